@@ -1,0 +1,24 @@
+"""dagad: derivatives of work that runs in parallel, on Dask task graphs."""
+
+from __future__ import annotations
+
+from dagad._collections import gradient as gradient
+from dagad._errors import (
+    CancelledError as CancelledError,
+    ClosureError as ClosureError,
+    DagadError as DagadError,
+    NotDifferentiableError as NotDifferentiableError,
+    PlanError as PlanError,
+    PortabilityError as PortabilityError,
+    StructureError as StructureError,
+)
+from dagad._evaluation import Evaluation as Evaluation
+from dagad._reductions import map_sum as map_sum, reduce_sum as reduce_sum
+from dagad._transforms import (
+    evaluate as evaluate,
+    grad as grad,
+    value_and_grad as value_and_grad,
+    vjp as vjp,
+)
+
+__version__ = "0.1.0"

@@ -1,0 +1,237 @@
+"""A chunk function and its rows, made flat: what is differentiated in lists of leaves, all else out of the way.
+
+A chunk task is ``function(place, rows, theta, active_rows)``: `function` holds everything that is the same for all
+chunks, `rows` the constant rows of one chunk, `theta` and `active_rows` the leaves that are being differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dagad import _tree
+from dagad._engines.autograd import refuse_boxes
+from dagad._engines.base import Engine
+from dagad._engines.explicit import Explicit
+from dagad._errors import ClosureError, NotDifferentiableError, StructureError, add_note_once
+from dagad._linearization import Pullback
+from dagad._plan import Chunk
+from dagad._portable import Portable, opened
+
+Names = Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which chunk a task works on, and what its keys are called."""
+
+    chunk: Chunk
+    names: Names
+
+    def note(self, role: str) -> str:
+        """Return what a user's exception is told about where it was raised."""
+        index, start, stop = self.chunk.index, self.chunk.start, self.chunk.stop
+        return f"dagad: {role} of chunk {index} (rows {start}:{stop}), key {self.names(role, index)!r}"
+
+
+class Rows(Portable):
+    """The rows of one chunk: pieces to be put together, with gaps for the leaves that are being differentiated.
+
+    A piece is a constant, `GAP` for one whole array, or a list of `Form` for a list of items.
+    """
+
+    __slots__ = ("_pieces", "_treedef", "_whole")
+
+    def __init__(self, treedef: _tree.TreeDef, pieces: list[Any]) -> None:
+        self._treedef, self._pieces = treedef, pieces
+        gaps = any(piece is GAP or type(piece) is Ragged for piece in pieces)
+        self._whole = () if gaps else (_tree.unflatten(treedef, pieces),)
+
+    def state(self) -> tuple[Any, ...]:
+        return self._treedef, self._pieces
+
+    def fill(self, leaves: Iterator[Any]) -> Any:
+        """Return the rows, with the next of `leaves` in the gaps."""
+        if self._whole:
+            return self._whole[0]
+        return _tree.unflatten(self._treedef, [_filled(piece, leaves) for piece in self._pieces])
+
+    def pick(self, cotangent: Any) -> list[Any]:
+        """Return the cotangents that belong in the gaps, from one for all rows."""
+        if cotangent is None:
+            cotangents: Sequence[Any] = [None] * len(self._pieces)
+        else:
+            cotangents = _tree.subtrees(self._treedef, cotangent)
+        picked: list[Any] = []
+        for piece, part in zip(self._pieces, cotangents, strict=True):
+            if piece is GAP:
+                picked.append(part)
+            elif type(piece) is Ragged:
+                items = [None] * len(piece.items) if part is None else part
+                picked.extend(leaf for form, item in zip(piece.items, items, strict=True) for leaf in form.pick(item))
+        return picked
+
+
+class _Gap:
+    def __reduce__(self) -> str:
+        return "GAP"
+
+
+GAP = _Gap()
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Items of a list some of whose leaves are being differentiated."""
+
+    items: list[_tree.Form]
+
+
+def _filled(piece: Any, leaves: Iterator[Any]) -> Any:
+    if piece is GAP:
+        return next(leaves)
+    return [form.fill(leaves) for form in piece.items] if type(piece) is Ragged else piece
+
+
+class ChunkFunction(Portable):
+    """The user's chunk function with everything that all chunks share.
+
+    Parameters
+    ----------
+    make
+        From the values that the function had in its closures (and which are being differentiated) to the function.
+    n_hoisted
+        How many such values there are; they come first in `theta`.
+    shared
+        The shared arguments, with gaps for what is being differentiated.
+    engine
+        What differentiates it.
+    """
+
+    __slots__ = ("_engine", "_make", "_n_hoisted", "_shared")
+
+    def __init__(
+        self, make: Callable[[Sequence[Any]], Any], n_hoisted: int, shared: tuple[_tree.Form, ...], engine: Engine
+    ) -> None:
+        self._make, self._n_hoisted, self._shared, self._engine = make, n_hoisted, shared, engine
+
+    def state(self) -> tuple[Any, ...]:
+        return self._make, self._n_hoisted, self._shared, self._engine
+
+    def value(self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None) -> Any:
+        """Run one chunk, tracing nothing."""
+        try:
+            call = BoundChunk(self, opened(rows), len(theta))
+            fun = self._make(theta[: self._n_hoisted])
+            args = call.arguments([*theta, *(active_rows or ())])
+            return _checked(fun.value(*args) if isinstance(fun, Explicit) else fun(*args), place)
+        except Exception as error:
+            add_note_once(error, place.note("value"))
+            raise
+
+    def record(
+        self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None
+    ) -> tuple[Any, Pullback, Callable[[], int]]:
+        """Run one chunk traced; see `Recordable`."""
+        leaves = [_tree.own_dtype(leaf) for leaf in (*theta, *(active_rows or ()))]
+        n_theta = len(theta)
+        call = BoundChunk(self, opened(rows), n_theta)
+        try:
+            value, pull, nbytes = self._engine.linearize(call, leaves)
+            if not any(map(_tree.is_traced, leaves)):
+                _checked(value, place)
+        except NotImplementedError as error:
+            if not str(error).startswith("VJP of"):  # the user's own
+                add_note_once(error, place.note("value"))
+                raise
+            raise _no_rule(error, place) from error
+        except Exception as error:
+            add_note_once(error, place.note("value"))
+            raise
+
+        def pullback(cotangent: Any) -> tuple[Any, ...]:
+            try:
+                outputs, treedef = _tree.flatten(value)
+                seeds = [None] * len(outputs) if cotangent is None else _tree.subtrees(treedef, cotangent)
+                cotangents = pull(seeds)
+            except Exception as error:
+                add_note_once(error, place.note("pullback"))
+                raise
+            shared = (cotangents[:n_theta],) if n_theta else ()
+            return shared if active_rows is None else (*shared, cotangents[n_theta:])
+
+        return value, pullback, nbytes
+
+
+class BoundChunk:
+    """A chunk function at its rows, as a function of the leaves being differentiated: theta first, then rows."""
+
+    __slots__ = ("_function", "_n_theta", "_rows")
+
+    def __init__(self, function: ChunkFunction, rows: Rows, n_theta: int) -> None:
+        self._function, self._rows, self._n_theta = function, rows, n_theta
+
+    @property
+    def fun(self) -> Callable[..., Any]:
+        if self._function._n_hoisted:
+            raise ClosureError(
+                "An explicit function carries a value being differentiated in its closure, for which its pullback "
+                "returns nothing. Pass the value to the function as a shared argument."
+            )
+        fun = self._function._make(())
+        return fun.fun if isinstance(fun, Explicit) else fun
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        return self._function._make(leaves[: self._function._n_hoisted])(*self.arguments(leaves))
+
+    def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        theta = iter(leaves[self._function._n_hoisted : self._n_theta])
+        shared = [form.fill(theta) for form in self._function._shared]
+        return self._rows.fill(iter(leaves[self._n_theta :])), *shared
+
+    def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
+        shared = self._function._shared
+        if not isinstance(cotangents, tuple | list) or len(cotangents) != 1 + len(shared):
+            raise StructureError(
+                f"An explicit pullback has to return one cotangent for each of {1 + len(shared)} arguments, None for a "
+                f"constant one; it returned {_count(cotangents)}."
+            )
+        theta = [leaf for form, part in zip(shared, cotangents[1:], strict=True) for leaf in form.pick(part)]
+        return [*theta, *self._rows.pick(cotangents[0])]
+
+
+def _count(cotangents: Any) -> str:
+    return str(len(cotangents)) if isinstance(cotangents, tuple | list) else f"a {type(cotangents).__name__}"
+
+
+def _checked(value: Any, place: Place) -> Any:
+    """Return a partial sum after making sure that it can be summed."""
+    if type(value) is float or type(value) is np.float64:
+        return value
+    leaves, _ = _tree.flatten(value)
+    for leaf in leaves:
+        refuse_boxes(leaf, f"What chunk {place.chunk.index} returned")
+        if not isinstance(leaf, np.ndarray | np.generic | int | float | complex) or np.asarray(leaf).dtype.kind in "OSU":
+            raise StructureError(
+                f"A chunk function returned a {type(leaf).__name__}, which can't be summed. Return a number, an array, "
+                "or a structure of these."
+            )
+    if not leaves:
+        raise StructureError(
+            "A chunk function returned None or an empty structure, so there is nothing to sum. "
+            "Return a number, an array, or a structure of these."
+        )
+    return value
+
+
+def _no_rule(error: NotImplementedError, place: Place) -> NotDifferentiableError:
+    primitive = str(error).split()[2]
+    raised = NotDifferentiableError(
+        f"autograd has no derivative of `{primitive}` in an argument that is being differentiated in. Write it with "
+        "other functions of `autograd.numpy`, or give it a derivative with `autograd.extend.defvjp`."
+    )
+    raised.add_note(place.note("value"))
+    return raised

@@ -1,0 +1,135 @@
+"""The direct face of the kernel: a Dask graph in, a Dask graph with its gradient out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from dask._task_spec import Task, TaskRef, convert_legacy_graph
+from dask.delayed import Delayed
+from dask.tokenize import tokenize
+from dask.utils import ensure_dict
+
+from dagad import _tree
+from dagad._errors import NotDifferentiableError
+from dagad._evaluation import new_names
+from dagad._graph.forget import forget
+from dagad._graph.linearize import linearize
+from dagad._graph.policies import Keep
+from dagad._graph.transpose import transpose
+from dagad._linearization import is_scalar, unit_seed
+
+
+def gradient(y: Delayed, wrt: Any) -> Any:
+    """Return the gradient of a Dask graph's result, as a Dask graph.
+
+    Nothing is computed: the graph of `y` is linearized and transposed, and what comes back can be computed, persisted,
+    visualized, or differentiated again.
+
+    Parameters
+    ----------
+    y
+        A Delayed whose value is one real number.
+    wrt
+        The Delayed to differentiate in, or a pytree of them. Each is a leaf of the graph of `y`, or any other of its
+        nodes.
+
+    Returns
+    -------
+    Delayed, or a pytree of them
+        One gradient per Delayed of `wrt`, with the value's own structure, shapes and dtypes; None for leaves that are
+        constants (integers, strings, objects). Where `y` does not depend on a Delayed: zeros.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If `y` or `wrt` is no Delayed; when computed, if `y` is not a real number or a Delayed of `wrt` has no
+        floating-point leaves.
+
+    Notes
+    -----
+    Reverse mode on the graph itself, after Griewank and Walther, *Evaluating Derivatives*, 2nd ed., section 3.2:
+    every edge is turned round and every fan-out becomes a sum.
+
+    Examples
+    --------
+    >>> import dask
+    >>> import dagad
+    >>> a, b = dask.delayed(2.0), dask.delayed(5.0)
+    >>> y = (a * b) + a
+    >>> dask.compute(y, *dagad.gradient(y, [a, b]), scheduler="sync")
+    (12.0, np.float64(6.0), np.float64(2.0))
+    """
+    leaves, treedef = _tree.flatten(wrt, is_leaf=_is_delayed)
+    _check_delayed(y, leaves)
+    names = new_names(tokenize("dagad.gradient", y.key, [leaf.key for leaf in leaves]))
+    merged: dict[Any, Any] = {}
+    for part in (*leaves, y):
+        merged.update(ensure_dict(part.__dask_graph__()))
+    plain, renamed = forget(convert_legacy_graph(merged), names)
+    output = renamed.get(y.key, y.key)
+    sources = [renamed.get(leaf.key, leaf.key) for leaf in leaves]
+    linearized = linearize(plain, [output], set(sources), names, Keep())
+    value = TaskRef(linearized.values.get(output, output))
+    seed = names("input", "seed")
+    graph = linearized.graph | {seed: Task(seed, seed_of, value)}
+    cotangents, reverse = transpose(linearized.steps, {output: TaskRef(seed)}, names)
+    graph |= reverse
+    gradients = []
+    for place, source in enumerate(sources):
+        key = names("gradient", place)
+        at = linearized.values.get(source, source)
+        graph.setdefault(at, plain[source])  # y may not need it at all
+        graph[key] = Task(key, complete_gradient, source in cotangents, cotangents.get(source), TaskRef(at))
+        gradients.append(key)
+    return _tree.unflatten(treedef, [Delayed(key, graph) for key in gradients])
+
+
+def _is_delayed(obj: Any) -> bool:
+    return isinstance(obj, Delayed)
+
+
+def _check_delayed(y: Any, leaves: list[Any]) -> None:
+    for what, obj in (("y", y), *(("wrt", leaf) for leaf in leaves)):
+        if not _is_delayed(obj):
+            raise NotDifferentiableError(
+                f"`gradient` takes dask Delayed objects; `{what}` holds a {type(obj).__name__}. Wrap it with "
+                "`dask.delayed`, or use `dagad.grad` for functions of plain values."
+            )
+    if not leaves:
+        raise NotDifferentiableError("`gradient` got nothing to differentiate in: `wrt` holds no Delayed.")
+
+
+def seed_of(value: Any) -> Any:
+    """Return the cotangent 1 of a real number, in its dtype."""
+    plain = _tree.plain(value)
+    if not is_scalar(plain):
+        raise NotDifferentiableError(
+            f"`gradient` needs a `y` that is one real floating-point number; this one is {_describe(plain)}. Reduce it "
+            "to one, by a sum for instance, or take the gradient of one of its elements."
+        )
+    return unit_seed(plain)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    return f"a {type(value).__name__}"
+
+
+def complete_gradient(reached: bool, cotangent: Any, value: Any) -> Any:
+    """Return a complete gradient: zeros where `y` does not depend on a leaf, None for constants."""
+    leaves, treedef = _tree.flatten(value)
+    if reached and not any(map(_tree.is_differentiable, map(_tree.plain, leaves))):
+        raise NotDifferentiableError(
+            f"The gradient with respect to {_describe(value)} was asked for, which has no derivative. Make it floating "
+            "point, with `float(...)` or `.astype(float)`, or leave it out of `wrt`."
+        )
+    arrived = [None] * len(leaves) if cotangent is None else _tree.subtrees(treedef, cotangent)
+    return _tree.unflatten(treedef, [_complete(*pair, reached) for pair in zip(arrived, leaves, strict=True)])
+
+
+def _complete(cotangent: Any, leaf: Any, reached: bool) -> Any:
+    if cotangent is not None:
+        return cotangent
+    return None if reached and not _tree.is_differentiable(_tree.plain(leaf)) else _tree.zeros_like(_tree.plain(leaf))

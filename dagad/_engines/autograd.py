@@ -1,0 +1,178 @@
+"""The autograd engine: records one task on a tape and pulls cotangents back through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from autograd.core import VJPNode, add_outgrads
+from autograd.tracer import Box, isbox, new_box
+
+from dagad import _tree
+from dagad._engines.base import Call, LeafPullback
+from dagad._engines.traces import traces
+from dagad._errors import ClosureError, NotDifferentiableError
+
+
+class AutogradEngine:
+    """Differentiates tasks written with ``autograd.numpy``."""
+
+    name = "autograd"
+
+    def linearize(self, call: Call, leaves: Sequence[Any]) -> tuple[Any, LeafPullback, Callable[[], int]]:
+        """Record `call` at `leaves`; see `Engine.linearize`."""
+        value, ends, roots = record(call.run, leaves)
+
+        def pullback(cotangents: Sequence[Any]) -> list[Any]:
+            return pull(ends, cotangents, roots, leaves)
+
+        return value, pullback, lambda: tape_nbytes(ends)
+
+
+def record(fun: Callable[[list[Any]], Any], leaves: Sequence[Any]) -> tuple[Any, list[Any], list[Any]]:
+    """Run `fun` on traced leaves: its value, the tape's node behind each leaf of it (or None), and the tape's roots."""
+    with traces.new_trace() as level:
+        roots = [VJPNode.new_root() for _ in leaves]
+        output = fun([new_box(traceable(leaf), level, root) for leaf, root in zip(leaves, roots, strict=True)])
+    if type(output) in Box.types or type(output) is np.ndarray:
+        value, end = untraced(output, level)
+        return value, [end], roots
+    outputs, treedef = _tree.flatten(open_containers(output))
+    pairs = [untraced(leaf, level) for leaf in outputs]
+    return _tree.unflatten(treedef, [value for value, _ in pairs]), [end for _, end in pairs], roots
+
+
+def traceable(leaf: Any) -> Any:
+    """Return a leaf as a type that autograd has a box for."""
+    return leaf.view(np.ndarray) if isinstance(leaf, np.ndarray) and type(leaf) is not np.ndarray else leaf
+
+
+def untraced(leaf: Any, level: int) -> tuple[Any, Any]:
+    """Return the value of an output leaf and its node on the tape of this level."""
+    if isbox(leaf) and leaf._trace == level:
+        return leaf._value, leaf._node
+    refuse_hidden_boxes(leaf, level)
+    return leaf, None
+
+
+def refuse_hidden_boxes(leaf: Any, level: int) -> None:
+    """Refuse an output that holds traced values where nobody would look for them."""
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O" and any(isbox(item) for item in leaf.flat):
+        raise NotDifferentiableError(
+            "A function being differentiated returned an array of objects that hold traced values: a numpy function "
+            "that autograd does not trace met one. Write it with `autograd.numpy`."
+        )
+    fields = getattr(leaf, "__dict__", None)
+    if fields and any(isbox(item) and item._trace == level for item in fields.values()):
+        raise NotDifferentiableError(
+            f"A function being differentiated returned a `{type(leaf).__name__}` with traced values inside, which "
+            'dagad can\'t look into. Return arrays, or register the class with optree in the namespace "dagad".'
+        )
+
+
+def open_containers(output: Any) -> Any:
+    """Return autograd's boxed lists, tuples and dicts as plain ones of boxed entries."""
+    if isbox(output) and isinstance(output._value, list | tuple):
+        return type(output._value)([open_containers(output[i]) for i in range(len(output._value))])
+    if isbox(output) and isinstance(output._value, dict):
+        return {key: open_containers(output[key]) for key in output._value}
+    return output
+
+
+def refuse_boxes(leaf: Any, what: str) -> None:
+    """Raise if a traced value comes out where only plain ones should be."""
+    if isbox(leaf):
+        raise ClosureError(
+            f"{what} is a traced value of another derivative: a value being differentiated reached it by a global, an "
+            "attribute or another way that dagad does not see. Pass that value to the function as a shared argument."
+        )
+
+
+def pull(ends: Sequence[Any], cotangents: Sequence[Any], roots: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    """Send cotangents of the outputs back to the roots; None where no path leads."""
+    arrived: dict[Any, tuple[Any, bool]] = {}
+    for end, cotangent in zip(ends, cotangents, strict=True):
+        if end is not None and cotangent is not None:
+            arrived[end] = add_outgrads(arrived.get(end), cotangent)
+    at_roots: dict[Any, Any] = dict.fromkeys(roots)
+    for node in _downward(list(arrived)):
+        cotangent = arrived.pop(node)[0]
+        if node in at_roots:
+            at_roots[node] = cotangent
+        else:
+            for parent, part in zip(node.parents, node.vjp(cotangent), strict=True):
+                arrived[parent] = add_outgrads(arrived.get(parent), part)
+    return [_like(at_roots[root], leaf) for root, leaf in zip(roots, leaves, strict=True)]
+
+
+def _downward(ends: list[Any]) -> Iterator[Any]:
+    """Yield nodes so that each comes after all that depend on it."""
+    children: dict[Any, int] = dict.fromkeys(ends, 0)
+    stack = list(ends)
+    while stack:
+        for parent in stack.pop().parents:
+            if parent in children:
+                children[parent] += 1
+            else:
+                children[parent] = 1
+                stack.append(parent)
+    free = [end for end in ends if not children[end]]
+    while free:
+        node = free.pop()
+        yield node
+        for parent in node.parents:
+            children[parent] -= 1
+            if not children[parent]:
+                free.append(parent)
+
+
+def _like(cotangent: Any, leaf: Any) -> Any:
+    """Give a cotangent the dtype of its leaf: float32 stays float32, real stays real."""
+    if cotangent is None or isbox(cotangent) or isbox(leaf):
+        return cotangent
+    dtype = leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else np.dtype(type(leaf))
+    if type(cotangent) is np.ndarray and cotangent.dtype == dtype:
+        return cotangent
+    if dtype.kind != "c" and np.iscomplexobj(cotangent):
+        cotangent = np.real(cotangent)
+    if isinstance(leaf, np.ndarray):
+        return np.asarray(cotangent, dtype)
+    return dtype.type(cotangent)
+
+
+def tape_nbytes(ends: Sequence[Any]) -> int:
+    """Return the bytes that a tape holds on to: its nodes and every array behind them, each once."""
+    arrays: dict[int, int] = {}
+    nodes: set[Any] = set()
+    stack = [end for end in ends if end is not None]
+    while stack:
+        node = stack.pop()
+        if node not in nodes:
+            nodes.add(node)
+            stack.extend(node.parents)
+            _count_arrays(node.vjp, arrays, depth=4)
+    return 500 * len(nodes) + sum(arrays.values())
+
+
+def _count_arrays(obj: Any, arrays: dict[int, int], depth: int) -> None:
+    if isinstance(obj, np.ndarray):
+        base = obj
+        while isinstance(base.base, np.ndarray):
+            base = base.base
+        arrays[id(base)] = base.nbytes
+    elif isbox(obj):
+        _count_arrays(obj._value, arrays, depth)
+    elif depth and isinstance(obj, FunctionType) and obj.__closure__:
+        for cell in obj.__closure__:
+            try:
+                _count_arrays(cell.cell_contents, arrays, depth - 1)
+            except ValueError:  # an empty cell
+                continue
+    elif depth and isinstance(obj, list | tuple):
+        for item in obj:
+            _count_arrays(item, arrays, depth - 1)
+    elif depth and isinstance(obj, dict):
+        for item in obj.values():
+            _count_arrays(item, arrays, depth - 1)

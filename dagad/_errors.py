@@ -1,0 +1,39 @@
+"""All errors raised on purpose. Each is a DagadError and a builtin, so that either can be caught."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError as _CancelledError
+
+
+class DagadError(Exception):
+    """Base of all errors that dagad raises on purpose."""
+
+
+class PlanError(DagadError, ValueError):
+    """The rows can't be cut as asked."""
+
+
+class StructureError(DagadError, ValueError):
+    """Shapes or structures that should agree do not."""
+
+
+class ClosureError(DagadError, ValueError):
+    """A value being differentiated reached a chunk by another way than its arguments."""
+
+
+class NotDifferentiableError(DagadError, TypeError):
+    """A derivative was asked for that does not exist or has no rule."""
+
+
+class PortabilityError(DagadError, TypeError):
+    """Something can't travel to another process."""
+
+
+class CancelledError(DagadError, _CancelledError):
+    """The evaluation was cancelled."""
+
+
+def add_note_once(error: BaseException, note: str) -> None:
+    """Add a note unless the error has one of ours from an inner chunk or an earlier try."""
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)

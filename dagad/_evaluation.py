@@ -1,0 +1,260 @@
+"""Graph + scheduler + slots -> Evaluation: graphs are started here, and here one can watch, wait for and cancel them.
+
+State: `_CURRENT`, the evaluation that the running thread works for, in its context; and what `Evaluation` lists. The
+only module that talks to `dagad_scheduler`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import uuid
+from collections.abc import Callable, Collection, Generator, Mapping
+from concurrent.futures import Future
+from contextvars import ContextVar
+from typing import Any
+
+from dagad_scheduler import Names, Progress, Run, Scheduler, resolve
+from dagad_scheduler._process import calm_process as calm_process
+
+from dagad._errors import CancelledError
+from dagad._graph.policies import Keep, Policy, Preaccumulate
+
+Backward = Callable[[], Any]
+
+
+class Mode:
+    """How reductions are to behave that run for somebody: which policy they take, and who watches."""
+
+    __slots__ = ("evaluation", "policy")
+
+    def __init__(self, policy: type[Keep | Preaccumulate], evaluation: Evaluation | None = None) -> None:
+        self.policy, self.evaluation = policy, evaluation
+
+    def __enter__(self) -> None:
+        _STACK.set((*_STACK.get(), self))
+
+    def __exit__(self, *_: object) -> None:
+        _STACK.set(_STACK.get()[:-1])
+
+
+_STACK: ContextVar[tuple[Mode, ...]] = ContextVar("dagad_mode", default=())
+
+
+_TOGETHER = Mode(Preaccumulate)
+
+
+def current_mode() -> Mode:
+    """Return how reductions are to behave here."""
+    stack = _STACK.get()
+    return stack[-1] if stack else _TOGETHER
+
+
+def together() -> Mode:
+    """Value and gradient are wanted together: each gradient is computed while its chunk is in cache."""
+    return Mode(Preaccumulate, current_mode().evaluation)
+
+
+def values_first() -> Mode:
+    """No pullback is to run before it is asked for."""
+    return Mode(Keep, current_mode().evaluation)
+
+
+def default_policy() -> Policy:
+    """Return a new policy of the kind that fits here."""
+    return current_mode().policy()
+
+
+def new_names(token: str | None = None) -> Names:
+    """Return names for the keys of one evaluation; fresh ones unless a token is given."""
+    return Names(uuid.uuid4().hex if token is None else token)
+
+
+def find_scheduler(scheduler: Any) -> Scheduler:
+    """Return what runs graphs, from what a user writes after ``scheduler=``."""
+    return resolve(scheduler)
+
+
+def run_graph(
+    scheduler: Scheduler,
+    graph: Mapping[Any, Any],
+    keys: Collection[Any],
+    on_result: Callable[[Any, Any], None],
+    *,
+    keep: Collection[Any] = (),
+    kept: Mapping[Any, Any] | None = None,
+) -> dict[Any, Any]:
+    """Run a graph to its end and return what was kept; the current evaluation can watch and cancel it."""
+    evaluation = current_mode().evaluation
+    run = scheduler.start(graph, keys, on_result, keep=keep, kept=kept)
+    if evaluation is None:
+        run.wait()
+    else:
+        evaluation._watch(run)
+        try:
+            run.wait()
+        except BaseException as error:
+            evaluation._refuse_if_cancelled(error)
+            raise
+    return run.kept
+
+
+class Evaluation:
+    """A value that comes early and a gradient that is filled in behind it; returned by `evaluate`.
+
+    ==============  ==========================================================================================
+    `_value`        future of the value
+    `_gradient`     future of the gradient
+    `_backward`     what computes the gradient; set when the value is there, taken by the thread that runs it
+    `_requested`    whether somebody wants the gradient
+    `_runs`         all graphs that have been started for this evaluation
+    `_cancelled`    whether it was cancelled
+    ==============  ==========================================================================================
+
+    All but the futures change under `_lock`.
+    """
+
+    def __init__(self, forward: Callable[[], tuple[Any, Backward]], lazy: bool) -> None:
+        self._value: Future[Any] = Future()
+        self._gradient: Future[Any] = Future()
+        self._lock = threading.Lock()
+        self._backward: Backward | None = None
+        self._requested, self._cancelled = not lazy, False
+        self._runs: list[Run] = []
+        self._start(self._walk_forward, forward)
+
+    def _start(self, walk: Callable[..., None], *args: Any) -> None:
+        context = contextvars.copy_context()
+        # A daemon: a program that ends does not wait for a gradient that nobody waits for.
+        threading.Thread(target=context.run, args=(walk, *args), name="dagad-evaluation", daemon=True).start()
+
+    def _walk_forward(self, forward: Callable[[], tuple[Any, Backward]]) -> None:
+        with Mode(Keep, self):
+            try:
+                value, backward = forward()
+            except BaseException as error:
+                _fail(error, self._value, self._gradient)
+                return
+            with self._lock:
+                self._backward = backward
+            _settle(self._value, value)
+            self._walk_backward()
+
+    def _walk_backward(self) -> None:
+        with self._lock:
+            if not self._requested or self._backward is None:
+                return
+            backward, self._backward = self._backward, None
+        with Mode(Keep, self):
+            try:
+                _settle(self._gradient, backward())
+            except BaseException as error:
+                _fail(error, self._gradient)
+
+    def value(self, timeout: float | None = None) -> Any:
+        """Return the value.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait; None waits for ever.
+
+        Returns
+        -------
+        object
+            What the function returned.
+
+        Raises
+        ------
+        TimeoutError
+            If it is not there in time. The evaluation goes on.
+        CancelledError
+            If the evaluation was cancelled.
+        """
+        return self._value.result(timeout)
+
+    def gradient(self, timeout: float | None = None) -> Any:
+        """Return the gradient; a lazy evaluation starts with its pullbacks now.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait; None waits for ever.
+
+        Returns
+        -------
+        object
+            The gradient, of the structure of what was differentiated in.
+
+        Raises
+        ------
+        TimeoutError
+            If it is not there in time. The evaluation goes on.
+        CancelledError
+            If the evaluation was cancelled.
+        """
+        self._request()
+        return self._gradient.result(timeout)
+
+    def _request(self) -> None:
+        with self._lock:
+            ready, self._requested = self._backward is not None and not self._requested, True
+        if ready:
+            self._start(self._walk_backward)
+
+    def __await__(self) -> Generator[Any, None, tuple[Any, Any]]:
+        """Return value and gradient."""
+        self._request()
+        value = yield from asyncio.wrap_future(self._value).__await__()
+        gradient = yield from asyncio.wrap_future(self._gradient).__await__()
+        return value, gradient
+
+    @property
+    def progress(self) -> Progress:
+        """How many chunks have their value and their gradient, of those of all reductions that have started."""
+        with self._lock:
+            runs = list(self._runs)
+        return sum((run.progress() for run in runs), Progress())
+
+    def cancel(self) -> None:
+        """Give up: start no more chunks. `value` and `gradient` raise CancelledError unless they are there already."""
+        with self._lock:
+            self._cancelled, runs, self._backward = True, list(self._runs), None
+        for run in runs:
+            run.cancel()
+        _fail(CancelledError("This evaluation was cancelled."), self._value, self._gradient)
+
+    def _watch(self, run: Run) -> None:
+        with self._lock:
+            self._runs.append(run)
+            cancelled = self._cancelled
+        if cancelled:
+            run.cancel()
+
+    def _refuse_if_cancelled(self, error: BaseException) -> None:
+        if self._cancelled:
+            raise CancelledError("This evaluation was cancelled.") from error
+
+    def __repr__(self) -> str:
+        done = self.progress
+        return (
+            f"<Evaluation: {done.values_done} of {done.values_total} values, "
+            f"{done.gradients_done} of {done.gradients_total} gradients>"
+        )
+
+
+def _settle(future: Future[Any], result: Any) -> None:
+    try:
+        future.set_result(result)
+    except Exception:  # it was cancelled in the meantime, which is an answer too
+        return
+
+
+def _fail(error: BaseException, *futures: Future[Any]) -> None:
+    for future in futures:
+        if not future.done():
+            try:
+                future.set_exception(error)
+            except Exception:  # somebody else settled it just now
+                continue

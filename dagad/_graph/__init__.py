@@ -1,0 +1,1 @@
+"""Pure functions from Dask graphs to Dask graphs."""

@@ -1,0 +1,77 @@
+"""Trees of sums whose shape depends on the number of terms alone, so that the bits do too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+from dask._task_spec import Task, TaskRef
+
+from dagad import _tree
+from dagad._errors import StructureError
+from dagad._linearization import Linearization
+
+Key = Any
+FAN_IN = 8  # wide enough to cost little, narrow enough that few partial gradients are alive at once
+
+
+def sum_tree(terms: Sequence[Any], key_of: Callable[[int, int], Key]) -> tuple[Any, dict[Key, Task]]:
+    """Return a reference to the sum of `terms`, in their order, and the tasks that compute it.
+
+    `key_of(level, position)` names the nodes.
+    """
+    tasks: dict[Key, Task] = {}
+    level = 0
+    while len(terms) > 1:
+        above = []
+        for position, start in enumerate(range(0, len(terms), FAN_IN)):
+            key = key_of(level, position)
+            tasks[key] = Task(key, add_up, *terms[start : start + FAN_IN])
+            above.append(TaskRef(key))
+        terms, level = above, level + 1
+    return terms[0], tasks
+
+
+def add_up(*terms: Any) -> Any:
+    """Add values or cotangents in their order; None adds nothing. Never writes into what it was given."""
+    total, ours = None, False
+    for term in terms:
+        if type(term) is Linearization:
+            term = term.value
+        if total is None:
+            total = term
+        elif term is not None:
+            total = _add(total, term, ours)
+            ours = True
+    return total
+
+
+def _add(total: Any, term: Any, ours: bool) -> Any:
+    kind = type(total)
+    if kind is list and type(term) is list and len(total) == len(term):
+        return [_add_leaf(a, b, ours) for a, b in zip(total, term, strict=True)]
+    if kind is np.ndarray or kind is np.float64 or kind is float:
+        return _add_leaf(total, term, ours)
+    a_leaves, a_def = optree.tree_flatten(total, none_is_leaf=True, namespace=_tree.NAMESPACE)
+    b_leaves, b_def = optree.tree_flatten(term, none_is_leaf=True, namespace=_tree.NAMESPACE)
+    _tree.check_same_structure(a_def, b_def, "The partial sums of two chunks differ in structure")
+    return _tree.unflatten(a_def, [_add_leaf(a, b, ours) for a, b in zip(a_leaves, b_leaves, strict=True)])
+
+
+def _add_leaf(a: Any, b: Any, ours: bool) -> Any:
+    if a is None or b is None:
+        return b if a is None else a
+    if type(a) is list or type(b) is list:
+        return _add(a, b, False)
+    shape = np.shape(a)
+    if shape != np.shape(b):
+        raise StructureError(
+            f"The partial sums of two chunks differ in shape: {shape} and {np.shape(b)}. Each chunk has to return "
+            "the same shape, however many rows it has; sum over the rows inside the function."
+        )
+    # In place only into memory allocated here: the first sum made it.
+    if ours and type(a) is np.ndarray and shape and type(b) is np.ndarray and a.dtype == b.dtype:
+        return np.add(a, b, out=a)
+    return a + b

@@ -1,0 +1,211 @@
+"""Value + lazy pullback of one task. A linearization is a cache: lost, moved or spilled, it is made again.
+
+What travels is the value and the recipe (the task and its arguments), never the tape.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import dask.sizeof
+import numpy as np
+
+from dagad import _tree
+from dagad._engines.base import LeafPullback
+from dagad._errors import PortabilityError
+from dagad._portable import opened, pack
+
+# Cotangent of the value -> one cotangent per argument being differentiated.
+Pullback = Callable[[Any], tuple[Any, ...]]
+
+
+class Recordable(Protocol):
+    """A task that can be run for its value alone, or for its value and its pullback."""
+
+    def value(self, *args: Any) -> Any:
+        """Run the task, tracing nothing."""
+
+    def record(self, *args: Any) -> tuple[Any, Pullback, Callable[[], int]]:
+        """Run the task: its value, its pullback, and the bytes that the pullback holds on to."""
+
+
+class Counters:
+    """What a policy has had done in this process.
+
+    =====================  =========================================================
+    `n_primal`             runs of a task, recorded or not
+    `n_pullback`           pullbacks run
+    `peak_linearizations`  most tapes alive at the same time
+    =====================  =========================================================
+    """
+
+    __slots__ = ("_live", "_lock", "n_primal", "n_pullback", "peak_linearizations")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.n_primal = self.n_pullback = self.peak_linearizations = self._live = 0
+
+    def ran(self) -> None:
+        """Count a run that left no tape."""
+        with self._lock:
+            self.n_primal += 1
+
+    def recorded(self) -> None:
+        """Count a run that left a tape."""
+        with self._lock:
+            self.n_primal += 1
+            self._live += 1
+            self.peak_linearizations = max(self.peak_linearizations, self._live)
+
+    def pulled(self) -> None:
+        """Count a pullback."""
+        with self._lock:
+            self.n_pullback += 1
+
+    def dropped(self) -> None:
+        """Count a tape that is gone."""
+        with self._lock:
+            self._live -= 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Counters, ()  # counts are of one process
+
+
+class Linearization:
+    """The value of one task, and its pullback on demand.
+
+    =============  ================================================================================
+    `value`        the task's value; never changes
+    `_recipe`      (task, arguments), or a Parcel of them after a journey; never changes
+    `_pull`        the recorded pullback; dropped when it has been pulled
+    `_gradient`    the cotangents for the seed 1, where they were computed with the value; dropped likewise
+    `_lock`        held while `_pull` and `_gradient` are taken, not while anything is computed
+    =============  ================================================================================
+    """
+
+    __slots__ = ("_counters", "_gradient", "_lock", "_nbytes", "_pull", "_recipe", "value")
+
+    def __init__(self, value: Any, recipe: Any, counters: Counters | None = None) -> None:
+        self.value, self._recipe, self._counters = value, recipe, counters or Counters()
+        self._pull: Pullback | None = None
+        self._gradient: tuple[Any, ...] | None = None
+        self._nbytes: Callable[[], int] = int
+        self._lock = threading.Lock()
+
+    @classmethod
+    def unrecorded(cls, task: Recordable, args: tuple[Any, ...], counters: Counters | None = None) -> Linearization:
+        """Run a task for its value; pulling will run it again."""
+        made = cls(opened(task).value(*args), (task, args), counters)
+        made._counters.ran()
+        return made
+
+    @classmethod
+    def recorded(cls, task: Recordable, args: tuple[Any, ...], counters: Counters | None = None) -> Linearization:
+        """Run a task and keep its tape until it is pulled."""
+        value, pull, nbytes = opened(task).record(*args)
+        made = cls(value, (task, args), counters)
+        made._pull, made._nbytes = pull, nbytes
+        made._counters.recorded()
+        return made
+
+    def pull(self, cotangent: Any) -> tuple[Any, ...]:
+        """Return the cotangents of the arguments being differentiated; the tape is dropped."""
+        with self._lock:
+            pull, self._pull = self._pull, None
+        if pull is None:
+            task, args = opened(self._recipe)
+            pull = opened(task).record(*args)[1]
+            self._counters.recorded()
+        try:
+            result = pull(cotangent)
+        finally:
+            self._counters.dropped()
+        self._counters.pulled()
+        return result
+
+    def preaccumulate(self) -> None:
+        """Pull the seed 1 now, and keep the cotangents instead of the tape."""
+        self._gradient = self.pull(unit_seed(self.value))
+
+    def gradient(self) -> tuple[Any, ...]:
+        """Return the cotangents for the seed 1."""
+        with self._lock:
+            gradient, self._gradient = self._gradient, None
+        return self.pull(unit_seed(self.value)) if gradient is None else gradient
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:  # raising here would hang a cluster: what can't travel says so when it is pulled
+            recipe = self._recipe if hasattr(self._recipe, "payload") else pack(self._recipe)
+        except Exception as error:
+            recipe = _Lost(str(error))
+        return Linearization, (self.value, recipe, self._counters)
+
+    def __sizeof__(self) -> int:
+        held = 0 if self._pull is None else self._nbytes()
+        return 200 + held + dask.sizeof.sizeof(self.value) + dask.sizeof.sizeof(self._gradient)
+
+    def __del__(self) -> None:
+        if getattr(self, "_pull", None) is not None:
+            self._counters.dropped()
+
+
+def value_of_task(task: Any, *args: Any) -> Any:
+    """Run a task for its value: a node of a primal graph. `linearize` knows how to replace it."""
+    return opened(task).value(*args)
+
+
+def value_and_pullback(policy: Any, task: Any, *args: Any) -> Linearization:
+    """Run a task as its policy says: a node of a linearized graph."""
+    result: Linearization = policy.linearize(task, args)
+    return result
+
+
+def value_part(linearization: Linearization) -> Any:
+    """Return the value alone, so that nothing else needs to travel."""
+    return linearization.value
+
+
+def pull_back(linearization: Linearization, cotangent: Any) -> Any:
+    """Return the cotangents of a task's arguments; a single one comes bare."""
+    cotangents = linearization.pull(cotangent)
+    return cotangents[0] if len(cotangents) == 1 else cotangents
+
+
+def pull_back_unit(linearization: Linearization) -> Any:
+    """Return the cotangents for the seed 1; None for a value that is not a scalar, which needs a seed of its own."""
+    if not is_scalar(linearization.value):
+        return None
+    cotangents = linearization.gradient()
+    return cotangents[0] if len(cotangents) == 1 else cotangents
+
+
+def cotangent_part(cotangents: Any, index: int) -> Any:
+    """Return the cotangent of one of several arguments."""
+    return None if cotangents is None else cotangents[index]
+
+
+class _Lost:
+    """Stands for a recipe that could not travel."""
+
+    payload: tuple[Any, ...] = ()
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __iter__(self) -> Any:
+        raise PortabilityError(f"A linearization was moved to another process without its recipe. {self._reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Lost, (self._reason,)
+
+
+def unit_seed(value: Any) -> Any:
+    """Return the number 1 in a scalar value's own dtype."""
+    return _tree.cast_like(1.0, value, "A seed")
+
+
+def is_scalar(value: Any) -> bool:
+    """Return whether a value is one real floating-point number."""
+    return _tree.is_differentiable(value) and _tree.shape_of(value) == () and not np.iscomplexobj(value)

@@ -1,0 +1,102 @@
+"""Rows -> chunks: how a reduction is cut. Knows neither graphs nor derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dagad._errors import PlanError
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How rows are cut: contiguous chunks of `grainsize` rows, the last one shorter where it does not divide.
+
+    The value and the gradient of a reduction depend, in their last bits, on the plan and on nothing else.
+
+    Parameters
+    ----------
+    n_rows
+        Number of rows.
+    grainsize
+        Largest number of rows in a chunk.
+
+    Examples
+    --------
+    >>> list(Plan(10, 4))
+    [Chunk(index=0, start=0, stop=4), Chunk(index=1, start=4, stop=8), Chunk(index=2, start=8, stop=10)]
+    """
+
+    n_rows: int
+    grainsize: int
+
+    def __len__(self) -> int:
+        return -(-self.n_rows // self.grainsize)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for index in range(len(self)):
+            start = index * self.grainsize
+            yield Chunk(index, start, min(start + self.grainsize, self.n_rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows `start` to `stop` (excluded) of a plan."""
+
+    index: int
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"chunk {self.index}, rows {self.start} to {self.stop - 1}"
+
+
+def check_grainsize(grainsize: Any, n_rows: int) -> int | None:
+    """Return the grainsize as an int, None for "auto"."""
+    if isinstance(grainsize, str) and grainsize == "auto":
+        return None
+    is_int = hasattr(grainsize, "__index__") and not isinstance(grainsize, bool)
+    if is_int and (size := int(grainsize.__index__())) > 0:
+        return size
+    raise PlanError(f'Cannot cut {n_rows} rows by `grainsize={grainsize!r}`. Give a positive int or `"auto"`.')
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long one call took on how many rows."""
+
+    n_rows: int
+    seconds: float
+
+
+# Measured on two shared cores with models of a millisecond to seconds (tests/benchmarks): below a millisecond a chunk
+# does not pay for its thread, above sixteen chunks vectorised models gain nothing more, and an extra call of the
+# function that does not shrink with the rows must stay below an eighth of the whole.
+WORTH_CUTTING = 3e-3
+SHORTEST_CHUNK = 1e-3
+FIXED_SHARE = 0.125
+USUAL_CHUNKS = 16
+MOST_CHUNKS = 1024
+LONG_ROW = 5e-3
+
+
+def choose_grainsize(n_rows: int, small: Timing, large: Timing | None) -> int:
+    """Return the rows per chunk that two timed calls speak for.
+
+    The cost of a call is taken as ``fixed + slope * rows``; only what shrinks with the rows can be shared out. Chunk
+    counts are powers of two, so that noise in the timings seldom changes the plan. The number of workers plays no
+    part, or the bits would depend on it.
+    """
+    if n_rows < 2 or small.seconds / small.n_rows * n_rows < WORTH_CUTTING or large is None:
+        return max(n_rows, 1)
+    slope = max((large.seconds - small.seconds) / (large.n_rows - small.n_rows), 0.0)
+    fixed = max(small.seconds - slope * small.n_rows, 0.0)
+    work = slope * n_rows
+    if work < WORTH_CUTTING:
+        return n_rows
+    if slope >= LONG_ROW:  # a row is a task of its own right: short tapes, even loads
+        return max(1, -(-n_rows // MOST_CHUNKS))
+    chunks = min(USUAL_CHUNKS, work / SHORTEST_CHUNK, FIXED_SHARE * work / fixed if fixed else USUAL_CHUNKS)
+    count = 1 << max(int(chunks), 1).bit_length() - 1
+    return -(-n_rows // count)

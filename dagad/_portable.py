@@ -1,0 +1,210 @@
+"""How functions and their data travel: pickled once, opened in the task that needs them, with three repairs.
+
+* A primitive of autograd goes by reference, or with its rules. Stock pickling makes a copy without derivatives.
+* An array arrives with this process's own dtype object. An equal one that came out of a pickle makes ``np.add.at``
+  fifty times slower.
+* A traced value does not travel: its tape would be copied and the derivative lost.
+
+State: `_PRIMITIVES`, the primitives that arrived by value in this process, by the token that they were sent under; a
+rule is looked up by identity, so each may exist only once.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from autograd import core, tracer
+
+from dagad._errors import ClosureError, PortabilityError
+
+_PRIMITIVES: dict[str, Any] = {}
+_LOCK = threading.Lock()
+
+
+class _Pickler(cloudpickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is np.ndarray and obj.dtype.isbuiltin == 1 and obj.dtype.kind != "O":
+            return _reduce_array(obj)
+        if kind is FunctionType and getattr(obj, "_is_autograd_primitive", False):
+            return _reduce_primitive(obj)
+        if kind in tracer.box_types:
+            raise ClosureError(
+                "A chunk function holds a value that is being differentiated where dagad does not see it (a global, "
+                "or an attribute of a class). Pass that value to the function as a shared argument."
+            )
+        return super().reducer_override(obj)
+
+
+def _reduce_array(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    flat = array if order == "F" else np.ascontiguousarray(array)
+    return _restore_array, (pickle.PickleBuffer(flat), array.dtype.str, array.shape, order)
+
+
+def _restore_array(buffer: Any, dtype: str, shape: tuple[int, ...], order: Any) -> np.ndarray[Any, Any]:
+    if 0 in shape:
+        return np.empty(shape, np.dtype(dtype), order)
+    return np.frombuffer(buffer, np.dtype(dtype)).reshape(shape, order=order)
+
+
+def _reduce_primitive(primitive: Any) -> tuple[Any, ...]:
+    home = _home_of(primitive)
+    if home is not None:
+        return _import_primitive, home
+    token = primitive.__dict__.setdefault("_dagad_token", uuid.uuid4().hex)
+    with _LOCK:
+        _PRIMITIVES.setdefault(token, primitive)
+    rules = (primitive.fun, core.primitive_vjps.get(primitive), core.primitive_jvps.get(primitive))
+    # The rules travel as state, after the object itself is known: they usually mention the primitive.
+    return _empty_primitive, (token, primitive.__name__), rules, None, None, _fill_primitive
+
+
+def _home_of(primitive: Any) -> tuple[str, str] | None:
+    """Return module and name under which every process finds the primitive, if there is one."""
+    name = getattr(primitive, "__name__", "")
+    own = getattr(primitive.fun, "__module__", None) or ""
+    for module in [own, *(m for m in list(sys.modules) if m.startswith("autograd."))]:
+        if module not in ("", "__main__") and getattr(sys.modules.get(module), name, None) is primitive:
+            return module, name
+    return None
+
+
+def _import_primitive(module: str, name: str) -> Any:
+    __import__(module)
+    return getattr(sys.modules[module], name)
+
+
+class _Cell:
+    fun: Callable[..., Any]
+
+
+def _empty_primitive(token: str, name: str) -> Any:
+    with _LOCK:
+        if token not in _PRIMITIVES:
+            cell = _Cell()
+
+            def raw(*args: Any, **kwargs: Any) -> Any:
+                return cell.fun(*args, **kwargs)
+
+            raw.__name__ = name
+            arrived = tracer.primitive(raw)
+            arrived.__dict__.update(_dagad_token=token, _dagad_cell=cell)
+            _PRIMITIVES[token] = arrived
+        return _PRIMITIVES[token]
+
+
+def _fill_primitive(primitive: Any, rules: tuple[Any, Any, Any]) -> None:
+    cell = primitive.__dict__.get("_dagad_cell")
+    if cell is None:  # it came home: this is the process that defined it
+        return
+    cell.fun, vjp, jvp = rules
+    if vjp is not None:
+        core.primitive_vjps[primitive] = vjp
+    if jvp is not None:
+        core.primitive_jvps[primitive] = jvp
+
+
+class Parcel:
+    """Something pickled. It travels as bytes, and can neither fail to be pickled nor to be unpickled."""
+
+    __slots__ = ("_contents", "_lock", "payload")
+
+    def __init__(self, payload: tuple[Any, ...], contents: Any = None) -> None:
+        self.payload, self._contents, self._lock = payload, contents, threading.Lock()
+
+    def open(self) -> Any:
+        """Return what is inside, unpickled once a process."""
+        with self._lock:
+            if self._contents is None:
+                head, *buffers = self.payload
+                try:
+                    self._contents = pickle.loads(head, buffers=buffers)
+                except Exception as error:
+                    raise PortabilityError(
+                        f"A function and its data could not be unpickled here ({type(error).__name__}: {error}). "
+                        "The modules that it needs must be importable, in the same versions, on every worker."
+                    ) from error
+        return self._contents
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        head, *buffers = self.payload
+        wrap = pickle.PickleBuffer if protocol >= 5 else bytes
+        parts = [wrap(buffer) for buffer in buffers]
+        return _parcel, (head, *parts)
+
+    def __sizeof__(self) -> int:
+        return 200 + sum(memoryview(part).nbytes for part in self.payload)
+
+
+def _parcel(*payload: Any) -> Parcel:
+    return Parcel(payload)
+
+
+def pack(obj: Any) -> Parcel:
+    """Pickle something for another process.
+
+    Raises
+    ------
+    PortabilityError
+        If it can't be pickled; the message names the part.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    try:
+        _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(obj)
+    except ClosureError:
+        raise
+    except Exception as error:
+        raise PortabilityError(
+            f"A chunk function or its data can't be pickled ({type(error).__name__}: {error}), so it can't run in "
+            'another process. Leave out what holds locks, files or generators, or use `scheduler="threads"`.'
+        ) from error
+    return Parcel((file.getvalue(), *(buffer.raw() for buffer in buffers)), obj)
+
+
+class Portable:
+    """Base of what travels by `pack`; unpickled it is a Parcel, to be opened by the task."""
+
+    __slots__ = ("_parcel",)
+    _parcel: Parcel
+
+    def state(self) -> tuple[Any, ...]:
+        """Return the arguments that make this object again."""
+        raise NotImplementedError  # every subclass says what it consists of
+
+    def parcel(self) -> Parcel:
+        """Return this object packed; packed once."""
+        try:
+            return self._parcel
+        except AttributeError:
+            self._parcel = pack(_Recipe(type(self), self.state()))
+            return self._parcel
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return self.parcel().__reduce_ex__(protocol)
+
+
+class _Recipe:
+    __slots__ = ("make",)
+
+    def __init__(self, cls: Any, state: tuple[Any, ...]) -> None:
+        self.make = (cls, state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        cls, state = self.make
+        return cls, state
+
+
+def opened(obj: Any) -> Any:
+    """Return what a parcel holds; anything else as it is."""
+    return obj.open() if type(obj) is Parcel else obj

@@ -1,0 +1,61 @@
+"""The one node that an outer autograd program sees of a whole reduction: only values cross into chunks, never traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from autograd.extend import defvjp_argnums, primitive
+
+from dagad import _tree
+from dagad._chunked import Reduction
+from dagad._engines.autograd import open_containers, traceable
+
+
+def differentiable(reduction: Reduction, leaves: Sequence[Any]) -> Any:
+    """Return the reduction's value as a function of the traced `leaves`."""
+    outputs = open_containers(_reduction(reduction, *leaves))
+    form = _form(reduction)
+    return form.fill(iter(outputs if isinstance(outputs, tuple) else (outputs,)))
+
+
+def _form(reduction: Reduction) -> _tree.Form:
+    return _tree.Form.of(reduction.total, _tree.is_differentiable)
+
+
+@primitive  # type: ignore[misc]  # autograd has no types
+def _reduction(reduction: Reduction, *leaves: Any) -> Any:
+    """Return the floating-point leaves of the value: a single one bare, several as a tuple."""
+    reduction.linearized([traceable(_tree.own_dtype(_laid_out(leaf))) for leaf in leaves])
+    outputs = _form(reduction).taken
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _laid_out(leaf: Any) -> Any:
+    """Return a leaf laid out as it would arrive in another process; see `cut`."""
+    if type(leaf) is np.ndarray and not (leaf.flags.c_contiguous or leaf.flags.f_contiguous):
+        return np.ascontiguousarray(leaf)
+    return leaf
+
+
+def _pullback_of_reduction(argnums: Sequence[int], ans: Any, args: Sequence[Any], kwargs: Any) -> Callable[[Any], Any]:
+    del ans, kwargs
+    reduction, *leaves = args
+
+    def pull(cotangent: Any) -> tuple[Any, ...]:
+        """Return the cotangents of those leaves that this trace asks for."""
+        opened = open_containers(cotangent)
+        form = _form(reduction)
+        seeds = form.cotangent(iter(opened if isinstance(opened, tuple | list) else (opened,)))
+        # Traced from outside, so that a derivative of this derivative is wanted.
+        if any(map(_tree.is_traced, (*leaves, *_tree.flatten(seeds)[0]))):
+            cotangents = reduction.pulled_traced(leaves, seeds)
+        else:
+            cotangents = reduction.pulled([_tree.own_dtype(leaf) for leaf in leaves], seeds)
+        return tuple(cotangents[argnum - 1] for argnum in argnums)
+
+    return pull
+
+
+defvjp_argnums(_reduction, _pullback_of_reduction)

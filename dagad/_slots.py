@@ -1,0 +1,68 @@
+"""The memory of a gradient, allocated before the first task starts and filled as cotangents land.
+
+Glossary of the state, all of it in `Slots`:
+
+==========  ======================================================================================================
+`_arrays`   one array per leaf, of the leaf's shape and dtype. Chunks own disjoint rows of sliced leaves; a shared
+            leaf is written once, by the root of its tree of sums. No two writers ever meet, so there is no lock.
+`_missing`  entries not yet written, per leaf; goes down under `_lock`, and refuses to go below zero
+`_sealed`   all written: the arrays are read-only from now on
+==========  ======================================================================================================
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad import _tree
+from dagad._errors import StructureError
+
+
+class Slots:
+    """Preallocated gradients of `leaves`."""
+
+    __slots__ = ("_arrays", "_leaves", "_lock", "_missing", "_sealed")
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self._leaves = leaves
+        self._arrays = [np.empty(_tree.shape_of(leaf), _tree.dtype_of(leaf)) for leaf in leaves]
+        self._missing = [array.size for array in self._arrays]
+        self._lock, self._sealed = threading.Lock(), False
+
+    def write(self, index: int, rows: slice | None, cotangent: Any) -> None:
+        """Copy a cotangent into a leaf's slot, or into some of its rows; None means zeros.
+
+        What comes from a worker is checked here before it is believed.
+        """
+        target = self._arrays[index] if rows is None else self._arrays[index][rows]
+        with self._lock:
+            self._missing[index] -= target.size
+            if self._sealed or self._missing[index] < 0:
+                raise StructureError(f"The gradient of leaf {index}, rows {rows}, was to be written a second time.")
+        if cotangent is None:
+            target[...] = 0
+        elif np.shape(cotangent) != target.shape or getattr(cotangent, "dtype", target.dtype) != target.dtype:
+            raise StructureError(
+                f"A cotangent of shape {np.shape(cotangent)} and dtype {getattr(cotangent, 'dtype', '?')} came for a "
+                f"slot of shape {target.shape} and dtype {target.dtype}."
+            )
+        else:
+            np.copyto(target, cotangent)
+
+    def seal(self) -> list[Any]:
+        """Return the gradients, read-only; numbers for leaves that are numbers."""
+        with self._lock:
+            if any(self._missing):
+                lacking = [index for index, missing in enumerate(self._missing) if missing]
+                raise StructureError(f"The gradients of leaves {lacking} are not complete.")
+            self._sealed = True
+        for array in self._arrays:
+            array.flags.writeable = False
+        return [
+            array if isinstance(leaf, np.ndarray) else array[()]
+            for array, leaf in zip(self._arrays, self._leaves, strict=True)
+        ]

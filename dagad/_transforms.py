@@ -1,0 +1,283 @@
+"""The public transforms, on programs that may contain reductions: `value_and_grad`, `grad`, `vjp`, `evaluate`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dagad import _tree
+from dagad._engines.autograd import pull, record
+from dagad._errors import NotDifferentiableError, StructureError
+from dagad._evaluation import Evaluation, together, values_first
+from dagad._linearization import is_scalar, unit_seed
+
+
+class Program:
+    """A function at its arguments, as a function of the floating-point leaves of some of them."""
+
+    def __init__(self, fun: Callable[..., Any], argnums: int | Sequence[int], args: Any, kwargs: Any) -> None:
+        self._fun, self._args, self._kwargs, self._argnums = fun, args, kwargs, argnums
+        self._places = _places(argnums, args)
+        self._forms = [_tree.Form.of(args[place], _tree.is_differentiable_or_traced) for place in self._places]
+        for place, form in zip(self._places, self._forms, strict=True):
+            if not form.positions:
+                raise NotDifferentiableError(_no_leaves(place, args[place]))
+        self._leaves = [_tree.own_dtype(leaf) for form in self._forms for leaf in form.taken]
+
+    def record(self) -> tuple[Any, Callable[[Sequence[Any]], Any]]:
+        """Run the program: what it returned, and from cotangents of its leaves to the gradient."""
+        value, ends, roots = record(self._run, self._leaves)
+
+        def pullback(seeds: Sequence[Any]) -> Any:
+            padded = [*seeds, *[None] * (len(ends) - len(seeds))]
+            return self._gradient(pull(ends, padded, roots, self._leaves))
+
+        return value, pullback
+
+    def _run(self, leaves: Sequence[Any]) -> Any:
+        rest, args = iter(leaves), list(self._args)
+        for place, form in zip(self._places, self._forms, strict=True):
+            args[place] = form.fill(rest)
+        return self._fun(*args, **self._kwargs)
+
+    def _gradient(self, cotangents: Sequence[Any]) -> Any:
+        """Put cotangents into the structure of the arguments; zeros where the value does not depend on a leaf."""
+        pairs = zip(cotangents, self._leaves, strict=True)
+        filled = iter([_tree.zeros_like(_tree.plain(leaf)) if part is None else part for part, leaf in pairs])
+        gradients = tuple(form.cotangent(filled) for form in self._forms)
+        return gradients[0] if isinstance(self._argnums, int) else gradients
+
+
+def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
+    wanted = (argnums,) if isinstance(argnums, int) else argnums
+    if not isinstance(wanted, tuple | list) or not all(isinstance(place, int) for place in wanted) or not wanted:
+        raise StructureError(f"`argnums={argnums!r}` is neither an int nor a tuple of ints.")
+    for place in wanted:
+        if not -len(args) <= place < len(args):
+            raise StructureError(
+                f"`argnums={argnums!r}` asks for argument {place}, but the function was called with {len(args)} "
+                "positional arguments. Pass what is to be differentiated in by position."
+            )
+    return [place % len(args) for place in wanted]
+
+
+def _no_leaves(place: int, argument: Any) -> str:
+    leaves = _tree.flatten(argument)[0]
+    found = ", ".join(sorted({getattr(leaf, "dtype", type(leaf)).__str__() for leaf in leaves})) or "nothing"
+    return (
+        f"Argument {place} holds no floating-point numbers to differentiate in, only {found}. Convert integers with "
+        '`float(...)` or `.astype(float)`; register a class of your own with optree in the namespace "dagad".'
+    )
+
+
+def _scalar_forward(program: Program, has_aux: bool) -> tuple[Any, Any, Callable[[], Any]]:
+    """Run a program that returns one real number: the number, what came along, and the rest of the way."""
+    output, pullback = program.record()
+    if has_aux and not (isinstance(output, tuple) and len(output) == 2):
+        raise StructureError(
+            f"With `has_aux=True` the function has to return `(value, aux)`; it returned a {type(output).__name__}."
+        )
+    value, aux = output if has_aux else (output, None)
+    plain = _tree.plain(value)
+    if not is_scalar(plain):
+        raise NotDifferentiableError(
+            f"A gradient is of one real floating-point number, but the function returned {_describe(plain)}. Sum it up, "
+            "or use `dagad.vjp` with a cotangent of the value's shape."
+        )
+    return value, aux, lambda: pullback([unit_seed(plain)])
+
+
+def _describe(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    kind = f"a {type(value).__name__}" if shape is None else f"an array of shape {shape} and dtype {value.dtype}"
+    return "None" if value is None else kind
+
+
+def value_and_grad(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
+) -> Callable[..., tuple[Any, Any]]:
+    """Return a function that computes both the value of `fun` and its gradient.
+
+    Parameters
+    ----------
+    fun
+        A function written with ``autograd.numpy`` that returns one real number; it may call reductions.
+    argnums
+        Which positional arguments to differentiate in: an int, or a tuple of ints for a tuple of gradients.
+    has_aux
+        Whether `fun` returns ``(value, aux)``, where `aux` is handed through undifferentiated.
+
+    Returns
+    -------
+    Callable
+        ``(*args, **kwargs) -> (value, gradient)``, or ``((value, aux), gradient)`` with `has_aux`. The gradient has the
+        structure, shapes and dtypes of the argument, and None for leaves that are constants. Gradients that come
+        straight from a reduction are read-only.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If the value is not one real number, or an argument has no floating-point leaves.
+    StructureError
+        If `argnums` does not fit the call, or `fun` does not return what `has_aux` promises.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> value, gradient = dagad.value_and_grad(lambda p: np.sum(p["x"] ** 2))({"x": np.array([1.0, 2.0])})
+    >>> float(value), gradient
+    (5.0, {'x': array([2., 4.])})
+    """
+
+    @functools.wraps(fun, updated=())
+    def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        program = Program(fun, argnums, args, kwargs)
+        with together():
+            value, aux, backward = _scalar_forward(program, has_aux)
+            gradient = backward()
+        return ((value, aux), gradient) if has_aux else (value, gradient)
+
+    return value_and_gradient
+
+
+def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
+    """Return a function that computes the gradient of `fun`.
+
+    Parameters
+    ----------
+    fun
+        See `value_and_grad`.
+    argnums
+        See `value_and_grad`.
+    has_aux
+        See `value_and_grad`.
+
+    Returns
+    -------
+    Callable
+        ``(*args, **kwargs) -> gradient``, or ``(gradient, aux)`` with `has_aux`.
+
+    Raises
+    ------
+    NotDifferentiableError, StructureError
+        As by `value_and_grad`.
+
+    Examples
+    --------
+    >>> import dagad
+    >>> float(dagad.grad(lambda x, y: x * y**2, argnums=1)(3.0, 2.0))
+    12.0
+    """
+    both = value_and_grad(fun, argnums, has_aux=has_aux)
+
+    @functools.wraps(fun, updated=())
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, result = both(*args, **kwargs)
+        return (result, value[1]) if has_aux else result
+
+    return gradient
+
+
+def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """Return the value of a function, and its pullback.
+
+    Parameters
+    ----------
+    fun
+        A function written with ``autograd.numpy``; it may return any pytree and may call reductions.
+    *primals
+        Its arguments, pytrees with floating-point leaves.
+
+    Returns
+    -------
+    value
+        What `fun` returned.
+    pullback
+        From a cotangent of the value's structure and shapes to a tuple with one cotangent per primal. It may be called
+        again, later, with another cotangent; no pullback of a chunk runs before.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If a primal has no floating-point leaves.
+    StructureError
+        If a cotangent has not the value's structure or shapes.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> value, pullback = dagad.vjp(lambda x: np.array([2.0, 3.0]) * x, 5.0)
+    >>> value
+    array([10., 15.])
+    >>> [float(cotangent) for cotangent in pullback(np.array([1.0, 10.0]))]
+    [32.0]
+    """
+    program = Program(fun, tuple(range(len(primals))), primals, {})
+    with values_first():
+        value, pullback = program.record()
+    outputs, treedef = _tree.flatten(value)
+
+    def pull_back(cotangent: Any) -> tuple[Any, ...]:
+        parts, given = _tree.flatten(cotangent)
+        _tree.check_same_structure(treedef, given, "The cotangent has not the structure of the value")
+        pairs = zip(parts, outputs, strict=True)
+        seeds = [
+            part if _tree.is_traced(part) or _tree.is_traced(leaf) else _tree.cast_like(part, leaf, "A cotangent came")
+            for part, leaf in pairs
+        ]
+        with values_first():
+            gradients: tuple[Any, ...] = pullback(seeds)
+        return gradients
+
+    return value, pull_back
+
+
+def evaluate(fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0, lazy: bool = False) -> Evaluation:
+    """Start computing a value and its gradient, and return at once.
+
+    Parameters
+    ----------
+    fun
+        See `value_and_grad`.
+    *args
+        Its arguments.
+    argnums
+        See `value_and_grad`.
+    lazy
+        Whether to wait with all pullbacks until `Evaluation.gradient` is called.
+
+    Returns
+    -------
+    Evaluation
+        ``.value()`` and ``.gradient()`` wait for their results, ``.progress`` tells how far it is, ``.cancel()`` ends
+        it, and ``await`` gives both.
+
+    Raises
+    ------
+    NotDifferentiableError, StructureError
+        As by `value_and_grad`: at once for the arguments, from ``.value()`` for what the function returns.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> def loss(theta):
+    ...     return dagad.reduce_sum(lambda rows, t: np.sum((rows - t) ** 2), np.arange(4.0), theta, grainsize=1)
+    >>> evaluation = dagad.evaluate(loss, 1.0, lazy=True)
+    >>> float(evaluation.value())
+    6.0
+    >>> evaluation.progress.values_done, evaluation.progress.gradients_done
+    (4, 0)
+    >>> float(evaluation.gradient())
+    -4.0
+    """
+    program = Program(fun, argnums, args, {})
+
+    def forward() -> tuple[Any, Callable[[], Any]]:
+        value, _, backward = _scalar_forward(program, has_aux=False)
+        return value, backward
+
+    return Evaluation(forward, lazy)

@@ -1,0 +1,195 @@
+"""Pytrees: nested structures taken apart into leaves and put together again. The only user of optree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from dagad._errors import StructureError
+
+NAMESPACE = "dagad"  # where records are looked up; it inherits what is registered globally
+TreeDef = optree.PyTreeSpec
+
+_FLOATS = (float, complex, np.floating, np.complexfloating)
+
+
+def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
+    """Return the leaves and the structure; None is structure, not a leaf."""
+    leaves, treedef = optree.tree_flatten(tree, is_leaf, namespace=NAMESPACE)
+    return leaves, treedef
+
+
+def unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
+    """Put leaves back into their structure."""
+    return optree.tree_unflatten(treedef, leaves)
+
+
+def subtrees(treedef: TreeDef, tree: Any) -> list[Any]:
+    """Return what stands in `tree` where `treedef` has its leaves; None is allowed there."""
+    return treedef.flatten_up_to(tree)
+
+
+def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
+    """Return how to write each leaf, such as ``['beta'][0]``."""
+    return [accessor.codify("") for accessor in optree.tree_accessors(tree, is_leaf, namespace=NAMESPACE)]
+
+
+def is_differentiable(leaf: Any) -> bool:
+    """Return whether a leaf is real or complex floating point; all else is constant."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.dtype.kind in "fc"
+    return isinstance(leaf, _FLOATS)
+
+
+def shape_of(leaf: Any) -> tuple[int, ...]:
+    """Return the shape of a numeric leaf; that of a number is ()."""
+    return leaf.shape if isinstance(leaf, np.ndarray) else ()
+
+
+def zeros_like(leaf: Any) -> Any:
+    """Return zeros of the leaf's own shape and dtype; None for what has no derivative."""
+    if isinstance(leaf, np.ndarray):
+        return np.zeros(leaf.shape, leaf.dtype) if leaf.dtype.kind in "fciub" else None
+    if isinstance(leaf, bool | int | float | complex | np.number | np.bool_):
+        return type(leaf)(0)
+    return None
+
+
+def check_same_structure(expected: TreeDef, got: TreeDef, what: str) -> None:
+    """Raise unless two structures are equal."""
+    if expected != got:
+        raise StructureError(f"{what}: expected the structure {_show(expected)}, got {_show(got)}.")
+
+
+def _show(treedef: TreeDef) -> str:
+    return str(treedef).removeprefix("PyTreeSpec(").removesuffix(")").replace(f", namespace={NAMESPACE!r}", "")
+
+
+def cast_like(cotangent: Any, leaf: Any, what: str) -> Any:
+    """Return a cotangent with its leaf's dtype, after checking that it has the leaf's shape."""
+    if np.shape(cotangent) != shape_of(leaf):
+        raise StructureError(
+            f"{what} of shape {np.shape(cotangent)} where one of shape {shape_of(leaf)} belongs. "
+            "A cotangent has the shape of what it belongs to."
+        )
+    dtype = leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else np.dtype(type(leaf))
+    if dtype.kind != "c" and np.iscomplexobj(cotangent):
+        cotangent = np.real(cotangent)
+    return np.asarray(cotangent, dtype) if isinstance(leaf, np.ndarray) else dtype.type(cotangent)
+
+
+_OWN_DTYPES = {char: np.dtype(char) for char in "bBhHiIlLqQefdgFDG?"}
+
+
+def own_dtype(leaf: Any) -> Any:
+    """Return the leaf with this process's own dtype object.
+
+    A dtype that came out of a pickle equals ours but is another object, and numpy then misses its fast paths:
+    ``np.add.at``, which is autograd's rule for ``x[index]``, becomes fifty times slower.
+    """
+    if type(leaf) is np.ndarray:
+        own = _OWN_DTYPES.get(leaf.dtype.char)
+        if own is not None and own is not leaf.dtype and own == leaf.dtype:
+            return leaf.view(own)
+    return leaf
+
+
+def plain(leaf: Any) -> Any:
+    """Return the plain value of a leaf that somebody may be tracing."""
+    while hasattr(leaf, "_trace"):
+        leaf = leaf._value
+    return leaf
+
+
+def is_traced(leaf: Any) -> bool:
+    """Return whether somebody is tracing a leaf."""
+    return hasattr(leaf, "_trace")
+
+
+def is_differentiable_or_traced(leaf: Any) -> bool:
+    """Return whether a leaf is floating point, be it traced by somebody else."""
+    return is_differentiable(plain(leaf))
+
+
+class Form:
+    """A pytree with some of its leaves taken out.
+
+    Parameters
+    ----------
+    treedef
+        The structure.
+    leaves
+        All leaves; those at `positions` are of no account.
+    positions
+        Where leaves were taken out.
+    """
+
+    __slots__ = ("_whole", "leaves", "positions", "treedef")
+
+    def __init__(self, treedef: TreeDef, leaves: list[Any], positions: tuple[int, ...]) -> None:
+        self.treedef, self.leaves, self.positions = treedef, leaves, positions
+        # Without holes the tree is made once; a bare leaf needs no making at all.
+        self._whole = (unflatten(treedef, leaves),) if not positions else ()
+
+    @classmethod
+    def of(cls, tree: Any, take: Callable[[Any], bool]) -> Form:
+        """Take out the leaves for which `take` says so."""
+        leaves, treedef = flatten(tree)
+        return cls(treedef, leaves, tuple(i for i, leaf in enumerate(leaves) if take(leaf)))
+
+    @property
+    def taken(self) -> list[Any]:
+        """The leaves that were taken out."""
+        return [self.leaves[i] for i in self.positions]
+
+    def fill(self, values: Iterator[Any]) -> Any:
+        """Return the tree with the next of `values` where leaves were taken out."""
+        if self._whole:
+            return self._whole[0]
+        if len(self.leaves) == 1 and self.treedef.is_leaf():
+            return next(values)
+        leaves = list(self.leaves)
+        for i in self.positions:
+            leaves[i] = next(values)
+        return unflatten(self.treedef, leaves)
+
+    def pick(self, cotangent: Any) -> list[Any]:
+        """Return the cotangents of the leaves that were taken out; None for all when there is none."""
+        if cotangent is None:
+            return [None] * len(self.positions)
+        parts = subtrees(self.treedef, cotangent)
+        return [parts[i] for i in self.positions]
+
+    def cotangent(self, values: Iterator[Any]) -> Any:
+        """Return the next of `values` in this structure, None for all other leaves."""
+        parts: list[Any] = [None] * len(self.leaves)
+        for i in self.positions:
+            parts[i] = next(values)
+        return unflatten(self.treedef, parts)
+
+    def bare(self) -> Form:
+        """Return the form without the leaves that were taken out, so that they do not travel with it."""
+        held = set(self.positions)
+        return Form(self.treedef, [None if i in held else leaf for i, leaf in enumerate(self.leaves)], self.positions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Form, (self.treedef, self.leaves, self.positions)
+
+
+def dtype_of(leaf: Any) -> np.dtype[Any]:
+    """Return the dtype of a numeric leaf."""
+    return leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else np.dtype(type(leaf))
+
+
+def stack(leaves: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """Return equal leaves as one array with a new first axis."""
+    return np.stack(leaves)
+
+
+def map_leaves(fun: Callable[[Any], Any], tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """Return the tree with `fun` applied to every leaf."""
+    leaves, treedef = flatten(tree, is_leaf)
+    return unflatten(treedef, [fun(leaf) for leaf in leaves])

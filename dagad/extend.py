@@ -1,0 +1,14 @@
+"""For those who extend dagad: engines, policies, and functions that bring their own derivative."""
+
+from __future__ import annotations
+
+from dagad._engines.autograd import AutogradEngine as AutogradEngine
+from dagad._engines.base import Call as Call, Engine as Engine
+from dagad._engines.explicit import ExplicitEngine as ExplicitEngine, explicit as explicit
+from dagad._graph.policies import (
+    Keep as Keep,
+    Policy as Policy,
+    Preaccumulate as Preaccumulate,
+    Recompute as Recompute,
+)
+from dagad._linearization import Linearization as Linearization

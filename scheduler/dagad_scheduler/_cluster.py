@@ -1,0 +1,99 @@
+"""Graphs on a distributed cluster: ordinary Dask tasks whose results are reported as they land."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from dask._expr import LLGExpr
+
+from dagad_scheduler._process import calmed
+from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, rank
+from dagad_scheduler._run import Graph, OnResult, Progress
+
+# A foreign key counts as a value; a pullback must never hold up a value (Dask runs the higher priority first).
+_PRIORITY = {0: 20, VALUE_RANK: 10, PULLBACK_RANK: 0}
+
+
+def _priority_of(key: Key) -> int:
+    return _PRIORITY[rank(key[0] if isinstance(key, tuple) else key)]
+
+
+class ClusterRun:
+    """One graph on its way through a cluster."""
+
+    def __init__(self, client: Any, graph: dict[Key, Any], keys: list[Key], on_result: OnResult, keep: list[Key]):
+        import dask
+
+        self._client, self._on_result = client, on_result
+        wanted = [*keys, *keep]
+        # Without `workers=` the scheduler queues root tasks, and pullbacks overtake the values that wait there.
+        with dask.annotate(priority=_priority_of):
+            futures = client.get(
+                LLGExpr(graph, _determ_token=uuid.uuid4().hex),
+                wanted,
+                sync=False,
+                workers=list(client.scheduler_info(n_workers=-1)["workers"]) or None,
+                allow_other_workers=True,
+            )
+        by_key = dict(zip(wanted, futures, strict=True))
+        self._futures = [by_key[key] for key in keys]
+        self.kept: dict[Key, Any] = {key: by_key[key] for key in keep}
+        self._landed: set[Key] = set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Report results as they land."""
+        from distributed import TimeoutError as DistributedTimeoutError, as_completed
+
+        landing = as_completed(self._futures, with_results=True, raise_errors=False, timeout=timeout)
+        try:
+            for future, result in landing:
+                if future.status != "finished":
+                    raise _error_of(result)
+                self._landed.add(future.key)
+                self._on_result(future.key, result)
+        except DistributedTimeoutError as error:
+            missing = len(self._futures) - len(self._landed)
+            raise TimeoutError(f"{missing} results were not there after {timeout} seconds; they go on.") from error
+        except BaseException:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Give up everything that has not landed."""
+        waiting = [future for future in self._futures if future.key not in self._landed]
+        self._client.cancel([*waiting, *self.kept.values()])
+
+    def progress(self) -> Progress:
+        """Return how many of the kept values are there; pullbacks report as one, when they have landed."""
+        done = sum(future.status == "finished" for future in self.kept.values())
+        return Progress(done, len(self.kept), len(self._landed), len(self._futures))
+
+
+def _error_of(result: Any) -> BaseException:
+    error = result[1] if isinstance(result, tuple) and len(result) == 3 else result
+    return error if isinstance(error, BaseException) else RuntimeError(f"A task ended as {error!r}.")
+
+
+class Cluster:
+    """Run graphs on the cluster of a `distributed.Client`."""
+
+    name, remote = "distributed", True
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def start(
+        self,
+        graph: Graph,
+        keys: Collection[Key],
+        on_result: OnResult,
+        *,
+        keep: Collection[Key] = (),
+        kept: Mapping[Key, Any] | None = None,
+    ) -> ClusterRun:
+        """Send the graph; what an earlier run kept is held by `kept`'s futures and referred to by key."""
+        run = ClusterRun(self._client, calmed(dict(graph)), list(keys), on_result, list(keep))
+        run.kept.update(kept or {})
+        return run

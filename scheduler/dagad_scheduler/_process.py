@@ -1,0 +1,111 @@
+"""What a process is told while chunks run in it: one BLAS thread, a patient collector, memory that stays.
+
+State, all of it in `_Calm` and changed only under its lock:
+
+=============  ======================================================================================
+`depth`        how many runs are inside; the first one in changes the process, the last one out restores it
+`limiter`      threadpoolctl's limiter of the first run in; restoring it gives the BLAS threads back
+`threshold`    the collector's thresholds before the first run came in
+`controller`   the BLAS libraries found; looked for again when more modules have been imported
+`tuned`        whether the allocator has been told (once per process, cannot be taken back)
+=============  ======================================================================================
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import dask
+import threadpoolctl
+from dask._task_spec import Task
+
+from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, rank
+from dagad_scheduler._run import inside_task
+
+# A tape of a hundred thousand operations holds about a million containers; the collector's stock 700 makes it walk
+# the growing tape again and again. Bounded, so that cyclic garbage of a user's function is still collected.
+COLLECT_AFTER = 400_000
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc refuses more
+
+
+class _Calm:
+    """A reentrant, process-wide hold. Entering from several threads at once is fine."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.depth = 0
+        self.limiter: Any = None
+        self.threshold: tuple[int, int, int] = (0, 0, 0)
+        self.controller: Any = None
+        self.modules = 0
+        self.tuned = False
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.depth += 1
+            if self.depth == 1:
+                self._hold()
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.depth -= 1
+            if self.depth == 0:
+                self._restore()
+
+    def _hold(self) -> None:
+        if len(sys.modules) != self.modules:
+            self.controller, self.modules = threadpoolctl.ThreadpoolController(), len(sys.modules)
+        self.limiter = self.controller.limit(limits=1, user_api="blas")
+        self.threshold = gc.get_threshold()
+        if 0 < self.threshold[0] < COLLECT_AFTER:
+            gc.set_threshold(COLLECT_AFTER, *self.threshold[1:])
+        if not self.tuned:
+            self.tuned = True
+            keep_freed_memory(dask.config.get("dagad.keep-freed-memory", default=256 * 2**20))
+
+    def _restore(self) -> None:
+        self.limiter.restore_original_limits()
+        self.limiter = None
+        gc.set_threshold(*self.threshold)
+
+
+calm_process = _Calm()
+
+
+def keep_freed_memory(nbytes: int | None) -> bool:
+    """Tell glibc to keep up to `nbytes` of freed memory for the next array instead of returning it at once.
+
+    A Dask nanny starts its workers so that every array above 128 kB is mapped, faulted in page by page and unmapped
+    again, which makes numpy about four times slower; plain glibc does the same at some chunk sizes. Elsewhere than
+    on glibc nothing happens. `None` leaves the allocator alone.
+    """
+    if not nbytes or not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    return bool(mallopt(M_MMAP_THRESHOLD, min(nbytes, LARGEST_MMAP_THRESHOLD)) and mallopt(M_TRIM_THRESHOLD, nbytes))
+
+
+def run_calmly(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Run one task in a calm process: the wrapper of tasks that leave for another process."""
+    with calm_process, inside_task:
+        return func(*args, **kwargs)
+
+
+def calmed(graph: dict[Key, Any]) -> dict[Key, Any]:
+    """Return the graph with every value and pullback task wrapped in `run_calmly`."""
+    heavy = (VALUE_RANK, PULLBACK_RANK)
+    return {
+        key: Task(key, run_calmly, node.func, *node.args, **node.kwargs)
+        if type(node) is Task and isinstance(key, tuple) and rank(key[0]) in heavy
+        else node
+        for key, node in graph.items()
+    }

@@ -1,0 +1,53 @@
+"""From what a user writes after ``scheduler=`` to something that runs graphs."""
+
+from __future__ import annotations
+
+import multiprocessing.pool
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
+import dask.base
+import dask.local
+import dask.threaded
+
+from dagad_scheduler._cluster import Cluster
+from dagad_scheduler._foreign import Foreign
+from dagad_scheduler._run import Scheduler, is_inside_task
+from dagad_scheduler._sync import Sync
+from dagad_scheduler._threads import Threads
+
+
+def resolve(scheduler: Any = None) -> Scheduler:
+    """Return the scheduler that Dask's own word `scheduler` names.
+
+    Parameters
+    ----------
+    scheduler
+        A `distributed.Client`, "threads", "sync", "processes", an executor, a Dask ``get``, or a `Scheduler`. None means
+        what Dask would choose: an active client, else ``dask.config``, else threads; inside a task it means the thread
+        that the task has.
+
+    Returns
+    -------
+    Scheduler
+        What runs graphs.
+    """
+    if hasattr(scheduler, "start") and hasattr(scheduler, "remote"):
+        return scheduler  # type: ignore[no-any-return]  # a Scheduler by its shape
+    if scheduler is None and is_inside_task():
+        return Sync()
+    if isinstance(scheduler, ThreadPoolExecutor):
+        return Threads(scheduler._max_workers, scheduler)
+    if isinstance(scheduler, multiprocessing.pool.Pool | Executor):
+        return Foreign(dask.base.get_scheduler(scheduler=scheduler))
+    get = dask.base.get_scheduler(scheduler=scheduler)
+    if get is None or get is dask.threaded.get:
+        return Threads()
+    if get is dask.local.get_sync:
+        return Sync()
+    client = getattr(get, "__self__", None)
+    if client is not None and hasattr(client, "scheduler_info"):
+        return Cluster(client)
+    if isinstance(client, Threads):
+        return client
+    return Foreign(get)

@@ -1,0 +1,70 @@
+"""The grammar of keys, ``("dagad-<role>-<token>", i)``: what a key is for, and which role runs first."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+Key = Hashable
+
+
+class Role(StrEnum):
+    """What a key is for."""
+
+    INPUT = "input"  # what the graph is evaluated at: rows, shared arguments, a seed
+    VALUE = "value"  # a chunk's value, with its linearization where one is wanted
+    PART = "part"  # one component of another key's result; costs nothing
+    SUM = "sum"  # a node in a tree of sums
+    PULLBACK = "pullback"  # the cotangents of one chunk's inputs
+    GRADIENT = "gradient"  # the cotangent of one input, complete
+
+
+# Sums go first: they are short and let go of memory. Pullbacks go last: no value waits for them.
+_RANK = {Role.INPUT: 0, Role.PART: 0, Role.SUM: 0, Role.GRADIENT: 0, Role.VALUE: 1, Role.PULLBACK: 2}
+VALUE_RANK, PULLBACK_RANK = _RANK[Role.VALUE], _RANK[Role.PULLBACK]
+_PREFIX = {f"dagad-{role}": rank for role, rank in _RANK.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Keys of one evaluation. Two evaluations never share a token, so their keys never collide."""
+
+    token: str
+
+    def __call__(self, role: Role | str, index: Any) -> Key:
+        return (f"dagad-{role}-{self.token}", index)
+
+    def group(self, role: Role | str) -> str:
+        """Return the first part of all keys of one role."""
+        return f"dagad-{role}-{self.token}"
+
+
+def role_of(key: Key) -> Role | None:
+    """Return the role of a key of ours, or None for anybody else's."""
+    head = key[0] if isinstance(key, tuple) and key else key
+    if isinstance(head, str) and head.startswith("dagad-"):
+        name = head.split("-", 2)[1]
+        return Role(name) if name in Role else None
+    return None
+
+
+def rank(group: Any) -> int:
+    """Return the place of a group of keys in the queue; anybody else's keys count as values."""
+    if isinstance(group, str) and group.startswith("dagad-"):
+        return _PREFIX.get(group[: group.find("-", 6)], VALUE_RANK)
+    return VALUE_RANK
+
+
+def priorities(keys: Iterable[Key], places: Mapping[Key, int] | None = None) -> dict[Key, int]:
+    """Give each key a number: role first, then its place (by default where it stands in `keys`)."""
+    ranks: dict[Any, int] = {}
+    result: dict[Key, int] = {}
+    for place, key in enumerate(keys):
+        group = key[0] if type(key) is tuple and key else key
+        found = ranks.get(group)
+        if found is None:
+            found = ranks[group] = rank(group) << 48
+        result[key] = found + (place if places is None else places[key])
+    return result
