@@ -59,11 +59,12 @@ class Sliced:
     treedef: _tree.TreeDef
     columns: list[ArrayColumn | ListColumn]
     n_rows: int
+    complete: bool  # nothing in it is being differentiated
 
     def rows(self, chunk: Chunk) -> Rows:
         """Return the rows of a chunk, without what is being differentiated."""
         rows = slice(chunk.start, chunk.stop)
-        return Rows(self.treedef, [column.piece(rows) for column in self.columns])
+        return Rows(self.treedef, [column.piece(rows) for column in self.columns], self.complete)
 
     def targets(self, chunk: Chunk) -> list[tuple[int, slice | None]]:
         """Return which leaves being differentiated a chunk owns rows of, and which rows."""
@@ -75,9 +76,12 @@ def cut(array: Any, rows: slice) -> Any:
     """Return some rows, laid out as they would arrive in another process, or the bits would depend on where they are."""
     part = array[rows]
     if type(part) is np.ndarray:
-        if not (part.flags.c_contiguous or part.flags.f_contiguous):
+        flags = part.flags
+        if not (flags.c_contiguous or flags.f_contiguous):
             part = np.ascontiguousarray(part)
-        part.flags.writeable = False
+            flags = part.flags
+        if flags.writeable:
+            flags.writeable = False
     return part
 
 
@@ -98,7 +102,7 @@ def read_sliced(sliced: Any, number: Iterator[int]) -> tuple[Sliced, list[Any]]:
         raise StructureError(f"The sliced argument has leaves of different lengths: {found}. Rows have to agree.")
     traced: list[Any] = []
     columns = [_column(leaf, number, traced) for leaf in leaves]
-    return Sliced(treedef, columns, int(lengths[0] or 0)), traced
+    return Sliced(treedef, columns, int(lengths[0] or 0), not traced), traced
 
 
 def _is_list(obj: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 from dagad_scheduler import Scheduler
-from dask._task_spec import DataNode, GraphNode, TaskRef
+from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
 from dagad import _tree
 from dagad._chunk_graph import ReductionGraph, Sliced, reduction_graph
@@ -21,9 +21,9 @@ from dagad._chunks import ChunkFunction, Place
 from dagad._evaluation import new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
-from dagad._graph.sums import add_up
-from dagad._graph.transpose import Pull, pull_unit_seed, pull_with_seed, transpose
-from dagad._linearization import Linearization, is_scalar
+from dagad._graph.sums import UnitPart, add_up
+from dagad._graph.transpose import Turn, preaccumulated, pulled, transpose
+from dagad._linearization import Linearization, is_scalar, unit_part, unit_seed
 from dagad._plan import Plan
 from dagad._slots import Slots
 
@@ -77,7 +77,7 @@ class Reduction:
         keep = [step.linearization for step in linearized.steps if step.linearization is not None]
         results: dict[Key, Any] = {}
         if isinstance(self.policy, Preaccumulate):
-            reverse, sinks = self._reverse(names, None, pull_unit_seed)
+            reverse, sinks = self._reverse(names, None, preaccumulated)
             landing = _Landing(leaves, sinks, {value_key: results})
             kept = run_graph(self.scheduler, linearized.graph | reverse, [value_key, *sinks], landing, keep=keep)
         else:
@@ -94,31 +94,31 @@ class Reduction:
     def pulled(self, leaves: Sequence[Any], cotangent: Any) -> list[Any]:
         """Return the cotangents of `leaves`; may be called again, with another cotangent."""
         if self._unit is None and not is_scalar(self.total):
-            return self._pulled(leaves, DataNode, cotangent, pull_with_seed)
+            return self._pulled(leaves, cotangent)
         if self._unit is None:
-            self._unit = self._pulled(leaves, DataNode, None, pull_unit_seed)
+            self._unit = self._pulled(leaves, unit_seed(self.total))
             self._kept = self._primal = self._linearized = None
         return [_scaled(gradient, cotangent) for gradient in self._unit]
 
-    def _pulled(self, leaves: Sequence[Any], node: Any, cotangent: Any, pull: Pull) -> list[Any]:
+    def _pulled(self, leaves: Sequence[Any], cotangent: Any) -> list[Any]:
         names = new_names()
         seed = names("input", "seed")
-        graph, sinks = self._reverse(names, TaskRef(seed), pull)
-        graph[seed] = node(seed, cotangent)
+        graph, sinks = self._reverse(names, TaskRef(seed), pulled)
+        graph[seed] = DataNode(seed, cotangent)
         landing = _Landing(leaves, sinks, {})
         run_graph(self.scheduler, graph, list(sinks), landing, kept=self._kept)
         return landing.slots.seal()
 
-    def _reverse(self, names: Any, seed: Any, pull: Pull) -> tuple[dict[Key, GraphNode], dict[Key, Any]]:
+    def _reverse(self, names: Any, seed: Any, turn: Turn) -> tuple[dict[Key, GraphNode], dict[Key, Any]]:
         """Return the reverse graph, and for each key that is to land the slots it belongs in."""
         primal, linearized = self._primal, self._linearized
         assert primal is not None and linearized is not None
-        cotangents, graph = transpose(linearized.steps, {primal.total: seed}, names, pull)
+        cotangents, graph = transpose(linearized.steps, {primal.total: seed}, names, turn)
         sinks: dict[Key, Any] = {}
         if primal.theta is not None:
-            sinks[cotangents[primal.theta].key] = [(leaf, None) for leaf in range(self.n_theta)]
+            sinks[_task_of(cotangents[primal.theta], graph, names)] = [(leaf, None) for leaf in range(self.n_theta)]
         for key, chunk in primal.rows.items():
-            sinks[cotangents[key].key] = self.sliced.targets(chunk)
+            sinks[_task_of(cotangents[key], graph, names)] = self.sliced.targets(chunk)
         return graph, sinks
 
     def pulled_traced(self, leaves: Sequence[Any], cotangent: Any) -> list[Any]:
@@ -138,6 +138,15 @@ class Reduction:
         joined = [anp.concatenate(total) if isinstance(total, list) else total for total in totals]
         plain = [_tree.plain(leaf) for leaf in leaves]
         return [_tree.zeros_like(leaf) if part is None else part for part, leaf in zip(joined, plain, strict=True)]
+
+
+def _task_of(cotangent: Any, graph: dict[Key, GraphNode], names: Any) -> Key:
+    """Return the key of a cotangent; one that a linearization holds gets a task that reads it."""
+    if type(cotangent) is UnitPart:
+        key = names("part", ("unit", cotangent.key[1], cotangent.place))
+        graph[key] = Task(key, unit_part, TaskRef(cotangent.key), cotangent.place)
+        return key
+    return cotangent.key
 
 
 def _both(groups: tuple[Any, ...], n_theta: int) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from dagad._portable import Portable, opened
 Names = Callable[[str, Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Which chunk a task works on, and what its keys are called."""
 
     chunk: Chunk
@@ -45,13 +44,12 @@ class Rows(Portable):
 
     __slots__ = ("_pieces", "_treedef", "_whole")
 
-    def __init__(self, treedef: _tree.TreeDef, pieces: list[Any]) -> None:
+    def __init__(self, treedef: _tree.TreeDef, pieces: list[Any], complete: bool) -> None:
         self._treedef, self._pieces = treedef, pieces
-        gaps = any(piece is GAP or type(piece) is Ragged for piece in pieces)
-        self._whole = () if gaps else (_tree.unflatten(treedef, pieces),)
+        self._whole = (_tree.unflatten(treedef, pieces),) if complete else ()
 
     def state(self) -> tuple[Any, ...]:
-        return self._treedef, self._pieces
+        return self._treedef, self._pieces, bool(self._whole)
 
     def fill(self, leaves: Iterator[Any]) -> Any:
         """Return the rows, with the next of `leaves` in the gaps."""
@@ -154,9 +152,7 @@ class ChunkFunction(Portable):
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
             try:
-                outputs, treedef = _tree.flatten(value)
-                seeds = [None] * len(outputs) if cotangent is None else _tree.subtrees(treedef, cotangent)
-                cotangents = pull(seeds)
+                cotangents = pull(_tree.leaf_seeds(value, cotangent))
             except Exception as error:
                 add_note_once(error, place.note("pullback"))
                 raise
@@ -209,7 +205,7 @@ def _count(cotangents: Any) -> str:
 
 def _checked(value: Any, place: Place) -> Any:
     """Return a partial sum after making sure that it can be summed."""
-    if type(value) is float or type(value) is np.float64:
+    if type(value) is np.float64 or type(value) is float:
         return value
     leaves, _ = _tree.flatten(value)
     for leaf in leaves:

@@ -90,7 +90,7 @@ class Linearization:
     def __init__(self, value: Any, recipe: Any, counters: Counters | None = None) -> None:
         self.value, self._recipe, self._counters = value, recipe, counters or Counters()
         self._pull: Pullback | None = None
-        self._gradient: tuple[Any, ...] | None = None
+        self._gradient: list[Any] | None = None
         self._nbytes: Callable[[], int] = int
         self._lock = threading.Lock()
 
@@ -113,7 +113,8 @@ class Linearization:
     def pull(self, cotangent: Any) -> tuple[Any, ...]:
         """Return the cotangents of the arguments being differentiated; the tape is dropped."""
         with self._lock:
-            pull, self._pull = self._pull, None
+            # `_nbytes` too: it looks at the tape, so it would keep it alive.
+            pull, self._pull, self._nbytes = self._pull, None, int
         if pull is None:
             task, args = opened(self._recipe)
             pull = opened(task).record(*args)[1]
@@ -127,13 +128,17 @@ class Linearization:
 
     def preaccumulate(self) -> None:
         """Pull the seed 1 now, and keep the cotangents instead of the tape."""
-        self._gradient = self.pull(unit_seed(self.value))
+        self._gradient = list(self.pull(unit_seed(self.value)))
 
-    def gradient(self) -> tuple[Any, ...]:
-        """Return the cotangents for the seed 1."""
+    def gradient(self, place: int) -> Any:
+        """Return the cotangent of one argument for the seed 1; None for a value that needs a seed of its own."""
+        if not is_scalar(self.value):
+            return None
         with self._lock:
-            gradient, self._gradient = self._gradient, None
-        return self.pull(unit_seed(self.value)) if gradient is None else gradient
+            if self._gradient is not None and self._gradient[place] is not None:
+                part, self._gradient[place] = self._gradient[place], None
+                return part
+        return self.pull(unit_seed(self.value))[place]
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:  # raising here would hang a cluster: what can't travel says so when it is pulled
@@ -173,12 +178,9 @@ def pull_back(linearization: Linearization, cotangent: Any) -> Any:
     return cotangents[0] if len(cotangents) == 1 else cotangents
 
 
-def pull_back_unit(linearization: Linearization) -> Any:
-    """Return the cotangents for the seed 1; None for a value that is not a scalar, which needs a seed of its own."""
-    if not is_scalar(linearization.value):
-        return None
-    cotangents = linearization.gradient()
-    return cotangents[0] if len(cotangents) == 1 else cotangents
+def unit_part(linearization: Linearization, place: int) -> Any:
+    """Return the cotangent of one argument for the seed 1."""
+    return linearization.gradient(place)
 
 
 def cotangent_part(cotangents: Any, index: int) -> Any:
@@ -203,9 +205,13 @@ class _Lost:
 
 def unit_seed(value: Any) -> Any:
     """Return the number 1 in a scalar value's own dtype."""
+    if type(value) is np.float64 or type(value) is float:
+        return 1.0
     return _tree.cast_like(1.0, value, "A seed")
 
 
 def is_scalar(value: Any) -> bool:
     """Return whether a value is one real floating-point number."""
+    if type(value) is np.float64 or type(value) is float:
+        return True
     return _tree.is_differentiable(value) and _tree.shape_of(value) == () and not np.iscomplexobj(value)

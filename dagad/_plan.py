@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagad._errors import PlanError
 
@@ -40,16 +40,12 @@ class Plan:
             yield Chunk(index, start, min(start + self.grainsize, self.n_rows))
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Rows `start` to `stop` (excluded) of a plan."""
 
     index: int
     start: int
     stop: int
-
-    def __str__(self) -> str:
-        return f"chunk {self.index}, rows {self.start} to {self.stop - 1}"
 
 
 def check_grainsize(grainsize: Any, n_rows: int) -> int | None:

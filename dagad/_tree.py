@@ -49,6 +49,18 @@ def shape_of(leaf: Any) -> tuple[int, ...]:
     return leaf.shape if isinstance(leaf, np.ndarray) else ()
 
 
+def leaf_seeds(value: Any, cotangent: Any) -> list[Any]:
+    """Return the cotangents of the leaves of `value`; None for all when there is none."""
+    if type(value) is np.float64 or type(value) is np.ndarray or type(value) is float:
+        return [cotangent]
+    if cotangent is None:
+        return [None] * len(flatten(value)[0])
+    # Where the value is None a sum that it went into may still send something: it belongs to other terms.
+    leaves, treedef = optree.tree_flatten(value, none_is_leaf=True, namespace=NAMESPACE)
+    parts = treedef.flatten_up_to(cotangent)
+    return [part for leaf, part in zip(leaves, parts, strict=True) if leaf is not None]
+
+
 def zeros_like(leaf: Any) -> Any:
     """Return zeros of the leaf's own shape and dtype; None for what has no derivative."""
     if isinstance(leaf, np.ndarray):
@@ -70,6 +82,9 @@ def _show(treedef: TreeDef) -> str:
 
 def cast_like(cotangent: Any, leaf: Any, what: str) -> Any:
     """Return a cotangent with its leaf's dtype, after checking that it has the leaf's shape."""
+    if type(cotangent) is np.ndarray and type(leaf) is np.ndarray:
+        if cotangent.shape == leaf.shape and cotangent.dtype == leaf.dtype:
+            return cotangent
     if np.shape(cotangent) != shape_of(leaf):
         raise StructureError(
             f"{what} of shape {np.shape(cotangent)} where one of shape {shape_of(leaf)} belongs. "

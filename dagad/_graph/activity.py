@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dask._task_spec import Alias, GraphNode, Task, TaskRef
@@ -16,41 +16,51 @@ def references(node: GraphNode) -> tuple[Key, ...]:
 
     Dask keeps them as a set, and an order that depends on hashes would make the order of sums depend on them.
     """
-    if isinstance(node, Alias):
-        return (node.target,)
-    return tuple(dict.fromkeys(_references(node)))
+    found: dict[Key, None] = {}
+    _collect(node, found)
+    return tuple(found)
 
 
-def _references(part: Any) -> Iterator[Key]:
-    if isinstance(part, TaskRef):
-        yield part.key
+def _collect(part: Any, found: dict[Key, None]) -> None:
+    if isinstance(part, Task):
+        for item in part.args:
+            if type(item) is TaskRef:
+                found[item.key] = None
+            else:
+                _collect(item, found)
+        for item in part.kwargs.values():
+            _collect(item, found)
     elif isinstance(part, Alias):
-        yield part.target
-    elif isinstance(part, Task):
-        for item in (*part.args, *part.kwargs.values()):
-            yield from _references(item)
+        found[part.target] = None
+    elif isinstance(part, TaskRef):  # a Future is one too
+        found[part.key] = None
 
 
-def topological(graph: Graph, keys: Iterable[Key]) -> list[Key]:
-    """Return what `keys` need, each key after its dependencies; the order depends on the graph alone."""
-    done: dict[Key, None] = {}
-    stack = [(key, False) for key in reversed(list(keys))]
+def topological(graph: Graph, keys: Iterable[Key]) -> dict[Key, tuple[Key, ...]]:
+    """Return what `keys` need, each key after its dependencies, with them; the order depends on the graph alone."""
+    done: dict[Key, tuple[Key, ...]] = {}
+    found: dict[Key, tuple[Key, ...]] = {}
+    stack = list(keys)[::-1]
     while stack:
-        key, ready = stack.pop()
-        if ready:
-            done[key] = None
-        elif key not in done and key in graph:
-            stack.append((key, True))
-            stack.extend((reference, False) for reference in reversed(references(graph[key])) if reference not in done)
-    return list(done)
+        key = stack[-1]
+        if key in done or key not in graph:
+            stack.pop()
+        elif key in found:
+            stack.pop()
+            done[key] = found[key]
+        else:
+            refs = found[key] = references(graph[key])
+            stack.extend(ref for ref in refs[::-1] if ref not in done)
+    return done
 
 
-def active(graph: Graph, order: Iterable[Key], wrt: Collection[Key]) -> list[Key]:
-    """Return the keys of `order` that depend on `wrt`, in the same order; `order` is what is needed."""
+def active(order: Mapping[Key, tuple[Key, ...]], wrt: Collection[Key]) -> dict[Key, tuple[Key, ...]]:
+    """Return the keys of `order` that depend on `wrt`, each with the dependencies that do, in the same order."""
     carrying: set[Key] = set(wrt)
-    result = []
-    for key in order:
-        if any(reference in carrying for reference in references(graph[key])):
+    result = {}
+    for key, refs in order.items():
+        through = tuple(ref for ref in refs if ref in carrying)
+        if through:
             carrying.add(key)
-            result.append(key)
+            result[key] = through
     return result

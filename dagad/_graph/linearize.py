@@ -47,16 +47,12 @@ def linearize(
     values out of linearizations, which is cheaper in one process.
     """
     order = topological(graph, keys)
-    carrying = active(graph, order, wrt)
     result = Linearized({key: graph[key] for key in order}, [])
-    inner = set(carrying)
     own = names("value", 0)[0], names("sum", 0)[0]
-    for place, key in enumerate(carrying):
+    for place, (key, inputs) in enumerate(active(order, wrt).items()):
+        node = result.graph.pop(key)
         # A graph that was built under these very names keeps its numbers: they are those of the chunks.
         index = key[1] if isinstance(key, tuple) and key[0] in own else place
-        node = graph[key]
-        inputs = tuple(ref for ref in references(node) if ref in inner or ref in wrt)
-        del result.graph[key]
         if isinstance(node, Alias) or (isinstance(node, Task) and node.func is add_up):
             _keep_linear(result, key, node, inputs, names("sum", index))
         elif isinstance(node, Task):
@@ -81,7 +77,8 @@ def _record(
 ) -> None:
     name = names("value", index)
     task, args = _as_recordable(node, inputs)
-    plain = [TaskRef(result.values.get(arg.key, arg.key)) if isinstance(arg, TaskRef) else arg for arg in args]
+    values = result.values
+    plain = [TaskRef(values[arg.key]) if isinstance(arg, TaskRef) and arg.key in values else arg for arg in args]
     result.graph[name] = Task(name, value_and_pullback, policy, task, *plain)
     result.steps.append(Step(key, inputs, name))
     if apart:
@@ -132,13 +129,11 @@ class TaskFunction(Portable):
         except Exception as error:
             add_note_once(error, f"dagad: while task {self._task.key!r} was linearized")
             raise
-        outputs, treedef = _tree.flatten(value)
-        for leaf in outputs if not call.traced else ():
+        for leaf in _tree.flatten(value)[0] if not call.traced else ():
             refuse_boxes(leaf, f"What task {self._task.key!r} returned")
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
-            seeds = [None] * len(outputs) if cotangent is None else _tree.subtrees(treedef, cotangent)
-            return call.grouped(pull(seeds))
+            return call.grouped(pull(_tree.leaf_seeds(value, cotangent)))
 
         return value, pullback, nbytes
 

@@ -14,6 +14,17 @@ from dagad._errors import StructureError
 from dagad._linearization import Linearization
 
 Key = Any
+
+class UnitPart(TaskRef):
+    """A reference to what a linearization holds of one argument's cotangent for the seed 1."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, key: Key, place: int) -> None:
+        super().__init__(key)
+        self.place = place
+
+
 FAN_IN = 8  # wide enough to cost little, narrow enough that few partial gradients are alive at once
 
 
@@ -28,7 +39,11 @@ def sum_tree(terms: Sequence[Any], key_of: Callable[[int, int], Key]) -> tuple[A
         above = []
         for position, start in enumerate(range(0, len(terms), FAN_IN)):
             key = key_of(level, position)
-            tasks[key] = Task(key, add_up, *terms[start : start + FAN_IN])
+            some = terms[start : start + FAN_IN]
+            if type(some[0]) is UnitPart:
+                tasks[key] = Task(key, add_up_unit_parts, some[0].place, *some)
+            else:
+                tasks[key] = Task(key, add_up, *some)
             above.append(TaskRef(key))
         terms, level = above, level + 1
     return terms[0], tasks
@@ -48,6 +63,11 @@ def add_up(*terms: Any) -> Any:
     return total
 
 
+def add_up_unit_parts(place: int, *linearizations: Linearization) -> Any:
+    """Add the cotangents of one argument for the seed 1."""
+    return add_up(*[linearization.gradient(place) for linearization in linearizations])
+
+
 def _add(total: Any, term: Any, ours: bool) -> Any:
     kind = type(total)
     if kind is list and type(term) is list and len(total) == len(term):
@@ -65,6 +85,8 @@ def _add_leaf(a: Any, b: Any, ours: bool) -> Any:
         return b if a is None else a
     if type(a) is list or type(b) is list:
         return _add(a, b, False)
+    if type(a) is np.float64 and type(b) is np.float64:
+        return a + b
     shape = np.shape(a)
     if shape != np.shape(b):
         raise StructureError(

@@ -57,13 +57,18 @@ class ClusterRun:
             missing = len(self._futures) - len(self._landed)
             raise TimeoutError(f"{missing} results were not there after {timeout} seconds; they go on.") from error
         except BaseException:
-            self.cancel()
+            self._release()
             raise
 
     def cancel(self) -> None:
         """Give up everything that has not landed."""
-        waiting = [future for future in self._futures if future.key not in self._landed]
-        self._client.cancel([*waiting, *self.kept.values()])
+        # Only what is pending: distributed's scheduler stumbles over the cancelling of keys that erred or are gone.
+        self._client.cancel([f for f in (*self._futures, *self.kept.values()) if f.status == "pending"])
+
+    def _release(self) -> None:
+        """Let go of everything; what has not started never runs."""
+        for future in (*self._futures, *self.kept.values()):
+            future.release()
 
     def progress(self) -> Progress:
         """Return how many of the kept values are there; pullbacks report as one, when they have landed."""

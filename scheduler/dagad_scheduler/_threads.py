@@ -32,9 +32,10 @@ from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecu
 from typing import Any
 
 import dask
-from dask._task_spec import DataNode, convert_legacy_graph
+from dask._task_spec import DataNode, GraphNode, Task, TaskRef, convert_legacy_graph
 from dask.order import order
 from dask.system import CPU_COUNT
+from dask.utils import ensure_dict
 
 from dagad_scheduler._process import calm_process
 from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, priorities
@@ -132,8 +133,7 @@ class ThreadsRun:
     def _execute(self, key: Key) -> tuple[Key, Any] | None:
         node, data = self._graph[key], self._data
         try:
-            # Only what the task asks for: dask checks the keys of the whole mapping on each call.
-            result = node({name: data[name] for name in node.dependencies})
+            result = _run_task(node, data)
             if key in self._wanted or key in self._keep:
                 self._report(key, result)
             return key, result
@@ -216,6 +216,17 @@ class ThreadsRun:
         return Progress(done[VALUE_RANK], total[VALUE_RANK], done[PULLBACK_RANK], total[PULLBACK_RANK])
 
 
+def _run_task(node: Any, data: Mapping[Key, Any]) -> Any:
+    """Run one node, as calling it would, without copying and checking what all tasks together have computed."""
+    if type(node) is Task and not node.kwargs:
+        args = [
+            data[arg.key] if isinstance(arg, TaskRef) else _run_task(arg, data) if isinstance(arg, GraphNode) else arg
+            for arg in node.args
+        ]
+        return node.func(*args)
+    return node({name: data[name] for name in node.dependencies})
+
+
 class _Helpers:
     """Threads that join the waiting one; started one by one, only while more tasks are ready than threads at work."""
 
@@ -277,7 +288,7 @@ class Threads:
 
     def get(self, dsk: Graph, keys: Any, **_: Any) -> Any:
         """Compute `keys` of a graph: Dask's ``get`` protocol, for ``dask.compute(..., scheduler=Threads().get)``."""
-        graph = convert_legacy_graph(dict(dsk))
+        graph = convert_legacy_graph(ensure_dict(dsk.__dask_graph__() if hasattr(dsk, "__dask_graph__") else dsk))
         results: dict[Key, Any] = {}
         run = self._start(graph, set(_flat(keys)), results.__setitem__, (), {}, priorities(graph, order(graph)))
         run.wait()
