@@ -13,6 +13,7 @@ from dagad import _tree
 from dagad._chunks import GAP, ChunkFunction, Place, Ragged, Rows
 from dagad._errors import StructureError
 from dagad._graph.sums import sum_tree
+from dagad._groups import GroupFunction
 from dagad._linearization import value_of_task
 from dagad._plan import Chunk, Plan
 
@@ -170,29 +171,45 @@ class ReductionGraph:
     graph: dict[Key, GraphNode]
     total: Key
     theta: Key | None
-    rows: dict[Key, Chunk]
+    rows: dict[Key, list[tuple[int, slice | None]]]  # differentiated rows -> which leaves they are rows of
 
 
 def reduction_graph(
-    function: ChunkFunction, plan: Plan, sliced: Sliced, leaves: Sequence[Any], n_theta: int, names: Names
+    function: ChunkFunction,
+    plan: Plan,
+    sliced: Sliced,
+    leaves: Sequence[Any],
+    n_theta: int,
+    names: Names,
+    group: int = 1,
 ) -> ReductionGraph:
-    """Build the graph of ``sum(function(chunk) for chunk in plan)`` at `leaves`, of which `n_theta` are shared."""
+    """Build the graph of ``sum(function(chunk) for chunk in plan)`` at `leaves`, of which `n_theta` are shared.
+
+    With `group`, a power of the sums' fan-in, that many chunks make one task.
+    """
     function_key, theta_key = names("input", "function"), names("input", "theta")
-    graph: dict[Key, GraphNode] = {function_key: DataNode(function_key, function)}
+    task = function if group == 1 else GroupFunction(function)
+    graph: dict[Key, GraphNode] = {function_key: DataNode(function_key, task)}
     theta: Any = []
     if n_theta:
         graph[theta_key], theta = DataNode(theta_key, list(leaves[:n_theta])), TaskRef(theta_key)
+    has_rows = len(leaves) > n_theta
     function_ref, terms, active_rows = TaskRef(function_key), [], {}
-    for chunk in plan:
-        key = names("value", chunk.index)
-        args = [function_ref, Place(chunk, names), sliced.rows(chunk), theta]
-        if len(leaves) > n_theta:
-            rows_key = names("input", ("rows", chunk.index))
-            owned = [_owned(leaves[leaf], rows) for leaf, rows in sliced.targets(chunk)]
-            graph[rows_key] = DataNode(rows_key, owned)
-            active_rows[rows_key] = chunk
+    chunks = list(plan)
+    for index, start in enumerate(range(0, len(chunks), group)):
+        some = chunks[start : start + group]
+        key = names("value", index)
+        args = [[Place(chunk, names) for chunk in some], [sliced.rows(chunk) for chunk in some], theta]
+        if has_rows:
+            rows_key = names("input", ("rows", index))
+            targets = [sliced.targets(chunk) for chunk in some]
+            owned = [[_owned(leaves[leaf], rows) for leaf, rows in part] for part in targets]
+            graph[rows_key] = DataNode(rows_key, owned if group > 1 else owned[0])
+            active_rows[rows_key] = [target for part in targets for target in part]
             args.append(TaskRef(rows_key))
-        graph[key] = Task(key, value_of_task, *args)
+        if group == 1:
+            args[:2] = args[0][0], args[1][0]
+        graph[key] = Task(key, value_of_task, function_ref, *args)
         terms.append(TaskRef(key))
     total, sums = sum_tree(terms, lambda *at: names("sum", at))
     graph.update(sums)

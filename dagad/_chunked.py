@@ -6,24 +6,26 @@ afterwards: so the bits do not depend on the policy, and a cotangent that comes 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from dagad_scheduler import Scheduler
+from dagad_scheduler import Run, Scheduler
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
 from dagad import _tree
 from dagad._chunk_graph import ReductionGraph, Sliced, reduction_graph
 from dagad._chunks import ChunkFunction, Place
-from dagad._evaluation import new_names, run_graph
+from dagad._evaluation import calm_process, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
 from dagad._graph.sums import UnitPart, add_up
 from dagad._graph.transpose import Turn, preaccumulated, pulled, transpose
 from dagad._linearization import Linearization, is_scalar, unit_part, unit_seed
+from dagad._pace import Pace, Road, choose_road, last_pace, remember_pace
 from dagad._plan import Plan
 from dagad._slots import Slots
 
@@ -48,6 +50,7 @@ class Reduction:
     n_theta: int
     scheduler: Scheduler
     policy: Policy
+    owner: Any  # what stays the same when the function is defined again
     total: Any = None
     _kept: dict[Key, Any] | None = None
     _primal: ReductionGraph | None = None
@@ -58,9 +61,11 @@ class Reduction:
         """Return the sum of the partial sums, tracing nothing."""
         if not len(self.plan):
             return 0.0
-        primal = reduction_graph(self.function, self.plan, self.sliced, (), 0, new_names())
-        results: dict[Key, Any] = {}
-        run_graph(self.scheduler, primal.graph, [primal.total], results.__setitem__)
+        with calm_process:
+            road = self._road()
+            primal = reduction_graph(self.function, self.plan, self.sliced, (), 0, new_names(), road.group)
+            results: dict[Key, Any] = {}
+            self._run(road, primal.graph, [primal.total], results.__setitem__)
         return results[primal.total]
 
     def linearized(self, leaves: Sequence[Any]) -> Any:
@@ -68,28 +73,58 @@ class Reduction:
         if not len(self.plan):
             self.total, self._unit = 0.0, [_tree.zeros_like(leaf) for leaf in leaves]
             return self.total
-        names = new_names()
-        primal = reduction_graph(self.function, self.plan, self.sliced, leaves, self.n_theta, names)
-        wrt = {primal.theta, *primal.rows} - {None}
-        linearized = linearize(primal.graph, [primal.total], wrt, names, self.policy, apart=self.scheduler.remote)
-        self._primal, self._linearized = primal, linearized
-        value_key = linearized.values[primal.total]
-        keep = [step.linearization for step in linearized.steps if step.linearization is not None]
-        results: dict[Key, Any] = {}
-        if isinstance(self.policy, Preaccumulate):
-            reverse, sinks = self._reverse(names, None, preaccumulated)
-            landing = _Landing(leaves, sinks, {value_key: results})
-            kept = run_graph(self.scheduler, linearized.graph | reverse, [value_key, *sinks], landing, keep=keep)
-        else:
-            landing = None
-            kept = run_graph(self.scheduler, linearized.graph, [value_key], results.__setitem__, keep=keep)
-        total = results[value_key]
-        self.total = total.value if type(total) is Linearization else total
-        if landing is not None and is_scalar(self.total):
+        with calm_process:
+            together = isinstance(self.policy, Preaccumulate)
+            road, names = self._road() if together else Road(), new_names()
+            primal = reduction_graph(
+                self.function, self.plan, self.sliced, leaves, self.n_theta, names, road.group
+            )
+            wrt = {primal.theta, *primal.rows} - {None}
+            lin = linearize(primal.graph, [primal.total], wrt, names, self.policy, apart=self.scheduler.remote)
+            self._primal, self._linearized = primal, lin
+            (self._value_and_gradient if together else self._value_first)(leaves, road, names)
+        return self.total
+
+    def _value_first(self, leaves: Sequence[Any], road: Road, names: Any) -> None:
+        """Run for the value, and keep the linearizations."""
+        del leaves, names
+        key, results = self._total_key(), {}
+        run = self._run(road, self._lin.graph, [key], results.__setitem__, keep=self._lin.recorded())
+        self._kept, self.total = run.kept, _value_of(results[key])
+
+    def _value_and_gradient(self, leaves: Sequence[Any], road: Road, names: Any) -> None:
+        """Run for both at once; where the total turns out not to be one real number, as `_value_first`."""
+        key, results = self._total_key(), {}
+        reverse, sinks = self._reverse(names, None, preaccumulated)
+        landing = _Landing(leaves, sinks, {key: results})
+        run = self._run(road, self._lin.graph | reverse, [key, *sinks], landing, keep=self._lin.recorded())
+        self.total = _value_of(results[key])
+        if is_scalar(self.total):
             self._unit, self._primal, self._linearized = landing.slots.seal(), None, None
         else:
-            self._kept = kept
-        return self.total
+            self._kept = run.kept
+
+    @property
+    def _lin(self) -> Linearized:
+        assert self._linearized is not None
+        return self._linearized
+
+    def _total_key(self) -> Key:
+        assert self._primal is not None
+        return self._lin.values[self._primal.total]
+
+    def _road(self) -> Road:
+        return Road() if self.scheduler.remote else choose_road(self.plan, last_pace(self.owner, self.plan))
+
+    def _run(self, road: Road, graph: Any, keys: Any, on_result: Any, keep: Any = ()) -> Run:
+        """Run a graph, and note how it went."""
+        began = time.perf_counter()
+        scheduler = self.scheduler.alone() if road.alone else self.scheduler
+        run = run_graph(scheduler, graph, keys, on_result, keep=keep)
+        cpu, workers = getattr(run, "cpu_seconds", 0.0), getattr(run, "n_workers", 0)
+        if workers:
+            remember_pace(self.owner, self.plan, Pace(cpu, time.perf_counter() - began, workers))
+        return run
 
     def pulled(self, leaves: Sequence[Any], cotangent: Any) -> list[Any]:
         """Return the cotangents of `leaves`; may be called again, with another cotangent."""
@@ -117,8 +152,8 @@ class Reduction:
         sinks: dict[Key, Any] = {}
         if primal.theta is not None:
             sinks[_task_of(cotangents[primal.theta], graph, names)] = [(leaf, None) for leaf in range(self.n_theta)]
-        for key, chunk in primal.rows.items():
-            sinks[_task_of(cotangents[key], graph, names)] = self.sliced.targets(chunk)
+        for key, targets in primal.rows.items():
+            sinks[_task_of(cotangents[key], graph, names)] = targets
         return graph, sinks
 
     def pulled_traced(self, leaves: Sequence[Any], cotangent: Any) -> list[Any]:
@@ -138,6 +173,10 @@ class Reduction:
         joined = [anp.concatenate(total) if isinstance(total, list) else total for total in totals]
         plain = [_tree.plain(leaf) for leaf in leaves]
         return [_tree.zeros_like(leaf) if part is None else part for part, leaf in zip(joined, plain, strict=True)]
+
+
+def _value_of(result: Any) -> Any:
+    return result.value if type(result) is Linearization else result
 
 
 def _task_of(cotangent: Any, graph: dict[Key, GraphNode], names: Any) -> Key:

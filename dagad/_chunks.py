@@ -14,10 +14,10 @@ import numpy as np
 
 from dagad import _tree
 from dagad._engines.autograd import refuse_boxes
-from dagad._engines.base import Engine
+from dagad._engines.base import Engine, LeafPullback
 from dagad._engines.explicit import Explicit
 from dagad._errors import ClosureError, NotDifferentiableError, StructureError, add_note_once
-from dagad._linearization import Pullback
+from dagad._linearization import Counters, Pullback, is_scalar, unit_seed
 from dagad._plan import Chunk
 from dagad._portable import Portable, opened
 
@@ -134,12 +134,38 @@ class ChunkFunction(Portable):
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None
     ) -> tuple[Any, Pullback, Callable[[], int]]:
         """Run one chunk traced; see `Recordable`."""
-        leaves = [_tree.own_dtype(leaf) for leaf in (*theta, *(active_rows or ()))]
-        n_theta = len(theta)
-        call = BoundChunk(self, opened(rows), n_theta)
+        value, pull, nbytes = self._linearize(place, rows, theta, active_rows)
+
+        def pullback(cotangent: Any) -> tuple[Any, ...]:
+            return self._pull(place, pull, _tree.leaf_seeds(value, cotangent), len(theta), active_rows)
+
+        return value, pullback, nbytes
+
+    def preaccumulate(
+        self,
+        counters: Counters,
+        place: Place,
+        rows: Any,
+        theta: Sequence[Any],
+        active_rows: Sequence[Any] | None = None,
+    ) -> tuple[Any, list[Any] | None]:
+        """Run one chunk traced and pull the seed 1; no gradient if the value is not one real number."""
+        value, pull, _ = self._linearize(place, rows, theta, active_rows)
+        if not is_scalar(value):
+            return value, None
+        counters.recorded()
+        gradient = self._pull(place, pull, [unit_seed(value)], len(theta), active_rows)
+        counters.used_up()
+        return value, list(gradient)
+
+    def _linearize(
+        self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None
+    ) -> tuple[Any, LeafPullback, Callable[[], int]]:
+        leaves = [_tree.own_dtype(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
+        call = BoundChunk(self, opened(rows), len(theta))
         try:
             value, pull, nbytes = self._engine.linearize(call, leaves)
-            if not any(map(_tree.is_traced, leaves)):
+            if type(value) is not np.float64 and not any(map(_tree.is_traced, leaves)):
                 _checked(value, place)
         except NotImplementedError as error:
             if not str(error).startswith("VJP of"):  # the user's own
@@ -149,17 +175,20 @@ class ChunkFunction(Portable):
         except Exception as error:
             add_note_once(error, place.note("value"))
             raise
+        return value, pull, nbytes
 
-        def pullback(cotangent: Any) -> tuple[Any, ...]:
-            try:
-                cotangents = pull(_tree.leaf_seeds(value, cotangent))
-            except Exception as error:
-                add_note_once(error, place.note("pullback"))
-                raise
-            shared = (cotangents[:n_theta],) if n_theta else ()
-            return shared if active_rows is None else (*shared, cotangents[n_theta:])
-
-        return value, pullback, nbytes
+    def _pull(
+        self, place: Place, pull: LeafPullback, seeds: list[Any], n_theta: int, active_rows: Sequence[Any] | None
+    ) -> tuple[Any, ...]:
+        """Return the cotangents in groups, as the task has its arguments: of theta, of the rows."""
+        try:
+            cotangents = pull(seeds)
+        except Exception as error:
+            add_note_once(error, place.note("pullback"))
+            raise
+        if active_rows is None:
+            return (cotangents,)
+        return (cotangents[:n_theta], cotangents[n_theta:]) if n_theta else (cotangents,)
 
 
 class BoundChunk:

@@ -7,11 +7,12 @@ only module that talks to `dagad_scheduler`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 import uuid
 from collections.abc import Callable, Collection, Generator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,6 +21,7 @@ from dagad_scheduler._process import calm_process as calm_process
 
 from dagad._errors import CancelledError
 from dagad._graph.policies import Keep, Policy, Preaccumulate
+from dagad._portable import Portable
 
 Backward = Callable[[], Any]
 
@@ -84,9 +86,11 @@ def run_graph(
     *,
     keep: Collection[Any] = (),
     kept: Mapping[Any, Any] | None = None,
-) -> dict[Any, Any]:
-    """Run a graph to its end and return what was kept; the current evaluation can watch and cancel it."""
+) -> Run:
+    """Run a graph to its end; the current evaluation can watch and cancel it."""
     evaluation = current_mode().evaluation
+    if scheduler.remote:
+        _pack(graph)
     run = scheduler.start(graph, keys, on_result, keep=keep, kept=kept)
     if evaluation is None:
         run.wait()
@@ -97,7 +101,15 @@ def run_graph(
         except BaseException as error:
             evaluation._refuse_if_cancelled(error)
             raise
-    return run.kept
+    return run
+
+
+def _pack(graph: Mapping[Any, Any]) -> None:
+    """Pickle what has to travel here, where an error is still ours to tell; each thing only once."""
+    for node in graph.values():
+        for part in (getattr(node, "value", None), *getattr(node, "args", ())):
+            if isinstance(part, Portable):
+                part.parcel()
 
 
 class Evaluation:
@@ -118,6 +130,8 @@ class Evaluation:
     def __init__(self, forward: Callable[[], tuple[Any, Backward]], lazy: bool) -> None:
         self._value: Future[Any] = Future()
         self._gradient: Future[Any] = Future()
+        for future in (self._value, self._gradient):
+            future.set_running_or_notify_cancel()  # an `await` that times out must not cancel what others wait for
         self._lock = threading.Lock()
         self._backward: Backward | None = None
         self._requested, self._cancelled = not lazy, False
@@ -245,16 +259,13 @@ class Evaluation:
 
 
 def _settle(future: Future[Any], result: Any) -> None:
-    try:
-        future.set_result(result)
-    except Exception:  # it was cancelled in the meantime, which is an answer too
-        return
+    if not future.done():
+        with contextlib.suppress(InvalidStateError):  # cancelled just now, which is an answer too
+            future.set_result(result)
 
 
 def _fail(error: BaseException, *futures: Future[Any]) -> None:
     for future in futures:
         if not future.done():
-            try:
+            with contextlib.suppress(InvalidStateError):
                 future.set_exception(error)
-            except Exception:  # somebody else settled it just now
-                continue

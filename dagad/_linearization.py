@@ -59,10 +59,11 @@ class Counters:
             self._live += 1
             self.peak_linearizations = max(self.peak_linearizations, self._live)
 
-    def pulled(self) -> None:
-        """Count a pullback."""
+    def used_up(self) -> None:
+        """Count a pullback and the end of its tape."""
         with self._lock:
             self.n_pullback += 1
+            self._live -= 1
 
     def dropped(self) -> None:
         """Count a tape that is gone."""
@@ -110,6 +111,16 @@ class Linearization:
         made._counters.recorded()
         return made
 
+    @classmethod
+    def preaccumulated(cls, task: Any, args: tuple[Any, ...], counters: Counters) -> Linearization:
+        """Run a task and pull the seed 1 at once; one without a scalar value is recorded instead."""
+        value, gradient = opened(task).preaccumulate(counters, *args)
+        if gradient is None:
+            return cls.recorded(task, args, counters)
+        made = cls(value, (task, args), counters)
+        made._gradient = gradient
+        return made
+
     def pull(self, cotangent: Any) -> tuple[Any, ...]:
         """Return the cotangents of the arguments being differentiated; the tape is dropped."""
         with self._lock:
@@ -121,14 +132,11 @@ class Linearization:
             self._counters.recorded()
         try:
             result = pull(cotangent)
-        finally:
+        except BaseException:
             self._counters.dropped()
-        self._counters.pulled()
+            raise
+        self._counters.used_up()
         return result
-
-    def preaccumulate(self) -> None:
-        """Pull the seed 1 now, and keep the cotangents instead of the tape."""
-        self._gradient = list(self.pull(unit_seed(self.value)))
 
     def gradient(self, place: int) -> Any:
         """Return the cotangent of one argument for the seed 1; None for a value that needs a seed of its own."""

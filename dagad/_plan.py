@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -52,8 +53,11 @@ def check_grainsize(grainsize: Any, n_rows: int) -> int | None:
     """Return the grainsize as an int, None for "auto"."""
     if isinstance(grainsize, str) and grainsize == "auto":
         return None
-    is_int = hasattr(grainsize, "__index__") and not isinstance(grainsize, bool)
-    if is_int and (size := int(grainsize.__index__())) > 0:
+    try:
+        size = 0 if isinstance(grainsize, bool) else operator.index(grainsize)
+    except TypeError:
+        size = 0
+    if size > 0:
         return size
     raise PlanError(f'Cannot cut {n_rows} rows by `grainsize={grainsize!r}`. Give a positive int or `"auto"`.')
 

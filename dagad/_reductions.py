@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from dagad import _tree
 from dagad._chunk_graph import Sliced, read_sliced
 from dagad._chunked import Reduction
@@ -19,7 +17,7 @@ from dagad._engines.autograd import open_containers
 from dagad._engines.traces import traces
 from dagad._errors import NotDifferentiableError
 from dagad._evaluation import calm_process, default_policy, find_scheduler, new_names
-from dagad._grainsize import find_grainsize
+from dagad._grainsize import code_of, find_grainsize
 from dagad._items import ItemSum
 from dagad._plan import Chunk, Plan, check_grainsize
 from dagad._primitive import differentiable
@@ -92,8 +90,6 @@ def reduce_sum(
     >>> float(dagad.grad(lambda mean: dagad.reduce_sum(log_likelihood, data, mean, grainsize=2))(2.0))
     4.0
     """
-    n_known = len(sliced) if isinstance(sliced, list | np.ndarray) and np.ndim(sliced) else 0
-    size = _grainsize(grainsize, n_known)
     if traces.open:  # somebody differentiates: look for what is traced
         sliced, shared = _opened((sliced, shared))
         hoisted, make = hoist(f)
@@ -102,6 +98,7 @@ def reduce_sum(
     forms = tuple(_tree.Form.of(_tree.map_leaves(_tree.own_dtype, argument), _tree.is_traced) for argument in shared)
     theta = [*hoisted, *(leaf for form in forms for leaf in form.taken)]
     columns, active_rows = read_sliced(sliced, itertools.count(len(theta)))
+    size = _grainsize(grainsize, columns.n_rows)
     function = ChunkFunction(make, len(hoisted), tuple(form.bare() for form in forms), find_engine(engine, f))
     leaves = [*theta, *active_rows]
     _check_leaves(leaves)
@@ -114,6 +111,7 @@ def reduce_sum(
         len(theta),
         find_scheduler(scheduler),
         default_policy() if policy is None else policy,
+        code_of(f),
     )
     return differentiable(reduction, leaves) if leaves else reduction.value()
 

@@ -5,7 +5,8 @@ Glossary of the state, all of it in `Slots`:
 ==========  ======================================================================================================
 `_arrays`   one array per leaf, of the leaf's shape and dtype. Chunks own disjoint rows of sliced leaves; a shared
             leaf is written once, by the root of its tree of sums. No two writers ever meet, so there is no lock.
-`_missing`  entries not yet written, per leaf; goes down under `_lock`, and refuses to go below zero
+`_missing`  entries not yet written, per leaf; goes down under `_lock`
+`_owned`    per leaf, the first rows of what has been written: a second writer of the same rows is refused
 `_sealed`   all written: the arrays are read-only from now on
 ==========  ======================================================================================================
 """
@@ -25,12 +26,13 @@ from dagad._errors import StructureError
 class Slots:
     """Preallocated gradients of `leaves`."""
 
-    __slots__ = ("_arrays", "_leaves", "_lock", "_missing", "_sealed")
+    __slots__ = ("_arrays", "_leaves", "_lock", "_missing", "_owned", "_sealed")
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         self._leaves = leaves
         self._arrays = [np.empty(_tree.shape_of(leaf), _tree.dtype_of(leaf)) for leaf in leaves]
         self._missing = [array.size for array in self._arrays]
+        self._owned: list[set[int]] = [set() for _ in self._arrays]
         self._lock, self._sealed = threading.Lock(), False
 
     def write(self, index: int, rows: slice | None, cotangent: Any) -> None:
@@ -39,19 +41,21 @@ class Slots:
         What comes from a worker is checked here before it is believed.
         """
         target = self._arrays[index] if rows is None else self._arrays[index][rows]
-        with self._lock:
-            self._missing[index] -= target.size
-            if self._sealed or self._missing[index] < 0:
-                raise StructureError(f"The gradient of leaf {index}, rows {rows}, was to be written a second time.")
-        if cotangent is None:
-            target[...] = 0
-        elif np.shape(cotangent) != target.shape or getattr(cotangent, "dtype", target.dtype) != target.dtype:
+        dtype = getattr(cotangent, "dtype", target.dtype)
+        if cotangent is not None and (np.shape(cotangent) != target.shape or dtype != target.dtype):
             raise StructureError(
-                f"A cotangent of shape {np.shape(cotangent)} and dtype {getattr(cotangent, 'dtype', '?')} came for a "
-                f"slot of shape {target.shape} and dtype {target.dtype}."
+                f"A cotangent of shape {np.shape(cotangent)} and dtype {dtype} came for a slot of shape {target.shape} "
+                f"and dtype {target.dtype}."
             )
-        else:
-            np.copyto(target, cotangent)
+        self._own(index, 0 if rows is None else rows.start, target.size)
+        target[...] = 0 if cotangent is None else cotangent
+
+    def _own(self, index: int, first: int, size: int) -> None:
+        with self._lock:
+            if self._sealed or first in self._owned[index] or self._missing[index] < size:
+                raise StructureError(f"The gradient of leaf {index} from row {first} was to be written a second time.")
+            self._owned[index].add(first)
+            self._missing[index] -= size
 
     def seal(self) -> list[Any]:
         """Return the gradients, read-only; numbers for leaves that are numbers."""

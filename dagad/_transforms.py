@@ -64,7 +64,7 @@ def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
 
 def _no_leaves(place: int, argument: Any) -> str:
     leaves = _tree.flatten(argument)[0]
-    found = ", ".join(sorted({getattr(leaf, "dtype", type(leaf)).__str__() for leaf in leaves})) or "nothing"
+    found = ", ".join(sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})) or "nothing"
     return (
         f"Argument {place} holds no floating-point numbers to differentiate in, only {found}. Convert integers with "
         '`float(...)` or `.astype(float)`; register a class of your own with optree in the namespace "dagad".'

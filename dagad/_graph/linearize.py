@@ -14,7 +14,15 @@ from dagad._engines.base import Engine
 from dagad._errors import add_note_once
 from dagad._graph.activity import Graph, Key, active, references, topological
 from dagad._graph.sums import add_up
-from dagad._linearization import Pullback, value_and_pullback, value_of_task, value_part
+from dagad._linearization import (
+    Counters,
+    Pullback,
+    is_scalar,
+    unit_seed,
+    value_and_pullback,
+    value_of_task,
+    value_part,
+)
 from dagad._portable import Portable
 
 Names = Callable[[str, Any], Key]
@@ -36,6 +44,10 @@ class Linearized:
     graph: dict[Key, GraphNode]
     steps: list[Step]
     values: dict[Key, Key] = field(default_factory=dict)  # key of the primal -> key that has its plain value here
+
+    def recorded(self) -> list[Key]:
+        """Return the keys of all linearizations."""
+        return [step.linearization for step in self.steps if step.linearization is not None]
 
 
 def linearize(
@@ -136,6 +148,17 @@ class TaskFunction(Portable):
             return call.grouped(pull(_tree.leaf_seeds(value, cotangent)))
 
         return value, pullback, nbytes
+
+
+    def preaccumulate(self, counters: Counters, *values: Any) -> tuple[Any, list[Any] | None]:
+        """Run the task traced and pull the seed 1; no gradient if the value is not one real number."""
+        value, pullback, _ = self.record(*values)
+        if not is_scalar(value):
+            return value, None
+        counters.recorded()
+        gradient = list(pullback(unit_seed(value)))
+        counters.used_up()
+        return value, gradient
 
 
 class _BoundTask:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from dagad._linearization import Counters, Linearization, is_scalar
+from dagad._linearization import Counters, Linearization
 
 
 class Policy(Protocol):
@@ -91,7 +91,4 @@ class Preaccumulate(_Counting):
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
         """Record the task, and pull the seed 1 at once."""
-        made = Linearization.recorded(task, args, self.counters)
-        if is_scalar(made.value):
-            made.preaccumulate()
-        return made
+        return Linearization.preaccumulated(task, args, self.counters)

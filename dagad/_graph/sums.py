@@ -49,6 +49,13 @@ def sum_tree(terms: Sequence[Any], key_of: Callable[[int, int], Key]) -> tuple[A
     return terms[0], tasks
 
 
+def tree_sum(terms: Sequence[Any]) -> Any:
+    """Add terms here and now, in the very order in which a tree of tasks would."""
+    while len(terms) > 1:
+        terms = [add_up(*terms[start : start + FAN_IN]) for start in range(0, len(terms), FAN_IN)]
+    return terms[0]
+
+
 def add_up(*terms: Any) -> Any:
     """Add values or cotangents in their order; None adds nothing. Never writes into what it was given."""
     total, ours = None, False

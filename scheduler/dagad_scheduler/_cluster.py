@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -41,18 +42,24 @@ class ClusterRun:
         self._futures = [by_key[key] for key in keys]
         self.kept: dict[Key, Any] = {key: by_key[key] for key in keep}
         self._landed: set[Key] = set()
+        self._finished = False
+        self._groups: dict[int, Counter[str]] = {VALUE_RANK: Counter(), PULLBACK_RANK: Counter()}
+        for key in graph:
+            if isinstance(key, tuple) and rank(key[0]) in self._groups:
+                self._groups[rank(key[0])][key[0]] += 1
 
     def wait(self, timeout: float | None = None) -> None:
         """Report results as they land."""
         from distributed import TimeoutError as DistributedTimeoutError, as_completed
 
-        landing = as_completed(self._futures, with_results=True, raise_errors=False, timeout=timeout)
+        landing = as_completed(self._futures, loop=self._client.loop, with_results=True, raise_errors=False, timeout=timeout)
         try:
             for future, result in landing:
                 if future.status != "finished":
                     raise _error_of(result)
                 self._landed.add(future.key)
                 self._on_result(future.key, result)
+            self._finished = True
         except DistributedTimeoutError as error:
             missing = len(self._futures) - len(self._landed)
             raise TimeoutError(f"{missing} results were not there after {timeout} seconds; they go on.") from error
@@ -71,9 +78,20 @@ class ClusterRun:
             future.release()
 
     def progress(self) -> Progress:
-        """Return how many of the kept values are there; pullbacks report as one, when they have landed."""
-        done = sum(future.status == "finished" for future in self.kept.values())
-        return Progress(done, len(self.kept), len(self._landed), len(self._futures))
+        """Return how many chunks have their value, and their gradient; asks the scheduler while the run goes on."""
+        totals = [sum(self._groups[rank_].values()) for rank_ in (VALUE_RANK, PULLBACK_RANK)]
+        left = [0, 0]
+        if not self._finished:
+            groups = [list(self._groups[rank_]) for rank_ in (VALUE_RANK, PULLBACK_RANK)]
+            left = self._client.run_on_scheduler(_tasks_left, groups=groups)
+        return Progress(totals[0] - left[0], totals[0], totals[1] - left[1], totals[1])
+
+
+def _tasks_left(dask_scheduler: Any, groups: list[list[str]]) -> list[int]:
+    """Count, on the scheduler, the tasks of some groups that have not been computed yet."""
+    waiting = ("waiting", "queued", "processing", "no-worker", "erred")
+    found = [[dask_scheduler.task_groups.get(name) for name in names] for names in groups]
+    return [sum(group.states[state] for group in some if group for state in waiting) for some in found]
 
 
 def _error_of(result: Any) -> BaseException:
@@ -102,3 +120,7 @@ class Cluster:
         run = ClusterRun(self._client, calmed(dict(graph)), list(keys), on_result, list(keep))
         run.kept.update(kept or {})
         return run
+
+    def alone(self) -> Cluster:
+        """Return this scheduler: the work is elsewhere in any case."""
+        return self

@@ -24,6 +24,7 @@ class Role(StrEnum):
 # Sums go first: they are short and let go of memory. Pullbacks go last: no value waits for them.
 _RANK = {Role.INPUT: 0, Role.PART: 0, Role.SUM: 0, Role.GRADIENT: 0, Role.VALUE: 1, Role.PULLBACK: 2}
 VALUE_RANK, PULLBACK_RANK = _RANK[Role.VALUE], _RANK[Role.PULLBACK]
+_BY_NAME = {str(role): role for role in Role}
 _PREFIX = {f"dagad-{role}": rank for role, rank in _RANK.items()}
 
 
@@ -45,8 +46,7 @@ def role_of(key: Key) -> Role | None:
     """Return the role of a key of ours, or None for anybody else's."""
     head = key[0] if isinstance(key, tuple) and key else key
     if isinstance(head, str) and head.startswith("dagad-"):
-        name = head.split("-", 2)[1]
-        return Role(name) if name in Role else None
+        return _BY_NAME.get(head.split("-", 2)[1])
     return None
 
 

@@ -88,3 +88,6 @@ class Scheduler(Protocol):
         kept: Mapping[Key, Any] | None = None,
     ) -> Run:
         """Start computing `keys`; tasks may also refer to what an earlier run `kept`."""
+
+    def alone(self) -> Scheduler:
+        """Return a scheduler that does everything in the thread that waits, where that makes sense."""

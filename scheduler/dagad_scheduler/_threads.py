@@ -18,6 +18,7 @@ State of a run, all changed under `_changed`'s lock:
 `_failures`  (priority, exception) of tasks that raised; the first in order of priority is the one raised,
              so that the same exception wins whatever the timing
 `_stopped`   no task is started any more
+`cpu_seconds`, `n_workers`  what all threads together have spent, and how many they were; complete after `wait`
 ===========  ========================================================================================
 """
 
@@ -70,6 +71,7 @@ class ThreadsRun:
         self._stopped = self._cancelled = False
         self._idle = 0
         self._helpers = helpers
+        self.cpu_seconds, self.n_workers = 0.0, 0
         self._prepare()
 
     def _prepare(self) -> None:
@@ -115,8 +117,16 @@ class ThreadsRun:
         if key in self._keep:
             self.kept[key] = result
 
-    def work(self, deadline: float | None = None) -> None:
+    def serve(self, deadline: float | None = None) -> None:
         """Run tasks until none is left; called by every thread that serves this run."""
+        began = time.thread_time()
+        with calm_process, inside_task:
+            self._work(deadline)
+        with self._changed:
+            self.cpu_seconds += time.thread_time() - began
+            self.n_workers += 1
+
+    def _work(self, deadline: float | None) -> None:
         finished: tuple[Key, Any] | None = None
         while True:
             with self._changed:
@@ -188,8 +198,7 @@ class ThreadsRun:
         """Work on the graph in the calling thread until it is done."""
         finished = False
         try:
-            with calm_process, inside_task:
-                self.work(None if timeout is None else time.monotonic() + timeout)
+            self.serve(None if timeout is None else time.monotonic() + timeout)
             finished = True
         finally:
             if not finished:  # KeyboardInterrupt, here or in a task: the others stop after the task they are in
@@ -253,8 +262,7 @@ class _Helpers:
 
 
 def _help(run: ThreadsRun) -> None:
-    with calm_process, inside_task:
-        run.work()
+    run.serve()
 
 
 class Threads:
@@ -273,6 +281,10 @@ class Threads:
 
     def __init__(self, num_workers: int | None = None, pool: Executor | None = None, name: str = "threads") -> None:
         self.name, self._num_workers, self._pool = name, num_workers, pool
+
+    def alone(self) -> Threads:
+        """Return a scheduler that leaves the work to the thread that waits."""
+        return Threads(1, name=self.name)
 
     def start(
         self,

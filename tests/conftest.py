@@ -1,0 +1,36 @@
+"""One scheduler after the other for the same tests, and no threads or processes left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Client]:
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    with LocalCluster(**options) as made, Client(made, set_as_default=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="session", params=["sync", "threads", "cluster"])
+def scheduler(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue("cluster") if request.param == "cluster" else request.param
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks() -> Iterator[None]:
+    threads, processes = set(threading.enumerate()), set(multiprocessing.active_children())
+    yield
+    # distributed and asyncio start threads of their own when they first need them
+    foreign = ("Dask-", "IO loop", "Profile", "TCP-Executor", "asyncio_", "AsyncProcess", "QueueFeederThread")
+    left = [thread for thread in set(threading.enumerate()) - threads if not thread.name.startswith(foreign)]
+    for thread in left:
+        thread.join(5)  # one that is on its way out is not a leak
+    assert not [thread for thread in left if thread.is_alive()]
+    assert not set(multiprocessing.active_children()) - processes

@@ -1,0 +1,515 @@
+"""Reductions: does every sum and every gradient agree with plain autograd on the uncut function, and to the bit with itself?"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import autograd
+import autograd.numpy as np
+import dask
+import numpy as onp
+import optree
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import dagad
+from dagad.extend import Keep, Preaccumulate, Recompute, explicit
+
+RNG = onp.random.default_rng(0)
+N = 23
+X, Y, W = RNG.standard_normal((N, 3)), RNG.standard_normal(N), RNG.uniform(0.5, 2.0, N)
+THETA = onp.array([0.3, -0.7, 1.1])
+RAGGED = [RNG.standard_normal(length) for length in (3, 1, 0, 5, 2, 2, 7)]
+
+
+class Table(NamedTuple):
+    x: Any
+    y: Any
+
+
+@optree.dataclasses.dataclass(namespace="dagad", frozen=True)
+class Model:
+    slope: Any
+    offset: Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """A chunk function that sums over its rows, so that the uncut function is the function itself."""
+
+    fun: Callable[..., Any]
+    sliced: Any
+    shared: tuple[Any, ...]
+
+
+def logistic(rows: Any, theta: Any) -> Any:
+    x, y = rows
+    return np.sum(np.logaddexp(0.0, x @ theta) - y * (x @ theta))
+
+
+def squares(rows: Any, center: Any) -> Any:
+    return np.sum((rows - center) ** 2)
+
+
+def weighted(rows: Any, params: Any, scale: Any) -> Any:
+    residual = rows["y"] - rows["x"] @ params["beta"] - params["rest"][0]
+    return np.sum(rows["w"] * residual**2) / scale + np.sum(params["rest"][1] ** 2) * len(rows["y"])
+
+
+def line(rows: Any, model: Any) -> Any:
+    return np.sum(np.tanh(rows.x @ model.slope + model.offset) * rows.y)
+
+
+def ragged(rows: Any, rate: Any) -> Any:
+    return sum([np.sum(np.exp(rate * row)) for row in rows], 0.0)
+
+
+def visits(rows: Any, rate: Any) -> Any:
+    return sum([row["n"] * np.sum(np.sin(rate * row["x"])) * row["deep"][0] for row in rows], 0.0)
+
+
+def columns(rows: Any, offset: Any) -> Any:
+    named = np.array([name == "a" for name in rows["name"]])
+    return np.sum((rows["x"] * rows["count"] + offset) ** 2 * np.where(named, 1.0, 0.5))
+
+
+def pairs(rows: Any, theta: Any) -> Any:
+    lists, (array, nothing) = rows
+    assert nothing is None
+    return sum([item[0] * np.sum(item[1] * theta) for item in lists], 0.0) + np.sum(array**3)
+
+
+def with_options(rows: Any, options: Any, numbers: Any) -> Any:
+    assert options["name"] == "cubic"
+    assert options["nothing"] is None
+    return numbers[0] * options["factor"] * np.sum(rows ** options["power"]) + numbers[1]["a"] * len(rows)
+
+
+CASES = {
+    "tuple": Case(logistic, (X, (Y > 0).astype(float)), (THETA,)),
+    "array": Case(squares, X, (THETA,)),
+    "number": Case(squares, Y, (0.25,)),
+    "fortran": Case(squares, onp.asfortranarray(X), (THETA,)),
+    "dict": Case(weighted, {"x": X, "y": Y, "w": W}, ({"beta": THETA, "rest": (0.1, THETA[:2])}, 2.5)),
+    "records": Case(line, Table(X, Y), (Model(THETA, 0.5),)),
+    "ragged": Case(ragged, RAGGED, (0.3,)),
+    "list of dicts": Case(
+        visits, [{"n": i, "x": x, "id": "p", "deep": [0.5 + i]} for i, x in enumerate(RAGGED)], (onp.float64(1.5),)
+    ),
+    "mixed columns": Case(columns, {"x": Y, "count": onp.arange(N), "name": onp.array(["a", "b"] * N)[:N]}, (0.2,)),
+    "lists in tuples": Case(pairs, ([(w, x) for w, x in zip(W, X, strict=True)], (Y, None)), (THETA,)),
+    "constants": Case(
+        with_options, W, ({"name": "cubic", "nothing": None, "factor": 2.0, "power": 3}, [1.5, {"a": onp.array(0.5)}])
+    ),
+}
+
+
+def reference(fun: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
+    """Return plain autograd's value and gradients, None for what is not floating point."""
+    leaves, treedef = optree.tree_flatten(args, namespace="dagad")
+    places = [place for place, leaf in enumerate(leaves) if onp.asarray(leaf).dtype.kind == "f"]
+
+    def flat(taken: Any) -> Any:
+        full = dict(enumerate(leaves)) | dict(zip(places, [taken[i] for i in range(len(places))], strict=True))
+        return fun(*optree.tree_unflatten(treedef, full.values()))
+
+    value, taken = autograd.value_and_grad(flat)([leaves[place] for place in places])
+    full = dict.fromkeys(range(len(leaves))) | dict(zip(places, taken, strict=True))
+    return value, optree.tree_unflatten(treedef, full.values())
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    return optree.tree_flatten(tree, none_is_leaf=True, namespace="dagad")
+
+
+def assert_close(actual: Any, expected: Any, rtol: float = 1e-12) -> None:
+    leaves, treedef = flatten(actual)
+    others, other_treedef = flatten(expected)
+    assert treedef == other_treedef
+    for leaf, other in zip(leaves, others, strict=True):
+        assert (leaf is None) == (other is None)
+        if leaf is not None:
+            assert onp.shape(leaf) == onp.shape(other)
+            gap = onp.max(onp.abs(onp.asarray(leaf) - other), initial=0.0)
+            assert gap <= rtol * max(onp.max(onp.abs(other), initial=0.0), 1e-300)
+
+
+def bits(tree: Any) -> list[Any]:
+    """Return what has to be equal for two results to be bitwise equal."""
+    leaves, treedef = flatten(tree)
+    found = [None if leaf is None else (onp.asarray(leaf).dtype.str, onp.asarray(leaf).tobytes()) for leaf in leaves]
+    return [treedef, *found]
+
+
+def both(case: Case, **options: Any) -> tuple[Any, Any]:
+    """Return value and gradients, in all arguments, of a case as a reduction."""
+
+    def total(*args: Any) -> Any:
+        return dagad.reduce_sum(case.fun, *args, **options)
+
+    return dagad.value_and_grad(total, tuple(range(1 + len(case.shared))))(case.sliced, *case.shared)
+
+
+# --- the numbers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grainsize", [1, 4, 1000, "auto"])
+@pytest.mark.parametrize("name", CASES)
+def test_is_a_reduction_what_autograd_makes_of_the_uncut_function(name: str, grainsize: Any, scheduler: Any) -> None:
+    case = CASES[name]
+    value, gradients = both(case, grainsize=grainsize, scheduler=scheduler)
+    expected, expected_gradients = reference(case.fun, case.sliced, *case.shared)
+    assert_close(value, expected)
+    assert_close(gradients, expected_gradients)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_is_the_value_alone_the_same_and_does_nobody_trace_it(name: str, scheduler: Any) -> None:
+    case = CASES[name]
+    value = dagad.reduce_sum(case.fun, case.sliced, *case.shared, grainsize=4, scheduler=scheduler)
+    assert bits(value) == bits(both(case, grainsize=4, scheduler=scheduler)[0])
+    assert_close(value, case.fun(case.sliced, *case.shared))
+
+
+ROAD = settings(max_examples=40, deadline=None, derandomize=True)
+NUMBER = st.floats(-2.0, 2.0, width=32)
+LENGTHS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+
+
+@ROAD
+@given(LENGTHS, st.integers(1, 8), st.integers(0, 2**32 - 1))
+def test_do_ragged_lengths_and_grainsizes_matter(lengths: list[int], grainsize: int, seed: int) -> None:
+    rng = onp.random.default_rng(seed)
+    case = Case(ragged, [rng.standard_normal(length) for length in lengths], (0.4,))
+    value, gradients = both(case, grainsize=grainsize, scheduler="sync")
+    expected, expected_gradients = reference(case.fun, case.sliced, *case.shared)
+    assert_close(value, expected, 1e-12)
+    assert_close(gradients, expected_gradients)
+
+
+LEAVES = st.one_of(NUMBER.map(float), st.integers(-3, 3), st.text(max_size=2), st.none())
+TREES = st.recursive(
+    LEAVES,
+    lambda trees: st.one_of(
+        st.lists(trees, max_size=3), st.tuples(trees, trees), st.dictionaries(st.sampled_from("abc"), trees, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def floats_of(tree: Any) -> list[Any]:
+    return [leaf for leaf in optree.tree_leaves(tree, namespace="dagad") if not isinstance(leaf, int | str)]
+
+
+def tree_sum(rows: Any, tree: Any) -> Any:
+    total = 0.0
+    for item, weight in zip(rows["items"], rows["w"], strict=True):
+        for power, leaf in enumerate([*floats_of(item), *floats_of(tree)], start=1):
+            total = total + weight * leaf**power
+    return total
+
+
+@ROAD
+@given(st.lists(TREES, min_size=1, max_size=5), TREES, st.integers(1, 6))
+def test_does_any_pytree_go_in_and_come_back(items: list[Any], tree: Any, grainsize: int) -> None:
+    case = Case(tree_sum, {"items": items, "w": W[: len(items)]}, ((tree, 0.5),))
+    value, gradients = both(case, grainsize=grainsize, scheduler="sync")
+    expected, expected_gradients = reference(case.fun, case.sliced, *case.shared)
+    assert_close(value, expected)
+    assert_close(gradients, expected_gradients, 1e-11)
+
+
+def test_may_only_a_part_of_the_rows_be_differentiated(scheduler: Any) -> None:
+    def total(x: Any, params: Any) -> Any:
+        return dagad.reduce_sum(weighted, {"x": x, "y": Y, "w": W}, params, 2.0, grainsize=4, scheduler=scheduler)
+
+    params = {"beta": THETA, "rest": (0.1, THETA[:2])}
+    expected = autograd.grad(lambda x: weighted({"x": x, "y": Y, "w": W}, params, 2.0))(X)
+    assert_close(dagad.grad(total)(X, params), expected)
+
+
+def test_may_some_items_of_a_list_be_differentiated_and_others_not() -> None:
+    def program(chosen: Any, total: Callable[..., Any]) -> Any:
+        return total(ragged, [*RAGGED[:2], chosen["one"], *RAGGED[2:5], chosen["two"] * 2.0, chosen["one"]], 0.3)
+
+    chosen = {"one": onp.array([0.5, 0.1]), "two": onp.array([1.5])}
+    expected = autograd.grad(lambda c: program(c, lambda f, rows, rate: f(rows, rate)))(chosen)
+    for grainsize in (1, 3, 20):
+        total = lambda *args, size=grainsize: dagad.reduce_sum(*args, grainsize=size)  # noqa: E731  # bound per round
+        assert_close(dagad.grad(lambda c, total=total: program(c, total))(chosen), expected)
+
+
+def test_may_the_same_array_be_passed_twice(scheduler: Any) -> None:
+    def pull(rows: Any, a: Any, b: Any) -> Any:
+        return np.sum(np.outer(rows, a) ** 2) + np.sum(np.outer(rows, b)) * np.sum(a * b)
+
+    def total(x: Any) -> Any:
+        return dagad.reduce_sum(pull, x, x, x, grainsize=5, scheduler=scheduler)
+
+    value, gradient = dagad.value_and_grad(total)(Y)
+    assert_close(value, pull(Y, Y, Y))
+    assert_close(gradient, autograd.grad(lambda x: pull(x, x, x))(Y))
+
+
+def test_may_the_same_array_be_in_the_rows_twice() -> None:
+    def product(rows: Any) -> Any:
+        return np.sum(rows[0] * np.exp(rows[1]["again"]))
+
+    gradient = dagad.grad(lambda x: dagad.reduce_sum(product, (x, {"again": x}), grainsize=4))(Y)
+    assert_close(gradient, autograd.grad(lambda x: np.sum(x * np.exp(x)))(Y))
+
+
+def test_is_the_sum_of_no_rows_zero_without_a_call(scheduler: Any) -> None:
+    def refuse(rows: Any, theta: Any) -> Any:
+        raise AssertionError((rows, theta))
+
+    for nothing in ([], onp.zeros((0, 3)), {"a": [], "b": onp.zeros(0)}):
+        assert dagad.reduce_sum(refuse, nothing, THETA, scheduler=scheduler) == 0.0
+        assert dagad.map_sum(refuse, nothing, THETA, scheduler=scheduler) == 0.0
+        value, gradient = dagad.value_and_grad(
+            lambda theta, data=nothing: dagad.reduce_sum(refuse, data, theta, scheduler=scheduler)
+        )(THETA)
+        assert value == 0.0
+        assert bits(gradient) == bits(onp.zeros(3))
+    gradient = dagad.grad(lambda rows: dagad.reduce_sum(refuse, rows, THETA))(onp.zeros((0, 3)))
+    assert bits(gradient) == bits(onp.zeros((0, 3)))
+
+
+def test_is_one_row_enough(scheduler: Any) -> None:
+    for grainsize in (1, 7, "auto"):
+        value, gradients = both(Case(squares, X[:1], (THETA,)), grainsize=grainsize, scheduler=scheduler)
+        expected, expected_gradients = reference(squares, X[:1], THETA)
+        assert_close(value, expected)
+        assert_close(gradients, expected_gradients)
+
+
+def test_does_float32_stay_float32(scheduler: Any) -> None:
+    rows, theta = X.astype("f4"), THETA.astype("f4")
+    value, (of_rows, of_theta) = both(Case(squares, rows, (theta,)), grainsize=4, scheduler=scheduler)
+    expected, expected_gradients = reference(squares, rows, theta)
+    assert value.dtype == of_rows.dtype == of_theta.dtype == "f4"
+    assert_close((value, (of_rows, of_theta)), (expected, expected_gradients), 1e-5)
+    mixed = both(Case(squares, X, (theta,)), grainsize=4, scheduler=scheduler)[1]
+    assert [gradient.dtype for gradient in mixed] == ["f8", "f4"]
+
+
+def test_do_float32_numbers_keep_their_type() -> None:
+    gradient = dagad.grad(lambda t: dagad.reduce_sum(squares, Y.astype("f4"), t, grainsize=4))(onp.float32(0.5))
+    assert type(gradient) is onp.float32
+
+
+def stacked(rows: Any, theta: Any) -> Any:
+    return rows.T @ np.tanh(rows @ theta)
+
+
+def structured(rows: Any, theta: Any) -> Any:
+    return {"loss": np.sum((rows @ theta) ** 2), "by column": (np.sum(rows * theta, axis=0), [len(rows)])}
+
+
+def test_may_a_partial_sum_be_an_array(scheduler: Any) -> None:
+    def total(theta: Any) -> Any:
+        return dagad.reduce_sum(stacked, X, theta, grainsize=4, scheduler=scheduler)
+
+    seed = onp.array([1.0, -2.0, 0.5])
+    value, pullback = dagad.vjp(total, THETA)
+    expected, expected_pullback = autograd.make_vjp(lambda theta: stacked(X, theta))(THETA)[::-1]
+    assert_close(value, expected)
+    assert_close(pullback(seed), (expected_pullback(seed),))
+    gradient = dagad.grad(lambda theta: np.sum(seed * np.exp(total(theta))))(THETA)
+    assert_close(gradient, autograd.grad(lambda theta: np.sum(seed * np.exp(stacked(X, theta))))(THETA))
+
+
+def test_may_a_partial_sum_be_a_pytree(scheduler: Any) -> None:
+    def program(theta: Any, total: Callable[..., Any]) -> Any:
+        parts = total(structured, X, theta)
+        return np.exp(-parts["loss"]) * np.sum(parts["by column"][0] ** 2) + parts["by column"][1][0]
+
+    cut = lambda *args: dagad.reduce_sum(*args, grainsize=4, scheduler=scheduler)  # noqa: E731  # one word for one call
+    value, gradient = dagad.value_and_grad(program)(THETA, cut)
+    expected, expected_gradient = autograd.value_and_grad(program)(THETA, lambda f, *args: f(*args))
+    assert_close(value, expected)
+    assert_close(gradient, expected_gradient)
+
+
+def test_may_only_a_part_of_a_pytree_sum_be_used() -> None:
+    gradient = dagad.grad(lambda t: dagad.reduce_sum(structured, X, t, grainsize=4)["loss"])(THETA)
+    assert_close(gradient, autograd.grad(lambda t: structured(X, t)["loss"])(THETA))
+
+
+# --- the programs around ----------------------------------------------------------------------------------------------
+
+
+def plainly(fun: Callable[..., Any], *args: Any) -> Any:
+    return fun(*args)
+
+
+def cut_on(scheduler: Any) -> Callable[..., Any]:
+    return lambda *args: dagad.reduce_sum(*args, grainsize=4, scheduler=scheduler)
+
+
+def around(theta: Any, total: Callable[..., Any]) -> Any:
+    return 3.0 * np.exp(-total(logistic, (X, (Y > 0) * 1.0), theta) / N) / (1.0 + np.sum(theta**2))
+
+
+def several(theta: Any, total: Callable[..., Any]) -> Any:
+    center = total(stacked, X, theta) / N
+    return total(squares, X, center) * total(squares, X * np.sum(theta), 0.1) + total(ragged, RAGGED, theta[0])
+
+
+def inside_another(theta: Any, total: Callable[..., Any]) -> Any:
+    def group(rows: Any, theta: Any, total: Callable[..., Any] = plainly) -> Any:
+        return np.exp(0.01 * total(squares, rows, theta * np.mean(rows))) + total(stacked, rows, theta)[1]
+
+    if total is plainly:
+        return sum([group(X[start : start + 4], theta) for start in range(0, N, 4)])
+    return total(partial(group, total=partial(dagad.reduce_sum, grainsize=3)), X, theta)
+
+
+def by_closure(theta: Any, total: Callable[..., Any]) -> Any:
+    scale = np.sum(theta**2)
+
+    def residual(rows: Any) -> Any:
+        return np.sum(np.sin(rows @ theta) * scale)
+
+    return total(residual, X)
+
+
+PROGRAMS = [around, several, inside_another, by_closure]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_does_the_program_around_matter(program: Callable[..., Any], scheduler: Any) -> None:
+    value, gradient = dagad.value_and_grad(program)(THETA, cut_on(scheduler))
+    expected, expected_gradient = autograd.value_and_grad(program)(THETA, plainly)
+    assert_close(value, expected)
+    assert_close(gradient, expected_gradient)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_may_the_outer_derivative_be_autograds_own(program: Callable[..., Any], scheduler: Any) -> None:
+    value, gradient = autograd.value_and_grad(program)(THETA, cut_on(scheduler))
+    expected, expected_gradient = autograd.value_and_grad(program)(THETA, plainly)
+    assert_close(value, expected)
+    assert_close(gradient, expected_gradient)
+
+
+def test_may_an_elementwise_derivative_be_taken_around(scheduler: Any) -> None:
+    def elementwise(t: Any, total: Callable[..., Any]) -> Any:
+        return t * total(stacked, X, THETA) + np.tanh(t) * total(squares, X, np.mean(t))
+
+    gradient = autograd.elementwise_grad(elementwise)(THETA, cut_on(scheduler))
+    assert_close(gradient, autograd.elementwise_grad(elementwise)(THETA, plainly))
+    jacobian = autograd.jacobian(lambda t, total: total(stacked, X, t))
+    assert_close(jacobian(THETA, cut_on(scheduler)), jacobian(THETA, plainly))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_is_a_gradient_of_a_gradient_right(program: Callable[..., Any], scheduler: Any) -> None:
+    seed = onp.array([1.0, -0.5, 2.0])
+    actual = dagad.grad(lambda t: np.sum(seed * dagad.grad(program)(t, cut_on(scheduler))))(THETA)
+    assert_close(actual, autograd.grad(lambda t: np.sum(seed * autograd.grad(program)(t, plainly)))(THETA), 1e-11)
+
+
+def test_is_a_hessian_in_rows_and_shared_right() -> None:
+    def mixed(rows: Any, theta: Any) -> Any:
+        return np.sum(np.sin(rows @ theta) * rows[:, 0])
+
+    def twice(grad: Any, total: Callable[..., Any]) -> Any:
+        slope = lambda x, t: np.sum(grad(lambda y: total(mixed, y, t))(x) ** 2)  # noqa: E731  # d/dx, then in both
+        return grad(lambda both: slope(both["x"], both["t"]))({"x": X, "t": THETA})
+
+    assert_close(twice(dagad.grad, cut_on("threads")), twice(autograd.grad, plainly), 1e-11)
+
+
+# --- map_sum ----------------------------------------------------------------------------------------------------------
+
+
+def one_visit(item: Any, rate: Any) -> Any:
+    return item["n"] * np.sum(np.sin(rate * item["x"])) * item["deep"][0]
+
+
+ITEMS = {
+    "list of dicts": (one_visit, CASES["list of dicts"].sliced, (1.5,)),
+    "rows of an array": (lambda row, theta: np.exp(row @ theta), X, (THETA,)),
+    "dict of arrays": (lambda item, t: item["x"] @ t * item["y"], {"x": X, "y": Y}, (THETA,)),
+    "array and list": (lambda item, t: item[0] * np.sum(item[1] ** 2) * t, (Y[: len(RAGGED)], RAGGED), (0.5,)),
+    "numbers": (lambda item, t: item**2 * t, [0.5, 1.5, -1.0], (2.0,)),
+    "records": (lambda item, t: item.slope * t + item.offset**2, [Model(0.5, 1.0), Model(2.0, 3.0)], (0.7,)),
+}
+
+
+def loop(fun: Callable[..., Any], items: Any, *shared: Any) -> Any:
+    if not isinstance(items, list):
+        leaves, treedef = optree.tree_flatten(items, lambda tree: isinstance(tree, list), namespace="dagad")
+        items = [optree.tree_unflatten(treedef, [leaf[i] for leaf in leaves]) for i in range(len(leaves[0]))]
+    return sum([fun(item, *shared) for item in items])
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_is_map_sum_the_sum_over_items(name: str, scheduler: Any) -> None:
+    fun, items, shared = ITEMS[name]
+    expected, expected_gradients = reference(lambda *args: loop(fun, *args), items, *shared)
+    for grainsize in (1, 3, "auto"):
+
+        def total(*args: Any, size: Any = grainsize) -> Any:
+            return dagad.map_sum(fun, *args, grainsize=size, scheduler=scheduler)
+
+        assert_close(total(items, *shared), expected)
+        value, gradients = dagad.value_and_grad(total, (0, 1))(items, *shared)
+        assert_close(value, expected)
+        assert_close(gradients, expected_gradients)
+
+
+def test_may_items_be_summed_to_a_pytree() -> None:
+    def parts(row: Any, theta: Any) -> Any:
+        return {"a": row * theta, "b": (np.sum(row) * theta[0],)}
+
+    def program(theta: Any) -> Any:
+        total = dagad.map_sum(parts, X, theta, grainsize=4)
+        return np.sum(total["a"] ** 2) * total["b"][0]
+
+    expected = autograd.grad(lambda theta: np.sum((X.sum(0) * theta) ** 2) * X.sum() * theta[0])(THETA)
+    assert_close(dagad.grad(program)(THETA), expected)
+
+
+@explicit
+def line_by_hand(row: Any, theta: Any) -> Any:
+    return row @ theta, lambda seed: (seed * theta, seed * row)
+
+
+@explicit
+def squares_by_hand(rows: Any, center: Any) -> Any:
+    residual = rows - center
+    return onp.sum(residual**2), lambda seed: (2 * seed * residual, -2 * seed * residual.sum(axis=0))
+
+
+def test_may_a_function_bring_its_own_derivative(scheduler: Any) -> None:
+    for total, fun, uncut in (
+        (dagad.reduce_sum, squares_by_hand, squares),
+        (dagad.map_sum, line_by_hand, lambda x, t: np.sum(x @ t)),
+    ):
+
+        def loss(x: Any, t: Any, total: Any = total, fun: Any = fun) -> Any:
+            return total(fun, x, t, grainsize=4, scheduler=scheduler)
+
+        expected, expected_gradients = reference(uncut, X, THETA)
+        assert_close(loss(X, THETA), expected)
+        value, gradients = dagad.value_and_grad(loss, (0, 1))(X, THETA)
+        assert_close(value, expected)
+        assert_close(gradients, expected_gradients)
+
+
+def test_may_items_with_their_own_derivative_be_ragged() -> None:
+    @explicit
+    def total_of(item: Any, rate: Any) -> Any:
+        grown = onp.exp(rate * item["x"])
+        return grown.sum(), lambda seed: ({"x": seed * rate * grown}, seed * (grown * item["x"]).sum())
+
+    items = [{"x": x} for x in RAGGED]
+    gradients = dagad.grad(lambda x, t: dagad.map_sum(total_of, x, t, grainsize=3), (0, 1))(items, 0.3)
+    assert_close(gradients, reference(lambda x, t: loop(lambda i, t: np.sum(np.exp(t * i["x"])), x, t), items, 0.3)[1])
