@@ -203,8 +203,8 @@ def reduction_graph(
         if has_rows:
             rows_key = names("input", ("rows", index))
             targets = [sliced.targets(chunk) for chunk in some]
-            owned = [[_owned(leaves[leaf], rows) for leaf, rows in part] for part in targets]
-            graph[rows_key] = DataNode(rows_key, owned if group > 1 else owned[0])
+            own = [[owned(leaves[leaf], rows) for leaf, rows in part] for part in targets]
+            graph[rows_key] = DataNode(rows_key, own if group > 1 else own[0])
             active_rows[rows_key] = [target for part in targets for target in part]
             args.append(TaskRef(rows_key))
         if group == 1:
@@ -216,5 +216,6 @@ def reduction_graph(
     return ReductionGraph(graph, total.key, theta_key if n_theta else None, active_rows)
 
 
-def _owned(leaf: Any, rows: slice | None) -> Any:
+def owned(leaf: Any, rows: slice | None) -> Any:
+    """Return the part of a leaf that a chunk owns."""
     return leaf if rows is None else cut(leaf, rows)

@@ -13,16 +13,17 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from dagad_scheduler import Run, Scheduler
+from dagad_scheduler import LocalRun, Run, Scheduler
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
 from dagad import _tree
-from dagad._chunk_graph import ReductionGraph, Sliced, reduction_graph
+from dagad._chunk_graph import ReductionGraph, Sliced, owned, reduction_graph
 from dagad._chunks import ChunkFunction, Place
 from dagad._evaluation import calm_process, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
-from dagad._graph.sums import UnitPart, add_up
+from dagad._graph.sums import RunningTree, UnitPart, add_up
+from dagad._groups import GroupGradient
 from dagad._graph.transpose import Turn, preaccumulated, pulled, transpose
 from dagad._linearization import Linearization, is_scalar, unit_part, unit_seed
 from dagad._pace import Pace, Road, choose_road, last_pace, remember_pace
@@ -65,8 +66,8 @@ class Reduction:
             road = self._road()
             primal = reduction_graph(self.function, self.plan, self.sliced, (), 0, new_names(), road.group)
             results: dict[Key, Any] = {}
-            self._run(road, primal.graph, [primal.total], results.__setitem__)
-        return results[primal.total]
+            self._run(road, primal.graph, [primal.total], results, results.__setitem__)
+        return self.total
 
     def linearized(self, leaves: Sequence[Any]) -> Any:
         """Return the sum of the partial sums, ready to be pulled back."""
@@ -76,6 +77,8 @@ class Reduction:
         with calm_process:
             together = isinstance(self.policy, Preaccumulate)
             road, names = self._road() if together else Road(), new_names()
+            if road.alone and self._directly(leaves, names):
+                return self.total
             primal = reduction_graph(
                 self.function, self.plan, self.sliced, leaves, self.n_theta, names, road.group
             )
@@ -85,20 +88,50 @@ class Reduction:
             (self._value_and_gradient if together else self._value_first)(leaves, road, names)
         return self.total
 
+    def _directly(self, leaves: Sequence[Any], names: Any) -> bool:
+        """Run chunk after chunk right here, without a graph; False if that takes a graph after all."""
+        slots, theta, has_rows = Slots(leaves), list(leaves[: self.n_theta]), len(leaves) > self.n_theta
+        total, gradient, targets = RunningTree(), GroupGradient(bool(theta), has_rows), []
+        began, began_cpu = time.perf_counter(), time.thread_time()
+        counters, function = self.policy.counters, self.function
+        for chunk in self.plan:
+            args: tuple[Any, ...] = (Place(chunk, names), self.sliced.rows(chunk), theta)
+            if has_rows:
+                mine = self.sliced.targets(chunk)
+                args = (*args, [owned(leaves[leaf], rows) for leaf, rows in mine])
+                targets.extend(mine)
+            value, own, _, _ = function.preaccumulate(counters, *args)
+            if own is None:  # it was a number last time; anything else needs its linearizations
+                return False
+            total.push(value)
+            gradient.push(own)
+        parts = gradient.parts()
+        shared = parts[0] if theta else []
+        for leaf, part in enumerate(shared):
+            slots.write(leaf, None, part)
+        for (leaf, rows), part in zip(targets, parts[-1] if has_rows else (), strict=True):
+            slots.write(leaf, rows, part)
+        self.total, self._unit = total.total(), slots.seal()
+        self._remember(time.thread_time() - began_cpu, time.perf_counter() - began, 1)
+        return True
+
+    def _remember(self, cpu: float, wall: float, workers: int) -> None:
+        remember_pace(self.owner, self.plan, Pace(cpu, wall, workers, is_scalar(self.total)))
+
     def _value_first(self, leaves: Sequence[Any], road: Road, names: Any) -> None:
         """Run for the value, and keep the linearizations."""
         del leaves, names
         key, results = self._total_key(), {}
-        run = self._run(road, self._lin.graph, [key], results.__setitem__, keep=self._lin.recorded())
-        self._kept, self.total = run.kept, _value_of(results[key])
+        run = self._run(road, self._lin.graph, [key], results, results.__setitem__, keep=self._lin.recorded())
+        self._kept = run.kept
 
     def _value_and_gradient(self, leaves: Sequence[Any], road: Road, names: Any) -> None:
         """Run for both at once; where the total turns out not to be one real number, as `_value_first`."""
         key, results = self._total_key(), {}
         reverse, sinks = self._reverse(names, None, preaccumulated)
         landing = _Landing(leaves, sinks, {key: results})
-        run = self._run(road, self._lin.graph | reverse, [key, *sinks], landing, keep=self._lin.recorded())
-        self.total = _value_of(results[key])
+        graph = self._lin.graph | reverse
+        run = self._run(road, graph, [key, *sinks], results, landing, keep=self._lin.recorded())
         if is_scalar(self.total):
             self._unit, self._primal, self._linearized = landing.slots.seal(), None, None
         else:
@@ -114,16 +147,18 @@ class Reduction:
         return self._lin.values[self._primal.total]
 
     def _road(self) -> Road:
-        return Road() if self.scheduler.remote else choose_road(self.plan, last_pace(self.owner, self.plan))
+        workers = self.scheduler.workers
+        return choose_road(self.plan, last_pace(self.owner, self.plan), workers) if workers else Road()
 
-    def _run(self, road: Road, graph: Any, keys: Any, on_result: Any, keep: Any = ()) -> Run:
-        """Run a graph, and note how it went."""
+    def _run(self, road: Road, graph: Any, keys: Any, results: dict[Key, Any], on_result: Any, keep: Any = ()) -> Run:
+        """Run a graph whose first key is the total, and note how it went."""
         began = time.perf_counter()
         scheduler = self.scheduler.alone() if road.alone else self.scheduler
         run = run_graph(scheduler, graph, keys, on_result, keep=keep)
-        cpu, workers = getattr(run, "cpu_seconds", 0.0), getattr(run, "n_workers", 0)
-        if workers:
-            remember_pace(self.owner, self.plan, Pace(cpu, time.perf_counter() - began, workers))
+        total = results[keys[0]]
+        self.total = total.value if type(total) is Linearization else total
+        if isinstance(run, LocalRun):
+            self._remember(run.cpu_seconds, time.perf_counter() - began, run.n_workers)
         return run
 
     def pulled(self, leaves: Sequence[Any], cotangent: Any) -> list[Any]:
@@ -173,10 +208,6 @@ class Reduction:
         joined = [anp.concatenate(total) if isinstance(total, list) else total for total in totals]
         plain = [_tree.plain(leaf) for leaf in leaves]
         return [_tree.zeros_like(leaf) if part is None else part for part, leaf in zip(joined, plain, strict=True)]
-
-
-def _value_of(result: Any) -> Any:
-    return result.value if type(result) is Linearization else result
 
 
 def _task_of(cotangent: Any, graph: dict[Key, GraphNode], names: Any) -> Key:

@@ -17,7 +17,7 @@ from dagad._engines.autograd import refuse_boxes
 from dagad._engines.base import Engine, LeafPullback
 from dagad._engines.explicit import Explicit
 from dagad._errors import ClosureError, NotDifferentiableError, StructureError, add_note_once
-from dagad._linearization import Counters, Pullback, is_scalar, unit_seed
+from dagad._linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed
 from dagad._plan import Chunk
 from dagad._portable import Portable, opened
 
@@ -59,6 +59,8 @@ class Rows(Portable):
 
     def pick(self, cotangent: Any) -> list[Any]:
         """Return the cotangents that belong in the gaps, from one for all rows."""
+        if self._whole:
+            return []
         if cotangent is None:
             cotangents: Sequence[Any] = [None] * len(self._pieces)
         else:
@@ -134,6 +136,8 @@ class ChunkFunction(Portable):
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None
     ) -> tuple[Any, Pullback, Callable[[], int]]:
         """Run one chunk traced; see `Recordable`."""
+        theta = [_tree.own_dtype(leaf) for leaf in theta]
+        active_rows = active_rows and [_tree.own_dtype(leaf) for leaf in active_rows]
         value, pull, nbytes = self._linearize(place, rows, theta, active_rows)
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
@@ -148,20 +152,25 @@ class ChunkFunction(Portable):
         rows: Any,
         theta: Sequence[Any],
         active_rows: Sequence[Any] | None = None,
-    ) -> tuple[Any, list[Any] | None]:
-        """Run one chunk traced and pull the seed 1; no gradient if the value is not one real number."""
-        value, pull, _ = self._linearize(place, rows, theta, active_rows)
-        if not is_scalar(value):
-            return value, None
+    ) -> Preaccumulated:
+        """Run one chunk traced and pull the seed 1 at once; see `Recordable`."""
+        theta = [_tree.own_dtype(leaf) for leaf in theta]
+        value, pull, nbytes = self._linearize(place, rows, theta, active_rows)
         counters.recorded()
+
+        def pullback(cotangent: Any) -> tuple[Any, ...]:
+            return self._pull(place, pull, _tree.leaf_seeds(value, cotangent), len(theta), active_rows)
+
+        if not is_scalar(value):
+            return value, None, pullback, nbytes
         gradient = self._pull(place, pull, [unit_seed(value)], len(theta), active_rows)
         counters.used_up()
-        return value, list(gradient)
+        return value, list(gradient), pullback, nbytes
 
     def _linearize(
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None
     ) -> tuple[Any, LeafPullback, Callable[[], int]]:
-        leaves = [_tree.own_dtype(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
+        leaves = theta if active_rows is None else [*theta, *active_rows]
         call = BoundChunk(self, opened(rows), len(theta))
         try:
             value, pull, nbytes = self._engine.linearize(call, leaves)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dagad._chunks import ChunkFunction, Place, Rows
-from dagad._graph.sums import tree_sum
-from dagad._linearization import Counters, Pullback
+from dagad._graph.sums import RunningTree
+from dagad._linearization import Counters, Preaccumulated, Pullback
 
 
 class GroupFunction:
@@ -22,8 +22,10 @@ class GroupFunction:
         self, places: Sequence[Place], rows: Sequence[Rows], theta: Any, active_rows: Sequence[Any] | None = None
     ) -> Any:
         """Return the sum of the chunks' values."""
-        function = self._function
-        return tree_sum([function.value(*args) for args in _chunks(places, rows, theta, active_rows)])
+        total = RunningTree()
+        for args in _chunks(places, rows, theta, active_rows):
+            total.push(self._function.value(*args))
+        return total.total()
 
     def record(
         self, places: Sequence[Place], rows: Sequence[Rows], theta: Any, active_rows: Sequence[Any] | None = None
@@ -31,10 +33,17 @@ class GroupFunction:
         """Record every chunk; see `Recordable`."""
         records = [self._function.record(*args) for args in _chunks(places, rows, theta, active_rows)]
 
-        def pullback(cotangent: Any) -> tuple[Any, ...]:
-            return tuple(_together([list(pull(cotangent)) for _, pull, _ in records], bool(theta)))
+        total = RunningTree()
+        for value, _, _ in records:
+            total.push(value)
 
-        return tree_sum([value for value, _, _ in records]), pullback, lambda: sum(size() for _, _, size in records)
+        def pullback(cotangent: Any) -> tuple[Any, ...]:
+            gradient = GroupGradient(bool(theta), active_rows is not None)
+            for _, pull, _ in records:
+                gradient.push(pull(cotangent))
+            return tuple(gradient.parts())
+
+        return total.total(), pullback, lambda: sum(size() for _, _, size in records)
 
     def preaccumulate(
         self,
@@ -43,26 +52,47 @@ class GroupFunction:
         rows: Sequence[Rows],
         theta: Any,
         active_rows: Sequence[Any] | None = None,
-    ) -> tuple[Any, list[Any] | None]:
-        """Run chunk after chunk, each tape dying before the next is recorded; see `ChunkFunction.preaccumulate`."""
-        values, gradients = [], []
+    ) -> Preaccumulated:
+        """Run chunk after chunk, each tape dying before the next is recorded; see `Recordable`."""
+        total, gradient = RunningTree(), GroupGradient(bool(theta), active_rows is not None)
         for args in _chunks(places, rows, theta, active_rows):
-            value, gradient = self._function.preaccumulate(counters, *args)
-            values.append(value)
-            if gradient is None:  # not scalars: the whole group is recorded instead
-                return value, None
-            gradients.append(gradient)
-        return tree_sum(values), _together(gradients, bool(theta))
+            value, own, _, _ = self._function.preaccumulate(counters, *args)
+            if own is None:  # groups are for functions whose chunks were scalars last time; this one changed
+                value, pullback, nbytes = self.record(places, rows, theta, active_rows)
+                counters.recorded()
+                return value, None, pullback, nbytes
+            total.push(value)
+            gradient.push(own)
+        return total.total(), gradient.parts(), _unused, int
+
+
+def _unused(cotangent: Any) -> tuple[Any, ...]:
+    raise AssertionError(f"A group that was preaccumulated is not pulled with {cotangent!r}.")
+
+
+class GroupGradient:
+    """The cotangents of several chunks: those of theta are summed, those of the rows stand one after the other."""
+
+    __slots__ = ("_rows", "_theta")
+
+    def __init__(self, has_theta: bool, has_rows: bool) -> None:
+        self._theta = RunningTree() if has_theta else None
+        self._rows: list[Any] | None = [] if has_rows else None
+
+    def push(self, cotangents: Sequence[Any]) -> None:
+        """Take what one chunk's pullback returned."""
+        if self._theta is not None:
+            self._theta.push(cotangents[0])
+        if self._rows is not None:
+            self._rows.extend(cotangents[-1])
+
+    def parts(self) -> list[Any]:
+        """Return the cotangents in groups, as a chunk's pullback does."""
+        shared = [] if self._theta is None else [self._theta.total()]
+        return shared if self._rows is None else [*shared, self._rows]
 
 
 def _chunks(places: Sequence[Place], rows: Sequence[Rows], theta: Any, active_rows: Sequence[Any] | None) -> Any:
     if active_rows is None:
         return [(place, part, theta) for place, part in zip(places, rows, strict=True)]
     return [(place, part, theta, own) for place, part, own in zip(places, rows, active_rows, strict=True)]
-
-
-def _together(gradients: list[list[Any]], has_theta: bool) -> list[Any]:
-    """Sum the cotangents of theta; those of the rows stand one after the other."""
-    shared = [tree_sum([gradient[0] for gradient in gradients])] if has_theta else []
-    rows = [part for gradient in gradients for part in gradient[-1]] if len(gradients[0]) > len(shared) else None
-    return shared if rows is None else [*shared, rows]

@@ -30,6 +30,13 @@ class Recordable(Protocol):
     def record(self, *args: Any) -> tuple[Any, Pullback, Callable[[], int]]:
         """Run the task: its value, its pullback, and the bytes that the pullback holds on to."""
 
+    def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
+        """Run the task and pull the seed 1 at once; count what was run in `counters`."""
+
+
+# Value; for the seed 1 the cotangents, or None if the value is not one real number; then the pullback and its bytes.
+Preaccumulated = tuple[Any, list[Any] | None, Pullback, Callable[[], int]]
+
 
 class Counters:
     """What a policy has had done in this process.
@@ -114,11 +121,11 @@ class Linearization:
     @classmethod
     def preaccumulated(cls, task: Any, args: tuple[Any, ...], counters: Counters) -> Linearization:
         """Run a task and pull the seed 1 at once; one without a scalar value is recorded instead."""
-        value, gradient = opened(task).preaccumulate(counters, *args)
-        if gradient is None:
-            return cls.recorded(task, args, counters)
+        value, gradient, pull, nbytes = opened(task).preaccumulate(counters, *args)
         made = cls(value, (task, args), counters)
         made._gradient = gradient
+        if gradient is None:
+            made._pull, made._nbytes = pull, nbytes
         return made
 
     def pull(self, cotangent: Any) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ State: `_MEMORY`, the last `Pace` by the code of the chunk function (weakly) and
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,12 +28,13 @@ TRY_AGAIN = 50  # the machine may just have been busy
 class Pace:
     """What a run took: `cpu` seconds of all its threads, `wall` seconds, and by how many threads it was done.
 
-    `age` counts the runs since threads were tried.
+    `scalar` says whether the total was one real number, `age` counts the runs since threads were tried.
     """
 
     cpu: float
     wall: float
     workers: int
+    scalar: bool = True
     age: int = 0
 
 
@@ -41,27 +42,31 @@ class Pace:
 class Road:
     """How to run the next one."""
 
-    alone: bool = False  # in the calling thread only
+    alone: bool = False  # in the calling thread only, without a graph
     group: int = 1  # chunks per task
 
 
-def choose_road(plan: Plan, pace: Pace | None) -> Road:
-    """Return how to run a plan, from how it went last time.
+def choose_road(plan: Plan, pace: Pace | None, workers: int) -> Road:
+    """Return how to run a plan on so many workers, from how it went last time.
 
-    >>> choose_road(Plan(1000, 1), Pace(cpu=0.001, wall=0.001, workers=2))
-    Road(alone=True, group=64)
-    >>> choose_road(Plan(8, 1), Pace(cpu=1.6, wall=0.9, workers=2))
+    >>> choose_road(Plan(1000, 1), Pace(cpu=0.001, wall=0.001, workers=2), workers=2)
+    Road(alone=True, group=1)
+    >>> choose_road(Plan(8, 1), Pace(cpu=1.6, wall=0.9, workers=2), workers=2)
     Road(alone=False, group=1)
     """
-    if pace is None or not len(plan):
+    if pace is None or not pace.scalar or not len(plan):
         return Road()
-    useless = pace.workers > 1 and pace.cpu < LEAST_GAIN * pace.wall and pace.age < TRY_AGAIN
-    alone = pace.cpu < WORTH_THREADS or useless
-    per_chunk, group, n_chunks = pace.cpu / len(plan), 1, len(plan)
-    most = n_chunks * FAN_IN if alone else n_chunks // TASKS_FOR_THREADS
-    while group * FAN_IN <= min(most, FAN_IN**2) and group < n_chunks and per_chunk * group < LONG_TASK:
+    # One core was busy all the time: the threads waited for each other's interpreter lock. Had they waited for
+    # something else, a sleep or another machine, it would have been less than one.
+    took_turns = pace.workers > 1 and pace.wall / LEAST_GAIN < pace.cpu < pace.wall * LEAST_GAIN
+    if workers == 1 or len(plan) == 1 or max(pace.cpu, pace.wall) < WORTH_THREADS:
+        return Road(alone=True)
+    if took_turns and pace.age < TRY_AGAIN:
+        return Road(alone=True)
+    per_chunk, group = max(pace.cpu, pace.wall) / len(plan), 1
+    while group < FAN_IN**2 and group * FAN_IN * TASKS_FOR_THREADS <= len(plan) and per_chunk * group < LONG_TASK:
         group *= FAN_IN
-    return Road(alone, group)
+    return Road(group=group)
 
 
 class _Memory:
@@ -78,7 +83,7 @@ class _Memory:
             before = paces.get(plan)
             # Threads once found useless stay so for a while: a run without them can't tell.
             if before is not None and pace.workers == 1 and before.workers > 1:
-                pace = Pace(pace.cpu, max(pace.wall, pace.cpu), before.workers, before.age + 1)
+                pace = replace(pace, workers=before.workers, age=before.age + 1)
             paces[plan] = pace
 
 

@@ -14,6 +14,7 @@ from dagad._closures import hoist
 from dagad._config import setting
 from dagad._engines import find_engine
 from dagad._engines.autograd import open_containers
+from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._engines.traces import traces
 from dagad._errors import NotDifferentiableError
 from dagad._evaluation import calm_process, default_policy, find_scheduler, new_names
@@ -90,6 +91,9 @@ def reduce_sum(
     >>> float(dagad.grad(lambda mean: dagad.reduce_sum(log_likelihood, data, mean, grainsize=2))(2.0))
     4.0
     """
+    engine = find_engine(engine, f)
+    if isinstance(engine, ExplicitEngine) and not isinstance(f, Explicit):
+        f = Explicit(f)
     if traces.open:  # somebody differentiates: look for what is traced
         sliced, shared = _opened((sliced, shared))
         hoisted, make = hoist(f)
@@ -99,7 +103,7 @@ def reduce_sum(
     theta = [*hoisted, *(leaf for form in forms for leaf in form.taken)]
     columns, active_rows = read_sliced(sliced, itertools.count(len(theta)))
     size = _grainsize(grainsize, columns.n_rows)
-    function = ChunkFunction(make, len(hoisted), tuple(form.bare() for form in forms), find_engine(engine, f))
+    function = ChunkFunction(make, len(hoisted), tuple(form.bare() for form in forms), engine)
     leaves = [*theta, *active_rows]
     _check_leaves(leaves)
     if size is None:

@@ -142,10 +142,11 @@ class Form:
         Where leaves were taken out.
     """
 
-    __slots__ = ("_whole", "leaves", "positions", "treedef")
+    __slots__ = ("_bare", "_whole", "leaves", "positions", "treedef")
 
     def __init__(self, treedef: TreeDef, leaves: list[Any], positions: tuple[int, ...]) -> None:
         self.treedef, self.leaves, self.positions = treedef, leaves, positions
+        self._bare = bool(positions) and treedef.is_leaf()
         # Without holes the tree is made once; a bare leaf needs no making at all.
         self._whole = (unflatten(treedef, leaves),) if not positions else ()
 
@@ -164,7 +165,7 @@ class Form:
         """Return the tree with the next of `values` where leaves were taken out."""
         if self._whole:
             return self._whole[0]
-        if len(self.leaves) == 1 and self.treedef.is_leaf():
+        if self._bare:
             return next(values)
         leaves = list(self.leaves)
         for i in self.positions:
@@ -173,8 +174,12 @@ class Form:
 
     def pick(self, cotangent: Any) -> list[Any]:
         """Return the cotangents of the leaves that were taken out; None for all when there is none."""
+        if not self.positions:
+            return []
         if cotangent is None:
             return [None] * len(self.positions)
+        if self._bare:
+            return [cotangent]
         parts = subtrees(self.treedef, cotangent)
         return [parts[i] for i in self.positions]
 

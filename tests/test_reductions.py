@@ -513,3 +513,265 @@ def test_may_items_with_their_own_derivative_be_ragged() -> None:
     items = [{"x": x} for x in RAGGED]
     gradients = dagad.grad(lambda x, t: dagad.map_sum(total_of, x, t, grainsize=3), (0, 1))(items, 0.3)
     assert_close(gradients, reference(lambda x, t: loop(lambda i, t: np.sum(np.exp(t * i["x"])), x, t), items, 0.3)[1])
+
+
+# --- the bits ---------------------------------------------------------------------------------------------------------
+
+TALL = RNG.uniform(0.1, 3.0, (211, 6))
+WIDE = RNG.standard_normal((6, 6))
+EXPRESSIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "x ** 0.5": lambda x, t: (x * t) ** 0.5,
+    "x ** -1": lambda x, t: (x + t) ** -1,
+    "x ** 2": lambda x, t: (x - t) ** 2,
+    "x ** 3": lambda x, t: (x - t) ** 3,
+    "x ** 2.0": lambda x, t: (x - t) ** 2.0,
+    "x ** 1.7": lambda x, t: (x * t) ** onp.float64(1.7),
+    "x ** array": lambda x, t: (x * t) ** onp.array(2),
+    "x ** t": lambda x, t: x**t,
+    "t ** x": lambda x, t: t**x,
+    "2 ** x": lambda x, t: 2.0 ** (x * t),
+    "powers of t": lambda x, t: x * (t**0.5 + t**2 + t**-1 + t**3 + (2 * t) ** 0.5 + 1.7**t),
+    "power": lambda x, t: np.power(x * t, 2) + np.power(x, 0.5),
+    "t % and //": lambda x, t: x * (7.7 % t) + (x * t) % 0.7,
+    "abs and neg": lambda x, t: abs(-x + t) / (1 + t),
+    "t / x": lambda x, t: t / x + x / t,
+    "matmul": lambda x, t: np.tanh(x @ WIDE * t) @ WIDE.T,
+    "strided": lambda x, t: x[::-1, ::2] @ WIDE[::2] * t,
+    "transposed": lambda x, t: (x.T @ (x * t)).T,
+    "statistics": lambda x, t: np.mean(x * t) + np.var(x * t) + np.std(x) + np.linalg.norm(x * t),
+    "cumsum": lambda x, t: np.cumsum(x * t, axis=0)[-1] + np.sum(x * t, axis=1)[0],
+    "einsum": lambda x, t: np.einsum("ij,jk->k", x * t, WIDE) + np.tensordot(x * t, WIDE, 1)[0],
+    "mixed": lambda x, t: np.logaddexp(x, t) + np.where(x > t, x * t, np.sin(x)) + np.maximum(x, t),
+    "builtin sum": lambda x, t: sum([row @ row * t for row in x]),
+}
+
+
+@pytest.mark.parametrize("number", [1.37, onp.float64(1.37), onp.array(1.37), onp.full(6, 1.37), onp.float32(1.37)], ids=repr)
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_do_the_bits_of_a_value_depend_on_which_gradients_are_asked_for(name: str, number: Any) -> None:
+    def partial_sum(rows: Any, t: Any) -> Any:
+        return np.sum(EXPRESSIONS[name](rows, t))
+
+    def total(x: Any, t: Any) -> Any:
+        return dagad.reduce_sum(partial_sum, x, t, grainsize=50, scheduler="sync")
+
+    plain = bits(total(TALL, number))
+    assert bits(dagad.value_and_grad(total, 0)(TALL, number)[0]) == plain
+    assert bits(dagad.value_and_grad(total, 1)(TALL, number)[0]) == plain
+    assert bits(dagad.value_and_grad(total, (0, 1))(TALL, number)[0]) == plain
+    assert bits(dagad.vjp(total, TALL, number)[0]) == plain
+    assert bits(dagad.evaluate(total, TALL, number, argnums=1).value()) == plain
+
+
+def test_do_the_bits_of_a_value_depend_on_who_differentiates() -> None:
+    def total(t: Any) -> Any:
+        return dagad.reduce_sum(squares, TALL, t, grainsize=50)
+
+    values = [total(0.3), autograd.value_and_grad(total)(0.3)[0], autograd.make_vjp(total)(0.3)[1]]
+    inner: list[Any] = []
+    autograd.grad(lambda t: dagad.grad(lambda u: inner.append(total(u)) or total(u * t))(t))(0.3)
+    assert len({float(value) for value in values}) == 1
+
+
+def loaded(rows: Any, theta: Any) -> Any:
+    """A chunk that takes an unforeseeable time and whose sums show every change of order or layout."""
+    time.sleep(random.random() * 2e-3)
+    x, y = rows
+    return np.sum(np.log1p(np.exp(x @ theta))) + np.sum((y * (x @ theta)) ** 2) + np.sum(x * np.sum(theta))
+
+
+COLUMN = onp.arange(12.0)[::2] / 7.0
+LAYOUTS = {
+    "C": (TALL, COLUMN.copy()),
+    "F": (onp.asfortranarray(TALL), COLUMN.copy()),
+    "strided": (onp.repeat(TALL, 2, axis=0)[::2], COLUMN),
+    "strided columns": (onp.repeat(TALL, 2, axis=1)[:, ::2], COLUMN),
+    "backwards": (TALL[::-1], COLUMN[::-1]),
+    "transposed": (TALL.T.copy().T, onp.stack([COLUMN, COLUMN], axis=1)[:, 0]),
+    "broadcast": (onp.broadcast_to(TALL[0], TALL.shape), onp.broadcast_to(onp.float64(0.3), 6)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_are_the_bits_the_same_on_every_scheduler(layout: str, cluster: Any) -> None:
+    x, theta = LAYOUTS[layout]
+
+    def once(argnums: Any, **options: Any) -> Any:
+        loss = lambda x, t: dagad.reduce_sum(loaded, (x, x[:, :1]), t, grainsize=10, **options)  # noqa: E731
+        return bits(dagad.value_and_grad(loss, argnums)(x, theta))
+
+    for argnums in (1, (0, 1)):
+        expected = once(argnums, scheduler="sync")
+        for workers in (1, 2, 4):
+            with dask.config.set(num_workers=workers):
+                assert once(argnums, scheduler="threads") == expected
+        for _ in range(2):
+            assert once(argnums, scheduler=cluster) == expected
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "strided", "strided columns", "backwards", "transposed"])
+def test_does_the_layout_of_constants_show_in_the_bits(layout: str, cluster: Any) -> None:
+    """Arrays that nobody differentiates in, as shared arguments and in closures, arrive in another layout elsewhere."""
+    matrix = LAYOUTS[layout][0][:40]
+
+    def shared(rows: Any, t: Any, constant: Any) -> Any:
+        return np.sum(np.sin(rows @ constant.T * t)) + np.sum(constant @ rows.T)
+
+    def closed(rows: Any, t: Any) -> Any:
+        return shared(rows, t, matrix)
+
+    for fun, more in ((shared, (matrix,)), (closed, ())):
+
+        def once(where: Any, fun: Any = fun, more: Any = more) -> Any:
+            loss = lambda t: dagad.reduce_sum(fun, TALL, t, *more, grainsize=20, scheduler=where)  # noqa: E731
+            return bits((dagad.value_and_grad(loss)(0.3), loss(0.3)))
+
+        assert once(cluster) == once("sync") == once("threads")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_are_the_bits_the_same_under_every_policy(layout: str, scheduler: Any) -> None:
+    x, theta = LAYOUTS[layout]
+
+    def once(policy: Any) -> Any:
+        loss = lambda x, t: dagad.reduce_sum(loaded, (x, x[:, :1]), t, grainsize=30, scheduler=scheduler, policy=policy)  # noqa: E731
+        return bits((dagad.value_and_grad(loss, (0, 1))(x, theta), dagad.vjp(loss, x, theta)[1](1.0)))
+
+    expected = once(None)
+    assert all(once(policy()) == expected for policy in (Keep, Recompute, Preaccumulate))
+
+
+@pytest.mark.parametrize("fun", [squares, stacked, structured])
+def test_are_the_bits_the_same_the_next_time(fun: Any, cluster: Any) -> None:
+    """What was learnt from the first run, such as how many chunks pay for a task, changes no bit."""
+    x, theta = TALL[:100, :3], THETA
+
+    def once(**options: Any) -> Any:
+        value, pullback = dagad.vjp(lambda x, t: dagad.reduce_sum(fun, x, t, grainsize=1, **options), x, theta)
+        seed = optree.tree_map(onp.ones_like, value, namespace="dagad")
+        return bits((value, pullback(seed), dagad.reduce_sum(fun, x, theta, grainsize=1, **options)))
+
+    def together(**options: Any) -> Any:
+        if fun is not squares:
+            return None
+        return bits(dagad.value_and_grad(lambda x, t: dagad.reduce_sum(fun, x, t, grainsize=1, **options), (0, 1))(x, theta))
+
+    expected = once(scheduler=cluster), together(scheduler=cluster)
+    for where in ("sync", "threads"):
+        for _ in range(4):
+            assert (once(scheduler=where), together(scheduler=where)) == expected
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_are_rows_of_different_lengths_refused_by_name() -> None:
+    with pytest.raises(dagad.StructureError, match=r"\['a'\] has 23, \['b'\] has 22"):
+        dagad.reduce_sum(lambda rows: 0.0, {"a": Y, "b": Y[:-1]})
+
+
+def test_is_something_without_rows_refused() -> None:
+    for sliced, found in ((1.5, "float"), (onp.array(1.5), "ndarray"), ((Y, 1.5), r"\[1\]"), ({}, "no arrays"), (None, "no arrays")):
+        with pytest.raises(dagad.StructureError, match=found):
+            dagad.reduce_sum(lambda rows: 0.0, sliced)
+
+
+def test_are_partial_sums_of_different_shape_refused_even_where_numpy_would_broadcast(scheduler: Any) -> None:
+    def ones(rows: Any, theta: Any) -> Any:
+        return theta * np.ones(len(rows) if len(rows) < 4 else 1)
+
+    with pytest.raises(dagad.StructureError, match="differ in shape"):
+        dagad.reduce_sum(ones, Y, 2.0, grainsize=4, scheduler=scheduler)
+    with pytest.raises(dagad.StructureError, match="differ in shape"):
+        dagad.grad(lambda t: np.sum(dagad.reduce_sum(ones, Y, t, grainsize=4, scheduler=scheduler)))(2.0)
+
+
+def test_are_partial_sums_of_different_structure_refused() -> None:
+    def changing(rows: Any, theta: Any) -> Any:
+        return {"a": theta} if len(rows) == 4 else {"b": theta}
+
+    with pytest.raises(dagad.StructureError, match=r"'a'.*'b'"):
+        dagad.reduce_sum(changing, Y, 2.0, grainsize=4)
+
+
+def test_is_something_that_has_no_sum_refused_with_its_chunk(scheduler: Any) -> None:
+    for returned, found in (("text", "str"), (None, "None"), ([], "empty"), (onp.array(["a"]), "ndarray"), (object(), "object")):
+        with pytest.raises(dagad.StructureError, match=found) as caught:
+            dagad.reduce_sum(lambda rows, returned=returned: returned, Y, grainsize=4)
+        assert "chunk 0 (rows 0:4)" in "".join(caught.value.__notes__)
+    with pytest.raises(dagad.StructureError, match="str"):
+        dagad.grad(lambda t: dagad.reduce_sum(lambda rows, t: "text", Y, t, scheduler=scheduler))(1.0)
+
+
+class UnluckyError(Exception):
+    """A user's exception with arguments of its own."""
+
+    def __init__(self, code: int, what: str) -> None:
+        super().__init__(code, what)
+        self.code = code
+
+
+def unlucky(rows: Any, theta: Any) -> Any:
+    if rows[0] == 8.0:
+        raise UnluckyError(7, "eight")
+    return np.sum(rows) * theta
+
+
+def test_does_a_users_exception_arrive_unchanged_with_its_chunk_and_rows(scheduler: Any) -> None:
+    data = onp.arange(12.0)
+    for run in (lambda t: dagad.reduce_sum(unlucky, data, t, grainsize=4, scheduler=scheduler), None):
+        call = run or dagad.grad(lambda t: dagad.reduce_sum(unlucky, data, t, grainsize=4, scheduler=scheduler))
+        with pytest.raises(UnluckyError) as caught:
+            call(1.0)
+        assert caught.value.code == 7
+        notes = [note for note in caught.value.__notes__ if note.startswith("dagad:")]
+        assert len(notes) == 1
+        assert "value of chunk 2 (rows 8:12), key ('dagad-value-" in notes[0]
+        assert dagad.reduce_sum(unlucky, data[:8], 1.0, grainsize=4, scheduler=scheduler) == 28.0
+
+
+def test_is_a_missing_rule_named_with_its_remedy() -> None:
+    def unruly(rows: Any, t: Any) -> Any:
+        return np.sum(np.nextafter(rows, t))
+
+    with pytest.raises(dagad.NotDifferentiableError, match=r"`nextafter`.*defvjp"):
+        dagad.grad(lambda t: dagad.reduce_sum(unruly, Y, t, grainsize=4))(1.0)
+
+
+def test_is_an_integer_array_being_differentiated_refused() -> None:
+    with pytest.raises(TypeError):
+        autograd.grad(lambda n: dagad.reduce_sum(squares, Y, n))(3)
+
+
+def test_are_rows_that_a_function_spoils_refused(scheduler: Any) -> None:
+    def spoil(rows: Any, theta: Any) -> Any:
+        rows *= 2.0
+        return np.sum(rows * theta)
+
+    data = Y.copy()
+    for call in (dagad.reduce_sum, lambda f, x, t, **o: dagad.grad(lambda t: dagad.reduce_sum(f, x, t, **o))(t)):
+        with pytest.raises(ValueError, match="read-only") as caught:
+            call(spoil, data, 1.0, grainsize=4, scheduler=scheduler)
+        assert any("value of chunk" in note for note in caught.value.__notes__)
+    assert bits(data) == bits(Y)
+
+
+def test_is_in_place_work_on_copies_and_float_of_data_fine(scheduler: Any) -> None:
+    def work(rows: Any, theta: Any) -> Any:
+        mine = rows.copy()
+        mine -= float(rows[0])
+        mine[mine < 0] = 0.0
+        return np.sum(mine * theta)
+
+    value, gradient = dagad.value_and_grad(lambda t: dagad.reduce_sum(work, Y, t, grainsize=4, scheduler=scheduler))(2.0)
+    assert_close(value, 2.0 * gradient)
+
+
+def test_do_nan_and_inf_pass_through(scheduler: Any) -> None:
+    data = onp.array([1.0, onp.nan, 2.0, onp.inf])
+    value, gradient = dagad.value_and_grad(
+        lambda t: dagad.reduce_sum(lambda rows, t: t * np.sum(rows), data[[0, 1]], t, grainsize=1, scheduler=scheduler)
+    )(1.0)
+    assert onp.isnan(value)
+    assert onp.isnan(gradient)
+    assert dagad.reduce_sum(lambda rows: np.sum(rows), data[[0, 3]], grainsize=1, scheduler=scheduler) == onp.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import autograd.numpy as anp
 import numpy as np
 import pytest
 from dagad._slots import Slots
@@ -65,7 +66,7 @@ def test_a_second_write_of_a_whole_leaf_is_refused() -> None:
 def test_a_second_write_of_the_same_rows_is_refused_while_others_are_missing() -> None:
     slots = Slots([np.ones(4)])
     slots.write(0, slice(0, 2), np.ones(2))
-    with pytest.raises(dagad.StructureError, match="rows slice.0, 2, None., was to be written a second time"):
+    with pytest.raises(dagad.StructureError, match="leaf 0 from row 0 was to be written a second time"):
         slots.write(0, slice(0, 2), np.ones(2))
 
 
@@ -113,7 +114,7 @@ def test_many_threads_fill_disjoint_rows() -> None:
 
 def test_gradients_of_rows_are_handed_out_read_only(scheduler: Any) -> None:
     def loss(x: Any) -> Any:
-        return dagad.reduce_sum(lambda rows: (rows**2).sum(), x, grainsize=2, scheduler=scheduler)
+        return dagad.reduce_sum(lambda rows: anp.sum(rows**2), x, grainsize=2, scheduler=scheduler)
 
     gradient = dagad.grad(loss)(np.arange(5.0))
     np.testing.assert_array_equal(gradient, 2 * np.arange(5.0))

@@ -11,11 +11,9 @@ State: autograd's own ``tracer.trace_stack`` and ``ArrayBox.__pow__``, set once,
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import operator
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,17 +29,18 @@ class MonotoneTraces:
         self._numbers, self._lock = itertools.count(), threading.Lock()
         self.open = 0
 
-    @contextlib.contextmanager
-    def new_trace(self) -> Iterator[int]:
-        """Give the number of a new trace; leaving, by an exception too, changes no other number."""
+    def new_trace(self) -> MonotoneTraces:
+        """Return a context that gives the number of a new trace; leaving it changes no other number."""
+        return self
+
+    def __enter__(self) -> int:
         with self._lock:  # `next` of a count is atomic only under the GIL
-            number = next(self._numbers)
             self.open += 1
-        try:
-            yield number
-        finally:
-            with self._lock:
-                self.open -= 1
+            return next(self._numbers)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.open -= 1
 
 
 def install_monotone_traces() -> MonotoneTraces:

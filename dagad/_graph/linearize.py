@@ -16,6 +16,7 @@ from dagad._graph.activity import Graph, Key, active, references, topological
 from dagad._graph.sums import add_up
 from dagad._linearization import (
     Counters,
+    Preaccumulated,
     Pullback,
     is_scalar,
     unit_seed,
@@ -150,15 +151,15 @@ class TaskFunction(Portable):
         return value, pullback, nbytes
 
 
-    def preaccumulate(self, counters: Counters, *values: Any) -> tuple[Any, list[Any] | None]:
-        """Run the task traced and pull the seed 1; no gradient if the value is not one real number."""
-        value, pullback, _ = self.record(*values)
-        if not is_scalar(value):
-            return value, None
+    def preaccumulate(self, counters: Counters, *values: Any) -> Preaccumulated:
+        """Run the task traced and pull the seed 1 at once; see `Recordable`."""
+        value, pullback, nbytes = self.record(*values)
         counters.recorded()
+        if not is_scalar(value):
+            return value, None, pullback, nbytes
         gradient = list(pullback(unit_seed(value)))
         counters.used_up()
-        return value, gradient
+        return value, gradient, pullback, nbytes
 
 
 class _BoundTask:

@@ -49,11 +49,31 @@ def sum_tree(terms: Sequence[Any], key_of: Callable[[int, int], Key]) -> tuple[A
     return terms[0], tasks
 
 
-def tree_sum(terms: Sequence[Any]) -> Any:
-    """Add terms here and now, in the very order in which a tree of tasks would."""
-    while len(terms) > 1:
-        terms = [add_up(*terms[start : start + FAN_IN]) for start in range(0, len(terms), FAN_IN)]
-    return terms[0]
+class RunningTree:
+    """The same tree of sums, term after term: holds at most `FAN_IN` partial sums a level."""
+
+    __slots__ = ("_levels",)
+
+    def __init__(self) -> None:
+        self._levels: list[list[Any]] = [[]]
+
+    def push(self, term: Any) -> None:
+        """Add the next term."""
+        level = 0
+        self._levels[0].append(term)
+        while len(self._levels[level]) == FAN_IN:
+            term, self._levels[level] = add_up(*self._levels[level]), []
+            level += 1
+            if level == len(self._levels):
+                self._levels.append([])
+            self._levels[level].append(term)
+
+    def total(self) -> Any:
+        """Return the sum of all terms."""
+        below: list[Any] = []
+        for terms in self._levels:
+            below = [add_up(*terms, *below)] if terms or below else []
+        return below[0]
 
 
 def add_up(*terms: Any) -> Any:
@@ -77,6 +97,8 @@ def add_up_unit_parts(place: int, *linearizations: Linearization) -> Any:
 
 def _add(total: Any, term: Any, ours: bool) -> Any:
     kind = type(total)
+    if kind is type(term) and (kind is np.float64 or kind is float):
+        return total + term
     if kind is list and type(term) is list and len(total) == len(term):
         return [_add_leaf(a, b, ours) for a, b in zip(total, term, strict=True)]
     if kind is np.ndarray or kind is np.float64 or kind is float:
@@ -88,19 +110,22 @@ def _add(total: Any, term: Any, ours: bool) -> Any:
 
 
 def _add_leaf(a: Any, b: Any, ours: bool) -> Any:
+    if type(a) is np.ndarray and type(b) is np.ndarray:
+        if a.shape != b.shape:
+            _refuse_shapes(a, b)
+        # In place only into memory allocated here: the first sum made it.
+        return np.add(a, b, a) if ours and a.ndim and a.dtype == b.dtype else a + b
     if a is None or b is None:
         return b if a is None else a
     if type(a) is list or type(b) is list:
         return _add(a, b, False)
-    if type(a) is np.float64 and type(b) is np.float64:
-        return a + b
-    shape = np.shape(a)
-    if shape != np.shape(b):
-        raise StructureError(
-            f"The partial sums of two chunks differ in shape: {shape} and {np.shape(b)}. Each chunk has to return "
-            "the same shape, however many rows it has; sum over the rows inside the function."
-        )
-    # In place only into memory allocated here: the first sum made it.
-    if ours and type(a) is np.ndarray and shape and type(b) is np.ndarray and a.dtype == b.dtype:
-        return np.add(a, b, out=a)
+    if np.shape(a) != np.shape(b):
+        _refuse_shapes(a, b)
     return a + b
+
+
+def _refuse_shapes(a: Any, b: Any) -> None:
+    raise StructureError(
+        f"The partial sums of two chunks differ in shape: {np.shape(a)} and {np.shape(b)}. Each chunk has to return "
+        "the same shape, however many rows it has; sum over the rows inside the function."
+    )

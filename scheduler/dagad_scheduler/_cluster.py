@@ -102,7 +102,7 @@ def _error_of(result: Any) -> BaseException:
 class Cluster:
     """Run graphs on the cluster of a `distributed.Client`."""
 
-    name, remote = "distributed", True
+    name, remote, workers = "distributed", True, None
 
     def __init__(self, client: Any) -> None:
         self._client = client

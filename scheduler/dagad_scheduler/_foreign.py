@@ -42,7 +42,7 @@ class ForeignRun:
 class Foreign:
     """Run graphs with any Dask ``get``."""
 
-    remote = True
+    remote, workers = True, None
 
     def __init__(self, get: Callable[..., Any]) -> None:
         self._get, self.name = get, getattr(get, "__module__", None) or "get"

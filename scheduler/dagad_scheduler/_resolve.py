@@ -14,7 +14,7 @@ from dagad_scheduler._cluster import Cluster
 from dagad_scheduler._foreign import Foreign
 from dagad_scheduler._run import Scheduler, is_inside_task
 from dagad_scheduler._sync import Sync
-from dagad_scheduler._threads import Threads
+from dagad_scheduler._threads import Threads, get as own_get
 
 
 def resolve(scheduler: Any = None) -> Scheduler:
@@ -41,7 +41,7 @@ def resolve(scheduler: Any = None) -> Scheduler:
     if isinstance(scheduler, multiprocessing.pool.Pool | Executor):
         return Foreign(dask.base.get_scheduler(scheduler=scheduler))
     get = dask.base.get_scheduler(scheduler=scheduler)
-    if get is None or get is dask.threaded.get:
+    if get is None or get is dask.threaded.get or get is own_get:
         return Threads()
     if get is dask.local.get_sync:
         return Sync()

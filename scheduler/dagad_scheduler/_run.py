@@ -76,6 +76,7 @@ class Scheduler(Protocol):
     """Something that runs graphs."""
 
     name: str
+    workers: int | None  # how many tasks run at the same time here; None if that is somebody else's affair
     remote: bool  # whether results live in another process, so that what is small should travel apart
 
     def start(

@@ -279,6 +279,11 @@ class Threads:
 
     remote = False
 
+    @property
+    def workers(self) -> int:
+        """Number of threads, as Dask's configuration has it now."""
+        return self._num_workers or dask.config.get("num_workers", None) or CPU_COUNT
+
     def __init__(self, num_workers: int | None = None, pool: Executor | None = None, name: str = "threads") -> None:
         self.name, self._num_workers, self._pool = name, num_workers, pool
 
@@ -315,7 +320,7 @@ class Threads:
         kept: Mapping[Key, Any],
         priority: Mapping[Key, int],
     ) -> ThreadsRun:
-        workers = self._num_workers or dask.config.get("num_workers", None) or CPU_COUNT
+        workers = self.workers
         pool = self._pool or dask.config.get("pool", None)
         helpers = _Helpers(workers - 1, pool if isinstance(pool, Executor) else None) if workers > 1 else None
         return ThreadsRun(graph, keys, on_result, keep, kept, priority, helpers)
@@ -327,3 +332,23 @@ def _flat(keys: Any) -> list[Key]:
 
 def _nested(keys: Any, results: Mapping[Key, Any]) -> Any:
     return tuple(_nested(key, results) for key in keys) if isinstance(keys, list) else results[keys]
+
+
+def get(dsk, keys, **kwargs):  # type: ignore[no-untyped-def]  # Dask's protocol has no types
+    """Compute `keys` of a Dask graph in threads, values first: ``dask.compute(..., scheduler=dagad_scheduler.get)``.
+
+    Parameters
+    ----------
+    dsk
+        A Dask graph.
+    keys
+        A key, or nested lists of keys.
+    **kwargs
+        ``num_workers`` and ``pool``, as for ``dask.threaded.get``; anything else is ignored, as Dask does.
+
+    Returns
+    -------
+    object
+        The result of the key, or nested tuples of results.
+    """
+    return Threads(kwargs.get("num_workers"), kwargs.get("pool")).get(dsk, keys)

@@ -1,0 +1,134 @@
+"""Policies: how often is a chunk run, pulled and kept, and are the bits the same whatever becomes of it?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+import pytest
+
+import dagad
+from dagad.extend import Keep, Linearization, Preaccumulate, Recompute
+
+X = np.random.default_rng(0).standard_normal((24, 3))
+THETA = np.array([0.3, -0.7, 1.1])
+CHUNKS = 6
+POLICIES = [Keep, Recompute, Preaccumulate]
+
+
+def logistic(rows: Any, theta: Any) -> Any:
+    return anp.sum(anp.logaddexp(0.0, anp.dot(rows, theta)))
+
+
+def moments(rows: Any, theta: Any) -> Any:
+    return anp.sum(anp.tanh(rows * theta), axis=0)
+
+
+def gradient(policy: Any, scheduler: Any, fun: Any = logistic) -> Any:
+    def loss(x: Any, theta: Any) -> Any:
+        return anp.sum(dagad.reduce_sum(fun, x, theta, grainsize=4, policy=policy, scheduler=scheduler) ** 2)
+
+    value, (x_part, theta_part) = dagad.value_and_grad(loss, (0, 1))(X, THETA)
+    return float(value).hex(), x_part.tobytes(), theta_part.tobytes()
+
+
+@pytest.mark.parametrize("local", ["sync", "threads"])
+@pytest.mark.parametrize(("policy", "runs"), [(Keep(), 6), (Recompute(), 12), (Preaccumulate(), 6)])
+def test_a_policy_counts_what_it_had_done(policy: Any, runs: int, local: str) -> None:
+    before = policy.n_primal, policy.n_pullback
+    gradient(policy, local)
+    assert policy.n_primal - before[0] == runs
+    assert policy.n_pullback - before[1] == CHUNKS
+
+
+def test_keep_has_all_tapes_alive_at_once_and_drops_them() -> None:
+    policy = Keep()
+    for _ in range(3):
+        gradient(policy, "sync")
+    assert policy.peak_linearizations == CHUNKS
+
+
+@pytest.mark.parametrize("policy", [Recompute(), Preaccumulate()], ids=["recompute", "preaccumulate"])
+def test_the_others_have_one_tape_alive_per_thread(policy: Any) -> None:
+    gradient(policy, "sync")
+    assert policy.peak_linearizations == 1
+
+
+def test_preaccumulate_keeps_the_tapes_of_chunks_that_are_no_numbers() -> None:
+    policy = Preaccumulate()
+    gradient(policy, "sync", moments)
+    assert (policy.n_primal, policy.n_pullback, policy.peak_linearizations) == (CHUNKS, CHUNKS, CHUNKS)
+
+
+@pytest.mark.parametrize("fun", [logistic, moments])
+def test_the_bits_do_not_depend_on_the_policy(fun: Any, scheduler: Any) -> None:
+    assert len({gradient(policy(), scheduler, fun) for policy in POLICIES} | {gradient(Keep(), "sync", fun)}) == 1
+
+
+@pytest.mark.parametrize("policy", [None, Keep(), Recompute(), Preaccumulate()], ids=["default", "keep", "recompute", "pre"])
+def test_a_plain_value_runs_each_chunk_once_and_no_pullback(policy: Any) -> None:
+    seen: list[float] = []
+
+    def count(rows: Any, theta: Any) -> Any:
+        seen.append(float(rows[0, 0]))
+        return logistic(rows, theta)
+
+    dagad.reduce_sum(count, X, THETA, grainsize=4, policy=policy, scheduler="threads")
+    assert sorted(seen) == sorted(X[::4, 0])
+    assert policy is None or policy.n_pullback == 0
+
+
+@pytest.mark.parametrize("policy", [None, Keep(), Preaccumulate()], ids=["default", "keep", "preaccumulate"])
+@pytest.mark.parametrize("fun", [logistic, moments])
+def test_value_and_gradient_together_run_each_chunk_once(fun: Any, policy: Any) -> None:
+    seen: list[float] = []
+
+    def count(rows: Any, theta: Any) -> Any:
+        seen.append(float(rows[0, 0]))
+        return fun(rows, theta)
+
+    def loss(theta: Any) -> Any:
+        return anp.sum(dagad.reduce_sum(count, X, theta, grainsize=4, policy=policy, scheduler="threads"))
+
+    for _ in range(3):  # how it went before must not change how often it runs
+        seen.clear()
+        dagad.value_and_grad(loss)(THETA)
+        assert sorted(seen) == sorted(X[::4, 0])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_pullback_can_be_called_again_under_every_policy(policy: Any, scheduler: Any) -> None:
+    def total(theta: Any) -> Any:
+        return dagad.reduce_sum(moments, X, theta, grainsize=4, policy=policy(), scheduler=scheduler)
+
+    _, pullback = dagad.vjp(total, THETA)
+    first, other, again = (pullback(np.array(seed))[0] for seed in ([1.0, 0, 0], [0, 2.0, 0], [1.0, 0, 0]))
+    np.testing.assert_array_equal(first, again)
+    assert first[1:].tolist() == [0, 0]
+    assert other[[0, 2]].tolist() == [0, 0]
+
+
+def test_a_pullback_that_nobody_calls_is_not_run() -> None:
+    policy = Keep()
+    dagad.vjp(lambda theta: dagad.reduce_sum(logistic, X, theta, grainsize=4, policy=policy, scheduler="sync"), THETA)
+    assert (policy.n_primal, policy.n_pullback) == (CHUNKS, 0)
+
+
+def test_a_policy_of_ones_own_is_an_object_that_linearizes() -> None:
+    class Alternating:
+        """Keeps every other tape."""
+
+        turn = 0
+
+        def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+            self.turn += 1
+            return (Linearization.recorded if self.turn % 2 else Linearization.unrecorded)(task, args)
+
+    assert gradient(Alternating(), "sync") == gradient(Keep(), "sync")
+
+
+def test_policies_without_a_history_are_equal() -> None:
+    assert Keep() == Keep()
+    assert Keep() != Recompute()
+    assert repr(Recompute()) == "Recompute()"
