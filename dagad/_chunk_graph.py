@@ -159,7 +159,7 @@ def _holds_traced(items: list[Any]) -> bool:
 def _protected(leaf: Any) -> Any:
     """Return a view that can't be written to: a function that spoils its rows would be wrong when run again."""
     if type(leaf) is np.ndarray:
-        leaf = _tree.own_dtype(leaf).view()
+        leaf = _tree.settled(leaf).view()
         leaf.flags.writeable = False
     return leaf
 

@@ -125,8 +125,9 @@ class ChunkFunction(Portable):
         """Run one chunk, tracing nothing."""
         try:
             call = BoundChunk(self, opened(rows), len(theta))
-            fun = self._make(theta[: self._n_hoisted])
-            args = call.arguments([*theta, *(active_rows or ())])
+            leaves = [_tree.settled(leaf) for leaf in (*theta, *(active_rows or ()))]
+            fun = self._make(leaves[: self._n_hoisted])
+            args = call.arguments(leaves)
             return _checked(fun.value(*args) if isinstance(fun, Explicit) else fun(*args), place)
         except Exception as error:
             add_note_once(error, place.note("value"))
@@ -136,8 +137,6 @@ class ChunkFunction(Portable):
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None
     ) -> tuple[Any, Pullback, Callable[[], int]]:
         """Run one chunk traced; see `Recordable`."""
-        theta = [_tree.own_dtype(leaf) for leaf in theta]
-        active_rows = active_rows and [_tree.own_dtype(leaf) for leaf in active_rows]
         value, pull, nbytes = self._linearize(place, rows, theta, active_rows)
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
@@ -154,7 +153,6 @@ class ChunkFunction(Portable):
         active_rows: Sequence[Any] | None = None,
     ) -> Preaccumulated:
         """Run one chunk traced and pull the seed 1 at once; see `Recordable`."""
-        theta = [_tree.own_dtype(leaf) for leaf in theta]
         value, pull, nbytes = self._linearize(place, rows, theta, active_rows)
         counters.recorded()
 
@@ -170,7 +168,7 @@ class ChunkFunction(Portable):
     def _linearize(
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None
     ) -> tuple[Any, LeafPullback, Callable[[], int]]:
-        leaves = theta if active_rows is None else [*theta, *active_rows]
+        leaves = [_tree.settled(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
         call = BoundChunk(self, opened(rows), len(theta))
         try:
             value, pull, nbytes = self._engine.linearize(call, leaves)
@@ -191,7 +189,7 @@ class ChunkFunction(Portable):
     ) -> tuple[Any, ...]:
         """Return the cotangents in groups, as the task has its arguments: of theta, of the rows."""
         try:
-            cotangents = pull(seeds)
+            cotangents = pull([_tree.settled(seed) for seed in seeds])
         except Exception as error:
             add_note_once(error, place.note("pullback"))
             raise

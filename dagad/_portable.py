@@ -1,8 +1,8 @@
 """How functions and their data travel: pickled once, opened in the task that needs them, with three repairs.
 
 * A primitive of autograd goes by reference, or with its rules. Stock pickling makes a copy without derivatives.
-* An array arrives with this process's own dtype object. An equal one that came out of a pickle makes ``np.add.at``
-  fifty times slower.
+* An array arrives with this process's own dtype object and aligned. With an equal dtype that came out of a pickle
+  ``np.add.at`` is fifty times slower; at an odd address numpy avoids BLAS, and the last bits differ.
 * A traced value does not travel: its tape would be copied and the derivative lost.
 
 State: `_PRIMITIVES`, the primitives that arrived by value in this process, by the token that they were sent under; a
@@ -54,7 +54,11 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
 def _restore_array(buffer: Any, dtype: str, shape: tuple[int, ...], order: Any) -> np.ndarray[Any, Any]:
     if 0 in shape:
         return np.empty(shape, np.dtype(dtype), order)
-    return np.frombuffer(buffer, np.dtype(dtype)).reshape(shape, order=order)
+    array = np.frombuffer(buffer, np.dtype(dtype)).reshape(shape, order=order)
+    if not array.flags.aligned:
+        array = array.copy("K")
+        array.flags.writeable = False
+    return array
 
 
 def _reduce_primitive(primitive: Any) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ def _form(reduction: Reduction) -> _tree.Form:
 @primitive  # type: ignore[misc]  # autograd has no types
 def _reduction(reduction: Reduction, *leaves: Any) -> Any:
     """Return the floating-point leaves of the value: a single one bare, several as a tuple."""
-    reduction.linearized([traceable(_tree.own_dtype(_laid_out(leaf))) for leaf in leaves])
+    reduction.linearized([traceable(_tree.settled(_laid_out(leaf))) for leaf in leaves])
     outputs = _form(reduction).taken
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -52,7 +52,7 @@ def _pullback_of_reduction(argnums: Sequence[int], ans: Any, args: Sequence[Any]
         if any(map(_tree.is_traced, (*leaves, *_tree.flatten(seeds)[0]))):
             cotangents = reduction.pulled_traced(leaves, seeds)
         else:
-            cotangents = reduction.pulled([_tree.own_dtype(leaf) for leaf in leaves], seeds)
+            cotangents = reduction.pulled([_tree.settled(leaf) for leaf in leaves], seeds)
         return tuple(cotangents[argnum - 1] for argnum in argnums)
 
     return pull

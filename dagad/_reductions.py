@@ -99,7 +99,7 @@ def reduce_sum(
         hoisted, make = hoist(f)
     else:
         hoisted, make = [], _Itself(f)
-    forms = tuple(_tree.Form.of(_tree.map_leaves(_tree.own_dtype, argument), _tree.is_traced) for argument in shared)
+    forms = tuple(_tree.Form.of(_tree.map_leaves(_tree.settled, argument), _tree.is_traced) for argument in shared)
     theta = [*hoisted, *(leaf for form in forms for leaf in form.taken)]
     columns, active_rows = read_sliced(sliced, itertools.count(len(theta)))
     size = _grainsize(grainsize, columns.n_rows)

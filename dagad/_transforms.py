@@ -23,7 +23,7 @@ class Program:
         for place, form in zip(self._places, self._forms, strict=True):
             if not form.positions:
                 raise NotDifferentiableError(_no_leaves(place, args[place]))
-        self._leaves = [_tree.own_dtype(leaf) for form in self._forms for leaf in form.taken]
+        self._leaves = [_tree.settled(leaf) for form in self._forms for leaf in form.taken]
 
     def record(self) -> tuple[Any, Callable[[Sequence[Any]], Any]]:
         """Run the program: what it returned, and from cotangents of its leaves to the gradient."""

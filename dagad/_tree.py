@@ -99,16 +99,19 @@ def cast_like(cotangent: Any, leaf: Any, what: str) -> Any:
 _OWN_DTYPES = {char: np.dtype(char) for char in "bBhHiIlLqQefdgFDG?"}
 
 
-def own_dtype(leaf: Any) -> Any:
-    """Return the leaf with this process's own dtype object.
+def settled(leaf: Any) -> Any:
+    """Return the leaf as this process would have made it: with its own dtype object, and aligned.
 
     A dtype that came out of a pickle equals ours but is another object, and numpy then misses its fast paths:
-    ``np.add.at``, which is autograd's rule for ``x[index]``, becomes fifty times slower.
+    ``np.add.at``, which is autograd's rule for ``x[index]``, becomes fifty times slower. An array that points into a
+    message may begin at any byte; numpy then takes other roads, without BLAS, which are slower and round differently.
     """
     if type(leaf) is np.ndarray:
         own = _OWN_DTYPES.get(leaf.dtype.char)
         if own is not None and own is not leaf.dtype and own == leaf.dtype:
-            return leaf.view(own)
+            leaf = leaf.view(own)
+        if not leaf.flags.aligned:
+            leaf = leaf.copy("K")
     return leaf
 
 

@@ -13,8 +13,9 @@ from distributed import Client, LocalCluster
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Client]:
-    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
-    with LocalCluster(**options) as made, Client(made, set_as_default=False) as client:
+    options: Any = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    made = LocalCluster(**options)  # type: ignore[no-untyped-call]  # distributed has few types
+    with made, Client(made, set_as_default=False) as client:  # type: ignore[no-untyped-call]  # distributed, too
         yield client
 
 

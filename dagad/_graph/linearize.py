@@ -131,7 +131,7 @@ class TaskFunction(Portable):
 
     def value(self, *values: Any) -> Any:
         """Run the task on the values of its dependencies."""
-        return self._task(dict(zip(self._keys, values, strict=True)))
+        return self._task(dict(zip(self._keys, map(_tree.settled, values), strict=True)))
 
     def record(self, *values: Any) -> tuple[Any, Pullback, Callable[[], int]]:
         """Run the task traced; see `Recordable`."""
@@ -146,7 +146,7 @@ class TaskFunction(Portable):
             refuse_boxes(leaf, f"What task {self._task.key!r} returned")
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
-            return call.grouped(pull(_tree.leaf_seeds(value, cotangent)))
+            return call.grouped(pull([_tree.settled(seed) for seed in _tree.leaf_seeds(value, cotangent)]))
 
         return value, pullback, nbytes
 
@@ -171,7 +171,7 @@ class _BoundTask:
         self._forms = [_tree.Form.of(values[place], _tree.is_differentiable_or_traced) for place in active]
         # Traced already, by a derivative of this derivative: then the value is too, and rightly.
         self.traced = any(hasattr(leaf, "_trace") for value in values for leaf in _tree.flatten(value)[0])
-        self.leaves = [_tree.own_dtype(leaf) for form in self._forms for leaf in form.taken]
+        self.leaves = [_tree.settled(leaf) for form in self._forms for leaf in form.taken]
 
     def run(self, leaves: Sequence[Any]) -> Any:
         return self.fun(*self.arguments(leaves))

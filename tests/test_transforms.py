@@ -1,0 +1,289 @@
+"""Transforms: do `value_and_grad`, `grad`, `vjp` and `evaluate` agree with autograd, on any program and any pytree?"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, NamedTuple
+
+import autograd
+import autograd.numpy as np
+import numpy as onp
+import optree
+import pytest
+
+import dagad
+from dagad.testing import taylor_rate
+
+RNG = onp.random.default_rng(1)
+X, THETA = RNG.standard_normal((13, 3)), onp.array([0.4, -0.2, 0.9])
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+def misfit(rows: Any, theta: Any) -> Any:
+    return np.sum(np.tanh(rows @ theta) ** 2)
+
+
+def loss(theta: Any, scheduler: Any = "sync") -> Any:
+    return np.exp(0.1 * dagad.reduce_sum(misfit, X, theta, grainsize=4, scheduler=scheduler)) + np.sum(theta**2)
+
+
+def plain(theta: Any) -> Any:
+    return np.exp(0.1 * misfit(X, theta)) + np.sum(theta**2)
+
+
+def close(actual: Any, expected: Any, rtol: float = 1e-12) -> bool:
+    gap = onp.max(onp.abs(onp.asarray(actual) - onp.asarray(expected)), initial=0.0)
+    return bool(gap <= rtol * onp.max(onp.abs(expected), initial=1e-300)) and onp.shape(actual) == onp.shape(expected)
+
+
+def test_does_value_and_grad_agree_with_autograd(scheduler: Any) -> None:
+    value, gradient = dagad.value_and_grad(loss)(THETA, scheduler=scheduler)
+    expected, expected_gradient = autograd.value_and_grad(plain)(THETA)
+    assert close(value, expected)
+    assert close(gradient, expected_gradient)
+    assert close(dagad.grad(loss)(THETA, scheduler), expected_gradient)
+
+
+def test_is_the_taylor_rate_two(scheduler: Any) -> None:
+    assert taylor_rate(partial(loss, scheduler=scheduler), THETA) == pytest.approx(2.0, abs=0.1)
+
+
+def test_does_vjp_agree_with_autograd_and_may_it_be_pulled_again(scheduler: Any) -> None:
+    def program(x: Any, theta: Any) -> Any:
+        return np.outer(theta, theta) * dagad.reduce_sum(misfit, x, theta, grainsize=4, scheduler=scheduler)
+
+    value, pullback = dagad.vjp(program, X, THETA)
+    assert close(value, onp.outer(THETA, THETA) * misfit(X, THETA))
+    for seed in RNG.standard_normal((3, 3, 3)):
+        expected = [
+            autograd.make_vjp(lambda x, t: np.outer(t, t) * misfit(x, t), place)(X, THETA)[0](seed) for place in (0, 1)
+        ]
+        assert all(close(*pair) for pair in zip(pullback(seed), expected, strict=True))
+
+
+def test_may_a_pullback_of_arrays_be_pulled_again(scheduler: Any) -> None:
+    def columns(rows: Any, theta: Any) -> Any:
+        return np.sum(np.sin(rows * theta), axis=0)
+
+    value, pullback = dagad.vjp(lambda t: dagad.reduce_sum(columns, X, t, grainsize=4, scheduler=scheduler), THETA)
+    assert close(value, columns(X, THETA))
+    reference = autograd.make_vjp(lambda t: columns(X, t))(THETA)[0]
+    for seed in (onp.ones(3), onp.array([1.0, 0.0, -2.0]), onp.ones(3)):
+        assert close(pullback(seed)[0], reference(seed))
+
+
+def test_does_evaluate_agree_with_autograd(scheduler: Any) -> None:
+    expected, expected_gradient = autograd.value_and_grad(plain)(THETA)
+    for lazy in (False, True):
+        evaluation = dagad.evaluate(partial(loss, scheduler=scheduler), THETA, lazy=lazy)
+        assert close(evaluation.value(), expected)
+        assert close(evaluation.gradient(), expected_gradient)
+
+    async def wait() -> Any:
+        return await dagad.evaluate(partial(loss, scheduler=scheduler), THETA)
+
+    value, gradient = asyncio.run(wait())
+    assert close(value, expected)
+    assert close(gradient, expected_gradient)
+
+
+def test_do_pytrees_come_back_as_they_went_in() -> None:
+    def program(tree: Any) -> Any:
+        return tree["point"].x * tree["point"].y[0] ** 2 + np.sum(tree["list"][1]) * tree["pair"][0]
+
+    tree = {
+        "point": Point(2.0, [onp.float32(3.0), "text", None, 7]),
+        "list": [onp.arange(3), onp.ones(2), True],
+        "pair": (5.0, onp.array(["a"])),
+        "unused": {"a": onp.ones((2, 2), "f4"), "b": 1.5, "c": 1j},
+    }
+    gradient = dagad.grad(program)(tree)
+    assert type(gradient["point"]) is Point
+    assert gradient["point"].x == 9.0
+    assert gradient["point"].y == [12.0, None, None, None]
+    assert type(gradient["point"].y[0]) is onp.float32
+    assert gradient["list"][0] is None
+    assert gradient["list"][2] is None
+    assert gradient["list"][1].tolist() == [5.0, 5.0]
+    assert gradient["pair"] == (2.0, None)
+    unused = gradient["unused"]
+    assert unused["a"].dtype == "f4"
+    assert unused["a"].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert (unused["b"], unused["c"]) == (0.0, 0j)
+    assert optree.tree_structure(gradient, none_is_leaf=True) == optree.tree_structure(tree, none_is_leaf=True)
+
+
+def test_may_argnums_be_an_int_or_a_tuple() -> None:
+    def program(a: Any, b: Any, c: Any) -> Any:
+        return a * b**2 * c["c"] ** 3
+
+    args = (2.0, 3.0, {"c": 0.5})
+    assert float(dagad.grad(program)(*args)) == pytest.approx(9 * 0.125)
+    assert float(dagad.grad(program, 1)(*args)) == pytest.approx(12 * 0.125)
+    assert float(dagad.grad(program, -1)(*args)["c"]) == pytest.approx(18 * 0.75)
+    value, gradients = dagad.value_and_grad(program, (2, 0))(*args)
+    assert value == pytest.approx(18 * 0.125)
+    assert type(gradients) is tuple
+    assert float(gradients[0]["c"]) == pytest.approx(18 * 0.75)
+    assert float(gradients[1]) == pytest.approx(9 * 0.125)
+    (single,) = dagad.grad(program, (1,))(*args)
+    assert float(single) == pytest.approx(12 * 0.125)
+    assert float(dagad.evaluate(program, *args, argnums=1).gradient()) == pytest.approx(12 * 0.125)
+
+
+def test_do_keyword_arguments_pass_through() -> None:
+    def program(x: Any, *, power: int, data: Any = None) -> Any:
+        return dagad.reduce_sum(lambda rows, x: np.sum(rows * x**power), data, x, grainsize=4)
+
+    data = onp.arange(10.0)
+    assert float(dagad.grad(program)(2.0, power=3, data=data)) == pytest.approx(45 * 12)
+
+
+def test_is_aux_handed_through_undifferentiated() -> None:
+    def program(theta: Any) -> Any:
+        total = dagad.reduce_sum(misfit, X, theta, grainsize=4)
+        return total, {"norm": np.sum(theta**2), "total": total, "name": "aux", "none": None, "list": [theta, 3]}
+
+    (value, aux), gradient = dagad.value_and_grad(program, has_aux=True)(THETA)
+    assert close(gradient, autograd.grad(lambda t: misfit(X, t))(THETA))
+    assert aux["total"] == value
+    assert type(aux["norm"]) is onp.float64
+    assert type(aux["list"][0]) is onp.ndarray
+    assert (aux["name"], aux["none"], aux["list"][1]) == ("aux", None, 3)
+    gradient_again, aux_again = dagad.grad(program, has_aux=True)(THETA)
+    assert gradient_again.tobytes() == gradient.tobytes()
+    assert aux_again["total"] == value
+    assert close(dagad.grad(lambda t: dagad.grad(program, has_aux=True)(t)[1]["norm"])(THETA), 2 * THETA)
+
+
+def test_does_the_name_of_the_function_stay() -> None:
+    assert dagad.grad(loss).__name__ == "loss"
+    assert dagad.value_and_grad(partial(loss))(THETA)[0] == loss(THETA)
+
+
+def test_is_a_gradient_that_nobody_needs_zero() -> None:
+    gradients = dagad.grad(lambda a, b: np.sum(a), (0, 1))(onp.ones(2), {"b": onp.ones((3, 1), "f4")})
+    assert gradients[1]["b"].shape == (3, 1)
+    assert gradients[1]["b"].dtype == "f4"
+    assert not gradients[1]["b"].any()
+    assert float(dagad.grad(lambda x: 3.0)(1.0)) == 0.0
+
+
+def test_do_derivatives_nest(scheduler: Any) -> None:
+    total = partial(dagad.reduce_sum, misfit, X, grainsize=4, scheduler=scheduler)
+    direction = onp.array([1.0, 2.0, -1.0])
+    expected = autograd.hessian_vector_product(lambda t: misfit(X, t))(THETA, direction)
+    assert close(dagad.grad(lambda t: np.sum(dagad.grad(total)(t) * direction))(THETA), expected, 1e-11)
+    assert close(autograd.hessian_vector_product(total)(THETA, direction), expected, 1e-11)
+    assert close(dagad.grad(lambda t: np.sum(autograd.grad(total)(t) * direction))(THETA), expected, 1e-11)
+    assert close(autograd.grad(lambda t: np.sum(dagad.grad(total)(t) * direction))(THETA), expected, 1e-11)
+    assert close(autograd.hessian(total)(THETA), autograd.hessian(lambda t: misfit(X, t))(THETA), 1e-11)
+    assert close(dagad.vjp(dagad.grad(total), THETA)[1](direction)[0], expected, 1e-11)
+
+
+def test_is_a_mixed_derivative_right_in_the_outer_variable() -> None:
+    def inner(t: Any, u: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, t, u: np.sum(np.sin(rows * t) * u**3), X, t, u, grainsize=4)
+
+    def plain_inner(t: Any, u: Any) -> Any:
+        return np.sum(np.sin(X * t) * u**3)
+
+    mixed = dagad.grad(lambda u: u * dagad.grad(inner)(0.3, u))(1.7)
+    assert close(mixed, autograd.grad(lambda u: u * autograd.grad(plain_inner)(0.3, u))(1.7), 1e-11)
+
+
+def test_may_values_be_complex_inside() -> None:
+    def program(x: Any) -> Any:
+        return np.real(np.sum(np.exp(1j * x) * np.conj(np.exp(2j * x)) * x))
+
+    gradient = dagad.grad(program)(onp.array([0.3, 0.8]))
+    assert gradient.dtype == float
+    assert close(gradient, autograd.grad(program)(onp.array([0.3, 0.8])))
+
+
+def test_does_a_subclass_of_array_count_as_an_array() -> None:
+    class Named(onp.ndarray):
+        pass
+
+    gradient = dagad.grad(lambda x: np.sum(x**2))(onp.array([1.0, 2.0]).view(Named))
+    assert onp.asarray(gradient).tolist() == [2.0, 4.0]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("returned", "found"),
+    [
+        (lambda x: x * onp.ones(3), r"array of shape \(3,\) and dtype float64"),
+        (lambda x: {"a": x}, "a dict"),
+        (lambda x: None, "None"),
+        (lambda x: x * 1j, "complex"),
+        (lambda x: 3, "int"),
+        (lambda x: (x, x), "tuple"),
+    ],
+)
+def test_is_a_gradient_of_something_else_than_a_number_refused_with_the_remedy(returned: Any, found: str) -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=f"{found}.*`dagad.vjp`"):
+        dagad.grad(returned)(1.0)
+    with pytest.raises(dagad.NotDifferentiableError, match=found):
+        dagad.evaluate(returned, 1.0).value()
+
+
+@pytest.mark.parametrize(
+    ("argument", "found"), [(3, "int"), ({"a": onp.arange(2)}, "int64"), (None, "nothing"), ("a", "str")]
+)
+def test_is_an_argument_without_floats_refused(argument: Any, found: str) -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=rf"Argument 1 .* only {found}.*astype\(float\)"):
+        dagad.grad(lambda x, y: x, (0, 1))(1.0, argument)
+    with pytest.raises(dagad.NotDifferentiableError, match="Argument 1"):
+        dagad.vjp(lambda x, y: x, 1.0, argument)
+    with pytest.raises(dagad.NotDifferentiableError, match="Argument 0"):
+        dagad.evaluate(lambda x: 1.0, argument)
+
+
+@pytest.mark.parametrize("argnums", [2, -3, (0, 2), "0", (), 1.0, (0, "1"), None])
+def test_are_argnums_that_do_not_fit_refused(argnums: Any) -> None:
+    with pytest.raises(dagad.StructureError, match="argnums"):
+        dagad.grad(lambda x, y: x * y, argnums)(1.0, 2.0)
+
+
+def test_is_a_missing_aux_refused() -> None:
+    for returned in (1.0, (1.0, 2.0, 3.0), [1.0, 2.0]):
+        with pytest.raises(dagad.StructureError, match="has_aux=True.*returned a"):
+            dagad.grad(lambda x, returned=returned: returned, has_aux=True)(1.0)
+
+
+def test_is_a_cotangent_of_another_shape_or_structure_refused() -> None:
+    pullback = dagad.vjp(lambda x: {"a": x * onp.ones(2), "b": x}, 1.0)[1]
+    with pytest.raises(dagad.StructureError, match="structure"):
+        pullback(onp.ones(2))
+    with pytest.raises(dagad.StructureError, match=r"shape \(3,\) where one of shape \(2,\)"):
+        pullback({"a": onp.ones(3), "b": 1.0})
+    assert float(pullback({"a": onp.ones(2), "b": 1.0})[0]) == 3.0
+
+
+def test_are_hidden_traced_values_refused() -> None:
+    class Holder:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+    with pytest.raises(dagad.NotDifferentiableError, match="Holder.*optree"):
+        dagad.vjp(lambda x: Holder(x), 1.0)
+    with pytest.raises(dagad.NotDifferentiableError, match=r"autograd\.numpy"):
+        dagad.vjp(lambda x: onp.array([x, x], dtype=object), 1.0)
+
+
+def test_does_an_exception_leave_later_derivatives_alone() -> None:
+    def fail(x: Any) -> Any:
+        raise KeyError("mine")
+
+    for _ in range(5):
+        with pytest.raises(KeyError, match="mine"):
+            dagad.grad(lambda x: x * dagad.grad(fail)(x))(1.0)
+    assert float(dagad.grad(lambda x: x * dagad.grad(lambda y: x * y * y)(2.0))(3.0)) == 24.0
