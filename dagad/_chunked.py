@@ -22,10 +22,10 @@ from dagad._chunks import ChunkFunction, Place
 from dagad._evaluation import calm_process, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
-from dagad._graph.sums import RunningTree, UnitPart, add_up
-from dagad._groups import GroupGradient
+from dagad._graph.sums import UnitPart, add_up
+from dagad._groups import GroupFunction
 from dagad._graph.transpose import Turn, preaccumulated, pulled, transpose
-from dagad._linearization import Linearization, is_scalar, unit_part, unit_seed
+from dagad._linearization import Linearization, Pullback, is_scalar, unit_part, unit_seed
 from dagad._pace import Pace, Road, choose_road, last_pace, remember_pace
 from dagad._plan import Plan
 from dagad._slots import Slots
@@ -42,6 +42,7 @@ class Reduction:
     `_kept`      linearizations that wait to be pulled, as the scheduler refers to them
     `_primal`    the graph, for as long as it may have to be turned round
     `_unit`      the gradients for the seed 1; set once
+    `_whole`     the pullback of all chunks together, where they ran without a graph and have no unit gradient
     ===========  =========================================================================================
     """
 
@@ -57,6 +58,7 @@ class Reduction:
     _primal: ReductionGraph | None = None
     _linearized: Linearized | None = None
     _unit: list[Any] | None = None
+    _whole: Pullback | None = None
 
     def value(self) -> Any:
         """Return the sum of the partial sums, tracing nothing."""
@@ -77,7 +79,8 @@ class Reduction:
         with calm_process:
             together = isinstance(self.policy, Preaccumulate)
             road, names = self._road() if together else Road(), new_names()
-            if road.alone and self._directly(leaves, names):
+            if road.alone:
+                self._directly(leaves, names)
                 return self.total
             primal = reduction_graph(
                 self.function, self.plan, self.sliced, leaves, self.n_theta, names, road.group
@@ -88,35 +91,39 @@ class Reduction:
             (self._value_and_gradient if together else self._value_first)(leaves, road, names)
         return self.total
 
-    def _directly(self, leaves: Sequence[Any], names: Any) -> bool:
-        """Run chunk after chunk right here, without a graph; False if that takes a graph after all."""
-        slots, theta, has_rows = Slots(leaves), list(leaves[: self.n_theta]), len(leaves) > self.n_theta
-        total, gradient, targets = RunningTree(), GroupGradient(bool(theta), has_rows), []
+    def _directly(self, leaves: Sequence[Any], names: Any) -> None:
+        """Run chunk after chunk right here, without a graph."""
         began, began_cpu = time.perf_counter(), time.thread_time()
-        counters, function = self.policy.counters, self.function
-        for chunk in self.plan:
-            args: tuple[Any, ...] = (Place(chunk, names), self.sliced.rows(chunk), theta)
-            if has_rows:
-                mine = self.sliced.targets(chunk)
-                args = (*args, [owned(leaves[leaf], rows) for leaf, rows in mine])
-                targets.extend(mine)
-            value, own, _, _ = function.preaccumulate(counters, *args)
-            if own is None:  # it was a number last time; anything else needs its linearizations
-                return False
-            total.push(value)
-            gradient.push(own)
-        parts = gradient.parts()
-        shared = parts[0] if theta else []
-        for leaf, part in enumerate(shared):
-            slots.write(leaf, None, part)
-        for (leaf, rows), part in zip(targets, parts[-1] if has_rows else (), strict=True):
-            slots.write(leaf, rows, part)
-        self.total, self._unit = total.total(), slots.seal()
+        chunks = list(self.plan)
+        targets = [self.sliced.targets(chunk) for chunk in chunks] if len(leaves) > self.n_theta else None
+        own = targets and [[owned(leaves[leaf], rows) for leaf, rows in mine] for mine in targets]
+        total, parts, pullback, _ = GroupFunction(self.function).preaccumulate(
+            self.policy.counters,
+            [Place(chunk, names) for chunk in chunks],
+            [self.sliced.rows(chunk) for chunk in chunks],
+            list(leaves[: self.n_theta]),
+            own,
+        )
+        self.total = total
+        if parts is None:
+            self._whole = pullback
+        else:
+            self._unit = self._gathered(leaves, parts)
         self._remember(time.thread_time() - began_cpu, time.perf_counter() - began, 1)
-        return True
+
+    def _gathered(self, leaves: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
+        """Return the gradients, from the cotangents of theta and of all rows."""
+        slots = Slots(leaves)
+        for leaf, part in enumerate(parts[0] if self.n_theta else ()):
+            slots.write(leaf, None, part)
+        if len(leaves) > self.n_theta:
+            targets = [target for chunk in self.plan for target in self.sliced.targets(chunk)]
+            for (leaf, rows), part in zip(targets, parts[-1], strict=True):
+                slots.write(leaf, rows, part)
+        return slots.seal()
 
     def _remember(self, cpu: float, wall: float, workers: int) -> None:
-        remember_pace(self.owner, self.plan, Pace(cpu, wall, workers, is_scalar(self.total)))
+        remember_pace(self.owner, self.plan, Pace(cpu, wall, workers))
 
     def _value_first(self, leaves: Sequence[Any], road: Road, names: Any) -> None:
         """Run for the value, and keep the linearizations."""
@@ -163,6 +170,8 @@ class Reduction:
 
     def pulled(self, leaves: Sequence[Any], cotangent: Any) -> list[Any]:
         """Return the cotangents of `leaves`; may be called again, with another cotangent."""
+        if self._whole is not None:
+            return self._gathered(leaves, self._whole(cotangent))
         if self._unit is None and not is_scalar(self.total):
             return self._pulled(leaves, cotangent)
         if self._unit is None:

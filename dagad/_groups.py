@@ -31,19 +31,12 @@ class GroupFunction:
         self, places: Sequence[Place], rows: Sequence[Rows], theta: Any, active_rows: Sequence[Any] | None = None
     ) -> tuple[Any, Pullback, Callable[[], int]]:
         """Record every chunk; see `Recordable`."""
-        records = [self._function.record(*args) for args in _chunks(places, rows, theta, active_rows)]
-
-        total = RunningTree()
-        for value, _, _ in records:
+        total, pulls = RunningTree(), []
+        for args in _chunks(places, rows, theta, active_rows):
+            value, pull, nbytes = self._function.record(*args)
             total.push(value)
-
-        def pullback(cotangent: Any) -> tuple[Any, ...]:
-            gradient = GroupGradient(bool(theta), active_rows is not None)
-            for _, pull, _ in records:
-                gradient.push(pull(cotangent))
-            return tuple(gradient.parts())
-
-        return total.total(), pullback, lambda: sum(size() for _, _, size in records)
+            pulls.append((pull, nbytes))
+        return total.total(), *_pulls_together(pulls, bool(theta), active_rows is not None)
 
     def preaccumulate(
         self,
@@ -54,16 +47,28 @@ class GroupFunction:
         active_rows: Sequence[Any] | None = None,
     ) -> Preaccumulated:
         """Run chunk after chunk, each tape dying before the next is recorded; see `Recordable`."""
-        total, gradient = RunningTree(), GroupGradient(bool(theta), active_rows is not None)
+        groups = bool(theta), active_rows is not None
+        total, gradient, pulls = RunningTree(), GroupGradient(*groups), []
         for args in _chunks(places, rows, theta, active_rows):
-            value, own, _, _ = self._function.preaccumulate(counters, *args)
-            if own is None:  # groups are for functions whose chunks were scalars last time; this one changed
-                value, pullback, nbytes = self.record(places, rows, theta, active_rows)
-                counters.recorded()
-                return value, None, pullback, nbytes
+            value, own, pull, nbytes = self._function.preaccumulate(counters, *args)
             total.push(value)
-            gradient.push(own)
+            if own is None:
+                pulls.append((pull, nbytes))
+            else:
+                gradient.push(own)
+        if pulls:  # no numbers, but arrays or structures: they need a cotangent of their own
+            return total.total(), None, *_pulls_together(pulls, *groups)
         return total.total(), gradient.parts(), _unused, int
+
+
+def _pulls_together(pulls: list[tuple[Pullback, Callable[[], int]]], has_theta: bool, has_rows: bool) -> Any:
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        gradient = GroupGradient(has_theta, has_rows)
+        for pull, _ in pulls:
+            gradient.push(pull(cotangent))
+        return tuple(gradient.parts())
+
+    return pullback, lambda: sum(nbytes() for _, nbytes in pulls)
 
 
 def _unused(cotangent: Any) -> tuple[Any, ...]:

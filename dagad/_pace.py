@@ -28,13 +28,12 @@ TRY_AGAIN = 50  # the machine may just have been busy
 class Pace:
     """What a run took: `cpu` seconds of all its threads, `wall` seconds, and by how many threads it was done.
 
-    `scalar` says whether the total was one real number, `age` counts the runs since threads were tried.
+    `age` counts the runs since threads were tried.
     """
 
     cpu: float
     wall: float
     workers: int
-    scalar: bool = True
     age: int = 0
 
 
@@ -54,12 +53,16 @@ def choose_road(plan: Plan, pace: Pace | None, workers: int) -> Road:
     >>> choose_road(Plan(8, 1), Pace(cpu=1.6, wall=0.9, workers=2), workers=2)
     Road(alone=False, group=1)
     """
-    if pace is None or not pace.scalar or not len(plan):
+    if not len(plan):
+        return Road()
+    if workers == 1 or len(plan) == 1:
+        return Road(alone=True)
+    if pace is None:
         return Road()
     # One core was busy all the time: the threads waited for each other's interpreter lock. Had they waited for
     # something else, a sleep or another machine, it would have been less than one.
     took_turns = pace.workers > 1 and pace.wall / LEAST_GAIN < pace.cpu < pace.wall * LEAST_GAIN
-    if workers == 1 or len(plan) == 1 or max(pace.cpu, pace.wall) < WORTH_THREADS:
+    if max(pace.cpu, pace.wall) < WORTH_THREADS:
         return Road(alone=True)
     if took_turns and pace.age < TRY_AGAIN:
         return Road(alone=True)

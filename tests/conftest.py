@@ -28,8 +28,8 @@ def scheduler(request: pytest.FixtureRequest) -> Any:
 def _no_leaks() -> Iterator[None]:
     threads, processes = set(threading.enumerate()), set(multiprocessing.active_children())
     yield
-    # distributed and asyncio start threads of their own when they first need them
-    foreign = ("Dask-", "IO loop", "Profile", "TCP-Executor", "asyncio_", "AsyncProcess", "QueueFeederThread")
+    # Dask and asyncio start threads of their own when they first need them
+    foreign = ("Dask-", "IO loop", "Profile", "TCP-Executor", "asyncio_", "AsyncProcess", "QueueFeederThread", "ThreadPoolExecutor-")
     left = [thread for thread in set(threading.enumerate()) - threads if not thread.name.startswith(foreign)]
     for thread in left:
         thread.join(5)  # one that is on its way out is not a leak

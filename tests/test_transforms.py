@@ -96,7 +96,7 @@ def test_do_pytrees_come_back_as_they_went_in() -> None:
     def program(tree: Any) -> Any:
         return tree["point"].x * tree["point"].y[0] ** 2 + np.sum(tree["list"][1]) * tree["pair"][0]
 
-    tree = {
+    tree: Any = {
         "point": Point(2.0, [onp.float32(3.0), "text", None, 7]),
         "list": [onp.arange(3), onp.ones(2), True],
         "pair": (5.0, onp.array(["a"])),
@@ -255,7 +255,7 @@ def test_are_argnums_that_do_not_fit_refused(argnums: Any) -> None:
 
 def test_is_a_missing_aux_refused() -> None:
     for returned in (1.0, (1.0, 2.0, 3.0), [1.0, 2.0]):
-        with pytest.raises(dagad.StructureError, match="has_aux=True.*returned a"):
+        with pytest.raises(dagad.StructureError, match=r"has_aux=True.*returned a"):
             dagad.grad(lambda x, returned=returned: returned, has_aux=True)(1.0)
 
 
@@ -273,7 +273,7 @@ def test_are_hidden_traced_values_refused() -> None:
         def __init__(self, value: Any) -> None:
             self.value = value
 
-    with pytest.raises(dagad.NotDifferentiableError, match="Holder.*optree"):
+    with pytest.raises(dagad.NotDifferentiableError, match=r"Holder.*optree"):
         dagad.vjp(lambda x: Holder(x), 1.0)
     with pytest.raises(dagad.NotDifferentiableError, match=r"autograd\.numpy"):
         dagad.vjp(lambda x: onp.array([x, x], dtype=object), 1.0)

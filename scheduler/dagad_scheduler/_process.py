@@ -61,6 +61,7 @@ class _Calm:
     def _hold(self) -> None:
         if len(sys.modules) != self.modules:
             self.controller, self.modules = threadpoolctl.ThreadpoolController(), len(sys.modules)
+        _let_any_thread_set(self.controller)
         self.limiter = self.controller.limit(limits=1, user_api="blas")
         self.threshold = gc.get_threshold()
         if 0 < self.threshold[0] < COLLECT_AFTER:
@@ -70,9 +71,23 @@ class _Calm:
             keep_freed_memory(dask.config.get("dagad.keep-freed-memory", default=256 * 2**20))
 
     def _restore(self) -> None:
+        _let_any_thread_set(self.controller)
         self.limiter.restore_original_limits()
+        _let_any_thread_set(self.controller)
         self.limiter = None
         gc.set_threshold(*self.threshold)
+
+
+def _let_any_thread_set(controller: Any) -> None:
+    """Let the calling thread set the number of BLAS threads.
+
+    threadpoolctl 3.8 obeys only the first thread that ever set OpenBLAS's, and silently ignores all others. Here the
+    lock sees to it that only one does at a time.
+    """
+    for library in controller.lib_controllers:
+        clear = getattr(library, "clear_controlling_thread", None)
+        if clear is not None:
+            clear(force=True)
 
 
 calm_process = _Calm()

@@ -132,6 +132,7 @@ class ThreadsRun:
             with self._changed:
                 if finished is not None:
                     self._land(*finished)
+                    finished = None  # or this thread would keep the result alive while it waits
                 key = self._next(deadline)
                 crowded = bool(self._ready) and not self._idle
             if key is None:
