@@ -74,7 +74,7 @@ class Sliced:
 
 
 def cut(array: Any, rows: slice) -> Any:
-    """Return some rows, laid out as they would arrive in another process, or the bits would depend on where they are."""
+    """Return some rows, laid out as they would arrive in another process: the layout shows in the bits."""
     part = array[rows]
     if type(part) is np.ndarray:
         flags = part.flags
@@ -97,8 +97,7 @@ def read_sliced(sliced: Any, number: Iterator[int]) -> tuple[Sliced, list[Any]]:
         _refuse_leaf(sliced, leaves, lengths)
     if len(set(lengths)) > 1:
         found = ", ".join(
-            f"{path or 'it'} has {length}"
-            for path, length in zip(_tree.paths(sliced, _is_list), lengths, strict=True)
+            f"{path or 'it'} has {length}" for path, length in zip(_tree.paths(sliced, _is_list), lengths, strict=True)
         )
         raise StructureError(f"The sliced argument has leaves of different lengths: {found}. Rows have to agree.")
     traced: list[Any] = []

@@ -13,7 +13,6 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from dagad_scheduler import LocalRun, Run, Scheduler
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
 from dagad import _tree
@@ -23,12 +22,13 @@ from dagad._evaluation import calm_process, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
 from dagad._graph.sums import UnitPart, add_up
-from dagad._groups import GroupFunction
 from dagad._graph.transpose import Turn, preaccumulated, pulled, transpose
+from dagad._groups import GroupFunction
 from dagad._linearization import Linearization, Pullback, is_scalar, unit_part, unit_seed
 from dagad._pace import Pace, Road, choose_road, last_pace, remember_pace
 from dagad._plan import Plan
 from dagad._slots import Slots
+from dagad_scheduler import LocalRun, Run, Scheduler
 
 Key = Any
 
@@ -82,9 +82,7 @@ class Reduction:
             if road.alone:
                 self._directly(leaves, names)
                 return self.total
-            primal = reduction_graph(
-                self.function, self.plan, self.sliced, leaves, self.n_theta, names, road.group
-            )
+            primal = reduction_graph(self.function, self.plan, self.sliced, leaves, self.n_theta, names, road.group)
             wrt = {primal.theta, *primal.rows} - {None}
             lin = linearize(primal.graph, [primal.total], wrt, names, self.policy, apart=self.scheduler.remote)
             self._primal, self._linearized = primal, lin
@@ -128,13 +126,15 @@ class Reduction:
     def _value_first(self, leaves: Sequence[Any], road: Road, names: Any) -> None:
         """Run for the value, and keep the linearizations."""
         del leaves, names
-        key, results = self._total_key(), {}
+        key = self._total_key()
+        results: dict[Key, Any] = {}
         run = self._run(road, self._lin.graph, [key], results, results.__setitem__, keep=self._lin.recorded())
         self._kept = run.kept
 
     def _value_and_gradient(self, leaves: Sequence[Any], road: Road, names: Any) -> None:
         """Run for both at once; where the total turns out not to be one real number, as `_value_first`."""
-        key, results = self._total_key(), {}
+        key = self._total_key()
+        results: dict[Key, Any] = {}
         reverse, sinks = self._reverse(names, None, preaccumulated)
         landing = _Landing(leaves, sinks, {key: results})
         graph = self._lin.graph | reverse
@@ -171,6 +171,7 @@ class Reduction:
     def pulled(self, leaves: Sequence[Any], cotangent: Any) -> list[Any]:
         """Return the cotangents of `leaves`; may be called again, with another cotangent."""
         if self._whole is not None:
+            self.policy.counters.used_up()
             return self._gathered(leaves, self._whole(cotangent))
         if self._unit is None and not is_scalar(self.total):
             return self._pulled(leaves, cotangent)
@@ -191,7 +192,8 @@ class Reduction:
     def _reverse(self, names: Any, seed: Any, turn: Turn) -> tuple[dict[Key, GraphNode], dict[Key, Any]]:
         """Return the reverse graph, and for each key that is to land the slots it belongs in."""
         primal, linearized = self._primal, self._linearized
-        assert primal is not None and linearized is not None
+        assert primal is not None
+        assert linearized is not None
         cotangents, graph = transpose(linearized.steps, {primal.total: seed}, names, turn)
         sinks: dict[Key, Any] = {}
         if primal.theta is not None:
@@ -219,13 +221,14 @@ class Reduction:
         return [_tree.zeros_like(leaf) if part is None else part for part, leaf in zip(joined, plain, strict=True)]
 
 
-def _task_of(cotangent: Any, graph: dict[Key, GraphNode], names: Any) -> Key:
+def _task_of(cotangent: Any, graph: dict[Any, GraphNode], names: Any) -> Any:
     """Return the key of a cotangent; one that a linearization holds gets a task that reads it."""
-    if type(cotangent) is UnitPart:
-        key = names("part", ("unit", cotangent.key[1], cotangent.place))
-        graph[key] = Task(key, unit_part, TaskRef(cotangent.key), cotangent.place)
-        return key
-    return cotangent.key
+    if type(cotangent) is not UnitPart:
+        return cotangent.key
+    linearization: Any = cotangent.key
+    key = names("part", ("unit", linearization[1], cotangent.place))
+    graph[key] = Task(key, unit_part, TaskRef(linearization), cotangent.place)
+    return key
 
 
 def _both(groups: tuple[Any, ...], n_theta: int) -> tuple[Any, Any]:
@@ -255,4 +258,3 @@ def _scaled(gradient: Any, cotangent: Any) -> Any:
     if factor == 1:
         return gradient
     return gradient * gradient.dtype.type(factor)
-

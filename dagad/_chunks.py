@@ -32,8 +32,8 @@ class Place(NamedTuple):
 
     def note(self, role: str) -> str:
         """Return what a user's exception is told about where it was raised."""
-        index, start, stop = self.chunk.index, self.chunk.start, self.chunk.stop
-        return f"dagad: {role} of chunk {index} (rows {start}:{stop}), key {self.names(role, index)!r}"
+        number, start, stop = self.chunk
+        return f"dagad: {role} of chunk {number} (rows {start}:{stop}), key {self.names(role, number)!r}"
 
 
 class Rows(Portable):
@@ -245,8 +245,8 @@ def _checked(value: Any, place: Place) -> Any:
         return value
     leaves, _ = _tree.flatten(value)
     for leaf in leaves:
-        refuse_boxes(leaf, f"What chunk {place.chunk.index} returned")
-        if not isinstance(leaf, np.ndarray | np.generic | int | float | complex) or np.asarray(leaf).dtype.kind in "OSU":
+        refuse_boxes(leaf, f"What chunk {place.chunk.number} returned")
+        if np.asarray(leaf).dtype.kind not in "fciub":
             raise StructureError(
                 f"A chunk function returned a {type(leaf).__name__}, which can't be summed. Return a number, an array, "
                 "or a structure of these."

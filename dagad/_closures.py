@@ -175,5 +175,3 @@ def _refuse(way: str, name: str) -> None:
 
 def _name(fun: Any) -> str:
     return f"`{getattr(fun, '__qualname__', None) or type(fun).__qualname__}`"
-
-

@@ -66,7 +66,10 @@ def gradient(y: Delayed, wrt: Any) -> Any:
     merged: dict[Any, Any] = {}
     for part in (*leaves, y):
         merged.update(ensure_dict(part.__dask_graph__()))
-    plain, renamed = forget(convert_legacy_graph(merged), names)
+    converted = convert_legacy_graph(merged)
+    # What is persisted on a cluster stands as its own future, which dask leaves out here: it goes along untouched.
+    futures = {key: node for key, node in merged.items() if key not in converted}
+    plain, renamed = forget(converted, names)
     output = renamed.get(y.key, y.key)
     sources = [renamed.get(leaf.key, leaf.key) for leaf in leaves]
     linearized = linearize(plain, [output], set(sources), names, Keep())
@@ -74,12 +77,13 @@ def gradient(y: Delayed, wrt: Any) -> Any:
     seed = names("input", "seed")
     graph = linearized.graph | {seed: Task(seed, seed_of, value)}
     cotangents, reverse = transpose(linearized.steps, {output: TaskRef(seed)}, names)
-    graph |= reverse
+    graph |= reverse | futures
     gradients = []
     for place, source in enumerate(sources):
         key = names("gradient", place)
         at = linearized.values.get(source, source)
-        graph.setdefault(at, plain[source])  # y may not need it at all
+        if at not in graph:  # y does not need it at all
+            graph[at] = plain[source]
         graph[key] = Task(key, complete_gradient, source in cotangents, cotangents.get(source), TaskRef(at))
         gradients.append(key)
     return _tree.unflatten(treedef, [Delayed(key, graph) for key in gradients])

@@ -16,12 +16,11 @@ from concurrent.futures import Future, InvalidStateError
 from contextvars import ContextVar
 from typing import Any
 
-from dagad_scheduler import Names, Progress, Run, Scheduler, resolve
-from dagad_scheduler._process import calm_process as calm_process
-
 from dagad._errors import CancelledError
 from dagad._graph.policies import Keep, Policy, Preaccumulate
 from dagad._portable import Portable
+from dagad_scheduler import Names, Progress, Run, Scheduler, resolve
+from dagad_scheduler._process import calm_process as calm_process
 
 Backward = Callable[[], Any]
 

@@ -93,7 +93,7 @@ def code_of(fun: Any) -> Any:
     inner = getattr(fun, "fun", None)
     if callable(inner):
         return code_of(inner)
-    call = getattr(type(fun), "__call__", None)
+    call = getattr(type(fun), "__call__", None)  # noqa: B004  # the function is wanted, not whether there is one
     return call.__code__ if isinstance(call, FunctionType) else type(fun)
 
 

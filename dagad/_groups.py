@@ -57,15 +57,19 @@ class GroupFunction:
             else:
                 gradient.push(own)
         if pulls:  # no numbers, but arrays or structures: they need a cotangent of their own
-            return total.total(), None, *_pulls_together(pulls, *groups)
+            return total.total(), None, *_pulls_together(pulls, *groups, counters)
         return total.total(), gradient.parts(), _unused, int
 
 
-def _pulls_together(pulls: list[tuple[Pullback, Callable[[], int]]], has_theta: bool, has_rows: bool) -> Any:
+def _pulls_together(
+    pulls: list[tuple[Pullback, Callable[[], int]]], has_theta: bool, has_rows: bool, counters: Counters | None = None
+) -> Any:
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         gradient = GroupGradient(has_theta, has_rows)
-        for pull, _ in pulls:
+        for number, (pull, _) in enumerate(pulls):
             gradient.push(pull(cotangent))
+            if number and counters is not None:  # whoever pulls the whole counts it as one
+                counters.used_up()
         return tuple(gradient.parts())
 
     return pullback, lambda: sum(nbytes() for _, nbytes in pulls)

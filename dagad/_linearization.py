@@ -13,7 +13,6 @@ import dask.sizeof
 import numpy as np
 
 from dagad import _tree
-from dagad._engines.base import LeafPullback
 from dagad._errors import PortabilityError
 from dagad._portable import opened, pack
 
@@ -70,12 +69,12 @@ class Counters:
         """Count a pullback and the end of its tape."""
         with self._lock:
             self.n_pullback += 1
-            self._live -= 1
+            self._live = max(self._live - 1, 0)
 
     def dropped(self) -> None:
         """Count a tape that is gone."""
         with self._lock:
-            self._live -= 1
+            self._live = max(self._live - 1, 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Counters, ()  # counts are of one process
@@ -164,7 +163,7 @@ class Linearization:
 
     def __sizeof__(self) -> int:
         held = 0 if self._pull is None else self._nbytes()
-        return 200 + held + dask.sizeof.sizeof(self.value) + dask.sizeof.sizeof(self._gradient)
+        return 200 + held + int(dask.sizeof.sizeof(self.value)) + int(dask.sizeof.sizeof(self._gradient))
 
     def __del__(self) -> None:
         if getattr(self, "_pull", None) is not None:

@@ -26,7 +26,7 @@ class Plan:
     Examples
     --------
     >>> list(Plan(10, 4))
-    [Chunk(index=0, start=0, stop=4), Chunk(index=1, start=4, stop=8), Chunk(index=2, start=8, stop=10)]
+    [Chunk(number=0, start=0, stop=4), Chunk(number=1, start=4, stop=8), Chunk(number=2, start=8, stop=10)]
     """
 
     n_rows: int
@@ -36,15 +36,15 @@ class Plan:
         return -(-self.n_rows // self.grainsize)
 
     def __iter__(self) -> Iterator[Chunk]:
-        for index in range(len(self)):
-            start = index * self.grainsize
-            yield Chunk(index, start, min(start + self.grainsize, self.n_rows))
+        for number in range(len(self)):
+            start = number * self.grainsize
+            yield Chunk(number, start, min(start + self.grainsize, self.n_rows))
 
 
 class Chunk(NamedTuple):
     """Rows `start` to `stop` (excluded) of a plan."""
 
-    index: int
+    number: int
     start: int
     stop: int
 

@@ -30,7 +30,7 @@ _PRIMITIVES: dict[str, Any] = {}
 _LOCK = threading.Lock()
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if kind is np.ndarray and obj.dtype.isbuiltin == 1 and obj.dtype.kind != "O":
@@ -45,9 +45,9 @@ class _Pickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-def _reduce_array(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+def _reduce_array(array: Any) -> tuple[Any, ...]:
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    flat = array if order == "F" else np.ascontiguousarray(array)
+    flat: Any = array if order == "F" else np.ascontiguousarray(array)
     return _restore_array, (pickle.PickleBuffer(flat), array.dtype.str, array.shape, order)
 
 

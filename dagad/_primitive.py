@@ -1,4 +1,4 @@
-"""The one node that an outer autograd program sees of a whole reduction: only values cross into chunks, never traces."""
+"""The one node that an outer autograd program sees of a whole reduction: only values cross into chunks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _form(reduction: Reduction) -> _tree.Form:
     return _tree.Form.of(reduction.total, _tree.is_differentiable)
 
 
-@primitive  # type: ignore[misc]  # autograd has no types
+@primitive  # type: ignore[untyped-decorator]  # autograd has no types
 def _reduction(reduction: Reduction, *leaves: Any) -> Any:
     """Return the floating-point leaves of the value: a single one bare, several as a tuple."""
     reduction.linearized([traceable(_tree.settled(_laid_out(leaf))) for leaf in leaves])

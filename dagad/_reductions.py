@@ -235,5 +235,3 @@ def _automatic_grainsize(
     # Recorded but not pulled back: about a third of a value with its gradient, not recorded about a quarter.
     weight = 3.0 if leaves else 4.0
     return find_grainsize(f, (sliced, shared), columns.n_rows, run, weight)
-
-

@@ -82,8 +82,8 @@ def _scalar_forward(program: Program, has_aux: bool) -> tuple[Any, Any, Callable
     plain = _tree.plain(value)
     if not is_scalar(plain):
         raise NotDifferentiableError(
-            f"A gradient is of one real floating-point number, but the function returned {_describe(plain)}. Sum it up, "
-            "or use `dagad.vjp` with a cotangent of the value's shape."
+            f"A gradient is of one real floating-point number, but the function returned {_describe(plain)}. Sum it "
+            "up, or use `dagad.vjp` with a cotangent of the value's shape."
         )
     return value, aux, lambda: pullback([unit_seed(plain)])
 

@@ -29,7 +29,7 @@ def _no_leaks() -> Iterator[None]:
     threads, processes = set(threading.enumerate()), set(multiprocessing.active_children())
     yield
     # Dask and asyncio start threads of their own when they first need them
-    foreign = ("Dask-", "IO loop", "Profile", "TCP-Executor", "asyncio_", "AsyncProcess", "QueueFeederThread", "ThreadPoolExecutor-")
+    foreign = ("Dask-", "IO loop", "Profile", "TCP-Exec", "asyncio_", "AsyncProc", "QueueFeeder", "ThreadPoolExecutor-")
     left = [thread for thread in set(threading.enumerate()) - threads if not thread.name.startswith(foreign)]
     for thread in left:
         thread.join(5)  # one that is on its way out is not a leak

@@ -30,7 +30,7 @@ def test_a_plan_covers_every_row_once(n_rows: int, grainsize: int) -> None:
     chunks = list(plan)
     assert len(chunks) == len(plan)
     assert [row for chunk in chunks for row in range(chunk.start, chunk.stop)] == list(range(n_rows))
-    assert [chunk.index for chunk in chunks] == list(range(len(plan)))
+    assert [chunk.number for chunk in chunks] == list(range(len(plan)))
     assert {chunk.stop - chunk.start for chunk in chunks[:-1]} <= {grainsize}
 
 
@@ -40,7 +40,7 @@ def test_a_plan_without_rows_has_no_chunks() -> None:
 
 def test_a_plan_is_a_value() -> None:
     assert Plan(5, 2) == Plan(5, 2)
-    assert Chunk(0, 1, 2) == Chunk(index=0, start=1, stop=2)
+    assert Chunk(0, 1, 2) == Chunk(number=0, start=1, stop=2)
     with pytest.raises(AttributeError):
         Plan(5, 2).grainsize = 3  # type: ignore[misc]  # that it is frozen is the point
 

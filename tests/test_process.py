@@ -9,8 +9,9 @@ import platform
 import subprocess
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -51,8 +52,16 @@ def before() -> Iterator[tuple[Any, ...]]:
         gc.set_threshold(700, 10, 10)
         found = state()
         yield found
-        assert state() == found
+        until(lambda: state() == found)
     gc.set_threshold(*stock)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait, for threads that are on their way out, say."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, state()
+        time.sleep(0.002)
 
 
 def most_blas_threads(rows: Any, theta: Any = 0.0) -> Any:
@@ -335,7 +344,10 @@ def test_shared_and_closed_over_arrays_arrive_with_the_process_own_dtype(schedul
 
     shared = foreign(X), (foreign(X), foreign(X > 1)), {"deep": [foreign(X)]}
     found = dagad.reduce_sum(own, X, *shared, grainsize=2, scheduler=scheduler)
-    assert found == 3.0 if isinstance(scheduler, Client) else found >= 3 * 4 / 5  # a closure is the user's own here
+    if isinstance(scheduler, Client):
+        assert found == 3.0
+    else:
+        assert found >= 3 * 4 / 5  # without a journey a closure is as the user made it
 
 
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()], ids=["keep", "recompute", "preaccumulate"])

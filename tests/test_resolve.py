@@ -133,18 +133,24 @@ def test_a_configured_pool_of_another_kind_does_no_harm() -> None:
         assert value_and_gradient("threads") == (31.0, -18.0)
 
 
-def test_inside_a_chunk_the_thread_it_has_is_used() -> None:
-    def outer(rows: Any) -> float:
-        def inner(rows: Any) -> float:
+@pytest.mark.parametrize("outer", ["sync", "threads"])
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_inside_a_chunk_the_thread_it_has_is_used(outer: str, differentiated: bool) -> None:
+    def outer_sum(rows: Any, theta: Any) -> Any:
+        def inner_sum(rows: Any, theta: Any) -> Any:
             assert threading.get_ident() == here
-            return float(np.sum(rows))
+            return anp.sum(rows) * theta
 
         here = threading.get_ident()
         assert type(resolve()) is Sync
         assert type(resolve("threads")) is Threads
-        return float(dagad.reduce_sum(inner, rows, grainsize=1))
+        return dagad.reduce_sum(inner_sum, rows, theta, grainsize=1)
 
-    assert dagad.reduce_sum(outer, np.arange(6.0), grainsize=2, scheduler="threads") == 15.0
+    def total(theta: Any) -> Any:
+        return dagad.reduce_sum(outer_sum, np.arange(6.0), theta, grainsize=2, scheduler=outer)
+
+    for _ in range(3):
+        assert (dagad.grad(total) if differentiated else total)(1.0) == 15.0
     assert type(resolve()) is Threads
 
 

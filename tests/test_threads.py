@@ -247,16 +247,24 @@ def test_a_sum_is_run_as_soon_as_its_terms_are_there() -> None:
     assert results[late]
 
 
-def test_chunks_that_wait_for_each_other_get_threads_every_time() -> None:
-    barrier = threading.Barrier(2)
+def test_chunks_that_wait_get_threads_every_time() -> None:
+    lock, at_work, most = threading.Lock(), 0, 0
 
-    def meet(rows: Any) -> float:
-        barrier.wait(3)
+    def wait(rows: Any) -> float:
+        nonlocal at_work, most
+        with lock:
+            at_work += 1
+            most = max(most, at_work)
+        time.sleep(0.01)  # for a disk, a device, another machine
+        with lock:
+            at_work -= 1
         return 0.0
 
     with dask.config.set(num_workers=2):
-        for _ in range(3):  # how it went before says nothing about a chunk that waits
-            dagad.reduce_sum(meet, np.zeros(4), grainsize=1, scheduler="threads")
+        for _ in range(4):  # how it went before must not speak against threads
+            most = 0
+            dagad.reduce_sum(wait, np.zeros(8), grainsize=1, scheduler="threads")
+            assert most == 2
 
 
 def test_progress_counts_by_role() -> None:

@@ -12,7 +12,9 @@ LeafPullback = Callable[[Sequence[Any]], list[Any]]
 class Call(Protocol):
     """One task, seen as a function of the leaves that are being differentiated."""
 
-    fun: Callable[..., Any]
+    @property
+    def fun(self) -> Callable[..., Any]:
+        """The function."""
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run the task with `leaves` where the differentiated ones belong."""

@@ -13,6 +13,7 @@ from dask._task_spec import Alias, GraphNode, Task
 from dagad._graph.activity import Graph, Key
 from dagad._graph.linearize import Names
 from dagad._linearization import pull_back, value_and_pullback, value_of_task, value_part
+from dagad._portable import opened
 
 
 def forget(graph: Graph, names: Names) -> tuple[dict[Key, GraphNode], dict[Key, Key]]:
@@ -50,7 +51,5 @@ def _plain(key: Key, node: GraphNode, graph: Graph) -> GraphNode:
 
 def pull_back_of_task(task: Any, cotangent: Any, *args: Any) -> Any:
     """Record a task and pull a cotangent back: a pullback as a function of everything that it depends on."""
-    cotangents = task.record(*args)[1](cotangent)
+    cotangents = opened(task).record(*args)[1](cotangent)
     return cotangents[0] if len(cotangents) == 1 else cotangents
-
-

@@ -150,7 +150,6 @@ class TaskFunction(Portable):
 
         return value, pullback, nbytes
 
-
     def preaccumulate(self, counters: Counters, *values: Any) -> Preaccumulated:
         """Run the task traced and pull the seed 1 at once; see `Recordable`."""
         value, pullback, nbytes = self.record(*values)
@@ -183,7 +182,9 @@ class _BoundTask:
         return tuple(values)
 
     def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
-        return [leaf for form, place in zip(self._forms, self._active, strict=True) for leaf in form.pick(cotangents[place])]
+        return [
+            leaf for form, place in zip(self._forms, self._active, strict=True) for leaf in form.pick(cotangents[place])
+        ]
 
     def grouped(self, cotangents: Sequence[Any]) -> tuple[Any, ...]:
         """Return one pytree of cotangents per dependency, None where a leaf has none."""

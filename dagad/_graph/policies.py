@@ -11,6 +11,10 @@ from dagad._linearization import Counters, Linearization
 class Policy(Protocol):
     """What becomes of a linearization between value and gradient."""
 
+    @property
+    def counters(self) -> Counters:
+        """What was run."""
+
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
         """Run a task so that it can be pulled back later."""
 

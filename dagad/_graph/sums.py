@@ -15,6 +15,7 @@ from dagad._linearization import Linearization
 
 Key = Any
 
+
 class UnitPart(TaskRef):
     """A reference to what a linearization holds of one argument's cotangent for the seed 1."""
 

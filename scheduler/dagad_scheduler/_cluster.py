@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 from dask._expr import LLGExpr
 
 from dagad_scheduler._process import calmed
@@ -25,12 +26,10 @@ class ClusterRun:
     """One graph on its way through a cluster."""
 
     def __init__(self, client: Any, graph: dict[Key, Any], keys: list[Key], on_result: OnResult, keep: list[Key]):
-        import dask
-
         self._client, self._on_result = client, on_result
         wanted = [*keys, *keep]
         # Without `workers=` the scheduler queues root tasks, and pullbacks overtake the values that wait there.
-        with dask.annotate(priority=_priority_of):
+        with annotate(priority=_priority_of):
             futures = client.get(
                 LLGExpr(graph, _determ_token=uuid.uuid4().hex),
                 wanted,
@@ -52,7 +51,9 @@ class ClusterRun:
         """Report results as they land."""
         from distributed import TimeoutError as DistributedTimeoutError, as_completed
 
-        landing = as_completed(self._futures, loop=self._client.loop, with_results=True, raise_errors=False, timeout=timeout)
+        landing = as_completed(
+            self._futures, loop=self._client.loop, with_results=True, raise_errors=False, timeout=timeout
+        )
         try:
             for future, result in landing:
                 if future.status != "finished":

@@ -23,9 +23,9 @@ def resolve(scheduler: Any = None) -> Scheduler:
     Parameters
     ----------
     scheduler
-        A `distributed.Client`, "threads", "sync", "processes", an executor, a Dask ``get``, or a `Scheduler`. None means
-        what Dask would choose: an active client, else ``dask.config``, else threads; inside a task it means the thread
-        that the task has.
+        A `distributed.Client`, "threads", "sync", "processes", an executor, a Dask ``get``, or a `Scheduler`. None
+        means what Dask would choose: an active client, else ``dask.config``, else threads; inside a task it means the
+        thread that the task has.
 
     Returns
     -------

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-Key = Hashable
+Key = Any  # what Dask takes for one: a string, a number, or a tuple that begins with a string
 
 
 class Role(StrEnum):
@@ -23,6 +23,7 @@ class Role(StrEnum):
 
 # Sums go first: they are short and let go of memory. Pullbacks go last: no value waits for them.
 _RANK = {Role.INPUT: 0, Role.PART: 0, Role.SUM: 0, Role.GRADIENT: 0, Role.VALUE: 1, Role.PULLBACK: 2}
+RANK_SHIFT = 48  # a priority is a rank above, a place below
 VALUE_RANK, PULLBACK_RANK = _RANK[Role.VALUE], _RANK[Role.PULLBACK]
 _BY_NAME = {str(role): role for role in Role}
 _PREFIX = {f"dagad-{role}": rank for role, rank in _RANK.items()}
@@ -65,6 +66,6 @@ def priorities(keys: Iterable[Key], places: Mapping[Key, int] | None = None) -> 
         group = key[0] if type(key) is tuple and key else key
         found = ranks.get(group)
         if found is None:
-            found = ranks[group] = rank(group) << 48
+            found = ranks[group] = rank(group) << RANK_SHIFT
         result[key] = found + (place if places is None else places[key])
     return result

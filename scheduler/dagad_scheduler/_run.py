@@ -75,9 +75,13 @@ class Run(Protocol):
 class Scheduler(Protocol):
     """Something that runs graphs."""
 
-    name: str
-    workers: int | None  # how many tasks run at the same time here; None if that is somebody else's affair
-    remote: bool  # whether results live in another process, so that what is small should travel apart
+    @property
+    def remote(self) -> bool:
+        """Whether results live in another process, so that what is small should travel apart."""
+
+    @property
+    def workers(self) -> int | None:
+        """How many tasks run here at the same time; None if that is somebody else's affair."""
 
     def start(
         self,
