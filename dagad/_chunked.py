@@ -18,14 +18,14 @@ from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 from dagad import _tree
 from dagad._chunk_graph import ReductionGraph, Sliced, owned, reduction_graph
 from dagad._chunks import ChunkFunction, Place
-from dagad._evaluation import calm_process, new_names, run_graph
+from dagad._evaluation import calm_process, current_mode, inside_task, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
 from dagad._graph.sums import UnitPart, add_up
 from dagad._graph.transpose import Turn, preaccumulated, pulled, transpose
 from dagad._groups import GroupFunction
 from dagad._linearization import Linearization, Pullback, is_scalar, unit_part, unit_seed
-from dagad._pace import Pace, Road, choose_road, last_pace, remember_pace
+from dagad._pace import Pace, Road, choose_road, history_of, remember_pace
 from dagad._plan import Plan
 from dagad._slots import Slots
 from dagad_scheduler import LocalRun, Run, Scheduler
@@ -95,13 +95,14 @@ class Reduction:
         chunks = list(self.plan)
         targets = [self.sliced.targets(chunk) for chunk in chunks] if len(leaves) > self.n_theta else None
         own = targets and [[owned(leaves[leaf], rows) for leaf, rows in mine] for mine in targets]
-        total, parts, pullback, _ = GroupFunction(self.function).preaccumulate(
-            self.policy.counters,
-            [Place(chunk, names) for chunk in chunks],
-            [self.sliced.rows(chunk) for chunk in chunks],
-            list(leaves[: self.n_theta]),
-            own,
-        )
+        with inside_task:
+            total, parts, pullback, _ = GroupFunction(self.function).preaccumulate(
+                self.policy.counters,
+                [Place(chunk, names) for chunk in chunks],
+                [self.sliced.rows(chunk) for chunk in chunks],
+                list(leaves[: self.n_theta]),
+                own,
+            )
         self.total = total
         if parts is None:
             self._whole = pullback
@@ -155,7 +156,9 @@ class Reduction:
 
     def _road(self) -> Road:
         workers = self.scheduler.workers
-        return choose_road(self.plan, last_pace(self.owner, self.plan), workers) if workers else Road()
+        if workers is None or current_mode().evaluation is not None:  # somebody else's affair, or watched by chunk
+            return Road()
+        return choose_road(self.plan, history_of(self.owner, self.plan), workers)
 
     def _run(self, road: Road, graph: Any, keys: Any, results: dict[Key, Any], on_result: Any, keep: Any = ()) -> Run:
         """Run a graph whose first key is the total, and note how it went."""

@@ -21,6 +21,7 @@ from dagad._graph.policies import Keep, Policy, Preaccumulate
 from dagad._portable import Portable
 from dagad_scheduler import Names, Progress, Run, Scheduler, resolve
 from dagad_scheduler._process import calm_process as calm_process
+from dagad_scheduler._run import inside_task as inside_task
 
 Backward = Callable[[], Any]
 

@@ -33,7 +33,7 @@ _LOCK = threading.Lock()
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
-        if kind is np.ndarray and obj.dtype.isbuiltin == 1 and obj.dtype.kind != "O":
+        if kind is np.ndarray and not obj.dtype.hasobject and obj.dtype.names is None:
             return _reduce_array(obj)
         if kind is FunctionType and getattr(obj, "_is_autograd_primitive", False):
             return _reduce_primitive(obj)

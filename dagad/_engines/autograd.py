@@ -11,6 +11,7 @@ from autograd.core import VJPNode, add_outgrads
 from autograd.tracer import Box, isbox, new_box
 
 from dagad import _tree
+from dagad._engines import shortcuts as shortcuts
 from dagad._engines.base import Call, LeafPullback
 from dagad._engines.traces import traces
 from dagad._errors import ClosureError, NotDifferentiableError

@@ -48,9 +48,9 @@ class _Calm:
 
     def __enter__(self) -> None:
         with self.lock:
-            self.depth += 1
-            if self.depth == 1:
+            if not self.depth:
                 self._hold()
+            self.depth += 1
 
     def __exit__(self, *_: object) -> None:
         with self.lock:
@@ -61,9 +61,9 @@ class _Calm:
     def _hold(self) -> None:
         if len(sys.modules) != self.modules:
             self.controller, self.modules = threadpoolctl.ThreadpoolController(), len(sys.modules)
+        self.threshold = gc.get_threshold()
         _let_any_thread_set(self.controller)
         self.limiter = self.controller.limit(limits=1, user_api="blas")
-        self.threshold = gc.get_threshold()
         if 0 < self.threshold[0] < COLLECT_AFTER:
             gc.set_threshold(COLLECT_AFTER, *self.threshold[1:])
         if not self.tuned:
