@@ -18,13 +18,14 @@ from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 from dagad import _tree
 from dagad._chunk_graph import ReductionGraph, Sliced, owned, reduction_graph
 from dagad._chunks import ChunkFunction, Place
-from dagad._evaluation import calm_process, current_mode, inside_task, new_names, run_graph
+from dagad._evaluation import calm_process, inside_task, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
 from dagad._graph.sums import UnitPart, add_up
-from dagad._graph.transpose import Turn, preaccumulated, pulled, transpose
+from dagad._graph.transpose import Turn, preaccumulated, preaccumulated_apart, pulled, transpose
 from dagad._groups import GroupFunction
 from dagad._linearization import Linearization, Pullback, is_scalar, unit_part, unit_seed
+from dagad._mode import current_mode
 from dagad._pace import Pace, Road, choose_road, history_of, remember_pace
 from dagad._plan import Plan
 from dagad._slots import Slots
@@ -136,7 +137,7 @@ class Reduction:
         """Run for both at once; where the total turns out not to be one real number, as `_value_first`."""
         key = self._total_key()
         results: dict[Key, Any] = {}
-        reverse, sinks = self._reverse(names, None, preaccumulated)
+        reverse, sinks = self._reverse(names, None, preaccumulated_apart if self.scheduler.remote else preaccumulated)
         landing = _Landing(leaves, sinks, {key: results})
         graph = self._lin.graph | reverse
         run = self._run(road, graph, [key, *sinks], results, landing, keep=self._lin.recorded())

@@ -6,6 +6,7 @@ chunks, `rows` the constant rows of one chunk, `theta` and `active_rows` the lea
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,9 +16,10 @@ import numpy as np
 from dagad import _tree
 from dagad._engines.autograd import refuse_boxes
 from dagad._engines.base import Engine, LeafPullback
-from dagad._engines.explicit import Explicit
+from dagad._engines.explicit import Explicit, check_count
 from dagad._errors import ClosureError, NotDifferentiableError, StructureError, add_note_once
 from dagad._linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed
+from dagad._mode import TOGETHER, DefaultPolicy, current_mode, like_here
 from dagad._plan import Chunk
 from dagad._portable import Portable, opened
 
@@ -109,17 +111,26 @@ class ChunkFunction(Portable):
         The shared arguments, with gaps for what is being differentiated.
     engine
         What differentiates it.
+    nested
+        Default policy of reductions inside it: in another process nobody else could tell them.
     """
 
-    __slots__ = ("_engine", "_make", "_n_hoisted", "_shared")
+    __slots__ = ("_as_told", "_engine", "_make", "_n_hoisted", "_nested", "_shared")
 
     def __init__(
-        self, make: Callable[[Sequence[Any]], Any], n_hoisted: int, shared: tuple[_tree.Form, ...], engine: Engine
+        self,
+        make: Callable[[Sequence[Any]], Any],
+        n_hoisted: int,
+        shared: tuple[_tree.Form, ...],
+        engine: Engine,
+        nested: DefaultPolicy = TOGETHER,
     ) -> None:
-        self._make, self._n_hoisted, self._shared, self._engine = make, n_hoisted, shared, engine
+        self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
+        self._engine, self._nested = engine, nested
+        self._as_told: Any = _NOTHING if nested is TOGETHER else _Told(nested)
 
     def state(self) -> tuple[Any, ...]:
-        return self._make, self._n_hoisted, self._shared, self._engine
+        return self._make, self._n_hoisted, self._shared, self._engine, self._nested
 
     def value(self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None) -> Any:
         """Run one chunk, tracing nothing."""
@@ -128,7 +139,8 @@ class ChunkFunction(Portable):
             leaves = [_tree.settled(leaf) for leaf in (*theta, *(active_rows or ()))]
             fun = self._make(leaves[: self._n_hoisted])
             args = call.arguments(leaves)
-            return _checked(fun.value(*args) if isinstance(fun, Explicit) else fun(*args), place)
+            with self._as_told:
+                return _checked(fun.value(*args) if isinstance(fun, Explicit) else fun(*args), place)
         except Exception as error:
             add_note_once(error, place.note("value"))
             raise
@@ -171,7 +183,8 @@ class ChunkFunction(Portable):
         leaves = [_tree.settled(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
         call = BoundChunk(self, opened(rows), len(theta))
         try:
-            value, pull, nbytes = self._engine.linearize(call, leaves)
+            with self._as_told:
+                value, pull, nbytes = self._engine.linearize(call, leaves)
             if type(value) is not np.float64 and not any(map(_tree.is_traced, leaves)):
                 _checked(value, place)
         except NotImplementedError as error:
@@ -196,6 +209,22 @@ class ChunkFunction(Portable):
         if active_rows is None:
             return (cotangents,)
         return (cotangents[:n_theta], cotangents[n_theta:]) if n_theta else (cotangents,)
+
+
+class _Told:
+    """Tells the reductions inside a chunk what to do by default."""
+
+    def __init__(self, policy: DefaultPolicy) -> None:
+        self._policy = policy
+
+    def __enter__(self) -> None:
+        like_here(self._policy).__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        current_mode().__exit__()
+
+
+_NOTHING = contextlib.nullcontext()
 
 
 class BoundChunk:
@@ -226,17 +255,9 @@ class BoundChunk:
 
     def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
         shared = self._function._shared
-        if not isinstance(cotangents, tuple | list) or len(cotangents) != 1 + len(shared):
-            raise StructureError(
-                f"An explicit pullback has to return one cotangent for each of {1 + len(shared)} arguments, None for a "
-                f"constant one; it returned {_count(cotangents)}."
-            )
+        cotangents = check_count(cotangents, 1 + len(shared))
         theta = [leaf for form, part in zip(shared, cotangents[1:], strict=True) for leaf in form.pick(part)]
         return [*theta, *self._rows.pick(cotangents[0])]
-
-
-def _count(cotangents: Any) -> str:
-    return str(len(cotangents)) if isinstance(cotangents, tuple | list) else f"a {type(cotangents).__name__}"
 
 
 def _checked(value: Any, place: Place) -> Any:

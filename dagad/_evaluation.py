@@ -1,7 +1,6 @@
 """Graph + scheduler + slots -> Evaluation: graphs are started here, and here one can watch, wait for and cancel them.
 
-State: `_CURRENT`, the evaluation that the running thread works for, in its context; and what `Evaluation` lists. The
-only module that talks to `dagad_scheduler`.
+State: what `Evaluation` lists. The only module that talks to `dagad_scheduler`.
 """
 
 from __future__ import annotations
@@ -13,59 +12,16 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
-from contextvars import ContextVar
 from typing import Any
 
 from dagad._errors import CancelledError
-from dagad._graph.policies import Keep, Policy, Preaccumulate
+from dagad._mode import VALUES_FIRST, Mode, current_mode
 from dagad._portable import Portable
 from dagad_scheduler import Names, Progress, Run, Scheduler, resolve
 from dagad_scheduler._process import calm_process as calm_process
 from dagad_scheduler._run import inside_task as inside_task
 
 Backward = Callable[[], Any]
-
-
-class Mode:
-    """How reductions are to behave that run for somebody: which policy they take, and who watches."""
-
-    __slots__ = ("evaluation", "policy")
-
-    def __init__(self, policy: type[Keep | Preaccumulate], evaluation: Evaluation | None = None) -> None:
-        self.policy, self.evaluation = policy, evaluation
-
-    def __enter__(self) -> None:
-        _STACK.set((*_STACK.get(), self))
-
-    def __exit__(self, *_: object) -> None:
-        _STACK.set(_STACK.get()[:-1])
-
-
-_STACK: ContextVar[tuple[Mode, ...]] = ContextVar("dagad_mode", default=())
-
-
-_TOGETHER = Mode(Preaccumulate)
-
-
-def current_mode() -> Mode:
-    """Return how reductions are to behave here."""
-    stack = _STACK.get()
-    return stack[-1] if stack else _TOGETHER
-
-
-def together() -> Mode:
-    """Value and gradient are wanted together: each gradient is computed while its chunk is in cache."""
-    return Mode(Preaccumulate, current_mode().evaluation)
-
-
-def values_first() -> Mode:
-    """No pullback is to run before it is asked for."""
-    return Mode(Keep, current_mode().evaluation)
-
-
-def default_policy() -> Policy:
-    """Return a new policy of the kind that fits here."""
-    return current_mode().policy()
 
 
 def new_names(token: str | None = None) -> Names:
@@ -144,7 +100,7 @@ class Evaluation:
         threading.Thread(target=context.run, args=(walk, *args), name="dagad-evaluation", daemon=True).start()
 
     def _walk_forward(self, forward: Callable[[], tuple[Any, Backward]]) -> None:
-        with Mode(Keep, self):
+        with Mode(VALUES_FIRST, self):
             try:
                 value, backward = forward()
             except BaseException as error:
@@ -160,7 +116,7 @@ class Evaluation:
             if not self._requested or self._backward is None:
                 return
             backward, self._backward = self._backward, None
-        with Mode(Keep, self):
+        with Mode(VALUES_FIRST, self):
             try:
                 _settle(self._gradient, backward())
             except BaseException as error:

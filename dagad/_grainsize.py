@@ -10,6 +10,7 @@ import functools
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Hashable
 from types import FunctionType, MethodType
 from typing import Any
@@ -88,13 +89,14 @@ def code_of(fun: Any) -> Any:
         return code_of(fun.func)
     if isinstance(fun, MethodType):
         return code_of(fun.__func__)
+    for name in ("__wrapped__", "fun"):  # all that one decorator made share its code; so do autograd's primitives
+        inner = getattr(fun, name, None)
+        if callable(inner):
+            return code_of(inner)
     if isinstance(fun, FunctionType):
         return fun.__code__
-    inner = getattr(fun, "fun", None)
-    if callable(inner):
-        return code_of(inner)
     call = getattr(type(fun), "__call__", None)  # noqa: B004  # the function is wanted, not whether there is one
-    return call.__code__ if isinstance(call, FunctionType) else type(fun)
+    return call.__code__ if isinstance(call, FunctionType) else _remembered(fun)
 
 
 def _shapes(arguments: Any) -> Hashable:
@@ -107,3 +109,13 @@ def _shape(leaf: Any) -> Hashable:
     if isinstance(leaf, list):
         return "list", len(leaf)
     return (leaf.shape, leaf.dtype.str) if isinstance(leaf, np.ndarray) else type(leaf).__name__
+
+
+def _remembered(fun: Any) -> Any:
+    """Return a function if it can be a weak key, else its type."""
+    try:
+        weakref.ref(fun)
+        hash(fun)
+    except TypeError:
+        return type(fun)
+    return fun

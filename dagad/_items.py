@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dagad import _tree
-from dagad._engines.explicit import Explicit, value_and_pullback
+from dagad._engines.explicit import Explicit, check_count, value_and_pullback
 from dagad._errors import StructureError
 from dagad._graph.sums import add_up
 
@@ -42,7 +42,7 @@ class ExplicitItemSum:
         pairs = [value_and_pullback(self.fun, (item, *shared)) for item in items_of(rows)]
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
-            parts = [pull(cotangent) for _, pull in pairs]
+            parts = [check_count(pull(cotangent), 1 + len(shared)) for _, pull in pairs]
             shared_parts = [add_up(*(part[place + 1] for part in parts)) for place in range(len(shared))]
             return _joined(rows, [part[0] for part in parts]), *shared_parts
 

@@ -159,7 +159,7 @@ class Linearization:
             recipe = self._recipe if hasattr(self._recipe, "payload") else pack(self._recipe)
         except Exception as error:
             recipe = _Lost(str(error))
-        return Linearization, (self.value, recipe, self._counters)
+        return _arrived, (self.value, recipe, self._counters, self._gradient)
 
     def __sizeof__(self) -> int:
         held = 0 if self._pull is None else self._nbytes()
@@ -200,6 +200,12 @@ def unit_part(linearization: Linearization, place: int) -> Any:
 def cotangent_part(cotangents: Any, index: int) -> Any:
     """Return the cotangent of one of several arguments."""
     return None if cotangents is None else cotangents[index]
+
+
+def _arrived(value: Any, recipe: Any, counters: Counters, gradient: list[Any] | None) -> Linearization:
+    made = Linearization(value, recipe, counters)
+    made._gradient = gradient
+    return made
 
 
 class _Lost:

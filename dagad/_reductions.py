@@ -17,9 +17,10 @@ from dagad._engines.autograd import open_containers
 from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._engines.traces import traces
 from dagad._errors import NotDifferentiableError
-from dagad._evaluation import calm_process, default_policy, find_scheduler, new_names
+from dagad._evaluation import calm_process, find_scheduler, new_names
 from dagad._grainsize import code_of, find_grainsize
 from dagad._items import ItemSum
+from dagad._mode import current_mode, default_policy
 from dagad._plan import Chunk, Plan, check_grainsize
 from dagad._primitive import differentiable
 
@@ -103,7 +104,7 @@ def reduce_sum(
     theta = [*hoisted, *(leaf for form in forms for leaf in form.taken)]
     columns, active_rows = read_sliced(sliced, itertools.count(len(theta)))
     size = _grainsize(grainsize, columns.n_rows)
-    function = ChunkFunction(make, len(hoisted), tuple(form.bare() for form in forms), engine)
+    function = ChunkFunction(make, len(hoisted), tuple(form.bare() for form in forms), engine, current_mode().policy)
     leaves = [*theta, *active_rows]
     _check_leaves(leaves)
     if size is None:

@@ -9,8 +9,9 @@ from typing import Any
 from dagad import _tree
 from dagad._engines.autograd import pull, record
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._evaluation import Evaluation, together, values_first
+from dagad._evaluation import Evaluation
 from dagad._linearization import is_scalar, unit_seed
+from dagad._mode import TOGETHER, VALUES_FIRST, like_here
 
 
 class Program:
@@ -134,7 +135,7 @@ def value_and_grad(
     @functools.wraps(fun, updated=())
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         program = Program(fun, argnums, args, kwargs)
-        with together():
+        with like_here(TOGETHER):
             value, aux, backward = _scalar_forward(program, has_aux)
             gradient = backward()
         return ((value, aux), gradient) if has_aux else (value, gradient)
@@ -216,7 +217,7 @@ def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tu
     [32.0]
     """
     program = Program(fun, tuple(range(len(primals))), primals, {})
-    with values_first():
+    with like_here(VALUES_FIRST):
         value, pullback = program.record()
     outputs, treedef = _tree.flatten(value)
 
@@ -228,7 +229,7 @@ def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tu
             part if _tree.is_traced(part) or _tree.is_traced(leaf) else _tree.cast_like(part, leaf, "A cotangent came")
             for part, leaf in pairs
         ]
-        with values_first():
+        with like_here(VALUES_FIRST):
             gradients: tuple[Any, ...] = pullback(seeds)
         return gradients
 

@@ -29,7 +29,10 @@ def unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
 
 def subtrees(treedef: TreeDef, tree: Any) -> list[Any]:
     """Return what stands in `tree` where `treedef` has its leaves; None is allowed there."""
-    return treedef.flatten_up_to(tree)
+    try:
+        return treedef.flatten_up_to(tree)
+    except (ValueError, TypeError) as error:
+        raise StructureError(f"A cotangent has not the structure of what it belongs to. {error}") from None
 
 
 def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:

@@ -13,10 +13,10 @@ import dask
 import numpy as np
 import pytest
 import yaml
-from dagad._config import setting
 
 import dagad
 from dagad import extend, reduce_sum
+from dagad._config import setting
 
 DEFAULTS = yaml.safe_load(Path(dagad.__file__).with_name("dagad.yaml").read_text(encoding="utf-8"))["dagad"]
 

@@ -17,11 +17,11 @@ import dask
 import numpy as np
 import pytest
 from autograd.extend import defvjp, primitive
-from dagad_scheduler import Progress
 from distributed import Client
 
 import dagad
 from dagad.extend import Keep, explicit
+from dagad_scheduler import Progress
 
 LOCAL = ["sync", "threads"]
 PATIENCE = 20.0
@@ -73,7 +73,7 @@ class Steps:
         return fun
 
     def primitive(self) -> Any:
-        @primitive  # type: ignore[misc]  # autograd has no types
+        @primitive  # type: ignore[untyped-decorator]  # autograd has no types
         def slow(theta: Any, row: Any) -> Any:
             assert self.values.wait(PATIENCE)
             self.events.append("value")
@@ -255,18 +255,25 @@ def test_progress_adds_up_all_reductions() -> None:
 
 
 def test_progress_can_be_watched(scheduler: Any, tmp_path: Path) -> None:
-    gate = str(tmp_path / "gate")
+    folder = str(tmp_path)
 
     def chunk(rows: Any, theta: Any) -> Any:
-        deadline = time.monotonic() + PATIENCE
-        while rows[0] >= 3 and not Path(gate).exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
+        for ticket in range(3):  # three chunks may pass, the others wait
+            try:
+                Path(folder, f"ticket{ticket}").touch(exist_ok=False)
+                break
+            except FileExistsError:
+                continue
+        else:
+            deadline = time.monotonic() + PATIENCE
+            while not Path(folder, "gate").exists() and time.monotonic() < deadline:
+                time.sleep(0.005)
         return theta * anp.sum(rows)
 
     evaluation = dagad.evaluate(loss_on(scheduler, chunk), 1.0)
     until(lambda: evaluation.progress.values_done == 3)
     assert evaluation.progress.values_total == 8
-    Path(gate).touch()
+    Path(folder, "gate").touch()
     evaluation.gradient(PATIENCE)
     assert evaluation.progress == Progress(8, 8, 8, 8)
 
@@ -363,16 +370,20 @@ def test_cancelled_on_a_cluster_no_further_chunk_is_run(cluster: Client, tmp_pat
             time.sleep(0.005)
         return theta * anp.sum(rows)
 
+    theirs = cluster.submit(sum, [3, 4], pure=False)
+    assert theirs.result() == 7
     evaluation = dagad.evaluate(loss_on(cluster, chunk), 1.0)
     until(log.exists)
     evaluation.cancel()
     assert_cancelled(evaluation.value)
     assert_cancelled(evaluation.gradient)
-    gate.touch()
     until(lambda: not evaluation_threads())
-    until(lambda: not any(cluster.processing().values()))
+    until(lambda: not any(cluster.processing().values()))  # the word has come through
+    gate.touch()
     assert len(log.read_text().split()) <= 2
     assert dagad.grad(loss_on(cluster))(1.0) == -40.0
+    assert theirs.status == "finished"  # a slip here would cost the client its connection, with all that it holds
+    assert theirs.result() == 7
 
 
 def test_a_lazy_evaluation_that_is_cancelled_has_no_gradient() -> None:

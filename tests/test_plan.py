@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dagad._plan import Chunk, Plan
 
 import dagad
 from dagad import map_sum, reduce_sum
+from dagad._plan import Chunk, Plan
 
 
 def lengths(n_rows: int, **options: Any) -> list[int]:
@@ -63,7 +63,24 @@ def test_numpy_integers_are_integers(grainsize: Any) -> None:
     assert lengths(7, grainsize=grainsize) == [3, 3, 1]
 
 
-REFUSED = [0, -1, 2.0, 2.5, np.float64(2), True, False, np.True_, "3", "Auto", "", None, (2,), [2], np.array([2]), object()]
+REFUSED = [
+    0,
+    -1,
+    2.0,
+    2.5,
+    np.float64(2),
+    True,
+    False,
+    np.True_,
+    "3",
+    "Auto",
+    "",
+    None,
+    (2,),
+    [2],
+    np.array([2]),
+    object(),
+]
 
 
 @pytest.mark.parametrize("grainsize", REFUSED, ids=repr)
@@ -79,7 +96,9 @@ def test_any_other_grainsize_is_refused_with_the_remedy_before_f_is_called(grain
     assert repr(grainsize) in str(caught.value)
 
 
-@pytest.mark.parametrize("sliced", [(np.ones(3), np.ones(3)), {"x": np.ones(3)}, range(3)], ids=["tuple", "dict", "range"])
+@pytest.mark.parametrize(
+    "sliced", [(np.ones(3), np.ones(3)), {"x": np.ones(3)}, range(3)], ids=["tuple", "dict", "range"]
+)
 def test_the_refusal_says_how_many_rows_there_are(sliced: Any) -> None:
     with pytest.raises(dagad.PlanError, match="Cannot cut 3 rows by `grainsize=0`"):
         reduce_sum(len, sliced, grainsize=0)
@@ -90,7 +109,9 @@ def test_map_sum_refuses_the_same() -> None:
         map_sum(float, [1.0, 2.0], grainsize=-3)
 
 
-@pytest.mark.parametrize("sliced", [np.ones(0), np.ones((0, 3)), [], (np.ones(0), []), {"x": np.ones((0, 2))}], ids=repr)
+@pytest.mark.parametrize(
+    "sliced", [np.ones(0), np.ones((0, 3)), [], (np.ones(0), []), {"x": np.ones((0, 2))}], ids=repr
+)
 @pytest.mark.parametrize("grainsize", [1, "auto"])
 def test_no_rows_sum_to_zero_and_f_is_not_called(sliced: Any, grainsize: Any, scheduler: Any) -> None:
     def never(*args: Any) -> Any:

@@ -14,7 +14,7 @@ from dagad.extend import Keep, Linearization, Preaccumulate, Recompute
 X = np.random.default_rng(0).standard_normal((24, 3))
 THETA = np.array([0.3, -0.7, 1.1])
 CHUNKS = 6
-POLICIES = [Keep, Recompute, Preaccumulate]
+POLICIES: list[Any] = [Keep, Recompute, Preaccumulate]
 
 
 def logistic(rows: Any, theta: Any) -> Any:
@@ -66,7 +66,9 @@ def test_the_bits_do_not_depend_on_the_policy(fun: Any, scheduler: Any) -> None:
     assert len({gradient(policy(), scheduler, fun) for policy in POLICIES} | {gradient(Keep(), "sync", fun)}) == 1
 
 
-@pytest.mark.parametrize("policy", [None, Keep(), Recompute(), Preaccumulate()], ids=["default", "keep", "recompute", "pre"])
+@pytest.mark.parametrize(
+    "policy", [None, Keep(), Recompute(), Preaccumulate()], ids=["default", "keep", "recompute", "pre"]
+)
 def test_a_plain_value_runs_each_chunk_once_and_no_pullback(policy: Any) -> None:
     seen: list[float] = []
 
@@ -129,6 +131,7 @@ def test_a_policy_of_ones_own_is_an_object_that_linearizes() -> None:
 
 
 def test_policies_without_a_history_are_equal() -> None:
-    assert Keep() == Keep()
-    assert Keep() != Recompute()
+    keep, other, recompute = POLICIES[0](), POLICIES[0](), POLICIES[1]()
+    assert keep == other
+    assert keep != recompute
     assert repr(Recompute()) == "Recompute()"

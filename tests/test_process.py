@@ -20,14 +20,14 @@ import dask
 import numpy as np
 import pytest
 import threadpoolctl
-from dagad_scheduler import Names, Role
-from dagad_scheduler._process import COLLECT_AFTER, _Calm, calm_process, calmed, keep_freed_memory, run_calmly
-from dagad_scheduler._run import is_inside_task
 from dask._task_spec import DataNode, Task, TaskRef
 from distributed import Client
 
 import dagad
-from dagad.extend import Keep, Preaccumulate, Recompute
+from dagad.extend import Keep, Preaccumulate, Recompute, explicit
+from dagad_scheduler import Names, Role
+from dagad_scheduler._process import COLLECT_AFTER, _Calm, calm_process, calmed, keep_freed_memory, run_calmly
+from dagad_scheduler._run import is_inside_task
 
 PATIENCE = 20.0
 GLIBC = platform.libc_ver()[0] == "glibc"
@@ -90,7 +90,7 @@ def test_a_chunk_has_a_patient_collector(scheduler: Any) -> None:
 
 
 def test_a_pullback_has_the_same(scheduler: Any) -> None:
-    @dagad.extend.explicit  # type: ignore[attr-defined]  # a submodule
+    @explicit
     def fun(rows: Any, theta: Any) -> Any:
         return 0.0, lambda seed: (None, np.array([float(blas_threads()), float(gc.get_threshold()[0])]))
 
@@ -317,7 +317,7 @@ def count_own(*arrays: Any) -> float:
 
 
 X = np.arange(6.0)
-DATA = {
+DATA: dict[str, tuple[Any, Callable[[Any], list[Any]]]] = {
     "array": (X, lambda rows: [rows]),
     "tuple": ((X, X > 2, X.astype(np.float32)), list),
     "dict": ({"x": X, "i": np.arange(6)}, lambda rows: list(rows.values())),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from dagad_scheduler import Names, Role, role_of
 from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, priorities, rank
 
@@ -19,14 +20,16 @@ def test_a_key_names_its_role_its_evaluation_and_its_index(role: Role) -> None:
 @pytest.mark.parametrize("role", list(Role))
 def test_a_role_may_be_given_by_name(role: Role) -> None:
     assert Names("t")(str(role), 0) == Names("t")(role, 0)
-    assert Names("t").group(role) == Names("t")(role, 0)[0]  # type: ignore[index]  # a Key is any hashable
+    assert Names("t").group(role) == Names("t")(role, 0)[0]
 
 
 def test_an_index_may_be_a_tuple() -> None:
     assert role_of(Names("t")("sum", ("cotangent", 0, 1, 2))) is Role.SUM
 
 
-@pytest.mark.parametrize("key", ["x", ("x", 0), ("dagad", 0), ("dagad-", 0), ("dagad-nonsense-t", 0), (), 3, None, (1, 2)])
+@pytest.mark.parametrize(
+    "key", ["x", ("x", 0), ("dagad", 0), ("dagad-", 0), ("dagad-nonsense-t", 0), (), 3, None, (1, 2)]
+)
 def test_anybody_elses_key_has_no_role(key: Any) -> None:
     assert role_of(key) is None
 

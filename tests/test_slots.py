@@ -8,9 +8,9 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from dagad._slots import Slots
 
 import dagad
+from dagad._slots import Slots
 
 
 def test_rows_of_a_sliced_leaf_are_filled_in_any_order() -> None:

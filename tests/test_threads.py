@@ -15,17 +15,19 @@ from operator import add
 from typing import Any
 
 import autograd.numpy as anp
-import dagad_scheduler
 import dask
 import dask.array
 import dask.bag
 import dask.local
 import numpy as np
 import pytest
-from dagad_scheduler import Names, Progress, Role, Sync, Threads, role_of
 from dask._task_spec import Alias, DataNode, Dict, List, Task, TaskRef
+from dask.base import compute
+from dask.delayed import delayed
 
 import dagad
+import dagad_scheduler
+from dagad_scheduler import Names, Progress, Role, Sync, Threads, role_of
 
 LOCAL = [Sync(), Threads(2), Threads(4)]
 PATIENCE = 20.0  # seconds until something that should have happened is called a failure
@@ -68,8 +70,8 @@ def chain(names: Names, n: int, run: Callable[..., Any]) -> dict[Any, Any]:
 
 @pytest.mark.parametrize("get", [dagad_scheduler.get, Threads(3).get, Sync().get], ids=["get", "threads", "sync"])
 def test_dask_computes_with_our_get(get: Any) -> None:
-    a, b = dask.delayed(increase)(1), dask.delayed(increase)(2)
-    assert dask.compute(a, [b, {"sum": a + b}], 5, scheduler=get) == (2, [3, {"sum": 5}], 5)
+    a, b = delayed(increase)(1), delayed(increase)(2)
+    assert compute(a, [b, {"sum": a + b}], 5, scheduler=get) == (2, [3, {"sum": 5}], 5)
 
 
 def test_dasks_collections_compute_with_our_get() -> None:
@@ -89,7 +91,7 @@ def test_nested_keys_come_back_nested_as_from_dask(get: Any, keys: Any) -> None:
     assert get(graph, keys) == dask.local.get_sync(graph, keys)
 
 
-LEGACY = {
+LEGACY: dict[Any, Any] = {
     "literal": 1,
     ("x", 0): (add, "literal", 2),
     "nested": (add, (add, "literal", ("x", 0)), 10),
@@ -103,7 +105,7 @@ LEGACY = {
 
 @pytest.mark.parametrize("get", [dagad_scheduler.get, Sync().get], ids=["threads", "sync"])
 def test_legacy_graphs_are_understood(get: Any) -> None:
-    keys = list(LEGACY)
+    keys: list[Any] = list(LEGACY)
     assert get(LEGACY, keys) == dask.local.get_sync(LEGACY, keys)
 
 
@@ -179,7 +181,7 @@ def test_a_key_that_is_not_there_is_named(get: Any) -> None:
 @pytest.mark.parametrize("get", [dagad_scheduler.get, Sync().get], ids=["threads", "sync"])
 def test_a_graph_that_goes_in_circles_is_refused(get: Any) -> None:
     graph = {"a": Task("a", increase, TaskRef("b")), "b": Task("b", increase, TaskRef("a"))}
-    with pytest.raises(Exception, match="(?i)cycle"):
+    with pytest.raises(Exception, match=r"(?i)cycle"):
         get(graph, "a")
 
 
@@ -336,7 +338,8 @@ def test_cancelling_what_is_done_changes_nothing() -> None:
 
 
 def test_a_wait_that_times_out_lets_the_tasks_go_on() -> None:
-    barrier, gate, results = threading.Barrier(2), threading.Event(), {}
+    barrier, gate = threading.Barrier(2), threading.Event()
+    results: dict[Any, Any] = {}
 
     def work(i: int) -> bool:
         barrier.wait(PATIENCE)  # a helper is there
@@ -344,7 +347,7 @@ def test_a_wait_that_times_out_lets_the_tasks_go_on() -> None:
 
     graph: dict[Any, Any] = each(work, 2)
     run = Threads(2).start(graph, list(graph), results.__setitem__)
-    with pytest.raises(TimeoutError, match="not done after 0.05 seconds; they go on"):
+    with pytest.raises(TimeoutError, match=r"not done after 0\.05 seconds; they go on"):
         run.wait(0.05)  # this thread began, so it has the short task
     gate.set()
     run.wait()
@@ -373,7 +376,7 @@ def test_of_several_errors_the_first_by_priority_wins() -> None:
     graph = each(fail, 2)
     for _ in range(20):
         second_raised.clear()
-        with pytest.raises(ValueError, match="^0$"):
+        with pytest.raises(ValueError, match=r"^0$"):
             Threads(2).start(graph, list(graph), nothing).wait()
 
 
@@ -481,7 +484,9 @@ def nested(depth: int, scheduler: Any) -> Callable[[Any], Any]:
     def total(rows: Any) -> Any:
         if depth == 0:
             return anp.sum(rows)
-        return dagad.reduce_sum(nested(depth - 1, scheduler), rows, grainsize=max(1, len(rows) // 3), scheduler=scheduler)
+        return dagad.reduce_sum(
+            nested(depth - 1, scheduler), rows, grainsize=max(1, len(rows) // 3), scheduler=scheduler
+        )
 
     return total
 

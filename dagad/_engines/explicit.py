@@ -72,6 +72,11 @@ class ExplicitEngine:
 
     def linearize(self, call: Call, leaves: Sequence[Any]) -> tuple[Any, LeafPullback, Callable[[], int]]:
         """Call the function; see `Engine.linearize`."""
+        if any(map(_tree.is_traced, leaves)):
+            raise NotDifferentiableError(
+                "A derivative of a derivative was asked for, through a function that is marked explicit: its pullback "
+                "is a first derivative only. Write it with `autograd.numpy`, without `explicit`, to go further."
+            )
         value, own_pullback = value_and_pullback(call.fun, call.arguments(leaves))
         if type(value) is float or type(value) is np.float64:  # nearly always
             return value, lambda seeds: _checked(call.leaf_cotangents(own_pullback(seeds[0])), leaves), _no_bytes
@@ -98,6 +103,17 @@ def value_and_pullback(fun: Callable[..., Any], args: Sequence[Any]) -> tuple[An
             f"it returned a {type(pair).__name__}."
         )
     return pair
+
+
+def check_count(cotangents: Any, n_arguments: int) -> Sequence[Any]:
+    """Return what an explicit pullback returned, if it is one cotangent per argument."""
+    if isinstance(cotangents, tuple | list) and len(cotangents) == n_arguments:
+        return cotangents
+    found = len(cotangents) if isinstance(cotangents, tuple | list) else f"a {type(cotangents).__name__}"
+    raise StructureError(
+        f"An explicit pullback has to return one cotangent for each of {n_arguments} arguments, None for a constant "
+        f"one; it returned {found}."
+    )
 
 
 def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:

@@ -79,6 +79,8 @@ def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Any, nam
         result.values[key] = here.get(node.target, node.target)
     else:
         assert isinstance(node, Task)
+        carrying = set(inputs)
+        inputs = tuple(arg.key for arg in node.args if arg.key in carrying)  # a term may stand there twice
         refs = [TaskRef(here.get(arg.key, arg.key)) for arg in node.args]
         result.graph[name] = Task(name, add_up, *refs)
         result.values[key] = name

@@ -11,7 +11,7 @@ from dask._task_spec import GraphNode, Task, TaskRef
 from dagad._graph.activity import Key
 from dagad._graph.linearize import Names, Step
 from dagad._graph.sums import UnitPart, sum_tree
-from dagad._linearization import cotangent_part, pull_back
+from dagad._linearization import cotangent_part, pull_back, unit_part
 
 Turn = Callable[[Step, Any, Names, dict[Key, GraphNode]], list[Any]]
 
@@ -60,6 +60,18 @@ def pulled(step: Step, cotangent: Any, names: Names, graph: dict[Key, GraphNode]
     for place, part in enumerate(parts):
         graph[part] = Task(part, cotangent_part, TaskRef(key), place)
     return [TaskRef(part) for part in parts]
+
+
+def preaccumulated_apart(step: Step, cotangent: Any, names: Names, graph: dict[Key, GraphNode]) -> list[Any]:
+    """Return the same as `preaccumulated`, each read by a task of its own: only cotangents travel."""
+    references = preaccumulated(step, cotangent, names, graph)
+    if step.linearization is None:
+        return references
+    for place, reference in enumerate(references):
+        key = names("part", ("unit", step.linearization[1], place))
+        graph[key] = Task(key, unit_part, TaskRef(reference.key), place)
+        references[place] = TaskRef(key)
+    return references
 
 
 def preaccumulated(step: Step, cotangent: Any, names: Names, graph: dict[Key, GraphNode]) -> list[Any]:

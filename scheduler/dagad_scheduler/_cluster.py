@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -41,7 +42,9 @@ class ClusterRun:
         self._futures = [by_key[key] for key in keys]
         self.kept: dict[Key, Any] = {key: by_key[key] for key in keep}
         self._landed: set[Key] = set()
-        self._finished = False
+        self._finished = self._over = False
+        self._lock = threading.Lock()
+        self._inner = frozenset(key for node in graph.values() for key in node.dependencies)
         self._groups: dict[int, Counter[str]] = {VALUE_RANK: Counter(), PULLBACK_RANK: Counter()}
         for key in graph:
             if isinstance(key, tuple) and rank(key[0]) in self._groups:
@@ -60,7 +63,7 @@ class ClusterRun:
                     raise _error_of(result)
                 self._landed.add(future.key)
                 self._on_result(future.key, result)
-            self._finished = True
+            self._finished = self._over = True
         except DistributedTimeoutError as error:
             missing = len(self._futures) - len(self._landed)
             raise TimeoutError(f"{missing} results were not there after {timeout} seconds; they go on.") from error
@@ -70,12 +73,25 @@ class ClusterRun:
 
     def cancel(self) -> None:
         """Give up everything that has not landed."""
-        # Only what is pending: distributed's scheduler stumbles over the cancelling of keys that erred or are gone.
-        self._client.cancel([f for f in (*self._futures, *self.kept.values()) if f.status == "pending"])
+        with self._lock:
+            over, self._over = self._over, True
+        if over:
+            return
+        # Only keys that nothing depends on: distributed's scheduler breaks off the client, with everything it holds,
+        # when a key is cancelled that others depend on which nobody holds. What is released goes all the same.
+        ends = [future for future in self._futures if future.key not in self._inner and future.status == "pending"]
+        self._client.cancel(ends)
+        self._let_go(set(self._futures) - set(ends))
 
     def _release(self) -> None:
         """Let go of everything; what has not started never runs."""
-        for future in (*self._futures, *self.kept.values()):
+        with self._lock:
+            over, self._over = self._over, True
+        if not over:
+            self._let_go(set(self._futures))
+
+    def _let_go(self, futures: set[Any]) -> None:
+        for future in (*futures, *self.kept.values()):
             future.release()
 
     def progress(self) -> Progress:

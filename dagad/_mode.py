@@ -1,0 +1,60 @@
+"""How reductions are to behave that run for somebody: which policy they take, and who watches.
+
+State: `_STACK`, the modes entered and not yet left, in the context of the running thread.
+"""
+
+from __future__ import annotations
+
+import weakref
+from contextvars import ContextVar
+from typing import Any
+
+from dagad._graph.policies import Keep, Policy, Preaccumulate
+
+DefaultPolicy = type[Keep] | type[Preaccumulate]
+# Value and gradient are wanted together: each gradient is computed while its chunk is in cache.
+TOGETHER: DefaultPolicy = Preaccumulate
+# No pullback is to run before it is asked for.
+VALUES_FIRST: DefaultPolicy = Keep
+
+
+class Mode:
+    """What reductions do by default, while it is entered."""
+
+    __slots__ = ("_evaluation", "policy")
+
+    def __init__(self, policy: DefaultPolicy, evaluation: Any = None) -> None:
+        self.policy = policy
+        # Weakly: contexts are copied by everything that schedules callbacks, and live as long as these.
+        self._evaluation = None if evaluation is None else weakref.ref(evaluation)
+
+    @property
+    def evaluation(self) -> Any:
+        """Who watches, if anybody."""
+        return None if self._evaluation is None else self._evaluation()
+
+    def __enter__(self) -> None:
+        _STACK.set((*_STACK.get(), self))
+
+    def __exit__(self, *_: object) -> None:
+        _STACK.set(_STACK.get()[:-1])
+
+
+_STACK: ContextVar[tuple[Mode, ...]] = ContextVar("dagad_mode", default=())
+_DEFAULT = Mode(TOGETHER)
+
+
+def current_mode() -> Mode:
+    """Return how reductions are to behave here."""
+    stack = _STACK.get()
+    return stack[-1] if stack else _DEFAULT
+
+
+def default_policy() -> Policy:
+    """Return a new policy of the kind that fits here."""
+    return current_mode().policy()
+
+
+def like_here(policy: DefaultPolicy) -> Mode:
+    """Return a mode with this default policy, watched by whoever watches here."""
+    return Mode(policy, current_mode().evaluation)

@@ -1,0 +1,598 @@
+"""Errors: does each say what to do instead, and do a user's own arrive as they were raised?"""
+
+from __future__ import annotations
+
+import builtins
+import concurrent.futures
+import functools
+import importlib
+import pickle
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import autograd
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from autograd.extend import primitive
+from dask.delayed import delayed
+from distributed import Client
+
+import dagad
+from dagad import _errors, map_sum, reduce_sum
+from dagad._portable import pack
+from dagad.extend import Linearization, explicit
+
+X = np.arange(6.0)
+
+
+def squares(rows: Any, theta: Any) -> Any:
+    return anp.sum((rows - theta) ** 2)
+
+
+def total(fun: Any, theta: Any = 1.0, sliced: Any = X, *shared: Any, **options: Any) -> Any:
+    given: dict[str, Any] = {"grainsize": 2, "scheduler": "sync"}
+    return reduce_sum(fun, sliced, theta, *shared, **given | options)
+
+
+def grad(fun: Any, theta: Any = 1.0, sliced: Any = X, **options: Any) -> Any:
+    return dagad.grad(lambda theta: total(fun, theta, sliced, **options))(theta)
+
+
+@primitive  # type: ignore[untyped-decorator]  # autograd has no types
+def ruleless(x: Any) -> Any:
+    return np.sum(x)
+
+
+class Holder:
+    """Holds what it is given where dagad does not look."""
+
+    held: Any = None
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+
+def by_global(theta: Any) -> Any:
+    globals()["HELD"] = theta
+    try:
+        return reduce_sum(lambda rows: anp.sum(rows * HELD), X, grainsize=2)  # type: ignore[name-defined]  # noqa: F821
+    finally:
+        del globals()["HELD"]
+
+
+def by_class(theta: Any) -> Any:
+    Holder.held = theta
+    try:
+        return reduce_sum(lambda rows: anp.sum(rows * Holder.held), X, grainsize=2)
+    finally:
+        Holder.held = None
+
+
+def by_recursion(theta: Any) -> Any:
+    def power(rows: Any, n: int = 2) -> Any:
+        return anp.sum(rows * theta) if n == 0 else power(rows, n - 1)
+
+    return reduce_sum(power, X, grainsize=2)
+
+
+def by_iterator(theta: Any) -> Any:
+    values = iter([theta])
+    return reduce_sum(lambda rows: anp.sum(rows * next(values)), X, grainsize=6)
+
+
+def by_pair(first: Any, second: Any) -> Callable[[Any, Any], Any]:
+    return lambda rows, theta: first if rows[0] == 0 else second
+
+
+def explicitly(pullback: Any) -> Any:
+    return explicit(lambda rows, theta: (0.0, pullback))
+
+
+DELAYED = delayed(2.0)
+NO_INT: Any = "theta"
+NO_DELAYED: Any = 2.0
+NOT = dagad.NotDifferentiableError
+CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    # how the rows are cut
+    "grainsize 0": (lambda: total(squares, grainsize=0), dagad.PlanError, 'Give a positive int or `"auto"`'),
+    "no such engine": (
+        lambda: total(squares, engine="jax"),
+        dagad.PlanError,
+        r"Choose one of \['autograd', 'explicit'\]",
+    ),
+    "not an engine": (
+        lambda: total(squares, engine=3),
+        dagad.PlanError,
+        r"has no method `linearize`. See `dagad\.extend",
+    ),
+    # the sliced argument
+    "lengths": (
+        lambda: total(squares, 1.0, {"x": X, "y": [X[:4], X]}),
+        dagad.StructureError,
+        r"\['x'\] has 6, \['y'\] has 2. Rows have to agree",
+    ),
+    "nothing sliced": (lambda: total(squares, 1.0, ()), dagad.StructureError, "Give the data that is to be cut"),
+    "sliced number": (
+        lambda: total(squares, 1.0, 3.0),
+        dagad.StructureError,
+        "The sliced argument is a float without rows",
+    ),
+    "sliced 0-d array": (lambda: total(squares, 1.0, np.array(3.0)), dagad.StructureError, "at least one dimension"),
+    "sliced leaf": (
+        lambda: total(squares, 1.0, (X, 3.0)),
+        dagad.StructureError,
+        r"Leaf \[1\] of the sliced argument is a float .* pass what all chunks need as a shared argument",
+    ),
+    "sliced text": (lambda: total(squares, 1.0, (X, "six")), dagad.StructureError, "is a str without rows"),
+    # what a chunk returns
+    "None": (
+        lambda: total(lambda rows, theta: None),
+        dagad.StructureError,
+        "nothing to sum. Return a number, an array",
+    ),
+    "empty tuple": (lambda: total(lambda rows, theta: ()), dagad.StructureError, "nothing to sum"),
+    "text": (
+        lambda: total(lambda rows, theta: "six"),
+        dagad.StructureError,
+        "returned a str, which can't be summed. Return",
+    ),
+    "object": (lambda: total(lambda rows, theta: Holder()), dagad.StructureError, "returned a Holder, which can't be"),
+    "array of text": (
+        lambda: total(lambda rows, theta: np.array(["a"])),
+        dagad.StructureError,
+        "can't be summed. Return a",
+    ),
+    "shapes": (
+        lambda: total(lambda rows, theta: rows, 1.0, np.arange(5.0)),
+        dagad.StructureError,
+        r"differ in shape: \(2,\) and \(1,\). Each chunk has to return the same shape.* sum over the rows",
+    ),
+    "shapes that broadcast": (lambda: total(by_pair(np.ones(3), 1.0)), dagad.StructureError, r"\(3,\) and \(\)"),
+    "structures": (
+        lambda: total(by_pair({"a": 1.0}, {"b": 1.0})),
+        dagad.StructureError,
+        r"two chunks differ in structure: expected the structure \{'a': \*\}, got \{'b': \*\}",
+    ),
+    "number and tuple": (lambda: total(by_pair(1.0, (1.0,))), dagad.StructureError, "two chunks differ in"),
+    "array and tuple": (lambda: total(by_pair(np.ones(1), (1.0,))), dagad.StructureError, "two chunks differ in"),
+    "array and list": (lambda: total(by_pair(np.ones(2), [1.0, 2.0])), dagad.StructureError, "two chunks differ in"),
+    "list and array": (lambda: total(by_pair([1.0, 2.0], np.ones(2))), dagad.StructureError, "two chunks differ in"),
+    "number and array": (lambda: total(by_pair(1.0, np.ones(2))), dagad.StructureError, r"\(\) and \(2,\)"),
+    "lists of other lengths": (lambda: total(by_pair([1.0], [1.0, 2.0])), dagad.StructureError, "two chunks differ in"),
+    "shapes of items": (
+        lambda: map_sum(lambda item: np.ones(int(item)), [1.0, 2.0]),
+        dagad.StructureError,
+        r"two items differ in shape: \(1,\) and \(2,\). Return the same shape for every item",
+    ),
+    "structures of items": (
+        lambda: map_sum(lambda item: (item,) if item == 1.0 else item, [1.0, 2.0]),
+        dagad.StructureError,
+        "two items differ in structure",
+    ),
+    # what is asked for
+    "argnums": (
+        lambda: dagad.grad(squares, argnums=NO_INT)(X, 1.0),
+        dagad.StructureError,
+        "neither an int nor a tuple",
+    ),
+    "argnums ()": (lambda: dagad.grad(squares, argnums=())(X, 1.0), dagad.StructureError, "neither an int nor a tuple"),
+    "argnums 2": (
+        lambda: dagad.grad(squares, argnums=2)(X, 1.0),
+        dagad.StructureError,
+        "called with 2 positional arguments. Pass what is to be differentiated in by position",
+    ),
+    "aux": (lambda: dagad.grad(squares, has_aux=True)(X, 1.0), dagad.StructureError, r"has to return `\(value, aux\)`"),
+    "cotangent's structure": (
+        lambda: dagad.vjp(lambda x: (x, x), 1.0)[1](1.0),
+        dagad.StructureError,
+        r"expected the structure \(\*, \*\), got \*",
+    ),
+    "cotangent's shape": (
+        lambda: dagad.vjp(lambda x: x, X)[1](np.ones(2)),
+        dagad.StructureError,
+        r"shape \(2,\) where one of shape \(6,\) belongs. A cotangent has the shape of what it belongs to",
+    ),
+    "an int": (
+        lambda: dagad.grad(squares, 1)(X, 1),
+        NOT,
+        r"Argument 1 holds no floating-point.* only int. .*`float\(...\)`",
+    ),
+    "integers": (
+        lambda: dagad.grad(squares)(np.arange(6), 1.0),
+        NOT,
+        r"only int64. Convert integers with.*`.astype\(float\)`",
+    ),
+    "no leaves": (lambda: dagad.grad(lambda x: 1.0)({}), NOT, "only nothing"),
+    "an own class": (
+        lambda: dagad.grad(lambda x: 1.0)(Holder(1.0)),
+        NOT,
+        "only Holder.*register a class of your own with optree",
+    ),
+    "integers in autograd": (
+        lambda: autograd.grad(lambda theta: total(squares, theta))(np.arange(2)),
+        NOT,
+        r"is a ndarray without floating-point numbers. Convert it with `\.astype\(float\)`",
+    ),
+    "gradient of an array": (
+        lambda: dagad.grad(lambda x: 2 * x)(X),
+        NOT,
+        r"returned an array of shape \(6,\) and dtype float64. Sum it up, or use `dagad.vjp`",
+    ),
+    "gradient of None": (lambda: dagad.grad(lambda x: None)(1.0), NOT, "returned None. Sum it up"),
+    "gradient of a tuple": (lambda: dagad.grad(lambda x: (x, x))(1.0), NOT, "returned a tuple"),
+    "gradient of an int": (lambda: dagad.grad(lambda x: 1)(1.0), NOT, "one real floating-point number.*returned a int"),
+    "gradient of a complex": (lambda: dagad.grad(lambda x: x * 1j)(1.0), NOT, "one real floating-point number"),
+    # engines
+    "no rule": (
+        lambda: grad(lambda rows, theta: ruleless(rows * theta)),
+        NOT,
+        "no derivative of `ruleless`.*give it a derivative with `autograd.extend.defvjp`",
+    ),
+    "array of objects": (
+        lambda: grad(lambda rows, theta: np.array([theta, theta])),
+        NOT,
+        "array of objects that hold traced values.*Write it with `autograd.numpy`",
+    ),
+    "traced inside an object": (
+        lambda: grad(lambda rows, theta: Holder(theta)),
+        NOT,
+        "returned a `Holder` with traced values inside.*register the class with optree",
+    ),
+    "explicit of a number": (lambda: explicit(3), NOT, "`explicit` marks a function; got 3"),  # type: ignore[arg-type]  # so it is
+    "explicit without a pair": (
+        lambda: total(explicit(squares)),
+        dagad.StructureError,
+        r"`squares` is marked explicit, so it has to return `\(value, pullback\)`; it returned a float64",
+    ),
+    "explicit, no cotangent": (
+        lambda: grad(explicitly(lambda s: (None, None))),
+        NOT,
+        "returned None for an argument.*Return",
+    ),
+    "explicit, too few": (
+        lambda: grad(explicitly(lambda s: (None,))),
+        dagad.StructureError,
+        "one cotangent for each of 2 arguments, None for a constant one; it returned 1",
+    ),
+    "explicit, no tuple": (
+        lambda: grad(explicitly(lambda s: s)),
+        dagad.StructureError,
+        "each of 2 arguments.*returned a float",
+    ),
+    "explicit, wrong shape": (
+        lambda: grad(explicitly(lambda s: (None, np.ones(3)))),
+        dagad.StructureError,
+        r"explicit pullback returned a cotangent of shape \(3,\) where one of shape \(\) belongs",
+    ),
+    # closures
+    "a global": (
+        lambda: dagad.grad(by_global)(1.0),
+        dagad.ClosureError,
+        "through the global `HELD`.*as a shared argument",
+    ),
+    "a class": (lambda: dagad.grad(by_class)(1.0), dagad.ClosureError, r"through `Holder\.held`.*as a shared argument"),
+    "a recursion": (
+        lambda: dagad.grad(by_recursion)(1.0),
+        dagad.ClosureError,
+        "refers to itself.*as a shared argument",
+    ),
+    "an iterator": (lambda: dagad.grad(by_iterator)(1.0), dagad.ClosureError, "as a shared argument"),
+    "explicit with a closure": (
+        lambda: dagad.grad(lambda t: reduce_sum(explicit(lambda rows: (t, lambda s: (None,))), X, grainsize=2))(1.0),
+        dagad.ClosureError,
+        "explicit function carries a value being differentiated in its closure.*as a shared argument",
+    ),
+    # graphs
+    "gradient of no Delayed": (
+        lambda: dagad.gradient(NO_DELAYED, DELAYED),
+        NOT,
+        "`y` holds a float. Wrap it with `dask.delayed`",
+    ),
+    "in no Delayed": (lambda: dagad.gradient(DELAYED, [2.0]), NOT, "`wrt` holds a float.*or use `dagad.grad`"),
+    "in nothing": (lambda: dagad.gradient(DELAYED, []), NOT, "nothing to differentiate in: `wrt` holds no Delayed"),
+    "Delayed array": (
+        lambda: dagad.gradient(delayed(anp.multiply)(DELAYED, X), DELAYED).compute(scheduler="sync"),
+        NOT,
+        r"this one is an array of shape \(6,\) and dtype float64. Reduce it to one, by a sum for instance",
+    ),
+    "Delayed int": (
+        lambda: (lambda i: dagad.gradient(DELAYED * i, i).compute(scheduler="sync"))(delayed(3)),
+        NOT,
+        r"with respect to a int was asked for.*Make it floating point, with `float\(...\)`",
+    ),
+    # journeys
+    "unpicklable": (lambda: pack(threading.Lock()), dagad.PortabilityError, 'use `scheduler="threads"`'),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_error_says_what_to_do_and_the_next_call_works(case: str) -> None:
+    act, kind, remedy = CASES[case]
+    with pytest.raises(kind, match=f"(?s){remedy}") as caught:
+        act()
+    assert type(caught.value) is kind
+    assert grad(squares) == -18.0
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert type(copy) is kind
+    assert (str(copy), getattr(copy, "__notes__", [])) == (str(caught.value), getattr(caught.value, "__notes__", []))
+
+
+DELIBERATE = [
+    found
+    for found in vars(_errors).values()
+    if isinstance(found, type) and issubclass(found, dagad.DagadError) and found is not dagad.DagadError
+]
+
+
+@pytest.mark.parametrize("kind", DELIBERATE)
+def test_a_deliberate_error_is_ours_and_a_builtin(kind: type[Exception]) -> None:
+    assert getattr(dagad, kind.__name__) is kind
+    standard = {*filter(callable, vars(builtins).values()), concurrent.futures.CancelledError}
+    assert set(kind.__mro__) & standard - {Exception, BaseException, object}
+    assert kind.__doc__
+
+
+# The user's own
+
+
+class Plain(Exception):
+    """Without frills."""
+
+
+class Demanding(Exception):
+    """Can't be made from its message."""
+
+    def __init__(self, row: float, *, why: str) -> None:
+        super().__init__(f"row {row}: {why}")
+        self.row, self.why = row, why
+
+
+RAISED: dict[str, Callable[[], Exception]] = {
+    "builtin": lambda: ValueError("bad row"),
+    "KeyError": lambda: KeyError("bad row"),
+    "own": lambda: Plain("bad row"),
+    "demanding": lambda: Demanding(4.0, why="bad row"),
+    "numpy's": lambda: np.linalg.LinAlgError("bad row"),
+    "NotImplementedError": lambda: NotImplementedError("bad row"),
+    "StopIteration": lambda: StopIteration("bad row"),
+    "ours": lambda: dagad.PlanError("bad row"),
+}
+
+
+@pytest.mark.parametrize("kind", RAISED)
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_a_users_exception_keeps_its_type_and_tells_where(kind: str, differentiated: bool, scheduler: Any) -> None:
+    make = RAISED[kind]
+
+    def fail(rows: Any, theta: Any) -> Any:
+        if rows[0] == 4:
+            raise make()
+        return squares(rows, theta)
+
+    with pytest.raises(type(make()), match="bad row") as caught:
+        (grad if differentiated else total)(fail, scheduler=scheduler)
+    error = caught.value
+    assert type(error) is type(make())
+    assert error.args == make().args
+    assert vars(error).keys() - {"__notes__"} == vars(make()).keys()
+    (note,) = error.__notes__
+    assert re.fullmatch(r"dagad: value of chunk 2 \(rows 4:6\), key \('dagad-value-[0-9a-f]+', 2\)", note)
+    assert grad(squares, scheduler=scheduler) == -18.0
+
+
+def test_a_users_exception_in_a_pullback_tells_where(scheduler: Any) -> None:
+    @explicit
+    def fail(rows: Any, theta: Any) -> Any:
+        def pullback(seed: Any) -> Any:
+            if rows[0] == 2:
+                raise Plain("no way back")
+            return None, 0.0
+
+        return 0.0, pullback
+
+    with pytest.raises(Plain, match="no way back") as caught:
+        grad(fail, scheduler=scheduler)
+    assert re.match(r"dagad: pullback of chunk 1 \(rows 2:4\), key \('dagad-pullback-", caught.value.__notes__[0])
+    assert grad(squares, scheduler=scheduler) == -18.0
+
+
+def test_a_users_exception_in_an_inner_chunk_tells_of_both(scheduler: Any) -> None:
+    def inner(rows: Any, theta: Any) -> Any:
+        if rows[0] == 3:
+            raise Plain("inside")
+        return squares(rows, theta)
+
+    def outer(rows: Any, theta: Any) -> Any:
+        return reduce_sum(inner, rows, theta, grainsize=1)
+
+    with pytest.raises(Plain, match="inside") as caught:
+        grad(outer, scheduler=scheduler)
+    first, second = caught.value.__notes__
+    assert "chunk 1 (rows 1:2)" in first
+    assert "chunk 1 (rows 2:4)" in second
+
+
+def test_an_exception_that_cannot_travel_is_told_in_words(cluster: Client) -> None:
+    class Stuck(Exception):
+        def __init__(self) -> None:
+            super().__init__("stuck")
+            self.lock = threading.Lock()
+
+    def fail(rows: Any, theta: Any) -> Any:
+        raise Stuck
+
+    with pytest.raises(Exception, match="stuck"):
+        grad(fail, scheduler=cluster)
+    assert grad(squares, scheduler=cluster) == -18.0
+
+
+def test_what_a_chunk_prints_of_itself_is_not_asked_for(scheduler: Any) -> None:
+    class Unprintable:
+        def __repr__(self) -> str:
+            raise RuntimeError("do not print me")
+
+    def fail(rows: Any, thing: Any, theta: Any) -> Any:
+        raise Plain("with an argument that can't be printed")
+
+    with pytest.raises(Plain, match="can't be printed"):
+        reduce_sum(fail, X, Unprintable(), 1.0, grainsize=2, scheduler=scheduler)
+
+
+SPOILT: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "array": (X, lambda rows: rows),
+    "tuple": ((X, X), lambda rows: rows[1]),
+    "dict": ({"x": X}, lambda rows: rows["x"]),
+    "list": ([X, X, X, X], lambda rows: rows[0]),
+    "matrix": (np.ones((6, 2)), lambda rows: rows[:, 0]),
+    "fortran": (np.asfortranarray(np.ones((6, 2))), lambda rows: rows[:, 0]),
+}
+
+
+@pytest.mark.parametrize("kind", SPOILT)
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_a_function_that_spoils_its_rows_is_refused(kind: str, differentiated: bool, scheduler: Any) -> None:
+    sliced, part = SPOILT[kind]
+    before = pickle.dumps(sliced)
+
+    def spoil(rows: Any, theta: Any) -> Any:
+        part(rows)[...] = 0.0
+        return 1.0 * theta
+
+    with pytest.raises(ValueError, match="read-only"):
+        (grad if differentiated else total)(spoil, 1.0, sliced, scheduler=scheduler)
+    assert pickle.dumps(sliced) == before
+
+
+def test_in_place_work_on_a_copy_is_fine(scheduler: Any) -> None:
+    def work(rows: Any, theta: Any) -> Any:
+        mine = np.array(rows)
+        mine *= 2
+        return theta * np.sum(mine)
+
+    assert grad(work, scheduler=scheduler) == 30.0
+
+
+# Journeys
+
+
+def soon(act: Callable[[], Any], kind: type[BaseException], remedy: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(kind, match=remedy):
+        act()
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+@pytest.mark.parametrize("where", ["closure", "rows", "shared", "closure with floats"])
+def test_what_cannot_be_pickled_is_refused_before_it_is_sent(where: str, differentiated: bool, cluster: Client) -> None:
+    lock = threading.Lock()
+    locks: list[Any] = [lock] * 6
+
+    def closed(rows: Any, *shared: Any) -> Any:
+        with lock:
+            return anp.sum(rows * shared[0])
+
+    def plain(rows: Any, *shared: Any) -> Any:
+        return anp.sum(rows[0]) * shared[0] if isinstance(rows, tuple) else anp.sum(rows) * shared[0]
+
+    def loss(theta: Any) -> Any:
+        fun = closed if where.startswith("closure") else plain
+        rows: Any = (X, locks) if where == "rows" else X
+        shared = (lock,) if where == "shared" else ()
+        return reduce_sum(fun, rows, theta, *shared, grainsize=2, scheduler=cluster)
+
+    act = dagad.grad(loss) if differentiated else loss
+    soon(lambda: act(1.0), dagad.PortabilityError, r'can\'t be pickled.*lock.*use `scheduler="threads"`')
+    assert grad(squares, scheduler=cluster) == -18.0
+
+
+def test_the_same_function_runs_in_threads() -> None:
+    lock = threading.Lock()
+
+    def closed(rows: Any, theta: Any) -> Any:
+        with lock:
+            return squares(rows, theta)
+
+    assert grad(closed, scheduler="threads") == -18.0
+
+
+@pytest.mark.parametrize("what", ["function", "data"])
+def test_a_module_that_is_missing_on_the_workers_is_named(
+    what: str, cluster: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"only_here_{what}"
+    code = "class Record:\n    pass\n\ndef fun(rows, theta):\n    return theta * 1.0\n"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(name)
+    fun, shared = (module.fun, ()) if what == "function" else (lambda rows, theta, record: theta, (module.Record(),))
+
+    def loss(theta: Any) -> Any:
+        return reduce_sum(fun, X, theta, *shared, grainsize=2, scheduler=cluster)
+
+    for act in (loss, dagad.grad(loss)):
+        remedy = f"No module named '{name}'.*importable.*on every worker"
+        soon(functools.partial(act, 1.0), dagad.PortabilityError, remedy)
+    assert grad(squares, scheduler=cluster) == -18.0
+    sys.modules.pop(name)
+
+
+class Unloadable:
+    """Can be pickled, but not loaded again."""
+
+    def __reduce__(self) -> Any:
+        return _refuse_to_load, ()
+
+
+def _refuse_to_load() -> Any:
+    raise RuntimeError("not in this process")
+
+
+def test_what_cannot_be_loaded_on_a_worker_fails_in_its_task(cluster: Client) -> None:
+    thing = Unloadable()
+
+    def fun(rows: Any, theta: Any) -> Any:
+        assert thing is not None
+        return theta * anp.sum(rows)
+
+    soon(
+        lambda: grad(fun, scheduler=cluster), dagad.PortabilityError, "could not be unpickled here.*not in this process"
+    )
+    assert grad(squares, scheduler=cluster) == -18.0
+
+
+def test_a_result_that_cannot_be_pickled_does_not_hang(cluster: Client) -> None:
+    def fun(rows: Any, theta: Any) -> Any:
+        return SimpleNamespace(lock=threading.Lock())
+
+    soon(lambda: total(fun, scheduler=cluster), dagad.StructureError, "can't be summed")
+    assert grad(squares, scheduler=cluster) == -18.0
+
+
+def test_a_linearization_that_lost_its_recipe_says_so_when_it_is_pulled() -> None:
+    class Task:
+        lock = threading.Lock()
+
+        def __init__(self) -> None:
+            self.mine = threading.Lock()
+
+        def value(self, x: Any) -> Any:
+            return x
+
+        def record(self, x: Any) -> Any:
+            return x, lambda seed: (seed,), int
+
+        def preaccumulate(self, *args: Any) -> Any:
+            raise AssertionError("not asked for")
+
+    moved = pickle.loads(pickle.dumps(Linearization.recorded(Task(), (2.0,))))
+    assert moved.value == 2.0
+    with pytest.raises(dagad.PortabilityError, match=r"without its recipe.*can't be pickled"):
+        moved.pull(1.0)

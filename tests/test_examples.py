@@ -1,0 +1,32 @@
+"""Examples: do they run, and come to the right numbers?"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name: str, *options: str) -> str:
+    command = [sys.executable, "-W", "error::RuntimeWarning", str(EXAMPLES / name), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "sync"])
+def test_doctor_visits_agrees_with_statsmodels(scheduler: str, tmp_path: Path) -> None:
+    picture = tmp_path / "coefficients.png"
+    output = run("doctor_visits.py", "--check", "--scheduler", scheduler, "--output", str(picture))
+    assert re.search(r"-43,?383\.66", output)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_doctor_visits_takes_more_rows(tmp_path: Path) -> None:
+    output = run("doctor_visits.py", "--rows", "30000", "--grainsize", "5000", "--output", str(tmp_path / "more.png"))
+    assert re.search(r"30[, ]?000", output)

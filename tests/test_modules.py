@@ -1,0 +1,226 @@
+"""Modules: do they stand in one order, and keep to the size and the manners of this house?"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+import dagad
+import dagad.extend
+import dagad.testing
+import dagad_scheduler
+
+ROOTS = {"dagad": Path(dagad.__file__).parent, "dagad_scheduler": Path(dagad_scheduler.__file__).parent}
+OPTIONAL = {"distributed", "bokeh"}  # what `import dagad` has to do without
+
+
+def name_of(package: str, path: Path) -> str:
+    parts = path.relative_to(ROOTS[package]).with_suffix("").parts
+    return ".".join((package, *(part for part in parts if part != "__init__")))
+
+
+FILES = {name_of(package, path): path for package, root in ROOTS.items() for path in sorted(root.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+
+
+def imported(name: str, node: ast.AST) -> Iterator[str]:
+    """Yield the modules that an import statement needs, with our own as exactly as possible."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        home = name if FILES[name].stem == "__init__" else name.rpartition(".")[0]
+        for _ in range(node.level - 1):
+            home = home.rpartition(".")[0]
+        base = ".".join(filter(None, (home if node.level else "", node.module)))
+        for alias in node.names:
+            submodule = f"{base}.{alias.name}"
+            yield submodule if submodule in FILES else base
+
+
+def imports(name: str) -> set[str]:
+    return {module for node in ast.walk(TREES[name]) for module in imported(name, node)}
+
+
+IMPORTS = {name: imports(name) for name in FILES}
+
+
+def importers(package: str) -> set[str]:
+    return {name for name, needed in IMPORTS.items() if any(module.partition(".")[0] == package for module in needed)}
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+# Order
+
+
+def test_no_module_needs_itself_by_way_of_others() -> None:
+    graph = {name: needed & FILES.keys() - {name} for name, needed in IMPORTS.items()}
+    order = list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the cycle
+    assert order.index("dagad._errors") < order.index("dagad._plan") < order.index("dagad._reductions")
+    assert order[-1] in ("dagad", "dagad.testing")
+
+
+def test_the_scheduler_knows_nothing_of_dagad() -> None:
+    assert not {name for name in importers("dagad") if name.startswith("dagad_scheduler")}
+
+
+def test_only_the_evaluation_talks_to_the_scheduler() -> None:
+    ours = {name for name in importers("dagad_scheduler") if not name.startswith("dagad_scheduler")}
+    assert ours == {"dagad._evaluation"}
+
+
+def test_only_the_tree_talks_to_optree() -> None:
+    assert importers("optree") == {"dagad._tree"}
+
+
+def test_derivatives_and_schedulers_do_not_meet() -> None:
+    assert not {name for name in importers("autograd") if name.startswith("dagad_scheduler")}
+    assert not {name for name in FILES if name.startswith("dagad._graph") and "dagad._evaluation" in IMPORTS[name]}
+
+
+def test_a_plan_knows_no_dask_and_no_derivatives() -> None:
+    assert "dagad._plan" not in importers("dask") | importers("autograd") | importers("dagad_scheduler")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_optional_packages_are_imported_late(name: str) -> None:
+    tree = TREES[name]
+    late = [node for function in functions(tree) for part in function.body for node in ast.walk(part)]
+    found = {module.partition(".")[0] for node in late for module in imported(name, node)}
+    assert found <= OPTIONAL
+    early = {module for node in tree.body for module in imported(name, node)}
+    assert not {module.partition(".")[0] for module in early} & OPTIONAL
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_is_imported_for_type_checkers_only(name: str) -> None:
+    assert "TYPE_CHECKING" not in FILES[name].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("module", ["dagad", "dagad.extend", "dagad.testing", "dagad_scheduler"])
+def test_importing_brings_in_no_optional_package(module: str) -> None:
+    heavy = OPTIONAL | {"jax", "torch", "scipy.optimize", "matplotlib", "pandas"}
+    code = f"import sys, {module}; print([name for name in sorted(sys.modules) if name in {sorted(heavy)}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_there_are_three_doors() -> None:
+    public = {name for name in FILES if name.startswith("dagad") and "._" not in name and "." in name}
+    assert public == {"dagad.extend", "dagad.testing"}
+
+
+@pytest.mark.parametrize("package", ROOTS)
+def test_the_doors_hold_names_only(package: str) -> None:
+    kinds = {type(node) for node in TREES[package].body[1:]}
+    assert kinds <= {ast.ImportFrom, ast.Assign}
+
+
+@pytest.mark.parametrize("package", ROOTS)
+def test_types_are_shipped(package: str) -> None:
+    assert (ROOTS[package] / "py.typed").exists()
+
+
+# Size
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_short(name: str) -> None:
+    assert len(FILES[name].read_text(encoding="utf-8").splitlines()) <= 300
+
+
+def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the lines of a function without its docstring."""
+    docstring = ast.get_docstring(function, clean=False)
+    return (function.end_lineno or 0) - function.lineno + 1 - (docstring.count("\n") + 1 if docstring else 0)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_function_fits_on_a_screen(name: str) -> None:
+    assert not {function.name: length(function) for function in functions(TREES[name]) if length(function) > 50}
+
+
+# Words
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_module_begins_by_saying_its_place(name: str) -> None:
+    docstring = ast.get_docstring(TREES[name])
+    assert docstring, "the docstring comes first in the file"
+    summary = docstring.split("\n\n")[0]
+    assert summary.endswith(".")
+    assert "\n" not in summary
+    assert summary[0].isupper() or summary.startswith(("`", "dagad", "autograd"))
+
+
+DOORS = [dagad, dagad.extend, dagad.testing, dagad_scheduler]
+PUBLIC = {
+    f"{door.__name__}.{name}": found
+    for door in DOORS
+    for name, found in vars(door).items()
+    if not name.startswith("_") and isinstance(found, FunctionType | type) and found.__module__.startswith("dagad")
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_is_explained(name: str) -> None:
+    docstring = inspect.getdoc(PUBLIC[name])
+    assert docstring
+    assert docstring.split("\n")[0].endswith((".", ":"))
+
+
+def sections(docstring: str) -> set[str]:
+    return set(re.findall(r"^([A-Z]\w+(?: \w+)?)\n-{3,}$", docstring, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, found in PUBLIC.items() if isinstance(found, FunctionType) and "scheduler" not in name]
+)
+def test_a_public_function_shows_how_it_is_used(name: str) -> None:
+    function: Any = PUBLIC[name]
+    docstring = inspect.getdoc(function) or ""
+    assert {"Parameters", "Returns", "Examples"} <= sections(docstring)
+    assert ">>>" in docstring
+    for parameter in inspect.signature(function).parameters:
+        assert re.search(rf"^\*{{0,2}}{parameter}$", docstring, flags=re.MULTILINE), parameter
+
+
+def test_all_deliberate_errors_are_public() -> None:
+    errors = importlib.import_module("dagad._errors")
+    defined = {name for name, found in vars(errors).items() if isinstance(found, type) and not name.startswith("_")}
+    assert defined <= vars(dagad).keys()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_is_raised_without_a_sentence(name: str) -> None:
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Name):
+            assert not node.exc.id[0].isupper(), f"line {node.lineno}"
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            assert node.exc.args, f"line {node.lineno}"
+
+
+HERE = sorted(Path(__file__).parent.rglob("*.py"))
+IGNORED = re.compile(r"#\s*(type: ignore(\[[\w, -]+\])?|noqa(: [A-Z]+\d+(, [A-Z]+\d+)*)?)(?P<reason>.*)")
+
+
+@pytest.mark.parametrize("path", [*FILES.values(), *HERE], ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_what_is_ignored_has_its_reason_on_the_line(path: Path) -> None:
+    if path == Path(__file__):
+        return
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = IGNORED.search(line)
+        assert match is None or len(match["reason"].strip("# ")) > 3, f"line {number}: {line.strip()}"
