@@ -18,7 +18,7 @@ from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 from dagad import _tree
 from dagad._chunk_graph import ReductionGraph, Sliced, owned, reduction_graph
 from dagad._chunks import ChunkFunction, Place
-from dagad._evaluation import calm_process, inside_task, new_names, run_graph
+from dagad._evaluation import LocalRun, Run, Scheduler, calm_process, inside_task, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
 from dagad._graph.sums import UnitPart, add_up
@@ -29,7 +29,6 @@ from dagad._mode import current_mode
 from dagad._pace import Pace, Road, choose_road, history_of, remember_pace
 from dagad._plan import Plan
 from dagad._slots import Slots
-from dagad_scheduler import LocalRun, Run, Scheduler
 
 Key = Any
 

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from autograd.tracer import Box
 
+from dagad import _tree
+from dagad._engines.autograd import open_containers
 from dagad._errors import ClosureError
 from dagad._templates import Template, attributes_of, contents_of
 
@@ -41,12 +43,36 @@ def hoist(fun: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
     walk.visit(fun, _name(fun))
     if not walk.boxes:
         return [], functools.partial(_unchanged, fun)
-    return list(walk.boxes.values()), Template.of(fun, tuple(walk.boxes), frozenset(walk.carriers))
+    return _flat(list(walk.boxes.values()), Template.of(fun, tuple(walk.boxes), frozenset(walk.carriers)))
 
 
 def _unchanged(fun: Any, values: Sequence[Any]) -> Any:
     del values
     return fun
+
+
+def _flat(hoisted: list[Any], make: Any) -> tuple[list[Any], Any]:
+    """Take traced containers, as autograd's own transforms make them of pytrees, apart into their leaves."""
+    if not any(isinstance(_tree.plain(box), list | tuple | dict) for box in hoisted):
+        return hoisted, make
+    forms = [_tree.Form.of(open_containers(box), _tree.is_traced) for box in hoisted]
+    return [leaf for form in forms for leaf in form.taken], _Refilled(make, [form.bare() for form in forms])
+
+
+class _Refilled:
+    """Puts leaves back into containers before a function is made with them."""
+
+    __slots__ = ("_forms", "_make")
+
+    def __init__(self, make: Any, forms: list[_tree.Form]) -> None:
+        self._make, self._forms = make, forms
+
+    def __call__(self, values: Any) -> Any:
+        rest = iter(values)
+        return self._make([form.fill(rest) for form in self._forms])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Refilled, (self._make, self._forms)
 
 
 class _Walk:
@@ -60,7 +86,7 @@ class _Walk:
     def visit(self, obj: Any, name: str) -> bool:
         """Return whether there is a box in `obj` or below."""
         kind = type(obj)
-        if kind in _PLAIN:
+        if kind in _PLAIN and not (kind is np.ndarray and obj.dtype.kind == "O"):
             return False
         if kind in Box.types:
             self.boxes[id(obj)] = obj

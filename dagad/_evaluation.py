@@ -17,7 +17,7 @@ from typing import Any
 from dagad._errors import CancelledError
 from dagad._mode import VALUES_FIRST, Mode, current_mode
 from dagad._portable import Portable
-from dagad_scheduler import Names, Progress, Run, Scheduler, resolve
+from dagad_scheduler import LocalRun as LocalRun, Names, Progress, Run as Run, Scheduler as Scheduler, resolve
 from dagad_scheduler._process import calm_process as calm_process
 from dagad_scheduler._run import inside_task as inside_task
 

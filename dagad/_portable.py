@@ -33,7 +33,7 @@ _LOCK = threading.Lock()
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
-        if kind is np.ndarray and not obj.dtype.hasobject and obj.dtype.names is None:
+        if kind is np.ndarray and obj.dtype.kind in "biufcSU":
             return _reduce_array(obj)
         if kind is FunctionType and getattr(obj, "_is_autograd_primitive", False):
             return _reduce_primitive(obj)
@@ -184,7 +184,7 @@ class Portable:
 
     def state(self) -> tuple[Any, ...]:
         """Return the arguments that make this object again."""
-        raise NotImplementedError  # every subclass says what it consists of
+        raise NotImplementedError(f"`{type(self).__name__}.state` has to say what the object consists of.")
 
     def parcel(self) -> Parcel:
         """Return this object packed; packed once."""

@@ -119,15 +119,17 @@ class _Rebuild:
         if isinstance(obj, MethodType):
             return Carrier(_make_method, [self(obj.__func__), self(obj.__self__)])
         if isinstance(obj, dict):
-            make = functools.partial(_make_dict, obj.__class__, tuple(obj))
+            shell = copy.copy(obj)
+            shell.clear()
+            make = functools.partial(_make_dict, shell, tuple(obj))
             return Carrier(make, [self(item) for item in obj.values()])
         if isinstance(obj, list | tuple | set | frozenset):
             return Carrier(functools.partial(_make_sequence, type(obj)), [self(item) for item in obj])
         if isinstance(obj, np.ndarray):
             return Carrier(functools.partial(_make_object_array, obj.shape), [self(item) for item in obj.flat])
         attributes = attributes_of(obj)
-        shell = _shell(obj)
-        make = functools.partial(_make_instance, shell, tuple(key for key, _ in attributes))
+        _empty(type(obj))  # refused here rather than in a chunk
+        make = functools.partial(_make_instance, type(obj), tuple(key for key, _ in attributes))
         return Carrier(make, [self(item) for _, item in attributes])
 
     def _function(self, function: FunctionType) -> Carrier:
@@ -168,9 +170,10 @@ def _make_method(parts: Any) -> Any:
     return MethodType(parts[0], parts[1])
 
 
-def _make_dict(cls: Any, keys: tuple[Any, ...], parts: Any) -> Any:
-    made = dict(zip(keys, parts, strict=True))
-    return made if cls is dict else cls(made)
+def _make_dict(shell: Any, keys: tuple[Any, ...], parts: Any) -> Any:
+    made = copy.copy(shell)  # a defaultdict, say, keeps what it makes its defaults with
+    made.update(zip(keys, parts, strict=True))
+    return made
 
 
 def _make_sequence(cls: Any, parts: Any) -> Any:
@@ -183,19 +186,19 @@ def _make_object_array(shape: tuple[int, ...], parts: Any) -> Any:
     return made.reshape(shape)
 
 
-def _make_instance(shell: Any, keys: tuple[str, ...], parts: Any) -> Any:
-    made = copy.copy(shell)
+def _make_instance(cls: Any, keys: tuple[str, ...], parts: Any) -> Any:
+    made = _empty(cls)
     for key, part in zip(keys, parts, strict=True):
         object.__setattr__(made, key, part)  # frozen records too
     return made
 
 
-def _shell(obj: Any) -> Any:
-    """Return an instance of the same class without its attributes."""
+def _empty(cls: Any) -> Any:
+    """Return an instance without attributes."""
     try:
-        return object.__new__(type(obj))
+        return cls.__new__(cls)
     except TypeError as error:
         raise ClosureError(
-            f"A value being differentiated is held by a `{type(obj).__name__}`, which dagad can't copy. "
+            f"A value being differentiated is held by a `{cls.__name__}`, which dagad can't copy. "
             "Pass the value to the function as a shared argument."
         ) from error

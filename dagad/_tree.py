@@ -22,6 +22,12 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
     return leaves, treedef
 
 
+def flatten_with_none(tree: Any) -> tuple[list[Any], TreeDef]:
+    """Return the leaves, None among them, and the structure."""
+    leaves, treedef = optree.tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
+    return leaves, treedef
+
+
 def unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
     """Put leaves back into their structure."""
     return optree.tree_unflatten(treedef, leaves)
@@ -59,7 +65,7 @@ def leaf_seeds(value: Any, cotangent: Any) -> list[Any]:
     if cotangent is None:
         return [None] * len(flatten(value)[0])
     # Where the value is None a sum that it went into may still send something: it belongs to other terms.
-    leaves, treedef = optree.tree_flatten(value, none_is_leaf=True, namespace=NAMESPACE)
+    leaves, treedef = flatten_with_none(value)
     parts = treedef.flatten_up_to(cotangent)
     return [part for leaf, part in zip(leaves, parts, strict=True) if leaf is not None]
 
@@ -80,7 +86,8 @@ def check_same_structure(expected: TreeDef, got: TreeDef, what: str) -> None:
 
 
 def _show(treedef: TreeDef) -> str:
-    return str(treedef).removeprefix("PyTreeSpec(").removesuffix(")").replace(f", namespace={NAMESPACE!r}", "")
+    text = str(treedef).removeprefix("PyTreeSpec(").removesuffix(")")
+    return text.replace(f", namespace={NAMESPACE!r}", "").replace(", NoneIsLeaf", "")
 
 
 def cast_like(cotangent: Any, leaf: Any, what: str) -> Any:

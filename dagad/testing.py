@@ -55,7 +55,7 @@ def taylor_rate(fun: Callable[..., Any], *args: Any, seed: int = 0) -> float:
         moved = list(args)
         for place, form, vs in zip(places, forms, directions, strict=True):
             pairs = zip(form.taken, vs, strict=True)
-            moved[place] = form.fill(iter([leaf + leaf_type(leaf)(step) * v for leaf, v in pairs]))
+            moved[place] = form.fill(iter([leaf + _leaf_type(leaf)(step) * v for leaf, v in pairs]))
         return abs(float(fun(*moved)) - float(value) - step * float(slope))
 
     remainders = np.array([remainder(step) for step in STEPS])
@@ -63,11 +63,11 @@ def taylor_rate(fun: Callable[..., Any], *args: Any, seed: int = 0) -> float:
         return float(np.median(np.log2(remainders[:-1] / remainders[1:])))
 
 
-def leaf_type(leaf: Any) -> Any:
+def _leaf_type(leaf: Any) -> Any:
     """Return the scalar type of a leaf."""
     return _tree.dtype_of(leaf).type
 
 
 def _direction(rng: np.random.Generator, leaf: Any) -> Any:
     drawn = rng.standard_normal(_tree.shape_of(leaf))
-    return np.asarray(drawn, _tree.dtype_of(leaf)) if _tree.shape_of(leaf) else leaf_type(leaf)(drawn)
+    return np.asarray(drawn, _tree.dtype_of(leaf)) if _tree.shape_of(leaf) else _leaf_type(leaf)(drawn)

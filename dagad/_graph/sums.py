@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import optree
 from dask._task_spec import Task, TaskRef
 
 from dagad import _tree
@@ -26,6 +25,7 @@ class UnitPart(TaskRef):
         self.place = place
 
 
+_NUMERIC = (np.ndarray, np.generic, int, float, complex)
 FAN_IN = 8  # wide enough to cost little, narrow enough that few partial gradients are alive at once
 
 
@@ -102,10 +102,10 @@ def _add(total: Any, term: Any, ours: bool) -> Any:
         return total + term
     if kind is list and type(term) is list and len(total) == len(term):
         return [_add_leaf(a, b, ours) for a, b in zip(total, term, strict=True)]
-    if kind is np.ndarray or kind is np.float64 or kind is float:
+    if isinstance(total, _NUMERIC) and isinstance(term, _NUMERIC):
         return _add_leaf(total, term, ours)
-    a_leaves, a_def = optree.tree_flatten(total, none_is_leaf=True, namespace=_tree.NAMESPACE)
-    b_leaves, b_def = optree.tree_flatten(term, none_is_leaf=True, namespace=_tree.NAMESPACE)
+    a_leaves, a_def = _tree.flatten_with_none(total)
+    b_leaves, b_def = _tree.flatten_with_none(term)
     _tree.check_same_structure(a_def, b_def, "The partial sums of two chunks differ in structure")
     return _tree.unflatten(a_def, [_add_leaf(a, b, ours) for a, b in zip(a_leaves, b_leaves, strict=True)])
 
@@ -118,8 +118,6 @@ def _add_leaf(a: Any, b: Any, ours: bool) -> Any:
         return np.add(a, b, a) if ours and a.ndim and a.dtype == b.dtype else a + b
     if a is None or b is None:
         return b if a is None else a
-    if type(a) is list or type(b) is list:
-        return _add(a, b, False)
     if np.shape(a) != np.shape(b):
         _refuse_shapes(a, b)
     return a + b

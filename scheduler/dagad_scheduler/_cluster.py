@@ -19,8 +19,27 @@ from dagad_scheduler._run import Graph, OnResult, Progress
 _PRIORITY = {0: 20, VALUE_RANK: 10, PULLBACK_RANK: 0}
 
 
+def _rank_of(key: Key) -> int:
+    return rank(key[0] if isinstance(key, tuple) else key)
+
+
+def _group_of(key: Key) -> str:
+    return str(key[0] if isinstance(key, tuple) else key)
+
+
 def _priority_of(key: Key) -> int:
-    return _PRIORITY[rank(key[0] if isinstance(key, tuple) else key)]
+    return _PRIORITY[_rank_of(key)]
+
+
+class _Homes:
+    """Where chunks go first: as many neighbours as there are workers, so that most sums stay on one."""
+
+    def __init__(self, workers: list[str], values: list[Key]) -> None:
+        self._workers = workers
+        self._homes = {key: [workers[i * len(workers) // len(values)]] for i, key in enumerate(values) if workers}
+
+    def __call__(self, key: Key) -> list[str] | None:
+        return self._homes.get(key, self._workers) or None
 
 
 class ClusterRun:
@@ -29,15 +48,12 @@ class ClusterRun:
     def __init__(self, client: Any, graph: dict[Key, Any], keys: list[Key], on_result: OnResult, keep: list[Key]):
         self._client, self._on_result = client, on_result
         wanted = [*keys, *keep]
-        # Without `workers=` the scheduler queues root tasks, and pullbacks overtake the values that wait there.
-        with annotate(priority=_priority_of):
-            futures = client.get(
-                LLGExpr(graph, _determ_token=uuid.uuid4().hex),
-                wanted,
-                sync=False,
-                workers=list(client.scheduler_info(n_workers=-1)["workers"]) or None,
-                allow_other_workers=True,
-            )
+        groups = {rank_: [key for key in graph if _rank_of(key) == rank_] for rank_ in (VALUE_RANK, PULLBACK_RANK)}
+        homes = _Homes(sorted(client.scheduler_info(n_workers=-1)["workers"]), groups[VALUE_RANK])
+        # Without `workers=` the scheduler queues root tasks, and pullbacks overtake the values that wait there. With
+        # all workers it would send every chunk to the one that has the chunk function.
+        with annotate(priority=_priority_of, workers=homes, allow_other_workers=True):
+            futures = client.get(LLGExpr(graph, _determ_token=uuid.uuid4().hex), wanted, sync=False)
         by_key = dict(zip(wanted, futures, strict=True))
         self._futures = [by_key[key] for key in keys]
         self.kept: dict[Key, Any] = {key: by_key[key] for key in keep}
@@ -45,10 +61,7 @@ class ClusterRun:
         self._finished = self._over = False
         self._lock = threading.Lock()
         self._inner = frozenset(key for node in graph.values() for key in node.dependencies)
-        self._groups: dict[int, Counter[str]] = {VALUE_RANK: Counter(), PULLBACK_RANK: Counter()}
-        for key in graph:
-            if isinstance(key, tuple) and rank(key[0]) in self._groups:
-                self._groups[rank(key[0])][key[0]] += 1
+        self._groups = {rank_: Counter(_group_of(key) for key in keys) for rank_, keys in groups.items()}
 
     def wait(self, timeout: float | None = None) -> None:
         """Report results as they land."""
