@@ -70,14 +70,15 @@ class Timing:
     seconds: float
 
 
-# Measured on two shared cores with models of a millisecond to seconds (tests/benchmarks): below a millisecond a chunk
-# does not pay for its thread, above sixteen chunks vectorised models gain nothing more, and an extra call of the
-# function that does not shrink with the rows must stay below an eighth of the whole.
+# Measured on two shared cores with models of a millisecond to seconds (tests/benchmarks): chunks of a few milliseconds
+# lose little to the interpreter lock and fit the cache; a call's cost that does not shrink with the rows has to stay
+# below an eighth of the whole; beyond 64 chunks nothing is gained but by those who have more than 64 workers.
 WORTH_CUTTING = 3e-3
-SHORTEST_CHUNK = 1e-3
+SHORTEST_CHUNK = 2.5e-3
 FIXED_SHARE = 0.125
-USUAL_CHUNKS = 16
+USUAL_CHUNKS = 64
 MOST_CHUNKS = 1024
+LONG_CHUNK = 0.1
 LONG_ROW = 5e-3
 
 
@@ -97,6 +98,7 @@ def choose_grainsize(n_rows: int, small: Timing, large: Timing | None) -> int:
         return n_rows
     if slope >= LONG_ROW:  # a row is a task of its own right: short tapes, even loads
         return max(1, -(-n_rows // MOST_CHUNKS))
-    chunks = min(USUAL_CHUNKS, work / SHORTEST_CHUNK, FIXED_SHARE * work / fixed if fixed else USUAL_CHUNKS)
+    most = min(max(USUAL_CHUNKS, work / LONG_CHUNK), MOST_CHUNKS)
+    chunks = min(most, work / SHORTEST_CHUNK, FIXED_SHARE * work / fixed if fixed else most)
     count = 1 << max(int(chunks), 1).bit_length() - 1
     return -(-n_rows // count)

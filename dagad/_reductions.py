@@ -16,9 +16,10 @@ from dagad._engines import find_engine
 from dagad._engines.autograd import open_containers
 from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._engines.traces import traces
-from dagad._errors import NotDifferentiableError
+from dagad._errors import NotDifferentiableError, PlanError
 from dagad._evaluation import calm_process, find_scheduler, new_names
 from dagad._grainsize import code_of, find_grainsize
+from dagad._graph.policies import Policy
 from dagad._items import ItemSum
 from dagad._mode import current_mode, default_policy
 from dagad._plan import Chunk, Plan, check_grainsize
@@ -115,7 +116,7 @@ def reduce_sum(
         columns,
         len(theta),
         find_scheduler(scheduler),
-        default_policy() if policy is None else policy,
+        _policy(policy),
         code_of(f),
     )
     return differentiable(reduction, leaves) if leaves else reduction.value()
@@ -204,6 +205,17 @@ def _opened(arguments: Any) -> Any:
 def _grainsize(grainsize: Any, n_rows: int) -> int | None:
     size = check_grainsize(grainsize, n_rows)
     return check_grainsize(setting("grainsize"), n_rows) if size is None else size
+
+
+def _policy(policy: Any) -> Policy:
+    if policy is None:
+        return default_policy()
+    if not callable(getattr(policy, "linearize", None)) or isinstance(policy, type):
+        raise PlanError(
+            f"`policy={policy!r}` is no policy. Give an object: `dagad.extend.Keep()`, `Recompute()` or "
+            "`Preaccumulate()`, or None for what fits."
+        )
+    return policy  # type: ignore[no-any-return]  # anything with the method is a policy
 
 
 def _check_leaves(leaves: list[Any]) -> None:

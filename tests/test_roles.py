@@ -20,7 +20,6 @@ def test_a_key_names_its_role_its_evaluation_and_its_index(role: Role) -> None:
 @pytest.mark.parametrize("role", list(Role))
 def test_a_role_may_be_given_by_name(role: Role) -> None:
     assert Names("t")(str(role), 0) == Names("t")(role, 0)
-    assert Names("t").group(role) == Names("t")(role, 0)[0]
 
 
 def test_an_index_may_be_a_tuple() -> None:

@@ -38,10 +38,6 @@ class Names:
     def __call__(self, role: Role | str, index: Any) -> Key:
         return (f"dagad-{role}-{self.token}", index)
 
-    def group(self, role: Role | str) -> str:
-        """Return the first part of all keys of one role."""
-        return f"dagad-{role}-{self.token}"
-
 
 def role_of(key: Key) -> Role | None:
     """Return the role of a key of ours, or None for anybody else's."""
