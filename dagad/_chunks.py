@@ -18,7 +18,7 @@ from dagad._engines.autograd import refuse_boxes
 from dagad._engines.base import Engine, LeafPullback
 from dagad._engines.explicit import Explicit, check_count
 from dagad._errors import ClosureError, NotDifferentiableError, StructureError, add_note_once
-from dagad._linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed
+from dagad._linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, unused_pullback
 from dagad._mode import TOGETHER, DefaultPolicy, current_mode, like_here
 from dagad._plan import Chunk
 from dagad._portable import Portable, opened
@@ -48,7 +48,7 @@ class Rows(Portable):
 
     def __init__(self, treedef: _tree.TreeDef, pieces: list[Any], complete: bool) -> None:
         self._treedef, self._pieces = treedef, pieces
-        self._whole = (_tree.unflatten(treedef, pieces),) if complete else ()
+        self._whole = (pieces[0] if treedef.is_leaf() else _tree.unflatten(treedef, pieces),) if complete else ()
 
     def state(self) -> tuple[Any, ...]:
         return self._treedef, self._pieces, bool(self._whole)
@@ -150,11 +150,7 @@ class ChunkFunction(Portable):
     ) -> tuple[Any, Pullback, Callable[[], int]]:
         """Run one chunk traced; see `Recordable`."""
         value, pull, nbytes = self._linearize(place, rows, theta, active_rows)
-
-        def pullback(cotangent: Any) -> tuple[Any, ...]:
-            return self._pull(place, pull, _tree.leaf_seeds(value, cotangent), len(theta), active_rows)
-
-        return value, pullback, nbytes
+        return value, self._pullback(place, value, pull, len(theta), active_rows), nbytes
 
     def preaccumulate(
         self,
@@ -167,15 +163,19 @@ class ChunkFunction(Portable):
         """Run one chunk traced and pull the seed 1 at once; see `Recordable`."""
         value, pull, nbytes = self._linearize(place, rows, theta, active_rows)
         counters.recorded()
+        if is_scalar(value):
+            gradient = self._pull(place, pull, [unit_seed(value)], len(theta), active_rows)
+            counters.used_up()
+            return value, gradient, unused_pullback, int
+        return value, None, self._pullback(place, value, pull, len(theta), active_rows), nbytes
 
+    def _pullback(
+        self, place: Place, value: Any, pull: LeafPullback, n_theta: int, active_rows: Sequence[Any] | None
+    ) -> Pullback:
         def pullback(cotangent: Any) -> tuple[Any, ...]:
-            return self._pull(place, pull, _tree.leaf_seeds(value, cotangent), len(theta), active_rows)
+            return self._pull(place, pull, _tree.leaf_seeds(value, cotangent), n_theta, active_rows)
 
-        if not is_scalar(value):
-            return value, None, pullback, nbytes
-        gradient = self._pull(place, pull, [unit_seed(value)], len(theta), active_rows)
-        counters.used_up()
-        return value, list(gradient), pullback, nbytes
+        return pullback
 
     def _linearize(
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None

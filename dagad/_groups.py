@@ -7,7 +7,7 @@ from typing import Any
 
 from dagad._chunks import ChunkFunction, Place, Rows
 from dagad._graph.sums import RunningTree
-from dagad._linearization import Counters, Preaccumulated, Pullback
+from dagad._linearization import Counters, Preaccumulated, Pullback, unused_pullback
 
 
 class GroupFunction:
@@ -58,7 +58,7 @@ class GroupFunction:
                 gradient.push(own)
         if pulls:  # no numbers, but arrays or structures: they need a cotangent of their own
             return total.total(), None, *_pulls_together(pulls, *groups, counters)
-        return total.total(), gradient.parts(), _unused, int
+        return total.total(), gradient.parts(), unused_pullback, int
 
 
 def _pulls_together(
@@ -73,10 +73,6 @@ def _pulls_together(
         return tuple(gradient.parts())
 
     return pullback, lambda: sum(nbytes() for _, nbytes in pulls)
-
-
-def _unused(cotangent: Any) -> tuple[Any, ...]:
-    raise AssertionError(f"A group that was preaccumulated is not pulled with {cotangent!r}.")
 
 
 class GroupGradient:

@@ -6,7 +6,7 @@ What travels is the value and the recipe (the task and its arguments), never the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import dask.sizeof
@@ -34,7 +34,7 @@ class Recordable(Protocol):
 
 
 # Value; for the seed 1 the cotangents, or None if the value is not one real number; then the pullback and its bytes.
-Preaccumulated = tuple[Any, list[Any] | None, Pullback, Callable[[], int]]
+Preaccumulated = tuple[Any, Sequence[Any] | None, Pullback, Callable[[], int]]
 
 
 class Counters:
@@ -122,7 +122,7 @@ class Linearization:
         """Run a task and pull the seed 1 at once; one without a scalar value is recorded instead."""
         value, gradient, pull, nbytes = opened(task).preaccumulate(counters, *args)
         made = cls(value, (task, args), counters)
-        made._gradient = gradient
+        made._gradient = None if gradient is None else list(gradient)
         if gradient is None:
             made._pull, made._nbytes = pull, nbytes
         return made
@@ -221,6 +221,11 @@ class _Lost:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Lost, (self._reason,)
+
+
+def unused_pullback(cotangent: Any) -> tuple[Any, ...]:
+    """Stand where a pullback is not needed, since its cotangents are there already."""
+    raise AssertionError(f"What was preaccumulated is not pulled with {cotangent!r}.")
 
 
 def unit_seed(value: Any) -> Any:

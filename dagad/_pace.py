@@ -22,6 +22,7 @@ LEAST_GAIN = 1.1
 LONG_TASK = 0.4e-3
 TASKS_FOR_THREADS = 32
 TRY_AGAIN = 50  # the machine may just have been busy
+FAIR_TRIES = 3  # the first run also paid for what is only done once
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +36,24 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The last run with threads, the last one alone, and how many runs ago threads were tried."""
+    """The shortest run with threads and the shortest alone, how often threads were tried, and how long ago."""
 
     threads: Pace | None = None
     alone: Pace | None = None
+    tries: int = 0
     age: int = 0
 
     def after(self, pace: Pace) -> History:
-        """Return the history with one more run."""
+        """Return the history with one more run; one of long ago is forgotten."""
         if pace.workers > 1:
-            return History(pace, self.alone)
-        return History(self.threads if self.age < TRY_AGAIN else None, pace, self.age + 1)
+            return History(_shorter(self.threads, pace), self.alone, self.tries + 1)
+        if self.age >= TRY_AGAIN:
+            return History()
+        return History(self.threads, _shorter(self.alone, pace), self.tries, self.age + 1)
+
+
+def _shorter(before: Pace | None, pace: Pace) -> Pace:
+    return pace if before is None or pace.wall < before.wall else before
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +78,11 @@ def choose_road(plan: Plan, history: History, workers: int) -> Road:
         return Road()
     if workers == 1 or len(plan) == 1:
         return Road(alone=True)
-    threads, alone = history.threads, history.alone
-    last = threads or alone
-    if last is None:
+    paces = [pace for pace in (history.threads, history.alone) if pace is not None]
+    if not paces:
         return Road()
-    if min(max(pace.cpu, pace.wall) for pace in (threads, alone) if pace is not None) < WORTH_THREADS:
-        return Road(alone=True)
-    if threads is not None and (_took_turns(threads) if alone is None else alone.wall < LEAST_GAIN * threads.wall):
+    last = paces[0]
+    if min(max(pace.cpu, pace.wall) for pace in paces) < WORTH_THREADS or _better_alone(history):
         return Road(alone=True)
     per_chunk, group = max(last.cpu, last.wall) / len(plan), 1
     while group < FAN_IN**2 and group * FAN_IN * TASKS_FOR_THREADS <= len(plan) and per_chunk * group < LONG_TASK:
@@ -84,11 +90,19 @@ def choose_road(plan: Plan, history: History, workers: int) -> Road:
     return Road(group=group)
 
 
-def _took_turns(pace: Pace) -> bool:
-    """Return whether one core was busy all the time, as when threads wait for each other's interpreter lock.
+def _better_alone(history: History) -> bool:
+    """Return whether threads gain nothing: suspected from one busy core, then confirmed by running alone.
 
-    Chunks that compute half the time and wait for something else look the same, so a run alone has to confirm it.
+    Chunks that compute half the time and wait for something else keep one core busy too.
     """
+    threads, alone = history.threads, history.alone
+    if threads is None or history.tries < FAIR_TRIES:
+        return False
+    return _took_turns(threads) if alone is None else alone.wall < threads.wall
+
+
+def _took_turns(pace: Pace) -> bool:
+    """Return whether one core was busy all the time, as when threads wait for each other's interpreter lock."""
     return pace.wall / LEAST_GAIN < pace.cpu < pace.wall * LEAST_GAIN
 
 

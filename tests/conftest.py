@@ -14,8 +14,8 @@ from distributed import Client, LocalCluster
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Client]:
     options: Any = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
-    made = LocalCluster(**options)  # type: ignore[no-untyped-call]  # distributed has few types
-    with made, Client(made, set_as_default=False) as client:  # type: ignore[no-untyped-call]  # distributed, too
+    made = LocalCluster(**options)
+    with made, Client(made, set_as_default=False) as client:
         yield client
 
 

@@ -194,6 +194,14 @@ def test_cancelling_what_is_done_changes_nothing(cluster: Client) -> None:
     assert cluster.submit(increase, 1, pure=False).result() == 2
 
 
+def test_a_client_that_is_closed_is_named() -> None:
+    options: Any = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    with LocalCluster(**options) as made, Client(made, set_as_default=False) as client:
+        assert dagad.grad(loss_on(client))(THETA).shape == (3,)
+    with pytest.raises(Exception, match=r"(?i)client.*closed"):
+        dagad.grad(loss_on(client))(THETA)
+
+
 INTERRUPTED = """
 import sys, time
 import numpy as np

@@ -27,7 +27,7 @@ from distributed import Client
 import dagad
 from dagad import _errors, map_sum, reduce_sum
 from dagad._portable import pack
-from dagad.extend import Linearization, explicit
+from dagad.extend import Keep, Linearization, explicit
 
 X = np.arange(6.0)
 
@@ -112,6 +112,12 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         dagad.PlanError,
         r"has no method `linearize`. See `dagad\.extend",
     ),
+    "not a policy": (
+        lambda: total(squares, policy=3),
+        dagad.PlanError,
+        r"`dagad\.extend\.Keep\(\)`.*or None for what fits",
+    ),
+    "a policy's class": (lambda: total(squares, policy=Keep), dagad.PlanError, "is no policy. Give an object"),
     # the sliced argument
     "lengths": (
         lambda: total(squares, 1.0, {"x": X, "y": [X[:4], X]}),
@@ -270,6 +276,16 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: grad(explicitly(lambda s: (None, np.ones(3)))),
         dagad.StructureError,
         r"explicit pullback returned a cotangent of shape \(3,\) where one of shape \(\) belongs",
+    ),
+    "explicit, wrong structure": (
+        lambda: grad(explicitly(lambda s: (None, {"b": 1.0})), {"a": 1.0}),
+        dagad.StructureError,
+        "A cotangent has not the structure of what it belongs to",
+    ),
+    "explicit, twice": (
+        lambda: dagad.grad(lambda t: grad(explicit(lambda rows, t: (t**2, lambda s: (None, 2 * s * t))), t))(1.0),
+        NOT,
+        "derivative of a derivative.*Write it with `autograd.numpy`, without `explicit`",
     ),
     # closures
     "a global": (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -594,6 +596,35 @@ def test_an_evaluation_that_is_dropped_comes_to_its_end() -> None:
     gc.collect()
     assert forgotten() is None
     assert steps.events == ["value"] * 8 + ["pullback"] * 8
+
+
+ENDING = """
+import sys, threading, time
+import autograd.numpy as np, dask
+import dagad
+
+started = threading.Barrier(3)
+
+def chunk(rows, theta):
+    print(int(rows[0]), flush=True)
+    if rows[0] < 2:
+        started.wait(20)
+        time.sleep(0.5)  # longer than it takes to end
+    else:
+        time.sleep(0.1)
+    return theta * np.sum(rows)
+
+dask.config.set(num_workers=2)
+dagad.evaluate(lambda t: dagad.reduce_sum(chunk, np.arange(50.0), t, grainsize=1, scheduler="threads"), 1.0)
+started.wait(20)
+"""
+
+
+def test_a_program_that_ends_does_not_wait_for_what_nobody_waits_for() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60)
+    assert not done.stderr
+    assert done.returncode == 0
+    assert len(done.stdout.split()) <= 4  # of 50 chunks
 
 
 def dagad_tasks(dask_scheduler: Any) -> list[str]:

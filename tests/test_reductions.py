@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import autograd
 import autograd.numpy as np
 import dask
+import dask.array
 import numpy as onp
 import optree
 import pytest
@@ -339,6 +340,39 @@ def test_may_a_partial_sum_be_a_pytree(scheduler: Any) -> None:
     assert_close(gradient, expected_gradient)
 
 
+def test_may_a_pytree_sum_be_differentiated_twice() -> None:
+    def program(theta: Any, total: Callable[..., Any]) -> Any:
+        parts = total(structured, X, theta)
+        return np.sum(parts["by column"][0] ** 3) * parts["loss"]
+
+    def second(grad: Any, total: Any) -> Any:
+        return grad(lambda t: np.sum(grad(program)(t, total) * onp.arange(3.0)))(THETA)
+
+    assert_close(
+        second(dagad.grad, partial(dagad.reduce_sum, grainsize=4)), second(autograd.grad, lambda f, *a: f(*a)), 1e-11
+    )
+
+
+@pytest.mark.parametrize("policy", [None, Keep, Recompute, Preaccumulate])
+def test_may_some_partial_sums_be_integers(policy: Any, scheduler: Any) -> None:
+    """Python's sum of nothing is the int 0, which is what ragged data without entries give."""
+    data = [[], [1.0], [], [2.0, 3.0], []] * 7
+
+    def total(rows: Any, t: Any) -> Any:
+        return sum([t * x for row in rows for x in row])
+
+    def loss(rows: Any, t: Any) -> Any:
+        options = {"policy": policy and policy(), "grainsize": 1, "scheduler": scheduler}
+        return dagad.reduce_sum(total, rows, t, **options)
+
+    for _ in range(3):  # the runtime learns from one run for the next
+        value, (of_rows, of_t) = dagad.value_and_grad(loss, (0, 1))(data, 2.0)
+        assert (value, of_t) == (84.0, 42.0)
+        assert of_rows == [[], [2.0], [], [2.0, 2.0], []] * 7
+        value, pullback = dagad.vjp(loss, data, 2.0)
+        assert (value, pullback(1.0)[1]) == (84.0, 42.0)
+
+
 def test_may_only_a_part_of_a_pytree_sum_be_used() -> None:
     gradient = dagad.grad(lambda t: dagad.reduce_sum(structured, X, t, grainsize=4)["loss"])(THETA)
     assert_close(gradient, autograd.grad(lambda t: structured(X, t)["loss"])(THETA))
@@ -623,26 +657,45 @@ def test_are_the_bits_the_same_on_every_scheduler(layout: str, cluster: Any) -> 
             assert once(argnums, scheduler=cluster) == expected
 
 
-@pytest.mark.parametrize("layout", ["C", "F", "strided", "strided columns", "backwards", "transposed"])
-def test_does_the_layout_of_constants_show_in_the_bits(layout: str, cluster: Any) -> None:
-    """Arrays that nobody differentiates in, as shared arguments and in closures, arrive in another layout elsewhere."""
-    matrix = LAYOUTS[layout][0][:40]
+CUBE = RNG.standard_normal((40, 30, 20))
+ODD = {
+    "C": CUBE,
+    "F": onp.asfortranarray(CUBE),
+    "strided": CUBE[:, ::2],
+    "backwards": CUBE[:, ::-1],
+    "permuted": CUBE.transpose(1, 2, 0),
+    "permuted and cut": CUBE[3:9, ::2, 1:].transpose(2, 1, 0),
+    "cut out of F": onp.asfortranarray(CUBE[:, :, 0])[3:20, 5:17],
+}
 
-    def shared(rows: Any, t: Any, constant: Any) -> Any:
-        return np.sum(np.sin(rows @ constant.T * t)) + np.sum(constant @ rows.T)
 
-    def closed(rows: Any, t: Any) -> Any:
-        return shared(rows, t, matrix)
+def sums(array: Any, t: Any) -> Any:
+    return np.sum(array * t) + np.sum(np.sin(array)) + np.sum(np.sum(array, axis=0) ** 2) * np.mean(array)
 
-    for fun, more in ((shared, (matrix,)), (closed, ())):
 
-        def once(where: Any, fun: Any = fun, more: Any = more) -> Any:
-            def loss(t: Any) -> Any:
-                return dagad.reduce_sum(fun, TALL, t, *more, grainsize=20, scheduler=where)
+@pytest.mark.parametrize("layout", ODD)
+@pytest.mark.parametrize("way", ["shared", "closure", "items", "deep items"])
+def test_does_the_layout_of_an_array_show_in_the_bits(layout: str, way: str, cluster: Any) -> None:
+    """It may arrive in another layout elsewhere, or where it is differentiated in."""
 
-            return bits((dagad.value_and_grad(loss)(0.3), loss(0.3)))
+    def value(array: Any, where: Any) -> Any:
+        options = {"grainsize": 2, "scheduler": where}
+        if way == "shared":
+            return dagad.reduce_sum(lambda rows, a: sums(a, rows[0]), THETA, array, **options)
+        if way == "closure":
+            return dagad.reduce_sum(lambda rows: sums(array, rows[0]), THETA, **options)
+        if way == "items":
+            return dagad.reduce_sum(
+                lambda rows: sum([sums(row, 0.3) for row in rows]), [array, array * 2.0, array], **options
+            )
+        return dagad.reduce_sum(
+            lambda rows: sum([sums(row["a"][0], 0.3) for row in rows]), [{"a": (array,)}] * 3, **options
+        )
 
-        assert once(cluster) == once("sync") == once("threads")
+    expected = bits(value(ODD[layout], cluster))
+    for where in ("sync", "threads", cluster):
+        assert bits(value(ODD[layout], where)) == expected
+        assert bits(dagad.value_and_grad(value)(ODD[layout], where)[0]) == expected
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -776,6 +829,38 @@ def test_are_rows_that_a_function_spoils_refused(scheduler: Any) -> None:
             call(1.0)
         assert any("value of chunk" in note for note in caught.value.__notes__)
     assert bits(data) == bits(Y)
+
+
+def test_are_rows_that_a_function_spoils_refused_in_items(scheduler: Any) -> None:
+    def spoil(rows: Any, theta: Any) -> Any:
+        for row in rows:
+            row["x"] *= 2.0
+        return sum([np.sum(row["x"]) for row in rows]) * theta
+
+    data = [{"x": onp.ones(2)} for _ in range(5)]
+    with pytest.raises(ValueError, match="read-only"):
+        dagad.reduce_sum(spoil, data, 1.0, grainsize=2, scheduler=scheduler)
+    assert all(row["x"].tolist() == [1.0, 1.0] for row in data)
+
+
+def test_is_a_shared_argument_that_a_function_spoils_refused(scheduler: Any) -> None:
+    def spoil(rows: Any, theta: Any, more: Any) -> Any:
+        more["a"] += 1.0
+        return np.sum(rows @ more["a"]) * theta
+
+    shared = {"a": onp.ones(3)}
+    total = partial(cut_on(scheduler), spoil, X)
+    for call in (total, dagad.grad(total)):
+        with pytest.raises(ValueError, match="read-only"):
+            call(1.0, shared)
+    assert shared["a"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_are_dask_collections_refused() -> None:
+    with pytest.raises(dagad.DagadError):
+        dagad.reduce_sum(lambda rows, t: np.sum(rows) * t, dask.array.from_array(X, chunks=5), 1.0, grainsize=3)
+    with pytest.raises(dagad.DagadError):
+        dagad.reduce_sum(lambda rows: dask.array.from_array(rows, chunks=5).sum(), X, grainsize=3)
 
 
 def test_is_in_place_work_on_copies_and_float_of_data_fine(scheduler: Any) -> None:

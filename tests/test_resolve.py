@@ -167,4 +167,9 @@ def test_an_unknown_word_is_refused_with_the_choice(word: Any) -> None:
 
 
 def test_processes_work_where_dasks_do() -> None:
-    assert value_and_gradient("processes") == (31.0, -18.0)
+    def total(theta: Any) -> Any:
+        return dagad.reduce_sum(sum_of_squares, np.arange(6.0), theta, grainsize=2, scheduler="processes")
+
+    assert dagad.value_and_grad(total)(1.0) == (31.0, -18.0)
+    value, pullback = dagad.vjp(total, 1.0)
+    assert (value, *pullback(-1.0)) == (31.0, 18.0)

@@ -60,14 +60,16 @@ class RunningTree:
 
     def push(self, term: Any) -> None:
         """Add the next term."""
-        level = 0
-        self._levels[0].append(term)
-        while len(self._levels[level]) == FAN_IN:
-            term, self._levels[level] = add_up(*self._levels[level]), []
+        levels, level = self._levels, 0
+        terms = levels[0]
+        terms.append(term)
+        while len(terms) == FAN_IN:
+            term, levels[level] = add_up(*terms), []
             level += 1
-            if level == len(self._levels):
-                self._levels.append([])
-            self._levels[level].append(term)
+            if level == len(levels):
+                levels.append([])
+            terms = levels[level]
+            terms.append(term)
 
     def total(self) -> Any:
         """Return the sum of all terms."""
