@@ -110,6 +110,10 @@ def _is_list(obj: Any) -> bool:
 
 
 def _length(leaf: Any) -> int | None:
+    if hasattr(leaf, "__dask_graph__"):
+        raise StructureError(
+            f"The sliced argument holds a {type(leaf).__name__} of Dask, which has not been computed. Compute it first."
+        )
     if isinstance(leaf, list):
         return len(leaf)
     shape = np.shape(_tree.plain(leaf)) if _tree.is_traced(leaf) else getattr(leaf, "shape", None)
@@ -135,9 +139,13 @@ def _refuse_leaf(sliced: Any, leaves: list[Any], lengths: list[int | None]) -> N
 
 def _column(leaf: Any, number: Iterator[int], traced: list[Any]) -> ArrayColumn | ListColumn:
     if isinstance(leaf, list):
-        forms = [_tree.Form.of(item, _tree.is_traced) for item in leaf] if _holds_traced(leaf) else None
+        forms = (
+            [_tree.Form.of(item, _tree.is_traced) for item in _tree.all_protected(leaf)]
+            if _holds_traced(leaf)
+            else None
+        )
         if forms is None:
-            return ListColumn([_protected(item) for item in leaf], None)
+            return ListColumn(_tree.all_protected(leaf), None)
         first = []
         for form in forms:
             first.append(next(number) if form.positions else 0)
@@ -148,19 +156,19 @@ def _column(leaf: Any, number: Iterator[int], traced: list[Any]) -> ArrayColumn 
     if _tree.is_traced(leaf):
         traced.append(leaf)
         return ArrayColumn(None, next(number))
-    return ArrayColumn(_protected(leaf), None)
+    return ArrayColumn(_read_only(leaf), None)
 
 
 def _holds_traced(items: list[Any]) -> bool:
     return any(_tree.is_traced(leaf) for leaf in _tree.flatten(items)[0])
 
 
-def _protected(leaf: Any) -> Any:
-    """Return a view that can't be written to: a function that spoils its rows would be wrong when run again."""
-    if type(leaf) is np.ndarray:
-        leaf = _tree.settled(leaf).view()
-        leaf.flags.writeable = False
-    return leaf
+def _read_only(array: Any) -> Any:
+    """Return a view that can't be written to; its rows are laid out chunk by chunk, in `cut`."""
+    if type(array) is np.ndarray:
+        array = _tree.settled(array).view()
+        array.flags.writeable = False
+    return array
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,11 @@ class ChunkFunction(Portable):
             gradient = self._pull(place, pull, [unit_seed(value)], len(theta), active_rows)
             counters.used_up()
             return value, gradient, unused_pullback, int
+        outputs = _tree.flatten(value)[0]
+        if not any(map(_tree.is_differentiable, outputs)):  # an integer, say: its derivative is none, with any seed
+            gradient = self._pull(place, pull, [None] * len(outputs), len(theta), active_rows)
+            counters.used_up()
+            return value, gradient, unused_pullback, int
         return value, None, self._pullback(place, value, pull, len(theta), active_rows), nbytes
 
     def _pullback(
@@ -260,6 +265,9 @@ class BoundChunk:
         return [*theta, *self._rows.pick(cotangents[0])]
 
 
+_NUMERIC = (np.ndarray, np.generic, int, float, complex)
+
+
 def _checked(value: Any, place: Place) -> Any:
     """Return a partial sum after making sure that it can be summed."""
     if type(value) is np.float64 or type(value) is float:
@@ -267,7 +275,7 @@ def _checked(value: Any, place: Place) -> Any:
     leaves, _ = _tree.flatten(value)
     for leaf in leaves:
         refuse_boxes(leaf, f"What chunk {place.chunk.number} returned")
-        if np.asarray(leaf).dtype.kind not in "fciub":
+        if not isinstance(leaf, _NUMERIC) or np.asarray(leaf).dtype.kind not in "fciub":
             raise StructureError(
                 f"A chunk function returned a {type(leaf).__name__}, which can't be summed. Return a number, an array, "
                 "or a structure of these."

@@ -56,6 +56,9 @@ class GroupFunction:
                 pulls.append((pull, nbytes))
             else:
                 gradient.push(own)
+        if pulls and len(pulls) < len(places):  # some of each kind: only a cotangent for all of them is right
+            value, pullback, nbytes = self.record(places, rows, theta, active_rows)
+            return value, None, pullback, nbytes
         if pulls:  # no numbers, but arrays or structures: they need a cotangent of their own
             return total.total(), None, *_pulls_together(pulls, *groups, counters)
         return total.total(), gradient.parts(), unused_pullback, int

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from autograd.extend import defvjp_argnums, primitive
 
 from dagad import _tree
@@ -27,16 +26,9 @@ def _form(reduction: Reduction) -> _tree.Form:
 @primitive  # type: ignore[untyped-decorator]  # autograd has no types
 def _reduction(reduction: Reduction, *leaves: Any) -> Any:
     """Return the floating-point leaves of the value: a single one bare, several as a tuple."""
-    reduction.linearized([traceable(_tree.settled(_laid_out(leaf))) for leaf in leaves])
+    reduction.linearized([traceable(_tree.laid_out(leaf)) for leaf in leaves])
     outputs = _form(reduction).taken
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
-def _laid_out(leaf: Any) -> Any:
-    """Return a leaf laid out as it would arrive in another process; see `cut`."""
-    if type(leaf) is np.ndarray and not (leaf.flags.c_contiguous or leaf.flags.f_contiguous):
-        return np.ascontiguousarray(leaf)
-    return leaf
 
 
 def _pullback_of_reduction(argnums: Sequence[int], ans: Any, args: Sequence[Any], kwargs: Any) -> Callable[[Any], Any]:
@@ -52,7 +44,7 @@ def _pullback_of_reduction(argnums: Sequence[int], ans: Any, args: Sequence[Any]
         if any(map(_tree.is_traced, (*leaves, *_tree.flatten(seeds)[0]))):
             cotangents = reduction.pulled_traced(leaves, seeds)
         else:
-            cotangents = reduction.pulled([_tree.settled(leaf) for leaf in leaves], seeds)
+            cotangents = reduction.pulled([_tree.laid_out(leaf) for leaf in leaves], seeds)
         return tuple(cotangents[argnum - 1] for argnum in argnums)
 
     return pull

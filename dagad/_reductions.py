@@ -10,7 +10,7 @@ from dagad import _tree
 from dagad._chunk_graph import Sliced, read_sliced
 from dagad._chunked import Reduction
 from dagad._chunks import ChunkFunction, Place
-from dagad._closures import hoist
+from dagad._closures import hoist, laid_out_cells
 from dagad._config import setting
 from dagad._engines import find_engine
 from dagad._engines.autograd import open_containers
@@ -96,12 +96,13 @@ def reduce_sum(
     engine = find_engine(engine, f)
     if isinstance(engine, ExplicitEngine) and not isinstance(f, Explicit):
         f = Explicit(f)
+    f = laid_out_cells(f)
     if traces.open:  # somebody differentiates: look for what is traced
         sliced, shared = _opened((sliced, shared))
         hoisted, make = hoist(f)
     else:
         hoisted, make = [], _Itself(f)
-    forms = tuple(_tree.Form.of(_tree.map_leaves(_tree.settled, argument), _tree.is_traced) for argument in shared)
+    forms = tuple(_tree.Form.of(_tree.all_protected(argument), _tree.is_traced) for argument in shared)
     theta = [*hoisted, *(leaf for form in forms for leaf in form.taken)]
     columns, active_rows = read_sliced(sliced, itertools.count(len(theta)))
     size = _grainsize(grainsize, columns.n_rows)

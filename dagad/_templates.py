@@ -152,11 +152,17 @@ def _make_function(original: FunctionType, places: tuple[int, ...], n_defaults: 
     cells = list(original.__closure__ or ())
     for place, part in zip(places, parts, strict=False):
         cells[place] = CellType(part)
+    made = with_cells(original, cells)
     rest = parts[len(places) :]
-    made = FunctionType(
-        original.__code__, original.__globals__, original.__name__, tuple(rest[:n_defaults]) or None, tuple(cells)
-    )
+    made.__defaults__ = tuple(rest[:n_defaults]) or None
     made.__kwdefaults__ = dict(zip(keys, rest[n_defaults:], strict=True)) or None
+    return made
+
+
+def with_cells(original: FunctionType, cells: list[CellType]) -> FunctionType:
+    """Return the same function with another closure."""
+    made = FunctionType(original.__code__, original.__globals__, original.__name__, original.__defaults__, tuple(cells))
+    made.__kwdefaults__ = original.__kwdefaults__
     made.__qualname__, made.__module__, made.__doc__ = original.__qualname__, original.__module__, original.__doc__
     made.__dict__.update({key: value for key, value in original.__dict__.items() if key != "__wrapped__"})
     return made

@@ -125,6 +125,28 @@ def settled(leaf: Any) -> Any:
     return leaf
 
 
+def laid_out(leaf: Any) -> Any:
+    """Return the leaf as it would arrive in another process: settled and contiguous. Its layout shows in the bits."""
+    leaf = settled(leaf)
+    if type(leaf) is np.ndarray and not (leaf.flags.c_contiguous or leaf.flags.f_contiguous):
+        return np.ascontiguousarray(leaf)
+    return leaf
+
+
+def protected(leaf: Any) -> Any:
+    """Return a laid out view that can't be written to: what spoils its data would be wrong when run again."""
+    if type(leaf) is np.ndarray:
+        leaf = laid_out(leaf).view()
+        leaf.flags.writeable = False
+    return leaf
+
+
+def all_protected(tree: Any) -> Any:
+    """Return a tree with all its arrays protected."""
+    leaves, treedef = flatten(tree)
+    return unflatten(treedef, [protected(leaf) for leaf in leaves]) if np.ndarray in set(map(type, leaves)) else tree
+
+
 def plain(leaf: Any) -> Any:
     """Return the plain value of a leaf that somebody may be tracing."""
     while hasattr(leaf, "_trace"):

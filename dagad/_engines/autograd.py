@@ -75,10 +75,11 @@ def refuse_hidden_boxes(leaf: Any, level: int) -> None:
 
 def open_containers(output: Any) -> Any:
     """Return autograd's boxed lists, tuples and dicts as plain ones of boxed entries."""
-    if isbox(output) and isinstance(output._value, list | tuple):
-        return type(output._value)([open_containers(output[i]) for i in range(len(output._value))])
-    if isbox(output) and isinstance(output._value, dict):
-        return {key: open_containers(output[key]) for key in output._value}
+    held = _tree.plain(output) if isbox(output) else None
+    if isinstance(held, list | tuple):
+        return type(held)([open_containers(output[i]) for i in range(len(held))])
+    if isinstance(held, dict):
+        return {key: open_containers(output[key]) for key in held}
     return output
 
 

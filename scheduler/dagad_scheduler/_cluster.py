@@ -27,6 +27,11 @@ def _group_of(key: Key) -> str:
     return str(key[0] if isinstance(key, tuple) else key)
 
 
+def _index_of(key: Key) -> int:
+    index = key[1] if isinstance(key, tuple) and len(key) > 1 else 0
+    return index if isinstance(index, int) else 0
+
+
 def _priority_of(key: Key) -> int:
     return _PRIORITY[_rank_of(key)]
 
@@ -34,9 +39,12 @@ def _priority_of(key: Key) -> int:
 class _Homes:
     """Where chunks go first: as many neighbours as there are workers, so that most sums stay on one."""
 
-    def __init__(self, workers: list[str], values: list[Key]) -> None:
+    def __init__(self, workers: list[str], groups: dict[int, list[Key]]) -> None:
         self._workers = workers
-        self._homes = {key: [workers[i * len(workers) // len(values)]] for i, key in enumerate(values) if workers}
+        self._homes = {}
+        for keys in groups.values():  # a pullback is at home where its value was
+            for i, key in enumerate(sorted(keys, key=_index_of)):
+                self._homes[key] = workers[i * len(workers) // len(keys) :][:1]
 
     def __call__(self, key: Key) -> list[str] | None:
         return self._homes.get(key, self._workers) or None
@@ -49,7 +57,7 @@ class ClusterRun:
         self._client, self._on_result = client, on_result
         wanted = [*keys, *keep]
         groups = {rank_: [key for key in graph if _rank_of(key) == rank_] for rank_ in (VALUE_RANK, PULLBACK_RANK)}
-        homes = _Homes(sorted(client.scheduler_info(n_workers=-1)["workers"]), groups[VALUE_RANK])
+        homes = _Homes(sorted(client.scheduler_info(n_workers=-1)["workers"]), groups)
         # Without `workers=` the scheduler queues root tasks, and pullbacks overtake the values that wait there. With
         # all workers it would send every chunk to the one that has the chunk function.
         with annotate(priority=_priority_of, workers=homes, allow_other_workers=True):
@@ -147,6 +155,11 @@ class Cluster:
         kept: Mapping[Key, Any] | None = None,
     ) -> ClusterRun:
         """Send the graph; what an earlier run kept is held by `kept`'s futures and referred to by key."""
+        if self._client.status != "running":
+            raise RuntimeError(
+                f"The client {self._client.id} is {self._client.status}, so nothing can run on its cluster. Connect a "
+                "new `distributed.Client`."
+            )
         run = ClusterRun(self._client, calmed(dict(graph)), list(keys), on_result, list(keep))
         run.kept.update(kept or {})
         return run

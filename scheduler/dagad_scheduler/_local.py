@@ -23,7 +23,7 @@ import heapq
 import threading
 import time
 from collections.abc import Collection, Mapping
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future
 from typing import Any
 
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef
@@ -229,26 +229,31 @@ class Helpers:
     """Threads that join the waiting one; started one by one, only while more tasks are ready than threads at work."""
 
     def __init__(self, limit: int, pool: Executor | None) -> None:
-        self._limit, self._pool, self._own = limit, pool, pool is None
+        self._limit, self._pool = limit, pool
         self._futures: list[Future[None]] = []
+        self._threads: list[threading.Thread] = []
 
     def start_one(self, run: LocalRun) -> None:
-        if len(self._futures) < self._limit:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._limit, thread_name_prefix="dagad")
-            # A copy of the caller's context for each: numpy's errstate, for one, lives there.
-            self._futures.append(self._pool.submit(contextvars.copy_context().run, _help, run))
+        """Start one more, unless all have been started."""
+        if len(self._futures) + len(self._threads) >= self._limit:
+            return
+        # A copy of the caller's context for each: numpy's errstate, for one, lives there.
+        serve = contextvars.copy_context().run
+        if self._pool is not None:
+            self._futures.append(self._pool.submit(serve, run.serve))
+            return
+        # Daemons, which those of an executor are not: a program that ends does not wait for them.
+        thread = threading.Thread(target=serve, args=(run.serve,), name="dagad", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def close(self, wait: bool) -> None:
+        """Let nobody join any more; with `wait`, return when all that did have left."""
         for future in self._futures:
             future.cancel()
-        if self._pool is not None and self._own:
-            self._pool.shutdown(wait=wait, cancel_futures=True)
-        elif wait:
+        if wait:
+            for thread in self._threads:
+                thread.join()
             for future in self._futures:
                 if not future.cancelled():
                     future.exception()
-
-
-def _help(run: LocalRun) -> None:
-    run.serve()

@@ -2,9 +2,9 @@
 
 Dask's own threaded scheduler can't serve here: it runs the newest task first (so values come last), knows no
 priorities, hands results over only at the end, reports through process-wide callbacks and deadlocks when a task calls
-it on the pool it runs in. ``concurrent.futures`` brings the threads; what is written here is the queue in front of
-them, in `_local`. The thread that waits is one of the workers, so a run needs no free thread in the pool to end:
-nested calls in a shared pool cannot deadlock.
+it on the pool it runs in. An executor of ``concurrent.futures`` may bring the threads; what is written here is the
+queue in front of them, in `_local`. The thread that waits is one of the workers, so a run needs no free thread in the
+pool to end: nested calls in a shared pool cannot deadlock.
 """
 
 from __future__ import annotations
