@@ -151,7 +151,8 @@ def test_a_given_pool_lends_its_threads_and_stays_open() -> None:
     assert names == {"MainThread", "lent"}
 
 
-def test_no_more_threads_than_asked_for_are_taken_from_a_larger_pool() -> None:
+@pytest.mark.parametrize("lent", [False, True])
+def test_no_more_threads_are_at_work_than_asked_for(lent: bool) -> None:
     lock, at_work, most = threading.Lock(), 0, 0
 
     def count(i: int) -> None:
@@ -165,9 +166,9 @@ def test_no_more_threads_than_asked_for_are_taken_from_a_larger_pool() -> None:
 
     graph = each(count, 32)
     with ThreadPoolExecutor(8) as pool:
-        for _ in range(100):
-            dagad_scheduler.get(graph, list(graph), num_workers=3, pool=pool)
-    assert 1 <= most <= 3
+        for _ in range(200):
+            dagad_scheduler.get(graph, list(graph), num_workers=4, pool=pool if lent else None)
+    assert 1 <= most <= 4
 
 
 @pytest.mark.parametrize("get", [dagad_scheduler.get, Sync().get], ids=["threads", "sync"])

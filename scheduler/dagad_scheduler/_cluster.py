@@ -46,8 +46,8 @@ class _Homes:
             for i, key in enumerate(sorted(keys, key=_index_of)):
                 self._homes[key] = workers[i * len(workers) // len(keys) :][:1]
 
-    def __call__(self, key: Key) -> list[str] | None:
-        return self._homes.get(key, self._workers) or None
+    def __call__(self, key: Key) -> list[str]:
+        return self._homes.get(key, self._workers)
 
 
 class ClusterRun:
@@ -57,10 +57,11 @@ class ClusterRun:
         self._client, self._on_result = client, on_result
         wanted = [*keys, *keep]
         groups = {rank_: [key for key in graph if _rank_of(key) == rank_] for rank_ in (VALUE_RANK, PULLBACK_RANK)}
-        homes = _Homes(sorted(client.scheduler_info(n_workers=-1)["workers"]), groups)
+        workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        homes = {"workers": _Homes(workers, groups), "allow_other_workers": True} if workers else {}
         # Without `workers=` the scheduler queues root tasks, and pullbacks overtake the values that wait there. With
         # all workers it would send every chunk to the one that has the chunk function.
-        with annotate(priority=_priority_of, workers=homes, allow_other_workers=True):
+        with annotate(priority=_priority_of, **homes):
             futures = client.get(LLGExpr(graph, _determ_token=uuid.uuid4().hex), wanted, sync=False)
         by_key = dict(zip(wanted, futures, strict=True))
         self._futures = [by_key[key] for key in keys]

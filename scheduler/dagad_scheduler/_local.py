@@ -18,6 +18,7 @@ State of a run, all changed under `_changed`'s lock:
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import heapq
 import threading
@@ -240,10 +241,10 @@ class Helpers:
         # A copy of the caller's context for each: numpy's errstate, for one, lives there.
         serve = contextvars.copy_context().run
         if self._pool is not None:
-            self._futures.append(self._pool.submit(serve, run.serve))
+            self._futures.append(self._pool.submit(serve, _help, run))
             return
         # Daemons, which those of an executor are not: a program that ends does not wait for them.
-        thread = threading.Thread(target=serve, args=(run.serve,), name="dagad", daemon=True)
+        thread = threading.Thread(target=serve, args=(_help, run), name="dagad", daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -257,3 +258,9 @@ class Helpers:
             for future in self._futures:
                 if not future.cancelled():
                     future.exception()
+
+
+def _help(run: LocalRun) -> None:
+    # Whatever a task raises, even what ends a program, is raised by the thread that waits.
+    with contextlib.suppress(BaseException):
+        run.serve()

@@ -161,7 +161,7 @@ def delayed(case: Case, n_chunks: int) -> Call:
 
     def call() -> Outcome:
         tasks = [run(*piece) for piece in pieces]
-        parts = compute(*tasks, scheduler="threads", num_workers=N_THREADS)  # type: ignore[no-untyped-call]  # dask's
+        parts = compute(*tasks, scheduler="threads", num_workers=N_THREADS)
         return add_up(case, parts)
 
     return call
