@@ -105,7 +105,8 @@ def test_the_value_is_there_before_any_pullback_has_ended(kind: str, local: str)
     steps.values.set()
     assert evaluation.value(PATIENCE) == 2.0 * X.sum()
     assert steps.events == ["value"] * 8
-    assert evaluation.progress == Progress(8, 8, 0, evaluation.progress.gradients_total)
+    progress = evaluation.progress
+    assert progress == Progress(8, 8, 0, progress.gradients_total)
     steps.pullbacks.set()
     assert evaluation.gradient(PATIENCE) == X.sum()
     assert steps.events == ["value"] * 8 + ["pullback"] * 8
@@ -243,7 +244,8 @@ def test_an_evaluation_sees_the_callers_context() -> None:
 def test_progress_goes_up_to_all_chunks(scheduler: Any) -> None:
     evaluation = dagad.evaluate(loss_on(scheduler), 1.0, lazy=True)
     evaluation.value(PATIENCE)
-    assert evaluation.progress == Progress(8, 8, 0, evaluation.progress.gradients_total)
+    progress = evaluation.progress
+    assert progress == Progress(8, 8, 0, progress.gradients_total)
     evaluation.gradient(PATIENCE)
     assert evaluation.progress == Progress(8, 8, 8, 8)
     assert repr(evaluation) == "<Evaluation: 8 of 8 values, 8 of 8 gradients>"

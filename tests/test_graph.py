@@ -275,6 +275,13 @@ def test_are_all_sums_the_same_tree(count: int, seed: int) -> None:
         assert tree == sum(values)
 
 
+def test_are_terms_added_in_their_order() -> None:
+    assert add_up(1.0, 1e16, -1e16) == 0.0
+    assert add_up(1e16, -1e16, 1.0) == 1.0
+    assert summed_by_tree([1.0, 1e16, -1e16] + [0.0] * 20) == 0.0
+    assert summed_by_tree([0.0] * 20 + [1e16, -1e16, 1.0]) == 1.0
+
+
 def test_has_a_tree_of_sums_no_wide_nodes() -> None:
     total, tasks = sum_tree([TaskRef(i) for i in range(100)], lambda level, place: ("s", level, place))
     assert max(len(task.dependencies) for task in tasks.values()) <= FAN_IN

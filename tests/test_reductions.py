@@ -567,6 +567,8 @@ EXPRESSIONS: dict[str, Callable[[Any, Any], Any]] = {
     "t ** x": lambda x, t: t**x,
     "2 ** x": lambda x, t: 2.0 ** (x * t),
     "powers of t": lambda x, t: x * (t**0.5 + t**2 + t**-1 + t**3 + (2 * t) ** 0.5 + 1.7**t),
+    "powers of numbers": lambda x, t: sum([(v * t) ** p for v in x[:, 0] for p in (0.5, -1, 2, 3, -2.0, 1.7)]),
+    "powers by numbers": lambda x, t: sum([(base * t) ** v for v in x[:, 0] for base in (0.3, 2)]),
     "power": lambda x, t: np.power(x * t, 2) + np.power(x, 0.5),
     "t % and //": lambda x, t: x * (7.7 % t) + (x * t) % 0.7,
     "abs and neg": lambda x, t: abs(-x + t) / (1 + t),

@@ -152,23 +152,16 @@ def test_a_given_pool_lends_its_threads_and_stays_open() -> None:
 
 
 @pytest.mark.parametrize("lent", [False, True])
-def test_no_more_threads_are_at_work_than_asked_for(lent: bool) -> None:
-    lock, at_work, most = threading.Lock(), 0, 0
-
-    def count(i: int) -> None:
-        nonlocal at_work, most
-        with lock:
-            at_work += 1
-            most = max(most, at_work)
-        sum(range(200))
-        with lock:
-            at_work -= 1
-
-    graph = each(count, 32)
-    with ThreadPoolExecutor(8) as pool:
-        for _ in range(200):
-            dagad_scheduler.get(graph, list(graph), num_workers=4, pool=pool if lent else None)
-    assert 1 <= most <= 4
+def test_no_more_threads_take_part_than_asked_for(lent: bool) -> None:
+    graph, interval = each(lambda _: threading.get_ident(), 64), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # the interpreter changes threads wherever it can
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(500):
+                seen = dagad_scheduler.get(graph, list(graph), num_workers=3, pool=pool if lent else None)
+                assert len(set(seen)) <= 3
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize("get", [dagad_scheduler.get, Sync().get], ids=["threads", "sync"])

@@ -169,9 +169,8 @@ def delayed(case: Case, n_chunks: int) -> Call:
 
 def program(case: Case, n_chunks: int) -> Callable[..., Any]:
     """The function of the parameters that a user of dagad would write."""
-    import dagad.extend
-
     import dagad
+    import dagad.extend
 
     chunk = dagad.extend.explicit(case.explicit) if case.explicit else case.chunk
     size = "auto" if n_chunks == AUTO else grainsize(case, n_chunks)
