@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import autograd.numpy as anp
+import dask
 import numpy as np
 import pytest
 from dask._task_spec import Task, TaskRef
@@ -311,6 +312,23 @@ def test_a_worker_that_dies_in_a_chunk_costs_only_time(frail: Client, tmp_path: 
     assert Path(path).exists()
     assert value == expected[0]
     assert gradient.tobytes() == expected[1].tobytes()
+
+
+def test_a_chunk_that_kills_every_worker_is_given_up_and_named() -> None:
+    def chunk(rows: Any, theta: Any) -> Any:
+        if rows[0] == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return theta * anp.sum(rows)
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(chunk, np.arange(8.0), theta, grainsize=2, scheduler=client)
+
+    options: Any = {"n_workers": 1, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    with dask.config.set({"distributed.scheduler.allowed-failures": 1}):
+        with LocalCluster(**options) as made, Client(made, set_as_default=False) as client:
+            with pytest.raises(Exception, match=r"dagad-value-[0-9a-f]+', 2"):
+                dagad.grad(loss)(1.0)
+            assert dagad.grad(loss_on(client))(THETA).tobytes() == dagad.grad(loss_on("sync"))(THETA).tobytes()
 
 
 def test_linearizations_move_when_their_worker_retires(frail: Client, tmp_path: Path) -> None:

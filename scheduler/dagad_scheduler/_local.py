@@ -230,14 +230,17 @@ class Helpers:
     """Threads that join the waiting one; started one by one, only while more tasks are ready than threads at work."""
 
     def __init__(self, limit: int, pool: Executor | None) -> None:
-        self._limit, self._pool = limit, pool
+        self._free, self._pool = limit, pool
+        self._lock = threading.Lock()
         self._futures: list[Future[None]] = []
         self._threads: list[threading.Thread] = []
 
     def start_one(self, run: LocalRun) -> None:
         """Start one more, unless all have been started."""
-        if len(self._futures) + len(self._threads) >= self._limit:
-            return
+        with self._lock:
+            if not self._free:
+                return
+            self._free -= 1
         # A copy of the caller's context for each: numpy's errstate, for one, lives there.
         serve = contextvars.copy_context().run
         if self._pool is not None:
