@@ -40,14 +40,14 @@ class _Homes:
     """Where chunks go first: as many neighbours as there are workers, so that most sums stay on one."""
 
     def __init__(self, workers: list[str], groups: dict[int, list[Key]]) -> None:
-        self._workers = workers
         self._homes = {}
         for keys in groups.values():  # a pullback is at home where its value was
             for i, key in enumerate(sorted(keys, key=_index_of)):
                 self._homes[key] = workers[i * len(workers) // len(keys) :][:1]
 
     def __call__(self, key: Key) -> list[str]:
-        return self._homes.get(key, self._workers)
+        # The rest goes anywhere. Bound to workers that are all gone, it would not run on those that replace them.
+        return self._homes.get(key, [])
 
 
 class ClusterRun:
