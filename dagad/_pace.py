@@ -21,8 +21,8 @@ WORTH_THREADS = 1.5e-3
 LEAST_GAIN = 1.1
 LONG_TASK = 0.4e-3
 TASKS_FOR_THREADS = 32
-TRY_AGAIN = 50  # the machine may just have been busy
-FAIR_TRIES = 3  # the first run also paid for what is only done once
+TRY_AGAIN = 10  # the machine may just have been busy
+FAIR_TRIES = 2  # the first run also paid for what is only done once
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import dask
 import numpy as np
 import pytest
 from dask._task_spec import Task, TaskRef
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, get_client
 
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute
@@ -130,6 +130,33 @@ def test_several_threads_may_use_one_client(cluster: Client) -> None:
             assert found.tobytes() == expected.tobytes()
 
 
+@pytest.mark.timeout(60)
+def test_a_task_of_the_users_own_may_call_reductions(frail: Client) -> None:
+    def slope(theta: float) -> float:
+        def chunk(rows: Any, theta: Any) -> Any:
+            return anp.sum(rows) * theta**2
+
+        def loss(theta: Any) -> Any:
+            return dagad.reduce_sum(chunk, np.arange(8.0), theta, grainsize=2)  # wherever it is
+
+        return float(dagad.grad(loss)(theta))
+
+    futures = frail.map(slope, [0.0, 1.0, 2.0, 3.0], pure=False)  # more than there are threads
+    assert frail.gather(futures) == [0.0, 56.0, 112.0, 168.0]
+
+
+@pytest.mark.timeout(60)
+def test_a_task_of_the_users_own_may_use_the_cluster(frail: Client) -> None:
+    def total(theta: float) -> float:
+        def chunk(rows: Any, theta: Any) -> Any:
+            return anp.sum(rows) * theta
+
+        return float(dagad.reduce_sum(chunk, np.arange(8.0), theta, grainsize=2, scheduler=get_client()))
+
+    futures = frail.map(total, [0.0, 1.0, 2.0, 3.0], pure=False)
+    assert frail.gather(futures) == [0.0, 28.0, 56.0, 84.0]
+
+
 # The protocol
 
 
@@ -208,7 +235,7 @@ def test_a_client_that_is_closed_is_named() -> None:
 INTERRUPTED = """
 import sys, time
 import numpy as np
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, get_client
 import dagad
 
 def chunk(rows):

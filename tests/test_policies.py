@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 import pytest
+from autograd.core import VJPNode
 
 import dagad
 from dagad.extend import Keep, Linearization, Preaccumulate, Recompute
@@ -115,6 +117,32 @@ def test_a_pullback_that_nobody_calls_is_not_run() -> None:
     policy = Keep()
     dagad.vjp(lambda theta: dagad.reduce_sum(logistic, X, theta, grainsize=4, policy=policy, scheduler="sync"), THETA)
     assert (policy.n_primal, policy.n_pullback) == (CHUNKS, 0)
+
+
+def leftovers() -> list[Any]:
+    kept = (Linearization, VJPNode)
+    return [found for found in gc.get_objects() if isinstance(found, kept)]
+
+
+@pytest.mark.parametrize("local", ["sync", "threads"])
+@pytest.mark.parametrize("policy", [None, *POLICIES])
+@pytest.mark.parametrize("fun", [logistic, moments])
+def test_no_tape_has_to_wait_for_the_collector(fun: Any, policy: Any, local: str) -> None:
+    def loss(theta: Any) -> Any:
+        made = None if policy is None else policy()
+        return anp.sum(dagad.reduce_sum(fun, X, theta, grainsize=4, policy=made, scheduler=local))
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = {id(found) for found in leftovers()}
+        dagad.value_and_grad(loss)(THETA)
+        _, pullback = dagad.vjp(loss, THETA)
+        pullback(1.0)
+        del pullback, _
+        assert not {id(found) for found in leftovers()} - before
+    finally:
+        gc.enable()
 
 
 def test_a_policy_of_ones_own_is_an_object_that_linearizes() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
@@ -173,3 +174,8 @@ def test_processes_work_where_dasks_do() -> None:
     assert dagad.value_and_grad(total)(1.0) == (31.0, -18.0)
     value, pullback = dagad.vjp(total, 1.0)
     assert (value, *pullback(-1.0)) == (31.0, 18.0)
+
+
+def test_a_pool_of_processes_is_used() -> None:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        assert value_and_gradient(pool) == (31.0, -18.0)
