@@ -74,8 +74,9 @@ class ClusterRun:
 
     def wait(self, timeout: float | None = None) -> None:
         """Report results as they land."""
-        from distributed import TimeoutError as DistributedTimeoutError, as_completed
+        from distributed import TimeoutError as DistributedTimeoutError, as_completed, rejoin
 
+        away = _secede()
         landing = as_completed(
             self._futures, loop=self._client.loop, with_results=True, raise_errors=False, timeout=timeout
         )
@@ -92,6 +93,9 @@ class ClusterRun:
         except BaseException:
             self._release()
             raise
+        finally:
+            if away:
+                rejoin()
 
     def cancel(self) -> None:
         """Give up everything that has not landed."""
@@ -131,6 +135,17 @@ def _tasks_left(dask_scheduler: Any, groups: list[list[str]]) -> list[int]:
     waiting = ("waiting", "queued", "processing", "no-worker", "erred")
     found = [[dask_scheduler.task_groups.get(name) for name in names] for names in groups]
     return [sum(group.states[state] for group in some if group for state in waiting) for some in found]
+
+
+def _secede() -> bool:
+    """Let go of the worker's thread where the caller is a task on a worker: what it waits for may need it."""
+    from distributed import secede
+
+    try:
+        secede()
+    except (KeyError, AttributeError, ValueError):
+        return False
+    return True
 
 
 def _error_of(result: Any) -> BaseException:

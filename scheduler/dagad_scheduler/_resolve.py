@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing.pool
+import sys
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
@@ -34,7 +35,7 @@ def resolve(scheduler: Any = None) -> Scheduler:
     """
     if hasattr(scheduler, "start") and hasattr(scheduler, "remote"):
         return scheduler  # type: ignore[no-any-return]  # a Scheduler by its shape
-    if scheduler is None and is_inside_task():
+    if scheduler is None and (is_inside_task() or _is_inside_distributed_task()):
         return Sync()
     if isinstance(scheduler, ThreadPoolExecutor):
         return Threads(scheduler._max_workers, scheduler)
@@ -51,3 +52,9 @@ def resolve(scheduler: Any = None) -> Scheduler:
     if isinstance(client, Threads):
         return client
     return Foreign(get)
+
+
+def _is_inside_distributed_task() -> bool:
+    """Return whether the caller is a task of the user's own on a worker; nothing is imported to find out."""
+    worker = sys.modules.get("distributed.worker")
+    return worker is not None and hasattr(worker.thread_state, "execution_state")
