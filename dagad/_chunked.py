@@ -91,7 +91,7 @@ class Reduction:
 
     def _directly(self, leaves: Sequence[Any], names: Any) -> None:
         """Run chunk after chunk right here, without a graph."""
-        began, began_cpu = time.perf_counter(), time.thread_time()
+        began, began_cpu, slots = time.perf_counter(), time.thread_time(), Slots(leaves)
         chunks = list(self.plan)
         targets = [self.sliced.targets(chunk) for chunk in chunks] if len(leaves) > self.n_theta else None
         own = targets and [[owned(leaves[leaf], rows) for leaf, rows in mine] for mine in targets]
@@ -107,15 +107,14 @@ class Reduction:
         if parts is None:
             self._whole = pullback
         else:
-            self._unit = self._gathered(leaves, parts)
+            self._unit = self._gathered(slots, parts)
         self._remember(time.thread_time() - began_cpu, time.perf_counter() - began, 1)
 
-    def _gathered(self, leaves: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
+    def _gathered(self, slots: Slots, parts: Sequence[Any]) -> list[Any]:
         """Return the gradients, from the cotangents of theta and of all rows."""
-        slots = Slots(leaves)
         for leaf, part in enumerate(parts[0] if self.n_theta else ()):
             slots.write(leaf, None, part)
-        if len(leaves) > self.n_theta:
+        if len(parts) > bool(self.n_theta):
             targets = [target for chunk in self.plan for target in self.sliced.targets(chunk)]
             for (leaf, rows), part in zip(targets, parts[-1], strict=True):
                 slots.write(leaf, rows, part)
@@ -175,7 +174,7 @@ class Reduction:
         """Return the cotangents of `leaves`; may be called again, with another cotangent."""
         if self._whole is not None:
             self.policy.counters.used_up()
-            return self._gathered(leaves, self._whole(cotangent))
+            return self._gathered(Slots(leaves), self._whole(cotangent))
         if self._unit is None and not is_scalar(self.total):
             return self._pulled(leaves, cotangent)
         if self._unit is None:
@@ -217,7 +216,8 @@ class Reduction:
             for leaf, part in enumerate(shared):
                 totals[leaf] = add_up(totals[leaf], part)
             for (leaf, rows), part in zip(targets, rows_cotangents, strict=True):
-                filled = _tree.zeros_like(_tree.plain(leaves[leaf])[rows or ...]) if part is None else part
+                at = _tree.plain(leaves[leaf])
+                filled = _tree.zeros_like(at if rows is None else at[rows]) if part is None else part
                 totals[leaf] = filled if rows is None else [*(totals[leaf] or ()), filled]
         joined = [anp.concatenate(total) if isinstance(total, list) else total for total in totals]
         plain = [_tree.plain(leaf) for leaf in leaves]

@@ -242,9 +242,3 @@ def dtype_of(leaf: Any) -> np.dtype[Any]:
 def stack(leaves: Sequence[Any]) -> np.ndarray[Any, Any]:
     """Return equal leaves as one array with a new first axis."""
     return np.stack(leaves)
-
-
-def map_leaves(fun: Callable[[Any], Any], tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Return the tree with `fun` applied to every leaf."""
-    leaves, treedef = flatten(tree, is_leaf)
-    return unflatten(treedef, [fun(leaf) for leaf in leaves])

@@ -332,7 +332,8 @@ def test_rows_arrive_with_the_process_own_dtype(kind: str, scheduler: Any) -> No
     def own(rows: Any) -> float:
         return count_own(*arrays(rows)) / len(arrays(rows))
 
-    data = dagad._tree.map_leaves(foreign, data)
+    leaves, treedef = dagad._tree.flatten(data)
+    data = dagad._tree.unflatten(treedef, [foreign(leaf) for leaf in leaves])
     assert dagad.reduce_sum(own, data, grainsize=2, scheduler=scheduler) == 3.0
 
 
