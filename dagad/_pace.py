@@ -8,7 +8,7 @@ State: `_MEMORY`, the `History` by the code of the chunk function (weakly) and t
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,10 +18,10 @@ from dagad._plan import Plan
 # Starting a thread and handing it the interpreter costs about a tenth of a millisecond; below some ten times that, and
 # where threads wait for each other's interpreter lock, the calling thread is faster alone.
 WORTH_THREADS = 1.5e-3
-LEAST_GAIN = 1.1
+LEAST_BUSY, MOST_BUSY = 0.7, 1.4
 LONG_TASK = 0.4e-3
 TASKS_FOR_THREADS = 32
-TRY_AGAIN = 10  # the machine may just have been busy
+TRY_AGAIN = 10  # the machine may just have been busy; then after twice as many runs, and so on
 FAIR_TRIES = 2  # the first run also paid for what is only done once
 
 
@@ -36,20 +36,34 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The shortest run with threads and the shortest alone, how often threads were tried, and how long ago."""
+    """The shortest run with threads and the shortest alone, since both were last compared.
+
+    `tries` counts the runs with threads, `age` the runs since the way that lost was tried, `patience` how many of
+    these there are to be before it is tried again.
+    """
 
     threads: Pace | None = None
     alone: Pace | None = None
     tries: int = 0
     age: int = 0
+    patience: int = TRY_AGAIN
 
     def after(self, pace: Pace) -> History:
-        """Return the history with one more run; one of long ago is forgotten."""
+        """Return the history with one more run."""
+        threads, alone = self.threads, self.alone
+        if self.due:
+            return replace(self._since(pace), age=0, patience=2 * self.patience)
         if pace.workers > 1:
-            return History(_shorter(self.threads, pace), self.alone, self.tries + 1)
-        if self.age >= TRY_AGAIN:
-            return History()
-        return History(self.threads, _shorter(self.alone, pace), self.tries, self.age + 1)
+            return replace(self, threads=_shorter(threads, pace), tries=self.tries + 1, age=self.age + 1)
+        return replace(self, alone=_shorter(alone, pace), age=self.age + 1)
+
+    def _since(self, pace: Pace) -> History:
+        return replace(self, threads=pace) if pace.workers > 1 else replace(self, alone=pace)
+
+    @property
+    def due(self) -> bool:
+        """Whether the way that lost is to be tried again."""
+        return self.threads is not None and self.alone is not None and self.age >= self.patience
 
 
 def _shorter(before: Pace | None, pace: Pace) -> Pace:
@@ -82,7 +96,7 @@ def choose_road(plan: Plan, history: History, workers: int) -> Road:
     if not paces:
         return Road()
     last = paces[0]
-    if min(max(pace.cpu, pace.wall) for pace in paces) < WORTH_THREADS or _better_alone(history):
+    if min(max(pace.cpu, pace.wall) for pace in paces) < WORTH_THREADS or _better_alone(history) != history.due:
         return Road(alone=True)
     per_chunk, group = max(last.cpu, last.wall) / len(plan), 1
     while group < FAN_IN**2 and group * FAN_IN * TASKS_FOR_THREADS <= len(plan) and per_chunk * group < LONG_TASK:
@@ -91,10 +105,7 @@ def choose_road(plan: Plan, history: History, workers: int) -> Road:
 
 
 def _better_alone(history: History) -> bool:
-    """Return whether threads gain nothing: suspected from one busy core, then confirmed by running alone.
-
-    Chunks that compute half the time and wait for something else keep one core busy too.
-    """
+    """Return whether threads gain nothing: suspected where they hardly overlap, then found out by running alone."""
     threads, alone = history.threads, history.alone
     if threads is None or history.tries < FAIR_TRIES:
         return False
@@ -102,8 +113,11 @@ def _better_alone(history: History) -> bool:
 
 
 def _took_turns(pace: Pace) -> bool:
-    """Return whether one core was busy all the time, as when threads wait for each other's interpreter lock."""
-    return pace.wall / LEAST_GAIN < pace.cpu < pace.wall * LEAST_GAIN
+    """Return whether about one core was busy, as when threads wait for each other's interpreter lock.
+
+    Far less than one core is busy where chunks wait for something else; there threads do help.
+    """
+    return LEAST_BUSY * pace.wall < pace.cpu < MOST_BUSY * pace.wall
 
 
 class _Memory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -70,11 +71,11 @@ class Timing:
     seconds: float
 
 
-# Measured on two shared cores with models of a millisecond to seconds (tests/benchmarks): chunks of a few milliseconds
-# lose little to the interpreter lock and fit the cache; a call's cost that does not shrink with the rows has to stay
-# below an eighth of the whole; beyond 64 chunks nothing is gained but by those who have more than 64 workers.
+# Measured on two shared cores with models of a millisecond to seconds (tests/benchmarks): chunks of about five
+# milliseconds lose little to the interpreter lock and fit the cache; a call's cost that does not shrink with the rows
+# has to stay below an eighth of the whole; beyond 64 chunks nothing is gained but by those who have more workers.
 WORTH_CUTTING = 3e-3
-SHORTEST_CHUNK = 2.5e-3
+USUAL_CHUNK = 5e-3
 FIXED_SHARE = 0.125
 USUAL_CHUNKS = 64
 MOST_CHUNKS = 1024
@@ -99,6 +100,6 @@ def choose_grainsize(n_rows: int, small: Timing, large: Timing | None) -> int:
     if slope >= LONG_ROW:  # a row is a task of its own right: short tapes, even loads
         return max(1, -(-n_rows // MOST_CHUNKS))
     most = min(max(USUAL_CHUNKS, work / LONG_CHUNK), MOST_CHUNKS)
-    chunks = min(most, work / SHORTEST_CHUNK, FIXED_SHARE * work / fixed if fixed else most)
-    count = 1 << max(int(chunks), 1).bit_length() - 1
+    chunks = min(most, work / USUAL_CHUNK, FIXED_SHARE * work / fixed if fixed else most)
+    count = 1 << max(round(math.log2(chunks)), 0) if chunks > 1 else 1
     return -(-n_rows // count)

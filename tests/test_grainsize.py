@@ -44,7 +44,7 @@ def test_a_tiny_cost_makes_one_chunk() -> None:
     assert chosen(10_000, lambda rows: 1e-7 * rows) == 10_000
 
 
-@pytest.mark.parametrize("seconds", [0.02, 1.0, 6.0])
+@pytest.mark.parametrize("seconds", [0.04, 1.0, 6.0])
 def test_a_cost_by_the_row_makes_several_chunks(seconds: float) -> None:
     n_rows = 100_000
     assert 8 <= count(n_rows, chosen(n_rows, lambda rows: seconds * rows / n_rows)) <= 64

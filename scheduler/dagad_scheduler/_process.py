@@ -4,7 +4,7 @@ State, all of it in `_Calm` and changed only under its lock:
 
 =============  ======================================================================================
 `depth`        how many runs are inside; the first one in changes the process, the last one out restores it
-`limiter`      threadpoolctl's limiter of the first run in; restoring it gives the BLAS threads back
+`found`        the BLAS libraries that had more than one thread before the first run came in, and how many
 `threshold`    the collector's thresholds before the first run came in
 `controller`   the BLAS libraries found; looked for again when more modules have been imported
 `tuned`        whether the allocator has been told (once per process, cannot be taken back)
@@ -40,7 +40,7 @@ class _Calm:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.depth = 0
-        self.limiter: Any = None
+        self.found: list[tuple[Any, int]] = []
         self.threshold: tuple[int, int, int] = (0, 0, 0)
         self.controller: Any = None
         self.modules = 0
@@ -62,8 +62,11 @@ class _Calm:
         if len(sys.modules) != self.modules:
             self.controller, self.modules = threadpoolctl.ThreadpoolController(), len(sys.modules)
         self.threshold = gc.get_threshold()
-        _let_any_thread_set(self.controller)
-        self.limiter = self.controller.limit(limits=1, user_api="blas")
+        # One by one: threadpoolctl's own limiter looks every library over, which costs more than a small chunk.
+        libraries = [library for library in self.controller.lib_controllers if library.user_api == "blas"]
+        self.found = [(library, number) for library in libraries if (number := library.get_num_threads()) != 1]
+        for library, _ in self.found:
+            _set_threads(library, 1)
         if 0 < self.threshold[0] < COLLECT_AFTER:
             gc.set_threshold(COLLECT_AFTER, *self.threshold[1:])
         if not self.tuned:
@@ -71,23 +74,26 @@ class _Calm:
             keep_freed_memory(dask.config.get("dagad.keep-freed-memory", default=256 * 2**20))
 
     def _restore(self) -> None:
-        _let_any_thread_set(self.controller)
-        self.limiter.restore_original_limits()
-        _let_any_thread_set(self.controller)
-        self.limiter = None
+        for library, number in self.found:
+            _set_threads(library, number)
+        self.found = []
         gc.set_threshold(*self.threshold)
 
 
-def _let_any_thread_set(controller: Any) -> None:
-    """Let the calling thread set the number of BLAS threads.
+def _set_threads(library: Any, number: int) -> None:
+    """Set the number of threads of a BLAS library, from whatever thread this is.
 
     threadpoolctl 3.8 obeys only the first thread that ever set OpenBLAS's, and silently ignores all others. Here the
-    lock sees to it that only one does at a time.
+    lock sees to it that only one does at a time; nobody is left as the one to obey.
     """
-    for library in controller.lib_controllers:
-        clear = getattr(library, "clear_controlling_thread", None)
-        if clear is not None:
-            clear(force=True)
+    clear = getattr(library, "clear_controlling_thread", _nothing)
+    clear(force=True)
+    library.set_num_threads(number)
+    clear(force=True)
+
+
+def _nothing(*, force: bool) -> None:
+    del force
 
 
 calm_process = _Calm()
