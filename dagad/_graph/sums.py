@@ -1,9 +1,13 @@
-"""Trees of sums whose shape depends on the number of terms alone, so that the bits do too."""
+"""Trees of sums whose shape depends on the number of terms alone, so that the bits do too.
+
+The tree is binary: neighbours are added, then neighbours of these, and a last one without a neighbour goes up as it is.
+A task adds `FAN_IN` terms, three levels at once; whoever owns a run of chunks adds up the subtrees that lie in it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from dask._task_spec import Task, TaskRef
@@ -26,6 +30,7 @@ class UnitPart(TaskRef):
 
 
 _NUMERIC = (np.ndarray, np.generic, int, float, complex)
+_NUMBERS = {float, np.float64}
 FAN_IN = 8  # wide enough to cost little, narrow enough that few partial gradients are alive at once
 
 
@@ -51,46 +56,97 @@ def sum_tree(terms: Sequence[Any], key_of: Callable[[int, int], Key]) -> tuple[A
 
 
 class RunningTree:
-    """The same tree of sums, term after term: holds at most `FAN_IN` partial sums a level."""
+    """The same tree of sums, term after term: holds one partial sum a level."""
 
-    __slots__ = ("_levels",)
+    __slots__ = ("_partials",)
 
     def __init__(self) -> None:
-        self._levels: list[list[Any]] = [[]]
+        self._partials: list[tuple[int, Any, bool]] = []  # level, sum, whether its memory was allocated here
 
     def push(self, term: Any) -> None:
         """Add the next term."""
-        levels, level = self._levels, 0
-        terms = levels[0]
-        terms.append(term)
-        while len(terms) == FAN_IN:
-            term, levels[level] = add_up(*terms), []
+        partials, level, ours = self._partials, 0, False
+        if type(term) is Linearization:
+            term = term.value
+        while partials and partials[-1][0] == level:
+            term, ours = _sum_of_two(partials.pop()[1:], (term, ours))
             level += 1
-            if level == len(levels):
-                levels.append([])
-            terms = levels[level]
-            terms.append(term)
+        partials.append((level, term, ours))
 
     def total(self) -> Any:
         """Return the sum of all terms."""
-        below: list[Any] = []
-        for terms in self._levels:
-            below = [add_up(*terms, *below)] if terms or below else []
-        return below[0]
+        *others, (_, *last) = self._partials
+        term, ours = last
+        for _, *partial in reversed(others):
+            term, ours = _sum_of_two(partial, (term, ours))
+        return term
+
+
+class Subtree(NamedTuple):
+    """Terms `start` to ``start + 2**level`` of a tree, or as many of these as there are."""
+
+    start: int
+    level: int
+
+
+def subtrees(start: int, stop: int, n_terms: int) -> list[Subtree]:
+    """Return the largest subtrees of the tree over `n_terms` that together are its terms `start` to `stop`.
+
+    >>> subtrees(0, 5, 8)
+    [Subtree(start=0, level=2), Subtree(start=4, level=0)]
+    >>> subtrees(4, 7, 7)
+    [Subtree(start=4, level=2)]
+    """
+    found: list[Subtree] = []
+    while start < stop:
+        level = 0
+        while not start % (2 << level) and (start + (2 << level) <= stop or stop == n_terms) and 1 << level < n_terms:
+            level += 1
+        while stop == n_terms and level and start + (1 << level - 1) >= n_terms:
+            level -= 1  # the higher ones are the same terms
+        found.append(Subtree(start, level))
+        start += 1 << level
+    return found
+
+
+def assembled(sums: Mapping[Subtree, Any], n_terms: int) -> Any:
+    """Return the sum of a tree from those of subtrees that together are all of it."""
+
+    def at(start: int, level: int) -> tuple[Any, bool]:
+        found = Subtree(start, level)
+        if found in sums:
+            return sums[found], False
+        half = 1 << level - 1
+        if start + half >= n_terms:
+            return at(start, level - 1)
+        return _sum_of_two(at(start, level - 1), at(start + half, level - 1))
+
+    return at(0, (n_terms - 1).bit_length())[0]
 
 
 def add_up(*terms: Any) -> Any:
-    """Add values or cotangents in their order; None adds nothing. Never writes into what it was given."""
-    total, ours = None, False
-    for term in terms:
-        if type(term) is Linearization:
-            term = term.value
-        if total is None:
-            total = term
-        elif term is not None:
-            total = _add(total, term, ours)
-            ours = True
-    return total
+    """Add values or cotangents, neighbours first; None adds nothing. Never writes into what it was given."""
+    numbers = list(terms)
+    if set(map(type, numbers)) <= _NUMBERS:
+        while len(numbers) > 1:
+            rest = numbers[-1:] if len(numbers) % 2 else []
+            numbers = [a + b for a, b in zip(numbers[::2], numbers[1::2], strict=False)] + rest
+        return numbers[0] if numbers else None
+    level = [(term.value if type(term) is Linearization else term, False) for term in terms]
+    while len(level) > 1:
+        pairs = zip(level[::2], level[1::2], strict=False)
+        level = [_sum_of_two(a, b) for a, b in pairs] + (level[-1:] if len(level) % 2 else [])
+    return level[0][0] if level else None
+
+
+def _sum_of_two(a: Any, b: Any) -> tuple[Any, bool]:
+    """Add two terms, each with whether its memory was allocated here and may be written to."""
+    (a, a_ours), (b, b_ours) = a, b
+    if a is None:
+        return b, b_ours
+    if b is None:
+        return a, a_ours
+    return _add(a, b, a_ours), True
 
 
 def add_up_unit_parts(place: int, *linearizations: Linearization) -> Any:
