@@ -14,6 +14,7 @@ from dagad._errors import (
 )
 from dagad._evaluation import Evaluation as Evaluation
 from dagad._reductions import map_sum as map_sum, reduce_sum as reduce_sum
+from dagad._shards import Shards as Shards, shard as shard
 from dagad._transforms import (
     evaluate as evaluate,
     grad as grad,

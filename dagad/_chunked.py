@@ -16,8 +16,9 @@ import numpy as np
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
 from dagad import _tree
-from dagad._chunk_graph import ReductionGraph, Sliced, owned, reduction_graph
+from dagad._chunk_graph import ReductionGraph, reduction_graph
 from dagad._chunks import ChunkFunction, Place
+from dagad._columns import Sliced, owned
 from dagad._evaluation import LocalRun, Run, Scheduler, calm_process, inside_task, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
@@ -27,7 +28,8 @@ from dagad._groups import GroupFunction
 from dagad._linearization import Linearization, Pullback, is_scalar, unit_part, unit_seed
 from dagad._mode import current_mode
 from dagad._pace import Pace, Road, choose_road, history_of, remember_pace
-from dagad._plan import Plan
+from dagad._plan import AnyPlan, Chunk
+from dagad._portable import opened
 from dagad._slots import Slots
 
 Key = Any
@@ -47,7 +49,7 @@ class Reduction:
     """
 
     function: ChunkFunction
-    plan: Plan
+    plan: AnyPlan
     sliced: Sliced
     n_theta: int
     scheduler: Scheduler
@@ -163,7 +165,7 @@ class Reduction:
         """Run a graph whose first key is the total, and note how it went."""
         began = time.perf_counter()
         scheduler = self.scheduler.alone() if road.alone else self.scheduler
-        run = run_graph(scheduler, graph, keys, on_result, keep=keep)
+        run = run_graph(scheduler, graph, keys, on_result, keep=keep, kept=self.sliced.kept())
         total = results[keys[0]]
         self.total = total.value if type(total) is Linearization else total
         if isinstance(run, LocalRun):
@@ -188,7 +190,7 @@ class Reduction:
         graph, sinks = self._reverse(names, TaskRef(seed), pulled)
         graph[seed] = DataNode(seed, cotangent)
         landing = _Landing(leaves, sinks, {})
-        run_graph(self.scheduler, graph, list(sinks), landing, kept=self._kept)
+        run_graph(self.scheduler, graph, list(sinks), landing, kept={**self.sliced.kept(), **(self._kept or {})})
         return landing.slots.seal()
 
     def _reverse(self, names: Any, seed: Any, turn: Turn) -> tuple[dict[Key, GraphNode], dict[Key, Any]]:
@@ -211,7 +213,7 @@ class Reduction:
         for chunk in self.plan:
             targets = self.sliced.targets(chunk)
             owned = [leaves[leaf] if rows is None else leaves[leaf][rows] for leaf, rows in targets]
-            args = (Place(chunk, names), self.sliced.rows(chunk), list(leaves[: self.n_theta]), owned)
+            args = (Place(chunk, names), self._rows_here(chunk), list(leaves[: self.n_theta]), owned)
             shared, rows_cotangents = _both(self.function.record(*args)[1](cotangent), self.n_theta)
             for leaf, part in enumerate(shared):
                 totals[leaf] = add_up(totals[leaf], part)
@@ -222,6 +224,15 @@ class Reduction:
         joined = [anp.concatenate(total) if isinstance(total, list) else total for total in totals]
         plain = [_tree.plain(leaf) for leaf in leaves]
         return [_tree.zeros_like(leaf) if part is None else part for part, leaf in zip(joined, plain, strict=True)]
+
+    def _rows_here(self, chunk: Chunk) -> Any:
+        """Return the rows of a chunk in this process, wherever they are."""
+        rows = self.sliced.rows(chunk)
+        if not isinstance(rows, GraphNode | TaskRef):
+            return rows
+        key, results = new_names()("part", chunk.number), dict[Key, Any]()
+        run_graph(self.scheduler, {key: Task(key, opened, rows)}, [key], results.__setitem__, kept=self.sliced.kept())
+        return results[key]
 
 
 def _task_of(cotangent: Any, graph: dict[Any, GraphNode], names: Any) -> Any:

@@ -7,8 +7,7 @@ chunks, `rows` the constant rows of one chunk, `theta` and `active_rows` the lea
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from dagad._linearization import Counters, Preaccumulated, Pullback, is_scalar, 
 from dagad._mode import TOGETHER, DefaultPolicy, current_mode, like_here
 from dagad._plan import Chunk
 from dagad._portable import Portable, opened
+from dagad._rows import Rows
 
 Names = Callable[[str, Any], Any]
 
@@ -36,66 +36,6 @@ class Place(NamedTuple):
         """Return what a user's exception is told about where it was raised."""
         number, start, stop = self.chunk
         return f"dagad: {role} of chunk {number} (rows {start}:{stop}), key {self.names(role, number)!r}"
-
-
-class Rows(Portable):
-    """The rows of one chunk: pieces to be put together, with gaps for the leaves that are being differentiated.
-
-    A piece is a constant, `GAP` for one whole array, or a list of `Form` for a list of items.
-    """
-
-    __slots__ = ("_pieces", "_treedef", "_whole")
-
-    def __init__(self, treedef: _tree.TreeDef, pieces: list[Any], complete: bool) -> None:
-        self._treedef, self._pieces = treedef, pieces
-        self._whole = (pieces[0] if treedef.is_leaf() else _tree.unflatten(treedef, pieces),) if complete else ()
-
-    def state(self) -> tuple[Any, ...]:
-        return self._treedef, self._pieces, bool(self._whole)
-
-    def fill(self, leaves: Iterator[Any]) -> Any:
-        """Return the rows, with the next of `leaves` in the gaps."""
-        if self._whole:
-            return self._whole[0]
-        return _tree.unflatten(self._treedef, [_filled(piece, leaves) for piece in self._pieces])
-
-    def pick(self, cotangent: Any) -> list[Any]:
-        """Return the cotangents that belong in the gaps, from one for all rows."""
-        if self._whole:
-            return []
-        if cotangent is None:
-            cotangents: Sequence[Any] = [None] * len(self._pieces)
-        else:
-            cotangents = _tree.subtrees(self._treedef, cotangent)
-        picked: list[Any] = []
-        for piece, part in zip(self._pieces, cotangents, strict=True):
-            if piece is GAP:
-                picked.append(part)
-            elif type(piece) is Ragged:
-                items = [None] * len(piece.items) if part is None else part
-                picked.extend(leaf for form, item in zip(piece.items, items, strict=True) for leaf in form.pick(item))
-        return picked
-
-
-class _Gap:
-    def __reduce__(self) -> str:
-        return "GAP"
-
-
-GAP = _Gap()
-
-
-@dataclass(frozen=True, slots=True)
-class Ragged:
-    """Items of a list some of whose leaves are being differentiated."""
-
-    items: list[_tree.Form]
-
-
-def _filled(piece: Any, leaves: Iterator[Any]) -> Any:
-    if piece is GAP:
-        return next(leaves)
-    return [form.fill(leaves) for form in piece.items] if type(piece) is Ragged else piece
 
 
 class ChunkFunction(Portable):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dagad._chunks import ChunkFunction, Place, Rows
+from dagad._chunks import ChunkFunction, Place
 from dagad._graph.sums import RunningTree
 from dagad._linearization import Counters, Preaccumulated, Pullback, unused_pullback
+from dagad._rows import Rows
 
 
 class GroupFunction:

@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from dagad._graph.sums import FAN_IN
-from dagad._plan import Plan
+from dagad._plan import AnyPlan
 
 # Starting a thread and handing it the interpreter costs about a tenth of a millisecond; below some ten times that, and
 # where threads wait for each other's interpreter lock, the calling thread is faster alone.
@@ -78,7 +78,7 @@ class Road:
     group: int = 1  # chunks per task
 
 
-def choose_road(plan: Plan, history: History, workers: int) -> Road:
+def choose_road(plan: AnyPlan, history: History, workers: int) -> Road:
     """Return how to run a plan on so many workers, from how it went before.
 
     >>> cheap = Pace(cpu=0.001, wall=0.001, workers=2)
@@ -123,13 +123,13 @@ def _took_turns(pace: Pace) -> bool:
 class _Memory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._histories: WeakKeyDictionary[Any, dict[Plan, History]] = WeakKeyDictionary()
+        self._histories: WeakKeyDictionary[Any, dict[AnyPlan, History]] = WeakKeyDictionary()
 
-    def find(self, owner: Any, plan: Plan) -> History:
+    def find(self, owner: Any, plan: AnyPlan) -> History:
         with self._lock:
             return self._histories.get(owner, {}).get(plan, History())
 
-    def store(self, owner: Any, plan: Plan, pace: Pace) -> None:
+    def store(self, owner: Any, plan: AnyPlan, pace: Pace) -> None:
         with self._lock:
             histories = self._histories.setdefault(owner, {})
             histories[plan] = histories.get(plan, History()).after(pace)
@@ -138,11 +138,11 @@ class _Memory:
 _MEMORY = _Memory()
 
 
-def history_of(owner: Any, plan: Plan) -> History:
+def history_of(owner: Any, plan: AnyPlan) -> History:
     """Return how a plan went before."""
     return _MEMORY.find(owner, plan)
 
 
-def remember_pace(owner: Any, plan: Plan, pace: Pace) -> None:
+def remember_pace(owner: Any, plan: AnyPlan, pace: Pace) -> None:
     """Note how a plan went."""
     _MEMORY.store(owner, plan, pace)

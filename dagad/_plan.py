@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Iterator
@@ -40,6 +41,39 @@ class Plan:
         for number in range(len(self)):
             start = number * self.grainsize
             yield Chunk(number, start, min(start + self.grainsize, self.n_rows))
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPlan:
+    """Rows that came in pieces: chunk i is rows ``bounds[i]`` to ``bounds[i + 1]``.
+
+    Parameters
+    ----------
+    bounds
+        From 0 to the number of rows, ascending.
+    """
+
+    bounds: tuple[int, ...]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.bounds[-1]
+
+    @property
+    def grainsize(self) -> int:
+        """Largest number of rows in a chunk."""
+        return max((chunk.stop - chunk.start for chunk in self), default=0)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for number, (start, stop) in enumerate(itertools.pairwise(self.bounds)):
+            yield Chunk(number, start, stop)
+
+
+AnyPlan = Plan | GivenPlan
 
 
 class Chunk(NamedTuple):

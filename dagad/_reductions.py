@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from dagad import _tree
-from dagad._chunk_graph import Sliced, read_sliced
 from dagad._chunked import Reduction
 from dagad._chunks import ChunkFunction, Place
 from dagad._closures import hoist, laid_out_cells
+from dagad._columns import Sliced, read_sliced
 from dagad._config import setting
 from dagad._engines import find_engine
 from dagad._engines.autograd import open_containers
 from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._engines.traces import traces
 from dagad._errors import NotDifferentiableError, PlanError
-from dagad._evaluation import calm_process, find_scheduler, new_names
+from dagad._evaluation import Scheduler, calm_process, find_scheduler, new_names
 from dagad._grainsize import code_of, find_grainsize
 from dagad._graph.policies import Policy
 from dagad._items import ItemSum
@@ -47,7 +47,7 @@ def reduce_sum(
     sliced
         Pytree of arrays, shape (rows, ...), and lists, which agree on their first length. Lists are cut along their
         length and may hold anything, ragged arrays included; tuples, dicts and records are structure. Inside `f` the
-        rows are read-only.
+        rows are read-only. Data that many evaluations use are better placed once: `Shards` may stand for any leaf.
     *shared
         Pytrees that every chunk gets whole.
     grainsize
@@ -105,21 +105,15 @@ def reduce_sum(
     forms = tuple(_tree.Form.of(_tree.all_protected(argument), _tree.is_traced) for argument in shared)
     theta = [*hoisted, *(leaf for form in forms for leaf in form.taken)]
     columns, active_rows = read_sliced(sliced, itertools.count(len(theta)))
-    size = _grainsize(grainsize, columns.n_rows)
+    place = _place(scheduler, columns)
+    size = _grainsize(grainsize, columns)
     function = ChunkFunction(make, len(hoisted), tuple(form.bare() for form in forms), engine, current_mode().policy)
     leaves = [*theta, *active_rows]
     _check_leaves(leaves)
     if size is None:
         size = _automatic_grainsize(f, sliced, shared, function, columns, leaves, len(theta))
-    reduction = Reduction(
-        function,
-        Plan(columns.n_rows, size),
-        columns,
-        len(theta),
-        find_scheduler(scheduler),
-        _policy(policy),
-        code_of(f),
-    )
+    plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
+    reduction = Reduction(function, plan, columns, len(theta), place, _policy(policy), code_of(f))
     return differentiable(reduction, leaves) if leaves else reduction.value()
 
 
@@ -203,9 +197,32 @@ def _opened(arguments: Any) -> Any:
     return arguments
 
 
-def _grainsize(grainsize: Any, n_rows: int) -> int | None:
-    size = check_grainsize(grainsize, n_rows)
-    return check_grainsize(setting("grainsize"), n_rows) if size is None else size
+def _place(scheduler: Any, columns: Sliced) -> Scheduler:
+    """Return where to run: where the Shards are, if there are any."""
+    homes: list[Scheduler] = [shards.scheduler for shards in columns.shards if not shards.is_here]
+    if not homes:
+        return find_scheduler(scheduler)
+    chosen = homes[0] if scheduler is None else find_scheduler(scheduler)
+    for home in homes:
+        if home != chosen:
+            raise PlanError(
+                f"The Shards are on {home.name}, but the reduction is to run on {chosen.name}. Leave `scheduler=` out, "
+                "place the data there with `dagad.shard`, or pass what `.gather()` returns."
+            )
+    return chosen
+
+
+def _grainsize(grainsize: Any, columns: Sliced) -> int | None:
+    size = check_grainsize(grainsize, columns.n_rows)
+    if columns.shards:
+        cut = columns.shards[0].plan.grainsize
+        if size not in (None, cut) and columns.n_rows:
+            raise PlanError(
+                f"The Shards were cut into chunks of {cut} rows, so `grainsize={size}` can't be had. Leave it out, or "
+                f"cut the data anew: `dagad.shard(shards.gather(), grainsize={size})`."
+            )
+        return max(cut, 1)
+    return check_grainsize(setting("grainsize"), columns.n_rows) if size is None else size
 
 
 def _policy(policy: Any) -> Policy:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import dask
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 from dask._expr import LLGExpr
 
 from dagad_scheduler._process import calmed
-from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, rank
+from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, Role, rank, role_of
 from dagad_scheduler._run import Graph, OnResult, Progress
 
 # A foreign key counts as a value; a pullback must never hold up a value (Dask runs the higher priority first).
@@ -36,12 +38,38 @@ def _priority_of(key: Key) -> int:
     return _PRIORITY[_rank_of(key)]
 
 
+class _LargeGraphs:
+    """Keeps Dask from advising against large graphs: rows that are to have a lineage have to travel in one.
+
+    State: `_depth`, how many submissions are under way, and `_config`, the setting held for them; under `_lock`.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._depth, self._config = threading.Lock(), 0, contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1:
+                self._config.enter_context(dask.config.set({_WARN_FROM: "1 PB"}))
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if not self._depth:
+                self._config.close()
+
+
+_WARN_FROM = "distributed.admin.large-graph-warning-threshold"
+_LARGE_GRAPHS = _LargeGraphs()
+
+
 class _Homes:
     """Where chunks go first: as many neighbours as there are workers, so that most sums stay on one."""
 
-    def __init__(self, workers: list[str], groups: dict[int, list[Key]]) -> None:
+    def __init__(self, workers: list[str], groups: list[list[Key]]) -> None:
         self._homes = {}
-        for keys in groups.values():  # a pullback is at home where its value was
+        for keys in groups:  # a pullback is at home where its value was
             for i, key in enumerate(sorted(keys, key=_index_of)):
                 self._homes[key] = workers[i * len(workers) // len(keys) :][:1]
 
@@ -57,11 +85,12 @@ class ClusterRun:
         self._client, self._on_result = client, on_result
         wanted = [*keys, *keep]
         groups = {rank_: [key for key in graph if _rank_of(key) == rank_] for rank_ in (VALUE_RANK, PULLBACK_RANK)}
+        shards = [key for key in graph if role_of(key) == Role.SHARD]
         workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
-        homes = {"workers": _Homes(workers, groups), "allow_other_workers": True} if workers else {}
+        homes = {"workers": _Homes(workers, [*groups.values(), shards]), "allow_other_workers": True} if workers else {}
         # Without `workers=` the scheduler queues root tasks, and pullbacks overtake the values that wait there. With
         # all workers it would send every chunk to the one that has the chunk function.
-        with annotate(priority=_priority_of, **homes):
+        with _LARGE_GRAPHS, annotate(priority=_priority_of, **homes):
             futures = client.get(LLGExpr(graph, _determ_token=uuid.uuid4().hex), wanted, sync=False)
         by_key = dict(zip(wanted, futures, strict=True))
         self._futures = [by_key[key] for key in keys]
@@ -179,6 +208,12 @@ class Cluster:
         run = ClusterRun(self._client, calmed(dict(graph)), list(keys), on_result, list(keep))
         run.kept.update(kept or {})
         return run
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cluster) and other._client is self._client
+
+    def __hash__(self) -> int:
+        return id(self._client)
 
     def alone(self) -> Cluster:
         """Return this scheduler: the work is elsewhere in any case."""

@@ -14,6 +14,7 @@ class Role(StrEnum):
     """What a key is for."""
 
     INPUT = "input"  # what the graph is evaluated at: rows, shared arguments, a seed
+    SHARD = "shard"  # the rows of one chunk, where they stay
     VALUE = "value"  # a chunk's value, with its linearization where one is wanted
     PART = "part"  # one component of another key's result; costs nothing
     SUM = "sum"  # a node in a tree of sums
@@ -22,7 +23,7 @@ class Role(StrEnum):
 
 
 # Sums go first: they are short and let go of memory. Pullbacks go last: no value waits for them.
-_RANK = {Role.INPUT: 0, Role.PART: 0, Role.SUM: 0, Role.GRADIENT: 0, Role.VALUE: 1, Role.PULLBACK: 2}
+_RANK = {Role.INPUT: 0, Role.SHARD: 0, Role.PART: 0, Role.SUM: 0, Role.GRADIENT: 0, Role.VALUE: 1, Role.PULLBACK: 2}
 RANK_SHIFT = 48  # a priority is a rank above, a place below
 VALUE_RANK, PULLBACK_RANK = _RANK[Role.VALUE], _RANK[Role.PULLBACK]
 _BY_NAME = {str(role): role for role in Role}

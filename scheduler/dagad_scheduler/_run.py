@@ -76,6 +76,10 @@ class Scheduler(Protocol):
     """Something that runs graphs."""
 
     @property
+    def name(self) -> str:
+        """What it is called in messages."""
+
+    @property
     def remote(self) -> bool:
         """Whether results live in another process, so that what is small should travel apart."""
 

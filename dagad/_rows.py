@@ -1,0 +1,84 @@
+"""The rows of one chunk, with gaps for what is being differentiated: what a chunk task is given of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dask.sizeof
+
+from dagad import _tree
+from dagad._portable import Portable, opened
+
+
+class Rows(Portable):
+    """The rows of one chunk: pieces to be put together, with gaps for the leaves that are being differentiated.
+
+    A piece is a constant, `GAP` for one whole array, `ELSEWHERE` for what `joined` brings, or a list of `Form` for a
+    list of items.
+    """
+
+    __slots__ = ("_pieces", "_treedef", "_whole")
+
+    def __init__(self, treedef: _tree.TreeDef, pieces: list[Any], complete: bool) -> None:
+        self._treedef, self._pieces = treedef, pieces
+        self._whole = (pieces[0] if treedef.is_leaf() else _tree.unflatten(treedef, pieces),) if complete else ()
+
+    def state(self) -> tuple[Any, ...]:
+        return self._treedef, self._pieces, bool(self._whole)
+
+    def joined(self, shards: Iterator[Any]) -> Rows:
+        """Return the rows with what was elsewhere."""
+        pieces = [opened(next(shards)).fill(iter(())) if piece is ELSEWHERE else piece for piece in self._pieces]
+        return Rows(self._treedef, pieces, not any(piece is GAP or type(piece) is Ragged for piece in pieces))
+
+    def __sizeof__(self) -> int:
+        return 200 + sum(int(dask.sizeof.sizeof(piece)) for piece in self._pieces)
+
+    def fill(self, leaves: Iterator[Any]) -> Any:
+        """Return the rows, with the next of `leaves` in the gaps."""
+        if self._whole:
+            return self._whole[0]
+        return _tree.unflatten(self._treedef, [_filled(piece, leaves) for piece in self._pieces])
+
+    def pick(self, cotangent: Any) -> list[Any]:
+        """Return the cotangents that belong in the gaps, from one for all rows."""
+        if self._whole:
+            return []
+        if cotangent is None:
+            cotangents: Sequence[Any] = [None] * len(self._pieces)
+        else:
+            cotangents = _tree.subtrees(self._treedef, cotangent)
+        picked: list[Any] = []
+        for piece, part in zip(self._pieces, cotangents, strict=True):
+            if piece is GAP:
+                picked.append(part)
+            elif type(piece) is Ragged:
+                items = [None] * len(piece.items) if part is None else part
+                picked.extend(leaf for form, item in zip(piece.items, items, strict=True) for leaf in form.pick(item))
+        return picked
+
+
+class _Mark:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __reduce__(self) -> str:
+        return self._name
+
+
+GAP, ELSEWHERE = _Mark("GAP"), _Mark("ELSEWHERE")
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Items of a list some of whose leaves are being differentiated."""
+
+    items: list[_tree.Form]
+
+
+def _filled(piece: Any, leaves: Iterator[Any]) -> Any:
+    if piece is GAP:
+        return next(leaves)
+    return [form.fill(leaves) for form in piece.items] if type(piece) is Ragged else piece

@@ -1,0 +1,293 @@
+"""Data -> Shards: cut once and placed where the chunks will run, as tasks with a lineage; then reduced many times."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dask.sizeof
+import numpy as np
+from dask._task_spec import GraphNode, Task, TaskRef, convert_legacy_graph
+from dask.base import is_dask_collection
+from dask.delayed import Delayed
+from dask.utils import ensure_dict
+
+from dagad import _tree
+from dagad._columns import Sliced, cut, read_sliced
+from dagad._config import setting
+from dagad._errors import PlanError, PortabilityError, StructureError
+from dagad._evaluation import Scheduler, find_scheduler, new_names, run_graph
+from dagad._plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
+from dagad._portable import opened
+from dagad._rows import ELSEWHERE, Rows
+
+Key = Any
+Graph = dict[Key, GraphNode]
+
+# The function that will run is not known yet: pieces that fit a cache, and some for every worker.
+USUAL_BYTES = 4 * 2**20
+FEWEST, MOST = 8, 1024
+
+
+class Shards:
+    """Rows that were cut and placed once; returned by `shard`, taken by reductions as their sliced argument.
+
+    Where rows are on a cluster each chunk is a task: moved, copied or lost with its worker it is there again when it is
+    needed. In one process the chunks are views.
+
+    Attributes
+    ----------
+    plan
+        How the rows were cut.
+    n_rows
+        Number of rows.
+    grainsize
+        Largest number of rows in a chunk.
+    """
+
+    def __init__(self, plan: AnyPlan, scheduler: Scheduler, keys: Sequence[Key], kept: Mapping[Key, Any]) -> None:
+        self.plan, self.scheduler = plan, scheduler
+        self.keys, self.kept = list(keys), dict(kept)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.plan.n_rows
+
+    @property
+    def grainsize(self) -> int:
+        """Largest number of rows in a chunk."""
+        return self.plan.grainsize
+
+    def rows(self, number: int) -> Any:
+        """Return the rows of a chunk, or a reference where they are elsewhere."""
+        key = self.keys[number]
+        return self.kept[key] if self.is_here else TaskRef(key)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the rows are in this process."""
+        return all(hasattr(rows, "fill") or hasattr(rows, "payload") for rows in self.kept.values())
+
+    def gather(self) -> Any:
+        """Return the data in one piece.
+
+        Returns
+        -------
+        pytree
+            Of the structure that was given to `shard`; the chunks of arrays are joined along their first axis.
+        """
+        if self.is_here:
+            parts = [_contents(self.kept[key]) for key in self.keys]
+        else:
+            names, results = new_names(), dict[Key, Any]()
+            copies = [names("part", number) for number in range(len(self.keys))]
+            graph: Graph = {
+                copy: Task(copy, _contents, TaskRef(key)) for copy, key in zip(copies, self.keys, strict=True)
+            }
+            run_graph(self.scheduler, graph, copies, results.__setitem__, kept=self.kept)
+            parts = [results[copy] for copy in copies]
+        return _joined(parts)
+
+    def __repr__(self) -> str:
+        return f"<Shards: {self.n_rows} rows in {len(self.plan)} chunks on {self.scheduler.name}>"
+
+    def __reduce__(self) -> Any:
+        raise PortabilityError(
+            "Shards don't travel: they stand for data that are placed already. Pass them to a reduction as its sliced "
+            "argument, outside of chunk functions."
+        )
+
+
+def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Shards:
+    """Cut data and place them once, for reductions that are evaluated many times.
+
+    Parameters
+    ----------
+    data
+        Pytree of arrays, shape (rows, ...), lists and dask arrays that agree on their first length; or a list of
+        ``Delayed`` loaders, each of which gives the rows of one piece.
+    grainsize
+        Rows per chunk. "auto" takes the pieces as they come where data arrive in pieces (dask arrays, loaders), else
+        chunks of a few MiB; it depends on the shapes alone.
+    scheduler
+        Where the data go, in Dask's words; by default what Dask would choose. Reductions over the Shards run there.
+
+    Returns
+    -------
+    Shards
+        Goes wherever a reduction takes a sliced argument. The bits are those of the same data with the same grainsize.
+
+    Raises
+    ------
+    PlanError
+        If `grainsize` is neither a positive int nor "auto".
+    StructureError
+        If the leaves differ in length or have no rows.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> data = dagad.shard({"x": np.arange(6.0), "y": np.ones(6)}, grainsize=2, scheduler="threads")
+    >>> data
+    <Shards: 6 rows in 3 chunks on threads>
+    >>> def loss(rows, theta):
+    ...     return np.sum((rows["x"] * theta - rows["y"]) ** 2)
+    >>> float(dagad.grad(lambda theta: dagad.reduce_sum(loss, data, theta))(1.0))
+    80.0
+    """
+    place = find_scheduler(scheduler)
+    if isinstance(data, Shards):
+        raise PlanError("These are Shards already. Pass what `.gather()` returns to cut the data in another way.")
+    if isinstance(data, list) and data and all(map(_is_delayed, data)):
+        return _from_loaders(data, grainsize, place)
+    leaves, treedef = _tree.flatten(data, is_leaf=lambda tree: isinstance(tree, list))
+    lazy = {number: leaf for number, leaf in enumerate(leaves) if _is_dask_array(leaf)}
+    if lazy:
+        return _from_dask(leaves, treedef, lazy, grainsize, place)
+    columns = read_sliced(data, itertools.count())[0]
+    plan = _plan(grainsize, columns.n_rows, columns)
+    names = new_names()
+    keys = [names("shard", chunk.number) for chunk in plan]
+    rows = {key: columns.rows(chunk) for key, chunk in zip(keys, plan, strict=True)}
+    if not place.remote:
+        return Shards(plan, place, keys, rows)
+    anchor = names("input", "anchor")
+    graph: Graph = {key: Task(key, _placed, part, TaskRef(anchor)) for key, part in rows.items()}
+    # Bound to a home that is gone, and waiting for nothing, a task would wait for ever. The anchor is bound to none.
+    graph[anchor] = Task(anchor, _anchor)
+    return Shards(plan, place, keys, run_graph(place, graph, (), _ignore, keep=keys).kept)
+
+
+def _ignore(key: Key, result: Any) -> None:
+    del key, result
+
+
+def _plan(grainsize: Any, n_rows: int, columns: Sliced) -> Plan:
+    size = check_grainsize(grainsize, n_rows)
+    size = check_grainsize(setting("grainsize"), n_rows) if size is None else size
+    if size is None:
+        nbytes = dask.sizeof.sizeof(columns.rows(Chunk(0, 0, min(n_rows, 64)))) / max(min(n_rows, 64), 1) * n_rows
+        count = min(max(nbytes / USUAL_BYTES, FEWEST), MOST)
+        size = max(-(-n_rows // (1 << round(math.log2(count)))), 1)
+    return Plan(n_rows, size)
+
+
+def _from_loaders(loaders: Sequence[Any], grainsize: Any, place: Scheduler) -> Shards:
+    """Load every piece where it is to stay, and ask how many rows it has."""
+    size = check_grainsize(grainsize, len(loaders))
+    names, lengths = new_names(), dict[Key, int]()
+    graph: Graph = {}
+    for loader in loaders:
+        graph.update(convert_legacy_graph(ensure_dict(loader.__dask_graph__())))
+    counts = [names("part", ("length", number)) for number in range(len(loaders))]
+    graph.update({key: Task(key, _length, TaskRef(one.key)) for key, one in zip(counts, loaders, strict=True)})
+    pieces = run_graph(
+        place, graph, counts, lengths.__setitem__, keep=dict.fromkeys(loader.key for loader in loaders)
+    ).kept
+    chunks = [
+        (loader.key, start, min(start + (size or lengths[count]), lengths[count]))
+        for loader, count in zip(loaders, counts, strict=True)
+        for start in range(0, lengths[count], size or max(lengths[count], 1))
+    ]
+    keys = [names("shard", number) for number in range(len(chunks))]
+    cuts: Graph = {
+        key: Task(key, _cut_out, TaskRef(piece), start, stop)
+        for key, (piece, start, stop) in zip(keys, chunks, strict=True)
+    }
+    kept = run_graph(place, cuts, (), _ignore, keep=keys, kept=pieces).kept
+    bounds = itertools.accumulate((stop - start for _, start, stop in chunks), initial=0)
+    return Shards(GivenPlan(tuple(bounds)), place, keys, {key: kept[key] for key in keys})
+
+
+def _from_dask(
+    leaves: list[Any], treedef: _tree.TreeDef, lazy: dict[int, Any], grainsize: Any, place: Scheduler
+) -> Shards:
+    """Take the blocks of dask arrays as they are computed, beside the same rows of whatever else there is."""
+    first = next(iter(lazy.values()))
+    if not first.ndim or any(math.isnan(length) for array in lazy.values() for length in array.shape[:1]):
+        raise StructureError(
+            "A dask array without rows, or with an unknown number of them, can't be cut. Call its "
+            "`compute_chunk_sizes()` first."
+        )
+    n_rows = int(first.shape[0])
+    size = check_grainsize(grainsize, n_rows)
+    plan = Plan(n_rows, size) if size else GivenPlan((0, *itertools.accumulate(first.chunks[0])))
+    by_rows = tuple(chunk.stop - chunk.start for chunk in plan)
+    graph: Graph = {}
+    blocks: dict[int, list[Key]] = {}
+    for number, array in lazy.items():
+        if array.shape[0] != n_rows:
+            raise StructureError(f"A dask array has {array.shape[0]} rows, another {n_rows}. Rows have to agree.")
+        whole = array.rechunk((by_rows, *((length,) for length in array.shape[1:])))
+        graph.update(convert_legacy_graph(ensure_dict(whole.__dask_graph__())))
+        blocks[number] = [_first_of(keys) for keys in whole.__dask_keys__()]
+    others = tuple(leaf for number, leaf in enumerate(leaves) if number not in lazy)
+    columns = read_sliced(others, itertools.count())[0].columns if others else []
+    names = new_names()
+    keys = [names("shard", chunk.number) for chunk in plan]
+    for key, chunk in zip(keys, plan, strict=True):
+        column = iter(columns)
+        pieces = [ELSEWHERE if number in lazy else next(column).piece(chunk) for number in range(len(leaves))]
+        refs = [TaskRef(blocks[number][chunk.number]) for number in lazy]
+        graph[key] = Task(key, _from_blocks, Rows(treedef, pieces, False), *refs)
+    return Shards(plan, place, keys, run_graph(place, graph, (), _ignore, keep=keys).kept)
+
+
+def _first_of(keys: Any) -> Key:
+    while isinstance(keys, list):
+        keys = keys[0]
+    return keys
+
+
+def _is_delayed(obj: Any) -> bool:
+    return isinstance(obj, Delayed)
+
+
+def _is_dask_array(obj: Any) -> bool:
+    return is_dask_collection(obj) and not isinstance(obj, Delayed) and hasattr(obj, "rechunk")
+
+
+def _anchor() -> None:
+    """Do nothing, wherever there is a worker."""
+
+
+def _placed(rows: Any, anchor: None) -> Rows:
+    """Take the rows out of the message that they came in."""
+    del anchor
+    arrived: Rows = opened(rows)
+    return arrived
+
+
+def _length(piece: Any) -> int:
+    return read_sliced(piece, itertools.count())[0].n_rows
+
+
+def _cut_out(piece: Any, start: int, stop: int) -> Rows:
+    rows: Rows = read_sliced(piece, itertools.count())[0].rows(Chunk(0, start, stop))
+    return rows
+
+
+def _from_blocks(rows: Any, *blocks: Any) -> Rows:
+    leaf = _tree.flatten(0)[1]
+    parts = [Rows(leaf, [cut(_tree.settled(np.asarray(block)), slice(None))], True) for block in blocks]
+    whole: Rows = opened(rows).joined(iter(parts))
+    return whole
+
+
+def _contents(rows: Any) -> Any:
+    return opened(rows).fill(iter(()))
+
+
+def _joined(parts: list[Any]) -> Any:
+    if not parts:
+        raise PlanError("There are no rows to gather.")
+    columns = [_tree.flatten(part, is_leaf=lambda tree: isinstance(tree, list)) for part in parts]
+    leaves = zip(*(leaves for leaves, _ in columns), strict=True)
+    joined = [
+        list(itertools.chain(*pieces)) if isinstance(pieces[0], list) else np.concatenate(pieces) for pieces in leaves
+    ]
+    return _tree.unflatten(columns[0][1], joined)
