@@ -16,6 +16,7 @@ import numpy as np
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
 from dagad import _tree
+from dagad._apart import Apart
 from dagad._chunk_graph import ReductionGraph, reduction_graph
 from dagad._chunks import ChunkFunction, Place
 from dagad._columns import Sliced, owned
@@ -23,14 +24,14 @@ from dagad._evaluation import LocalRun, Run, Scheduler, calm_process, inside_tas
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
 from dagad._graph.sums import UnitPart, add_up
-from dagad._graph.transpose import Turn, preaccumulated, preaccumulated_apart, pulled, transpose
+from dagad._graph.transpose import Turn, preaccumulated, pulled, transpose
 from dagad._groups import GroupFunction
 from dagad._linearization import Linearization, Pullback, is_scalar, unit_part, unit_seed
 from dagad._mode import current_mode
 from dagad._pace import Pace, Road, choose_road, history_of, remember_pace
 from dagad._plan import AnyPlan, Chunk
 from dagad._portable import opened
-from dagad._slots import Slots
+from dagad._slots import Landing, Slots
 
 Key = Any
 
@@ -44,6 +45,7 @@ class Reduction:
     `_kept`      linearizations that wait to be pulled, as the scheduler refers to them
     `_primal`    the graph, for as long as it may have to be turned round
     `_unit`      the gradients for the seed 1; set once
+    `_away`      the ways to evaluate it in other processes; made when needed
     `_whole`     the pullback of all chunks together, where they ran without a graph and have no unit gradient
     ===========  =========================================================================================
     """
@@ -61,6 +63,7 @@ class Reduction:
     _linearized: Linearized | None = None
     _unit: list[Any] | None = None
     _whole: Pullback | None = None
+    _away: Apart | None = None
 
     def value(self) -> Any:
         """Return the sum of the partial sums, tracing nothing."""
@@ -68,6 +71,10 @@ class Reduction:
             return 0.0
         with calm_process:
             road = self._road()
+            if self.scheduler.remote:
+                self.total, road = self._apart.value(), Road(group=self._apart.group)
+                if self.total is not None:
+                    return self.total
             primal = reduction_graph(self.function, self.plan, self.sliced, (), 0, new_names(), road.group)
             results: dict[Key, Any] = {}
             self._run(road, primal.graph, [primal.total], results, results.__setitem__)
@@ -84,12 +91,32 @@ class Reduction:
             if road.alone:
                 self._directly(leaves, names)
                 return self.total
+            if self.scheduler.remote and self._elsewhere(leaves, together):
+                return self.total
             primal = reduction_graph(self.function, self.plan, self.sliced, leaves, self.n_theta, names, road.group)
             wrt = {primal.theta, *primal.rows} - {None}
             lin = linearize(primal.graph, [primal.total], wrt, names, self.policy, apart=self.scheduler.remote)
             self._primal, self._linearized = primal, lin
-            (self._value_and_gradient if together else self._value_first)(leaves, road, names)
+            keeps = self.scheduler.remote or not together
+            (self._value_first if keeps else self._value_and_gradient)(leaves, road, names)
         return self.total
+
+    @property
+    def _apart(self) -> Apart:
+        if self._away is None:
+            self._away = Apart(
+                self.function, self.plan, self.sliced, self.n_theta, self.scheduler, self.policy, self.owner
+            )
+        return self._away
+
+    def _elsewhere(self, leaves: Sequence[Any], together: bool) -> bool:
+        """Evaluate in other processes without linearizations that stay there; False if that can't be done."""
+        if not together:
+            self.total = self._apart.value_first(leaves)
+            return self.total is not None
+        if not self._apart.knows_better:
+            self.total, self._unit = self._apart.value_and_gradient(leaves)
+        return self._unit is not None
 
     def _directly(self, leaves: Sequence[Any], names: Any) -> None:
         """Run chunk after chunk right here, without a graph."""
@@ -137,8 +164,8 @@ class Reduction:
         """Run for both at once; where the total turns out not to be one real number, as `_value_first`."""
         key = self._total_key()
         results: dict[Key, Any] = {}
-        reverse, sinks = self._reverse(names, None, preaccumulated_apart if self.scheduler.remote else preaccumulated)
-        landing = _Landing(leaves, sinks, {key: results})
+        reverse, sinks = self._reverse(names, None, preaccumulated)
+        landing = Landing(leaves, sinks, {key: results})
         graph = self._lin.graph | reverse
         run = self._run(road, graph, [key, *sinks], results, landing, keep=self._lin.recorded())
         if is_scalar(self.total):
@@ -179,6 +206,8 @@ class Reduction:
             return self._gathered(Slots(leaves), self._whole(cotangent))
         if self._unit is None and not is_scalar(self.total):
             return self._pulled(leaves, cotangent)
+        if self._unit is None and self._away is not None and self._away.is_half_way:
+            self._unit = self._away.gradient_after(leaves)
         if self._unit is None:
             self._unit = self._pulled(leaves, unit_seed(self.total))
             self._kept = self._primal = self._linearized = None
@@ -189,7 +218,7 @@ class Reduction:
         seed = names("input", "seed")
         graph, sinks = self._reverse(names, TaskRef(seed), pulled)
         graph[seed] = DataNode(seed, cotangent)
-        landing = _Landing(leaves, sinks, {})
+        landing = Landing(leaves, sinks, {})
         run_graph(self.scheduler, graph, list(sinks), landing, kept={**self.sliced.kept(), **(self._kept or {})})
         return landing.slots.seal()
 
@@ -247,23 +276,6 @@ def _task_of(cotangent: Any, graph: dict[Any, GraphNode], names: Any) -> Any:
 
 def _both(groups: tuple[Any, ...], n_theta: int) -> tuple[Any, Any]:
     return (groups[0], groups[1]) if n_theta else ((), groups[0])
-
-
-class _Landing:
-    """Takes results as they land: cotangents into their slots, anything else where it is waited for."""
-
-    def __init__(self, leaves: Sequence[Any], sinks: dict[Key, Any], others: dict[Key, dict[Key, Any]]) -> None:
-        self.slots = Slots(leaves)
-        self._sinks, self._others = sinks, others
-
-    def __call__(self, key: Key, result: Any) -> None:
-        targets = self._sinks.get(key)
-        if targets is None:
-            self._others[key][key] = result
-        else:
-            parts = [None] * len(targets) if result is None else result
-            for (leaf, rows), part in zip(targets, parts, strict=True):
-                self.slots.write(leaf, rows, part)
 
 
 def _scaled(gradient: Any, cotangent: Any) -> Any:

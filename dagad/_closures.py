@@ -152,11 +152,12 @@ def _parts(obj: Any, name: str) -> Iterator[tuple[Any, str]]:
             yield item, f"`{key}` of {name}"
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code and those of the functions defined in it."""
     yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):
-            yield from _codes(const)
+            yield from codes(const)
 
 
 def _refuse_globals(function: FunctionType, name: str, seen: dict[int, Any]) -> None:
@@ -164,7 +165,7 @@ def _refuse_globals(function: FunctionType, name: str, seen: dict[int, Any]) -> 
     scope = function.__globals__
     if str(scope.get("__name__", "")).partition(".")[0] in _CLOSED:
         return
-    names = {used for code in _codes(function.__code__) for used in code.co_names}
+    names = {used for code in codes(function.__code__) for used in code.co_names}
     for used in names:
         if used in scope:
             _refuse_global(scope[used], used, names, name, seen)

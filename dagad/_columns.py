@@ -88,6 +88,9 @@ class Placed(Protocol):
     def rows(self, number: int) -> Any:
         """Return the rows of a chunk, or a reference where they are elsewhere."""
 
+    def road(self, shards: Sequence[Placed]) -> Any:
+        """Return how to call the workers that hold these Shards and others of the same plan."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sliced:
@@ -108,6 +111,18 @@ class Sliced:
         if any(isinstance(part, GraphNode | TaskRef) for part in placed):
             return Task(None, joined, rows, *placed)
         return rows.joined(iter(placed)) if placed else rows
+
+    @property
+    def all_placed(self) -> bool:
+        """Whether all rows were placed before, elsewhere."""
+        return bool(self.shards) and len(self.shards) == len(self.columns) and not any(s.is_here for s in self.shards)
+
+    @property
+    def template(self) -> Rows | None:
+        """The rows of any chunk without what was placed before; None where that is all."""
+        if self.treedef.is_leaf():
+            return None
+        return Rows(self.treedef, [ELSEWHERE] * len(self.columns), complete=False)
 
     def kept(self) -> dict[Key, Any]:
         """Return what the rows refer to."""

@@ -19,6 +19,7 @@ from dagad._mode import VALUES_FIRST, Mode, current_mode
 from dagad._portable import Portable
 from dagad_scheduler import LocalRun as LocalRun, Names, Progress, Run as Run, Scheduler as Scheduler, resolve
 from dagad_scheduler._process import calm_process as calm_process
+from dagad_scheduler._resolve import is_inside_any_task as is_inside_any_task
 from dagad_scheduler._run import inside_task as inside_task
 
 Backward = Callable[[], Any]
@@ -44,20 +45,25 @@ def run_graph(
     kept: Mapping[Any, Any] | None = None,
 ) -> Run:
     """Run a graph to its end; the current evaluation can watch and cancel it."""
-    evaluation = current_mode().evaluation
     if scheduler.remote:
         _pack(graph)
     run = scheduler.start(graph, keys, on_result, keep=keep, kept=kept)
+    follow(run)
+    return run
+
+
+def follow(run: Run) -> None:
+    """Wait for a run; the current evaluation can watch and cancel it."""
+    evaluation = current_mode().evaluation
     if evaluation is None:
         run.wait()
-    else:
-        evaluation._watch(run)
-        try:
-            run.wait()
-        except BaseException as error:
-            evaluation._refuse_if_cancelled(error)
-            raise
-    return run
+        return
+    evaluation._watch(run)
+    try:
+        run.wait()
+    except BaseException as error:
+        evaluation._refuse_if_cancelled(error)
+        raise
 
 
 def _pack(graph: Mapping[Any, Any]) -> None:

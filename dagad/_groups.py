@@ -8,16 +8,20 @@ from typing import Any
 from dagad._chunks import ChunkFunction, Place
 from dagad._graph.sums import RunningTree
 from dagad._linearization import Counters, Preaccumulated, Pullback, unused_pullback
+from dagad._portable import Portable, opened
 from dagad._rows import Rows
 
 
-class GroupFunction:
+class GroupFunction(Portable):
     """A chunk function on a run of chunks that is a whole subtree of the tree of sums."""
 
     __slots__ = ("_function",)
 
     def __init__(self, function: ChunkFunction) -> None:
-        self._function = function
+        self._function: ChunkFunction = opened(function)
+
+    def state(self) -> tuple[Any, ...]:
+        return (self._function,)
 
     def value(
         self, places: Sequence[Place], rows: Sequence[Rows], theta: Any, active_rows: Sequence[Any] | None = None

@@ -2,7 +2,8 @@
 
 Only where and in how many tasks the chunks run depends on it, never what is added to what: the bits stay.
 
-State: `_MEMORY`, the `History` by the code of the chunk function (weakly) and the plan; changed under its lock.
+State: `_MEMORY`, the `History` and the `Cost` by the code of the chunk function (weakly) and the plan; changed under
+its lock.
 """
 
 from __future__ import annotations
@@ -120,10 +121,43 @@ def _took_turns(pace: Pace) -> bool:
     return LEAST_BUSY * pace.wall < pace.cpu < MOST_BUSY * pace.wall
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What all chunks together took in other processes, and whether each gave one real number."""
+
+    seconds: float = 0.0
+    scalar: bool = True
+
+
+# A task costs Dask about a millisecond, and is worth having for a tenth of a second: to be seen, moved and tried again.
+LONG_REMOTE_TASK = 0.02
+TASKS_FOR_WORKERS = 64
+MOST_TOGETHER = 256
+
+
+def choose_group(n_chunks: int, cost: Cost | None) -> int:
+    """Return how many chunks make one task in another process: a power of two, so that it is one subtree.
+
+    >>> choose_group(1000, None), choose_group(1000, Cost(seconds=0.1)), choose_group(1000, Cost(seconds=100.0))
+    (1, 8, 1)
+    """
+    if cost is None:
+        return 1
+    group = 1
+    while (
+        group < MOST_TOGETHER
+        and 2 * group * TASKS_FOR_WORKERS <= n_chunks
+        and 2 * group * cost.seconds / n_chunks < LONG_REMOTE_TASK
+    ):
+        group *= 2
+    return group
+
+
 class _Memory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._histories: WeakKeyDictionary[Any, dict[AnyPlan, History]] = WeakKeyDictionary()
+        self._costs: WeakKeyDictionary[Any, dict[AnyPlan, Cost]] = WeakKeyDictionary()
 
     def find(self, owner: Any, plan: AnyPlan) -> History:
         with self._lock:
@@ -133,6 +167,14 @@ class _Memory:
         with self._lock:
             histories = self._histories.setdefault(owner, {})
             histories[plan] = histories.get(plan, History()).after(pace)
+
+    def cost(self, owner: Any, plan: AnyPlan) -> Cost | None:
+        with self._lock:
+            return self._costs.get(owner, {}).get(plan)
+
+    def store_cost(self, owner: Any, plan: AnyPlan, cost: Cost) -> None:
+        with self._lock:
+            self._costs.setdefault(owner, {})[plan] = cost
 
 
 _MEMORY = _Memory()
@@ -146,3 +188,13 @@ def history_of(owner: Any, plan: AnyPlan) -> History:
 def remember_pace(owner: Any, plan: AnyPlan, pace: Pace) -> None:
     """Note how a plan went."""
     _MEMORY.store(owner, plan, pace)
+
+
+def cost_of(owner: Any, plan: AnyPlan) -> Cost | None:
+    """Return what a plan cost in other processes, None if it is not known."""
+    return _MEMORY.cost(owner, plan)
+
+
+def remember_cost(owner: Any, plan: AnyPlan, cost: Cost) -> None:
+    """Note what a plan cost in other processes."""
+    _MEMORY.store_cost(owner, plan, cost)

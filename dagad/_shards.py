@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dask.sizeof
-import numpy as np
 from dask._task_spec import GraphNode, Task, TaskRef, convert_legacy_graph
 from dask.base import is_dask_collection
 from dask.delayed import Delayed
 from dask.utils import ensure_dict
 
 from dagad import _tree
-from dagad._columns import Sliced, cut, read_sliced
+from dagad._columns import Sliced, read_sliced
 from dagad._config import setting
 from dagad._errors import PlanError, PortabilityError, StructureError
 from dagad._evaluation import Scheduler, find_scheduler, new_names, run_graph
+from dagad._hot_road import HotRoad
 from dagad._plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
-from dagad._portable import opened
 from dagad._rows import ELSEWHERE, Rows
+from dagad._shard_tasks import anchor_task, contents, cut_out, from_blocks, joined_data, length, placed
 
 Key = Any
 Graph = dict[Key, GraphNode]
@@ -50,6 +50,7 @@ class Shards:
     def __init__(self, plan: AnyPlan, scheduler: Scheduler, keys: Sequence[Key], kept: Mapping[Key, Any]) -> None:
         self.plan, self.scheduler = plan, scheduler
         self.keys, self.kept = list(keys), dict(kept)
+        self._roads: dict[tuple[Key, ...], HotRoad] = {}
 
     @property
     def n_rows(self) -> int:
@@ -71,6 +72,17 @@ class Shards:
         """Whether the rows are in this process."""
         return all(hasattr(rows, "fill") or hasattr(rows, "payload") for rows in self.kept.values())
 
+    def road(self, shards: Sequence[Any]) -> HotRoad | None:
+        """Return how to call the workers that hold these Shards and others of the same plan; None if nobody can."""
+        lines = self.scheduler.lines()
+        if lines is None:
+            return None
+        which = tuple(one.keys[0] for one in shards if one.keys)
+        if which not in self._roads:
+            keys = list(zip(*(one.keys for one in shards), strict=True))
+            self._roads = {which: HotRoad(lines, self.plan, keys)}
+        return self._roads[which]
+
     def gather(self) -> Any:
         """Return the data in one piece.
 
@@ -80,16 +92,16 @@ class Shards:
             Of the structure that was given to `shard`; the chunks of arrays are joined along their first axis.
         """
         if self.is_here:
-            parts = [_contents(self.kept[key]) for key in self.keys]
+            parts = [contents(self.kept[key]) for key in self.keys]
         else:
             names, results = new_names(), dict[Key, Any]()
             copies = [names("part", number) for number in range(len(self.keys))]
             graph: Graph = {
-                copy: Task(copy, _contents, TaskRef(key)) for copy, key in zip(copies, self.keys, strict=True)
+                copy: Task(copy, contents, TaskRef(key)) for copy, key in zip(copies, self.keys, strict=True)
             }
             run_graph(self.scheduler, graph, copies, results.__setitem__, kept=self.kept)
             parts = [results[copy] for copy in copies]
-        return _joined(parts)
+        return joined_data(parts)
 
     def __repr__(self) -> str:
         return f"<Shards: {self.n_rows} rows in {len(self.plan)} chunks on {self.scheduler.name}>"
@@ -156,9 +168,9 @@ def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Sh
     if not place.remote:
         return Shards(plan, place, keys, rows)
     anchor = names("input", "anchor")
-    graph: Graph = {key: Task(key, _placed, part, TaskRef(anchor)) for key, part in rows.items()}
+    graph: Graph = {key: Task(key, placed, part, TaskRef(anchor)) for key, part in rows.items()}
     # Bound to a home that is gone, and waiting for nothing, a task would wait for ever. The anchor is bound to none.
-    graph[anchor] = Task(anchor, _anchor)
+    graph[anchor] = Task(anchor, anchor_task)
     return Shards(plan, place, keys, run_graph(place, graph, (), _ignore, keep=keys).kept)
 
 
@@ -184,7 +196,7 @@ def _from_loaders(loaders: Sequence[Any], grainsize: Any, place: Scheduler) -> S
     for loader in loaders:
         graph.update(convert_legacy_graph(ensure_dict(loader.__dask_graph__())))
     counts = [names("part", ("length", number)) for number in range(len(loaders))]
-    graph.update({key: Task(key, _length, TaskRef(one.key)) for key, one in zip(counts, loaders, strict=True)})
+    graph.update({key: Task(key, length, TaskRef(one.key)) for key, one in zip(counts, loaders, strict=True)})
     pieces = run_graph(
         place, graph, counts, lengths.__setitem__, keep=dict.fromkeys(loader.key for loader in loaders)
     ).kept
@@ -195,7 +207,7 @@ def _from_loaders(loaders: Sequence[Any], grainsize: Any, place: Scheduler) -> S
     ]
     keys = [names("shard", number) for number in range(len(chunks))]
     cuts: Graph = {
-        key: Task(key, _cut_out, TaskRef(piece), start, stop)
+        key: Task(key, cut_out, TaskRef(piece), start, stop)
         for key, (piece, start, stop) in zip(keys, chunks, strict=True)
     }
     kept = run_graph(place, cuts, (), _ignore, keep=keys, kept=pieces).kept
@@ -233,7 +245,7 @@ def _from_dask(
         column = iter(columns)
         pieces = [ELSEWHERE if number in lazy else next(column).piece(chunk) for number in range(len(leaves))]
         refs = [TaskRef(blocks[number][chunk.number]) for number in lazy]
-        graph[key] = Task(key, _from_blocks, Rows(treedef, pieces, False), *refs)
+        graph[key] = Task(key, from_blocks, Rows(treedef, pieces, False), *refs)
     return Shards(plan, place, keys, run_graph(place, graph, (), _ignore, keep=keys).kept)
 
 
@@ -249,45 +261,3 @@ def _is_delayed(obj: Any) -> bool:
 
 def _is_dask_array(obj: Any) -> bool:
     return is_dask_collection(obj) and not isinstance(obj, Delayed) and hasattr(obj, "rechunk")
-
-
-def _anchor() -> None:
-    """Do nothing, wherever there is a worker."""
-
-
-def _placed(rows: Any, anchor: None) -> Rows:
-    """Take the rows out of the message that they came in."""
-    del anchor
-    arrived: Rows = opened(rows)
-    return arrived
-
-
-def _length(piece: Any) -> int:
-    return read_sliced(piece, itertools.count())[0].n_rows
-
-
-def _cut_out(piece: Any, start: int, stop: int) -> Rows:
-    rows: Rows = read_sliced(piece, itertools.count())[0].rows(Chunk(0, start, stop))
-    return rows
-
-
-def _from_blocks(rows: Any, *blocks: Any) -> Rows:
-    leaf = _tree.flatten(0)[1]
-    parts = [Rows(leaf, [cut(_tree.settled(np.asarray(block)), slice(None))], True) for block in blocks]
-    whole: Rows = opened(rows).joined(iter(parts))
-    return whole
-
-
-def _contents(rows: Any) -> Any:
-    return opened(rows).fill(iter(()))
-
-
-def _joined(parts: list[Any]) -> Any:
-    if not parts:
-        raise PlanError("There are no rows to gather.")
-    columns = [_tree.flatten(part, is_leaf=lambda tree: isinstance(tree, list)) for part in parts]
-    leaves = zip(*(leaves for leaves, _ in columns), strict=True)
-    joined = [
-        list(itertools.chain(*pieces)) if isinstance(pieces[0], list) else np.concatenate(pieces) for pieces in leaves
-    ]
-    return _tree.unflatten(columns[0][1], joined)

@@ -50,6 +50,12 @@ class Slots:
         self._own(index, 0 if rows is None else rows.start, target.size)
         target[...] = 0 if cotangent is None else cotangent
 
+    def write_all(self, targets: Sequence[tuple[int, slice | None]], cotangents: Sequence[Any] | None) -> None:
+        """Copy one cotangent into each of some slots; None means zeros for all."""
+        parts = [None] * len(targets) if cotangents is None else cotangents
+        for (leaf, rows), part in zip(targets, parts, strict=True):
+            self.write(leaf, rows, part)
+
     def _own(self, index: int, first: int, size: int) -> None:
         with self._lock:
             if self._sealed or first in self._owned[index] or self._missing[index] < size:
@@ -70,3 +76,18 @@ class Slots:
             array if isinstance(leaf, np.ndarray) else array[()]
             for array, leaf in zip(self._arrays, self._leaves, strict=True)
         ]
+
+
+class Landing:
+    """Takes results as they land: cotangents into their slots, anything else where it is waited for."""
+
+    def __init__(self, leaves: Sequence[Any], sinks: dict[Any, Any], others: dict[Any, dict[Any, Any]]) -> None:
+        self.slots = Slots(leaves)
+        self._sinks, self._others = sinks, others
+
+    def __call__(self, key: Any, result: Any) -> None:
+        targets = self._sinks.get(key)
+        if targets is None:
+            self._others[key][key] = result
+        else:
+            self.slots.write_all(targets, result)

@@ -109,8 +109,18 @@ def subtrees(start: int, stop: int, n_terms: int) -> list[Subtree]:
     return found
 
 
-def assembled(sums: Mapping[Subtree, Any], n_terms: int) -> Any:
-    """Return the sum of a tree from those of subtrees that together are all of it."""
+def halves(part: Subtree, n_terms: int) -> list[Subtree]:
+    """Return the two subtrees that a subtree adds; itself where it is a single term."""
+    start, level = part
+    while level and start + (1 << level - 1) >= n_terms:
+        level -= 1
+    if not level:
+        return [Subtree(start, 0)]
+    return [Subtree(start, level - 1), Subtree(start + (1 << level - 1), level - 1)]
+
+
+def assembled(sums: Mapping[Subtree, Any], n_terms: int, root: Subtree | None = None) -> Any:
+    """Return the sum of a tree, or of the subtree `root`, from those of subtrees that together are all of it."""
 
     def at(start: int, level: int) -> tuple[Any, bool]:
         found = Subtree(start, level)
@@ -121,7 +131,7 @@ def assembled(sums: Mapping[Subtree, Any], n_terms: int) -> Any:
             return at(start, level - 1)
         return _sum_of_two(at(start, level - 1), at(start + half, level - 1))
 
-    return at(0, (n_terms - 1).bit_length())[0]
+    return at(*(root or (0, (n_terms - 1).bit_length())))[0]
 
 
 def add_up(*terms: Any) -> Any:

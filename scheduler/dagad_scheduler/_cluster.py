@@ -13,6 +13,7 @@ import dask
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 from dask._expr import LLGExpr
 
+from dagad_scheduler._lines import Lines
 from dagad_scheduler._process import calmed
 from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, Role, rank, role_of
 from dagad_scheduler._run import Graph, OnResult, Progress
@@ -189,6 +190,13 @@ class Cluster:
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        self._lines: Lines | None = None
+
+    def lines(self) -> Lines:
+        """Return how to call residents of the workers directly."""
+        if self._lines is None:
+            self._lines = Lines(self._client)
+        return self._lines
 
     def start(
         self,

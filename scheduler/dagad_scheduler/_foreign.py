@@ -61,6 +61,9 @@ class Foreign:
         whole.update({key: DataNode(key, value) for key, value in (kept or {}).items()})
         return ForeignRun(self._get, whole, list(keys), on_result, set(keep))
 
+    def lines(self) -> None:
+        """Return nothing: there are no workers to call."""
+
     def alone(self) -> Foreign:
         """Return this scheduler: the work is elsewhere in any case."""
         return self

@@ -35,7 +35,7 @@ def resolve(scheduler: Any = None) -> Scheduler:
     """
     if hasattr(scheduler, "start") and hasattr(scheduler, "remote"):
         return scheduler  # type: ignore[no-any-return]  # a Scheduler by its shape
-    if scheduler is None and (is_inside_task() or _is_inside_distributed_task()):
+    if scheduler is None and is_inside_any_task():
         return Sync()
     if isinstance(scheduler, ThreadPoolExecutor):
         return Threads(scheduler._max_workers, scheduler)
@@ -52,6 +52,11 @@ def resolve(scheduler: Any = None) -> Scheduler:
     if isinstance(client, Threads):
         return client
     return Foreign(get)
+
+
+def is_inside_any_task() -> bool:
+    """Return whether the caller is a task, of ours or of the user's own on a worker."""
+    return is_inside_task() or _is_inside_distributed_task()
 
 
 def _is_inside_distributed_task() -> bool:

@@ -98,5 +98,8 @@ class Scheduler(Protocol):
     ) -> Run:
         """Start computing `keys`; tasks may also refer to what an earlier run `kept`."""
 
+    def lines(self) -> Any:
+        """Return how to call residents of its workers directly; None if it has none."""
+
     def alone(self) -> Scheduler:
         """Return a scheduler that does everything in the thread that waits, where that makes sense."""

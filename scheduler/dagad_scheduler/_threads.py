@@ -46,6 +46,9 @@ class Threads:
     def __init__(self, num_workers: int | None = None, pool: Executor | None = None, name: str = "threads") -> None:
         self.name, self._num_workers, self._pool = name, num_workers, pool
 
+    def lines(self) -> None:
+        """Return nothing: there are no workers to call."""
+
     def alone(self) -> Threads:
         """Return a scheduler that leaves the work to the thread that waits."""
         return Threads(1, name=self.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import autograd.numpy as np
@@ -117,6 +118,17 @@ def tiny_explicit(rows: Rows, theta: Array) -> tuple[float, Pullback]:
     return float(total.dot(theta)), pullback
 
 
+def weighted_explicit(rows: Rows, theta: Array) -> tuple[float, Pullback]:
+    """A function of very many parameters that needs next to no data."""
+    (weights,) = rows
+    total = weights.sum()
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        return None, (cotangent * total) * theta
+
+    return 0.5 * float(total * theta.dot(theta)), pullback
+
+
 @primitive  # type: ignore[untyped-decorator]  # autograd has no annotations
 def _slow_square(x: Array, n_rows: int) -> Array:
     time.sleep(FORWARD_S * n_rows)
@@ -140,3 +152,25 @@ def slow(rows: Rows, theta: Any) -> Any:
     """50 ms forward and 200 ms back for each row (W7)."""
     (points,) = rows
     return np.sum(points) * np.sum(_slow_square(theta, len(points)))
+
+
+def slow_linearized(points: Array, theta: Array) -> tuple[float, SlowPullback]:
+    """`slow` by hand: the value, and what pulls back."""
+    time.sleep(FORWARD_S * len(points))
+    weight = float(points.sum())
+    return weight * float(theta.dot(theta)), SlowPullback(weight, len(points), theta)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPullback:
+    """The pullback of `slow` by hand. It may travel, as a tape must not."""
+
+    weight: float
+    n_rows: int
+    theta: Array
+
+    def __call__(self) -> Array:
+        """The gradient."""
+        time.sleep(PULLBACK_S * self.n_rows)
+        gradient: Array = 2.0 * self.weight * self.theta
+        return gradient

@@ -15,7 +15,7 @@ from rich.table import Table
 from threadpoolctl import threadpool_info
 from workloads import Bar, Limit, Workload
 
-PACKAGES = ("numpy", "scipy", "autograd", "dask")
+PACKAGES = ("numpy", "scipy", "autograd", "dask", "distributed")
 GIB = 2**30
 
 console = Console(width=132, highlight=False)
@@ -80,10 +80,10 @@ def cpu_model() -> str:
     return names[0] if names else platform.machine()
 
 
-def print_machine() -> None:
+def print_machine(reference: str = "plain autograd") -> None:
     """The header."""
     console.print(" · ".join(f"{name} {value}" for name, value in machine().items()))
-    console.print("min and median of all calls; x: times as fast as plain autograd, by minima and by medians\n")
+    console.print(f"min and median of all calls; x: times as fast as {reference}, by minima and by medians\n")
 
 
 def print_workload(work: Workload, rows: list[Row]) -> list[Verdict]:
@@ -103,13 +103,19 @@ def print_workload(work: Workload, rows: list[Row]) -> list[Verdict]:
     return verdicts
 
 
-def figures(row: Row, rows: list[Row]) -> tuple[str, ...]:
-    """Minimum, median, both ratios to plain autograd, and how many calls they come from."""
-    plain = next((r for r in rows if r.family == "plain" and r.what == row.what), None)
+def figures(row: Row, rows: list[Row], reference: str = "plain") -> tuple[str, ...]:
+    """Minimum, median, both ratios to a family of competitors, and how many calls they come from."""
+    other = counterpart(row, rows, reference)
     ratios = ("", "")
-    if plain and row.least > 0:
-        ratios = (f"{plain.least / row.least:.2f}", f"{plain.median / row.median:.2f}")
+    if other and row.least > 0:
+        ratios = (f"{other.least / row.least:.2f}", f"{other.median / row.median:.2f}")
     return f"{row.least:.3f}", f"{row.median:.3f}", *ratios, str(row.n)
+
+
+def counterpart(row: Row, rows: list[Row], family: str) -> Row | None:
+    """The row of a family with the same figure, and with the same number of chunks if it has one."""
+    found = [r for r in rows if r.family == family and r.what == row.what]
+    return next((r for r in found if r.chunks == row.chunks), found[0] if found else None)
 
 
 def judgements(work: Workload, row: Row, rows: list[Row]) -> list[Verdict]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import report
@@ -23,7 +24,9 @@ from workloads import WORKLOADS, Workload
 
 TOLERANCE = 1e-10
 
-Samples = dict[tuple[str, int], list[tuple[float, ...]]]
+Times = list[tuple[float, ...]]
+Samples = dict[tuple[str, int], Times]
+Label = TypeVar("Label", bound=Hashable)
 Best = dict[tuple[str, int], tuple[float, float]]
 
 
@@ -73,7 +76,7 @@ def chosen_families(wanted: str) -> set[str] | None:
 
 def measured(work: Workload, wanted: set[str] | None, n_rounds: int) -> list[Row]:
     """All rows of one workload."""
-    families = [f for f in work.families if wanted is None or f in wanted]
+    families = seated_families(work, wanted)
     if work.kind == "memory":
         return memory_rows(work, families, n_rounds)
     with seated(work, families) as seats:
@@ -87,6 +90,12 @@ def measured(work: Workload, wanted: set[str] | None, n_rounds: int) -> list[Row
         for k in range(len(names))
         for (family, count), times in samples.items()
     ]
+
+
+def seated_families(work: Workload, wanted: set[str] | None) -> list[str]:
+    """The families that take part; costs are counted beyond the loop, so there it always does."""
+    always = {"loop"} if work.kind == "cost" else set()
+    return [f for f in work.families if wanted is None or f in wanted | always]
 
 
 @contextmanager
@@ -132,13 +141,18 @@ def difference(one: Outcome, other: Outcome) -> float:
 
 
 def turns(work: Workload, seats: list[Seat], n_rounds: int) -> Samples:
-    """Every competitor in every round; each round begins with another one."""
+    """All samples of all seats."""
     order = [(seat, count) for seat in seats for count in counts(work, seat.family)]
-    samples: Samples = {(seat.family, count): [] for seat, count in order}
+    return interleaved({(seat.family, count): partial(seat.ask, "turn", count) for seat, count in order}, n_rounds)
+
+
+def interleaved(order: Mapping[Label, Callable[[], Times]], n_rounds: int) -> dict[Label, Times]:
+    """Every competitor in every round; each round begins with another one."""
+    labels, samples = list(order), {label: Times() for label in order}
     for k in range(n_rounds):
-        start = k % len(order)
-        for seat, count in order[start:] + order[:start]:
-            samples[seat.family, count] += seat.ask("turn", count)
+        start = k % len(labels)
+        for label in labels[start:] + labels[:start]:
+            samples[label] += order[label]()
     return samples
 
 

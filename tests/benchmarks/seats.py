@@ -93,19 +93,8 @@ class Player:
         return float(value), tuple(np.asarray(g) for g in gradients)
 
     def turn(self, n_chunks: int) -> list[tuple[float, ...]]:
-        """Time a few calls, for a short while at least, after one that is not counted. Of long calls, one alone.
-
-        The first call after the others' turns finds cold caches and pages that the system has to hand out anew.
-        """
-        stamps = self._stamp(n_chunks)
-        first = stamps()
-        if first[-1] > WARM_BELOW_S:
-            return [first]
-        end = time.perf_counter() + TURN_S
-        times = [stamps() for _ in range(LEAST_CALLS)]
-        while time.perf_counter() < end:
-            times.append(stamps())
-        return times
+        """Time a few calls."""
+        return turn(self._stamp(n_chunks))
 
     def peak(self, n_chunks: int) -> float:
         """MB above rest at the worst moment of a few calls. Rest: data in place, code warmed up on a few rows."""
@@ -132,6 +121,21 @@ class Player:
             else:
                 self._stamps[n_chunks] = stopped(self._call(n_chunks), 2 if early else 1)
         return self._stamps[n_chunks]
+
+
+def turn(stamps: Stamps) -> list[tuple[float, ...]]:
+    """Time a few calls, for a short while at least, after one that is not counted. Of long calls, one alone.
+
+    The first call after the others' turns finds cold caches and pages that the system has to hand out anew.
+    """
+    first = stamps()
+    if first[-1] > WARM_BELOW_S:
+        return [first]
+    end = time.perf_counter() + TURN_S
+    times = [stamps() for _ in range(LEAST_CALLS)]
+    while time.perf_counter() < end:
+        times.append(stamps())
+    return times
 
 
 def stopped(call: Call, n_stamps: int) -> Stamps:

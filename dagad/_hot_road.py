@@ -1,0 +1,215 @@
+"""The same reduction again and again on resident rows: one call per worker; when anything is amiss, the graph.
+
+State of a `HotRoad`, changed under its lock:
+
+============  ==============================================================================================
+`_sent`       programs by what they are of: the chunk function's code and the looks of what is differentiated
+`_homes`      which worker computes which chunks, and the subtrees that these are; None: look again
+`_looked`     when that was found out
+`_moved`      when the chunks were last sent on another road so that they come to lie evenly
+============  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagad._chunks import ChunkFunction
+from dagad._errors import StructureError
+from dagad._evaluation import follow, new_names
+from dagad._frozen import same, snapshot
+from dagad._graph.sums import Subtree, assembled, subtrees
+from dagad._hot_chunks import GRADIENT, HotChunks, reply_layout
+from dagad._plan import AnyPlan
+from dagad._portable import pack
+from dagad._rows import Rows
+from dagad._wire import Layout, Spec, as_bytes
+
+logger = logging.getLogger("dagad")
+
+LOOK_AGAIN = 5.0  # seconds after which workers that have come are noticed
+LEAST_PATIENCE, PATIENCE = 10.0, 20.0  # seconds, and times as long as it took before
+UNEVEN = 1.5
+MOST_PROGRAMS = 32
+
+
+class OffRoadError(Exception):
+    """Raised where an evaluation has to take the graph; never seen by users."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """A program, and which workers know it under which token."""
+
+    layout: Layout
+    frozen: tuple[Any, ...] | None
+    program: list[memoryview]
+    payload: list[bytes]  # of what may change, to see whether it has
+    token: str
+    known: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Homes:
+    """Which worker computes what."""
+
+    chunks: dict[str, list[int]]
+    parts: dict[str, list[Subtree]]
+    version: str
+
+
+class HotRoad:
+    """Calls to the workers that hold some Shards."""
+
+    def __init__(self, lines: Any, plan: AnyPlan, keys: Sequence[Sequence[Any]]) -> None:
+        self._lines, self._plan, self._keys = lines, plan, keys
+        self._lock = threading.Lock()
+        self._sent: dict[Any, Sent] = {}
+        self._homes: Homes | None = None
+        self._looked = self._moved = -LOOK_AGAIN
+
+    def call(
+        self,
+        function: ChunkFunction,
+        template: Rows | None,
+        theta: Sequence[Any],
+        role: str,
+        *,
+        owner: Any,
+        number: str = "",
+        keep: bool = False,
+        expected: float = 0.0,
+    ) -> tuple[list[Any], float]:
+        """Return the total, with the cotangents of theta for the role "gradient", and the seconds it took all workers.
+
+        Raises
+        ------
+        OffRoadError
+            If this evaluation has to take the graph.
+        """
+        with self._lock:
+            homes = self._find_homes()
+            sent = self._program(owner, function, template, theta)
+        arguments = bytearray(sent.layout.nbytes)
+        sent.layout.write(theta, as_bytes(arguments, len(arguments)))
+        message = {"token": f"{sent.token}-{homes.version}", "role": role, "number": number, "keep": keep}
+        message["arguments"] = memoryview(arguments)
+        for _ in range(2):
+            calls = {address: message | self._introduction(sent, homes, address) for address in homes.parts}
+            replies = self._ask(calls, role, LEAST_PATIENCE + PATIENCE * expected)
+            unknown = [address for address, reply in replies.items() if reply.get("status") == "unknown"]
+            sent.known.update(f"{homes.version}{address}" for address in replies if address not in unknown)
+            if not unknown:
+                break
+            sent.known.difference_update(f"{homes.version}{address}" for address in unknown)
+        self._check(replies)
+        sums: dict[Subtree, Any] = {}
+        try:
+            for address, parts in homes.parts.items():
+                sums.update(zip(parts, _read(replies[address], sent.layout, len(parts), role), strict=True))
+            seconds = sum(float(reply["seconds"]) for reply in replies.values())
+        except (StructureError, KeyError, TypeError, ValueError) as error:
+            raise self._off(f"a worker sent something else than was asked for ({error})") from error
+        return assembled(sums, len(self._plan)), seconds
+
+    def _ask(self, calls: dict[str, Any], role: str, limit: float) -> dict[str, Any]:
+        n_chunks = len(self._plan)
+        run = self._lines.call(calls, n_chunks, n_chunks * (role == GRADIENT), limit)
+        try:
+            follow(run)
+        except (OSError, TimeoutError) as error:
+            raise self._off(f"a worker did not answer ({type(error).__name__}: {error})") from error
+        replies: dict[str, Any] = run.replies
+        return replies
+
+    def _check(self, replies: dict[str, Any]) -> None:
+        for address, reply in replies.items():
+            if reply.get("status") != "OK":
+                raise self._off(f"{address} says: {reply.get('status')} {reply.get('reason', '')}")
+
+    def _off(self, reason: str) -> OffRoadError:
+        logger.info("dagad: this evaluation takes the graph: %s", reason)
+        self._homes = None
+        return OffRoadError(reason)
+
+    def _introduction(self, sent: Sent, homes: Homes, address: str) -> dict[str, Any]:
+        """Return what a worker has to be told that does not know the program."""
+        if f"{homes.version}{address}" in sent.known:
+            return {}
+        keys = [(chunk, list(self._keys[chunk])) for chunk in homes.chunks[address]]
+        return {"program": sent.program, "keys": keys, "parts": [tuple(part) for part in homes.parts[address]]}
+
+    def _program(self, owner: Any, function: ChunkFunction, template: Rows | None, theta: Sequence[Any]) -> Sent:
+        specs = tuple(map(Spec.of, theta))
+        sent = self._sent.get((owner, specs))
+        frozen = snapshot(*function.state())
+        if sent is not None and same(sent.frozen, frozen):
+            return sent
+        program = HotChunks(function, self._plan, template, specs, new_names())
+        # A copy: what is pickled may point into arrays that change before the next evaluation.
+        payload = [bytes(part) for part in pack((function, template)).payload]
+        if sent is None or payload != sent.payload:
+            whole = [memoryview(bytes(part)) for part in program.parcel().payload]
+            sent = Sent(Layout(specs), frozen, whole, payload, uuid.uuid4().hex)
+        sent.frozen = frozen
+        self._sent[owner, specs] = sent
+        while len(self._sent) > MOST_PROGRAMS:
+            del self._sent[next(iter(self._sent))]
+        return sent
+
+    def _find_homes(self) -> Homes:
+        now = time.monotonic()
+        if self._homes is not None and now < self._looked + LOOK_AGAIN:
+            return self._homes
+        self._lines.install()
+        workers = self._lines.workers()
+        holders = self._holders()
+        n_chunks = len(holders)
+        chosen = []
+        for chunk, here in enumerate(holders):
+            if not here:
+                raise OffRoadError(f"chunk {chunk} is on no worker")
+            wanted = workers[chunk * len(workers) // n_chunks] if workers else ""
+            chosen.append(wanted if wanted in here else min(here))
+        chunks: dict[str, list[int]] = {}
+        for chunk, address in enumerate(chosen):
+            chunks.setdefault(address, []).append(chunk)
+        fair = max(n_chunks / max(len(workers), 1), 1.0)
+        self._looked = now
+        if max(map(len, chunks.values())) > UNEVEN * fair and now > self._moved + LOOK_AGAIN:
+            self._moved, self._homes = now, None
+            raise OffRoadError("the chunks lie unevenly; the graph moves them")
+        parts = {address: _parts(some, n_chunks) for address, some in chunks.items()}
+        if self._homes is None or self._homes.chunks != chunks:
+            self._homes = Homes(chunks, parts, uuid.uuid4().hex)
+        return self._homes
+
+    def _holders(self) -> list[set[str]]:
+        """Return for each chunk the workers that have all of its rows."""
+        flat = [key for keys in self._keys for key in keys]
+        where = iter(self._lines.homes(flat))
+        return [set.intersection(*(set(next(where)) for _ in keys)) for keys in self._keys]
+
+
+def _parts(chunks: Sequence[int], n_chunks: int) -> list[Subtree]:
+    """Return the subtrees that are exactly these chunks."""
+    runs = itertools.groupby(enumerate(chunks), lambda pair: pair[1] - pair[0])
+    bounds = [(run[0][1], run[-1][1] + 1) for run in (list(group) for _, group in runs)]
+    return [part for start, stop in bounds for part in subtrees(start, stop, n_chunks)]
+
+
+def _read(reply: dict[str, Any], theta: Layout, n_parts: int, role: str) -> list[list[Any]]:
+    """Return the sums in a reply, after checking that they are what was asked for."""
+    dtype, gaps = str(reply["dtype"]), reply["gaps"]
+    if dtype.lstrip("<>=|") not in ("f8", "f4", "f2", "f16"):
+        raise StructureError(f"A worker sent a value of dtype {dtype}, where a real number was expected.")
+    layout = reply_layout(theta.specs, dtype, role == GRADIENT)
+    buffer = as_bytes(reply["data"], layout.nbytes * n_parts).reshape(n_parts, layout.nbytes)
+    return [layout.read(row, gap) for row, gap in zip(buffer, gaps, strict=True)]

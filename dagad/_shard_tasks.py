@@ -1,0 +1,62 @@
+"""What the tasks behind Shards do: they put rows where they stay, and give them back."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from dagad import _tree
+from dagad._columns import cut, read_sliced
+from dagad._errors import PlanError
+from dagad._plan import Chunk
+from dagad._portable import opened
+from dagad._rows import Rows
+
+
+def anchor_task() -> None:
+    """Do nothing, wherever there is a worker."""
+
+
+def placed(rows: Any, anchor: None) -> Rows:
+    """Take the rows out of the message that they came in."""
+    del anchor
+    arrived: Rows = opened(rows)
+    return arrived
+
+
+def length(piece: Any) -> int:
+    """Return how many rows a piece has."""
+    return read_sliced(piece, itertools.count())[0].n_rows
+
+
+def cut_out(piece: Any, start: int, stop: int) -> Rows:
+    """Return some rows of a piece."""
+    rows: Rows = read_sliced(piece, itertools.count())[0].rows(Chunk(0, start, stop))
+    return rows
+
+
+def from_blocks(rows: Any, *blocks: Any) -> Rows:
+    """Return rows with blocks of dask arrays where they belong."""
+    leaf = _tree.flatten(0)[1]
+    parts = [Rows(leaf, [cut(_tree.settled(np.asarray(block)), slice(None))], True) for block in blocks]
+    whole: Rows = opened(rows).joined(iter(parts))
+    return whole
+
+
+def contents(rows: Any) -> Any:
+    """Return rows as the user gave them."""
+    return opened(rows).fill(iter(()))
+
+
+def joined_data(parts: list[Any]) -> Any:
+    """Return pieces as one: arrays joined along their first axis, lists one after the other."""
+    if not parts:
+        raise PlanError("There are no rows to gather.")
+    columns = [_tree.flatten(part, is_leaf=lambda tree: isinstance(tree, list)) for part in parts]
+    leaves = zip(*(leaves for leaves, _ in columns), strict=True)
+    joined = [
+        list(itertools.chain(*pieces)) if isinstance(pieces[0], list) else np.concatenate(pieces) for pieces in leaves
+    ]
+    return _tree.unflatten(columns[0][1], joined)

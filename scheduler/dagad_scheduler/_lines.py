@@ -1,0 +1,156 @@
+"""The client's end of a hot loop: one open connection to every worker, or one message through the scheduler.
+
+State of `Lines`, touched by the client's event loop only:
+
+==========  ==============================================================================================
+`_comms`    open connections by the worker's address; one that failed is closed, and opened again when needed
+`_relayed`  until when calls go through the scheduler, since a worker could not be reached from here
+==========  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any
+
+from dagad_scheduler._messages import packed
+from dagad_scheduler._roles import Key
+from dagad_scheduler._run import Progress
+
+REACH_WITHIN, RELAY_FOR = 2.0, 60.0  # seconds
+Replies = dict[str, dict[str, Any]]
+
+
+class _OutOfReach(Exception):
+    """A worker can't be connected to from here."""
+
+
+class Lines:
+    """Calls to the residents of a client's cluster."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._comms: dict[str, Any] = {}
+        self._relayed = 0.0
+        self._installed = False
+        self._turns = asyncio.Lock()
+        # Connections go with whoever made them, on the loop that they belong to.
+        weakref.finalize(self, _hang_up_all, client.loop, self._comms)
+
+    def install(self) -> None:
+        """Give the workers, and those that come later, the handlers that answer."""
+        from dagad_scheduler.plugin import Resident
+
+        if not self._installed:
+            self._client.register_plugin(Resident())
+            self._installed = True
+
+    def homes(self, keys: Sequence[Key]) -> list[tuple[str, ...]]:
+        """Return for each key the addresses of the workers that have it."""
+        found = self._client.sync(self._client.scheduler.who_has, keys=list(keys))
+        return [tuple(found.get(key, ())) for key in keys]
+
+    def workers(self) -> list[str]:
+        """Return the addresses of all workers."""
+        return sorted(self._client.scheduler_info(n_workers=-1)["workers"])
+
+    def call(self, calls: Mapping[str, dict[str, Any]], n_values: int, n_gradients: int, limit: float) -> ResidentRun:
+        """Send each worker its call; there is an answer within `limit` seconds, or there is an error."""
+        calls = {address: {name: packed(part) for name, part in call.items()} for address, call in calls.items()}
+        future = asyncio.run_coroutine_threadsafe(self._ask(calls, limit), self._client.loop.asyncio_loop)
+        return ResidentRun(future, n_values, n_gradients)
+
+    async def _ask(self, calls: dict[str, dict[str, Any]], limit: float) -> Replies:
+        try:
+            async with asyncio.timeout(limit):
+                if time.monotonic() >= self._relayed:
+                    try:
+                        return await self._exchange(calls)
+                    except _OutOfReach:
+                        self._relayed = time.monotonic() + RELAY_FOR
+                return await self._relay(calls)
+        except BaseException:
+            # Answers may be on their way: what comes over these connections is nobody's any more.
+            for address in calls:
+                _hang_up(self._comms.pop(address, None))
+            raise
+
+    async def _exchange(self, calls: dict[str, dict[str, Any]]) -> Replies:
+        """Write to all, then read from all: the workers work at the same time, and no task is needed for it."""
+        async with self._turns:  # replies come in the order of calls
+            comms = {address: self._comms.get(address) or await self._open(address) for address in calls}
+            for address, comm in comms.items():
+                await comm.write(calls[address])
+            # Without pickle: what a worker sends is numbers.
+            return {address: await comm.read(deserializers=["dask"]) for address, comm in comms.items()}
+
+    async def _open(self, address: str) -> Any:
+        from distributed.comm.core import connect
+
+        try:
+            comm = await connect(address, timeout=REACH_WITHIN, **self._client.rpc.connection_args)
+        except (OSError, TimeoutError) as error:
+            raise _OutOfReach(f"No connection to {address} within {REACH_WITHIN} seconds.") from error
+        try:
+            await comm.write({"op": "dagad_line"})
+            if (await comm.read() or {}).get("status") != "OK":
+                raise OSError(f"The worker {address} has no desk of dagad's.")
+        except BaseException:
+            comm.abort()
+            raise
+        self._comms[address] = comm
+        return comm
+
+    async def _relay(self, calls: dict[str, dict[str, Any]]) -> Replies:
+        replies: Replies = await self._client.scheduler.broadcast(
+            msg={"op": "dagad_relayed", "calls": calls}, workers=list(calls)
+        )
+        return replies
+
+
+def _hang_up(comm: Any) -> None:
+    if comm is not None:
+        comm.abort()
+
+
+def _hang_up_all(loop: Any, comms: dict[str, Any]) -> None:
+    def abort() -> None:
+        for comm in list(comms.values()):
+            comm.abort()
+
+    with contextlib.suppress(RuntimeError):  # the loop has been closed, and with it the connections
+        loop.add_callback(abort)
+
+
+class ResidentRun:
+    """One evaluation on the hot road; `replies` are there when `wait` returns."""
+
+    def __init__(self, future: Future[Replies], n_values: int, n_gradients: int) -> None:
+        self._future, self._totals = future, (n_values, n_gradients)
+        self.kept: dict[Key, Any] = {}
+        self.replies: Replies = {}
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when all workers have answered."""
+        try:
+            self.replies = self._future.result(timeout)
+        except CancelledError as error:
+            raise CancelledError("This run was cancelled.") from error
+        except BaseException:
+            self._future.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Hang up; workers stop after the chunk that they are in."""
+        self._future.cancel()
+
+    def progress(self) -> Progress:
+        """Return all or nothing: nobody is told of single chunks."""
+        n_values, n_gradients = self._totals
+        done = self._future.done()
+        return Progress(n_values * done, n_values, n_gradients * done, n_gradients)

@@ -1,0 +1,23 @@
+"""How buffers stand in messages between the client and the workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+INLINE = 2**16  # bytes that go inside a message; more go beside it, uncopied
+
+
+def blob(buffer: Any) -> Any:
+    """Return a buffer as a message takes it: a short one inside, a long one beside it, uncopied."""
+    from distributed.protocol.serialize import to_serialize
+
+    return bytes(buffer) if len(buffer) <= INLINE else to_serialize(np.frombuffer(buffer, np.uint8))
+
+
+def packed(part: Any) -> Any:
+    """Return part of a call as a message takes it."""
+    if isinstance(part, np.ndarray | memoryview):
+        return blob(part)
+    return [packed(item) for item in part] if isinstance(part, list) else part
