@@ -10,7 +10,9 @@ from dagad._errors import (
     NotDifferentiableError as NotDifferentiableError,
     PlanError as PlanError,
     PortabilityError as PortabilityError,
+    SchedulerLostError as SchedulerLostError,
     StructureError as StructureError,
+    WorkerLostError as WorkerLostError,
 )
 from dagad._evaluation import Evaluation as Evaluation
 from dagad._reductions import map_sum as map_sum, reduce_sum as reduce_sum

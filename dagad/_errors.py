@@ -29,6 +29,14 @@ class PortabilityError(DagadError, TypeError):
     """Something can't travel to another process."""
 
 
+class WorkerLostError(DagadError, RuntimeError):
+    """Workers died again and again on the same chunk."""
+
+
+class SchedulerLostError(DagadError, ConnectionError):
+    """The scheduler of a cluster is gone, and everything on it."""
+
+
 class CancelledError(DagadError, _CancelledError):
     """The evaluation was cancelled."""
 

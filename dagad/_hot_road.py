@@ -168,9 +168,11 @@ class HotRoad:
         now = time.monotonic()
         if self._homes is not None and now < self._looked + LOOK_AGAIN:
             return self._homes
-        self._lines.install()
-        workers = self._lines.workers()
-        holders = self._holders()
+        try:
+            self._lines.install()
+            workers, holders = self._lines.workers(), self._holders()
+        except (OSError, TimeoutError, RuntimeError) as error:  # no scheduler: the graph will say so
+            raise self._off(f"the scheduler did not answer ({error})") from error
         n_chunks = len(holders)
         chosen = []
         for chunk, here in enumerate(holders):

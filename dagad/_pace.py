@@ -82,6 +82,7 @@ class Road:
 def choose_road(plan: AnyPlan, history: History, workers: int) -> Road:
     """Return how to run a plan on so many workers, from how it went before.
 
+    >>> from dagad._plan import Plan
     >>> cheap = Pace(cpu=0.001, wall=0.001, workers=2)
     >>> choose_road(Plan(1000, 1), History(threads=cheap), workers=2)
     Road(alone=True, group=1)

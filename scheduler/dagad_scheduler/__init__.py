@@ -5,6 +5,12 @@ from __future__ import annotations
 from dagad_scheduler._local import LocalRun as LocalRun
 from dagad_scheduler._resolve import resolve as resolve
 from dagad_scheduler._roles import Names as Names, Role as Role, role_of as role_of
-from dagad_scheduler._run import Progress as Progress, Run as Run, Scheduler as Scheduler
+from dagad_scheduler._run import (
+    Progress as Progress,
+    Run as Run,
+    Scheduler as Scheduler,
+    SchedulerLost as SchedulerLost,
+    WorkersLost as WorkersLost,
+)
 from dagad_scheduler._sync import Sync as Sync
 from dagad_scheduler._threads import Threads as Threads, get as get

@@ -16,7 +16,8 @@ from dask._expr import LLGExpr
 from dagad_scheduler._lines import Lines
 from dagad_scheduler._process import calmed
 from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, Role, rank, role_of
-from dagad_scheduler._run import Graph, OnResult, Progress
+from dagad_scheduler._run import Graph, OnResult, Progress, SchedulerLost, WorkersLost
+from dagad_scheduler._suspects import find_guilty
 
 # A foreign key counts as a value; a pullback must never hold up a value (Dask runs the higher priority first).
 _PRIORITY = {0: 20, VALUE_RANK: 10, PULLBACK_RANK: 0}
@@ -83,7 +84,7 @@ class ClusterRun:
     """One graph on its way through a cluster."""
 
     def __init__(self, client: Any, graph: dict[Key, Any], keys: list[Key], on_result: OnResult, keep: list[Key]):
-        self._client, self._on_result = client, on_result
+        self._client, self._graph, self._on_result = client, graph, on_result
         wanted = [*keys, *keep]
         groups = {rank_: [key for key in graph if _rank_of(key) == rank_] for rank_ in (VALUE_RANK, PULLBACK_RANK)}
         shards = [key for key in graph if role_of(key) == Role.SHARD]
@@ -113,10 +114,11 @@ class ClusterRun:
         try:
             for future, result in landing:
                 if future.status != "finished":
-                    raise _error_of(result)
+                    raise self._error_of(future, result)
                 self._landed.add(future.key)
                 self._on_result(future.key, result)
             self._finished = self._over = True
+            self._graph = {}
         except DistributedTimeoutError as error:
             missing = len(self._futures) - len(self._landed)
             raise TimeoutError(f"{missing} results were not there after {timeout} seconds; they go on.") from error
@@ -126,6 +128,19 @@ class ClusterRun:
         finally:
             if away:
                 rejoin()
+
+    def _error_of(self, future: Any, result: Any) -> BaseException:
+        """Return what to raise for a future that has no result."""
+        error = result[1] if isinstance(result, tuple) and len(result) == 3 else result
+        if type(error).__name__ == "KilledWorker":
+            n_deaths = error.allowed_failures + 1
+            guilty = find_guilty(self._client, self._graph, n_deaths)
+            return WorkersLost(guilty, error.task, error.last_worker.address, n_deaths)
+        if getattr(error, "reason", None) == "scheduler-connection-lost" or self._client.status != "running":
+            return SchedulerLost(
+                f"The client {self._client.id} has lost its scheduler, and with it all that ran there."
+            )
+        return error if isinstance(error, BaseException) else RuntimeError(f"{future.key!r} ended as {error!r}.")
 
     def cancel(self) -> None:
         """Give up everything that has not landed."""
@@ -178,11 +193,6 @@ def _secede() -> bool:
     return True
 
 
-def _error_of(result: Any) -> BaseException:
-    error = result[1] if isinstance(result, tuple) and len(result) == 3 else result
-    return error if isinstance(error, BaseException) else RuntimeError(f"A task ended as {error!r}.")
-
-
 class Cluster:
     """Run graphs on the cluster of a `distributed.Client`."""
 
@@ -209,9 +219,8 @@ class Cluster:
     ) -> ClusterRun:
         """Send the graph; what an earlier run kept is held by `kept`'s futures and referred to by key."""
         if self._client.status != "running":
-            raise RuntimeError(
-                f"The client {self._client.id} is {self._client.status}, so nothing can run on its cluster. Connect a "
-                "new `distributed.Client`."
+            raise SchedulerLost(
+                f"The client {self._client.id} is {self._client.status}, so nothing can run on its cluster."
             )
         run = ClusterRun(self._client, calmed(dict(graph)), list(keys), on_result, list(keep))
         run.kept.update(kept or {})

@@ -118,7 +118,26 @@ def keep_freed_memory(nbytes: int | None) -> bool:
 def run_calmly(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run one task in a calm process: the wrapper of tasks that leave for another process."""
     with calm_process, inside_task:
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            _say_where(error)
+            raise
+
+
+def _say_where(error: Exception) -> None:
+    """Add the worker's address to the note that says which chunk it was."""
+    where, notes = _worker(), getattr(error, "__notes__", [])
+    for place, note in enumerate(notes):
+        if where is not None and note.startswith("dagad: ") and ", worker " not in note:
+            notes[place] = f"{note}, worker {where}"
+
+
+def _worker() -> str | None:
+    """Return the address of the worker that this thread runs a task for, if it does."""
+    module = sys.modules.get("distributed.worker")
+    state = getattr(getattr(module, "thread_state", None), "execution_state", None)
+    return None if state is None else str(state["worker"].address)
 
 
 def calmed(graph: dict[Key, Any]) -> dict[Key, Any]:

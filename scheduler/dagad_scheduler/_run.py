@@ -31,6 +31,18 @@ class Progress:
         )
 
 
+class WorkersLost(RuntimeError):
+    """Workers died again and again: `guilty` is the task that does it alone, None if none does; `blamed` was there."""
+
+    def __init__(self, guilty: Key | None, blamed: Key, worker: str, n_deaths: int) -> None:
+        super().__init__(f"{n_deaths} workers died while they had {guilty or blamed!r}, the last one {worker}.")
+        self.guilty, self.blamed, self.worker, self.n_deaths = guilty, blamed, worker, n_deaths
+
+
+class SchedulerLost(ConnectionError):
+    """The scheduler of a cluster is gone."""
+
+
 _depth: ContextVar[int] = ContextVar("dagad_scheduler_depth", default=0)
 
 
