@@ -13,7 +13,7 @@ import dask
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 from dask._expr import LLGExpr
 
-from dagad_scheduler._lines import Lines
+from dagad_scheduler._lines import Lines, addresses_of_workers
 from dagad_scheduler._process import calmed
 from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, Role, rank, role_of
 from dagad_scheduler._run import Graph, OnResult, Progress, SchedulerLost, WorkersLost
@@ -88,7 +88,7 @@ class ClusterRun:
         wanted = [*keys, *keep]
         groups = {rank_: [key for key in graph if _rank_of(key) == rank_] for rank_ in (VALUE_RANK, PULLBACK_RANK)}
         shards = [key for key in graph if role_of(key) == Role.SHARD]
-        workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        workers = addresses_of_workers(client)
         homes = {"workers": _Homes(workers, [*groups.values(), shards]), "allow_other_workers": True} if workers else {}
         # Without `workers=` the scheduler queues root tasks, and pullbacks overtake the values that wait there. With
         # all workers it would send every chunk to the one that has the chunk function.

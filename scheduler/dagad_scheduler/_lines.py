@@ -20,10 +20,18 @@ from typing import Any
 
 from dagad_scheduler._messages import packed
 from dagad_scheduler._roles import Key
-from dagad_scheduler._run import Progress
+from dagad_scheduler._run import Progress, SchedulerLost
 
-REACH_WITHIN, RELAY_FOR = 2.0, 60.0  # seconds
+REACH_WITHIN, RELAY_FOR, ASK_AGAIN = 2.0, 60.0, 1.0  # seconds
 Replies = dict[str, dict[str, Any]]
+
+
+def addresses_of_workers(client: Any) -> list[str]:
+    """Return where the workers are; raise soon if there is no scheduler any more that could tell."""
+    while client.status == "running":
+        with contextlib.suppress(OSError):  # it may be busy, or the client has yet to notice that it is gone
+            return sorted(client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=ASK_AGAIN)["workers"])
+    raise SchedulerLost(f"The client {client.id} is {client.status}: it has lost its scheduler.")
 
 
 class _OutOfReach(Exception):
@@ -57,7 +65,7 @@ class Lines:
 
     def workers(self) -> list[str]:
         """Return the addresses of all workers."""
-        return sorted(self._client.scheduler_info(n_workers=-1)["workers"])
+        return addresses_of_workers(self._client)
 
     def call(self, calls: Mapping[str, dict[str, Any]], n_values: int, n_gradients: int, limit: float) -> ResidentRun:
         """Send each worker its call; there is an answer within `limit` seconds, or there is an error."""
