@@ -19,6 +19,7 @@ from dagad._wire import Layout, Spec, as_bytes
 
 VALUE, GRADIENT = "value", "gradient"
 PIECES_A_THREAD = 4
+FEWEST_STACKED, LARGEST_STACK = 8, 2**20
 
 
 class HotChunks(Portable):
@@ -91,8 +92,10 @@ class HotJob:
 
     def part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> list[Any]:
         """Return the value and the cotangents of a subtree's chunks, each added up."""
-        total, start = RunningTree(), part[0]
-        for number in range(start, min(start + (1 << part[1]), len(self._program.chunks))):
+        start, stop = part[0], min(part[0] + (1 << part[1]), len(self._program.chunks))
+        layout = self._program.layout
+        total: Any = Stack(layout) if (stop - start) * layout.nbytes <= LARGEST_STACK else RunningTree()
+        for number in range(start, stop):
             if stopped():
                 raise CancelledError("Nobody waits for this evaluation any more.")
             total.push(self._chunk(number, rows))
@@ -137,6 +140,44 @@ def reply_layout(theta: tuple[Spec, ...], dtype: str, with_gradient: bool) -> La
     """Return how a value of some dtype and the cotangents of theta stand in a reply."""
     value = Spec(dtype, (), "C", "numpy")
     return Layout((value, *(theta if with_gradient else ())))
+
+
+class Stack:
+    """Small terms, added up a level of the tree at a time: the same sums by fewer calls."""
+
+    __slots__ = ("_layout", "_terms")
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout, self._terms = layout, list[list[Any]]()
+
+    def push(self, term: list[Any]) -> None:
+        """Add the next term: a value, and cotangents of the layout's leaves or none."""
+        self._terms.append(term)
+
+    def total(self) -> list[Any]:
+        """Return the sum of all terms."""
+        if len(self._terms) < FEWEST_STACKED or not all(map(self._is_plain, self._terms)):
+            tree = RunningTree()
+            for term in self._terms:
+                tree.push(term)
+            total: list[Any] = tree.total()
+            return total
+        columns = [_added_up(np.stack(column)) for column in zip(*self._terms, strict=True)]
+        return [columns[0][()], *columns[1:]]
+
+    def _is_plain(self, term: list[Any]) -> bool:
+        """Return whether a term is of numbers of double precision only, in arrays."""
+        if type(term[0]) is not np.float64 and type(term[0]) is not float:
+            return False
+        return all(type(leaf) is np.ndarray and leaf.dtype == np.float64 for leaf in term[1:])
+
+
+def _added_up(stack: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    while len(stack) > 1:
+        even = len(stack) // 2 * 2
+        sums = stack[:even:2] + stack[1:even:2]
+        stack = np.concatenate([sums, stack[even:]]) if even < len(stack) else sums
+    return np.asarray(stack[0])
 
 
 def _unfit(value: Any) -> NotDifferentiableError:

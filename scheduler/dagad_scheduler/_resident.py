@@ -57,6 +57,10 @@ class Program(Protocol):
         """Return one call: for the role "value" or "gradient", with what an earlier value left behind."""
 
 
+class _MissingError(Exception):
+    """Rows that were here have moved."""
+
+
 class Desk:
     """Takes calls on one worker."""
 
@@ -96,6 +100,8 @@ class Desk:
         """Answer one call; whatever goes wrong is an answer too."""
         try:
             return await self._call(message, stopped)
+        except _MissingError:
+            return {"status": "missing"}
         except Exception as error:  # the client then takes the graph, which raises what there is to raise
             return {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:2000]}
 
@@ -108,12 +114,13 @@ class Desk:
         self._programs.move_to_end(token)
         program, keys, parts = self._programs[token]
         worker, data = self._worker, self._worker.data
-        if any(key not in data for some in keys.values() for key in some):
-            return {"status": "missing"}
         held = self._held.pop(number, None)
 
         def rows(chunk: int) -> list[Any]:
-            return [data[key] for key in keys[chunk]]
+            try:
+                return [data[key] for key in keys[chunk]]
+            except KeyError as error:
+                raise _MissingError from error
 
         def begin() -> tuple[Job, list[list[Part]]]:
             job = program.job(role, message["arguments"], held)
