@@ -210,6 +210,8 @@ class Reduction:
             self._unit = self._away.gradient_after(leaves)
         if self._unit is None:
             self._unit = self._pulled(leaves, unit_seed(self.total))
+            if self._kept is not None:
+                self._kept.clear()  # the run, which somebody may watch, has them too
             self._kept = self._primal = self._linearized = None
         return [_scaled(gradient, cotangent) for gradient in self._unit]
 

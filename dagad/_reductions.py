@@ -199,15 +199,15 @@ def _opened(arguments: Any) -> Any:
 
 def _place(scheduler: Any, columns: Sliced) -> Scheduler:
     """Return where to run: where the Shards are, if there are any."""
-    homes: list[Scheduler] = [shards.scheduler for shards in columns.shards if not shards.is_here]
-    if not homes:
-        return find_scheduler(scheduler)
-    chosen = homes[0] if scheduler is None else find_scheduler(scheduler)
-    for home in homes:
-        if home != chosen:
+    if scheduler is None and columns.shards:
+        chosen: Scheduler = columns.shards[0].scheduler
+    else:
+        chosen = find_scheduler(scheduler)
+    for shards in columns.shards:
+        if not shards.is_here and shards.scheduler != chosen:
             raise PlanError(
-                f"The Shards are on {home.name}, but the reduction is to run on {chosen.name}. Leave `scheduler=` out, "
-                "place the data there with `dagad.shard`, or pass what `.gather()` returns."
+                f"The Shards are on {shards.scheduler.name}, but the reduction is to run on {chosen.name}. Leave "
+                "`scheduler=` out, place the data there with `dagad.shard`, or pass what `.gather()` returns."
             )
     return chosen
 

@@ -14,7 +14,7 @@ from dask.delayed import Delayed
 from dask.utils import ensure_dict
 
 from dagad import _tree
-from dagad._columns import Sliced, read_sliced
+from dagad._columns import ListColumn, Sliced, read_sliced
 from dagad._config import setting
 from dagad._errors import PlanError, PortabilityError, StructureError
 from dagad._evaluation import Scheduler, find_scheduler, new_names, run_graph
@@ -26,9 +26,10 @@ from dagad._shard_tasks import anchor_task, contents, cut_out, from_blocks, join
 Key = Any
 Graph = dict[Key, GraphNode]
 
-# The function that will run is not known yet: pieces that fit a cache, and some for every worker.
+# The function that will run is not known yet: pieces that fit a cache, and some for every worker. Items of lists are
+# few and dear more often than rows of arrays.
 USUAL_BYTES = 4 * 2**20
-FEWEST, MOST = 8, 1024
+FEWEST, FEWEST_OF_ITEMS, MOST = 8, 64, 1024
 
 
 class Shards:
@@ -183,7 +184,8 @@ def _plan(grainsize: Any, n_rows: int, columns: Sliced) -> Plan:
     size = check_grainsize(setting("grainsize"), n_rows) if size is None else size
     if size is None:
         nbytes = dask.sizeof.sizeof(columns.rows(Chunk(0, 0, min(n_rows, 64)))) / max(min(n_rows, 64), 1) * n_rows
-        count = min(max(nbytes / USUAL_BYTES, FEWEST), MOST)
+        fewest = FEWEST_OF_ITEMS if any(isinstance(column, ListColumn) for column in columns.columns) else FEWEST
+        count = min(max(nbytes / USUAL_BYTES, fewest), MOST)
         size = max(-(-n_rows // (1 << round(math.log2(count)))), 1)
     return Plan(n_rows, size)
 

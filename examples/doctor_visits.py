@@ -92,10 +92,11 @@ def standardize(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def maximize(data: Data, progress: Progress, **how: Any) -> tuple[np.ndarray, OptimizeResult]:
     """Climb on standardized columns, where the curvatures are alike, so that L-BFGS takes tens of steps."""
     X, back = standardize(data.X)
+    rows = dagad.shard((data.y, X), **how)  # once; on a cluster only the parameters travel from then on
     task = progress.add_task("starting", total=None)
 
     def loss(params: Any) -> Any:
-        return -dagad.reduce_sum(chunk_log_likelihood, (data.y, X), params, **how) / len(data.y)
+        return -dagad.reduce_sum(chunk_log_likelihood, rows, params) / len(data.y)
 
     def show(intermediate_result: OptimizeResult) -> None:
         progress.advance(task)
