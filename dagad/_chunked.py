@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
@@ -23,14 +22,14 @@ from dagad._columns import Sliced, owned
 from dagad._evaluation import LocalRun, Run, Scheduler, calm_process, inside_task, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
-from dagad._graph.sums import UnitPart, add_up
+from dagad._graph.sums import UnitPart
 from dagad._graph.transpose import Turn, preaccumulated, pulled, transpose
 from dagad._groups import GroupFunction
 from dagad._linearization import Linearization, Pullback, is_scalar, unit_part, unit_seed
 from dagad._mode import current_mode
 from dagad._pace import Pace, Road, choose_road, history_of, remember_pace
-from dagad._plan import AnyPlan, Chunk
-from dagad._portable import opened
+from dagad._plan import AnyPlan
+from dagad._shard_gradients import value_and_gradient
 from dagad._slots import Landing, Slots
 
 Key = Any
@@ -85,6 +84,8 @@ class Reduction:
         if not len(self.plan):
             self.total, self._unit = 0.0, [_tree.zeros_like(leaf) for leaf in leaves]
             return self.total
+        if any(map(_tree.is_placed, leaves[self.n_theta :])):
+            return self._linearized_in_shards(leaves)
         with calm_process:
             together = isinstance(self.policy, Preaccumulate)
             road, names = self._road() if together else Road(), new_names()
@@ -100,6 +101,13 @@ class Reduction:
             keeps = self.scheduler.remote or not together
             (self._value_first if keeps else self._value_and_gradient)(leaves, road, names)
         return self.total
+
+    def _linearized_in_shards(self, leaves: Sequence[Any]) -> Any:
+        """Return the total; with it, or later, come the gradients of rows that stay where they are."""
+        if isinstance(self.policy, Preaccumulate):
+            self.total, self._unit = value_and_gradient(self, leaves)
+            return self.total
+        return self.value()
 
     @property
     def _apart(self) -> Apart:
@@ -204,6 +212,8 @@ class Reduction:
         if self._whole is not None:
             self.policy.counters.used_up()
             return self._gathered(Slots(leaves), self._whole(cotangent))
+        if self._unit is None and any(map(_tree.is_placed, leaves[self.n_theta :])):
+            self._unit = value_and_gradient(self, leaves)[1]
         if self._unit is None and not is_scalar(self.total):
             return self._pulled(leaves, cotangent)
         if self._unit is None and self._away is not None and self._away.is_half_way:
@@ -237,34 +247,6 @@ class Reduction:
             sinks[_task_of(cotangents[key], graph, names)] = targets
         return graph, sinks
 
-    def pulled_traced(self, leaves: Sequence[Any], cotangent: Any) -> list[Any]:
-        """Return the cotangents of `leaves` as a function that is itself being differentiated, one chunk at a time."""
-        totals: list[Any] = [None] * len(leaves)
-        names = new_names()
-        for chunk in self.plan:
-            targets = self.sliced.targets(chunk)
-            owned = [leaves[leaf] if rows is None else leaves[leaf][rows] for leaf, rows in targets]
-            args = (Place(chunk, names), self._rows_here(chunk), list(leaves[: self.n_theta]), owned)
-            shared, rows_cotangents = _both(self.function.record(*args)[1](cotangent), self.n_theta)
-            for leaf, part in enumerate(shared):
-                totals[leaf] = add_up(totals[leaf], part)
-            for (leaf, rows), part in zip(targets, rows_cotangents, strict=True):
-                at = _tree.plain(leaves[leaf])
-                filled = _tree.zeros_like(at if rows is None else at[rows]) if part is None else part
-                totals[leaf] = filled if rows is None else [*(totals[leaf] or ()), filled]
-        joined = [anp.concatenate(total) if isinstance(total, list) else total for total in totals]
-        plain = [_tree.plain(leaf) for leaf in leaves]
-        return [_tree.zeros_like(leaf) if part is None else part for part, leaf in zip(joined, plain, strict=True)]
-
-    def _rows_here(self, chunk: Chunk) -> Any:
-        """Return the rows of a chunk in this process, wherever they are."""
-        rows = self.sliced.rows(chunk)
-        if not isinstance(rows, GraphNode | TaskRef):
-            return rows
-        key, results = new_names()("part", chunk.number), dict[Key, Any]()
-        run_graph(self.scheduler, {key: Task(key, opened, rows)}, [key], results.__setitem__, kept=self.sliced.kept())
-        return results[key]
-
 
 def _task_of(cotangent: Any, graph: dict[Any, GraphNode], names: Any) -> Any:
     """Return the key of a cotangent; one that a linearization holds gets a task that reads it."""
@@ -276,13 +258,11 @@ def _task_of(cotangent: Any, graph: dict[Any, GraphNode], names: Any) -> Any:
     return key
 
 
-def _both(groups: tuple[Any, ...], n_theta: int) -> tuple[Any, Any]:
-    return (groups[0], groups[1]) if n_theta else ((), groups[0])
-
-
 def _scaled(gradient: Any, cotangent: Any) -> Any:
     """Return a gradient for the seed 1 times the cotangent that arrived, in the gradient's own dtype."""
     factor = np.asarray(cotangent)[()]
+    if _tree.is_placed(gradient):
+        return gradient.scaled(float(factor))
     if factor == 1:
         return gradient
     return gradient * gradient.dtype.type(factor)

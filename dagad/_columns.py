@@ -53,9 +53,10 @@ class ListColumn:
 
 @dataclass(frozen=True, slots=True)
 class ShardColumn:
-    """Rows that were cut and placed before."""
+    """Rows that were cut and placed before; `leaf` is their number where they are being differentiated in."""
 
     shards: Placed
+    leaf: int | None = None
 
     def piece(self, chunk: Chunk) -> Any:
         del chunk
@@ -188,8 +189,8 @@ def _is_list(obj: Any) -> bool:
 
 
 def _length(leaf: Any) -> int | None:
-    if hasattr(leaf, "kept") and hasattr(leaf, "plan"):
-        return int(leaf.plan.n_rows)
+    if _tree.is_placed(leaf):
+        return int(_tree.plain(leaf).plan.n_rows)
     if hasattr(leaf, "__dask_graph__"):
         raise StructureError(
             f"The sliced argument holds a {type(leaf).__name__} of Dask, which has not been computed. Compute it, "
@@ -219,8 +220,11 @@ def _refuse_leaf(sliced: Any, leaves: list[Any], lengths: list[int | None]) -> N
 
 
 def _column(leaf: Any, number: Iterator[int], traced: list[Any]) -> ArrayColumn | ListColumn | ShardColumn:
-    if hasattr(leaf, "kept") and hasattr(leaf, "plan"):
-        return ShardColumn(leaf)
+    if _tree.is_placed(leaf):
+        if not _tree.is_traced(leaf):
+            return ShardColumn(leaf)
+        traced.append(leaf)
+        return ShardColumn(_tree.plain(leaf), next(number))
     if isinstance(leaf, list):
         forms = (
             [_tree.Form.of(item, _tree.is_traced) for item in _tree.all_protected(leaf)]

@@ -10,6 +10,7 @@ from autograd.extend import defvjp_argnums, primitive
 from dagad import _tree
 from dagad._chunked import Reduction
 from dagad._engines.autograd import open_containers, traceable
+from dagad._second_order import pulled_traced
 
 
 def differentiable(reduction: Reduction, leaves: Sequence[Any]) -> Any:
@@ -42,7 +43,7 @@ def _pullback_of_reduction(argnums: Sequence[int], ans: Any, args: Sequence[Any]
         seeds = form.cotangent(iter(opened if isinstance(opened, tuple | list) else (opened,)))
         # Traced from outside, so that a derivative of this derivative is wanted.
         if any(map(_tree.is_traced, (*leaves, *_tree.flatten(seeds)[0]))):
-            cotangents = reduction.pulled_traced(leaves, seeds)
+            cotangents = pulled_traced(reduction, leaves, seeds)
         else:
             cotangents = reduction.pulled([_tree.laid_out(leaf) for leaf in leaves], seeds)
         return tuple(cotangents[argnum - 1] for argnum in argnums)

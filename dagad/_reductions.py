@@ -238,7 +238,7 @@ def _policy(policy: Any) -> Policy:
 
 def _check_leaves(leaves: list[Any]) -> None:
     for leaf in leaves:
-        if not _tree.is_differentiable(_tree.plain(leaf)):
+        if not _tree.is_differentiable_or_traced(leaf):
             raise NotDifferentiableError(
                 f"An argument being differentiated is a {type(_tree.plain(leaf)).__name__} without floating-point "
                 "numbers. Convert it with `.astype(float)`."

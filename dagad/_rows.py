@@ -36,6 +36,21 @@ class Rows(Portable):
     def __sizeof__(self) -> int:
         return 200 + sum(int(dask.sizeof.sizeof(piece)) for piece in self._pieces)
 
+    @classmethod
+    def of(cls, tree: Any) -> Rows:
+        """Return rows with nothing taken out."""
+        return cls(_tree.flatten(0)[1], [tree], True)
+
+    def with_gaps(self, columns: Sequence[int] | None) -> tuple[Rows, list[_tree.Form]]:
+        """Take the floating-point leaves out of some columns, or of all the rows."""
+        whole = columns is None
+        pieces = [self.fill(iter(()))] if whole else list(self._pieces)
+        numbers = (0,) if columns is None else columns
+        forms = [_tree.Form.of(pieces[number], _tree.is_differentiable) for number in numbers]
+        for number, form in zip(numbers, forms, strict=True):
+            pieces[number] = Whole(form.bare())
+        return Rows(_tree.flatten(0)[1] if whole else self._treedef, pieces, False), forms
+
     def fill(self, leaves: Iterator[Any]) -> Any:
         """Return the rows, with the next of `leaves` in the gaps."""
         if self._whole:
@@ -54,6 +69,8 @@ class Rows(Portable):
         for piece, part in zip(self._pieces, cotangents, strict=True):
             if piece is GAP:
                 picked.append(part)
+            elif type(piece) is Whole:
+                picked.extend(piece.form.pick(part))
             elif type(piece) is Ragged:
                 items = [None] * len(piece.items) if part is None else part
                 picked.extend(leaf for form, item in zip(piece.items, items, strict=True) for leaf in form.pick(item))
@@ -78,7 +95,16 @@ class Ragged:
     items: list[_tree.Form]
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Anything some leaves of which are being differentiated."""
+
+    form: _tree.Form
+
+
 def _filled(piece: Any, leaves: Iterator[Any]) -> Any:
     if piece is GAP:
         return next(leaves)
+    if type(piece) is Whole:
+        return piece.form.fill(leaves)
     return [form.fill(leaves) for form in piece.items] if type(piece) is Ragged else piece

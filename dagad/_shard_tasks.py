@@ -60,3 +60,16 @@ def joined_data(parts: list[Any]) -> Any:
         list(itertools.chain(*pieces)) if isinstance(pieces[0], list) else np.concatenate(pieces) for pieces in leaves
     ]
     return _tree.unflatten(columns[0][1], joined)
+
+
+def scaled_rows(rows: Any, factor: float) -> Rows:
+    """Return the floating-point leaves of rows times a number."""
+    leaves, treedef = _tree.flatten(contents(rows))
+    scaled = [_scaled(leaf, factor) if _tree.is_differentiable(leaf) else None for leaf in leaves]
+    return Rows.of(_tree.unflatten(treedef, scaled))
+
+
+def _scaled(leaf: Any, factor: float) -> Any:
+    if not factor:
+        return _tree.zeros_like(leaf)
+    return leaf * (leaf.dtype.type(factor) if isinstance(leaf, np.ndarray | np.generic) else factor)

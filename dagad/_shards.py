@@ -21,7 +21,7 @@ from dagad._evaluation import Scheduler, find_scheduler, new_names, run_graph
 from dagad._hot_road import HotRoad
 from dagad._plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
 from dagad._rows import ELSEWHERE, Rows
-from dagad._shard_tasks import anchor_task, contents, cut_out, from_blocks, joined_data, length, placed
+from dagad._shard_tasks import anchor_task, contents, cut_out, from_blocks, joined_data, length, placed, scaled_rows
 
 Key = Any
 Graph = dict[Key, GraphNode]
@@ -36,7 +36,7 @@ class Shards:
     """Rows that were cut and placed once; returned by `shard`, taken by reductions as their sliced argument.
 
     Where rows are on a cluster each chunk is a task: moved, copied or lost with its worker it is there again when it is
-    needed. In one process the chunks are views.
+    needed. In one process the chunks are views. A gradient in Shards is Shards of the same cut: it stays there too.
 
     Attributes
     ----------
@@ -47,6 +47,8 @@ class Shards:
     grainsize
         Largest number of rows in a chunk.
     """
+
+    is_placed = True
 
     def __init__(self, plan: AnyPlan, scheduler: Scheduler, keys: Sequence[Key], kept: Mapping[Key, Any]) -> None:
         self.plan, self.scheduler = plan, scheduler
@@ -83,6 +85,27 @@ class Shards:
             keys = list(zip(*(one.keys for one in shards), strict=True))
             self._roads = {which: HotRoad(lines, self.plan, keys)}
         return self._roads[which]
+
+    def mapped(self, task: Any, *others: Any) -> Shards:
+        """Return Shards of the same cut: what a task makes of the rows of each chunk, and of those of other Shards."""
+        names = new_names()
+        keys = [names("shard", number) for number in range(len(self.keys))]
+        graph: Graph = {}
+        for number, key in enumerate(keys):
+            args = [one.rows(number) if isinstance(one, Shards) else one for one in (self, *others)]
+            graph[key] = Task(key, task, *args)
+        held = {key: rows for one in (self, *others) if isinstance(one, Shards) for key, rows in one.kept.items()}
+        return Shards(
+            self.plan, self.scheduler, keys, run_graph(self.scheduler, graph, (), _ignore, keep=keys, kept=held).kept
+        )
+
+    def zeros(self) -> Shards:
+        """Return zeros of the same cut, shapes and dtypes."""
+        return self.mapped(scaled_rows, 0.0)
+
+    def scaled(self, factor: float) -> Shards:
+        """Return the rows times a number."""
+        return self if factor == 1.0 else self.mapped(scaled_rows, factor)
 
     def gather(self) -> Any:
         """Return the data in one piece.

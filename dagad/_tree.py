@@ -74,6 +74,8 @@ def zeros_like(leaf: Any) -> Any:
     """Return zeros of the leaf's own shape and dtype; None for what has no derivative."""
     if isinstance(leaf, np.ndarray):
         return np.zeros(leaf.shape, leaf.dtype) if leaf.dtype.kind in "fciub" else None
+    if is_placed(leaf):
+        return leaf.zeros()
     if isinstance(leaf, bool | int | float | complex | np.number | np.bool_):
         return type(leaf)(0)
     return None
@@ -159,9 +161,14 @@ def is_traced(leaf: Any) -> bool:
     return hasattr(leaf, "_trace")
 
 
+def is_placed(leaf: Any) -> bool:
+    """Return whether a leaf is Shards: rows that are somewhere else."""
+    return getattr(type(plain(leaf)), "is_placed", False)
+
+
 def is_differentiable_or_traced(leaf: Any) -> bool:
-    """Return whether a leaf is floating point, be it traced by somebody else."""
-    return is_differentiable(plain(leaf))
+    """Return whether a leaf is floating point, or holds what is, be it traced by somebody else."""
+    return is_differentiable(plain(leaf)) or is_placed(leaf)
 
 
 class Form:

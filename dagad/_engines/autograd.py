@@ -132,7 +132,7 @@ def _downward(ends: list[Any]) -> Iterator[Any]:
 
 def _like(cotangent: Any, leaf: Any) -> Any:
     """Give a cotangent the dtype of its leaf: float32 stays float32, real stays real."""
-    if cotangent is None or isbox(cotangent) or isbox(leaf):
+    if cotangent is None or isbox(cotangent) or isbox(leaf) or _tree.is_placed(leaf):
         return cotangent
     dtype = leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else np.dtype(type(leaf))
     if type(cotangent) is np.ndarray and cotangent.dtype == dtype:
