@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from collections.abc import Sequence
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
 from dagad import _tree
@@ -22,12 +23,10 @@ from dagad._items import ExplicitItemSum, ItemSum
 from dagad._templates import contents_of
 
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
-_ATOMS = frozenset(
-    {type(None), type, ModuleType, BuiltinFunctionType, np.ufunc, np.dtype, type(np.sum), type(Ellipsis)}
-)
+_ATOMS = frozenset({type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype})
 
 
-class _Mutable(Exception):
+class _MutableError(Exception):
     """Something was found that may change."""
 
 
@@ -36,8 +35,8 @@ def snapshot(*parts: Any) -> tuple[Any, ...] | None:
     atoms: list[Any] = []
     try:
         for part in parts:
-            _take(part, atoms, set())
-    except _Mutable:
+            _take(part, atoms, {})
+    except _MutableError:
         return None
     return tuple(atoms)
 
@@ -55,44 +54,55 @@ def _equal(a: Any, b: Any) -> bool:
     return isinstance(a, _tree.TreeDef) and a == b
 
 
-def _take(part: Any, atoms: list[Any], seen: set[int]) -> None:
+def _take(part: Any, atoms: list[Any], seen: dict[int, int]) -> None:
     kind = type(part)
-    if kind in _VALUES or kind in _ATOMS or isinstance(part, type):
+    if kind in _VALUES or kind in _ATOMS or _goes_by_name(part):
         atoms.append(part)
     elif kind in (AutogradEngine, ExplicitEngine):
         atoms.append(kind)
-    elif kind is tuple or kind is frozenset:
-        atoms.append(len(part))
-        for item in part:
-            _take(item, atoms, seen)
-    elif kind is FunctionType:
-        if id(part) not in seen:
-            seen.add(id(part))
-            _take_function(part, atoms, seen)
-    elif kind is functools.partial:
-        for item in (part.func, part.args, tuple(part.keywords), tuple(part.keywords.values())):
-            _take(item, atoms, seen)
     elif kind is _tree.Form:
-        atoms.append(part.treedef)
-        _take(part.positions, atoms, seen)
-        _take(tuple(part.leaves), atoms, seen)
-    elif kind in (Explicit, ItemSum, ExplicitItemSum):
-        atoms.append(kind)
-        _take(part.fun, atoms, seen)
+        atoms.extend((kind, part.treedef))
+        _take((part.positions, tuple(part.leaves)), atoms, seen)
+    elif kind is FunctionType and id(part) in seen:
+        atoms.extend((kind, seen[id(part)]))  # which one it is counts too
+    elif kind is FunctionType:
+        seen[id(part)] = len(seen)
+        _take_all(kind, _carried(part), atoms, seen)
     else:
-        raise _Mutable
+        _take_all(kind, _inside(part), atoms, seen)
 
 
-def _take_function(function: FunctionType, atoms: list[Any], seen: set[int]) -> None:
-    home = sys.modules.get(function.__module__ or "")
-    if function.__module__ != "__main__" and _found(home, function.__qualname__) is function:
-        atoms.append(function)  # travels by its name
-        return
-    if function.__dict__:  # autograd's primitives, and whatever else has been decorated
-        raise _Mutable
-    atoms.append(function.__code__)
-    for item in _carried(function):
-        _take(item, atoms, seen)
+def _take_all(kind: type, parts: Sequence[Any], atoms: list[Any], seen: dict[int, int]) -> None:
+    atoms.extend((kind, len(parts)))  # or (1, (2,)) would be ((1,), 2)
+    for part in parts:
+        _take(part, atoms, seen)
+
+
+def _inside(part: Any) -> Sequence[Any]:
+    kind = type(part)
+    if kind is tuple or kind is frozenset:
+        return tuple(part)
+    if kind is functools.partial:
+        return part.func, part.args, *part.keywords.items()
+    if kind in (Explicit, ItemSum, ExplicitItemSum):
+        return (part.fun,)
+    raise _MutableError
+
+
+def _goes_by_name(part: Any) -> bool:
+    """Return whether another process finds a thing under its name, so that pickling it would not show any change."""
+    if isinstance(part, ModuleType):
+        return _is_imported(part.__name__) and sys.modules[part.__name__] is part
+    if isinstance(part, BuiltinFunctionType):
+        return part.__self__ is None or isinstance(part.__self__, ModuleType)
+    if not isinstance(part, type | FunctionType | type(np.sum)) or not _is_imported(part.__module__ or ""):
+        return False
+    return _found(sys.modules[part.__module__], part.__qualname__) is part
+
+
+def _is_imported(name: str) -> bool:
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    return name != "__main__" and name in sys.modules and not any(f"{name}.".startswith(f"{one}.") for one in by_value)
 
 
 def _found(home: Any, path: str) -> Any:
@@ -101,11 +111,15 @@ def _found(home: Any, path: str) -> Any:
     return home
 
 
-def _carried(function: FunctionType) -> Iterator[Any]:
-    yield function.__defaults__ or ()
-    yield tuple((function.__kwdefaults__ or {}).items())
-    for cell in function.__closure__ or ():
-        yield tuple(contents_of(cell))
+def _carried(function: FunctionType) -> list[Any]:
+    if function.__dict__:  # autograd's primitives, and whatever else has been decorated
+        raise _MutableError
     scope = function.__globals__
     used = {name: None for code in codes(function.__code__) for name in code.co_names}
-    yield tuple((name, scope[name]) for name in used if name in scope)
+    return [
+        function.__code__,
+        function.__defaults__,
+        tuple((function.__kwdefaults__ or {}).items()),
+        *(contents_of(cell) for cell in function.__closure__ or ()),
+        *((name, scope[name]) for name in used if name in scope),
+    ]

@@ -176,11 +176,17 @@ def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Sh
     80.0
     """
     place = find_scheduler(scheduler)
-    if isinstance(data, Shards):
-        raise PlanError("These are Shards already. Pass what `.gather()` returns to cut the data in another way.")
+    leaves, treedef = _tree.flatten(data, is_leaf=lambda tree: isinstance(tree, list))
+    if any(isinstance(item, Shards) for leaf in leaves for item in (leaf if isinstance(leaf, list) else [leaf])):
+        raise PlanError(
+            "There are Shards among the data already. Pass what `.gather()` returns to cut the data in another way."
+        )
     if isinstance(data, list) and data and all(map(_is_delayed, data)):
         return _from_loaders(data, grainsize, place)
-    leaves, treedef = _tree.flatten(data, is_leaf=lambda tree: isinstance(tree, list))
+    if any(map(_is_delayed, leaves)):
+        raise StructureError(
+            "A Delayed among the data can't be cut. Give a list of loaders, each of which gives the rows of one piece."
+        )
     lazy = {number: leaf for number, leaf in enumerate(leaves) if _is_dask_array(leaf)}
     if lazy:
         return _from_dask(leaves, treedef, lazy, grainsize, place)
@@ -244,30 +250,33 @@ def _from_dask(
     leaves: list[Any], treedef: _tree.TreeDef, lazy: dict[int, Any], grainsize: Any, place: Scheduler
 ) -> Shards:
     """Take the blocks of dask arrays as they are computed, beside the same rows of whatever else there is."""
-    first = next(iter(lazy.values()))
-    if not first.ndim or any(math.isnan(length) for array in lazy.values() for length in array.shape[:1]):
-        raise StructureError(
-            "A dask array without rows, or with an unknown number of them, can't be cut. Call its "
-            "`compute_chunk_sizes()` first."
-        )
-    n_rows = int(first.shape[0])
+    for array in lazy.values():
+        if not array.ndim or math.isnan(array.shape[0]):
+            raise StructureError(
+                "A dask array without rows, or with an unknown number of them, can't be cut. Call its "
+                "`compute_chunk_sizes()` first."
+            )
+    others = tuple(leaf for number, leaf in enumerate(leaves) if number not in lazy)
+    rest = read_sliced(others, itertools.count())[0] if others else None
+    n_rows = int(next(iter(lazy.values())).shape[0])
+    found = {int(array.shape[0]) for array in lazy.values()} | ({rest.n_rows} if rest else set())
+    if len(found) > 1:
+        raise StructureError(f"The data have leaves of {sorted(found)} rows. Rows have to agree.")
     size = check_grainsize(grainsize, n_rows)
-    plan = Plan(n_rows, size) if size else GivenPlan((0, *itertools.accumulate(first.chunks[0])))
+    first = next(iter(lazy.values()))
+    bounds = tuple(dict.fromkeys((0, *itertools.accumulate(first.chunks[0]))))  # without empty blocks
+    plan = Plan(n_rows, size or 1) if size or not n_rows else GivenPlan(bounds)
     by_rows = tuple(chunk.stop - chunk.start for chunk in plan)
     graph: Graph = {}
     blocks: dict[int, list[Key]] = {}
-    for number, array in lazy.items():
-        if array.shape[0] != n_rows:
-            raise StructureError(f"A dask array has {array.shape[0]} rows, another {n_rows}. Rows have to agree.")
+    for number, array in lazy.items() if n_rows else ():
         whole = array.rechunk((by_rows, *((length,) for length in array.shape[1:])))
         graph.update(convert_legacy_graph(ensure_dict(whole.__dask_graph__())))
         blocks[number] = [_first_of(keys) for keys in whole.__dask_keys__()]
-    others = tuple(leaf for number, leaf in enumerate(leaves) if number not in lazy)
-    columns = read_sliced(others, itertools.count())[0].columns if others else []
     names = new_names()
     keys = [names("shard", chunk.number) for chunk in plan]
     for key, chunk in zip(keys, plan, strict=True):
-        column = iter(columns)
+        column = iter(rest.columns if rest else ())
         pieces = [ELSEWHERE if number in lazy else next(column).piece(chunk) for number in range(len(leaves))]
         refs = [TaskRef(blocks[number][chunk.number]) for number in lazy]
         graph[key] = Task(key, from_blocks, Rows(treedef, pieces, False), *refs)

@@ -77,6 +77,8 @@ class Layout:
                 leaf = leaf[()].item() if spec.kind == "python" else leaf[()]
             leaves.append(leaf)
         for number in gaps:
+            if type(number) is not int or not 0 <= number < len(leaves):
+                raise StructureError(f"A message has a gap at {number!r}, where none of {len(leaves)} leaves is.")
             leaves[number] = None
         return leaves
 

@@ -185,7 +185,9 @@ def _add_leaf(a: Any, b: Any, ours: bool) -> Any:
         # In place only into memory allocated here: the first sum made it.
         return np.add(a, b, a) if ours and a.ndim and a.dtype == b.dtype else a + b
     if a is None or b is None:
-        return b if a is None else a
+        alone = b if a is None else a
+        # A copy, unless it is ours: what this becomes part of will be added to in place.
+        return alone.copy() if type(alone) is np.ndarray and not (ours and b is None) else alone
     if np.shape(a) != np.shape(b):
         _refuse_shapes(a, b)
     return a + b

@@ -110,7 +110,9 @@ class ClusterRun:
         groups = {rank_: [key for key in graph if _rank_of(key) == rank_] for rank_ in (VALUE_RANK, PULLBACK_RANK)}
         shards = [key for key in graph if role_of(key) == Role.SHARD]
         workers = addresses_of_workers(client)
-        homes = {"workers": _Homes(workers, [*groups.values(), shards]), "allow_other_workers": True} if workers else {}
+        # What depends on nothing is bound to nothing: with its worker gone it would wait for ever.
+        homed = [[key for key in keys if graph[key].dependencies] for keys in (*groups.values(), shards)]
+        homes = {"workers": _Homes(workers, homed), "allow_other_workers": True} if workers else {}
         # Without `workers=` the scheduler queues root tasks, and pullbacks overtake the values that wait there. With
         # all workers it would send every chunk to the one that has the chunk function.
         with _LARGE_GRAPHS, annotate(priority=_priority_of, **homes):
