@@ -33,10 +33,11 @@ from typing import Any
 import dask
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 from dask._expr import LLGExpr
+from dask._task_spec import Task, TaskRef
 
 from dagad_scheduler._lines import Lines, addresses_of_workers
 from dagad_scheduler._process import calmed
-from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, Role, rank, role_of
+from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, Names, Role, rank, role_of
 from dagad_scheduler._run import Graph, OnResult, Progress, SchedulerLost, WorkersLost
 from dagad_scheduler._suspects import find_guilty
 
@@ -205,6 +206,31 @@ def _tasks_left(dask_scheduler: Any, groups: list[list[str]]) -> list[int]:
     return [sum(group.states[state] for group in some if group for state in waiting) for some in found]
 
 
+def _anchored(graph: dict[Key, Any]) -> dict[Key, Any]:
+    """Return the graph with every value depending on something, so that it may have a home; see `ClusterRun`."""
+    roots = [
+        node
+        for key, node in graph.items()
+        if type(node) is Task and not node.dependencies and role_of(key) in (Role.VALUE, Role.PULLBACK)
+    ]
+    if roots:
+        anchor = Names(uuid.uuid4().hex)(Role.INPUT, "anchor")
+        graph[anchor] = Task(anchor, _nothing)
+    for node in roots:
+        graph[node.key] = Task(node.key, _after, TaskRef(anchor), node.func, *node.args, **node.kwargs)
+    return graph
+
+
+def _nothing() -> None:
+    """Do nothing, wherever there is a worker."""
+
+
+def _after(anchor: None, func: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Run a task that needs nothing but a worker."""
+    del anchor
+    return func(*args, **kwargs)
+
+
 def _secede() -> bool:
     """Let go of the worker's thread where the caller is a task on a worker: what it waits for may need it."""
     from distributed import secede
@@ -245,7 +271,7 @@ class Cluster:
             raise SchedulerLost(
                 f"The client {self._client.id} is {self._client.status}, so nothing can run on its cluster."
             )
-        run = ClusterRun(self._client, calmed(dict(graph)), list(keys), on_result, list(keep))
+        run = ClusterRun(self._client, _anchored(calmed(dict(graph))), list(keys), on_result, list(keep))
         run.kept.update(kept or {})
         return run
 
