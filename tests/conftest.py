@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
+from encryption import pytest_addoption as pytest_addoption, pytest_configure as pytest_configure
 
 
 @pytest.fixture(scope="session")
