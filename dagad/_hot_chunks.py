@@ -51,10 +51,10 @@ class HotChunks(Portable):
     def state(self) -> tuple[Any, ...]:
         return self.function, self.plan, self.template, self.layout.specs, self.names
 
-    def job(self, role: str, arguments: Any, held: HotJob | None) -> HotJob:
+    def job(self, role: str, arguments: Any, held: HotJob | None, *, keep: bool) -> HotJob:
         """Return one call."""
         theta = self.layout.read(as_bytes(arguments, self.layout.nbytes))
-        return HotJob(self, role, theta, held)
+        return HotJob(self, role, theta, held, keep=keep)
 
     def arguments(self, number: int, rows: Sequence[Any], theta: list[Any]) -> tuple[Any, ...]:
         """Return the arguments of one chunk's task."""
@@ -71,10 +71,10 @@ class HotJob:
     =========  ==================================================================================================
     """
 
-    def __init__(self, program: HotChunks, role: str, theta: list[Any], held: HotJob | None) -> None:
+    def __init__(self, program: HotChunks, role: str, theta: list[Any], held: HotJob | None, *, keep: bool) -> None:
         self._program, self._role, self._theta = program, role, theta
         self._tapes: dict[int, tuple[Any, Pullback, Callable[[], int]]] = {} if held is None else held._tapes
-        self._counters = Counters()
+        self._counters, self._keep = Counters(), keep
 
     def split(self, parts: Sequence[Subtree], n_threads: int) -> list[list[Subtree]]:
         """Return what each thread is to compute: runs of subtrees, of about as many chunks each."""
@@ -112,7 +112,7 @@ class HotJob:
             if gradient is None or not is_scalar(value):
                 raise _unfit(value)
             return [value, *gradient[0]]
-        if self._role == VALUE and self._theta:
+        if self._keep:
             value, pullback, nbytes = function.record(*args)
             self._tapes[number] = value, pullback, nbytes
         else:

@@ -53,6 +53,7 @@ class Sent:
     program: list[memoryview]
     payload: list[bytes]  # of what may change, to see whether it has
     token: str
+    earlier: str  # the token of what it stands in for; empty if it is the first
     known: set[str] = field(default_factory=set)
 
 
@@ -103,13 +104,15 @@ class HotRoad:
         message["arguments"] = memoryview(arguments)
         for _ in range(2):
             calls = {address: message | self._introduction(sent, homes, address) for address in homes.parts}
-            replies = self._ask(calls, role, LEAST_PATIENCE + PATIENCE * expected)
+            run = self._ask(calls, role, bool(number), LEAST_PATIENCE + PATIENCE * expected)
+            replies = run.replies
             unknown = [address for address, reply in replies.items() if reply.get("status") == "unknown"]
             sent.known.update(f"{homes.version}{address}" for address in replies if address not in unknown)
             if not unknown:
                 break
+            run.is_void = True  # it is all done again
             sent.known.difference_update(f"{homes.version}{address}" for address in unknown)
-        self._check(replies)
+        self._check(run)
         sums: dict[Subtree, Any] = {}
         try:
             for address, parts in homes.parts.items():
@@ -119,19 +122,24 @@ class HotRoad:
             raise self._off(f"a worker sent something else than was asked for ({error})") from error
         return assembled(sums, len(self._plan)), seconds
 
-    def _ask(self, calls: dict[str, Any], role: str, limit: float) -> dict[str, Any]:
+    def _ask(self, calls: dict[str, Any], role: str, is_second: bool, limit: float) -> Any:
+        """Return the run that has all replies; the second call of an evaluation computes no values anew."""
         n_chunks = len(self._plan)
-        run = self._lines.call(calls, n_chunks, n_chunks * (role == GRADIENT), limit)
+        n_values = 0 if is_second and role == GRADIENT else n_chunks
+        run = self._lines.call(calls, n_values, n_chunks * (role == GRADIENT), limit)
         try:
             follow(run)
         except (OSError, TimeoutError) as error:
             raise self._off(f"a worker did not answer ({type(error).__name__}: {error})") from error
-        replies: dict[str, Any] = run.replies
-        return replies
+        for address, reply in run.replies.items():
+            if not isinstance(reply, dict):
+                raise self._off(f"{address} sent a {type(reply).__name__}")
+        return run
 
-    def _check(self, replies: dict[str, Any]) -> None:
-        for address, reply in replies.items():
+    def _check(self, run: Any) -> None:
+        for address, reply in run.replies.items():
             if reply.get("status") != "OK":
+                run.is_void = True
                 raise self._off(f"{address} says: {reply.get('status')} {reply.get('reason', '')}")
 
     def _off(self, reason: str) -> OffRoadError:
@@ -144,11 +152,14 @@ class HotRoad:
         if f"{homes.version}{address}" in sent.known:
             return {}
         keys = [(chunk, list(self._keys[chunk])) for chunk in homes.chunks[address]]
-        return {"program": sent.program, "keys": keys, "parts": [tuple(part) for part in homes.parts[address]]}
+        parts = [tuple(part) for part in homes.parts[address]]
+        instead = [token for token in (sent.token, sent.earlier) if token]
+        return {"program": sent.program, "keys": keys, "parts": parts, "instead": instead}
 
     def _program(self, owner: Any, function: ChunkFunction, template: Rows | None, theta: Sequence[Any]) -> Sent:
         specs = tuple(map(Spec.of, theta))
-        sent = self._sent.get((owner, specs))
+        looks = owner, specs, None if template is None else template.state()[0]
+        sent = self._sent.get(looks)
         frozen = snapshot(*function.state())
         if sent is not None and same(sent.frozen, frozen):
             return sent
@@ -157,9 +168,10 @@ class HotRoad:
         payload = [bytes(part) for part in pack((function, template)).payload]
         if sent is None or payload != sent.payload:
             whole = [memoryview(bytes(part)) for part in program.parcel().payload]
-            sent = Sent(Layout(specs), frozen, whole, payload, uuid.uuid4().hex)
+            earlier = "" if sent is None else sent.token
+            sent = Sent(Layout(specs), frozen, whole, payload, uuid.uuid4().hex, earlier)
         sent.frozen = frozen
-        self._sent[owner, specs] = sent
+        self._sent[looks] = sent
         while len(self._sent) > MOST_PROGRAMS:
             del self._sent[next(iter(self._sent))]
         return sent
@@ -213,5 +225,7 @@ def _read(reply: dict[str, Any], theta: Layout, n_parts: int, role: str) -> list
     if dtype.lstrip("<>=|") not in ("f8", "f4", "f2", "f16"):
         raise StructureError(f"A worker sent a value of dtype {dtype}, where a real number was expected.")
     layout = reply_layout(theta.specs, dtype, role == GRADIENT)
+    if any(0 in gap for gap in gaps):
+        raise StructureError("A worker sent sums without a value.")
     buffer = as_bytes(reply["data"], layout.nbytes * n_parts).reshape(n_parts, layout.nbytes)
     return [layout.read(row, gap) for row, gap in zip(buffer, gaps, strict=True)]

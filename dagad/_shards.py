@@ -46,6 +46,8 @@ class Shards:
         Number of rows.
     grainsize
         Largest number of rows in a chunk.
+    is_here
+        Whether the rows are in this process.
     """
 
     is_placed = True
@@ -53,6 +55,7 @@ class Shards:
     def __init__(self, plan: AnyPlan, scheduler: Scheduler, keys: Sequence[Key], kept: Mapping[Key, Any]) -> None:
         self.plan, self.scheduler = plan, scheduler
         self.keys, self.kept = list(keys), dict(kept)
+        self.is_here = all(hasattr(rows, "fill") or hasattr(rows, "payload") for rows in self.kept.values())
         self._roads: dict[tuple[Key, ...], HotRoad] = {}
 
     @property
@@ -69,11 +72,6 @@ class Shards:
         """Return the rows of a chunk, or a reference where they are elsewhere."""
         key = self.keys[number]
         return self.kept[key] if self.is_here else TaskRef(key)
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the rows are in this process."""
-        return all(hasattr(rows, "fill") or hasattr(rows, "payload") for rows in self.kept.values())
 
     def road(self, shards: Sequence[Any]) -> HotRoad | None:
         """Return how to call the workers that hold these Shards and others of the same plan; None if nobody can."""

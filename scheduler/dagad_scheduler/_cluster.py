@@ -121,6 +121,7 @@ class ClusterRun:
         by_key = dict(zip(wanted, futures, strict=True))
         self._futures = [by_key[key] for key in keys]
         self.kept: dict[Key, Any] = {key: by_key[key] for key in keep}
+        self._own = list(self.kept.values())  # `start` adds what an earlier run kept, which is not ours to let go of
         self._landed: set[Key] = set()
         self._finished = self._over = False
         self._lock = threading.Lock()
@@ -158,7 +159,7 @@ class ClusterRun:
         error = result[1] if isinstance(result, tuple) and len(result) == 3 else result
         if type(error).__name__ == "KilledWorker":
             n_deaths = error.allowed_failures + 1
-            guilty = find_guilty(self._client, self._graph, n_deaths)
+            guilty = find_guilty(self._client, self._graph, n_deaths, replaced=bool(error.last_worker.nanny))
             return WorkersLost(guilty, error.task, error.last_worker.address, n_deaths)
         if getattr(error, "reason", None) == "scheduler-connection-lost" or self._client.status != "running":
             return SchedulerLost(
@@ -186,7 +187,7 @@ class ClusterRun:
             self._let_go(set(self._futures))
 
     def _let_go(self, futures: set[Any]) -> None:
-        for future in (*futures, *self.kept.values()):
+        for future in (*futures, *self._own):
             future.release()
 
     def progress(self) -> Progress:

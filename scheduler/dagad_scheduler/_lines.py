@@ -91,7 +91,12 @@ class Lines:
     async def _exchange(self, calls: dict[str, dict[str, Any]]) -> Replies:
         """Write to all, then read from all: the workers work at the same time, and no task is needed for it."""
         async with self._turns:  # replies come in the order of calls
-            comms = {address: self._comms.get(address) or await self._open(address) for address in calls}
+            comms: dict[str, Any] = {address: self._comms.get(address) for address in calls}
+            if None in comms.values():
+                there = (await self._client.scheduler.identity(n_workers=-1))["workers"]
+                if gone := calls.keys() - there:  # gone is not out of reach: the graph knows where else to go
+                    raise OSError(f"There is no worker at {', '.join(sorted(gone))} any more.")
+                comms = {address: comm or await self._open(address) for address, comm in comms.items()}
             for address, comm in comms.items():
                 await comm.write(calls[address])
             # Without pickle: what a worker sends is numbers.
@@ -142,6 +147,7 @@ class ResidentRun:
         self._future, self._totals = future, (n_values, n_gradients)
         self.kept: dict[Key, Any] = {}
         self.replies: Replies = {}
+        self.is_void = False  # whether what it did is done again by somebody else
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when all workers have answered."""
@@ -161,4 +167,6 @@ class ResidentRun:
         """Return all or nothing: nobody is told of single chunks."""
         n_values, n_gradients = self._totals
         done = self._future.done()
+        if self.is_void or (done and (self._future.cancelled() or self._future.exception() is not None)):
+            return Progress()
         return Progress(n_values * done, n_values, n_gradients * done, n_gradients)

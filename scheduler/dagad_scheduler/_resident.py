@@ -53,8 +53,11 @@ class Job(Protocol):
 class Program(Protocol):
     """What runs on workers; opened from what the client sent."""
 
-    def job(self, role: str, arguments: Any, held: Any) -> Job:
-        """Return one call: for the role "value" or "gradient", with what an earlier value left behind."""
+    def job(self, role: str, arguments: Any, held: Any, *, keep: bool) -> Job:
+        """Return one call: for the role "value" or "gradient", with what an earlier value left behind.
+
+        With `keep` it is to leave something behind itself.
+        """
 
 
 class _MissingError(Exception):
@@ -73,18 +76,22 @@ class Desk:
         """Serve a client that keeps its connection open; what runs is told to stop when it hangs up."""
         from distributed.core import Status
 
-        hung_up = asyncio.Event()
+        hung_up, learned = asyncio.Event(), set[str]()
         with contextlib.suppress(OSError):
             await comm.write({"status": "OK"})
             calls: set[asyncio.Task[None]] = set()
             try:
                 while True:
                     message = await comm.read()
+                    if "program" in message:
+                        learned.add(message["token"])
                     call = asyncio.create_task(self._answer(comm, message, hung_up.is_set))
                     calls.add(call)
                     call.add_done_callback(calls.discard)
             finally:
                 hung_up.set()
+                for token in learned:  # nobody else calls them
+                    self._programs.pop(token, None)
         return Status.dont_reply
 
     async def _answer(self, comm: Any, message: dict[str, Any], stopped: Callable[[], bool]) -> None:
@@ -102,7 +109,9 @@ class Desk:
             return await self._call(message, stopped)
         except _MissingError:
             return {"status": "missing"}
-        except Exception as error:  # the client then takes the graph, which raises what there is to raise
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the client then takes the graph, which raises what there is to raise
             return {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:2000]}
 
     async def _call(self, message: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
@@ -123,7 +132,7 @@ class Desk:
                 raise _MissingError from error
 
         def begin() -> tuple[Job, list[list[Part]]]:
-            job = program.job(role, message["arguments"], held)
+            job = program.job(role, message["arguments"], held, keep=message["keep"])
             return job, job.split(parts, worker.state.nthreads)
 
         def compute(job: Job, some: Sequence[Part]) -> dict[Part, Any]:
@@ -152,6 +161,8 @@ class Desk:
         """Open a program; in a thread, since that may import modules."""
         pool = self._worker.executors["default"]
         program = await self._worker.loop.asyncio_loop.run_in_executor(pool, _opened, message["program"])
+        for token in [old for old in self._programs if old.startswith(tuple(message["instead"]))]:
+            del self._programs[token]
         keys = {chunk: [_key(key) for key in some] for chunk, some in message["keys"]}
         self._programs[message["token"]] = program, keys, [(start, level) for start, level in message["parts"]]
         while len(self._programs) > MOST_PROGRAMS:

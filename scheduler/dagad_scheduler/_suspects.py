@@ -15,13 +15,15 @@ from dask._task_spec import Task
 from dagad_scheduler._roles import Key
 
 
-def find_guilty(client: Any, graph: dict[Key, Any], n_deaths: int) -> Key | None:
-    """Return the task of a graph that brings its worker down when it runs alone; None if none does."""
-    for key in client.run_on_scheduler(_suspects, keys=list(graph), n_deaths=n_deaths):
-        node = graph[key]
-        if isinstance(node, Task) and _kills(client, graph, node):
-            return key
-    return None
+def find_guilty(client: Any, graph: dict[Key, Any], n_deaths: int, *, replaced: bool) -> Key | None:
+    """Return the task of a graph that brings its worker down when it runs alone; None if that can't be told."""
+    found = client.run_on_scheduler(_suspects, keys=list(graph), n_deaths=n_deaths)
+    suspects = [key for key in found if isinstance(graph[key], Task)]
+    if len(suspects) == 1:
+        return suspects[0]
+    if not replaced:  # asking costs workers, and nobody would start others
+        return None
+    return next((key for key in suspects if _kills(client, graph, graph[key])), None)
 
 
 def _kills(client: Any, graph: dict[Key, Any], node: Task) -> bool:
