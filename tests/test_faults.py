@@ -39,7 +39,7 @@ from faults import (
 )
 
 import dagad
-from dagad.extend import Keep, Preaccumulate, Recompute
+from dagad.extend import Keep, Recompute
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -106,7 +106,7 @@ def test_value_and_grad_survive_the_death_of_a_worker(gate: str, reduction: Any,
     assert watch.again(gate, pid)
 
 
-@pytest.mark.parametrize("policy", [None, Recompute(), Preaccumulate()], ids=["default", "recompute", "preaccumulate"])
+@pytest.mark.parametrize("policy", [None, Recompute()], ids=["default", "recompute"])
 def test_a_pullback_can_be_called_again_after_its_worker_has_died(policy: Any, pair: Client, tmp_path: Path) -> None:
     watch = Watch(tmp_path, "value", "pullback")
     value, there = dagad.vjp(loss_on(pair, watch.folder, fun=moments, policy=policy), THETA, X)
