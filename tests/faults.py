@@ -21,6 +21,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import autograd.numpy as anp
+import dask
 import numpy as np
 from autograd.extend import defvjp, primitive
 from distributed import Client, LocalCluster
@@ -243,9 +244,15 @@ def expected(**options: Any) -> list[bytes]:
 def a_cluster(n_workers: int, **options: Any) -> Iterator[Client]:
     """Start a cluster of processes with nannies; when all went well, see that nothing is left on it in the end."""
     chosen: dict[str, Any] = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0", **options}
-    with LocalCluster(n_workers=n_workers, **chosen) as made, Client(made, set_as_default=False) as client:
-        yield client
-        assert_empty(client)
+    # A LocalCluster gives up workers for good that are not there some seconds after a death.
+    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
+    with patient, LocalCluster(n_workers=n_workers, **chosen) as made, Client(made, set_as_default=False) as client:
+        try:
+            yield client
+            assert_empty(client)
+        finally:  # distributed hangs when it closes a nanny that is just starting its worker
+            with contextlib.suppress(AssertionError):
+                until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) >= len(made.workers))
 
 
 @contextlib.contextmanager

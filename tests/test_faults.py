@@ -59,7 +59,6 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Client]:
     if request.param == "with nannies":
         with a_cluster(2) as client:
             yield client
-            client.wait_for_workers(2, PATIENCE)
     else:
         with two_lone_workers() as client:
             yield client
@@ -170,6 +169,18 @@ def test_finding_out_which_chunk_it_was_does_not_cost_the_last_worker() -> None:
         assert isinstance(error, dagad.WorkerLostError), repr(error)
         assert re.search(r"chunks? \d.* \(rows \d+:\d+\)", str(error))
         assert in_background(outcome, loss_on(client)).result(SOON) == expected()
+
+
+def test_a_chunk_that_kills_workers_is_told_of_when_nobody_replaces_them() -> None:
+    once = {"distributed.scheduler.allowed-failures": 0, "distributed.deploy.lost-worker-timeout": "0 ms"}
+    with a_cluster(1) as client, dask.config.set(once):
+        cluster: Any = client.cluster
+        cluster.scheduler.allowed_failures = 0
+        error = in_background(loss_on(client, "", "death"), TROUBLING, X).exception(SOON)
+        assert isinstance(error, dagad.WorkerLostError), repr(error)
+        until(lambda: not cluster.workers)
+        cluster.scale(1)
+        assert outcome(loss_on(client)) == expected()
 
 
 # The scheduler dies

@@ -77,7 +77,6 @@ def _transitions(dask_scheduler: Any) -> int:
 def frail() -> Iterator[Client]:
     with a_cluster(2) as client:
         yield client
-        client.wait_for_workers(2, PATIENCE)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
@@ -74,33 +74,31 @@ class Lines:
         return ResidentRun(future, n_values, n_gradients)
 
     async def _ask(self, calls: dict[str, dict[str, Any]], limit: float) -> Replies:
-        try:
-            async with asyncio.timeout(limit):
-                if time.monotonic() >= self._relayed:
-                    try:
+        async with asyncio.timeout(limit):
+            if time.monotonic() >= self._relayed:
+                try:
+                    async with self._turns:  # replies come in the order of calls
                         return await self._exchange(calls)
-                    except _OutOfReach:
-                        self._relayed = time.monotonic() + RELAY_FOR
-                return await self._relay(calls)
+                except _OutOfReach:
+                    self._relayed = time.monotonic() + RELAY_FOR
+            return await self._relay(calls)
+
+    async def _exchange(self, calls: dict[str, dict[str, Any]]) -> Replies:
+        """Write to all, then read from all: the workers work at the same time, and no task is needed for it."""
+        comms: dict[str, Any] = {address: self._comms.get(address) for address in calls}
+        if None in comms.values():
+            await self._refuse_gone(calls)
+            comms = {address: comm or await self._open(address) for address, comm in comms.items()}
+        try:
+            for address, comm in comms.items():
+                await comm.write(calls[address])
+            # Without pickle: what a worker sends is numbers.
+            return {address: await comm.read(deserializers=["dask"]) for address, comm in comms.items()}
         except BaseException:
             # Answers may be on their way: what comes over these connections is nobody's any more.
             for address in calls:
                 _hang_up(self._comms.pop(address, None))
             raise
-
-    async def _exchange(self, calls: dict[str, dict[str, Any]]) -> Replies:
-        """Write to all, then read from all: the workers work at the same time, and no task is needed for it."""
-        async with self._turns:  # replies come in the order of calls
-            comms: dict[str, Any] = {address: self._comms.get(address) for address in calls}
-            if None in comms.values():
-                there = (await self._client.scheduler.identity(n_workers=-1))["workers"]
-                if gone := calls.keys() - there:  # gone is not out of reach: the graph knows where else to go
-                    raise OSError(f"There is no worker at {', '.join(sorted(gone))} any more.")
-                comms = {address: comm or await self._open(address) for address, comm in comms.items()}
-            for address, comm in comms.items():
-                await comm.write(calls[address])
-            # Without pickle: what a worker sends is numbers.
-            return {address: await comm.read(deserializers=["dask"]) for address, comm in comms.items()}
 
     async def _open(self, address: str) -> Any:
         from distributed.comm.core import connect
@@ -108,6 +106,7 @@ class Lines:
         try:
             comm = await connect(address, timeout=REACH_WITHIN, **self._client.rpc.connection_args)
         except (OSError, TimeoutError) as error:
+            await self._refuse_gone([address])
             raise _OutOfReach(f"No connection to {address} within {REACH_WITHIN} seconds.") from error
         try:
             await comm.write({"op": "dagad_line"})
@@ -119,7 +118,14 @@ class Lines:
         self._comms[address] = comm
         return comm
 
+    async def _refuse_gone(self, addresses: Collection[str]) -> None:
+        """Raise for workers that are gone, which is not out of reach: the graph knows where else to go."""
+        there = (await self._client.scheduler.identity(n_workers=-1))["workers"]
+        if gone := set(addresses) - there.keys():
+            raise OSError(f"There is no worker at {', '.join(sorted(gone))} any more.")
+
     async def _relay(self, calls: dict[str, dict[str, Any]]) -> Replies:
+        await self._refuse_gone(calls)  # the scheduler itself would try to reach a dead one for half a minute
         replies: Replies = await self._client.scheduler.broadcast(
             msg={"op": "dagad_relayed", "calls": calls}, workers=list(calls)
         )
