@@ -1,0 +1,344 @@
+"""Lines to workers: cut, jammed, diverted or full of nonsense, is the answer right and soon, and then hot again?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from distributed import Client
+from faults import PATIENCE, SOON, Watch, in_background, interrupted_when, kill, pids_of, until
+from hot import THETA, Act, X, a_watched_cluster, chunks_as_tasks, heat_up, in_all, is_hot, shards_on
+
+import dagad
+from dagad import _hot_road
+from dagad_scheduler import _lines
+from dagad_scheduler._lines import Lines
+
+pytestmark = pytest.mark.timeout(90)
+
+ROWS = {"row": np.arange(24), "x": X}
+Road = str  # how calls reach the workers: "direct" or "relayed"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client() -> Iterator[Client]:
+    """A cluster that is to be empty in the end."""
+    with a_watched_cluster() as client:
+        yield client
+
+
+@pytest.fixture
+def frail() -> Iterator[Client]:
+    """A cluster whose workers will not live."""
+    with a_watched_cluster() as client:
+        yield client
+        client.wait_for_workers(2, PATIENCE)
+
+
+@pytest.fixture
+def alone() -> Iterator[Client]:
+    """A cluster of one worker."""
+    with a_watched_cluster(1) as client:
+        yield client
+
+
+@pytest.fixture(params=["direct", "relayed"])
+def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Road:
+    if request.param == "relayed":
+        monkeypatch.setattr(Lines, "_open", out_of_reach)
+    return str(request.param)
+
+
+async def out_of_reach(self: Any, address: str) -> Any:
+    raise _lines._OutOfReach(address)
+
+
+def chunk(rows: Any, theta: Any, trouble: str = "") -> Any:
+    """Return a partial sum; have trouble once where a file says so, or with one chunk where theta is large."""
+    if trouble and float(rows["row"][0]) == 8 and Path(trouble).exists():
+        Path(trouble).unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rows["row"][0] == 8 and _plain(theta)[0] > 1.0:
+        raise LookupError("theta is too large")
+    return anp.sum(anp.logaddexp(0.0, anp.dot(rows["x"], theta)))
+
+
+def _plain(theta: Any) -> Any:
+    return getattr(theta, "_value", theta)
+
+
+def on(sliced: Any, *shared: Any, fun: Any = chunk, **options: Any) -> Act:
+    return in_all(lambda theta: dagad.reduce_sum(fun, sliced, theta, *shared, **options))
+
+
+EXPECTED: Callable[..., list[bytes]] = on(ROWS, grainsize=4, scheduler="sync")
+
+
+def heated(client: Client, *shared: Any, **options: Any) -> Act:
+    """Return how to evaluate on new Shards, once that goes without tasks."""
+    there = on(shards_on(client, ROWS), *shared, **options)
+    heat_up(client, lambda: there(THETA))
+    return there
+
+
+def reheat(client: Client, there: Act) -> None:
+    """See that all is as before, soon."""
+
+    def act() -> None:
+        assert there(THETA) == EXPECTED(THETA)
+
+    heat_up(client, act, PATIENCE)
+
+
+# Workers that die or move
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_worker_that_died_between_evaluations(deaths: int, road: Road, frail: Client) -> None:
+    there = heated(frail)
+    for _ in range(2):
+        for pid in list(pids_of(frail).values())[:deaths]:
+            kill(pid)
+        began = time.monotonic()
+        assert there(THETA) == EXPECTED(THETA)
+        assert time.monotonic() - began < _hot_road.LEAST_PATIENCE
+    reheat(frail, there)
+
+
+def test_a_worker_that_dies_in_a_call(road: Road, frail: Client, tmp_path: Path) -> None:
+    there, trouble = heated(frail, str(tmp_path / "trouble")), tmp_path / "trouble"
+    trouble.touch()
+    began = time.monotonic()
+    assert there(THETA) == EXPECTED(THETA)
+    assert time.monotonic() - began < _hot_road.LEAST_PATIENCE
+    assert not trouble.exists()
+    reheat(frail, there)
+
+
+def moves(address: str, other: str) -> Callable[..., Any]:
+    """Return what moves all rows from one worker to another, as the memory manager does, on the scheduler."""
+
+    async def move(dask_scheduler: Any) -> None:
+        keys = [key for key, task in dask_scheduler.tasks.items() if "dagad-shard" in str(key) and task.who_has]
+        await dask_scheduler.replicate(keys=keys, n=2)
+        await dask_scheduler.delete_worker_data(address, keys, "dagad-tests")
+
+    return move
+
+
+def test_rows_that_have_moved_are_found_again(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    there = heated(client)
+    one, other = client.scheduler_info(n_workers=-1)["workers"]
+    with caplog.at_level(logging.INFO, "dagad"):
+        client.run_on_scheduler(moves(one, other))
+        assert not is_hot(client, lambda: there(THETA))
+        assert f"{one} says: missing" in caplog.text
+    reheat(client, there)
+
+
+def test_workers_that_have_come_take_their_part(alone: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_hot_road, "LOOK_AGAIN", 0.0)
+    there, cluster = heated(alone), cast("Any", alone.cluster)
+    cluster.scale(2)
+    alone.wait_for_workers(2, PATIENCE)
+
+    def shared_out() -> bool:
+        assert there(THETA) == EXPECTED(THETA)
+        return len({address for homes in alone.who_has().values() for address in homes}) == 2
+
+    until(shared_out)
+    reheat(alone, there)
+
+
+# Workers that do not answer
+
+
+def test_a_worker_that_has_stopped_is_not_waited_for_for_ever(
+    road: Road, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = heated(client)
+    pid = next(iter(pids_of(client).values()))
+    monkeypatch.setattr(_hot_road, "LEAST_PATIENCE", 0.5)
+    monkeypatch.setattr(_hot_road, "PATIENCE", 0.0)
+    before = chunks_as_tasks(client)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        waiting = in_background(there, THETA)
+        until(lambda: chunks_as_tasks(client) > before, SOON)  # the graph can wait: it goes on when the worker does
+        assert not waiting.done()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert waiting.result(PATIENCE) == EXPECTED(THETA)
+    monkeypatch.undo()
+    reheat(client, there)
+
+
+def test_workers_out_of_reach_are_called_through_the_scheduler(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def watched(self: Any, address: str) -> Any:
+        asked.append(address)
+        raise _lines._OutOfReach(address)
+
+    def of_large(rows: Any, theta: Any, constant: Any) -> Any:
+        return anp.sum(anp.tanh(theta * rows["x"][0, 0])) * constant[0]
+
+    shards, large, constant = shards_on(client, ROWS), np.linspace(0.0, 1.0, 20_000), np.ones(20_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(Lines, "_open", watched)
+        there, here = (on(data, constant, fun=of_large, **o) for data, o in ((shards, {}), (ROWS, ON_ONE_THREAD)))
+        heat_up(client, lambda: there(large))
+        assert there(large) == here(large)
+        assert on(shards)(THETA) == EXPECTED(THETA)
+        assert len(asked) == 1  # not for every evaluation
+        with pytest.raises(LookupError):
+            on(shards)(10.0 * THETA)
+    now = time.monotonic
+    monkeypatch.setattr("dagad_scheduler._lines.time.monotonic", lambda: now() + _lines.RELAY_FOR)
+    assert is_hot(client, lambda: there(large))  # they are within reach again
+    assert there(large) == here(large)
+
+
+ON_ONE_THREAD: dict[str, Any] = {"grainsize": 4, "scheduler": "sync"}
+
+
+def test_a_client_that_is_closed_says_so(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(client.cluster, set_as_default=False) as closed:
+        there = on(shards_on(closed, ROWS))
+        until(lambda: there(THETA) == EXPECTED(THETA))
+        there(THETA)
+    for seconds in (60.0, 0.0):
+        monkeypatch.setattr(_hot_road, "LOOK_AGAIN", seconds)
+        began = time.monotonic()
+        with pytest.raises(dagad.SchedulerLostError, match=re.escape(closed.id)):
+            there(THETA)
+        assert time.monotonic() - began < _hot_road.LEAST_PATIENCE
+
+
+# What chunks raise, and who gives up
+
+
+def test_an_exception_arrives_as_by_the_graph(road: Road, client: Client) -> None:
+    there = heated(client)
+    for _ in range(2):
+        with pytest.raises(LookupError, match="theta is too large") as caught:
+            there(10.0 * THETA)
+        (note,) = caught.value.__notes__
+        assert re.match(r"dagad: value of chunk 2 \(rows 8:12\), key \('dagad-value-\w+', 2\)", note)
+        assert is_hot(client, lambda: there(THETA))
+        assert there(THETA) == EXPECTED(THETA)
+
+
+def watched_on(client: Client, watch: Watch) -> Callable[[Any], Any]:
+    shards = shards_on(client, ROWS)
+    return lambda theta: dagad.reduce_sum(held_up, shards, theta, watch.folder)
+
+
+def held_up(rows: Any, theta: Any, folder: str) -> Any:
+    """Wait at a gate in the third chunk."""
+    if rows["row"][0] == 8:
+        Path(folder, "come").touch()
+        until(Path(folder, "gate").exists)
+    return chunk(rows, theta)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "interrupted"])
+def test_who_gives_up_leaves_everything_usable(how: str, road: Road, client: Client, tmp_path: Path) -> None:
+    come, gate, shards = tmp_path / "come", tmp_path / "gate", shards_on(client, ROWS)
+    gate.touch()
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(held_up, shards, theta, str(tmp_path))
+
+    heat_up(client, lambda: in_all(loss)(THETA))
+    other = heated(client)
+    gate.unlink()
+    come.unlink()
+    before = chunks_as_tasks(client)
+    if how == "cancelled":
+        evaluation = dagad.evaluate(loss, THETA)
+        until(come.exists)
+        neighbour = in_background(other, 0.5 * THETA)  # waits for the same workers
+        evaluation.cancel()
+        with pytest.raises(dagad.CancelledError):
+            evaluation.value(PATIENCE)
+    else:
+        with interrupted_when(come.exists), pytest.raises(KeyboardInterrupt):
+            in_all(loss)(THETA)
+        neighbour = in_background(other, 0.5 * THETA)
+    assert chunks_as_tasks(client) == before or how == "cancelled"
+    gate.touch()
+    assert neighbour.result(PATIENCE) == EXPECTED(0.5 * THETA)
+    assert in_all(loss)(THETA) == other(THETA) == EXPECTED(THETA)
+    reheat(client, in_all(loss))
+    reheat(client, other)
+
+
+# What nobody asked for
+
+
+def without(name: str) -> Callable[[Any], Any]:
+    return lambda reply: {key: part for key, part in reply.items() if key != name}
+
+
+def with_(**parts: Any) -> Callable[[Any], Any]:
+    return lambda reply: {**reply, **parts}
+
+
+def gap(number: Any) -> Callable[[Any], Any]:
+    return lambda reply: {**reply, "gaps": [[number] for _ in reply["gaps"]]}
+
+
+def only(reply: Any) -> Callable[[Any], Any]:
+    return lambda _: reply
+
+
+def longer(by: int) -> Callable[[Any], Any]:
+    return lambda reply: {**reply, "data": (bytes(reply["data"]) + bytes(16))[: len(reply["data"]) + by]}
+
+
+REPLIES: list[Any] = [None, b"", [], 7, {}, {"status": "OK"}]
+GAPS: list[Any] = [None, [], [[], [], []], 3, "none"]
+NONSENSE: dict[str, Callable[[Any], Any]] = {
+    **{f"no {name}": without(name) for name in ("status", "dtype", "gaps", "data", "seconds")},
+    **{repr(reply): only(reply) for reply in REPLIES},
+    **{f"dtype {dtype!r}": with_(dtype=dtype) for dtype in ("<c16", "<i8", "|O", "nonsense", None, 8)},
+    **{f"gaps {wrong!r}": with_(gaps=wrong) for wrong in GAPS},
+    **{f"a gap at {wrong!r}": gap(wrong) for wrong in (0, -1, 2, "1", None)},
+    **{f"data {type(wrong).__name__}": with_(data=wrong) for wrong in (None, "text", 3.0, [1.0], b"")},
+    **{f"data by {by}": longer(by) for by in (-16, -1, 1, 16)},
+    **{f"status {status}": with_(status=status) for status in ("perhaps", "unknown", None)},
+    "no number of seconds": with_(seconds="long"),
+}
+
+
+@pytest.fixture(scope="module")
+def hot(client: Client) -> Iterator[list[Act]]:
+    made = [heated(client)]
+    yield made
+    made.clear()  # the last test may still hold the list
+
+
+@pytest.mark.parametrize("spoil", NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_is_not_believed(spoil: Any, hot: list[Act], client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    (there,), exchange = hot, Lines._exchange
+
+    async def spoiled(self: Any, calls: Any) -> Any:
+        replies = await exchange(self, calls)
+        return replies | {address: spoil(replies[address]) for address in list(replies)[:1]}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lines, "_exchange", spoiled)
+        found: list[bytes] = []
+        assert not is_hot(client, lambda: found.extend(there(THETA)))
+        assert found == EXPECTED(THETA)
+    assert is_hot(client, lambda: there(THETA))
