@@ -171,18 +171,6 @@ def test_finding_out_which_chunk_it_was_does_not_cost_the_last_worker() -> None:
         assert in_background(outcome, loss_on(client)).result(SOON) == expected()
 
 
-def test_a_chunk_that_kills_workers_is_told_of_when_nobody_replaces_them() -> None:
-    once = {"distributed.scheduler.allowed-failures": 0, "distributed.deploy.lost-worker-timeout": "0 ms"}
-    with a_cluster(1) as client, dask.config.set(once):
-        cluster: Any = client.cluster
-        cluster.scheduler.allowed_failures = 0
-        error = in_background(loss_on(client, "", "death"), TROUBLING, X).exception(SOON)
-        assert isinstance(error, dagad.WorkerLostError), repr(error)
-        until(lambda: not cluster.workers)
-        cluster.scale(1)
-        assert outcome(loss_on(client)) == expected()
-
-
 # The scheduler dies
 
 

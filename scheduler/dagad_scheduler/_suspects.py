@@ -14,6 +14,8 @@ from dask._task_spec import Task
 
 from dagad_scheduler._roles import Key
 
+ASK_FOR = 10.0  # seconds
+
 
 def find_guilty(client: Any, graph: dict[Key, Any], n_deaths: int, *, replaced: bool) -> Key | None:
     """Return the task of a graph that brings its worker down when it runs alone; None if that can't be told."""
@@ -32,9 +34,17 @@ def _kills(client: Any, graph: dict[Key, Any], node: Task) -> bool:
     needed[alone] = Task(alone, _without_result, node.func, *node.args)
     future = client.get(LLGExpr(needed, _determ_token=alone), [alone], sync=False)[0]
     try:
-        return type(future.exception()).__name__ == "KilledWorker"
+        return type(future.exception(ASK_FOR)).__name__ == "KilledWorker"
+    except TimeoutError:  # there may be no worker left to tell
+        return bool(client.run_on_scheduler(_deaths, key=alone))
     finally:
         future.release()
+
+
+def _deaths(dask_scheduler: Any, key: str) -> int:
+    """Return, on the scheduler, how many workers have died with a task."""
+    task = dask_scheduler.tasks.get(key)
+    return 0 if task is None else int(task.suspicious)
 
 
 def _needed(graph: dict[Key, Any], keys: Collection[Key]) -> set[Key]:
