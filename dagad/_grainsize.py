@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Callable, Hashable
+from time import perf_counter
 from types import FunctionType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -76,9 +76,9 @@ def _measure(n_rows: int, run: Callable[[int, int], None], weight: float) -> tup
 
 
 def _timed(start: int, stop: int, run: Callable[[int, int], None], weight: float) -> Timing:
-    began = time.perf_counter()
+    began = perf_counter()
     run(start, stop)
-    return Timing(stop - start, weight * (time.perf_counter() - began))
+    return Timing(stop - start, weight * (perf_counter() - began))
 
 
 def code_of(fun: Any) -> Any:
