@@ -16,12 +16,14 @@ from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
 from dagad import _tree
 from dagad._apart import Apart
+from dagad._blocks import Sweep
 from dagad._chunk_graph import ReductionGraph, reduction_graph
 from dagad._chunks import ChunkFunction, Place
 from dagad._columns import Sliced, owned
 from dagad._evaluation import LocalRun, Run, Scheduler, calm_process, inside_task, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
+from dagad._graph.summation import PlainSum
 from dagad._graph.sums import UnitPart
 from dagad._graph.transpose import Turn, preaccumulated, pulled, transpose
 from dagad._groups import GroupFunction
@@ -235,6 +237,20 @@ class Reduction:
         landing = Landing(leaves, sinks, {})
         run_graph(self.scheduler, graph, list(sinks), landing, kept={**self.sliced.kept(), **(self._kept or {})})
         return landing.slots.seal()
+
+    def pulled_many(self, leaves: Sequence[Any], cotangents: Sequence[Any]) -> list[list[Any]]:
+        """Return for each of `leaves` its cotangents for many seeds, None for zero; no chunk is run again."""
+        if self._linearized is None or self._primal is None or is_scalar(self.total):
+            nothing = [None] * len(leaves)
+            rows = [nothing if seed is None else self.pulled(leaves, seed) for seed in cotangents]
+            return [list(column) for column in zip(*rows, strict=True)]
+        total, inputs = self._primal.total, dict(self._primal.rows)
+        if self._primal.theta is not None:
+            inputs[self._primal.theta] = [(leaf, None) for leaf in range(self.n_theta)]
+        kept = {**self.sliced.kept(), **(self._kept or {})}
+        sweep = Sweep(self._linearized.steps, inputs, self.scheduler, kept, PlainSum())
+        with calm_process:
+            return sweep.run(leaves, len(cotangents), lambda some: {total: [cotangents[index] for index in some]})
 
     def _reverse(self, names: Any, seed: Any, turn: Turn) -> tuple[dict[Key, GraphNode], dict[Key, Any]]:
         """Return the reverse graph, and for each key that is to land the slots it belongs in."""

@@ -55,7 +55,7 @@ class ChunkFunction(Portable):
         Default policy of reductions inside it: in another process nobody else could tell them.
     """
 
-    __slots__ = ("_as_told", "_engine", "_make", "_n_hoisted", "_nested", "_shared")
+    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "as_told", "engine")
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class ChunkFunction(Portable):
         nested: DefaultPolicy = TOGETHER,
     ) -> None:
         self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
-        self._engine, self._nested = engine, nested
-        self._as_told: Any = _NOTHING if nested is TOGETHER else _Told(nested)
+        self.engine, self._nested = engine, nested
+        self.as_told: Any = _NOTHING if nested is TOGETHER else _Told(nested)
 
     def state(self) -> tuple[Any, ...]:
-        return self._make, self._n_hoisted, self._shared, self._engine, self._nested
+        return self._make, self._n_hoisted, self._shared, self.engine, self._nested
 
     def value(self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None) -> Any:
         """Run one chunk, tracing nothing."""
@@ -79,7 +79,7 @@ class ChunkFunction(Portable):
             leaves = [_tree.settled(leaf) for leaf in (*theta, *(active_rows or ()))]
             fun = self._make(leaves[: self._n_hoisted])
             args = call.arguments(leaves)
-            with self._as_told:
+            with self.as_told:
                 return _checked(fun.value(*args) if isinstance(fun, Explicit) else fun(*args), place)
         except Exception as error:
             add_note_once(error, place.note("value"))
@@ -89,7 +89,7 @@ class ChunkFunction(Portable):
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None
     ) -> tuple[Any, Pullback, Callable[[], int]]:
         """Run one chunk traced; see `Recordable`."""
-        value, pull, nbytes = self._linearize(place, rows, theta, active_rows)
+        value, pull, nbytes = self.linearize(place, rows, theta, active_rows)
         return value, self._pullback(place, value, pull, len(theta), active_rows), nbytes
 
     def preaccumulate(
@@ -101,15 +101,15 @@ class ChunkFunction(Portable):
         active_rows: Sequence[Any] | None = None,
     ) -> Preaccumulated:
         """Run one chunk traced and pull the seed 1 at once; see `Recordable`."""
-        value, pull, nbytes = self._linearize(place, rows, theta, active_rows)
+        value, pull, nbytes = self.linearize(place, rows, theta, active_rows)
         counters.recorded()
         if is_scalar(value):
-            gradient = self._pull(place, pull, [unit_seed(value)], len(theta), active_rows)
+            gradient = self.pull(place, pull, [unit_seed(value)], len(theta), active_rows)
             counters.used_up()
             return value, gradient, unused_pullback, int
         outputs = _tree.flatten(value)[0]
         if not any(map(_tree.is_differentiable, outputs)):  # an integer, say: its derivative is none, with any seed
-            gradient = self._pull(place, pull, [None] * len(outputs), len(theta), active_rows)
+            gradient = self.pull(place, pull, [None] * len(outputs), len(theta), active_rows)
             counters.used_up()
             return value, gradient, unused_pullback, int
         return value, None, self._pullback(place, value, pull, len(theta), active_rows), nbytes
@@ -118,18 +118,18 @@ class ChunkFunction(Portable):
         self, place: Place, value: Any, pull: LeafPullback, n_theta: int, active_rows: Sequence[Any] | None
     ) -> Pullback:
         def pullback(cotangent: Any) -> tuple[Any, ...]:
-            return self._pull(place, pull, _tree.leaf_seeds(value, cotangent), n_theta, active_rows)
+            return self.pull(place, pull, _tree.leaf_seeds(value, cotangent), n_theta, active_rows)
 
         return pullback
 
-    def _linearize(
+    def linearize(
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None
     ) -> tuple[Any, LeafPullback, Callable[[], int]]:
         leaves = [_tree.settled(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
         call = BoundChunk(self, opened(rows), len(theta))
         try:
-            with self._as_told:
-                value, pull, nbytes = self._engine.linearize(call, leaves)
+            with self.as_told:
+                value, pull, nbytes = self.engine.linearize(call, leaves)
             if type(value) is not np.float64 and not any(map(_tree.is_traced, leaves)):
                 _checked(value, place)
         except NotImplementedError as error:
@@ -142,7 +142,7 @@ class ChunkFunction(Portable):
             raise
         return value, pull, nbytes
 
-    def _pull(
+    def pull(
         self, place: Place, pull: LeafPullback, seeds: list[Any], n_theta: int, active_rows: Sequence[Any] | None
     ) -> tuple[Any, ...]:
         """Return the cotangents in groups, as the task has its arguments: of theta, of the rows."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from dask._task_spec import Task, TaskRef, convert_legacy_graph
-from dask.delayed import Delayed
+from dask.delayed import Delayed, delayed
 from dask.tokenize import tokenize
 from dask.utils import ensure_dict
 
@@ -16,6 +16,7 @@ from dagad._evaluation import new_names
 from dagad._graph.forget import forget
 from dagad._graph.linearize import linearize
 from dagad._graph.policies import Keep
+from dagad._graph.tangent import tangent
 from dagad._graph.transpose import transpose
 from dagad._linearization import is_scalar, unit_seed
 
@@ -87,6 +88,51 @@ def gradient(y: Delayed, wrt: Any) -> Any:
         graph[key] = Task(key, complete_gradient, source in cotangents, cotangents.get(source), TaskRef(at))
         gradients.append(key)
     return _tree.unflatten(treedef, [Delayed(key, graph) for key in gradients])
+
+
+def pushed(y: Delayed, wrt: Any, tangents: Any) -> tuple[Delayed, Delayed]:
+    """Return the result of a Dask graph and its tangent, as Dask graphs; the face of `jvp` for these.
+
+    Parameters
+    ----------
+    y
+        Any Delayed with floating-point leaves.
+    wrt
+        The Delayed that move: leaves or any other nodes of the graph of `y`.
+    tangents
+        Their tangents, in the same structure: Delayed, or values.
+
+    Returns
+    -------
+    tuple of Delayed
+        The value of `y`, and its tangent: zeros where `y` does not depend on `wrt`, None for leaves that are constants.
+    """
+    leaves, treedef = _tree.flatten(wrt, is_leaf=_is_delayed)
+    _check_delayed(y, leaves)
+    parts = [part if _is_delayed(part) else delayed(part) for part in _tree.subtrees(treedef, tangents)]
+    names = new_names(tokenize("dagad.jvp", y.key, [leaf.key for leaf in (*leaves, *parts)]))
+    merged: dict[Any, Any] = {}
+    for part in (*leaves, *parts, y):
+        merged.update(ensure_dict(part.__dask_graph__()))
+    converted = convert_legacy_graph(merged)
+    futures = {key: node for key, node in merged.items() if key not in converted}
+    plain, renamed = forget(converted, names)
+    moving = {
+        renamed.get(leaf.key, leaf.key): TaskRef(renamed.get(part.key, part.key))
+        for leaf, part in zip(leaves, parts, strict=True)
+    }
+    output = renamed.get(y.key, y.key)
+    graph, values, found = tangent(plain, [output], moving, names)
+    graph = plain | graph | futures
+    keys = names("value", "output"), names("gradient", "tangent")
+    graph[keys[0]] = Task(keys[0], plain_value, values.get(output, TaskRef(output)))
+    graph[keys[1]] = Task(keys[1], complete_gradient, output in found, found.get(output), TaskRef(keys[0]))
+    return Delayed(keys[0], graph), Delayed(keys[1], graph)
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value as it is, under a key of its own."""
+    return value
 
 
 def _is_delayed(obj: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from dagad import _tree
@@ -26,7 +25,7 @@ class ItemSum:
 
     def __call__(self, rows: Any, *shared: Any) -> Any:
         total: Any = None
-        for item in items_of(rows):
+        for item in _tree.items_of(rows):
             value = self.fun(item, *shared)
             total = value if total is None else _add(total, value)
         return total
@@ -39,7 +38,7 @@ class ExplicitItemSum:
         self.fun = fun
 
     def __call__(self, rows: Any, *shared: Any) -> tuple[Any, Any]:
-        pairs = [value_and_pullback(self.fun, (item, *shared)) for item in items_of(rows)]
+        pairs = [value_and_pullback(self.fun, (item, *shared)) for item in _tree.items_of(rows)]
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
             parts = [check_count(pull(cotangent), 1 + len(shared)) for _, pull in pairs]
@@ -47,20 +46,6 @@ class ExplicitItemSum:
             return _joined(rows, [part[0] for part in parts]), *shared_parts
 
         return add_up(*(value for value, _ in pairs)), pullback
-
-
-def items_of(rows: Any) -> Iterator[Any]:
-    """Yield the items: one row of each array and one entry of each list."""
-    if isinstance(rows, list):
-        yield from rows
-        return
-    leaves, treedef = _tree.flatten(rows, is_leaf=_is_list)
-    for index in range(len(leaves[0])):
-        yield _tree.unflatten(treedef, [leaf[index] for leaf in leaves])
-
-
-def _is_list(obj: Any) -> bool:
-    return isinstance(obj, list)
 
 
 def _add(total: Any, value: Any) -> Any:
@@ -82,7 +67,7 @@ def _joined(rows: Any, parts: list[Any]) -> Any:
         return None
     if isinstance(rows, list):
         return parts
-    leaves, treedef = _tree.flatten(rows, is_leaf=_is_list)
+    leaves, treedef = _tree.flatten(rows, is_leaf=_tree.is_list)
     columns = zip(*(_tree.subtrees(treedef, part) for part in parts), strict=True)
     return _tree.unflatten(treedef, [_column(leaf, list(column)) for leaf, column in zip(leaves, columns, strict=True)])
 

@@ -65,6 +65,11 @@ class Counters:
             self._live += 1
             self.peak_linearizations = max(self.peak_linearizations, self._live)
 
+    def pulled(self, count: int) -> None:
+        """Count pullbacks of a tape that lives on."""
+        with self._lock:
+            self.n_pullback += count
+
     def used_up(self) -> None:
         """Count a pullback and the end of its tape."""
         with self._lock:
@@ -144,6 +149,18 @@ class Linearization:
         self._counters.used_up()
         return result
 
+    def pull_many(self, cotangents: Sequence[Any]) -> list[tuple[Any, ...] | None]:
+        """Return the same as `pull` for several cotangents, some of them None; the tape stays for more of them."""
+        with self._lock:
+            if self._pull is None:
+                task, args = opened(self._recipe)
+                _, self._pull, self._nbytes = opened(task).record(*args)
+                self._counters.recorded()
+            pull = self._pull
+        results = [None if cotangent is None else pull(cotangent) for cotangent in cotangents]
+        self._counters.pulled(sum(result is not None for result in results))
+        return results
+
     def gradient(self, place: int) -> Any:
         """Return the cotangent of one argument for the seed 1; None for a value that needs a seed of its own."""
         if not is_scalar(self.value):
@@ -190,6 +207,17 @@ def pull_back(linearization: Linearization, cotangent: Any) -> Any:
     """Return the cotangents of a task's arguments; a single one comes bare."""
     cotangents = linearization.pull(cotangent)
     return cotangents[0] if len(cotangents) == 1 else cotangents
+
+
+def pull_back_many(linearization: Linearization, cotangents: Sequence[Any]) -> Any:
+    """Return the cotangents of a task's arguments for each of several seeds, one after the other, by argument."""
+    results = linearization.pull_many(cotangents)
+    some = next(result for result in results if result is not None)
+    groups = [
+        [part for result in results for part in (result[number] if result else [None] * len(group))]
+        for number, group in enumerate(some)
+    ]
+    return groups[0] if len(groups) == 1 else groups
 
 
 def unit_part(linearization: Linearization, place: int) -> Any:

@@ -105,11 +105,11 @@ class Timing:
     seconds: float
 
 
-# Measured on two shared cores with models of a millisecond to seconds (tests/benchmarks): chunks of about five
+# Measured on two shared cores with models of a millisecond to seconds (tests/benchmarks): chunks of about seven
 # milliseconds lose little to the interpreter lock and fit the cache; a call's cost that does not shrink with the rows
 # has to stay below an eighth of the whole; beyond 64 chunks nothing is gained but by those who have more workers.
 WORTH_CUTTING = 3e-3
-USUAL_CHUNK = 5e-3
+USUAL_CHUNK = 7e-3
 FIXED_SHARE = 0.125
 USUAL_CHUNKS = 64
 MOST_CHUNKS = 1024

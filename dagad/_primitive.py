@@ -1,54 +1,215 @@
-"""The one node that an outer autograd program sees of a whole reduction: only values cross into chunks."""
+"""The one node that an outer program sees of a reduction: traces are taken off here, only values cross into chunks.
+
+Traces are peeled one by one, the innermost first. Forward mode makes a reduction of values and tangents together;
+reverse mode over nothing runs the reduction, over a further trace it makes a reduction of the pullback.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from autograd.core import JVPNode
 from autograd.extend import defvjp_argnums, primitive
+from autograd.tracer import new_box
 
 from dagad import _tree
+from dagad._blocks import Blocks
 from dagad._chunked import Reduction
+from dagad._derived import Parts, Summed
 from dagad._engines.autograd import open_containers, traceable
-from dagad._second_order import pulled_traced
+from dagad._engines.forward import TangentNode
+from dagad._errors import NotDifferentiableError
+from dagad._graph.policies import Preaccumulate
+from dagad._inputs import Inputs
+from dagad._mapped import Mapped
+
+Operation = Reduction | Mapped
 
 
-def differentiable(reduction: Reduction, leaves: Sequence[Any]) -> Any:
-    """Return the reduction's value as a function of the traced `leaves`."""
-    outputs = open_containers(_reduction(reduction, *leaves))
-    form = _form(reduction)
-    return form.fill(iter(outputs if isinstance(outputs, tuple) else (outputs,)))
+def differentiable(operation: Operation, leaves: Sequence[Any]) -> Any:
+    """Return what an operation gives, as a function of its leaves, some of which somebody traces."""
+    parts = _applied(operation, leaves)
+    return parts.summed if isinstance(operation, Reduction) else parts
 
 
-def _form(reduction: Reduction) -> _tree.Form:
-    return _tree.Form.of(reduction.total, _tree.is_differentiable)
+def _applied(operation: Operation, leaves: Sequence[Any]) -> Parts:
+    level = max((leaf._trace for leaf in leaves if _tree.is_traced(leaf)), default=None)
+    if not len(operation.plan):  # nothing depends on anything
+        return Parts(0.0, [])
+    if level is None:
+        return mapped(operation).value(list(map(traceable, leaves)))
+    nodes = {place: leaf._node for place, leaf in enumerate(leaves) if getattr(leaf, "_trace", None) == level}
+    below = [leaf._value if place in nodes else leaf for place, leaf in enumerate(leaves)]
+    moving = isinstance(next(iter(nodes.values())), JVPNode)
+    return (_forward if moving else _reverse)(operation, below, nodes, level)
+
+
+def mapped(operation: Operation) -> Mapped:
+    """Return an operation as one whose derivatives, of all modes, are operations again."""
+    if isinstance(operation, Mapped):
+        return operation
+    return Mapped(
+        Summed(operation.function),
+        operation.plan,
+        operation.sliced,
+        Inputs.of(operation.plan, operation.sliced, operation.n_theta),
+        operation.scheduler,
+        operation.policy,
+    )
+
+
+# Forward
+
+
+def _forward(operation: Operation, below: list[Any], nodes: dict[int, Any], level: int) -> Parts:
+    """Move the leaves: one operation gives the value and the tangents in all directions."""
+    _refuse_placed(below)
+    operation = mapped(operation)
+    many = isinstance(next(iter(nodes.values())), TangentNode)
+    tangents = {place: node.g if many else [node.g] for place, node in nodes.items()}
+    count, n_theta = len(next(iter(tangents.values()))), sum(operation.inputs.theta)
+    moving = [
+        [_dense(tangents[place][number] if place in tangents else None, leaf) for place, leaf in enumerate(below)]
+        for number in range(count)
+    ]
+    copies = [below, *moving]
+    leaves = [leaf for copy in copies for leaf in copy[:n_theta]] + [leaf for copy in copies for leaf in copy[n_theta:]]
+    both = _applied(operation.pushed(count), leaves)
+    value, directions = operation.moved(both, count)
+    boxes = (
+        new_box(leaf, level, TangentNode.new_root(list(parts)) if many else JVPNode.new_root(parts[0]))
+        for leaf, parts in zip(value.floats(), zip(*directions, strict=True), strict=True)
+    )
+    return _filled(value, boxes)
+
+
+def _dense(tangent: Any, leaf: Any) -> Any:
+    if tangent is None:
+        return _tree.zeros_like(_tree.plain(leaf))
+    if _tree.is_traced(tangent) or _tree.is_traced(leaf):
+        return tangent
+    return _tree.cast_like(tangent, leaf, "A tangent came")
+
+
+def _filled(value: Parts, leaves: Iterator[Any]) -> Parts:
+    """Return a result with other leaves where it has floating-point ones."""
+    summed = _tree.Form.of(value.summed, _tree.is_differentiable_or_traced).fill(leaves)
+    own = [next(leaves) if _tree.is_differentiable_or_traced(leaf) else leaf for leaf in value.own]
+    return Parts(summed, own, value.note, value.places)
+
+
+# Reverse
+
+
+def _reverse(operation: Operation, below: list[Any], nodes: dict[int, Any], level: int) -> Parts:
+    """Run the operation; its pullback becomes one node of the outer tape."""
+    if not any(map(_tree.is_traced, below)):
+        below = [traceable(_tree.laid_out(leaf)) for leaf in below]
+    value, unit = _ready(operation, below)
+    outputs = value.floats()
+    if not outputs:
+        return value
+    pull = Pull(operation, below, value, unit, tuple(nodes))
+    answer = outputs[0] if len(outputs) == 1 else tuple(outputs)
+    values, argnums = [below[place] for place in nodes], tuple(range(1, 1 + len(nodes)))
+    parents = tuple(nodes.values())
+    node = type(parents[0])(answer, _node, (pull, *values), {}, argnums, parents)
+    opened = open_containers(new_box(answer, level, node))
+    return _filled(value, iter(opened if isinstance(opened, tuple) else (opened,)))
+
+
+def _ready(operation: Operation, below: list[Any]) -> tuple[Parts, list[Any] | None]:
+    """Return the value, ready to be pulled; with it the gradients for the seed 1, where these are operations too."""
+    traced = any(map(_tree.is_traced, below))
+    if not traced and isinstance(operation, Reduction):
+        return Parts(operation.linearized(below), []), None
+    _refuse_placed(below)
+    general = mapped(operation)
+    if isinstance(operation.policy, Preaccumulate) and type(general.function) is Summed:
+        both = _applied(general.with_unit(), below)
+        value, shared = both.summed
+        return Parts(value, []), None if shared is None else [*shared, *both.own]
+    return (_applied(general, below) if traced else general.linearized(below)), None
+
+
+class Pull:
+    """The pullback of an operation, as the outer tape knows it."""
+
+    def __init__(
+        self, operation: Operation, leaves: list[Any], value: Parts, unit: list[Any] | None, places: tuple[int, ...]
+    ) -> None:
+        self._operation, self._leaves, self._value, self._unit = operation, leaves, value, unit
+        self._places = places  # of the leaves that this trace asks for
+
+    def __call__(self, cotangent: Any) -> tuple[Any, ...]:
+        cotangents = self._pulled(_opened(cotangent))
+        return tuple(cotangents[place] for place in self._places)
+
+    def many(self, cotangents: Sequence[Any]) -> list[list[Any]]:
+        """Return for each parent of the node its cotangents for many seeds, None for zero."""
+        seeds = [None if cotangent is None else _opened(cotangent) for cotangent in cotangents]
+        traced = any(_tree.is_traced(seed) for some in seeds for seed in some or ())
+        if traced or self._unit is not None or any(map(_tree.is_traced, self._leaves)):
+            nothing = [None] * len(self._leaves)
+            rows = [nothing if some is None else self._pulled([_full(seed) for seed in some]) for some in seeds]
+            found = [list(column) for column in zip(*rows, strict=True)]
+        elif isinstance(self._operation, Reduction):
+            trees = [None if some is None else self._tree(list(map(_full, some))) for some in seeds]
+            found = self._operation.pulled_many(self._leaves, trees)
+        else:
+            nothing = [None] * len(self._value.floats())
+            found = self._operation.pulled_many(self._leaves, [some or nothing for some in seeds])
+        return [found[place] for place in self._places]
+
+    def _tree(self, seeds: Sequence[Any]) -> Any:
+        return _tree.Form.of(self._value.summed, _tree.is_differentiable_or_traced).cotangent(iter(seeds))
+
+    def _pulled(self, seeds: list[Any]) -> list[Any]:
+        if self._unit is not None:
+            return [part * seeds[0] for part in self._unit]
+        if any(map(_tree.is_traced, (*self._leaves, *seeds))):
+            return self._pulled_traced(seeds)
+        if isinstance(self._operation, Reduction):
+            return self._operation.pulled(self._leaves, self._tree(seeds))
+        return self._operation.pulled(self._leaves, seeds)
+
+    def _pulled_traced(self, seeds: list[Any]) -> list[Any]:
+        """Pull by an operation of its own, since somebody differentiates the pullback."""
+        _refuse_placed(self._leaves)
+        operation = mapped(self._operation)
+        n_theta = sum(operation.inputs.theta)
+        filled = [_dense(seed, leaf) for seed, leaf in zip(seeds, self._value.floats(), strict=True)]
+        n_summed = len(Parts(self._value.summed, []).floats())
+        leaves = [*self._leaves[:n_theta], *filled[:n_summed], *self._leaves[n_theta:], *filled[n_summed:]]
+        back = _applied(operation.turned(self._value), leaves)
+        return [*(back.summed or ()), *back.own]
+
+
+def _opened(cotangent: Any) -> list[Any]:
+    opened = open_containers(cotangent)
+    return list(opened) if isinstance(opened, tuple | list) else [opened]
+
+
+def _full(seed: Any) -> Any:
+    return seed.full() if isinstance(seed, Blocks) else seed
 
 
 @primitive  # type: ignore[untyped-decorator]  # autograd has no types
-def _reduction(reduction: Reduction, *leaves: Any) -> Any:
-    """Return the floating-point leaves of the value: a single one bare, several as a tuple."""
-    reduction.linearized([traceable(_tree.laid_out(leaf)) for leaf in leaves])
-    outputs = _form(reduction).taken
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+def _node(pull: Pull, *leaves: Any) -> Any:
+    """Stand for an operation on the tapes of other tracers; reverse mode never calls it."""
+    raise NotDifferentiableError(
+        f"A reduction was met by a tracer that dagad does not know, at {len(leaves)} leaves with {pull!r}. Use dagad's "
+        "or autograd's own transforms."
+    )
 
 
-def _pullback_of_reduction(argnums: Sequence[int], ans: Any, args: Sequence[Any], kwargs: Any) -> Callable[[Any], Any]:
-    del ans, kwargs
-    reduction, *leaves = args
-
-    def pull(cotangent: Any) -> tuple[Any, ...]:
-        """Return the cotangents of those leaves that this trace asks for."""
-        opened = open_containers(cotangent)
-        form = _form(reduction)
-        seeds = form.cotangent(iter(opened if isinstance(opened, tuple | list) else (opened,)))
-        # Traced from outside, so that a derivative of this derivative is wanted.
-        if any(map(_tree.is_traced, (*leaves, *_tree.flatten(seeds)[0]))):
-            cotangents = pulled_traced(reduction, leaves, seeds)
-        else:
-            cotangents = reduction.pulled([_tree.laid_out(leaf) for leaf in leaves], seeds)
-        return tuple(cotangents[argnum - 1] for argnum in argnums)
-
-    return pull
+defvjp_argnums(_node, lambda argnums, ans, args, kwargs: args[0])
 
 
-defvjp_argnums(_reduction, _pullback_of_reduction)
+def _refuse_placed(leaves: Sequence[Any]) -> None:
+    if any(map(_tree.is_placed, leaves)):
+        raise NotDifferentiableError(
+            "Rows in Shards can be differentiated in once, in reverse mode, in a plain sum; this is a derivative of a "
+            "derivative, forward mode, a map or another sum. Pass what `shards.gather()` returns instead."
+        )

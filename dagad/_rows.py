@@ -51,6 +51,36 @@ class Rows(Portable):
             pieces[number] = Whole(form.bare())
         return Rows(_tree.flatten(0)[1] if whole else self._treedef, pieces, False), forms
 
+    def items(self, leaves: Sequence[Any]) -> Iterator[tuple[Rows, list[tuple[int, int | None]]]]:
+        """Yield each row as rows of its own, and its gaps: numbers of `leaves`, with its place in arrays of rows."""
+        columns, number, n_rows = list[tuple[Any, int | None]](), 0, 0
+        for piece in self._pieces:
+            if piece is GAP:
+                columns.append((GAP, number))
+                n_rows, number = len(leaves[number]), number + 1
+            elif type(piece) is Ragged:
+                columns.append((piece.items, number))
+                n_rows, number = len(piece.items), number + sum(len(form.positions) for form in piece.items)
+            else:
+                columns.append((list(_tree.items_of(piece)), None))
+                n_rows = len(columns[-1][0])
+        firsts = [first for _, first in columns]
+        for place in range(n_rows):
+            here: Any
+            pieces, gaps = [], list[tuple[int, int | None]]()
+            for column, (items, first) in enumerate(columns):
+                if first is None:
+                    pieces.append(items[place])
+                elif items is GAP:
+                    pieces.append(GAP)
+                    gaps.append((first, place))
+                else:
+                    form, here = items[place], firsts[column]
+                    pieces.append(Whole(form))
+                    gaps.extend((here + count, None) for count in range(len(form.positions)))
+                    firsts[column] = here + len(form.positions)
+            yield Rows(self._treedef, pieces, not gaps), gaps
+
     def fill(self, leaves: Iterator[Any]) -> Any:
         """Return the rows, with the next of `leaves` in the gaps."""
         if self._whole:

@@ -47,6 +47,8 @@ class Slots:
                 f"A cotangent of shape {np.shape(cotangent)} and dtype {dtype} came for a slot of shape {target.shape} "
                 f"and dtype {target.dtype}."
             )
+        if rows is not None and not target.size:  # no rows have no owner, and begin where others do
+            return
         self._own(index, 0 if rows is None else rows.start, target.size)
         target[...] = 0 if cotangent is None else cotangent
 

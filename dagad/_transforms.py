@@ -7,69 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dagad import _tree
-from dagad._engines.autograd import pull, record
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._evaluation import Evaluation
 from dagad._linearization import is_scalar, unit_seed
 from dagad._mode import TOGETHER, VALUES_FIRST, like_here
-
-
-class Program:
-    """A function at its arguments, as a function of the floating-point leaves of some of them."""
-
-    def __init__(self, fun: Callable[..., Any], argnums: int | Sequence[int], args: Any, kwargs: Any) -> None:
-        self._fun, self._args, self._kwargs, self._argnums = fun, args, kwargs, argnums
-        self._places = _places(argnums, args)
-        self._forms = [_tree.Form.of(args[place], _tree.is_differentiable_or_traced) for place in self._places]
-        for place, form in zip(self._places, self._forms, strict=True):
-            if not form.positions:
-                raise NotDifferentiableError(_no_leaves(place, args[place]))
-        self._leaves = [_tree.settled(leaf) for form in self._forms for leaf in form.taken]
-
-    def record(self) -> tuple[Any, Callable[[Sequence[Any]], Any]]:
-        """Run the program: what it returned, and from cotangents of its leaves to the gradient."""
-        value, ends, roots = record(self._run, self._leaves)
-
-        def pullback(seeds: Sequence[Any]) -> Any:
-            padded = [*seeds, *[None] * (len(ends) - len(seeds))]
-            return self._gradient(pull(ends, padded, roots, self._leaves))
-
-        return value, pullback
-
-    def _run(self, leaves: Sequence[Any]) -> Any:
-        rest, args = iter(leaves), list(self._args)
-        for place, form in zip(self._places, self._forms, strict=True):
-            args[place] = form.fill(rest)
-        return self._fun(*args, **self._kwargs)
-
-    def _gradient(self, cotangents: Sequence[Any]) -> Any:
-        """Put cotangents into the structure of the arguments; zeros where the value does not depend on a leaf."""
-        pairs = zip(cotangents, self._leaves, strict=True)
-        filled = iter([_tree.zeros_like(_tree.plain(leaf)) if part is None else part for part, leaf in pairs])
-        gradients = tuple(form.cotangent(filled) for form in self._forms)
-        return gradients[0] if isinstance(self._argnums, int) else gradients
-
-
-def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
-    wanted = (argnums,) if isinstance(argnums, int) else argnums
-    if not isinstance(wanted, tuple | list) or not all(isinstance(place, int) for place in wanted) or not wanted:
-        raise StructureError(f"`argnums={argnums!r}` is neither an int nor a tuple of ints.")
-    for place in wanted:
-        if not -len(args) <= place < len(args):
-            raise StructureError(
-                f"`argnums={argnums!r}` asks for argument {place}, but the function was called with {len(args)} "
-                "positional arguments. Pass what is to be differentiated in by position."
-            )
-    return [place % len(args) for place in wanted]
-
-
-def _no_leaves(place: int, argument: Any) -> str:
-    leaves = _tree.flatten(argument)[0]
-    found = ", ".join(sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})) or "nothing"
-    return (
-        f"Argument {place} holds no floating-point numbers to differentiate in, only {found}. Convert integers with "
-        '`float(...)` or `.astype(float)`; register a class of your own with optree in the namespace "dagad".'
-    )
+from dagad._program import Program
 
 
 def _scalar_forward(program: Program, has_aux: bool) -> tuple[Any, Any, Callable[[], Any]]:

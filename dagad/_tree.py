@@ -249,3 +249,18 @@ def dtype_of(leaf: Any) -> np.dtype[Any]:
 def stack(leaves: Sequence[Any]) -> np.ndarray[Any, Any]:
     """Return equal leaves as one array with a new first axis."""
     return np.stack(leaves)
+
+
+def items_of(rows: Any) -> Iterator[Any]:
+    """Yield the items: one row of each array and one entry of each list."""
+    if isinstance(rows, list):
+        yield from rows
+        return
+    leaves, treedef = flatten(rows, is_leaf=is_list)
+    for index in range(len(leaves[0])):
+        yield unflatten(treedef, [leaf[index] for leaf in leaves])
+
+
+def is_list(obj: Any) -> bool:
+    """Return whether something is a list: those are rows, all else is structure."""
+    return isinstance(obj, list)

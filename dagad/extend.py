@@ -11,4 +11,6 @@ from dagad._graph.policies import (
     Preaccumulate as Preaccumulate,
     Recompute as Recompute,
 )
+from dagad._graph.summation import CompensatedSum as CompensatedSum, PlainSum as PlainSum, Summation as Summation
+from dagad._jacobian import Dense as Dense, Layout as Layout, Sparse as Sparse
 from dagad._linearization import Linearization as Linearization

@@ -99,17 +99,17 @@ def pull(ends: Sequence[Any], cotangents: Sequence[Any], roots: Sequence[Any], l
         if end is not None and cotangent is not None:
             arrived[end] = add_outgrads(arrived.get(end), cotangent)
     at_roots: dict[Any, Any] = dict.fromkeys(roots)
-    for node in _downward(list(arrived)):
+    for node in downward(list(arrived)):
         cotangent = arrived.pop(node)[0]
         if node in at_roots:
             at_roots[node] = cotangent
         else:
             for parent, part in zip(node.parents, node.vjp(cotangent), strict=True):
                 arrived[parent] = add_outgrads(arrived.get(parent), part)
-    return [_like(at_roots[root], leaf) for root, leaf in zip(roots, leaves, strict=True)]
+    return [like(at_roots[root], leaf) for root, leaf in zip(roots, leaves, strict=True)]
 
 
-def _downward(ends: list[Any]) -> Iterator[Any]:
+def downward(ends: list[Any]) -> Iterator[Any]:
     """Yield nodes so that each comes after all that depend on it."""
     children: dict[Any, int] = dict.fromkeys(ends, 0)
     stack = list(ends)
@@ -130,7 +130,7 @@ def _downward(ends: list[Any]) -> Iterator[Any]:
                 free.append(parent)
 
 
-def _like(cotangent: Any, leaf: Any) -> Any:
+def like(cotangent: Any, leaf: Any) -> Any:
     """Give a cotangent the dtype of its leaf: float32 stays float32, real stays real."""
     if cotangent is None or isbox(cotangent) or isbox(leaf) or _tree.is_placed(leaf):
         return cotangent

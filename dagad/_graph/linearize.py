@@ -11,6 +11,7 @@ from dask._task_spec import Alias, GraphNode, Task, TaskRef
 from dagad import _tree
 from dagad._engines.autograd import AutogradEngine, refuse_boxes
 from dagad._engines.base import Engine
+from dagad._engines.forward import push
 from dagad._errors import add_note_once
 from dagad._graph.activity import Graph, Key, active, references, topological
 from dagad._graph.sums import add_up
@@ -152,6 +153,20 @@ class TaskFunction(Portable):
 
         return value, pullback, nbytes
 
+    def push(self, values: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """Run the task on dependencies that move: its value and tangent, zeros where nothing arrives."""
+        call = _BoundTask(self, values, self._active)
+        try:
+            value, (moved,) = push(call.run, call.leaves, [call.directions(tangents)])
+        except Exception as error:
+            add_note_once(error, f"dagad: while task {self._task.key!r} was moved")
+            raise
+        form = _tree.Form.of(value, _tree.is_differentiable_or_traced)
+        parts = (moved[place] for place in form.positions)
+        pairs = zip(parts, form.taken, strict=True)
+        filled = [_tree.zeros_like(_tree.plain(leaf)) if part is None else part for part, leaf in pairs]
+        return value, form.cotangent(iter(filled))
+
     def preaccumulate(self, counters: Counters, *values: Any) -> Preaccumulated:
         """Run the task traced and pull the seed 1 at once; see `Recordable`."""
         value, pullback, nbytes = self.record(*values)
@@ -186,6 +201,17 @@ class _BoundTask:
     def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
         return [
             leaf for form, place in zip(self._forms, self._active, strict=True) for leaf in form.pick(cotangents[place])
+        ]
+
+    def directions(self, tangents: Sequence[Any]) -> list[Any]:
+        """Return the tangents of the leaves, from one pytree per active dependency."""
+        pairs = zip(self._forms, tangents, strict=True)
+        parts = [part for form, tangent in pairs for part in form.pick(tangent)]
+        return [
+            part
+            if part is None or _tree.is_traced(part) or _tree.is_traced(leaf)
+            else _tree.cast_like(part, leaf, "A tangent came")
+            for part, leaf in zip(parts, self.leaves, strict=True)
         ]
 
     def grouped(self, cotangents: Sequence[Any]) -> tuple[Any, ...]:

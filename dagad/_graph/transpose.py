@@ -10,30 +10,35 @@ from dask._task_spec import GraphNode, Task, TaskRef
 
 from dagad._graph.activity import Key
 from dagad._graph.linearize import Names, Step
-from dagad._graph.sums import UnitPart, sum_tree
-from dagad._linearization import cotangent_part, pull_back, unit_part
+from dagad._graph.summation import PlainSum, Summation
+from dagad._graph.sums import UnitPart
+from dagad._linearization import cotangent_part, pull_back, pull_back_many, unit_part
 
 Turn = Callable[[Step, Any, Names, dict[Key, GraphNode]], list[Any]]
 
 
 def transpose(
-    steps: Sequence[Step], seeds: Mapping[Key, Any], names: Names, turn: Turn | None = None
+    steps: Sequence[Step],
+    seeds: Mapping[Key, Any],
+    names: Names,
+    turn: Turn | None = None,
+    summation: Summation | None = None,
 ) -> tuple[dict[Key, Any], dict[Key, GraphNode]]:
     """Return where the cotangent of each key is, and the tasks that compute them.
 
     `steps` come in the order of the primal; `seeds` maps outputs to references to their cotangents. `turn` says how a
-    cotangent passes one task; by default its linearization is pulled.
+    cotangent passes one task; by default its linearization is pulled. `summation` says how fan-outs are summed.
     """
     arriving: dict[Key, list[Any]] = defaultdict(list, {key: [seed] for key, seed in seeds.items()})
     cotangents: dict[Key, Any] = {}
     graph: dict[Key, GraphNode] = {}
-    through = turn or pulled
+    through, add_up = turn or pulled, (summation or PlainSum()).tree
 
     def collect(key: Key) -> Any:
         if key not in cotangents:
             terms = arriving.pop(key)[::-1]  # back in the order of the primal
             place = len(cotangents)
-            cotangents[key], sums = sum_tree(terms, lambda *at: names("sum", ("cotangent", place, *at)))
+            cotangents[key], sums = add_up(terms, lambda *at: names("sum", ("cotangent", place, *at)))
             graph.update(sums)
         return cotangents[key]
 
@@ -49,11 +54,20 @@ def transpose(
 
 def pulled(step: Step, cotangent: Any, names: Names, graph: dict[Key, GraphNode]) -> list[Any]:
     """Return references to the cotangents of one task's inputs, and add the tasks that compute them to `graph`."""
+    return _pulled_by(pull_back, step, cotangent, names, graph)
+
+
+def pulled_together(step: Step, cotangents: Any, names: Names, graph: dict[Key, GraphNode]) -> list[Any]:
+    """Return the same as `pulled` for a list of cotangents: those of each input one after the other."""
+    return _pulled_by(pull_back_many, step, cotangents, names, graph)
+
+
+def _pulled_by(pull: Any, step: Step, cotangent: Any, names: Names, graph: dict[Key, GraphNode]) -> list[Any]:
     if step.linearization is None:  # of a sum each term has the sum's own cotangent
         return [cotangent] * len(step.inputs)
     index = step.linearization[1]
     key = names("pullback", index)
-    graph[key] = Task(key, pull_back, TaskRef(step.linearization), cotangent)
+    graph[key] = Task(key, pull, TaskRef(step.linearization), cotangent)
     if len(step.inputs) == 1:
         return [TaskRef(key)]
     parts = [names("part", ("cotangent", index, place)) for place in range(len(step.inputs))]

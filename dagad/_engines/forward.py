@@ -1,0 +1,106 @@
+"""Forward mode on autograd's tracer: tangents travel with the values, any number of directions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from autograd import core, tracer
+from autograd.core import JVPNode, VJPNode
+from autograd.tracer import isbox, new_box
+
+from dagad import _tree
+from dagad._engines.autograd import open_containers, pull, refuse_hidden_boxes, traceable
+from dagad._engines.traces import traces
+from dagad._errors import NotDifferentiableError
+
+# One tangent per leaf, None for zero: a direction.
+Direction = Sequence[Any]
+
+
+class TangentNode(JVPNode):  # type: ignore[misc]  # autograd has no types
+    """A value's tangents, one per direction; None is an exact zero, and costs nothing further on."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
+        directions = zip(*(parent.g for parent in parents), strict=True)
+        self.initialize_root([_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions])
+
+
+# What has no derivative in autograd's own forward mode has none in this one.
+tracer.notrace_primitives[TangentNode] = tracer.notrace_primitives[JVPNode]
+
+
+def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Sequence[Direction]) -> tuple[Any, Any]:
+    """Run `run` on leaves that move.
+
+    Returns its value, and for each direction the tangents of the value's leaves; None where a leaf does not move.
+    """
+    with traces.new_trace() as level:
+        moving = []
+        for place, leaf in enumerate(leaves):
+            tangents = [direction[place] for direction in directions]
+            still = all(tangent is None for tangent in tangents)
+            moving.append(leaf if still else new_box(traceable(leaf), level, TangentNode.new_root(tangents)))
+        output = run(moving)
+    outputs, treedef = _tree.flatten(open_containers(output))
+    pairs = [_ends(leaf, level, len(directions)) for leaf in outputs]
+    values = _tree.unflatten(treedef, [value for value, _ in pairs])
+    return values, [[tangents[number] for _, tangents in pairs] for number in range(len(directions))]
+
+
+def _ends(leaf: Any, level: int, n_directions: int) -> tuple[Any, list[Any]]:
+    if isbox(leaf) and leaf._trace == level:
+        return leaf._value, [_shaped(tangent, leaf._value) for tangent in leaf._node.g]
+    refuse_hidden_boxes(leaf, level)
+    return leaf, [None] * n_directions
+
+
+def _shaped(tangent: Any, value: Any) -> Any:
+    """Return a tangent with its value's dtype: float32 stays float32, real stays real."""
+    if tangent is None or isbox(tangent) or isbox(value):
+        return tangent
+    dtype = _tree.dtype_of(value)
+    if _tree.dtype_of(tangent) == dtype and np.shape(tangent) == np.shape(value):
+        return tangent
+    if dtype.kind != "c" and np.iscomplexobj(tangent):
+        tangent = np.real(tangent)
+    tangent = np.broadcast_to(np.asarray(tangent, dtype), np.shape(value))
+    return tangent if isinstance(value, np.ndarray) else tangent[()]
+
+
+def _pushed(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Sequence[int], tangents: Sequence[Any]) -> Any:
+    """Push one direction through one primitive."""
+    moving = [(argnum, tangent) for argnum, tangent in zip(argnums, tangents, strict=True) if tangent is not None]
+    if not moving:
+        return None
+    numbers, parts = zip(*moving, strict=True)
+    rule = core.primitive_jvps.get(fun)
+    if rule is not None:
+        try:
+            return rule(numbers, parts, value, args, kwargs)
+        except (KeyError, NotImplementedError):  # a rule for other arguments only
+            if fun not in core.primitive_vjps:
+                raise
+    return _by_transposition(fun, value, args, kwargs, numbers, parts)
+
+
+def _by_transposition(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Any, tangents: Any) -> Any:
+    """Push through a primitive that has a pullback only: this is linear, and its transpose is the pushforward.
+
+    After J. Townsend, "A new trick for calculating Jacobian vector products" (2017), by primitive.
+    """
+    if fun not in core.primitive_vjps:
+        raise NotDifferentiableError(
+            f"autograd has no derivative of `{getattr(fun, '__name__', fun)}` in an argument that is being "
+            "differentiated in. Write it with other functions of `autograd.numpy`, or give it a derivative with "
+            "`autograd.extend.defvjp` or `defjvp`."
+        )
+    start = core.vspace(value).zeros()
+    with traces.new_trace() as level:
+        root = VJPNode.new_root()
+        outputs = list(core.primitive_vjps[fun](argnums, value, args, kwargs)(new_box(start, level, root)))
+    ends = [output._node if isbox(output) and output._trace == level else None for output in outputs]
+    return pull(ends, tangents, [root], [start])[0]

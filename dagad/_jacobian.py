@@ -1,0 +1,182 @@
+"""Whole Jacobians of a program: by columns, which are pushed, or rows, which are pulled; and how they are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad import _tree
+from dagad._blocks import Blocks
+from dagad._errors import NotDifferentiableError
+from dagad._many import pull_many
+from dagad._mode import VALUES_FIRST, like_here
+from dagad._program import Program
+
+# So many directions go through a program at once: each costs the memory of one more tangent of everything.
+DIRECTIONS_AT_ONCE = 16
+
+
+class Layout(Protocol):
+    """How the Jacobian of one leaf in another is laid out."""
+
+    def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
+        """Return it, from one cotangent of `leaf` per entry of `output`; None for zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """An array of shape ``(*output.shape, *input.shape)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.extend import Dense
+    >>> dagad.jacrev(lambda x: x * x, layout=Dense())(np.array([1.0, 2.0]))
+    array([[2., 0.],
+           [0., 4.]])
+    """
+
+    def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
+        """Return the dense Jacobian."""
+        plain, shape = _tree.plain(leaf), np.shape(_tree.plain(output))
+        if any(map(_tree.is_traced, cotangents)):
+            zeros = _tree.zeros_like(plain)
+            stacked = anp.stack([zeros if part is None else part for part in cotangents])
+            return anp.reshape(stacked, (*shape, *np.shape(plain)))
+        dense = np.zeros((len(cotangents), *np.shape(plain)), _tree.dtype_of(plain))
+        for row, part in zip(dense, cotangents, strict=True) if dense.ndim > 1 else ():
+            if isinstance(part, Blocks):
+                for rows, values in part.parts:
+                    row[rows] = values
+            elif part is not None:
+                row[...] = part
+        if dense.ndim == 1:
+            dense[:] = [0 if part is None else part for part in cotangents]
+        return dense.reshape((*shape, *np.shape(plain)))
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """A ``scipy.sparse.csr_array`` of shape ``(output.size, input.size)``; needs scipy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.extend import Sparse
+    >>> def squares(rows):
+    ...     return dagad.map(lambda x: x * x, rows)
+    >>> jacobian = dagad.jacrev(squares, layout=Sparse())(np.array([1.0, 2.0, 3.0]))
+    >>> jacobian.shape, jacobian.nnz, jacobian.diagonal()
+    ((3, 3), 3, array([2., 4., 6.]))
+    """
+
+    def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
+        """Return the sparse Jacobian."""
+        del output
+        from scipy.sparse import csr_array
+
+        if any(map(_tree.is_traced, cotangents)):
+            raise NotDifferentiableError(
+                "A sparse Jacobian can't be differentiated: scipy's arrays are not traced. Leave `layout=` out."
+            )
+        found = [_entries(part, leaf) for part in cotangents]
+        starts = np.cumsum([0, *(len(places) for places, _ in found)])
+        places = np.concatenate([np.zeros(0, np.intp), *(places for places, _ in found)])
+        values = np.concatenate([np.zeros(0, _tree.dtype_of(leaf)), *(values for _, values in found)])
+        return csr_array((values, places, starts), shape=(len(cotangents), max(int(np.size(leaf)), 0)))
+
+
+def _entries(part: Any, leaf: Any) -> tuple[Any, Any]:
+    """Return the places and values of a cotangent that may differ from zero, in order."""
+    if part is None:
+        return np.zeros(0, np.intp), np.zeros(0, _tree.dtype_of(leaf))
+    if not isinstance(part, Blocks):
+        flat = np.ravel(part)
+        places = np.flatnonzero(flat)
+        return places, flat[places]
+    each = int(np.prod(part.shape[1:]))
+    runs = sorted(part.parts, key=lambda run: run[0].start)
+    columns = [np.arange(rows.start * each, rows.stop * each) for rows, _ in runs]
+    places, flat = np.concatenate(columns), np.concatenate([np.ravel(values) for _, values in runs])
+    return places[flat != 0], flat[flat != 0]
+
+
+def rows(program: Program, layout: Layout) -> Any:
+    """Return the Jacobian of a program, recorded once and pulled from each entry of its value."""
+    _refuse_complex(program.leaves)
+    with like_here(VALUES_FIRST):
+        value, ends, roots = program.tape()
+        outputs = _tree.flatten(value)[0]
+        found: list[Any] = []
+        for place, output in enumerate(outputs):
+            if not _tree.is_differentiable_or_traced(output):
+                found.append(None)
+                continue
+            plain = _tree.plain(output)
+            _refuse_complex([plain])
+            seeds = [_seeds(len(outputs), place, Blocks.one_hot(plain, index)) for index in range(np.size(plain))]
+            parts = pull_many(ends, seeds, roots, program.leaves)
+            pairs = zip(parts, program.leaves, strict=True)
+            found.append(program.arranged([layout.rows(own, output, leaf) for own, leaf in pairs]))
+    return _tree.unflatten(_tree.flatten(value)[1], found)
+
+
+def _seeds(count: int, place: int, seed: Any) -> list[Any]:
+    seeds: list[Any] = [None] * count
+    seeds[place] = seed
+    return seeds
+
+
+def columns(program: Program) -> Any:
+    """Return the Jacobian of a program, pushed in the direction of each entry of its leaves."""
+    _refuse_complex(program.leaves)
+    plain = list(map(_tree.plain, program.leaves))
+    directions = [
+        [_whole(Blocks.one_hot(leaf, index)) if other == place else None for other in range(len(plain))]
+        for place, leaf in enumerate(plain)
+        for index in range(np.size(leaf))
+    ]
+    value, moved = program.push([[None] * len(plain)]) if not directions else (None, [])
+    for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
+        value, some = program.push(directions[start : start + DIRECTIONS_AT_ONCE])
+        moved = [*moved, *some]
+    outputs, treedef = _tree.flatten(value)
+    found: list[Any] = []
+    for place, output in enumerate(outputs):
+        if not _tree.is_differentiable_or_traced(output):
+            found.append(None)
+            continue
+        _refuse_complex([_tree.plain(output)])
+        rest = iter([tangents[place] for tangents in moved])
+        parts = [_column([next(rest) for _ in range(np.size(leaf))], output, leaf) for leaf in plain]
+        found.append(program.arranged(parts))
+    return _tree.unflatten(treedef, found)
+
+
+def _whole(seed: Any) -> Any:
+    return seed.full() if isinstance(seed, Blocks) else seed
+
+
+def _column(tangents: Sequence[Any], output: Any, leaf: Any) -> Any:
+    """Return the Jacobian of one output in one leaf, from one tangent per entry of the leaf."""
+    zeros = _tree.zeros_like(_tree.plain(output))
+    shape = (*np.shape(zeros), *np.shape(leaf))
+    if not tangents:
+        return np.zeros(shape, _tree.dtype_of(zeros))
+    filled = [zeros if part is None else part for part in tangents]
+    numpy = anp if any(map(_tree.is_traced, filled)) else np
+    return numpy.reshape(numpy.stack(filled, axis=-1), shape)
+
+
+def _refuse_complex(leaves: Sequence[Any]) -> None:
+    if any(np.iscomplexobj(_tree.plain(leaf)) for leaf in leaves):
+        raise NotDifferentiableError(
+            "A Jacobian of complex numbers is no array of complex numbers unless the function is holomorphic. Use "
+            "`dagad.vjp` or `dagad.jvp`, or differentiate in real and imaginary parts."
+        )

@@ -1,0 +1,100 @@
+"""A function at its arguments, as a function of their floating-point leaves: what every transform runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dagad import _tree
+from dagad._engines.autograd import pull, record
+from dagad._engines.forward import push
+from dagad._errors import NotDifferentiableError, StructureError
+
+
+class Program:
+    """A function at its arguments, as a function of the floating-point leaves of some of them."""
+
+    def __init__(self, fun: Callable[..., Any], argnums: int | Sequence[int], args: Any, kwargs: Any) -> None:
+        self._fun, self._args, self._kwargs, self._argnums = fun, args, kwargs, argnums
+        self._places = _places(argnums, args)
+        self.forms = [_tree.Form.of(args[place], _tree.is_differentiable_or_traced) for place in self._places]
+        for place, form in zip(self._places, self.forms, strict=True):
+            if not form.positions:
+                raise NotDifferentiableError(_no_leaves(place, args[place]))
+        self.leaves = [_tree.settled(leaf) for form in self.forms for leaf in form.taken]
+
+    def record(self) -> tuple[Any, Callable[[Sequence[Any]], Any]]:
+        """Run the program: what it returned, and from cotangents of its leaves to the gradient."""
+        value, ends, roots = self.tape()
+
+        def pullback(seeds: Sequence[Any]) -> Any:
+            padded = [*seeds, *[None] * (len(ends) - len(seeds))]
+            return self._gradient(pull(ends, padded, roots, self.leaves))
+
+        return value, pullback
+
+    def tape(self) -> tuple[Any, list[Any], list[Any]]:
+        """Run the program: what it returned, the tape's nodes behind its leaves, and the tape's roots."""
+        return record(self._run, self.leaves)
+
+    def push(self, directions: Sequence[Sequence[Any]]) -> tuple[Any, Any]:
+        """Run the program on leaves that move; see `forward.push`."""
+        return push(self._run, self.leaves, directions)
+
+    def direction(self, tangents: Sequence[Any]) -> list[Any]:
+        """Return one tangent per leaf, from one pytree per argument."""
+        found: list[Any] = []
+        for place, form, tangent in zip(self._places, self.forms, tangents, strict=True):
+            what = f"The tangent of argument {place}"
+            try:
+                parts = form.pick(tangent)
+            except StructureError as error:
+                raise StructureError(f"{what} has not the structure of the argument.") from error
+            pairs = zip(parts, form.taken, strict=True)
+            found.extend(_moved(part, leaf, f"{what} has a part") for part, leaf in pairs)
+        return found
+
+    def _run(self, leaves: Sequence[Any]) -> Any:
+        rest, args = iter(leaves), list(self._args)
+        for place, form in zip(self._places, self.forms, strict=True):
+            args[place] = form.fill(rest)
+        return self._fun(*args, **self._kwargs)
+
+    def _gradient(self, cotangents: Sequence[Any]) -> Any:
+        """Put cotangents into the structure of the arguments; zeros where the value does not depend on a leaf."""
+        pairs = zip(cotangents, self.leaves, strict=True)
+        return self.arranged([_tree.zeros_like(_tree.plain(leaf)) if part is None else part for part, leaf in pairs])
+
+    def arranged(self, parts: Sequence[Any]) -> Any:
+        """Put one part per leaf into the structure of the arguments."""
+        rest = iter(parts)
+        gradients = tuple(form.cotangent(rest) for form in self.forms)
+        return gradients[0] if isinstance(self._argnums, int) else gradients
+
+
+def _moved(part: Any, leaf: Any, what: str) -> Any:
+    if part is None or _tree.is_traced(part) or _tree.is_traced(leaf):
+        return part
+    return _tree.cast_like(part, leaf, what)
+
+
+def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
+    wanted = (argnums,) if isinstance(argnums, int) else argnums
+    if not isinstance(wanted, tuple | list) or not all(isinstance(place, int) for place in wanted) or not wanted:
+        raise StructureError(f"`argnums={argnums!r}` is neither an int nor a tuple of ints.")
+    for place in wanted:
+        if not -len(args) <= place < len(args):
+            raise StructureError(
+                f"`argnums={argnums!r}` asks for argument {place}, but the function was called with {len(args)} "
+                "positional arguments. Pass what is to be differentiated in by position."
+            )
+    return [place % len(args) for place in wanted]
+
+
+def _no_leaves(place: int, argument: Any) -> str:
+    leaves = _tree.flatten(argument)[0]
+    found = ", ".join(sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})) or "nothing"
+    return (
+        f"Argument {place} holds no floating-point numbers to differentiate in, only {found}. Convert integers with "
+        '`float(...)` or `.astype(float)`; register a class of your own with optree in the namespace "dagad".'
+    )
