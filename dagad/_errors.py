@@ -25,6 +25,10 @@ class NotDifferentiableError(DagadError, TypeError):
     """A derivative was asked for that does not exist or has no rule."""
 
 
+class GradientError(DagadError, AssertionError):
+    """A check found a derivative that differs from what finite differences give."""
+
+
 class PortabilityError(DagadError, TypeError):
     """Something can't travel to another process."""
 

@@ -57,7 +57,7 @@ def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Callable[[int, in
     except Exception:  # the user's: raised again by the chunk that it belongs to, with its rows
         return n_rows
     size = _MEMORY.settle(owner, shapes, size)
-    logger.info("dagad: grainsize=%d for %s on %d rows", size, getattr(fun, "__qualname__", fun), n_rows)
+    logger.info("dagad: grainsize=%d for %s on %d rows", size, _name(fun), n_rows)
     return size
 
 
@@ -99,6 +99,12 @@ def code_of(fun: Any) -> Any:
     return call.__code__ if isinstance(call, FunctionType) else _remembered(fun)
 
 
+def _name(fun: Any) -> str:
+    while not hasattr(fun, "__qualname__") and hasattr(fun, "fun"):
+        fun = fun.fun
+    return str(getattr(fun, "__qualname__", fun))
+
+
 def _shapes(arguments: Any) -> Hashable:
     leaves, treedef = _tree.flatten(arguments, is_leaf=lambda tree: isinstance(tree, list))
     return str(treedef), tuple(_shape(leaf) for leaf in leaves)
@@ -107,7 +113,8 @@ def _shapes(arguments: Any) -> Hashable:
 def _shape(leaf: Any) -> Hashable:
     leaf = _tree.plain(leaf)
     if isinstance(leaf, list):
-        return "list", len(leaf)
+        # Looking at every item would cost as much as a chunk; the first one tells light rows from heavy ones.
+        return "list", len(leaf), _shapes(leaf[0]) if leaf else ()
     return (leaf.shape, leaf.dtype.str) if isinstance(leaf, np.ndarray) else type(leaf).__name__
 
 

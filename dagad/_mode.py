@@ -1,11 +1,14 @@
 """How reductions are to behave that run for somebody: which policy they take, and who watches.
 
-State: `_STACK`, the modes entered and not yet left, in the context of the running thread.
+State, in the context of the running thread: `_STACK`, the modes entered and not yet left; `_SEEN`, where operations are
+written down while somebody looks for the chunk that is wrong.
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -40,6 +43,7 @@ class Mode:
         _STACK.set(_STACK.get()[:-1])
 
 
+_SEEN: ContextVar[list[Any] | None] = ContextVar("dagad_seen", default=None)
 _STACK: ContextVar[tuple[Mode, ...]] = ContextVar("dagad_mode", default=())
 _DEFAULT = Mode(TOGETHER)
 
@@ -58,3 +62,21 @@ def default_policy() -> Policy:
 def like_here(policy: DefaultPolicy) -> Mode:
     """Return a mode with this default policy, watched by whoever watches here."""
     return Mode(policy, current_mode().evaluation)
+
+
+@contextlib.contextmanager
+def operations_seen() -> Iterator[list[Any]]:
+    """Write down the reductions and maps that are differentiated in this thread, with their leaves."""
+    seen: list[Any] = []
+    token = _SEEN.set(seen)
+    try:
+        yield seen
+    finally:
+        _SEEN.reset(token)
+
+
+def note_operation(operation: Any, leaves: Any) -> None:
+    """Write an operation down, if somebody looks."""
+    seen = _SEEN.get()
+    if seen is not None:
+        seen.append((operation, leaves))

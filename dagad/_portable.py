@@ -1,8 +1,9 @@
-"""How functions and their data travel: pickled once, opened in the task that needs them, with three repairs.
+"""How functions and their data travel: pickled once, opened in the task that needs them, with four repairs.
 
 * A primitive of autograd goes by reference, or with its rules. Stock pickling makes a copy without derivatives.
 * An array arrives with this process's own dtype object and aligned. With an equal dtype that came out of a pickle
   ``np.add.at`` is fifty times slower; at an odd address numpy avoids BLAS, and the last bits differ.
+* A record that is defined in `__main__` brings its registration as a pytree, or the other side takes it for a leaf.
 * A traced value does not travel: its tape would be copied and the derivative lost.
 
 State: `_PRIMITIVES`, the primitives that arrived by value in this process, by the token that they were sent under; a
@@ -24,6 +25,7 @@ import cloudpickle
 import numpy as np
 from autograd import core, tracer
 
+from dagad import _tree
 from dagad._errors import ClosureError, PortabilityError
 
 _PRIMITIVES: dict[str, Any] = {}
@@ -31,10 +33,19 @@ _LOCK = threading.Lock()
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._on_the_way: set[type] = set()  # records whose registration is being written
+
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if kind is np.ndarray and obj.dtype.kind in "biufcSU":
             return _reduce_array(obj)
+        if isinstance(obj, type) and obj not in self._on_the_way:
+            how = None if _is_importable(obj) else _tree.registration(obj)
+            if how is not None:
+                self._on_the_way.add(obj)
+                return _arrived_record, (obj, *how)
         if kind is FunctionType and getattr(obj, "_is_autograd_primitive", False):
             return _reduce_primitive(obj)
         if kind in tracer.box_types:
@@ -43,6 +54,22 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
                 "or an attribute of a class). Pass that value to the function as a shared argument."
             )
         return super().reducer_override(obj)
+
+
+def _is_importable(cls: type) -> bool:
+    """Return whether every process finds a class under its name."""
+    if cls.__module__ == "__main__":
+        return False
+    found: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
+
+
+def _arrived_record(cls: type, *how: Any) -> type:
+    """Register a class that came by value: its importers do it where it is imported, and nobody imported this one."""
+    _tree.register(cls, *how)
+    return cls
 
 
 def _reduce_array(array: Any) -> tuple[Any, ...]:

@@ -23,12 +23,14 @@ from dagad._errors import NotDifferentiableError
 from dagad._graph.policies import Preaccumulate
 from dagad._inputs import Inputs
 from dagad._mapped import Mapped
+from dagad._mode import note_operation
 
 Operation = Reduction | Mapped
 
 
 def differentiable(operation: Operation, leaves: Sequence[Any]) -> Any:
     """Return what an operation gives, as a function of its leaves, some of which somebody traces."""
+    note_operation(operation, leaves)
     parts = _applied(operation, leaves)
     return parts.summed if isinstance(operation, Reduction) else parts
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dask.sizeof
+import numpy as np
 
 from dagad import _tree
 from dagad._portable import Portable, opened
@@ -62,7 +63,7 @@ class Rows(Portable):
                 columns.append((piece.items, number))
                 n_rows, number = len(piece.items), number + sum(len(form.positions) for form in piece.items)
             else:
-                columns.append((list(_tree.items_of(piece)), None))
+                columns.append((list(_tree.items_of(_row_by_row(piece))), None))
                 n_rows = len(columns[-1][0])
         firsts = [first for _, first in columns]
         for place in range(n_rows):
@@ -74,6 +75,8 @@ class Rows(Portable):
                 elif items is GAP:
                     pieces.append(GAP)
                     gaps.append((first, place))
+                elif not items[place].positions:
+                    pieces.append(items[place].fill(iter(())))
                 else:
                     form, here = items[place], firsts[column]
                     pieces.append(Whole(form))
@@ -105,6 +108,21 @@ class Rows(Portable):
                 items = [None] * len(piece.items) if part is None else part
                 picked.extend(leaf for form, item in zip(piece.items, items, strict=True) for leaf in form.pick(item))
         return picked
+
+
+def row_by_row(leaf: Any) -> Any:
+    """Return an array laid out row by row: a row with gaps has other bits than one in a chunk of its own."""
+    if type(leaf) is np.ndarray and not leaf.flags.c_contiguous:
+        leaf = np.ascontiguousarray(leaf)
+        leaf.flags.writeable = False
+    return leaf
+
+
+def _row_by_row(piece: Any) -> Any:
+    if isinstance(piece, list):
+        return piece
+    leaves, treedef = _tree.flatten(piece, is_leaf=_tree.is_list)
+    return _tree.unflatten(treedef, list(map(row_by_row, leaves)))
 
 
 class _Mark:

@@ -165,17 +165,22 @@ def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tu
 
     def pull_back(cotangent: Any) -> tuple[Any, ...]:
         parts, given = _tree.flatten(cotangent)
-        _tree.check_same_structure(treedef, given, "The cotangent has not the structure of the value")
-        pairs = zip(parts, outputs, strict=True)
-        seeds = [
-            part if _tree.is_traced(part) or _tree.is_traced(leaf) else _tree.cast_like(part, leaf, "A cotangent came")
-            for part, leaf in pairs
-        ]
+        if given != treedef and _tree.flatten_with_none(cotangent)[1] == _tree.flatten_with_none(value)[1]:
+            parts = _tree.leaf_seeds(value, cotangent)  # None is zero, and what belongs to a constant
+        else:
+            _tree.check_same_structure(treedef, given, "The cotangent has not the structure of the value")
+        seeds = [_seed(part, leaf) for part, leaf in zip(parts, outputs, strict=True)]
         with like_here(VALUES_FIRST):
             gradients: tuple[Any, ...] = pullback(seeds)
         return gradients
 
     return value, pull_back
+
+
+def _seed(part: Any, leaf: Any) -> Any:
+    if part is None or _tree.is_traced(part) or _tree.is_traced(leaf):
+        return part
+    return _tree.cast_like(part, leaf, "A cotangent came")
 
 
 def evaluate(fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0, lazy: bool = False) -> Evaluation:

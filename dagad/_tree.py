@@ -264,3 +264,19 @@ def items_of(rows: Any) -> Iterator[Any]:
 def is_list(obj: Any) -> bool:
     """Return whether something is a list: those are rows, all else is structure."""
     return isinstance(obj, list)
+
+
+def registration(cls: type) -> tuple[Any, ...] | None:
+    """Return how a record is taken apart and put together, and in which namespace; None where it is no record."""
+    for namespace in (NAMESPACE, ""):
+        entry = optree.register_pytree_node.get(cls, namespace=namespace)
+        if entry is not None and entry.type is cls and entry.kind == optree.PyTreeKind.CUSTOM:
+            return entry.flatten_func, entry.unflatten_func, entry.path_entry_type, entry.namespace
+    return None
+
+
+def register(cls: type, flatten_func: Any, unflatten_func: Any, entry_type: Any, namespace: str) -> None:
+    """Register a record, unless that has been done."""
+    if registration(cls) is None:
+        where: Any = namespace or getattr(optree.registry, "__GLOBAL_NAMESPACE")  # no mangling outside a class
+        optree.register_pytree_node(cls, flatten_func, unflatten_func, path_entry_type=entry_type, namespace=where)

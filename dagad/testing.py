@@ -1,19 +1,126 @@
-"""Checks of gradients, for users' functions and for dagad's own tests."""
+"""Checks of derivatives, for users' functions and graphs and for dagad's own tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from dagad import _tree
-from dagad._transforms import value_and_grad
+from dagad import _checks, _subjects, _tree
+from dagad._errors import NotDifferentiableError, StructureError
+
+__all__ = ["check_grads", "dot_product_gap", "taylor_rate"]
 
 STEPS = tuple(1e-2 / 2**i for i in range(4))
 
 
-def taylor_rate(fun: Callable[..., Any], *args: Any, seed: int = 0) -> float:
+def check_grads(
+    fun: Any,
+    *args: Any,
+    order: int = 1,
+    modes: Sequence[str] = ("fwd", "rev"),
+    tolerance: float | None = None,
+    seed: int = 0,
+) -> None:
+    """Raise unless the derivatives of a function agree with finite differences.
+
+    Every floating-point leaf of every argument is checked by itself along a random direction, in each mode, with
+    differences of the fourth order.
+
+    Parameters
+    ----------
+    fun
+        A function of pytrees that returns floating-point numbers in any structure, and may call reductions and maps;
+        or a dask Delayed.
+    *args
+        Where to check; for a Delayed, the Delayed of its graph that move.
+    order
+        Up to which order: 2 also checks the derivatives of the derivatives, in all combinations of modes.
+    modes
+        "fwd" for forward mode, "rev" for reverse mode, or both.
+    tolerance
+        Largest difference, relative to the derivative's own size where that is above 1. By default 1e-7 in double
+        precision and 3e-4 or so in single.
+    seed
+        Seed of the random directions.
+
+    Returns
+    -------
+    None
+        If nothing differs.
+
+    Raises
+    ------
+    GradientError
+        For the first leaf that is wrong, with both numbers; where the function has reductions or maps, it names the
+        chunk that differs.
+    StructureError
+        If `order` or `modes` are none.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> from dagad.testing import check_grads
+    >>> check_grads(lambda x, y: np.sin(x) * y["scale"], 0.5, {"scale": np.array([1.0, 2.0])}, order=2)
+    """
+    if not isinstance(order, int) or order < 1 or not modes or not set(modes) <= {"fwd", "rev"}:
+        raise StructureError(
+            f"`order={order!r}` and `modes={modes!r}` are not what `check_grads` can check. Give a positive int, and "
+            '"fwd", "rev" or both in a tuple.'
+        )
+    what = f"`{getattr(fun, '__name__', None) or getattr(fun, 'key', type(fun).__name__)}`"
+    pending = [(_subjects.subject_of(fun, args), what)]
+    for done in range(1, order + 1):
+        derived = []
+        for subject, name in pending:
+            check = _checks.Check(subject, name, tolerance, seed)
+            check.run(modes)
+            for mode in modes:
+                word = "tangent" if mode == "fwd" else "gradient"
+                derived.append((subject.derived, mode, check, f"the {word} of {name}"))
+        if done < order:
+            pending = [(make(mode, run.direction, run.seeds), name) for make, mode, run, name in derived]
+
+
+def dot_product_gap(fun: Any, *args: Any, seed: int = 0) -> float:
+    """Return how far forward and reverse mode are from being transposes of each other: ``|<Jv, w> - <v, J'w>|``.
+
+    Parameters
+    ----------
+    fun
+        See `check_grads`.
+    *args
+        Where to check; all floating-point leaves of all arguments take part.
+    seed
+        Seed of the random v and w.
+
+    Returns
+    -------
+    float
+        The difference relative to the sum of the moduli of the terms of ``<Jv, w>``; about 1e-15 if both are right.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> from dagad.testing import dot_product_gap
+    >>> dot_product_gap(lambda x: np.exp(x) * x[0], np.array([0.5, 1.5])) < 1e-14
+    True
+    """
+    subject, rng = _subjects.subject_of(fun, args), np.random.default_rng(seed)
+    direction = [_checks.direction_of(rng, leaf) for leaf in subject.leaves]
+    tangents = subject.push(direction)
+    seeds = [_checks.direction_of(rng, leaf) for leaf in subject.value(subject.leaves)]
+    forward, reverse = _checks.paired(tangents, seeds), _checks.paired(subject.pull(seeds), direction)
+    scale = sum(
+        float(np.sum(np.abs(np.asarray(a) * np.asarray(b))))
+        for a, b in zip(tangents, seeds, strict=True)
+        if a is not None
+    )
+    return abs(forward - reverse) / scale if scale else abs(forward - reverse)
+
+
+def taylor_rate(fun: Any, *args: Any, seed: int = 0) -> float:
     """Return the rate at which the first-order Taylor remainder falls with the step: 2 for a right gradient.
 
     The remainder ``fun(x + e v) - fun(x) - e <gradient, v>`` is taken along one random direction v for e = 0.01, 0.005,
@@ -22,7 +129,7 @@ def taylor_rate(fun: Callable[..., Any], *args: Any, seed: int = 0) -> float:
     Parameters
     ----------
     fun
-        A function of pytrees that returns one real number.
+        A function of pytrees that returns one real number, or a dask Delayed that is one.
     *args
         Where to check; all floating-point leaves of all arguments are moved.
     seed
@@ -40,34 +147,20 @@ def taylor_rate(fun: Callable[..., Any], *args: Any, seed: int = 0) -> float:
     >>> round(taylor_rate(lambda x: np.sum(np.exp(x)), np.array([0.5, 1.5])), 1)
     2.0
     """
-    places = tuple(i for i, arg in enumerate(args) if any(map(_tree.is_differentiable, _tree.flatten(arg)[0])))
-    value, gradients = value_and_grad(fun, places)(*args)
-    rng = np.random.default_rng(seed)
-    forms = [_tree.Form.of(args[place], _tree.is_differentiable) for place in places]
-    directions = [[_direction(rng, leaf) for leaf in form.taken] for form in forms]
-    slope = sum(
-        np.sum(np.real(np.conj(v) * g)) if np.iscomplexobj(v) else np.sum(v * g)
-        for form, gradient, vs in zip(forms, gradients, directions, strict=True)
-        for v, g in zip(vs, form.pick(gradient), strict=True)
-    )
+    subject, rng = _subjects.subject_of(fun, args), np.random.default_rng(seed)
+    values = subject.value(subject.leaves)
+    if len(values) != 1 or _tree.shape_of(values[0]) or np.iscomplexobj(values[0]):
+        raise NotDifferentiableError(
+            "A Taylor rate is of one real number, but the function returned something else. Sum it up, or use "
+            "`dagad.testing.check_grads`, which takes any value."
+        )
+    direction = [_checks.direction_of(rng, leaf) for leaf in subject.leaves]
+    slope = _checks.paired(subject.pull([_tree.dtype_of(values[0]).type(1)]), direction)
 
     def remainder(step: float) -> float:
-        moved = list(args)
-        for place, form, vs in zip(places, forms, directions, strict=True):
-            pairs = zip(form.taken, vs, strict=True)
-            moved[place] = form.fill(iter([leaf + _leaf_type(leaf)(step) * v for leaf, v in pairs]))
-        return abs(float(fun(*moved)) - float(value) - step * float(slope))
+        there = subject.value(_checks.moved(subject.leaves, direction, step))[0]
+        return abs(float(there) - float(values[0]) - step * slope)
 
     remainders = np.array([remainder(step) for step in STEPS])
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.median(np.log2(remainders[:-1] / remainders[1:])))
-
-
-def _leaf_type(leaf: Any) -> Any:
-    """Return the scalar type of a leaf."""
-    return _tree.dtype_of(leaf).type
-
-
-def _direction(rng: np.random.Generator, leaf: Any) -> Any:
-    drawn = rng.standard_normal(_tree.shape_of(leaf))
-    return np.asarray(drawn, _tree.dtype_of(leaf)) if _tree.shape_of(leaf) else _leaf_type(leaf)(drawn)

@@ -16,6 +16,7 @@ import autograd.numpy as np
 import autograd.numpy.linalg
 import autograd.scipy.special
 import numpy as onp
+import optree
 import pytest
 from autograd.extend import defvjp, primitive
 
@@ -303,3 +304,25 @@ def test_is_data_of_another_process_not_copied_into_the_head() -> None:
     head = pickle.dumps(pack({"a": big, "b": lambda: big}), protocol=5, buffer_callback=buffers.append)
     assert len(head) < 5000
     assert sum(memoryview(buffer).nbytes for buffer in buffers) < 1.5 * big.nbytes
+
+
+class Line:
+    def __init__(self, slope: Any) -> None:
+        self.slope = slope
+
+
+Line.__module__, Line.__qualname__ = "__main__", "Line"  # as in a script or a notebook
+REGISTER: Any = optree.register_pytree_node
+REGISTER(Line, lambda line: ((line.slope,), None), lambda _, slopes: Line(*slopes), namespace="dagad")
+
+
+def slope_times(line: Any, x: Any) -> Any:
+    return line.slope * x
+
+
+def test_a_record_of_a_script_brings_its_registration(scheduler: Any) -> None:
+    def total(lines: Any) -> Any:
+        return dagad.map_sum(slope_times, lines, 2.0, grainsize=1, scheduler=scheduler)
+
+    gradient = dagad.grad(total)([Line(1.0), Line(3.0)])
+    assert [float(line.slope) for line in gradient] == [2.0, 2.0]

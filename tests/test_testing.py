@@ -1,4 +1,4 @@
-"""Testing: does `taylor_rate` tell right gradients from wrong ones?"""
+"""Testing: do the checks tell right derivatives from wrong ones, and where they are wrong?"""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import autograd.numpy as np
 import numpy as onp
 import pytest
+from autograd.extend import defvjp, primitive
+from dask.delayed import delayed
 
 import dagad
 from dagad.extend import explicit
-from dagad.testing import taylor_rate
+from dagad.testing import check_grads, dot_product_gap, taylor_rate
 
 X = onp.random.default_rng(5).standard_normal((17, 3))
 THETA = onp.array([0.4, -0.2, 0.9])
@@ -91,3 +93,110 @@ def test_depends_the_rate_on_the_seed_alone() -> None:
 def test_is_an_argument_without_floats_no_argument() -> None:
     with pytest.raises(dagad.DagadError):
         taylor_rate(lambda n: 1.0 * n, 3)
+
+
+# check_grads and dot_product_gap
+
+
+def wrong_in_chunk(start: float) -> Any:
+    @explicit
+    def chunk(rows: Any, theta: Any) -> Any:
+        factor = 2.1 if rows[0] == start else 2.0
+        value = onp.sum(rows * theta["a"] ** 2)
+        return value, lambda seed: (None, {"a": seed * factor * theta["a"] * onp.sum(rows)})
+
+    return chunk
+
+
+def test_it_names_the_argument_and_the_chunk_that_are_wrong() -> None:
+    def loss(scale: Any, theta: Any) -> Any:
+        return scale * dagad.reduce_sum(wrong_in_chunk(13.0), onp.arange(1.0, 21.0), theta, grainsize=6)
+
+    check_grads(partial(dagad.reduce_sum, wrong_in_chunk(-1.0), onp.arange(1.0, 21.0)), {"a": 0.7}, modes=("rev",))
+    with pytest.raises(
+        dagad.GradientError, match=r"chunk 2 \(rows 12:18\) that differs, in leaf 0 of what is shared"
+    ) as e:
+        check_grads(loss, 1.5, {"a": 0.7}, modes=("rev",))
+    assert "reverse-mode derivative of `loss` in argument 1, leaf ['a'] is wrong" in str(e.value)
+
+
+def test_it_says_so_when_no_chunk_is_wrong_by_itself() -> None:
+    @primitive  # type: ignore[untyped-decorator]  # autograd has no types
+    def twice(x: Any) -> Any:
+        return 2 * x
+
+    defvjp(twice, lambda ans, x: lambda g: 3 * g)
+
+    def loss(theta: Any) -> Any:
+        return twice(dagad.reduce_sum(lambda rows, t: np.sum(np.sin(rows * t)), X, theta, grainsize=6))
+
+    with pytest.raises(dagad.GradientError, match="No chunk of its reductions differs by itself"):
+        check_grads(loss, 0.7, modes=("rev",))
+    with pytest.raises(dagad.GradientError, match="forward-mode derivative of `twice` in argument 0 is wrong"):
+        check_grads(twice, 0.7, modes=("fwd",))  # pushed by the transpose of the wrong pullback
+
+
+def losses() -> dict[str, tuple[Any, ...]]:
+    rows, lists = X[:, 0], [X[:2, 0], X[:0, 0], X[:3, 1]]
+
+    def chunk(some: Any, t: Any) -> Any:
+        return np.sum(np.tanh(some * t["a"])) * t["b"]
+
+    def ragged(job: Any, t: Any) -> Any:
+        return np.sin(job * t)
+
+    def moments(some: Any) -> Any:
+        return {"n": float(len(some)), "mean": np.mean(some)}
+
+    def together(a: Any, b: Any) -> Any:
+        n = a["n"] + b["n"]
+        return {"n": n, "mean": (a["n"] * a["mean"] + b["n"] * b["mean"]) / n}
+
+    theta = {"a": 0.5, "b": 1.2}
+    return {
+        "reduce_sum": (lambda x, t: dagad.reduce_sum(chunk, x, t, grainsize=6), rows, theta),
+        "map_rect": (lambda x, t: dagad.map_rect(ragged, x, t, grainsize=2), lists, 0.3),
+        "map": (lambda x, t: dagad.map(lambda x, t: {"s": x * t, "n": 3}, x, t, grainsize=4), rows, 0.3),
+        "map_reduce": (lambda x: dagad.map_reduce(moments, together, x, grainsize=5), rows),
+        "hvp": (lambda t, v: dagad.hvp(lambda t: dagad.reduce_sum(chunk, rows, t, grainsize=9), t, v), theta, theta),
+        "hessian": (dagad.hessian(lambda t: dagad.reduce_sum(chunk, rows, t, grainsize=9)), theta),
+        "complex": (lambda z: np.abs(z) ** 2 * np.exp(1j * z), 0.3 + 0.2j),
+        "single": (lambda x: np.sum(x**2), onp.arange(1, 4, dtype=onp.float32)),
+    }
+
+
+@pytest.mark.parametrize("name", losses())
+def test_right_derivatives_pass_in_both_modes(name: str) -> None:
+    fun, *args = losses()[name]
+    check_grads(fun, *args, order=1 if name in ("hvp", "hessian", "single") else 2)
+    assert dot_product_gap(fun, *args) < (1e-6 if name == "single" else 1e-12)
+
+
+def test_graphs_are_checked_too() -> None:
+    a, b = delayed(2.0), delayed(onp.array([1.0, 2.0]))
+    waves = delayed(lambda a, b: np.sin(a * b))(a, b)
+    y = delayed(lambda u: {"s": np.sum(u**2), "v": u, "n": 3})(waves)
+    check_grads(y, a, b, order=2)
+    assert dot_product_gap(y, a, b) < 1e-14
+    assert taylor_rate(delayed(lambda u: np.sum(u**3))(waves), a, b) == pytest.approx(2.0, abs=0.1)
+
+    @primitive  # type: ignore[untyped-decorator]  # autograd has no types
+    def wrong(x: Any) -> Any:
+        return x * x
+
+    defvjp(wrong, lambda ans, x: lambda g: g * x)
+    with pytest.raises(dagad.GradientError, match=f"in `{a.key}` is wrong"):
+        check_grads(delayed(wrong)(a), a)
+
+
+@pytest.mark.parametrize(("options", "match"), [({"order": 0}, "positive int"), ({"modes": ("up",)}, '"fwd", "rev"')])
+def test_what_it_cannot_check_is_refused(options: Any, match: str) -> None:
+    with pytest.raises(dagad.StructureError, match=match):
+        check_grads(np.sin, 1.0, **options)
+
+
+def test_nothing_to_check_and_no_number_are_refused() -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match="nothing to check"):
+        check_grads(lambda x: x, 3)
+    with pytest.raises(dagad.NotDifferentiableError, match="one real number"):
+        taylor_rate(lambda x: x, X)
