@@ -92,6 +92,8 @@ class Sweep:
             some, names = range(start, min(start + SEEDS_A_TASK, n_seeds)), new_names()
             refs = {}
             for number, (key, seeds) in enumerate(arriving(some).items()):
+                if all(seed is None for seed in seeds):
+                    continue
                 name = names("input", ("seed", number))
                 graph[name], refs[key] = DataNode(name, seeds), TaskRef(name)
             cotangents, reverse = transpose(self.steps, refs, names, pulled_together, self.summation)

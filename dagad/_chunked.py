@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef
@@ -35,6 +35,14 @@ from dagad._shard_gradients import value_and_gradient
 from dagad._slots import Landing, Slots
 
 Key = Any
+
+
+class Held(NamedTuple):
+    """What it takes to turn a reduction round, at one moment: it is let go of when the gradients are there."""
+
+    primal: ReductionGraph | None
+    linearized: Linearized | None
+    kept: dict[Key, Any]
 
 
 @dataclass(slots=True)
@@ -174,7 +182,7 @@ class Reduction:
         """Run for both at once; where the total turns out not to be one real number, as `_value_first`."""
         key = self._total_key()
         results: dict[Key, Any] = {}
-        reverse, sinks = self._reverse(names, None, preaccumulated)
+        reverse, sinks = self._reverse(names, None, preaccumulated, self._held())
         landing = Landing(leaves, sinks, {key: results})
         graph = self._lin.graph | reverse
         run = self._run(road, graph, [key, *sinks], results, landing, keep=self._lin.recorded())
@@ -216,26 +224,31 @@ class Reduction:
         if self._whole is not None:
             self.policy.counters.used_up()
             return self._gathered(Slots(leaves), self._whole(cotangent))
+        held = self._held()  # before looking whether it is needed: another thread may be about to let go of it
         if self._unit is None and any(map(_tree.is_placed, leaves[self.n_theta :])):
             self._unit = value_and_gradient(self, leaves)[1]
         if self._unit is None and not is_scalar(self.total):
-            return self._pulled(leaves, cotangent)
+            return self._pulled(leaves, cotangent, held)
         if self._unit is None and self._away is not None and self._away.is_half_way:
             self._unit = self._away.gradient_after(leaves)
         if self._unit is None:
-            self._unit = self._pulled(leaves, unit_seed(self.total))
-            if self._kept is not None:
-                self._kept.clear()  # the run, which somebody may watch, has them too
-            self._kept = self._primal = self._linearized = None
+            self._unit = self._pulled(leaves, unit_seed(self.total), held)
+            kept, self._kept = self._kept, None
+            if kept is not None:
+                kept.clear()  # the run, which somebody may watch, has them too
+            self._primal = self._linearized = None
         return [_scaled(gradient, cotangent) for gradient in self._unit]
 
-    def _pulled(self, leaves: Sequence[Any], cotangent: Any) -> list[Any]:
+    def _held(self) -> Held:
+        return Held(self._primal, self._linearized, dict(self._kept or {}))
+
+    def _pulled(self, leaves: Sequence[Any], cotangent: Any, held: Held) -> list[Any]:
         names = new_names()
         seed = names("input", "seed")
-        graph, sinks = self._reverse(names, TaskRef(seed), pulled)
+        graph, sinks = self._reverse(names, TaskRef(seed), pulled, held)
         graph[seed] = DataNode(seed, cotangent)
         landing = Landing(leaves, sinks, {})
-        run_graph(self.scheduler, graph, list(sinks), landing, kept={**self.sliced.kept(), **(self._kept or {})})
+        run_graph(self.scheduler, graph, list(sinks), landing, kept={**self.sliced.kept(), **held.kept})
         return landing.slots.seal()
 
     def pulled_many(self, leaves: Sequence[Any], cotangents: Sequence[Any]) -> list[list[Any]]:
@@ -252,9 +265,9 @@ class Reduction:
         with calm_process:
             return sweep.run(leaves, len(cotangents), lambda some: {total: [cotangents[index] for index in some]})
 
-    def _reverse(self, names: Any, seed: Any, turn: Turn) -> tuple[dict[Key, GraphNode], dict[Key, Any]]:
+    def _reverse(self, names: Any, seed: Any, turn: Turn, held: Held) -> tuple[dict[Key, GraphNode], dict[Key, Any]]:
         """Return the reverse graph, and for each key that is to land the slots it belongs in."""
-        primal, linearized = self._primal, self._linearized
+        primal, linearized, _ = held
         assert primal is not None
         assert linearized is not None
         cotangents, graph = transpose(linearized.steps, {primal.total: seed}, names, turn)

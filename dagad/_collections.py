@@ -11,7 +11,7 @@ from dask.tokenize import tokenize
 from dask.utils import ensure_dict
 
 from dagad import _tree
-from dagad._errors import NotDifferentiableError
+from dagad._errors import NotDifferentiableError, StructureError
 from dagad._evaluation import new_names
 from dagad._graph.forget import forget
 from dagad._graph.linearize import linearize
@@ -62,7 +62,7 @@ def gradient(y: Delayed, wrt: Any) -> Any:
     (12.0, np.float64(6.0), np.float64(2.0))
     """
     leaves, treedef = _tree.flatten(wrt, is_leaf=_is_delayed)
-    _check_delayed(y, leaves)
+    _check_delayed(y, leaves, "gradient", "wrt")
     names = new_names(tokenize("dagad.gradient", y.key, [leaf.key for leaf in leaves]))
     merged: dict[Any, Any] = {}
     for part in (*leaves, y):
@@ -108,8 +108,8 @@ def pushed(y: Delayed, wrt: Any, tangents: Any) -> tuple[Delayed, Delayed]:
         The value of `y`, and its tangent: zeros where `y` does not depend on `wrt`, None for leaves that are constants.
     """
     leaves, treedef = _tree.flatten(wrt, is_leaf=_is_delayed)
-    _check_delayed(y, leaves)
-    parts = [part if _is_delayed(part) else delayed(part) for part in _tree.subtrees(treedef, tangents)]
+    _check_delayed(y, leaves, "jvp", "primals")
+    parts = [part if _is_delayed(part) else delayed(part) for part in _directions(treedef, tangents)]
     names = new_names(tokenize("dagad.jvp", y.key, [leaf.key for leaf in (*leaves, *parts)]))
     merged: dict[Any, Any] = {}
     for part in (*leaves, *parts, y):
@@ -117,17 +117,58 @@ def pushed(y: Delayed, wrt: Any, tangents: Any) -> tuple[Delayed, Delayed]:
     converted = convert_legacy_graph(merged)
     futures = {key: node for key, node in merged.items() if key not in converted}
     plain, renamed = forget(converted, names)
-    moving = {
-        renamed.get(leaf.key, leaf.key): TaskRef(renamed.get(part.key, part.key))
-        for leaf, part in zip(leaves, parts, strict=True)
-    }
+    sources = [renamed.get(leaf.key, leaf.key) for leaf in leaves]
+    if len(set(sources)) < len(sources):
+        raise StructureError("`primals` holds a Delayed twice. Give it once, with the sum of its tangents.")
+    moving = {source: names("part", ("direction", place)) for place, source in enumerate(sources)}
     output = renamed.get(y.key, y.key)
-    graph, values, found = tangent(plain, [output], moving, names)
+    graph, values, found = tangent(plain, [output], {key: TaskRef(name) for key, name in moving.items()}, names)
     graph = plain | graph | futures
+    for part, (source, name) in zip(parts, moving.items(), strict=True):
+        given = TaskRef(renamed.get(part.key, part.key))
+        graph[name] = Task(name, fitting_direction, given, values.get(source, TaskRef(source)))
     keys = names("value", "output"), names("gradient", "tangent")
     graph[keys[0]] = Task(keys[0], plain_value, values.get(output, TaskRef(output)))
-    graph[keys[1]] = Task(keys[1], complete_gradient, output in found, found.get(output), TaskRef(keys[0]))
+    graph[keys[1]] = Task(keys[1], complete_tangent, found.get(output), TaskRef(keys[0]))
     return Delayed(keys[0], graph), Delayed(keys[1], graph)
+
+
+def _directions(treedef: Any, tangents: Any) -> list[Any]:
+    try:
+        return _tree.subtrees(treedef, tangents)
+    except StructureError as error:
+        raise StructureError(
+            "The tangents have not the structure of the primals. Give one tangent per Delayed; None where nothing "
+            "moves."
+        ) from error
+
+
+def fitting_direction(tangent: Any, value: Any) -> Any:
+    """Return the tangent of a Delayed that moves, checked against what the Delayed turned out to be."""
+    form = _tree.Form.of(value, _tree.is_differentiable_or_traced)
+    if not form.positions and tangent is not None:
+        raise NotDifferentiableError(
+            f"A primal that is {_describe(value)} can't move. Make it floating point, with `float(...)` or "
+            "`.astype(float)`, or leave it out."
+        )
+    try:
+        parts = form.pick(tangent)
+    except StructureError as error:
+        raise StructureError("A tangent has not the structure of the Delayed that it moves.") from error
+    return form.cotangent(iter([_fitting(*pair) for pair in zip(parts, form.taken, strict=True)]))
+
+
+def _fitting(part: Any, leaf: Any) -> Any:
+    if part is None or _tree.is_traced(part) or _tree.is_traced(leaf):
+        return part
+    return _tree.cast_like(part, leaf, "A tangent came")
+
+
+def complete_tangent(tangent: Any, value: Any) -> Any:
+    """Return a complete tangent: zeros where nothing moves a leaf, None for constants."""
+    form = _tree.Form.of(value, _tree.is_differentiable_or_traced)
+    pairs = zip(form.pick(tangent), form.taken, strict=True)
+    return form.cotangent(iter([_tree.zeros_like(_tree.plain(leaf)) if part is None else part for part, leaf in pairs]))
 
 
 def plain_value(value: Any) -> Any:
@@ -139,15 +180,15 @@ def _is_delayed(obj: Any) -> bool:
     return isinstance(obj, Delayed)
 
 
-def _check_delayed(y: Any, leaves: list[Any]) -> None:
-    for what, obj in (("y", y), *(("wrt", leaf) for leaf in leaves)):
+def _check_delayed(y: Any, leaves: list[Any], asked: str, called: str) -> None:
+    for what, obj in (("y", y), *((called, leaf) for leaf in leaves)):
         if not _is_delayed(obj):
             raise NotDifferentiableError(
-                f"`gradient` takes dask Delayed objects; `{what}` holds a {type(obj).__name__}. Wrap it with "
-                "`dask.delayed`, or use `dagad.grad` for functions of plain values."
+                f"`{asked}` takes dask Delayed objects; `{what}` holds a {type(obj).__name__}. Wrap it with "
+                f"`dask.delayed`, or use `dagad.{asked.removesuffix('ient')}` for functions of plain values."
             )
     if not leaves:
-        raise NotDifferentiableError("`gradient` got nothing to differentiate in: `wrt` holds no Delayed.")
+        raise NotDifferentiableError(f"`{asked}` got nothing to differentiate in: `{called}` holds no Delayed.")
 
 
 def seed_of(value: Any) -> Any:

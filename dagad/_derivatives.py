@@ -51,14 +51,16 @@ class Pushed(Derived):
         return self._parts(Parts(summed, own, notes[0]), tangents)
 
     def _parts(self, value: Parts, directions: Sequence[Sequence[Any]]) -> Parts:
-        """Return the value with its tangents: those of integers are left out of what is summed."""
-        n_summed, own, moving = len(value.leaves()) - len(value.own), list(value.own), []
+        """Return the value with its tangents: in what is summed, integers have None, as they may move elsewhere."""
+        summed, treedef = _tree.flatten(value.summed)
+        own, moving = list(value.own), []
         for tangents in directions:
             filled = [_or_zeros(part, leaf) for part, leaf in zip(tangents, value.leaves(), strict=True)]
-            pairs = zip(filled[:n_summed], value.leaves(), strict=False)
-            moving.append([part for part, leaf in pairs if _tree.is_differentiable_or_traced(leaf)])
-            own.extend(filled[n_summed:])
-        return Parts((value.summed, moving), own, value.note)
+            pairs = zip(filled, summed, strict=False)
+            mine = [part if _tree.is_differentiable_or_traced(leaf) else None for part, leaf in pairs]
+            moving.append(_tree.unflatten(treedef, mine))
+            own.extend(filled[len(summed) :])
+        return Parts((value.summed, moving) if self.sums else None, own, value.note)
 
 
 def _split(groups: Groups, count: int) -> list[Groups]:
@@ -122,9 +124,9 @@ def pulled_at(function: Derived, args: Any, seeds: Seeds | None) -> tuple[Parts,
     value, pullback, _ = function.record(place, rows, theta, active)
     if seeds is None:
         total = _tree.plain(value.summed)
-        if not is_scalar(total):
+        if not is_scalar(total) and not isinstance(total, int | np.integer):
             return value, None
-        seeds = [unit_seed(total)]
+        seeds = [unit_seed(total) if is_scalar(total) else None]  # a sum of nothing is the integer 0
     cotangents = list(pullback(seeds))
     shared = cotangents.pop(0) if sum(map(len, theta)) else []
     flat = [leaf for group in theta for leaf in group]

@@ -19,12 +19,12 @@ import numpy as np
 from dagad import _tree
 from dagad._chunks import BoundChunk, ChunkFunction, Place
 from dagad._engines.autograd import AutogradEngine, open_containers, pull, record, tape_nbytes
-from dagad._errors import NotDifferentiableError, add_note_once
+from dagad._errors import NotDifferentiableError, StructureError, add_note_once
 from dagad._linearization import Counters, Preaccumulated, Pullback
 from dagad._portable import Portable, opened
 
 Groups = Sequence[Sequence[Any]]
-# One seed (None: zero) per floating-point leaf of what is summed, then of what is owned.
+# One seed (None: zero) per leaf of what is summed, None among them, then of what is owned.
 Seeds = Sequence[Any]
 
 
@@ -44,10 +44,35 @@ class Parts(NamedTuple):
         """Return all leaves."""
         return [*_tree.flatten(self.summed)[0], *self.own]
 
-    def seeds(self, seeds: Seeds) -> list[Any]:
-        """Return one seed per leaf."""
+    def all_leaves(self) -> list[Any]:
+        """Return all leaves, None among them: as many for each chunk."""
+        summed = _tree.flatten_with_none(self.summed)[0]
+        return [*(summed if any(leaf is not None for leaf in summed) else ()), *self.own]
+
+    def all_seeds(self, seeds: Seeds) -> list[Any]:
+        """Return one seed for each of `all_leaves`, from one for each of `floats`."""
         rest = iter(seeds)
-        return [_cast(next(rest), leaf) if _tree.is_differentiable_or_traced(leaf) else None for leaf in self.leaves()]
+        return [next(rest) if _tree.is_differentiable_or_traced(leaf) else None for leaf in self.all_leaves()]
+
+    def seeds(self, seeds: Seeds) -> list[Any]:
+        """Return one seed per leaf; there may be seeds for those with derivatives only.
+
+        A sum of nothing is the integer 0: what is an integer in this chunk may be floating point in others, and so have
+        a seed, which is not to be taken for that of the next leaf.
+        """
+        leaves, count = self.all_leaves(), len(self.floats())
+        if len(seeds) not in (len(leaves), count):
+            raise StructureError(
+                "Some parts of what a chunk returned are integers in this chunk, and floating point in others. Return "
+                "the same from every chunk: `float(...)` of a number, `.astype(float)` of an array."
+            )
+        rest, found = iter(seeds), []
+        for leaf in leaves:
+            has_derivative = _tree.is_differentiable_or_traced(leaf)
+            seed = next(rest) if has_derivative or len(seeds) == len(leaves) else None
+            if leaf is not None:
+                found.append(_cast(seed, leaf) if has_derivative else None)
+        return found
 
 
 def _cast(seed: Any, leaf: Any) -> Any:
@@ -173,6 +198,18 @@ class Apart(Summed):
 def _apart(parts: Parts) -> Parts:
     leaves, treedef = _tree.flatten(parts.summed)
     return Parts(None, leaves, Note(treedef))
+
+
+DIFFERENT = "The outputs of two items differ in structure; return the same for every item"
+
+
+def check_alike(shape: Sequence[int], other: Sequence[int]) -> None:
+    """Raise unless the outputs of two items have one shape."""
+    if shape != other:
+        raise StructureError(
+            f"The outputs of two items differ in shape: {shape} and {other}. Return the same shape for every item, or "
+            "use `dagad.map_rect` for 1-d outputs of different lengths."
+        )
 
 
 class Note:

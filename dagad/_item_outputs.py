@@ -11,12 +11,12 @@ import numpy as np
 
 from dagad import _tree
 from dagad._chunks import ChunkFunction, Place
-from dagad._derived import Derived, Groups, Note, Parts, Seeds, in_groups, joined, run_traced
+from dagad._derived import DIFFERENT, Derived, Groups, Note, Parts, Seeds, check_alike, in_groups, joined, run_traced
 from dagad._errors import StructureError, add_note_once
 from dagad._graph.sums import RunningTree
 from dagad._linearization import Pullback
 from dagad._portable import opened
-from dagad._rows import Rows
+from dagad._rows import Rows, row_by_row
 
 
 class Stack:
@@ -24,22 +24,15 @@ class Stack:
 
     def read(self, output: Any) -> list[Any]:
         """Return the leaves of one item's output."""
-        return list(_tree.flatten(output)[0])
+        return numbers_of(output, "`map` can't stack what an item gave")
 
     def together(self, outputs: Sequence[Any], items: Sequence[list[Any]]) -> tuple[list[Any], Any]:
         """Return the leaves that a chunk owns, and the structure of an output."""
         treedef = _tree.flatten(outputs[0])[1]
         for output, leaves in zip(outputs, items, strict=True):
-            _tree.check_same_structure(
-                treedef, _tree.flatten(output)[1], "The outputs of two items differ in structure"
-            )
+            _tree.check_same_structure(treedef, _tree.flatten(output)[1], DIFFERENT)
             for first, leaf in zip(items[0], leaves, strict=True):
-                if np.shape(_tree.plain(first)) != np.shape(_tree.plain(leaf)):
-                    raise StructureError(
-                        f"The outputs of two items differ in shape: {np.shape(_tree.plain(first))} and "
-                        f"{np.shape(_tree.plain(leaf))}. Return the same shape for every item, or use `dagad.map_rect` "
-                        "for 1-d outputs of different lengths."
-                    )
+                check_alike(np.shape(_tree.plain(first)), np.shape(_tree.plain(leaf)))
         return [_stacked(column) for column in zip(*items, strict=True)], Note(treedef)
 
     def cut(self, seed: Any, lengths: Sequence[int]) -> list[Any]:
@@ -53,13 +46,13 @@ class EndToEnd:
     def read(self, output: Any) -> list[Any]:
         """Return the one leaf of an item's output."""
         plain = _tree.plain(output)
-        if isinstance(plain, list | tuple | dict) or np.ndim(plain) != 1:
-            what = (
-                f"a {type(plain).__name__}" if not isinstance(plain, np.ndarray) else f"an array of shape {plain.shape}"
-            )
+        if not isinstance(plain, np.ndarray) or plain.ndim != 1 or not _is_numeric(plain):
+            what = f"a {type(plain).__name__}"
+            if isinstance(plain, np.ndarray):
+                what = f"an array of shape {plain.shape} and dtype {plain.dtype}"
             raise StructureError(
-                f"`map_rect` needs a 1-d array from every item; it got {what}. Return `np.array([value])` for a number "
-                "and `.ravel()` of an array, or use `dagad.map`."
+                f"`map_rect` needs a 1-d array of numbers from every item; it got {what}. Return `np.array([value])` "
+                "for a number and `.ravel()` of an array, or use `dagad.map`."
             )
         return [output]
 
@@ -72,6 +65,25 @@ class EndToEnd:
         """Return the seeds of the items from that of the chunk."""
         ends = np.cumsum([0, *lengths])
         return [seed[start:stop] for start, stop in itertools.pairwise(ends)]
+
+
+def numbers_of(output: Any, what: str) -> list[Any]:
+    """Return the leaves of an output after making sure that they are numbers: a traced one was not looked at yet."""
+    leaves: list[Any] = _tree.flatten(output)[0]
+    other = next((f"a {type(_tree.plain(leaf)).__name__}" for leaf in leaves if not _is_numeric(leaf)), None)
+    if other or not leaves:
+        raise StructureError(
+            f"{what}: {other or 'None or an empty structure'}. Return a number, an array, or a structure of these."
+        )
+    return leaves
+
+
+_NUMERIC = (np.ndarray, np.generic, int, float, complex)
+
+
+def _is_numeric(leaf: Any) -> bool:
+    plain = _tree.plain(leaf)
+    return isinstance(plain, _NUMERIC) and np.asarray(plain).dtype.kind in "fciub"
 
 
 def _stacked(leaves: Sequence[Any]) -> Any:
@@ -104,10 +116,14 @@ class Items(Derived):
 
     def _together(self, place: Place, outputs: list[Any]) -> tuple[Parts, list[list[Any]]]:
         items = []
-        for number, output in enumerate(outputs):
-            with _named(place, number):
-                items.append(self._arrange.read(output))
-        own, note = self._arrange.together(outputs, items)
+        try:
+            for number, output in enumerate(outputs):
+                with _named(place, number):
+                    items.append(self._arrange.read(output))
+            own, note = self._arrange.together(outputs, items)
+        except Exception as error:
+            add_note_once(error, place.note("value"))
+            raise
         return Parts(None, own, note), items
 
     def record(self, place: Place, rows: Any, theta: Groups, active: Groups = ()) -> tuple[Any, Pullback, Any]:
@@ -125,11 +141,12 @@ class Items(Derived):
 
         def pullback(seeds: Seeds) -> tuple[Any, ...]:
             total, found = RunningTree(), list[Any]()
-            for pull, own_seeds in zip(pulls, self._cut(parts, items, seeds), strict=True):
+            for number, (pull, own_seeds) in enumerate(zip(pulls, self._cut(parts, items, seeds), strict=True)):
                 if all(seed is None for seed in own_seeds):  # exact zeros, that cost nothing
                     found.append(None)
                     continue
-                cotangents = self.function.pull(place, pull, own_seeds, len(shared), [])
+                with _named(place, number):
+                    cotangents = self.function.pull(place, pull, own_seeds, len(shared), [])
                 flat = [leaf for group in cotangents for leaf in group]
                 total.push(flat[: len(shared)])
                 found.append(flat[len(shared) :])
@@ -150,12 +167,21 @@ class Items(Derived):
 def _seed(seed: Any, leaf: Any) -> Any:
     if seed is None or _tree.is_traced(seed) or _tree.is_traced(leaf):
         return seed
-    return _tree.cast_like(seed, leaf, "A cotangent came") if np.any(seed) else None
+    if not np.any(seed):
+        return None
+    # Where other items have floats this one's may be an integer; a function with a pullback of its own may want it.
+    return _tree.cast_like(seed, leaf, "A cotangent came") if _tree.is_differentiable(leaf) else seed
 
 
 def _items(rows: Rows, leaves: Sequence[Any]) -> Any:
+    by_row: dict[int, Any] = {}
     for item, gaps in rows.items(leaves):
-        yield item, [leaves[number] if place is None else leaves[number][place] for number, place in gaps]
+        own = []
+        for number, place in gaps:
+            if place is not None and number not in by_row:
+                by_row[number] = row_by_row(leaves[number])
+            own.append(leaves[number] if place is None else by_row[number][place])
+        yield item, own
 
 
 def _gathered(leaves: Sequence[Any], gaps: Sequence[Any], found: Sequence[Any]) -> list[Any]:

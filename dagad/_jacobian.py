@@ -11,10 +11,10 @@ import numpy as np
 
 from dagad import _tree
 from dagad._blocks import Blocks
-from dagad._errors import NotDifferentiableError
+from dagad._errors import NotDifferentiableError, PlanError
 from dagad._many import pull_many
 from dagad._mode import VALUES_FIRST, like_here
-from dagad._program import Program
+from dagad._program import Program, fitting
 
 # So many directions go through a program at once: each costs the memory of one more tangent of everything.
 DIRECTIONS_AT_ONCE = 16
@@ -25,6 +25,16 @@ class Layout(Protocol):
 
     def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
         """Return it, from one cotangent of `leaf` per entry of `output`; None for zero."""
+
+
+def checked_layout(layout: Any) -> Layout:
+    """Return a layout, if it is one."""
+    if not callable(getattr(layout, "rows", None)) or isinstance(layout, type):
+        raise PlanError(
+            f"`layout={layout!r}` does not say how a Jacobian is laid out. Give an object: `dagad.extend.Dense()` or "
+            "`Sparse()`, or None."
+        )
+    return layout  # type: ignore[no-any-return]  # anything with the method is a layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +120,11 @@ def _entries(part: Any, leaf: Any) -> tuple[Any, Any]:
 def rows(program: Program, layout: Layout) -> Any:
     """Return the Jacobian of a program, recorded once and pulled from each entry of its value."""
     _refuse_complex(program.leaves)
+    if any(map(_tree.is_placed, program.leaves)):
+        raise NotDifferentiableError(
+            "A Jacobian in rows that are in Shards can't be laid out. Use `dagad.grad`, whose gradient stays where the "
+            "rows are, or differentiate in what `shards.gather()` returns."
+        )
     with like_here(VALUES_FIRST):
         value, ends, roots = program.tape()
         outputs = _tree.flatten(value)[0]
@@ -123,8 +138,12 @@ def rows(program: Program, layout: Layout) -> Any:
             seeds = [_seeds(len(outputs), place, Blocks.one_hot(plain, index)) for index in range(np.size(plain))]
             parts = pull_many(ends, seeds, roots, program.leaves)
             pairs = zip(parts, program.leaves, strict=True)
-            found.append(program.arranged([layout.rows(own, output, leaf) for own, leaf in pairs]))
+            found.append(program.arranged([layout.rows(_fitting(own, leaf), output, leaf) for own, leaf in pairs]))
     return _tree.unflatten(_tree.flatten(value)[1], found)
+
+
+def _fitting(parts: Sequence[Any], leaf: Any) -> list[Any]:
+    return [part if part is None or isinstance(part, Blocks) else fitting(part, leaf) for part in parts]
 
 
 def _seeds(count: int, place: int, seed: Any) -> list[Any]:

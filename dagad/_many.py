@@ -18,12 +18,16 @@ def pull_many(
 ) -> list[list[Any]]:
     """Send many sets of cotangents of the outputs back to the roots; for each root one cotangent per set, or None."""
     count, at_roots = len(many), dict[Any, list[Entry]]()
+    if not count:  # an output without entries
+        return [[] for _ in roots]
     arrived: dict[Any, list[Entry]] = {}
     for place, end in enumerate(ends):
         if end is not None:
             _arrive(arrived, end, [seeds[place] for seeds in many])
     for node in downward(list(arrived)):
-        entries = [_value(entry) for entry in arrived.pop(node)]
+        entries = [_value(entry) for entry in arrived.pop(node, ())]
+        if not entries:  # nothing but zeros went this way
+            continue
         if node in roots:
             at_roots[node] = entries
             continue
@@ -45,6 +49,8 @@ def _through(node: Any, entries: list[Any]) -> list[list[Any]]:
 
 
 def _arrive(arrived: dict[Any, list[Entry]], node: Any, parts: Sequence[Any]) -> None:
+    if all(part is None for part in parts):
+        return
     before = arrived.get(node) or [None] * len(parts)
     arrived[node] = [_sum(entry, part) for entry, part in zip(before, parts, strict=True)]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef
@@ -17,18 +17,27 @@ from dagad._blocks import Blocks, Sweep, cut_rows
 from dagad._chunks import Place
 from dagad._columns import Sliced, owned
 from dagad._derivatives import Pulled, Pushed, WithUnit
-from dagad._derived import Derived, Parts, Seeds, joined
+from dagad._derived import DIFFERENT, Derived, Parts, Seeds, Summed, check_alike, joined
 from dagad._evaluation import Scheduler, calm_process, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Keep, Policy, Preaccumulate
 from dagad._graph.summation import PlainSum, Summation
 from dagad._graph.transpose import pulled, transpose
 from dagad._inputs import Inputs, Targets, apart, times
-from dagad._linearization import Linearization, value_of_task
+from dagad._linearization import Linearization, is_scalar, unit_seed, value_of_task
 from dagad._plan import AnyPlan
 from dagad._slots import Landing
 
 Key = Any
+
+
+class Recorded(NamedTuple):
+    """A linearized graph, the keys of its chunks and of their inputs, and its linearizations that wait to be pulled."""
+
+    lin: Linearized
+    chunks: list[Key]
+    inputs: dict[Key, Targets]
+    kept: dict[Key, Any]
 
 
 @dataclass(slots=True)
@@ -38,8 +47,8 @@ class Mapped:
     ==========  ==========================================================================================
     `total`     what is summed, added up, and the leaves that are owned, put together; set once
     `places`    for each chunk, where the leaves it owns belong; found when they are put together
-    `_kept`     linearizations that wait to be pulled, as the scheduler refers to them
-    `_steps`    the linearized graph, with the keys of the chunks and of their inputs
+    `_recorded` what is needed to pull it; set at once, since several threads may pull
+    `_unit`     the gradients for the seed 1, of a reduction to one real number; set once
     ==========  ==========================================================================================
     """
 
@@ -52,10 +61,8 @@ class Mapped:
     summation: Summation = field(default_factory=PlainSum)
     places: list[Targets] | None = None
     total: Parts = field(default_factory=lambda: Parts(None, []))
-    _kept: dict[Key, Any] = field(default_factory=dict)
-    _lin: Linearized | None = None
-    _chunks: list[Key] = field(default_factory=list)
-    _inputs: dict[Key, Targets] = field(default_factory=dict)
+    _recorded: Recorded | None = None
+    _unit: list[Any] | None = None
 
     def pushed(self, count: int) -> Mapped:
         """Return the operation that gives value and tangents together, in so many directions."""
@@ -64,7 +71,9 @@ class Mapped:
 
     def moved(self, both: Parts, count: int) -> tuple[Parts, list[list[Any]]]:
         """Take what `pushed` gave apart: the value, and for each direction the tangents of its float leaves."""
-        value, moving = both.summed if self.function.sums else (None, [[]] * count)
+        value, trees = both.summed if self.function.sums else (None, [None] * count)
+        form = _tree.Form.of(value, _tree.is_differentiable_or_traced)
+        moving = [form.pick(tree) for tree in trees]
         each = len(both.own) // (1 + count)
         own_places = [[at for at in targets if at[0] < each] for targets in both.places]
         parts = Parts(value, both.own[:each], both.note, own_places)
@@ -102,36 +111,34 @@ class Mapped:
         return self._evaluated(leaves, record=True)
 
     def _evaluated(self, leaves: Sequence[Any], record: bool) -> Parts:
-        names = new_names()
+        names, lin = new_names(), None
         with calm_process:
-            graph = self._graph([_tree.laid_out(leaf) for leaf in leaves], names)
-            values = {key: key for key in self._chunks}
+            graph, chunks, inputs = self._graph([_tree.laid_out(leaf) for leaf in leaves], names)
+            values = {key: key for key in chunks}
             if record:
-                self._lin = linearize(
-                    graph, self._chunks, self._inputs, names, self.policy, apart=self.scheduler.remote
-                )
-                graph, values = self._lin.graph, self._lin.values
-            owners, total = self._landing([values[key] for key in self._chunks], graph, names)
+                lin = linearize(graph, chunks, inputs, names, self.policy, apart=self.scheduler.remote)
+                graph, values = lin.graph, lin.values
+            owners, total = self._landing([values[key] for key in chunks], graph, names)
             results: dict[Key, Any] = {}
             keys = list(dict.fromkeys([*([total] if total else []), *owners]))
-            kept = self._lin.recorded() if self._lin else ()
+            kept = lin.recorded() if lin else ()
             run = run_graph(self.scheduler, graph, keys, results.__setitem__, keep=kept, kept=self.sliced.kept())
-        self._kept = dict(run.kept or {}) if record else {}
         parts = [_plain(results[key]) for key in owners]
         summed = _plain(results[total]).summed if total else None
         own = self._joined(parts)
         self.total = Parts(summed, own, [part.note for part in parts], self.places)
+        self._recorded = Recorded(lin, chunks, inputs, dict(run.kept or {})) if lin else None
         return self.total
 
-    def _graph(self, leaves: Sequence[Any], names: Any) -> dict[Key, GraphNode]:
-        """Return the graph of all chunks, without sums."""
+    def _graph(self, leaves: Sequence[Any], names: Any) -> tuple[dict[Key, GraphNode], list[Key], dict[Key, Targets]]:
+        """Return the graph of all chunks, without sums, with the keys of the chunks and of their inputs."""
         function, theta_key = names("input", "function"), names("input", "theta")
         graph: dict[Key, GraphNode] = {function: DataNode(function, self.function)}
         theta: Any = self.inputs.groups(leaves, self.inputs.theta)
-        self._chunks, self._inputs = [], {}
+        chunks, inputs = list[Key](), dict[Key, Targets]()
         if sum(self.inputs.theta):
             graph[theta_key], theta = DataNode(theta_key, theta), TaskRef(theta_key)
-            self._inputs[theta_key] = [(leaf, None) for leaf in range(sum(self.inputs.theta))]
+            inputs[theta_key] = [(leaf, None) for leaf in range(sum(self.inputs.theta))]
         for chunk in self.plan:
             key, args = names("value", chunk.number), [Place(chunk, names), self.sliced.rows(chunk), theta]
             if sum(self.inputs.sliced):
@@ -139,11 +146,11 @@ class Mapped:
                 own = [owned(leaves[leaf], rows) for leaf, rows in targets]
                 sizes = [len(group) for group in self.inputs.rows[chunk.number]]
                 graph[rows_key] = DataNode(rows_key, self.inputs.groups(own, sizes))
-                self._inputs[rows_key] = targets
+                inputs[rows_key] = targets
                 args.append(TaskRef(rows_key))
             graph[key] = Task(key, value_of_task, TaskRef(function), *args)
-            self._chunks.append(key)
-        return graph
+            chunks.append(key)
+        return graph, chunks, inputs
 
     def _landing(self, values: list[Key], graph: dict[Key, GraphNode], names: Any) -> tuple[list[Key], Key | None]:
         """Return the keys of what each chunk owns and of the sum, after adding what computes them."""
@@ -166,11 +173,12 @@ class Mapped:
     def _joined(self, parts: Sequence[Parts]) -> list[Any]:
         """Put what the chunks own together, and remember where it belongs."""
         if not parts or not any(part.own for part in parts):
-            self.places = [[] for _ in self._chunks]
+            self.places = [[] for _ in self.plan]
             return []
         if self.places is None and self.function.copies:
             self.places = apart(self.function.copies, len(parts[0].own), len(parts))
         if self.places is None:
+            _check_alike(parts)
             columns = list(zip(*(part.own for part in parts), strict=True))
             ends = [np.cumsum([0, *(len(leaf) for leaf in column)]) for column in columns]
             self.places = [
@@ -185,57 +193,80 @@ class Mapped:
 
     def pulled(self, leaves: Sequence[Any], seeds: Seeds) -> list[Any]:
         """Return the cotangents of `leaves`; may be called again, with other seeds."""
-        assert self._lin is not None
-        names = new_names()
-        arriving = {}
-        for number, chunk in enumerate(self._chunks):
-            mine = self._seeds_of(number, seeds)
+        recorded = self._recorded  # before looking whether it is needed: another thread may let go of it
+        if not self._has_unit:
+            return self._pulled(leaves, seeds, recorded or self._record(leaves))
+        if self._unit is None:
+            self._unit = self._pulled(leaves, [unit_seed(self.total.summed)], recorded or self._record(leaves))
+            self._recorded = None
+        return [part * seeds[0] for part in self._unit]
+
+    @property
+    def _has_unit(self) -> bool:
+        """Whether all is computed for the seed 1, and scaled: so the bits do not depend on the policy."""
+        return type(self.function) is Summed and is_scalar(self.total.summed)
+
+    def _record(self, leaves: Sequence[Any]) -> Recorded:
+        """Record it now: a gradient for the seed 1 was hoped for, and there is none."""
+        self.linearized(leaves)
+        assert self._recorded is not None
+        return self._recorded
+
+    def _pulled(self, leaves: Sequence[Any], seeds: Seeds, recorded: Recorded) -> list[Any]:
+        names, arriving, graph = new_names(), {}, dict[Key, GraphNode]()
+        every = self.total.all_seeds(seeds)
+        for number, chunk in enumerate(recorded.chunks):
+            mine = self._seeds_of(number, every)
             if mine is not None:
-                arriving[chunk] = names("input", ("seed", number))
-        graph: dict[Key, GraphNode] = {
-            key: DataNode(key, self._seeds_of(key[1][1], seeds)) for key in arriving.values()
-        }
-        refs = {chunk: TaskRef(key) for chunk, key in arriving.items()}
-        cotangents, reverse = transpose(self._lin.steps, refs, names, pulled, self.summation)
-        sinks = {cotangents[at].key: targets for at, targets in self._inputs.items() if at in cotangents}
+                key = names("input", ("seed", number))
+                graph[key], arriving[chunk] = DataNode(key, mine), TaskRef(key)
+        cotangents, reverse = transpose(recorded.lin.steps, arriving, names, pulled, self.summation)
+        sinks = {cotangents[at].key: targets for at, targets in recorded.inputs.items() if at in cotangents}
         landing = Landing(leaves, sinks, {})
-        for at, targets in self._inputs.items():
+        for at, targets in recorded.inputs.items():
             if at not in cotangents:  # no seed leads there
                 landing.slots.write_all(targets, None)
         if sinks:
             with calm_process:
-                run_graph(self.scheduler, graph | reverse, list(sinks), landing, kept=self._all_kept())
+                kept = {**self.sliced.kept(), **recorded.kept}
+                run_graph(self.scheduler, graph | reverse, list(sinks), landing, kept=kept)
         return landing.slots.seal()
 
     def pulled_many(self, leaves: Sequence[Any], many: Sequence[Seeds]) -> list[list[Any]]:
         """Return for each of `leaves` its cotangents for many seeds, no chunk recorded twice for them."""
-        assert self._lin is not None
+        if self._has_unit:
+            nothing = [None] * len(leaves)
+            rows = [nothing if seeds[0] is None else self.pulled(leaves, seeds) for seeds in many]
+            return [list(column) for column in zip(*rows, strict=True)]
+        recorded = self._recorded or self._record(leaves)
 
         def arriving(some: range) -> dict[Key, list[Any]]:
-            found = {}
-            for number, chunk in enumerate(self._chunks):
-                mine = [self._seeds_of(number, many[index]) for index in some]
+            found, every = {}, [self.total.all_seeds(many[index]) for index in some]
+            for number, chunk in enumerate(recorded.chunks):
+                mine = [self._seeds_of(number, seeds) for seeds in every]
                 if any(seeds is not None for seeds in mine):
                     found[chunk] = mine
             return found
 
-        sweep = Sweep(self._lin.steps, self._inputs, self.scheduler, self._all_kept(), self.summation)
+        kept = {**self.sliced.kept(), **recorded.kept}
+        sweep = Sweep(recorded.lin.steps, recorded.inputs, self.scheduler, kept, self.summation)
         with calm_process:
             return sweep.run(leaves, len(many), arriving)
 
-    def _all_kept(self) -> dict[Key, Any]:
-        return {**self.sliced.kept(), **self._kept}
-
     def _seeds_of(self, number: int, seeds: Seeds) -> list[Any] | None:
-        """Return the seeds of one chunk; None where all are zero."""
-        n_summed = len(Parts(self.total.summed, []).floats())
-        own: Any = iter(seeds[n_summed:])
-        own = [next(own) if _tree.is_differentiable_or_traced(leaf) else None for leaf in self.total.own]
-        mine = [_full(seed) for seed in seeds[:n_summed]]
-        for leaf, rows in (self.places or [])[number] if own else ():
-            if _tree.is_differentiable_or_traced(self.total.own[leaf]):
-                mine.append(cut_rows(own[leaf], rows))
+        """Return the seeds of one chunk, one per leaf, from those of all leaves; None where all are zero."""
+        n_summed = len(seeds) - len(self.total.own)
+        own = (self.places or [])[number] if self.total.own else ()
+        mine = [*map(_full, seeds[:n_summed]), *(cut_rows(seeds[n_summed + leaf], rows) for leaf, rows in own)]
         return mine if any(seed is not None and np.any(seed) for seed in mine) else None
+
+
+def _check_alike(parts: Sequence[Parts]) -> None:
+    """Refuse outputs of items that differ between chunks."""
+    for part in parts[1:]:
+        _tree.check_same_structure(parts[0].note.treedef, part.note.treedef, DIFFERENT)
+        for first, leaf in zip(parts[0].own, part.own, strict=True):
+            check_alike(np.shape(first)[1:], np.shape(leaf)[1:])
 
 
 def _full(seed: Any) -> Any:

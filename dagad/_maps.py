@@ -12,7 +12,7 @@ from dagad._arguments import read_arguments
 from dagad._chunks import ChunkFunction, Place
 from dagad._derived import Apart, Parts
 from dagad._errors import PlanError
-from dagad._item_outputs import EndToEnd, Items, Stack
+from dagad._item_outputs import EndToEnd, Items, Stack, numbers_of
 from dagad._primitive import differentiable
 from dagad._reductions import itself, mapped
 
@@ -198,6 +198,8 @@ def map_reduce(
     values = [
         _tree.unflatten(note.treedef, [next(leaves) for _ in range(note.treedef.num_leaves)]) for note in parts.note
     ]
+    for value in values:
+        numbers_of(value, "`map_reduce` can't combine what a chunk gave")
     return combined(combine, values)
 
 

@@ -11,7 +11,7 @@ from dask.delayed import Delayed
 from dagad import _tree
 from dagad._collections import pushed
 from dagad._errors import StructureError
-from dagad._jacobian import Dense, Layout, columns, rows
+from dagad._jacobian import Dense, Layout, checked_layout, columns, rows
 from dagad._program import Program
 from dagad._transforms import grad
 
@@ -66,11 +66,13 @@ def _as_lists(primals: Any, tangents: Any) -> tuple[Sequence[Any], Sequence[Any]
     """Return primals and tangents as sequences, and whether the only one stood bare."""
     if not isinstance(primals, tuple | list):
         return (primals,), (tangents,), True
+    if not primals:
+        raise StructureError("`primals` is empty, so there is nothing to differentiate in. Give at least one argument.")
     if not isinstance(tangents, tuple | list) or len(tangents) != len(primals):
-        found = f"{len(tangents)}" if isinstance(tangents, tuple | list) else f"a bare {type(tangents).__name__}"
+        found = f"{len(tangents)} in number" if isinstance(tangents, tuple | list) else f"a {type(tangents).__name__}"
         raise StructureError(
-            f"There are {len(primals)} primals, but the tangents are {found}. Give one tangent per primal, in a tuple; "
-            "None where nothing moves."
+            f"`primals` are {len(primals)} in number, but `tangents` are {found}. Give one tangent per primal, in a "
+            "tuple; None where nothing moves."
         )
     return primals, tangents, False
 
@@ -196,11 +198,12 @@ def jacrev(
     array([[ 3.,  0.],
            [ 0., 12.]])
     """
+    chosen = Dense() if layout is None else checked_layout(layout)
 
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         program = Program(fun, argnums, args, kwargs)
-        return rows(program, layout or Dense())
+        return rows(program, chosen)
 
     return jacobian
 

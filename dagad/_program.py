@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from dagad import _tree
 from dagad._engines.autograd import pull, record
 from dagad._engines.forward import push
@@ -63,7 +65,9 @@ class Program:
     def _gradient(self, cotangents: Sequence[Any]) -> Any:
         """Put cotangents into the structure of the arguments; zeros where the value does not depend on a leaf."""
         pairs = zip(cotangents, self.leaves, strict=True)
-        return self.arranged([_tree.zeros_like(_tree.plain(leaf)) if part is None else part for part, leaf in pairs])
+        return self.arranged(
+            [_tree.zeros_like(_tree.plain(leaf)) if part is None else fitting(part, leaf) for part, leaf in pairs]
+        )
 
     def arranged(self, parts: Sequence[Any]) -> Any:
         """Put one part per leaf into the structure of the arguments."""
@@ -72,9 +76,32 @@ class Program:
         return gradients[0] if isinstance(self._argnums, int) else gradients
 
 
-def _moved(part: Any, leaf: Any, what: str) -> Any:
-    if part is None or _tree.is_traced(part) or _tree.is_traced(leaf):
+def fitting(part: Any, leaf: Any) -> Any:
+    """Return a cotangent, if it has the shape of its leaf: some rules of autograd's forget what was broadcast."""
+    if not _tree.is_placed(leaf) and np.shape(_tree.plain(part)) != np.shape(_tree.plain(leaf)):
+        raise StructureError(
+            f"A gradient of shape {np.shape(_tree.plain(part))} came where one of shape "
+            f"{np.shape(_tree.plain(leaf))} belongs: autograd's derivative of a function that broadcasts is wrong, "
+            "such as `np.where` with a branch smaller than the result, or `np.linalg.norm` with `keepdims`. Broadcast "
+            "its arguments first, by `* np.ones(shape)`, or do without that option."
+        )
+    return _typed(part, _tree.plain(leaf)) if _tree.is_traced(part) else part
+
+
+def _typed(part: Any, leaf: Any) -> Any:
+    """Give a traced cotangent the dtype of its leaf; what is not traced has been given it where it was pulled."""
+    plain, dtype = _tree.plain(part), _tree.dtype_of(leaf)
+    if not isinstance(plain, np.ndarray | np.floating) or plain.dtype == dtype or plain.dtype.kind == "c":
         return part
+    typed = part.astype(dtype)
+    return typed if isinstance(leaf, np.ndarray) else typed[()]
+
+
+def _moved(part: Any, leaf: Any, what: str) -> Any:
+    if part is None or any(map(_tree.is_traced, (part, leaf))) or any(map(_tree.is_placed, (part, leaf))):
+        return part
+    if np.asarray(part).dtype.kind not in "fciub":
+        raise StructureError(f"{what} that is a {type(part).__name__}, where a number or an array belongs.")
     return _tree.cast_like(part, leaf, what)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import dask.sizeof
 import numpy as np
+from autograd.extend import defjvp, defvjp, primitive
 
 from dagad import _tree
 from dagad._portable import Portable, opened
@@ -112,10 +113,23 @@ class Rows(Portable):
 
 def row_by_row(leaf: Any) -> Any:
     """Return an array laid out row by row: a row with gaps has other bits than one in a chunk of its own."""
-    if type(leaf) is np.ndarray and not leaf.flags.c_contiguous:
-        leaf = np.ascontiguousarray(leaf)
-        leaf.flags.writeable = False
+    plain = _tree.plain(leaf)
+    if type(plain) is not np.ndarray or plain.flags.c_contiguous:
+        return leaf
+    if _tree.is_traced(leaf):
+        return _contiguous(leaf)
+    leaf = np.ascontiguousarray(leaf)
+    leaf.flags.writeable = False
     return leaf
+
+
+@primitive  # type: ignore[untyped-decorator]  # autograd has no types
+def _contiguous(array: Any) -> Any:
+    return np.ascontiguousarray(array)
+
+
+defvjp(_contiguous, lambda ans, array: lambda cotangent: cotangent)
+defjvp(_contiguous, lambda tangent, ans, array: tangent)
 
 
 def _row_by_row(piece: Any) -> Any:

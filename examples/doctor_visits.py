@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import autograd
 import autograd.numpy as np
 import statsmodels.api as sm
 from autograd.scipy.special import gammaln
@@ -63,11 +62,6 @@ def chunk_log_likelihood(rows: Any, params: Any) -> Any:
     return np.sum(per_row) - len(y) * gammaln(size)
 
 
-def chunk_hessian(rows: Any, params: Any) -> Any:
-    """Second derivatives of one chunk: a (p, p) matrix is as good a partial sum as a number."""
-    return autograd.hessian(chunk_log_likelihood, 1)(rows, params)
-
-
 def load(rows: int | None) -> Data:
     frame = sm.datasets.randhie.load_pandas()
     y = np.asarray(frame.endog, dtype=float)
@@ -120,7 +114,11 @@ def fit_dagad(data: Data, console: Console, **how: Any) -> Fit:
     began = time.perf_counter()
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         params, found = maximize(data, progress, **how)
-    covariance = np.linalg.inv(-dagad.reduce_sum(chunk_hessian, (data.y, data.X), params, **how))
+
+    def log_likelihood(params: Any) -> Any:
+        return dagad.reduce_sum(chunk_log_likelihood, (data.y, data.X), params, **how)
+
+    covariance = np.linalg.inv(-dagad.hessian(log_likelihood)(params))
     errors = np.sqrt(np.diag(covariance))
     alpha = np.exp(params[-1])
     return Fit(

@@ -13,6 +13,7 @@ from autograd.tracer import Box, isbox, new_box
 from dagad import _tree
 from dagad._engines import shortcuts as shortcuts
 from dagad._engines.base import Call, LeafPullback
+from dagad._engines.special import mend_special_functions
 from dagad._engines.traces import traces
 from dagad._errors import ClosureError, NotDifferentiableError
 
@@ -34,6 +35,7 @@ class AutogradEngine:
 
 def record(fun: Callable[[list[Any]], Any], leaves: Sequence[Any]) -> tuple[Any, list[Any], list[Any]]:
     """Run `fun` on traced leaves: its value, the tape's node behind each leaf of it (or None), and the tape's roots."""
+    mend_special_functions()
     with traces.new_trace() as level:
         roots = [VJPNode.new_root() for _ in leaves]
         output = fun([new_box(traceable(leaf), level, root) for leaf, root in zip(leaves, roots, strict=True)])

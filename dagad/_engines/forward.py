@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import autograd.numpy as anp
 import numpy as np
 from autograd import core, tracer
 from autograd.core import JVPNode, VJPNode
@@ -77,14 +78,52 @@ def _pushed(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Sequence[int]
     if not moving:
         return None
     numbers, parts = zip(*moving, strict=True)
-    rule = core.primitive_jvps.get(fun)
-    if rule is not None:
-        try:
-            return rule(numbers, parts, value, args, kwargs)
-        except (KeyError, NotImplementedError):  # a rule for other arguments only
-            if fun not in core.primitive_vjps:
-                raise
-    return _by_transposition(fun, value, args, kwargs, numbers, parts)
+    rule, turned_round = core.primitive_jvps.get(fun), fun in core.primitive_vjps
+    if rule is not None and getattr(fun, "__name__", None) == "where":
+        return _where(args, dict(zip(numbers, parts, strict=True)))
+    if rule is None or (turned_round and _misses(fun, args, kwargs)):
+        return _by_transposition(fun, value, args, kwargs, numbers, parts)
+    try:
+        tangent = rule(numbers, parts, value, args, kwargs)
+    except (KeyError, NotImplementedError):  # a rule for other arguments only
+        return _by_transposition(fun, value, args, kwargs, numbers, parts)
+    if _fits(tangent, value):
+        return tangent
+    if turned_round:
+        return _by_transposition(fun, value, args, kwargs, numbers, parts)
+    return tangent + np.zeros(np.shape(_tree.plain(value)), _tree.dtype_of(_tree.plain(tangent)))
+
+
+def _fits(tangent: Any, value: Any) -> bool:
+    """Return whether a tangent has its value's shape; containers and autograd's sparse objects have none."""
+    plain = _tree.plain(value)
+    return not isinstance(plain, np.ndarray | np.number | float) or np.shape(_tree.plain(tangent)) == np.shape(plain)
+
+
+def _where(args: Sequence[Any], moving: dict[int, Any]) -> Any:
+    """Push through `where`: autograd's own rule forgets that a branch may be smaller than the value."""
+    dtype = np.result_type(*map(_tree.plain, moving.values()))
+    filled = [moving.get(place, np.zeros(np.shape(_tree.plain(args[place])), dtype)) for place in (1, 2)]
+    return anp.where(args[0], *filled)
+
+
+# Primitives of autograd, by name: those of scipy are there only if scipy is.
+_ALONG_AXES = {"max", "min", "amax", "amin", "var", "std", "logsumexp"}
+_NONLINEAR_PADS = {"maximum", "median", "minimum"}
+
+
+def _misses(fun: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether autograd's own pushforward is wrong for these arguments; its pullback is right, or refuses.
+
+    As of autograd 1.9: several axes counted from the end are put back in wrong places, what is sorted is taken for
+    flat, and padding for linear in every mode.
+    """
+    name = getattr(fun, "__name__", None)
+    if name in _ALONG_AXES:
+        return isinstance(kwargs.get("axis", args[1] if len(args) > 1 else None), tuple)
+    if name in ("sort", "partition"):
+        return bool(np.ndim(_tree.plain(args[0])) != 1)
+    return name == "pad" and kwargs.get("mode", args[2] if len(args) > 2 else None) in _NONLINEAR_PADS
 
 
 def _by_transposition(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Any, tangents: Any) -> Any:
@@ -92,15 +131,32 @@ def _by_transposition(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Any
 
     After J. Townsend, "A new trick for calculating Jacobian vector products" (2017), by primitive.
     """
+    name = getattr(fun, "__name__", fun)
     if fun not in core.primitive_vjps:
         raise NotDifferentiableError(
-            f"autograd has no derivative of `{getattr(fun, '__name__', fun)}` in an argument that is being "
-            "differentiated in. Write it with other functions of `autograd.numpy`, or give it a derivative with "
-            "`autograd.extend.defvjp` or `defjvp`."
+            f"autograd has no derivative of `{name}` in an argument that is being differentiated in. Write it with "
+            "other functions of `autograd.numpy`, or give it a derivative with `autograd.extend.defvjp` or `defjvp`."
         )
-    start = core.vspace(value).zeros()
-    with traces.new_trace() as level:
-        root = VJPNode.new_root()
-        outputs = list(core.primitive_vjps[fun](argnums, value, args, kwargs)(new_box(start, level, root)))
+    # Not zeros: pullbacks may leave out what a zero cotangent does not need, as that of `eigh` does.
+    start = core.vspace(value).ones()
+    try:
+        with traces.new_trace() as level:
+            root = VJPNode.new_root()
+            box = new_box(start, level, root)
+            outputs = list(core.primitive_vjps[fun](argnums, value, args, kwargs)(box))
+    except NotImplementedError as error:
+        raise NotDifferentiableError(
+            f"autograd has no derivative of `{name}` with these arguments ({error}). Write it with other functions of "
+            "`autograd.numpy`, or give it a derivative with `autograd.extend.defvjp` or `defjvp`."
+        ) from error
     ends = [output._node if isbox(output) and output._trace == level else None for output in outputs]
-    return pull(ends, tangents, [root], [start])[0]
+    # A container has no dtype that its tangent could be given; like what is traced, it comes as it is.
+    leaf = box if isinstance(start, tuple | list | dict) else start
+    tangent = pull(ends, tangents, [root], [leaf])[0]
+    if tangent is not None and not _fits(tangent, value):
+        raise NotDifferentiableError(
+            f"autograd's derivative of `{name}` is wrong where it broadcasts: it has the shape "
+            f"{np.shape(_tree.plain(tangent))}, the value has {np.shape(_tree.plain(value))}. Broadcast its arguments "
+            "first, by `* np.ones(shape)`."
+        )
+    return tangent

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -40,8 +40,8 @@ SECTIONS: dict[str, Callable[[Client, int], Section]] = {
 
 def main() -> None:
     """Read the command line, run, print, and write the figures down if asked to."""
-    options = arguments()
-    chosen = sections(options.only)
+    options = arguments(__doc__)
+    chosen = sections(options.only, SECTIONS)
     report.print_machine("the competitor named in the last column")
     record: dict[str, Any] = {"machine": report.machine(), "workloads": {}}
     with threadpool_limits(1), two_workers() as client:
@@ -53,22 +53,22 @@ def main() -> None:
     report.print_summary(record["workloads"])
 
 
-def arguments() -> argparse.Namespace:
+def arguments(about: str | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="sections by the beginning of their names: hot,W1")
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="sections by the beginnings of their names, with commas")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of every section, in place of its own number")
     parser.add_argument("--json", default="", help="write all figures to this file")
     return parser.parse_args()
 
 
-def sections(only: str) -> list[str]:
+def sections(only: str, names: Collection[str]) -> list[str]:
     """The sections whose names begin with one of the words; all if there are none."""
     words = tuple(word for word in only.split(",") if word)
     for word in words:
-        if not any(name.startswith(word) for name in SECTIONS):
-            raise SystemExit(f"No section begins with `{word}`. Choose from {', '.join(SECTIONS)}.")
-    return [name for name in SECTIONS if not words or name.startswith(words)]
+        if not any(name.startswith(word) for name in names):
+            raise SystemExit(f"No section begins with `{word}`. Choose from {', '.join(names)}.")
+    return [name for name in names if not words or name.startswith(words)]
 
 
 @contextmanager

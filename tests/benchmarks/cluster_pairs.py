@@ -13,9 +13,9 @@ from typing import Any
 
 from cluster_calls import check, reference
 from cluster_competitors import dagad_program, dagad_shards
-from cluster_handler import Evaluate, healed
+from cluster_handler import Evaluate, healed, part
 from cluster_report import Section, Within, milliseconds, row_of
-from competitors import Outcome, add_up, cut, keep_memory, local
+from competitors import Outcome, add_up, cut, grainsize, keep_memory, local
 from distributed import Client, LocalCluster
 from models import Array, SlowPullback, slow_linearized
 from report import Row
@@ -107,14 +107,14 @@ def pulled(recorded: tuple[float, SlowPullback]) -> Array:
 
 def speed_up(client: Client, n_rounds: int) -> Section:
     """Two against one: dagad on workers, and plain processes on pipes, each with the same chunks."""
-    case = negative_binomial_case(NB_ROWS)
+    build = partial(negative_binomial_case, NB_ROWS)
+    case = build()
     expected = reference(case)(*case.params)
-    options: Any = {"n_workers": 1, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with ExitStack() as stack:
-        lone = stack.enter_context(Client(stack.enter_context(LocalCluster(**options)), set_as_default=False))
+        lone = stack.enter_context(workers(1))
         runs: dict[str, Evaluate] = {
-            "1 process": stack.enter_context(processes(case, 1)),
-            "2 processes": stack.enter_context(processes(case, 2)),
+            "1 process": stack.enter_context(evaluated_apart(build, NB_CHUNKS, 1)),
+            "2 processes": stack.enter_context(evaluated_apart(build, NB_CHUNKS, 2)),
             "dagad on 1": dagad_shards(lone, case, NB_CHUNKS),
             "dagad on 2": dagad_shards(client, case, NB_CHUNKS),
         }
@@ -131,31 +131,61 @@ def speed_up(client: Client, n_rounds: int) -> Section:
     return Section("nb", title, "1 process", rows, (bar,), "dagad on 2")
 
 
+@contextmanager
+def workers(count: int) -> Iterator[Client]:
+    """A client of a cluster of its own, which is nobody's default."""
+    options: Any = {"n_workers": count, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    with LocalCluster(**options) as cluster, Client(cluster, set_as_default=False) as client:
+        yield client
+
+
 def ratio(family: str, one: Row, two: Row) -> Row:
     """How many times as fast two are, by minima and by medians."""
     return Row(family, None, "speed-up", one.least / two.least, one.median / two.median, two.n)
 
 
 @contextmanager
-def processes(case: Case, n_processes: int) -> Iterator[Evaluate]:
-    """Plain processes on pipes, each with its share of the rows."""
+def evaluated_apart(build: Callable[[], Case], n_chunks: int, n_processes: int) -> Iterator[Evaluate]:
+    """Value and gradient by plain processes, each with its share of the chunks."""
+    case = build()
+    with processes(partial(share_of, build, n_chunks), n_processes) as ask:
+        yield lambda *params: add_up(case, ask(*params))
+
+
+def share_of(build: Callable[[], Case], n_chunks: int, number: int, n_processes: int) -> Evaluate:
+    """Make the rows, in a process that is to have a share of them."""
+    case = build()
+    size = grainsize(case, n_chunks)
+    first, last = (k * n_chunks // n_processes for k in (number, number + 1))
+    pieces = [piece[0] for piece in cut(case, n_chunks)[first:last]]
+    run, rows = local(case), slice(first * size, last * size)
+
+    def evaluate(*params: Array) -> Outcome:
+        return part(run, case, pieces, (params[0][rows], *params[1:]) if case.own else params)
+
+    return evaluate
+
+
+@contextmanager
+def processes(make: Callable[[int, int], Callable[..., Any]], n_processes: int) -> Iterator[Callable[..., list[Any]]]:
+    """Plain processes on pipes: `make(number, n_processes)` gives in each what answers."""
     context = multiprocessing.get_context("spawn")
     pairs = [context.Pipe() for _ in range(n_processes)]
     started = [
-        context.Process(target=serve_share, args=(k, n_processes, theirs), daemon=True)
+        context.Process(target=serve_share, args=(partial(make, k, n_processes), theirs), daemon=True)
         for k, (_, theirs) in enumerate(pairs)
     ]
     for process, (_, theirs) in zip(started, pairs, strict=True):
         process.start()
         theirs.close()
 
-    def evaluate(*params: Array) -> Outcome:
+    def ask(*params: Array) -> list[Any]:
         for ours, _ in pairs:
             ours.send(params)
-        return add_up(case, [ours.recv() for ours, _ in pairs])
+        return [ours.recv() for ours, _ in pairs]
 
     try:
-        yield evaluate
+        yield ask
     finally:
         for (ours, _), process in zip(pairs, started, strict=True):
             ours.send(None)
@@ -163,11 +193,10 @@ def processes(case: Case, n_processes: int) -> Iterator[Evaluate]:
             process.kill()
 
 
-def serve_share(number: int, n_processes: int, pipe: Connection) -> None:
-    """A plain process: make the rows, keep a share, answer until told to stop."""
+def serve_share(make: Callable[[], Callable[..., Any]], pipe: Connection) -> None:
+    """A plain process: answer until told to stop."""
     keep_memory()
-    case = negative_binomial_case(NB_ROWS)
-    pieces, run = cut(case, NB_CHUNKS)[number * NB_CHUNKS // n_processes :][: NB_CHUNKS // n_processes], local(case)
+    answer = make()
     with threadpool_limits(1):
         while (params := pipe.recv()) is not None:
-            pipe.send(add_up(case, (run(piece[0], *healed(params)) for piece in pieces)))
+            pipe.send(answer(*healed(params)))

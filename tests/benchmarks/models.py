@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,17 +74,23 @@ def _rk4_step(state: tuple[Any, Any, Any], rates: tuple[Any, ...], h: float) -> 
     return _moved(state, (mean[0], mean[1], mean[2]), h)
 
 
-def _kinetics(own: Any, dose: Any, observed: Any, shared: Any, steps: int) -> Any:
-    """Log-likelihood of two-compartment kinetics: `own` and `observed` have one entry per parameter and per time."""
+def _log_concentrations(own: Any, dose: Any, shared: Any, steps: int) -> Iterator[Any]:
+    """Two-compartment kinetics: the log concentration at the end of each interval."""
     absorption, clearance, central_volume, exchange, peripheral_volume = (np.exp(shared[k] + own[k]) for k in range(5))
     to_peripheral = exchange / central_volume
     rates = (absorption, clearance / central_volume + to_peripheral, to_peripheral, exchange / peripheral_volume)
     state = (dose, 0.0 * dose, 0.0 * dose)
-    total = 0.0
-    for k in range(INTERVALS):
+    for _ in range(INTERVALS):
         for _ in range(steps):
             state = _rk4_step(state, rates, HOURS_PER_INTERVAL / steps)
-        error = (observed[k] - np.log(state[1] / central_volume)) * np.exp(-shared[5])
+        yield np.log(state[1] / central_volume)
+
+
+def _kinetics(own: Any, dose: Any, observed: Any, shared: Any, steps: int) -> Any:
+    """Log-likelihood of such kinetics: `own` and `observed` have one entry per parameter and per time."""
+    total = 0.0
+    for k, predicted in enumerate(_log_concentrations(own, dose, shared, steps)):
+        error = (observed[k] - predicted) * np.exp(-shared[5])
         total = total - 0.5 * error * error - shared[5]
     return np.sum(total) - 0.5 * np.sum(own * own) / SPREAD_OF_SUBJECTS**2
 
@@ -99,6 +105,23 @@ def kinetics_vectorised(rows: Rows, shared: Any) -> Any:
     """The same for all subjects at once (W3b): the tape costs the same whatever the rows."""
     own, dose, observed = rows
     return _kinetics(own.T, dose, observed.T, shared, STEPS_VECTORISED)
+
+
+def kinetics_curve(job: tuple[Any, Any], shared: Any) -> Any:
+    """One subject's log concentrations: W3a as a map."""
+    own, dose = job
+    return np.array(list(_log_concentrations(own, dose, shared, STEPS_LOOPED)))
+
+
+def waves(job: Any, rate: Any) -> Any:
+    """As many outputs as the job has parameters, and next to no work."""
+    return np.sin(rate * job)
+
+
+def features(rows: Rows, first: Any, second: Any) -> Any:
+    """Two layers of a network, summed over the rows: a function of many outputs."""
+    (points,) = rows
+    return np.sum(np.tanh(np.tanh(points @ first) @ second), axis=0)
 
 
 def tiny(rows: Rows, theta: Any) -> Any:
