@@ -179,8 +179,16 @@ class Linearization:
         return _arrived, (self.value, recipe, self._counters, self._gradient)
 
     def __sizeof__(self) -> int:
-        held = 0 if self._pull is None else self._nbytes()
+        held = 0 if self._pull is None else self._measured()
         return 200 + held + int(dask.sizeof.sizeof(self.value)) + int(dask.sizeof.sizeof(self._gradient))
+
+    def _measured(self) -> int:
+        """Return the tape's size, found once: walking it costs a third of recording it, and Dask asks twice."""
+        nbytes = self._nbytes()
+        with self._lock:
+            if self._pull is not None:
+                self._nbytes = _Known(nbytes)
+        return nbytes
 
     def __del__(self) -> None:
         if getattr(self, "_pull", None) is not None:
@@ -234,6 +242,18 @@ def _arrived(value: Any, recipe: Any, counters: Counters, gradient: list[Any] | 
     made = Linearization(value, recipe, counters)
     made._gradient = gradient
     return made
+
+
+class _Known:
+    """A size that has been found."""
+
+    __slots__ = ("_nbytes",)
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+
+    def __call__(self) -> int:
+        return self._nbytes
 
 
 class _Lost:

@@ -33,11 +33,11 @@ from typing import Any
 import dask
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 from dask._expr import LLGExpr
-from dask._task_spec import Task, TaskRef
 
+from dagad_scheduler._homes import anchored, homes_of
 from dagad_scheduler._lines import Lines, addresses_of_workers
 from dagad_scheduler._process import calmed
-from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, Names, Role, rank, role_of
+from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, rank
 from dagad_scheduler._run import Graph, OnResult, Progress, SchedulerLost, WorkersLost
 from dagad_scheduler._suspects import find_guilty
 
@@ -51,11 +51,6 @@ def _rank_of(key: Key) -> int:
 
 def _group_of(key: Key) -> str:
     return str(key[0] if isinstance(key, tuple) else key)
-
-
-def _index_of(key: Key) -> int:
-    index = key[1] if isinstance(key, tuple) and len(key) > 1 else 0
-    return index if isinstance(index, int) else 0
 
 
 def _priority_of(key: Key) -> int:
@@ -88,32 +83,17 @@ _WARN_FROM = "distributed.admin.large-graph-warning-threshold"
 _LARGE_GRAPHS = _LargeGraphs()
 
 
-class _Homes:
-    """Where chunks go first: as many neighbours as there are workers, so that most sums stay on one."""
-
-    def __init__(self, workers: list[str], groups: list[list[Key]]) -> None:
-        self._homes = {}
-        for keys in groups:  # a pullback is at home where its value was
-            for i, key in enumerate(sorted(keys, key=_index_of)):
-                self._homes[key] = workers[i * len(workers) // len(keys) :][:1]
-
-    def __call__(self, key: Key) -> list[str]:
-        # The rest goes anywhere. Bound to workers that are all gone, it would not run on those that replace them.
-        return self._homes.get(key, [])
-
-
 class ClusterRun:
     """One graph on its way through a cluster."""
 
-    def __init__(self, client: Any, graph: dict[Key, Any], keys: list[Key], on_result: OnResult, keep: list[Key]):
+    def __init__(
+        self, client: Any, graph: dict[Key, Any], keys: list[Key], on_result: OnResult, keep: list[Key], kept: Any
+    ):
         self._client, self._graph, self._on_result = client, graph, on_result
         wanted = [*keys, *keep]
         groups = {rank_: [key for key in graph if _rank_of(key) == rank_] for rank_ in (VALUE_RANK, PULLBACK_RANK)}
-        shards = [key for key in graph if role_of(key) == Role.SHARD]
         workers = addresses_of_workers(client)
-        # What depends on nothing is bound to nothing: with its worker gone it would wait for ever.
-        homed = [[key for key in keys if graph[key].dependencies] for keys in (*groups.values(), shards)]
-        homes = {"workers": _Homes(workers, homed), "allow_other_workers": True} if workers else {}
+        homes = {"workers": homes_of(graph, workers, kept), "allow_other_workers": True} if workers else {}
         # Without `workers=` the scheduler queues root tasks, and pullbacks overtake the values that wait there. With
         # all workers it would send every chunk to the one that has the chunk function.
         with _LARGE_GRAPHS, annotate(priority=_priority_of, **homes):
@@ -207,31 +187,6 @@ def _tasks_left(dask_scheduler: Any, groups: list[list[str]]) -> list[int]:
     return [sum(group.states[state] for group in some if group for state in waiting) for some in found]
 
 
-def _anchored(graph: dict[Key, Any]) -> dict[Key, Any]:
-    """Return the graph with every value depending on something, so that it may have a home; see `ClusterRun`."""
-    roots = [
-        node
-        for key, node in graph.items()
-        if type(node) is Task and not node.dependencies and role_of(key) in (Role.VALUE, Role.PULLBACK)
-    ]
-    if roots:
-        anchor = Names(uuid.uuid4().hex)(Role.INPUT, "anchor")
-        graph[anchor] = Task(anchor, _nothing)
-    for node in roots:
-        graph[node.key] = Task(node.key, _after, TaskRef(anchor), node.func, *node.args, **node.kwargs)
-    return graph
-
-
-def _nothing() -> None:
-    """Do nothing, wherever there is a worker."""
-
-
-def _after(anchor: None, func: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Run a task that needs nothing but a worker."""
-    del anchor
-    return func(*args, **kwargs)
-
-
 def _secede() -> bool:
     """Let go of the worker's thread where the caller is a task on a worker: what it waits for may need it."""
     from distributed import secede
@@ -272,7 +227,7 @@ class Cluster:
             raise SchedulerLost(
                 f"The client {self._client.id} is {self._client.status}, so nothing can run on its cluster."
             )
-        run = ClusterRun(self._client, _anchored(calmed(dict(graph))), list(keys), on_result, list(keep))
+        run = ClusterRun(self._client, anchored(calmed(dict(graph))), list(keys), on_result, list(keep), kept or {})
         run.kept.update(kept or {})
         return run
 
