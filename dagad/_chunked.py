@@ -237,7 +237,7 @@ class Reduction:
             if kept is not None:
                 kept.clear()  # the run, which somebody may watch, has them too
             self._primal = self._linearized = None
-        return [_scaled(gradient, cotangent) for gradient in self._unit]
+        return [scaled(gradient, cotangent) for gradient in self._unit]
 
     def _held(self) -> Held:
         return Held(self._primal, self._linearized, dict(self._kept or {}))
@@ -289,7 +289,7 @@ def _task_of(cotangent: Any, graph: dict[Any, GraphNode], names: Any) -> Any:
     return key
 
 
-def _scaled(gradient: Any, cotangent: Any) -> Any:
+def scaled(gradient: Any, cotangent: Any) -> Any:
     """Return a gradient for the seed 1 times the cotangent that arrived, in the gradient's own dtype."""
     factor = np.asarray(cotangent)[()]
     if _tree.is_placed(gradient):

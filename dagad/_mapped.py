@@ -14,6 +14,7 @@ from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
 from dagad import _tree
 from dagad._blocks import Blocks, Sweep, cut_rows
+from dagad._chunked import scaled
 from dagad._chunks import Place
 from dagad._columns import Sliced, owned
 from dagad._derivatives import Pulled, Pushed, WithUnit
@@ -199,7 +200,7 @@ class Mapped:
         if self._unit is None:
             self._unit = self._pulled(leaves, [unit_seed(self.total.summed)], recorded or self._record(leaves))
             self._recorded = None
-        return [part * seeds[0] for part in self._unit]
+        return [scaled(part, seeds[0]) for part in self._unit]
 
     @property
     def _has_unit(self) -> bool:

@@ -26,7 +26,16 @@ from distributed import Client
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
 from dagad_scheduler import Names, Role
-from dagad_scheduler._process import COLLECT_AFTER, _Calm, calm_process, calmed, keep_freed_memory, run_calmly
+from dagad_scheduler._process import (
+    COLLECT_AFTER,
+    LARGE_TAPE,
+    THAW_EVERY,
+    _Calm,
+    calm_process,
+    calmed,
+    keep_freed_memory,
+    run_calmly,
+)
 from dagad_scheduler._run import is_inside_task
 
 PATIENCE = 20.0
@@ -390,3 +399,33 @@ def test_a_wrapped_task_keeps_its_key_and_its_dependencies() -> None:
     node = calmed(graph)[key]
     assert (node.key, node.dependencies) == (key, {"x"})
     assert node({"x": 2.0}) == 8.0
+
+
+def test_a_large_tape_is_put_out_of_the_collectors_sight_and_comes_back() -> None:
+    class Knot:
+        pass
+
+    calm, frozen = _Calm(), []
+    gc.collect()
+    before = gc.get_freeze_count()
+    try:
+        with calm:
+            knot = Knot()
+            knot.own, forgotten = knot, weakref.ref(knot)  # type: ignore[attr-defined]  # garbage that only cycles hold
+            del knot
+            tape = [[number] for number in range(2 * LARGE_TAPE)]
+        frozen.append(gc.get_freeze_count())
+        assert frozen[0] >= before + 2 * LARGE_TAPE
+        del tape
+        assert gc.get_freeze_count() < frozen[0] - LARGE_TAPE  # freed as ever
+        for _ in range(THAW_EVERY):
+            with calm:
+                tape = [[number] for number in range(2 * LARGE_TAPE)]
+            del tape
+            frozen.append(gc.get_freeze_count())
+        assert 0 in frozen
+        gc.unfreeze()
+        gc.collect()
+        assert forgotten() is None
+    finally:
+        gc.unfreeze()

@@ -7,6 +7,7 @@ State, all of it in `_Calm` and changed only under its lock:
 `found`        the BLAS libraries that had more than one thread before the first run came in, and how many
 `threshold`    the collector's thresholds before the first run came in
 `controller`   the BLAS libraries found; looked for again when more modules have been imported
+`n_frozen`     how often in a row tapes were put out of the collector's sight
 `tuned`        whether the allocator has been told (once per process, cannot be taken back)
 =============  ======================================================================================
 """
@@ -29,7 +30,8 @@ from dagad_scheduler._run import inside_task
 
 # A tape of a hundred thousand operations holds about a million containers; the collector's stock 700 makes it walk
 # the growing tape again and again. Bounded, so that cyclic garbage of a user's function is still collected.
-COLLECT_AFTER = 400_000
+COLLECT_AFTER = 2_000_000
+LARGE_TAPE, THAW_EVERY = 100_000, 16
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc refuses more
 
@@ -45,6 +47,7 @@ class _Calm:
         self.controller: Any = None
         self.modules = 0
         self.tuned = False
+        self.n_frozen = 0
 
     def __enter__(self) -> None:
         with self.lock:
@@ -77,7 +80,20 @@ class _Calm:
         for library, number in self.found:
             _set_threads(library, number)
         self.found = []
+        if gc.isenabled() and gc.get_count()[0] > LARGE_TAPE:
+            self._put_away()
         gc.set_threshold(*self.threshold)
+
+    def _put_away(self) -> None:
+        """Spare the collector the tapes that live on: with its usual threshold it would walk all of them at once.
+
+        What is frozen is freed as ever when nobody refers to it; only its cycles wait, until every few times it thaws.
+        """
+        self.n_frozen = (self.n_frozen + 1) % THAW_EVERY
+        if self.n_frozen:
+            gc.freeze()
+        else:
+            gc.unfreeze()
 
 
 def _set_threads(library: Any, number: int) -> None:
