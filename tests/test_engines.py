@@ -20,7 +20,7 @@ from hypothesis import given, settings, strategies as st
 
 import dagad
 from dagad._engines import find_engine, shortcuts
-from dagad._engines.autograd import pull, record
+from dagad._engines.autograd import pull, record, tape_nbytes
 from dagad._engines.traces import MonotoneTraces, install_monotone_traces, traces
 from dagad.extend import AutogradEngine, Call, ExplicitEngine, explicit
 
@@ -503,3 +503,17 @@ def test_is_a_derivative_caught_in_the_closure_of_an_explicit_function_refused()
 
     with pytest.raises(dagad.ClosureError, match=r"explicit function.*shared argument"):
         dagad.grad(loss)(2.0)
+
+
+def test_the_size_of_a_long_tape_is_told_from_samples() -> None:
+    weights = onp.ones(5_000)
+
+    def chain(leaves: Any) -> Any:
+        (x,) = leaves
+        for _ in range(1000):
+            x = np.tanh(x * weights)  # an array of its own each, and one that all share
+        return np.sum(x)
+
+    _, ends, _ = record(chain, [onp.linspace(0.0, 1.0, 5_000)])
+    measured, held = tape_nbytes(ends), 1001 * weights.nbytes
+    assert 0.9 * held < measured < 1.1 * held

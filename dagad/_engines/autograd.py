@@ -146,18 +146,40 @@ def like(cotangent: Any, leaf: Any) -> Any:
     return dtype.type(cotangent)
 
 
+# A tape of more nodes is measured by samples: looking behind each of them costs as much as recording it.
+LONGEST_EXACT, RUN, EVERY = 1024, 64, 8
+
+
 def tape_nbytes(ends: Sequence[Any]) -> int:
-    """Return the bytes that a tape holds on to: its nodes and every array behind them, each once."""
-    arrays: dict[int, int] = {}
-    nodes: set[Any] = set()
+    """Return the bytes that a tape holds on to: its nodes and every array behind them, each once.
+
+    Of a long tape, runs of neighbours are looked at: an array that is met in several runs is shared by the whole tape,
+    one that is met in a single run stands for those in the parts left out.
+    """
+    nodes: dict[Any, None] = {}
     stack = [end for end in ends if end is not None]
     while stack:
         node = stack.pop()
         if node not in nodes:
-            nodes.add(node)
+            nodes[node] = None
             stack.extend(node.parents)
-            _count_arrays(node.vjp, arrays, depth=4)
-    return 500 * len(nodes) + sum(arrays.values())
+    order = list(nodes)
+    whole = len(order) <= LONGEST_EXACT
+    runs = [order] if whole else [order[start : start + RUN] for start in range(0, len(order), RUN * EVERY)]
+    alone: dict[int, int] = {}
+    shared: dict[int, int] = {}
+    for run in runs:
+        found: dict[int, int] = {}
+        for node in run:
+            _count_arrays(node.vjp, found, depth=4)
+        for array, nbytes in found.items():
+            if array in alone or array in shared:
+                shared[array] = nbytes
+                alone.pop(array, None)
+            else:
+                alone[array] = nbytes
+    left_out = len(order) / max(sum(map(len, runs)), 1)
+    return 500 * len(order) + sum(shared.values()) + int(sum(alone.values()) * left_out)
 
 
 def _count_arrays(obj: Any, arrays: dict[int, int], depth: int) -> None:
