@@ -198,6 +198,14 @@ def _secede() -> bool:
     return True
 
 
+def _revive(client: Any, kept: Mapping[Key, Any]) -> None:
+    """Try again what Dask has given up only because it was on its way when workers died of something else."""
+    given_up = [future for future in kept.values() if getattr(future, "status", None) == "error"]
+    lost = [future for future in given_up if type(future.exception()).__name__ == "KilledWorker"]
+    if lost:
+        client.retry(lost)
+
+
 class Cluster:
     """Run graphs on the cluster of a `distributed.Client`."""
 
@@ -227,6 +235,7 @@ class Cluster:
             raise SchedulerLost(
                 f"The client {self._client.id} is {self._client.status}, so nothing can run on its cluster."
             )
+        _revive(self._client, kept or {})
         run = ClusterRun(self._client, anchored(calmed(dict(graph))), list(keys), on_result, list(keep), kept or {})
         run.kept.update(kept or {})
         return run
