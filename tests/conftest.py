@@ -33,6 +33,8 @@ def _no_leaks() -> Iterator[None]:
     foreign = ("Dask-", "IO loop", "Profile", "TCP-Exec", "asyncio_", "AsyncProc", "QueueFeeder", "ThreadPoolExecutor-")
     left = [thread for thread in set(threading.enumerate()) - threads if not thread.name.startswith(foreign)]
     for thread in left:
+        starting: Any = thread
+        starting._started.wait(5)  # one that somebody is starting right now can't be joined yet
         thread.join(5)  # one that is on its way out is not a leak
     assert not [thread for thread in left if thread.is_alive()]
     assert not set(multiprocessing.active_children()) - processes
