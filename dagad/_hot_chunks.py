@@ -13,8 +13,9 @@ from dagad._errors import CancelledError, NotDifferentiableError
 from dagad._graph.sums import RunningTree, Subtree, assembled, halves
 from dagad._linearization import Counters, Pullback, is_scalar, unit_seed
 from dagad._plan import AnyPlan, Chunk
-from dagad._portable import Portable, opened
+from dagad._portable import Parcel, Portable, opened
 from dagad._rows import Rows
+from dagad._singletons import Singletons
 from dagad._wire import Layout, Spec, as_bytes
 
 VALUE, GRADIENT = "value", "gradient"
@@ -39,17 +40,23 @@ class HotChunks(Portable):
         Names for the keys in notes on exceptions.
     """
 
-    __slots__ = ("chunks", "function", "layout", "names", "plan", "template")
+    __slots__ = ("_singletons", "chunks", "function", "layout", "names", "plan", "template")
 
     def __init__(
         self, function: ChunkFunction, plan: AnyPlan, template: Rows | None, specs: tuple[Spec, ...], names: Any
     ) -> None:
         self.function: ChunkFunction = opened(function)
-        self.plan, self.template, self.names = plan, template, names
+        self.plan, self.template, self.names = plan, None if template is None else opened(template), names
+        sent: list[Any] = [function, template]
+        self._singletons = Singletons(one for part in sent if type(part) is Parcel for one in part.singletons)
         self.layout, self.chunks = Layout(specs), list(plan)
 
     def state(self) -> tuple[Any, ...]:
         return self.function, self.plan, self.template, self.layout.specs, self.names
+
+    def is_current(self) -> bool:
+        """Return whether it still is what was sent: what others share with it may have changed with them."""
+        return self._singletons.are_as_found()
 
     def job(self, role: str, arguments: Any, held: HotJob | None, *, keep: bool) -> HotJob:
         """Return one call."""
@@ -58,7 +65,7 @@ class HotChunks(Portable):
 
     def arguments(self, number: int, rows: Sequence[Any], theta: list[Any]) -> tuple[Any, ...]:
         """Return the arguments of one chunk's task."""
-        whole = rows[0] if self.template is None else opened(self.template).joined(iter(rows))
+        whole = rows[0] if self.template is None else self.template.joined(iter(rows))
         chunk: Chunk = self.chunks[number]
         return Place(chunk, self.names), whole, theta
 

@@ -28,16 +28,21 @@ from autograd import core, tracer
 from dagad import _tree
 from dagad._errors import ClosureError, PortabilityError
 
+PYTHON = ".".join(map(str, sys.version_info[:2]))
 _PRIMITIVES: dict[str, Any] = {}
 _LOCK = threading.Lock()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """cloudpickle's, with the repairs."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._on_the_way: set[type] = set()  # records whose registration is being written
+        self.singletons: list[Any] = []  # classes and primitives that go by value and exist once a process
 
     def reducer_override(self, obj: Any) -> Any:
+        """Return how an object is made again."""
         kind = type(obj)
         if kind is np.ndarray and obj.dtype.kind in "biufcSU":
             return _reduce_array(obj)
@@ -47,13 +52,19 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
                 self._on_the_way.add(obj)
                 return _arrived_record, (obj, *how)
         if kind is FunctionType and getattr(obj, "_is_autograd_primitive", False):
-            return _reduce_primitive(obj)
+            reduced = _reduce_primitive(obj)
+            if reduced[0] is _empty_primitive:
+                self.singletons.append(obj)
+            return reduced
         if kind in tracer.box_types:
             raise ClosureError(
                 "A chunk function holds a value that is being differentiated where dagad does not see it (a global, "
                 "or an attribute of a class). Pass that value to the function as a shared argument."
             )
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:  # with a state: by value
+            self.singletons.append(obj)
+        return reduced
 
 
 def _is_importable(cls: type) -> bool:
@@ -146,20 +157,36 @@ def _fill_primitive(primitive: Any, rules: tuple[Any, Any, Any]) -> None:
 
 
 class Parcel:
-    """Something pickled. It travels as bytes, and can neither fail to be pickled nor to be unpickled."""
+    """Something pickled. It travels as bytes, and can neither fail to be pickled nor to be unpickled.
 
-    __slots__ = ("_contents", "_lock", "payload")
+    ============  ===========================================================================================
+    `payload`     two pickles one after the other, the contents and `singletons`; and their buffers
+    `python`      the version of Python that packed it: functions by value are bytecode, which no other runs
+    `singletons`  the classes and primitives that go by value, once it is open; see `dagad._singletons`
+    ============  ===========================================================================================
+    """
 
-    def __init__(self, payload: tuple[Any, ...], contents: Any = None) -> None:
-        self.payload, self._contents, self._lock = payload, contents, threading.Lock()
+    __slots__ = ("_contents", "_lock", "payload", "python", "singletons")
+
+    def __init__(self, payload: tuple[Any, ...], python: str, contents: Any = None) -> None:
+        self.payload, self.python, self._contents = payload, python, contents
+        self.singletons: tuple[Any, ...] = ()
+        self._lock = threading.Lock()
 
     def open(self) -> Any:
         """Return what is inside, unpickled once a process."""
         with self._lock:
             if self._contents is None:
+                if self.python != PYTHON:
+                    raise PortabilityError(
+                        f"A function and its data were packed by Python {self.python}, and this is Python {PYTHON}, "
+                        "which can't run the other's bytecode. Start workers of the client's version of Python."
+                    )
                 head, *buffers = self.payload
                 try:
-                    self._contents = pickle.loads(head, buffers=buffers)
+                    unpickler = pickle.Unpickler(io.BytesIO(head), buffers=buffers)
+                    contents = unpickler.load()
+                    self.singletons, self._contents = unpickler.load(), contents
                 except Exception as error:
                     raise PortabilityError(
                         f"A function and its data could not be unpickled here ({type(error).__name__}: {error}). "
@@ -171,14 +198,14 @@ class Parcel:
         head, *buffers = self.payload
         wrap = pickle.PickleBuffer if protocol >= 5 else bytes
         parts = [wrap(buffer) for buffer in buffers]
-        return _parcel, (head, *parts)
+        return _parcel, (self.python, head, *parts)
 
     def __sizeof__(self) -> int:
         return 200 + sum(memoryview(part).nbytes for part in self.payload)
 
 
-def _parcel(*payload: Any) -> Parcel:
-    return Parcel(payload)
+def _parcel(python: str, *payload: Any) -> Parcel:
+    return Parcel(payload, python)
 
 
 def pack(obj: Any) -> Parcel:
@@ -191,8 +218,10 @@ def pack(obj: Any) -> Parcel:
     """
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
+    pickler = Pickler(file, protocol=5, buffer_callback=buffers.append)
     try:
-        _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(obj)
+        pickler.dump(obj)
+        pickler.dump(tuple(pickler.singletons))  # the same pickler's: references to what it has written already
     except ClosureError:
         raise
     except Exception as error:
@@ -200,7 +229,9 @@ def pack(obj: Any) -> Parcel:
             f"A chunk function or its data can't be pickled ({type(error).__name__}: {error}), so it can't run in "
             'another process. Leave out what holds locks, files or generators, or use `scheduler="threads"`.'
         ) from error
-    return Parcel((file.getvalue(), *(buffer.raw() for buffer in buffers)), obj)
+    parcel = Parcel((file.getvalue(), *(buffer.raw() for buffer in buffers)), PYTHON, obj)
+    parcel.singletons = tuple(pickler.singletons)
+    return parcel
 
 
 class Portable:

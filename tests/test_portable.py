@@ -21,7 +21,7 @@ import pytest
 from autograd.extend import defvjp, primitive
 
 import dagad
-from dagad._portable import Parcel, pack
+from dagad._portable import PYTHON, Parcel, pack
 
 X = onp.linspace(-1.0, 1.0, 24).reshape(12, 2)
 
@@ -284,7 +284,7 @@ def test_does_a_traced_value_not_travel() -> None:
 
 
 def test_says_a_parcel_that_cant_be_opened_what_is_missing() -> None:
-    parcel = Parcel((b"cnot_installed_here\nthing\n.",))
+    parcel = Parcel((b"cnot_installed_here\nthing\n.",), PYTHON)
     again = pickle.loads(pickle.dumps(parcel))
     for each in (parcel, again):
         with pytest.raises(dagad.PortabilityError, match=r"No module named 'not_installed_here'.*on every worker"):

@@ -54,6 +54,9 @@ class Job(Protocol):
 class Program(Protocol):
     """What runs on workers; opened from what the client sent."""
 
+    def is_current(self) -> bool:
+        """Return whether it still is what was sent; else it has to be sent again."""
+
     def job(self, role: str, arguments: Any, held: Any, *, keep: bool) -> Job:
         """Return one call: for the role "value" or "gradient", with what an earlier value left behind.
 
@@ -63,6 +66,10 @@ class Program(Protocol):
 
 class _MissingError(Exception):
     """Rows that were here have moved."""
+
+
+class _StaleError(Exception):
+    """What a program shares with others has changed since it was opened."""
 
 
 class Desk:
@@ -111,6 +118,8 @@ class Desk:
             return await self._call(message, stopped)
         except _MissingError:
             return {"status": "missing"}
+        except _StaleError:
+            return {"status": "unknown"}
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the client then takes the graph, which raises what there is to raise
@@ -134,6 +143,8 @@ class Desk:
                 raise _MissingError from error
 
         def begin() -> tuple[Job, list[list[Part]]]:
+            if not program.is_current():
+                raise _StaleError
             job = program.job(role, message["arguments"], held, keep=message["keep"])
             return job, job.split(parts, worker.state.nthreads)
 
@@ -147,13 +158,19 @@ class Desk:
 
         run = functools.partial(worker.loop.asyncio_loop.run_in_executor, worker.executors["default"])
         began, n_shares = time.perf_counter(), 1
-        if worker.state.nthreads == 1:
-            job, head, buffer = await run(alone)
-        else:
-            job, shares = begin()
-            n_shares = len(shares)
-            found = await asyncio.gather(*[run(compute, job, share) for share in shares])
-            head, buffer = await run(job.reply, parts, {part: total for some in found for part, total in some.items()})
+        try:
+            if worker.state.nthreads == 1:
+                job, head, buffer = await run(alone)
+            else:
+                job, shares = begin()
+                n_shares = len(shares)
+                found = await asyncio.gather(*[run(compute, job, share) for share in shares])
+                sums = {part: total for some in found for part, total in some.items()}
+                head, buffer = await run(job.reply, parts, sums)
+        except _StaleError:
+            if held is not None:  # the same call comes again
+                self._held[number] = held
+            raise
         if message["keep"]:
             self._keep(number, job)
         seconds = (time.perf_counter() - began) * n_shares
