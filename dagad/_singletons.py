@@ -1,4 +1,4 @@
-"""What exists once a process although it travels by value: is it still as it arrived with some program?
+"""What travels by value and yet exists once a process: has it changed since a program brought it? Looked at here.
 
 Classes of `__main__` and primitives go by value, but every pickle that brings one fills the same object again: an
 instance from one pickle has to be an instance for all others. So a program that was opened earlier runs with whatever

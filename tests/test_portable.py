@@ -291,6 +291,17 @@ def test_says_a_parcel_that_cant_be_opened_what_is_missing() -> None:
             each.open()
 
 
+def test_bytecode_of_another_python_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagad._portable.PYTHON", "2.7")
+    sent = pickle.dumps(pack(lambda: X))
+    monkeypatch.undo()
+    for again in (pickle.loads(sent), pickle.loads(pickle.dumps(pickle.loads(sent)))):  # as it came, and as it moved on
+        with pytest.raises(
+            dagad.PortabilityError, match=r"by Python 2\.7, and this is .*Start workers of the client's"
+        ):
+            again.open()
+
+
 def test_is_a_parcel_opened_once_and_as_big_as_it_is() -> None:
     parcel = pickle.loads(pickle.dumps(pack([X, "text"])))
     assert parcel.open() is parcel.open()
