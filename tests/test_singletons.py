@@ -173,9 +173,9 @@ def test_state_that_was_taken_away_or_added_shows() -> None:
     assert found.are_as_found()
     Config.scale = float("1.0")  # another object of the same value
     assert found.are_as_found()
-    Config.more = 1  # type: ignore[attr-defined]
+    Config.more = 1  # type: ignore[attr-defined]  # what users do
     assert not found.are_as_found()
-    del Config.more  # type: ignore[attr-defined]
+    del Config.more  # type: ignore[attr-defined]  # what users do
     assert found.are_as_found()
     Config.scale = -1.0
     assert not found.are_as_found()
