@@ -13,7 +13,7 @@ from dagad._closures import hoist, laid_out_cells
 from dagad._columns import Sliced, read_sliced
 from dagad._config import setting
 from dagad._engines import find_engine
-from dagad._engines.autograd import open_containers
+from dagad._engines.autograd import open_containers, refuse_stale
 from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._engines.traces import traces
 from dagad._errors import NotDifferentiableError, PlanError
@@ -133,6 +133,7 @@ def _policy(policy: Any) -> Policy:
 
 def _check_leaves(leaves: list[Any]) -> None:
     for leaf in leaves:
+        refuse_stale(leaf, "A value that a reduction is given, or that its function carries,")
         if not _tree.is_differentiable_or_traced(leaf):
             raise NotDifferentiableError(
                 f"An argument being differentiated is a {type(_tree.plain(leaf)).__name__} without floating-point "

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dagad import _tree
-from dagad._engines.autograd import refuse_boxes
+from dagad._engines.autograd import refuse_boxes, refuse_strangers
 from dagad._engines.base import Engine, LeafPullback
 from dagad._engines.explicit import Explicit, check_count
 from dagad._errors import ClosureError, NotDifferentiableError, StructureError, add_note_once
@@ -191,7 +191,9 @@ class BoundChunk:
         return fun.fun if isinstance(fun, Explicit) else fun
 
     def run(self, leaves: Sequence[Any]) -> Any:
-        return self._function._make(leaves[: self._function._n_hoisted])(*self.arguments(leaves))
+        output = self._function._make(leaves[: self._function._n_hoisted])(*self.arguments(leaves))
+        refuse_strangers(output, leaves)
+        return output
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         theta = iter(leaves[self._function._n_hoisted : self._n_theta])

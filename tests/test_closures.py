@@ -14,6 +14,7 @@ import autograd
 import autograd.numpy as np
 import numpy as onp
 import pytest
+from every_mode import MODES, check, derivatives
 
 import dagad
 from dagad._closures import hoist
@@ -609,3 +610,90 @@ def test_is_forward_mode_of_autograd_through_a_closure_refused_or_right() -> Non
     except (NotImplementedError, dagad.DagadError):
         return
     assert tangent == pytest.approx(expected_at(0.7)[1], rel=1e-12)
+
+
+# --- what is found when it comes out: one rule for all modes ----------------------------------------------------------
+
+LEAKS: dict[str, Callable[[], Callable[[Any, Any], Any]]] = {}
+MEMO: dict[str, Any] = {}
+
+
+def leak(build: Any) -> Any:
+    return LEAKS.setdefault(build.__name__, build)
+
+
+@leak
+def a_dict_in_a_closure() -> Any:
+    cache: dict[str, Any] = {}
+    return lambda rows, t: np.sum(rows * cache.setdefault("t", t**2))
+
+
+@leak
+def a_dict_in_a_closure_beside_the_value() -> Any:
+    cache: dict[str, Any] = {}
+    return lambda rows, t: np.sum(rows * cache.setdefault("t", t**2) * t)
+
+
+@leak
+def a_nonlocal_variable() -> Any:
+    kept = None
+
+    def chunk(rows: Any, t: Any) -> Any:
+        nonlocal kept
+        kept = t**2 if kept is None else kept
+        return {"a": [np.sum(rows * kept), t]}["a"][0]
+
+    return chunk
+
+
+@leak
+def a_field_of_a_record() -> Any:
+    record = types.SimpleNamespace(kept=[])
+
+    def chunk(rows: Any, t: Any) -> Any:
+        record.kept.append(t**2)
+        return np.sum(rows * record.kept[0])
+
+    return chunk
+
+
+@leak
+def a_global_dict() -> Any:
+    MEMO.clear()
+    return lambda rows, t: np.sum(rows * MEMO.setdefault("t", t**2))
+
+
+@leak
+def a_cache_of_a_derivative_inside_the_chunk() -> Any:
+    cache: dict[str, Any] = {}
+
+    def chunk(rows: Any, t: Any) -> Any:
+        return np.sum(rows) * dagad.grad(lambda u: cache.setdefault("u", u**3))(t)
+
+    return chunk
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", LEAKS)
+@pytest.mark.parametrize("place", ["sync", "threads"])
+def test_is_a_traced_value_of_another_chunk_refused_in_every_mode(name: str, mode: str, place: str) -> None:
+    chunk = LEAKS[name]()
+    with pytest.raises(dagad.ClosureError, match=r"shared argument|Compute it again"):
+        check(mode, lambda t: dagad.reduce_sum(chunk, ROWS, t, grainsize=2, scheduler=place), [0.0] * 3)
+    MEMO.clear()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_is_a_value_left_over_from_a_derivative_that_is_over_refused(mode: str) -> None:
+    cache: dict[str, Any] = {}
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, t: np.sum(rows * cache.setdefault("t", t**2)), ROWS, t, grainsize=9)
+
+    right = derivatives(lambda t: np.sum(ROWS) * t**2)
+    assert dagad.grad(loss)(0.7) == pytest.approx(right[1])  # one chunk: it is its own value
+    with pytest.raises(dagad.ClosureError, match=r"kept, in a cache .* Compute it again"):
+        check(mode, loss, right)
+    if mode != "autograd's grad":
+        with pytest.raises(dagad.ClosureError, match="Compute it again"):
+            check(mode, lambda t: t * cache["t"], right)

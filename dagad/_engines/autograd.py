@@ -55,7 +55,10 @@ def traceable(leaf: Any) -> Any:
 def untraced(leaf: Any, level: int) -> tuple[Any, Any]:
     """Return the value of an output leaf and its node on the tape of this level."""
     if isbox(leaf) and leaf._trace == level:
+        if isbox(leaf._value):
+            refuse_stale(leaf._value, RETURNED)
         return leaf._value, leaf._node
+    refuse_stale(leaf, RETURNED)
     refuse_hidden_boxes(leaf, level)
     return leaf, None
 
@@ -85,12 +88,52 @@ def open_containers(output: Any) -> Any:
     return output
 
 
+_HOW = (
+    "a value being differentiated reached it by a cache, a global, an attribute or another way that dagad does not "
+    "see. Pass that value to the function as a shared argument."
+)
+
+
 def refuse_boxes(leaf: Any, what: str) -> None:
     """Raise if a traced value comes out where only plain ones should be."""
     if isbox(leaf):
+        raise ClosureError(f"{what} is a traced value of another derivative: {_HOW}")
+
+
+def refuse_strangers(output: Any, leaves: Sequence[Any]) -> None:
+    """Raise if what a task returns holds a trace that none of its `leaves` has.
+
+    All that may be differentiated comes by the leaves. A trace of anybody else's, such as that of the chunk that filled
+    a cache first, would be taken for a constant here, by every mode.
+    """
+    if type(output) in Box.types and not isbox(output._value) and leaves and _is_only_trace(leaves[0], output._trace):
+        return  # nearly always
+    known = {trace for leaf in leaves for trace in traces_of(leaf)}
+    for leaf in _tree.flatten(output)[0]:
+        if not known.issuperset(traces_of(leaf)):
+            raise ClosureError(f"What a task of a reduction returned is a traced value of another derivative: {_HOW}")
+
+
+def _is_only_trace(leaf: Any, trace: int) -> bool:
+    return bool(isbox(leaf) and leaf._trace == trace)
+
+
+def traces_of(leaf: Any) -> Iterator[int]:
+    """Yield the numbers of the traces that follow a value, the innermost first."""
+    while isbox(leaf):
+        yield leaf._trace
+        leaf = leaf._value
+
+
+RETURNED = "What a function being differentiated returned"
+
+
+def refuse_stale(leaf: Any, what: str) -> None:
+    """Raise if a value is left over from a derivative that is over: its own derivative went with it."""
+    if not all(map(traces.is_open, traces_of(leaf))):
         raise ClosureError(
-            f"{what} is a traced value of another derivative: a value being differentiated reached it by a global, an "
-            "attribute or another way that dagad does not see. Pass that value to the function as a shared argument."
+            f"{what} is a traced value that was kept, in a cache or a global perhaps, when the derivative that it "
+            "belongs to was over. Compute it again where it is needed, or keep the plain value."
         )
 
 

@@ -12,7 +12,7 @@ from autograd.core import JVPNode, VJPNode
 from autograd.tracer import isbox, new_box
 
 from dagad import _tree
-from dagad._engines.autograd import open_containers, pull, refuse_hidden_boxes, traceable
+from dagad._engines.autograd import RETURNED, open_containers, pull, refuse_hidden_boxes, refuse_stale, traceable
 from dagad._engines.traces import traces
 from dagad._errors import NotDifferentiableError
 
@@ -54,7 +54,10 @@ def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Seq
 
 def _ends(leaf: Any, level: int, n_directions: int) -> tuple[Any, list[Any]]:
     if isbox(leaf) and leaf._trace == level:
+        if isbox(leaf._value):
+            refuse_stale(leaf._value, RETURNED)
         return leaf._value, [_shaped(tangent, leaf._value) for tangent in leaf._node.g]
+    refuse_stale(leaf, RETURNED)
     refuse_hidden_boxes(leaf, level)
     return leaf, [None] * n_directions
 

@@ -23,24 +23,52 @@ from autograd.numpy.numpy_boxes import ArrayBox
 
 
 class MonotoneTraces:
-    """Numbers for traces. `open` counts those being recorded, in all threads."""
+    """Numbers for traces, and which of them are being recorded, in whatever thread."""
 
     def __init__(self) -> None:
         self._numbers, self._lock = itertools.count(), threading.Lock()
-        self.open = 0
+        self._open: set[int] = set()
 
-    def new_trace(self) -> MonotoneTraces:
+    @property
+    def open(self) -> int:
+        """How many traces are being recorded, in all threads."""
+        return len(self._open)
+
+    def is_open(self, number: int) -> bool:
+        """Return whether a trace is being recorded; a value of one that is over has lost its derivative."""
+        return number in self._open
+
+    def new_trace(self) -> _Trace:
         """Return a context that gives the number of a new trace; leaving it changes no other number."""
-        return self
+        return _Trace(self)
+
+    def begin(self) -> int:
+        """Return the number of a trace that begins now."""
+        with self._lock:  # `next` of a count is atomic only under the GIL
+            number = next(self._numbers)
+            self._open.add(number)
+        return number
+
+    def end(self, number: int) -> None:
+        """Note that a trace is over."""
+        with self._lock:
+            self._open.discard(number)
+
+
+class _Trace:
+    """The context of one trace."""
+
+    __slots__ = ("_number", "_traces")
+
+    def __init__(self, traces: MonotoneTraces) -> None:
+        self._traces = traces
 
     def __enter__(self) -> int:
-        with self._lock:  # `next` of a count is atomic only under the GIL
-            self.open += 1
-            return next(self._numbers)
+        self._number = self._traces.begin()
+        return self._number
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self.open -= 1
+        self._traces.end(self._number)
 
 
 def install_monotone_traces() -> MonotoneTraces:

@@ -145,13 +145,16 @@ class TaskFunction(Portable):
         except Exception as error:
             add_note_once(error, f"dagad: while task {self._task.key!r} was linearized")
             raise
-        for leaf in _tree.flatten(value)[0] if not call.traced else ():
-            refuse_boxes(leaf, f"What task {self._task.key!r} returned")
+        self._refuse_boxes(call, value)
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
             return call.grouped(pull([_tree.settled(seed) for seed in _tree.leaf_seeds(value, cotangent)]))
 
         return value, pullback, nbytes
+
+    def _refuse_boxes(self, call: _BoundTask, value: Any) -> None:
+        for leaf in _tree.flatten(value)[0] if not call.traced else ():
+            refuse_boxes(leaf, f"What task {self._task.key!r} returned")
 
     def push(self, values: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """Run the task on dependencies that move: its value and tangent, zeros where nothing arrives."""
@@ -161,6 +164,7 @@ class TaskFunction(Portable):
         except Exception as error:
             add_note_once(error, f"dagad: while task {self._task.key!r} was moved")
             raise
+        self._refuse_boxes(call, value)
         form = _tree.Form.of(value, _tree.is_differentiable_or_traced)
         parts = (moved[place] for place in form.positions)
         pairs = zip(parts, form.taken, strict=True)
