@@ -17,9 +17,10 @@ def pull_many(
     ends: Sequence[Any], many: Sequence[Sequence[Any]], roots: Sequence[Any], leaves: Sequence[Any]
 ) -> list[list[Any]]:
     """Send many sets of cotangents of the outputs back to the roots; for each root one cotangent per set, or None."""
-    count, at_roots = len(many), dict[Any, list[Entry]]()
+    count = len(many)
     if not count:  # an output without entries
         return [[] for _ in roots]
+    at_roots: dict[Any, list[Entry]] = {root: [None] * count for root in roots}
     arrived: dict[Any, list[Entry]] = {}
     for place, end in enumerate(ends):
         if end is not None:
@@ -28,13 +29,13 @@ def pull_many(
         entries = [_value(entry) for entry in arrived.pop(node, ())]
         if not entries:  # nothing but zeros went this way
             continue
-        if node in roots:
+        if node in at_roots:
             at_roots[node] = entries
             continue
         for parent, parts in zip(node.parents, _through(node, entries), strict=True):
             _arrive(arrived, parent, parts)
-    found = [at_roots.get(root, [None] * count) for root in roots]
-    return [[_cast(part, leaf) for part in parts] for parts, leaf in zip(found, leaves, strict=True)]
+    pairs = zip((at_roots[root] for root in roots), leaves, strict=True)
+    return [[_cast(part, leaf) for part in parts] for parts, leaf in pairs]
 
 
 def _through(node: Any, entries: list[Any]) -> list[list[Any]]:

@@ -46,6 +46,12 @@ def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
     return [accessor.codify("") for accessor in optree.tree_accessors(tree, is_leaf, namespace=NAMESPACE)]
 
 
+def is_leaf(obj: Any) -> bool:
+    """Return whether something has no parts; None is a leaf too."""
+    leaf: bool = optree.tree_is_leaf(obj, none_is_leaf=True, namespace=NAMESPACE)
+    return leaf
+
+
 def is_differentiable(leaf: Any) -> bool:
     """Return whether a leaf is real or complex floating point; all else is constant."""
     if isinstance(leaf, np.ndarray):

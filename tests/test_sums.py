@@ -76,11 +76,12 @@ def one(kind: str, rng: np.random.Generator, gaps: float) -> Any:
         "zero-d": np.array(number()),
         "float32 array": array("f4"),
         "tree": {"a": (array(), number()), "b": [array("c8"), perhaps(array())]},
+        "nest": [[number(), [array(), perhaps(number())]], perhaps((number(), {"a": perhaps(array())})), number()],
     }
-    return made[kind] if kind == "tree" else perhaps(made[kind])
+    return made[kind] if kind in ("tree", "nest") else perhaps(made[kind])
 
 
-KINDS = ["float", "float32", "complex", "array", "zero-d", "float32 array", "list", "tree"]
+KINDS = ["float", "float32", "complex", "array", "zero-d", "float32 array", "list", "tree", "nest"]
 
 
 @st.composite
@@ -294,6 +295,24 @@ def test_a_cotangent_of_the_users_own_is_not_written_into() -> None:
 
     assert dagad.grad(loss)(np.zeros(3)).tolist() == [7.0, 7.0, 7.0]
     assert slope.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4])
+def test_partial_sums_that_are_lists_of_lists_are_added_not_joined(cut: int, scheduler: Any) -> None:
+    def chunk(rows: Any, t: Any) -> Any:
+        return [[rows.sum() * t, t], (rows.sum(), [t]), {"square": t**2}, t]
+
+    def total(t: Any) -> Any:
+        return dagad.reduce_sum(chunk, np.arange(4.0), t, grainsize=cut, scheduler=scheduler)
+
+    n, t = 4 // cut, 2.0
+    assert total(t) == [[6.0 * t, n * t], (6.0, [n * t]), {"square": n * t**2}, n * t]
+
+    def loss(t: Any) -> Any:
+        (first, again), (_, [third]), squares, last = total(t)
+        return first + 10.0 * again + 100.0 * third + 1000.0 * squares["square"] + last
+
+    assert dagad.grad(loss)(t) == pytest.approx(6.0 + 110.0 * n + 2000.0 * t * n + n)
 
 
 # Terms that do not agree

@@ -187,10 +187,22 @@ def _add_leaf(a: Any, b: Any, ours: bool) -> Any:
     if a is None or b is None:
         alone = b if a is None else a
         # A copy, unless it is ours: what this becomes part of will be added to in place.
-        return alone.copy() if type(alone) is np.ndarray and not (ours and b is None) else alone
+        return alone if ours and b is None else _copied(alone)
+    if type(a) in _NUMBERS and type(b) in _NUMBERS:
+        return a + b
+    # What stands in a list may be a list again, which `+` would put behind the other one.
+    if not (_tree.is_leaf(a) and _tree.is_leaf(b)):
+        return _add(a, b, ours)
     if np.shape(a) != np.shape(b):
         _refuse_shapes(a, b)
     return a + b
+
+
+def _copied(term: Any) -> Any:
+    if isinstance(term, _NUMERIC):
+        return term.copy() if type(term) is np.ndarray else term
+    leaves, treedef = _tree.flatten_with_none(term)
+    return _tree.unflatten(treedef, [leaf.copy() if type(leaf) is np.ndarray else leaf for leaf in leaves])
 
 
 def _refuse_shapes(a: Any, b: Any) -> None:

@@ -12,7 +12,7 @@ from dagad._graph.activity import Key
 from dagad._graph.linearize import Names, Step
 from dagad._graph.summation import PlainSum, Summation
 from dagad._graph.sums import UnitPart
-from dagad._linearization import cotangent_part, pull_back, pull_back_many, unit_part
+from dagad._linearization import cotangent_part, pull_back, pull_back_many
 
 Turn = Callable[[Step, Any, Names, dict[Key, GraphNode]], list[Any]]
 
@@ -74,18 +74,6 @@ def _pulled_by(pull: Any, step: Step, cotangent: Any, names: Names, graph: dict[
     for place, part in enumerate(parts):
         graph[part] = Task(part, cotangent_part, TaskRef(key), place)
     return [TaskRef(part) for part in parts]
-
-
-def preaccumulated_apart(step: Step, cotangent: Any, names: Names, graph: dict[Key, GraphNode]) -> list[Any]:
-    """Return the same as `preaccumulated`, each read by a task of its own: only cotangents travel."""
-    references = preaccumulated(step, cotangent, names, graph)
-    if step.linearization is None:
-        return references
-    for place, reference in enumerate(references):
-        key = names("part", ("unit", step.linearization[1], place))
-        graph[key] = Task(key, unit_part, TaskRef(reference.key), place)
-        references[place] = TaskRef(key)
-    return references
 
 
 def preaccumulated(step: Step, cotangent: Any, names: Names, graph: dict[Key, GraphNode]) -> list[Any]:
