@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import autograd.numpy as np
@@ -28,7 +29,7 @@ class Searched(list[Any]):
 
 
 def products(leaves: Any) -> Any:
-    return [np.sin(a) * b for a, b in zip(leaves, leaves[1:], strict=False)]
+    return [np.sin(a) * b for a, b in itertools.pairwise(leaves)]
 
 
 def test_many_cotangents_give_what_each_gives_alone_without_a_search_for_its_root() -> None:
