@@ -49,9 +49,9 @@ class Apart:
         """How many chunks make one task."""
         return choose_group(len(self._plan), cost_of(self._owner, self._plan))
 
-    def value(self) -> Any:
+    def value(self, theta: Sequence[Any]) -> Any:
         """Return the value by the hot road; None if it has to be the graph."""
-        called = self._call(VALUE, ())
+        called = self._call(VALUE, theta)
         return None if called is None else called[0]
 
     def value_first(self, leaves: Sequence[Any]) -> Any:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagad import _tree
+from dagad._carried_arrays import with_arrays
 from dagad._chunks import ChunkFunction, Place
-from dagad._closures import hoist, laid_out_cells
+from dagad._closures import hoist
 from dagad._columns import Sliced, read_sliced
 from dagad._config import setting
 from dagad._engines import find_engine
@@ -22,6 +23,7 @@ from dagad._grainsize import code_of, find_grainsize
 from dagad._graph.policies import Policy
 from dagad._mode import current_mode, default_policy
 from dagad._plan import AnyPlan, Chunk, Plan, check_grainsize
+from dagad._snapshots import snapshot, snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,15 @@ def read_arguments(
     engine = find_engine(options["engine"], f)
     if isinstance(engine, ExplicitEngine) and not isinstance(f, Explicit):
         f = Explicit(f)
-    f = laid_out_cells(f)
+    lasting = current_mode().lasting
+    f = with_arrays(f, snapshot if lasting else _tree.laid_out)
     if traces.open:  # somebody differentiates: look for what is traced
         sliced, shared = _opened((sliced, tuple(shared)))
         hoisted, make = hoist(f)
     else:
         hoisted, make = [], _Itself(f)
-    forms = tuple(_tree.Form.of(_tree.all_protected(argument), _tree.is_traced) for argument in shared)
+    taken = snapshots if lasting else _tree.all_protected
+    forms = tuple(_tree.Form.of(taken(argument), _tree.is_traced) for argument in shared)
     theta = [*hoisted, *(leaf for form in forms for leaf in form.taken)]
     columns, active_rows = read_sliced(sliced, itertools.count(len(theta)))
     place = _place(options["scheduler"], columns)
@@ -65,6 +69,7 @@ def read_arguments(
     if size is None:
         size = _automatic_grainsize(f, sliced, shared, chunked(function), columns, leaves, len(theta))
     plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
+    columns = columns.lasting() if lasting and not place.remote else columns  # what is sent is a copy
     return Arguments(function, plan, columns, leaves, len(theta), place, _policy(options["policy"]), code_of(f))
 
 

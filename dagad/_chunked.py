@@ -74,17 +74,19 @@ class Reduction:
     _whole: Pullback | None = None
     _away: Apart | None = None
 
-    def value(self) -> Any:
-        """Return the sum of the partial sums, tracing nothing."""
+    def value(self, theta: Sequence[Any] = ()) -> Any:
+        """Return the sum of the partial sums at the shared leaves, tracing nothing."""
         if not len(self.plan):
             return 0.0
         with calm_process:
             road = self._road()
             if self.scheduler.remote:
-                self.total, road = self._apart.value(), Road(group=self._apart.group)
+                self.total, road = self._apart.value(theta), Road(group=self._apart.group)
                 if self.total is not None:
                     return self.total
-            primal = reduction_graph(self.function, self.plan, self.sliced, (), 0, new_names(), road.group)
+            primal = reduction_graph(
+                self.function, self.plan, self.sliced, theta, self.n_theta, new_names(), road.group
+            )
             results: dict[Key, Any] = {}
             self._run(road, primal.graph, [primal.total], results, results.__setitem__)
         return self.total
@@ -117,7 +119,7 @@ class Reduction:
         if isinstance(self.policy, Preaccumulate):
             self.total, self._unit = value_and_gradient(self, leaves)
             return self.total
-        return self.value()
+        return self.value(leaves[: self.n_theta])
 
     @property
     def _apart(self) -> Apart:

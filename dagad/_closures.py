@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from autograd.tracer import Box
 from dagad import _tree
 from dagad._engines.autograd import open_containers
 from dagad._errors import ClosureError
-from dagad._templates import Template, attributes_of, contents_of, with_cells
+from dagad._templates import Template, attributes_of, contents_of
 
 _PLAIN = frozenset(
     {np.ndarray, np.float64, np.float32, int, float, complex, bool, str, bytes, type(None), range, slice, np.dtype}
@@ -29,16 +29,6 @@ _PLAIN = frozenset(
 _LIBRARIES = frozenset({"numpy", "scipy", "pandas", "autograd", "dagad", "dask", "distributed"})
 # Not walked into: a logger, say, leads to every other logger. What is usually used to hold values is.
 _CLOSED = (sys.stdlib_module_names | _LIBRARIES) - {"__main__", "types", "collections"}
-
-
-def laid_out_cells(fun: Any) -> Any:
-    """Return a function whose own closure holds arrays as they would arrive in another process."""
-    for cell in getattr(fun, "__closure__", None) or ():
-        for contents in contents_of(cell):
-            if type(contents) is np.ndarray and _tree.laid_out(contents) is not contents:
-                cells = [CellType(*map(_tree.laid_out, contents_of(each))) for each in fun.__closure__]
-                return with_cells(fun, cells)
-    return fun
 
 
 def hoist(fun: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:

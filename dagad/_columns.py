@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -102,16 +102,29 @@ class Sliced:
     n_rows: int
     complete: bool  # nothing in it is being differentiated
     shards: tuple[Placed, ...] = ()
+    taken: dict[Chunk, Any] | None = None  # the rows of chunks, where they are to stay what they were
 
     def rows(self, chunk: Chunk) -> Any:
         """Return the rows of a chunk, without what is being differentiated; a node of a graph if some are elsewhere."""
+        if self.taken is None:
+            return self._rows(chunk)
+        if chunk not in self.taken:
+            self.taken[chunk] = self._rows(chunk)
+        return self.taken[chunk]
+
+    def _rows(self, chunk: Chunk) -> Any:
         placed = [shards.rows(chunk.number) for shards in self.shards]
         if placed and self.treedef.is_leaf():
             return placed[0]
-        rows = Rows(self.treedef, [column.piece(chunk) for column in self.columns], self.complete and not placed)
+        pieces = [column.piece(chunk) for column in self.columns]
+        rows = Rows(self.treedef, pieces, self.complete and not placed, views=self.taken is not None)
         if any(isinstance(part, GraphNode | TaskRef) for part in placed):
             return Task(None, joined, rows, *placed)
         return rows.joined(iter(placed)) if placed else rows
+
+    def lasting(self) -> Sliced:
+        """Return the same for rows that stay what they are now, whatever is written into the user's arrays."""
+        return replace(self, taken={})
 
     @property
     def all_placed(self) -> bool:

@@ -150,7 +150,7 @@ class Evaluation:
         threading.Thread(target=context.run, args=(walk, *args), name="dagad-evaluation", daemon=True).start()
 
     def _walk_forward(self, forward: Callable[[], tuple[Any, Backward]]) -> None:
-        with Mode(VALUES_FIRST, self):
+        with Mode(VALUES_FIRST, self, lasting=True):
             try:
                 value, backward = forward()
             except BaseException as error:

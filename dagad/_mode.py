@@ -22,12 +22,12 @@ VALUES_FIRST: DefaultPolicy = Keep
 
 
 class Mode:
-    """What reductions do by default, while it is entered."""
+    """What reductions do by default, while it is entered; `lasting`: their pullbacks may outlive the call."""
 
-    __slots__ = ("_evaluation", "policy")
+    __slots__ = ("_evaluation", "lasting", "policy")
 
-    def __init__(self, policy: DefaultPolicy, evaluation: Any = None) -> None:
-        self.policy = policy
+    def __init__(self, policy: DefaultPolicy, evaluation: Any = None, *, lasting: bool = False) -> None:
+        self.policy, self.lasting = policy, lasting
         # Weakly: contexts are copied by everything that schedules callbacks, and live as long as these.
         self._evaluation = None if evaluation is None else weakref.ref(evaluation)
 
@@ -59,9 +59,10 @@ def default_policy() -> Policy:
     return current_mode().policy()
 
 
-def like_here(policy: DefaultPolicy) -> Mode:
-    """Return a mode with this default policy, watched by whoever watches here."""
-    return Mode(policy, current_mode().evaluation)
+def like_here(policy: DefaultPolicy, *, lasting: bool = False) -> Mode:
+    """Return a mode with this default policy, watched by whoever watches here, and lasting if that around it is."""
+    here = current_mode()
+    return Mode(policy, here.evaluation, lasting=lasting or here.lasting)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from autograd.extend import defjvp, defvjp, primitive
 
 from dagad import _tree
 from dagad._portable import Portable, opened
+from dagad._snapshots import snapshot, snapshots
 
 
 class Rows(Portable):
@@ -19,12 +20,15 @@ class Rows(Portable):
 
     A piece is a constant, `GAP` for one whole array, `ELSEWHERE` for what `joined` brings, or a list of `Form` for a
     list of items.
+
+    With `views`, pieces are views of arrays that somebody may write into, and the rows are to stay what they are: they
+    are copied by whoever uses them first, a chunk's task.
     """
 
-    __slots__ = ("_pieces", "_treedef", "_whole")
+    __slots__ = ("_pieces", "_treedef", "_views", "_whole")
 
-    def __init__(self, treedef: _tree.TreeDef, pieces: list[Any], complete: bool) -> None:
-        self._treedef, self._pieces = treedef, pieces
+    def __init__(self, treedef: _tree.TreeDef, pieces: list[Any], complete: bool, views: bool = False) -> None:
+        self._treedef, self._pieces, self._views = treedef, pieces, views
         self._whole = (pieces[0] if treedef.is_leaf() else _tree.unflatten(treedef, pieces),) if complete else ()
 
     def state(self) -> tuple[Any, ...]:
@@ -33,7 +37,14 @@ class Rows(Portable):
     def joined(self, shards: Iterator[Any]) -> Rows:
         """Return the rows with what was elsewhere."""
         pieces = [opened(next(shards)).fill(iter(())) if piece is ELSEWHERE else piece for piece in self._pieces]
-        return Rows(self._treedef, pieces, not any(piece is GAP or type(piece) is Ragged for piece in pieces))
+        complete = not any(piece is GAP or type(piece) is Ragged for piece in pieces)
+        return Rows(self._treedef, pieces, complete, self._views)
+
+    def _take_snapshot(self) -> None:
+        self._pieces = [_snapshot_of(piece) for piece in self._pieces]
+        if self._whole:
+            self._whole = (_tree.unflatten(self._treedef, self._pieces),)
+        self._views = False
 
     def __sizeof__(self) -> int:
         return 200 + sum(int(dask.sizeof.sizeof(piece)) for piece in self._pieces)
@@ -55,6 +66,8 @@ class Rows(Portable):
 
     def items(self, leaves: Sequence[Any]) -> Iterator[tuple[Rows, list[tuple[int, int | None]]]]:
         """Yield each row as rows of its own, and its gaps: numbers of `leaves`, with its place in arrays of rows."""
+        if self._views:
+            self._take_snapshot()
         columns, number, n_rows = list[tuple[Any, int | None]](), 0, 0
         for piece in self._pieces:
             if piece is GAP:
@@ -87,6 +100,8 @@ class Rows(Portable):
 
     def fill(self, leaves: Iterator[Any]) -> Any:
         """Return the rows, with the next of `leaves` in the gaps."""
+        if self._views:
+            self._take_snapshot()
         if self._whole:
             return self._whole[0]
         return _tree.unflatten(self._treedef, [_filled(piece, leaves) for piece in self._pieces])
@@ -170,3 +185,11 @@ def _filled(piece: Any, leaves: Iterator[Any]) -> Any:
     if type(piece) is Whole:
         return piece.form.fill(leaves)
     return [form.fill(leaves) for form in piece.items] if type(piece) is Ragged else piece
+
+
+def _snapshot_of(piece: Any) -> Any:
+    if type(piece) is Ragged:
+        return Ragged(
+            [_tree.Form(form.treedef, [snapshot(leaf) for leaf in form.leaves], form.positions) for form in piece.items]
+        )
+    return piece if type(piece) in (_Mark, Whole) else snapshots(piece)

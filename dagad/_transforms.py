@@ -12,6 +12,7 @@ from dagad._evaluation import Evaluation
 from dagad._linearization import is_scalar, unit_seed
 from dagad._mode import TOGETHER, VALUES_FIRST, like_here
 from dagad._program import Program
+from dagad._snapshots import snapshots
 
 
 def _scalar_forward(program: Program, has_aux: bool) -> tuple[Any, Any, Callable[[], Any]]:
@@ -158,8 +159,8 @@ def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tu
     >>> [float(cotangent) for cotangent in pullback(np.array([1.0, 10.0]))]
     [32.0]
     """
-    program = Program(fun, tuple(range(len(primals))), primals, {})
-    with like_here(VALUES_FIRST):
+    program = Program(fun, tuple(range(len(primals))), snapshots(primals), {})
+    with like_here(VALUES_FIRST, lasting=True):
         value, pullback = program.record()
     outputs, treedef = _tree.flatten(value)
 
@@ -222,7 +223,7 @@ def evaluate(fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] =
     >>> float(evaluation.gradient())
     -4.0
     """
-    program = Program(fun, argnums, args, {})
+    program = Program(fun, argnums, snapshots(args), {})
 
     def forward() -> tuple[Any, Callable[[], Any]]:
         value, _, backward = _scalar_forward(program, has_aux=False)
