@@ -31,7 +31,7 @@ from dagad._linearization import Linearization, Pullback, is_scalar, unit_part, 
 from dagad._mode import current_mode
 from dagad._pace import Cost, Pace, Road, choose_road, cost_of, history_of, remember_cost, remember_pace
 from dagad._plan import AnyPlan
-from dagad._shard_gradients import value_and_gradient
+from dagad._shard_gradients import Wrt, value_and_gradient
 from dagad._slots import Landing, Slots
 
 Key = Any
@@ -119,6 +119,7 @@ class Reduction:
         if isinstance(self.policy, Preaccumulate):
             self.total, self._unit = value_and_gradient(self, leaves)
             return self.total
+        Wrt.of(self.sliced, self.n_theta, len(leaves))
         return self.value(leaves[: self.n_theta])
 
     @property

@@ -40,6 +40,12 @@ class Rows(Portable):
         complete = not any(piece is GAP or type(piece) is Ragged for piece in pieces)
         return Rows(self._treedef, pieces, complete, self._views)
 
+    def snapshot(self) -> Rows:
+        """Return rows that stay what they are, whatever is written into the arrays that they are views of."""
+        taken = Rows(self._treedef, self._pieces, bool(self._whole), views=True)
+        taken._take_snapshot()
+        return taken
+
     def _take_snapshot(self) -> None:
         self._pieces = [_snapshot_of(piece) for piece in self._pieces]
         if self._whole:

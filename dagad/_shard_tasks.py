@@ -31,16 +31,16 @@ def length(piece: Any) -> int:
     return read_sliced(piece, itertools.count())[0].n_rows
 
 
-def cut_out(piece: Any, start: int, stop: int) -> Rows:
-    """Return some rows of a piece."""
+def cut_out(piece: Any, start: int, stop: int, shared: bool) -> Rows:
+    """Return some rows of a piece; a copy where others may write into it, in a process that it is shared with."""
     rows: Rows = read_sliced(piece, itertools.count())[0].rows(Chunk(0, start, stop))
-    return rows
+    return rows.snapshot() if shared else rows
 
 
-def from_blocks(rows: Any, *blocks: Any) -> Rows:
-    """Return rows with blocks of dask arrays where they belong."""
+def from_blocks(rows: Any, shared: bool, *blocks: Any) -> Rows:
+    """Return rows with blocks of dask arrays where they belong; see `cut_out`."""
     leaf = _tree.flatten(0)[1]
-    parts = [Rows(leaf, [cut(_tree.settled(np.asarray(block)), slice(None))], True) for block in blocks]
+    parts = [Rows(leaf, [cut(_tree.settled(np.asarray(block)), slice(None))], True, views=shared) for block in blocks]
     whole: Rows = opened(rows).joined(iter(parts))
     return whole
 

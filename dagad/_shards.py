@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dask.sizeof
-from dask._task_spec import GraphNode, Task, TaskRef, convert_legacy_graph
+import numpy as np
+from dask._task_spec import DataNode, GraphNode, Task, TaskRef, convert_legacy_graph
 from dask.base import is_dask_collection
 from dask.delayed import Delayed
 from dask.utils import ensure_dict
@@ -22,6 +23,7 @@ from dagad._hot_road import HotRoad
 from dagad._plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
 from dagad._rows import ELSEWHERE, Rows
 from dagad._shard_tasks import anchor_task, contents, cut_out, from_blocks, joined_data, length, placed, scaled_rows
+from dagad._snapshots import snapshot, snapshots
 
 Key = Any
 Graph = dict[Key, GraphNode]
@@ -36,7 +38,8 @@ class Shards:
     """Rows that were cut and placed once; returned by `shard`, taken by reductions as their sliced argument.
 
     Where rows are on a cluster each chunk is a task: moved, copied or lost with its worker it is there again when it is
-    needed. In one process the chunks are views. A gradient in Shards is Shards of the same cut: it stays there too.
+    needed. In one process the chunks are views of a copy, so that what is written into the data later does not show;
+    arrays that nobody can write into are not copied. A gradient in Shards is Shards of the same cut: it stays there.
 
     Attributes
     ----------
@@ -142,7 +145,8 @@ def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Sh
     ----------
     data
         Pytree of arrays, shape (rows, ...), lists and dask arrays that agree on their first length; or a list of
-        ``Delayed`` loaders, each of which gives the rows of one piece.
+        ``Delayed`` loaders, each of which gives the rows of one piece. They are taken as they are now: what is written
+        into the arrays later does not show.
     grainsize
         Rows per chunk. "auto" takes the pieces as they come where data arrive in pieces (dask arrays, loaders), else
         chunks of a few MiB; it depends on the shapes alone.
@@ -188,7 +192,8 @@ def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Sh
     lazy = {number: leaf for number, leaf in enumerate(leaves) if _is_dask_array(leaf)}
     if lazy:
         return _from_dask(leaves, treedef, lazy, grainsize, place)
-    columns = read_sliced(data, itertools.count())[0]
+    # Copies, on a cluster too: what is sent leaves when Dask gets round to it, and the data are to be those of now.
+    columns = read_sliced(snapshots(data), itertools.count())[0]
     plan = _plan(grainsize, columns.n_rows, columns)
     names = new_names()
     keys = [names("shard", chunk.number) for chunk in plan]
@@ -223,7 +228,7 @@ def _from_loaders(loaders: Sequence[Any], grainsize: Any, place: Scheduler) -> S
     names, lengths = new_names(), dict[Key, int]()
     graph: Graph = {}
     for loader in loaders:
-        graph.update(convert_legacy_graph(ensure_dict(loader.__dask_graph__())))
+        graph.update(_graph_of(loader))
     counts = [names("part", ("length", number)) for number in range(len(loaders))]
     graph.update({key: Task(key, length, TaskRef(one.key)) for key, one in zip(counts, loaders, strict=True)})
     pieces = run_graph(
@@ -236,7 +241,7 @@ def _from_loaders(loaders: Sequence[Any], grainsize: Any, place: Scheduler) -> S
     ]
     keys = [names("shard", number) for number in range(len(chunks))]
     cuts: Graph = {
-        key: Task(key, cut_out, TaskRef(piece), start, stop)
+        key: Task(key, cut_out, TaskRef(piece), start, stop, not place.remote)
         for key, (piece, start, stop) in zip(keys, chunks, strict=True)
     }
     kept = run_graph(place, cuts, (), _ignore, keep=keys, kept=pieces).kept
@@ -254,7 +259,7 @@ def _from_dask(
                 "A dask array without rows, or with an unknown number of them, can't be cut. Call its "
                 "`compute_chunk_sizes()` first."
             )
-    others = tuple(leaf for number, leaf in enumerate(leaves) if number not in lazy)
+    others = snapshots(tuple(leaf for number, leaf in enumerate(leaves) if number not in lazy))
     rest = read_sliced(others, itertools.count())[0] if others else None
     n_rows = int(next(iter(lazy.values())).shape[0])
     found = {int(array.shape[0]) for array in lazy.values()} | ({rest.n_rows} if rest else set())
@@ -269,7 +274,7 @@ def _from_dask(
     blocks: dict[int, list[Key]] = {}
     for number, array in lazy.items() if n_rows else ():
         whole = array.rechunk((by_rows, *((length,) for length in array.shape[1:])))
-        graph.update(convert_legacy_graph(ensure_dict(whole.__dask_graph__())))
+        graph.update(_graph_of(whole))
         blocks[number] = [_first_of(keys) for keys in whole.__dask_keys__()]
     names = new_names()
     keys = [names("shard", chunk.number) for chunk in plan]
@@ -277,8 +282,15 @@ def _from_dask(
         column = iter(rest.columns if rest else ())
         pieces = [ELSEWHERE if number in lazy else next(column).piece(chunk) for number in range(len(leaves))]
         refs = [TaskRef(blocks[number][chunk.number]) for number in lazy]
-        graph[key] = Task(key, from_blocks, Rows(treedef, pieces, False), *refs)
+        graph[key] = Task(key, from_blocks, Rows(treedef, pieces, False), not place.remote, *refs)
     return Shards(plan, place, keys, run_graph(place, graph, (), _ignore, keep=keys).kept)
+
+
+def _graph_of(collection: Any) -> Graph:
+    """Return the graph of a collection, with the arrays that it holds as they are now."""
+    graph: Graph = convert_legacy_graph(ensure_dict(collection.__dask_graph__()))
+    held = {key: node.value for key, node in graph.items() if type(node) is DataNode}
+    return graph | {key: DataNode(key, snapshot(value)) for key, value in held.items() if isinstance(value, np.ndarray)}
 
 
 def _first_of(keys: Any) -> Key:

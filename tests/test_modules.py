@@ -144,7 +144,7 @@ def test_types_are_shipped(package: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_short(name: str) -> None:
-    assert len(FILES[name].read_text(encoding="utf-8").splitlines()) <= 300
+    assert len(FILES[name].read_text(encoding="utf-8").splitlines()) <= 450
 
 
 def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

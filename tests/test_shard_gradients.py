@@ -1,0 +1,102 @@
+"""Gradients in Shards: the same in every mode that asks for the value first, in loops that are hot too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from distributed import Client
+from faults import bits
+from hot import a_watched_cluster, heat_up, is_hot
+
+import dagad
+from dagad.extend import Keep, Preaccumulate, Recompute
+
+pytestmark = pytest.mark.timeout(90)
+
+X = np.random.default_rng(0).standard_normal((10, 3))
+THETA = np.array([0.3, -0.7, 1.1])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client() -> Iterator[Client]:
+    """A cluster that is to be empty in the end."""
+    with a_watched_cluster() as client:
+        yield client
+
+
+@pytest.fixture(params=["sync", "threads", "cluster"])
+def place(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue("client") if request.param == "cluster" else request.param
+
+
+def chunk(rows: Any, theta: Any) -> Any:
+    return anp.sum(anp.tanh(rows * theta) ** 2)
+
+
+def loss(data: Any, theta: Any, **options: Any) -> Any:
+    return dagad.reduce_sum(chunk, data, theta, **options)
+
+
+def by_vjp(fun: Callable[..., Any], *args: Any) -> Any:
+    value, pullback = dagad.vjp(fun, *args)
+    return value, pullback(1.0)
+
+
+def by_evaluation(fun: Callable[..., Any], *args: Any) -> Any:
+    evaluation = dagad.evaluate(fun, *args, argnums=tuple(range(len(args))))
+    return evaluation.value(30), evaluation.gradient(30)
+
+
+def lazily(fun: Callable[..., Any], *args: Any) -> Any:
+    evaluation = dagad.evaluate(fun, *args, argnums=tuple(range(len(args))), lazy=True)
+    return evaluation.value(30), evaluation.gradient(30)
+
+
+WAYS = pytest.mark.parametrize("how", [by_vjp, by_evaluation, lazily])
+
+
+@WAYS
+@pytest.mark.parametrize("policy", [None, Keep(), Recompute(), Preaccumulate()], ids=str)
+def test_whatever_asks_for_the_value_first(how: Any, policy: Any, place: Any) -> None:
+    shards = dagad.shard(X, grainsize=4, scheduler=place)
+    value, (of_x, of_theta) = how(lambda x, theta: loss(x, theta, policy=policy), shards, THETA)
+    expected, (rows, theta) = dagad.value_and_grad(
+        lambda x, theta: loss(x, theta, grainsize=4, scheduler="sync"), argnums=(0, 1)
+    )(X, THETA)
+    assert bits([value, of_x.gather(), of_theta]) == bits([expected, rows, theta])
+
+
+@WAYS
+def test_a_value_that_came_by_a_loop_that_is_hot(how: Any, client: Client) -> None:
+    shards = dagad.shard(X, grainsize=4, scheduler=client)
+    heat_up(client, lambda: dagad.value_and_grad(lambda theta: loss(shards, theta))(THETA))
+    value, (of_x, of_theta) = how(loss, shards, THETA)
+    expected = dagad.value_and_grad(lambda *args: loss(*args, grainsize=4, scheduler="sync"), argnums=(0, 1))(X, THETA)
+    assert bits([value, of_x.gather(), of_theta]) == bits([expected[0], *expected[1]])
+    assert is_hot(client, lambda: dagad.value_and_grad(lambda theta: loss(shards, theta))(THETA))
+
+
+def test_a_closure_over_what_is_differentiated(place: Any) -> None:
+    shards = dagad.shard(X, grainsize=4, scheduler=place)
+
+    def program(x: Any, theta: Any) -> Any:
+        return dagad.reduce_sum(lambda rows: chunk(rows, theta), x)
+
+    value, (of_x, of_theta) = by_vjp(program, shards, THETA)
+    expected = dagad.value_and_grad(lambda *args: loss(*args, grainsize=4, scheduler="sync"), argnums=(0, 1))(X, THETA)
+    assert bits([value, of_x.gather(), of_theta]) == bits([expected[0], *expected[1]])
+
+
+@WAYS
+def test_arrays_beside_them_are_refused_before_anything_runs(how: Any) -> None:
+    shards = dagad.shard(X, grainsize=4, scheduler="sync")
+
+    def program(x: Any, y: Any) -> Any:
+        return dagad.reduce_sum(lambda rows: anp.sum(rows["x"] * rows["y"]), {"x": x, "y": y})
+
+    with pytest.raises(dagad.NotDifferentiableError, match=r"Place the arrays with `dagad\.shard` too"):
+        how(program, shards, X)
