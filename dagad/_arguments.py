@@ -16,7 +16,7 @@ from dagad._config import setting
 from dagad._engines import find_engine
 from dagad._engines.autograd import open_containers, refuse_stale
 from dagad._engines.explicit import Explicit, ExplicitEngine
-from dagad._engines.traces import traces
+from dagad._engines.patches import patches
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._evaluation import Scheduler, calm_process, find_scheduler, new_names
 from dagad._grainsize import code_of, find_grainsize
@@ -52,7 +52,7 @@ def read_arguments(
         f = Explicit(f)
     lasting = current_mode().lasting
     f = with_arrays(f, snapshot if lasting else _tree.laid_out)
-    if traces.open:  # somebody differentiates: look for what is traced
+    if patches.somebody_traces():  # then look for what is traced
         sliced, shared = _opened((sliced, tuple(shared)))
         hoisted, make = hoist(f)
     else:

@@ -16,6 +16,7 @@ from dagad import _tree
 from dagad._engines.autograd import refuse_boxes, refuse_strangers
 from dagad._engines.base import Engine, LeafPullback
 from dagad._engines.explicit import Explicit, check_count
+from dagad._engines.patches import patches
 from dagad._errors import ClosureError, NotDifferentiableError, StructureError, add_note_once
 from dagad._linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, unused_pullback
 from dagad._mode import TOGETHER, DefaultPolicy, current_mode, like_here
@@ -79,7 +80,7 @@ class ChunkFunction(Portable):
             leaves = [_tree.settled(leaf) for leaf in (*theta, *(active_rows or ()))]
             fun = self._make(leaves[: self._n_hoisted])
             args = call.arguments(leaves)
-            with self.as_told:
+            with patches, self.as_told:
                 return _checked(fun.value(*args) if isinstance(fun, Explicit) else fun(*args), place)
         except Exception as error:
             add_note_once(error, place.note("value"))
@@ -128,7 +129,7 @@ class ChunkFunction(Portable):
         leaves = [_tree.settled(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
         call = BoundChunk(self, opened(rows), len(theta))
         try:
-            with self.as_told:
+            with patches, self.as_told:
                 value, pull, nbytes = self.engine.linearize(call, leaves)
             if type(value) is not np.float64 and not any(map(_tree.is_traced, leaves)):
                 _checked(value, place)
@@ -147,7 +148,8 @@ class ChunkFunction(Portable):
     ) -> tuple[Any, ...]:
         """Return the cotangents in groups, as the task has its arguments: of theta, of the rows."""
         try:
-            cotangents = pull([_tree.settled(seed) for seed in seeds])
+            with patches:
+                cotangents = pull([_tree.settled(seed) for seed in seeds])
         except Exception as error:
             add_note_once(error, place.note("pullback"))
             raise

@@ -9,6 +9,7 @@ from autograd.core import add_outgrads
 
 from dagad._blocks import Blocks
 from dagad._engines.autograd import downward, like
+from dagad._engines.patches import patches
 
 Entry = Any  # None for zero, Blocks, or autograd's pair of a cotangent and whether it may be written to
 
@@ -45,7 +46,8 @@ def _through(node: Any, entries: list[Any]) -> list[list[Any]]:
         parts: list[list[Any]] = together(entries)
         return parts
     nothing = [None] * len(node.parents)
-    rows = [nothing if entry is None else list(node.vjp(_full(entry))) for entry in entries]
+    with patches:
+        rows = [nothing if entry is None else list(node.vjp(_full(entry))) for entry in entries]
     return [list(column) for column in zip(*rows, strict=True)]
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from autograd.core import JVPNode
-from autograd.extend import defvjp_argnums, primitive
+from autograd.core import JVPNode, VJPNode
 from autograd.tracer import new_box
 
 from dagad import _tree
@@ -114,11 +113,18 @@ def _reverse(operation: Operation, below: list[Any], nodes: dict[int, Any], leve
         return value
     pull = Pull(operation, below, value, unit, tuple(nodes))
     answer = outputs[0] if len(outputs) == 1 else tuple(outputs)
-    values, argnums = [below[place] for place in nodes], tuple(range(1, 1 + len(nodes)))
-    parents = tuple(nodes.values())
-    node = type(parents[0])(answer, _node, (pull, *values), {}, argnums, parents)
+    node = _node_of(tuple(nodes.values()), pull, answer, [below[place] for place in nodes])
     opened = open_containers(new_box(answer, level, node))
     return _filled(value, iter(opened if isinstance(opened, tuple) else (opened,)))
+
+
+def _node_of(parents: tuple[Any, ...], pull: Pull, answer: Any, values: list[Any]) -> Any:
+    kind = type(parents[0])
+    if not issubclass(kind, VJPNode):  # another tracer, which may look at the operation
+        return kind(answer, _node, (pull, *values), {}, tuple(range(1, 1 + len(values))), parents)
+    node = kind.__new__(kind)
+    node.parents, node.vjp = parents, pull
+    return node
 
 
 def _ready(operation: Operation, below: list[Any]) -> tuple[Parts, list[Any] | None]:
@@ -197,16 +203,12 @@ def _full(seed: Any) -> Any:
     return seed.full() if isinstance(seed, Blocks) else seed
 
 
-@primitive  # type: ignore[untyped-decorator]  # autograd has no types
 def _node(pull: Pull, *leaves: Any) -> Any:
     """Stand for an operation on the tapes of other tracers; reverse mode never calls it."""
     raise NotDifferentiableError(
         f"A reduction was met by a tracer that dagad does not know, at {len(leaves)} leaves with {pull!r}. Use dagad's "
         "or autograd's own transforms."
     )
-
-
-defvjp_argnums(_node, lambda argnums, ans, args, kwargs: args[0])
 
 
 def _refuse_placed(leaves: Sequence[Any]) -> None:

@@ -11,10 +11,9 @@ from autograd.core import VJPNode, add_outgrads
 from autograd.tracer import Box, isbox, new_box
 
 from dagad import _tree
-from dagad._engines import shortcuts as shortcuts
 from dagad._engines.base import Call, LeafPullback
-from dagad._engines.special import mend_special_functions
-from dagad._engines.traces import traces
+from dagad._engines.patches import OwnNode, patches
+from dagad._engines.rules import learn_rules, vjp_rule
 from dagad._errors import ClosureError, NotDifferentiableError
 
 
@@ -33,11 +32,24 @@ class AutogradEngine:
         return value, pullback, lambda: tape_nbytes(ends)
 
 
+class TapeNode(OwnNode, VJPNode):  # type: ignore[misc]  # autograd has no types
+    """One operation on a tape: what it came from, and its pullback."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
+        self.parents = parents
+        rule = vjp_rule(fun)
+        if rule is None:
+            raise NotImplementedError(f"VJP of {getattr(fun, '__name__', fun)} wrt argnums {argnums} not defined")
+        self.vjp = rule(argnums, value, args, kwargs)
+
+
 def record(fun: Callable[[list[Any]], Any], leaves: Sequence[Any]) -> tuple[Any, list[Any], list[Any]]:
     """Run `fun` on traced leaves: its value, the tape's node behind each leaf of it (or None), and the tape's roots."""
-    mend_special_functions()
-    with traces.new_trace() as level:
-        roots = [VJPNode.new_root() for _ in leaves]
+    learn_rules()
+    with patches.new_trace() as level:
+        roots = [TapeNode.new_root() for _ in leaves]
         output = fun([new_box(traceable(leaf), level, root) for leaf, root in zip(leaves, roots, strict=True)])
     if type(output) in Box.types or type(output) is np.ndarray:
         value, end = untraced(output, level)
@@ -130,11 +142,13 @@ RETURNED = "What a function being differentiated returned"
 
 def refuse_stale(leaf: Any, what: str) -> None:
     """Raise if a value is left over from a derivative that is over: its own derivative went with it."""
-    if not all(map(traces.is_open, traces_of(leaf))):
-        raise ClosureError(
-            f"{what} is a traced value that was kept, in a cache or a global perhaps, when the derivative that it "
-            "belongs to was over. Compute it again where it is needed, or keep the plain value."
-        )
+    while isbox(leaf):
+        if patches.is_over(leaf):
+            raise ClosureError(
+                f"{what} is a traced value that was kept, in a cache or a global perhaps, when the derivative that it "
+                "belongs to was over. Compute it again where it is needed, or keep the plain value."
+            )
+        leaf = leaf._value
 
 
 def pull(ends: Sequence[Any], cotangents: Sequence[Any], roots: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
@@ -144,13 +158,14 @@ def pull(ends: Sequence[Any], cotangents: Sequence[Any], roots: Sequence[Any], l
         if end is not None and cotangent is not None:
             arrived[end] = add_outgrads(arrived.get(end), cotangent)
     at_roots: dict[Any, Any] = dict.fromkeys(roots)
-    for node in downward(list(arrived)):
-        cotangent = arrived.pop(node)[0]
-        if node in at_roots:
-            at_roots[node] = cotangent
-        else:
-            for parent, part in zip(node.parents, node.vjp(cotangent), strict=True):
-                arrived[parent] = add_outgrads(arrived.get(parent), part)
+    with patches:
+        for node in downward(list(arrived)):
+            cotangent = arrived.pop(node)[0]
+            if node in at_roots:
+                at_roots[node] = cotangent
+            else:
+                for parent, part in zip(node.parents, node.vjp(cotangent), strict=True):
+                    arrived[parent] = add_outgrads(arrived.get(parent), part)
     return [like(at_roots[root], leaf) for root, leaf in zip(roots, leaves, strict=True)]
 
 

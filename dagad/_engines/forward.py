@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
-from autograd import core, tracer
-from autograd.core import JVPNode, VJPNode
+from autograd import core
+from autograd.core import JVPNode
 from autograd.tracer import isbox, new_box
 
 from dagad import _tree
-from dagad._engines.autograd import RETURNED, open_containers, pull, refuse_hidden_boxes, refuse_stale, traceable
-from dagad._engines.traces import traces
+from dagad._engines.autograd import (
+    RETURNED,
+    TapeNode,
+    open_containers,
+    pull,
+    refuse_hidden_boxes,
+    refuse_stale,
+    traceable,
+)
+from dagad._engines.patches import OwnNode, patches
+from dagad._engines.rules import jvp_rule, learn_rules, vjp_rule
 from dagad._errors import NotDifferentiableError
 
 # One tangent per leaf, None for zero: a direction.
 Direction = Sequence[Any]
 
 
-class TangentNode(JVPNode):  # type: ignore[misc]  # autograd has no types
+class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no types
     """A value's tangents, one per direction; None is an exact zero, and costs nothing further on."""
 
     __slots__ = ()
@@ -30,16 +38,13 @@ class TangentNode(JVPNode):  # type: ignore[misc]  # autograd has no types
         self.initialize_root([_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions])
 
 
-# What has no derivative in autograd's own forward mode has none in this one.
-tracer.notrace_primitives[TangentNode] = tracer.notrace_primitives[JVPNode]
-
-
 def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Sequence[Direction]) -> tuple[Any, Any]:
     """Run `run` on leaves that move.
 
     Returns its value, and for each direction the tangents of the value's leaves; None where a leaf does not move.
     """
-    with traces.new_trace() as level:
+    learn_rules()
+    with patches.new_trace() as level:
         moving = []
         for place, leaf in enumerate(leaves):
             tangents = [direction[place] for direction in directions]
@@ -81,10 +86,8 @@ def _pushed(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Sequence[int]
     if not moving:
         return None
     numbers, parts = zip(*moving, strict=True)
-    rule, turned_round = core.primitive_jvps.get(fun), fun in core.primitive_vjps
-    if rule is not None and getattr(fun, "__name__", None) == "where":
-        return _where(args, dict(zip(numbers, parts, strict=True)))
-    if rule is None or (turned_round and _misses(fun, args, kwargs)):
+    rule, has_pullback = jvp_rule(fun, args, kwargs), fun in core.primitive_vjps
+    if rule is None:
         return _by_transposition(fun, value, args, kwargs, numbers, parts)
     try:
         tangent = rule(numbers, parts, value, args, kwargs)
@@ -92,7 +95,7 @@ def _pushed(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Sequence[int]
         return _by_transposition(fun, value, args, kwargs, numbers, parts)
     if _fits(tangent, value):
         return tangent
-    if turned_round:
+    if has_pullback:
         return _by_transposition(fun, value, args, kwargs, numbers, parts)
     return tangent + np.zeros(np.shape(_tree.plain(value)), _tree.dtype_of(_tree.plain(tangent)))
 
@@ -103,39 +106,14 @@ def _fits(tangent: Any, value: Any) -> bool:
     return not isinstance(plain, np.ndarray | np.number | float) or np.shape(_tree.plain(tangent)) == np.shape(plain)
 
 
-def _where(args: Sequence[Any], moving: dict[int, Any]) -> Any:
-    """Push through `where`: autograd's own rule forgets that a branch may be smaller than the value."""
-    dtype = np.result_type(*map(_tree.plain, moving.values()))
-    filled = [moving.get(place, np.zeros(np.shape(_tree.plain(args[place])), dtype)) for place in (1, 2)]
-    return anp.where(args[0], *filled)
-
-
-# Primitives of autograd, by name: those of scipy are there only if scipy is.
-_ALONG_AXES = {"max", "min", "amax", "amin", "var", "std", "logsumexp"}
-_NONLINEAR_PADS = {"maximum", "median", "minimum"}
-
-
-def _misses(fun: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether autograd's own pushforward is wrong for these arguments; its pullback is right, or refuses.
-
-    As of autograd 1.9: several axes counted from the end are put back in wrong places, what is sorted is taken for
-    flat, and padding for linear in every mode.
-    """
-    name = getattr(fun, "__name__", None)
-    if name in _ALONG_AXES:
-        return isinstance(kwargs.get("axis", args[1] if len(args) > 1 else None), tuple)
-    if name in ("sort", "partition"):
-        return bool(np.ndim(_tree.plain(args[0])) != 1)
-    return name == "pad" and kwargs.get("mode", args[2] if len(args) > 2 else None) in _NONLINEAR_PADS
-
-
 def _by_transposition(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Any, tangents: Any) -> Any:
     """Push through a primitive that has a pullback only: this is linear, and its transpose is the pushforward.
 
     After J. Townsend, "A new trick for calculating Jacobian vector products" (2017), by primitive.
     """
     name = getattr(fun, "__name__", fun)
-    if fun not in core.primitive_vjps:
+    rule = vjp_rule(fun)
+    if rule is None:
         raise NotDifferentiableError(
             f"autograd has no derivative of `{name}` in an argument that is being differentiated in. Write it with "
             "other functions of `autograd.numpy`, or give it a derivative with `autograd.extend.defvjp` or `defjvp`."
@@ -143,10 +121,10 @@ def _by_transposition(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Any
     # Not zeros: pullbacks may leave out what a zero cotangent does not need, as that of `eigh` does.
     start = core.vspace(value).ones()
     try:
-        with traces.new_trace() as level:
-            root = VJPNode.new_root()
+        with patches.new_trace() as level:
+            root = TapeNode.new_root()
             box = new_box(start, level, root)
-            outputs = list(core.primitive_vjps[fun](argnums, value, args, kwargs)(box))
+            outputs = list(rule(argnums, value, args, kwargs)(box))
     except NotImplementedError as error:
         raise NotDifferentiableError(
             f"autograd has no derivative of `{name}` with these arguments ({error}). Write it with other functions of "

@@ -12,6 +12,7 @@ from dagad import _tree
 from dagad._engines.autograd import AutogradEngine, refuse_boxes
 from dagad._engines.base import Engine
 from dagad._engines.forward import push
+from dagad._engines.patches import patches
 from dagad._errors import add_note_once
 from dagad._graph.activity import Graph, Key, active, references, topological
 from dagad._graph.sums import add_up
@@ -134,7 +135,8 @@ class TaskFunction(Portable):
 
     def value(self, *values: Any) -> Any:
         """Run the task on the values of its dependencies."""
-        return self._task(dict(zip(self._keys, map(_tree.settled, values), strict=True)))
+        with patches:
+            return self._task(dict(zip(self._keys, map(_tree.settled, values), strict=True)))
 
     def record(self, *values: Any) -> tuple[Any, Pullback, Callable[[], int]]:
         """Run the task traced; see `Recordable`."""

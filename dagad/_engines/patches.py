@@ -1,0 +1,284 @@
+"""What is changed in autograd while dagad's traces and chunks run, all of it here: listed, scoped, and undone on leaving.
+
+======================================  ==========================================================================
+`tracer.trace_stack.new_trace`          numbers that only grow, instead of a depth that goes up and down
+`ArrayBox.__pow__`, `.__rpow__`         in dagad's own traces, the value of `x**y` is what Python and numpy say untraced
+`numpy_wrapper.metadata`,               the same answers, without asking numpy four questions at each operation
+`numpy_vjps.unbroadcast`
+======================================  ==========================================================================
+
+Numbers of traces. autograd numbers nested traces by depth, with one counter for the whole process. When another thread
+leaves its trace between the start of my outer and of my inner one, mine get the wrong order, and mixed derivatives come
+out as plausible wrong numbers. Numbers that only grow can't: an inner trace always stands above every trace that was
+open when it began, in whatever thread. (A counter per thread is not enough: traced values may cross threads.)
+
+The two counters meet, since others trace with autograd alone while dagad comes and goes. No derivative may be wrong for
+that, and none is, for these reasons:
+
+* Numbers start above those of all traces that autograd's own counter has handed out, and autograd's counter goes on
+  above ours. So every number is above all that were handed out before; only autograd's own may come back, as ever.
+* Traces of others that begin in between are counted, and the counter stays until the last of them has been left: what is
+  inside another trace never goes back to small numbers.
+* `top`, autograd's own counter, is left to autograd meanwhile: those who began before us count it down when they leave.
+  They are fewer than `GAP`, so they can't bring it below what we handed out.
+
+Third parties may hold the trace stack or a box's method, so objects are changed, never the names that lead to them.
+
+State, all of it in `_Patches` and changed only under its lock:
+
+========  ===========================================================================================
+`depth`   regions entered and traces begun in one, by anybody, and not yet left; the last one out undoes
+`open`    the numbers of those that are traces
+`last`    the largest number handed out
+`rest`    autograd's own counter as it is when no trace of its own is open
+`stack`   the counter that has been changed, or the last one that was
+========  ===========================================================================================
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import numpy as np
+from autograd import tracer
+from autograd.core import JVPNode, VJPNode
+from autograd.numpy import numpy_boxes, numpy_vjps, numpy_wrapper
+from autograd.tracer import Box, find_top_boxed_args, isbox, new_box
+from autograd.util import subvals
+
+from dagad._errors import NotDifferentiableError
+
+GAP = 2**14  # more traces than are ever open at once: some hundred per thread would exhaust Python's own stack
+
+
+class OwnNode:
+    """Marks the nodes of dagad's own traces. Others' are none of our business."""
+
+    __slots__ = ()
+
+
+class _Patches:
+    """A reentrant, process-wide hold: ``with patches:``. Entering from several threads at once is fine."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.depth = 0
+        self.open: set[int] = set()
+        self.last = self.rest = -1
+        self.stack: Any = None
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.depth:
+                self._install()
+            self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.depth -= 1
+            if not self.depth:
+                self._restore()
+
+    def new_trace(self) -> _Trace:
+        """Return a context that gives the number of a new trace, and holds the patches until it is left."""
+        return _Trace(self)
+
+    def begin(self) -> int:
+        """Return the number of a trace that begins now."""
+        with self.lock:
+            if not self.depth:  # somebody asked for the trace while the last region was being left
+                self._install()
+            self.depth += 1
+            # `top` is below, unless somebody holds autograd's own method and counts with it in between.
+            self.last = max(self.last, self.stack.top) + 1
+            self.open.add(self.last)
+            return self.last
+
+    def end(self, number: int) -> None:
+        """Note that a trace is over."""
+        with self.lock:
+            self.open.discard(number)
+            self.depth -= 1
+            if not self.depth:
+                self._restore()
+
+    def somebody_traces(self) -> bool:
+        """Return whether a trace may be open anywhere, ours or autograd's own; a failed gradient leaves one behind."""
+        return bool(self.open) or tracer.trace_stack is not self.stack or self.stack.top != self.rest
+
+    def is_over(self, box: Any) -> bool:
+        """Return whether a traced value is left over from a derivative of dagad's; autograd doesn't tell of its own."""
+        return isinstance(box._node, OwnNode) and box._trace not in self.open
+
+    def _install(self) -> None:
+        stack = tracer.trace_stack
+        if stack is not self.stack:
+            _check(stack)
+            self.stack, self.rest = stack, -1
+        # Those who are open now may have got any number up to `top` plus the number of those who have left since.
+        self.last = max(self.last, stack.top + (GAP if stack.top != self.rest else 0))
+        stack.new_trace = self.new_trace
+        _replace_helpers()
+        _replace_operators()
+
+    def _restore(self) -> None:
+        stack = self.stack
+        del stack.new_trace
+        n_before = max(stack.top - self.rest, 0)  # who began before us, and is still there
+        self.rest = self.last + GAP if n_before else self.last
+        stack.top = self.rest + n_before
+        _put_helpers_back()
+        _put_operators_back()
+
+
+class _Trace:
+    """The context of one trace."""
+
+    __slots__ = ("_number", "_patches")
+
+    def __init__(self, patches: _Patches) -> None:
+        self._patches = patches
+
+    def __enter__(self) -> int:
+        self._number = self._patches.begin()
+        return self._number
+
+    def __exit__(self, *_: object) -> None:
+        self._patches.end(self._number)
+
+
+def _check(stack: Any) -> None:
+    """Refuse an autograd that numbers its traces in another way than we know; else let it know our nodes."""
+    if type(stack) is not tracer.TraceStack or not isinstance(getattr(stack, "top", None), int):
+        raise NotDifferentiableError(
+            f"This autograd numbers its traces by {type(stack).__name__}, which dagad does not know: derivatives in "
+            "threads could be silently wrong. Install autograd 1.9, or a newer dagad."
+        )
+    for kind in OwnNode.__subclasses__():  # what has no derivative for autograd has none for us
+        tracer.notrace_primitives[kind] = tracer.notrace_primitives[VJPNode if issubclass(kind, VJPNode) else JVPNode]
+
+
+# Helpers: answers for plain arrays and numbers, and the originals for everything else
+
+_metadata, _unbroadcast = numpy_wrapper.metadata, numpy_vjps.unbroadcast
+_FLOAT = np.dtype(float)
+
+
+def metadata(target: Any) -> Any:
+    """Return shape, rank, dtype, and whether it is complex."""
+    while isbox(target):
+        target = target._value
+    kind = type(target)
+    if kind is np.ndarray:
+        return target.shape, target.ndim, target.dtype, target.dtype.kind == "c"
+    if kind is np.float64 or kind is float:
+        return (), 0, _FLOAT, False
+    return _metadata(target)
+
+
+def unbroadcast(x: Any, target_meta: Any, broadcast_idx: int = 0) -> Any:
+    """Sum a cotangent over the axes along which its target was broadcast."""
+    shape = target_meta[0]
+    kind = type(x)
+    if kind is np.ndarray:
+        if x.shape == shape and 1 not in shape and x.dtype.kind != "c":
+            return x
+    elif (kind is np.float64 or kind is float) and not shape:
+        return x
+    return _unbroadcast(x, target_meta, broadcast_idx)
+
+
+@functools.cache
+def _agree() -> bool:
+    """Return whether the originals mean the same."""
+    samples = [1.0, np.float64(2.0), np.ones(3), np.ones((2, 1)), np.ones(2, complex), np.float32(1.0)]
+    same = all(_metadata(sample) == metadata(sample) for sample in samples)
+    pairs = [(np.ones(3), np.ones(3)), (np.ones((2, 3)), np.ones(3)), (np.float64(1.0), 2.0), (np.ones(3), 1.0)]
+    return same and all(
+        np.array_equal(_unbroadcast(x, _metadata(target)), unbroadcast(x, metadata(target))) for x, target in pairs
+    )
+
+
+_HELPERS: tuple[tuple[Any, str, Any, Any], ...] = (
+    (numpy_wrapper, "metadata", _metadata, metadata),
+    (numpy_vjps, "unbroadcast", _unbroadcast, unbroadcast),
+)
+
+
+def _replace_helpers() -> None:
+    for module, name, autograds, ours in _HELPERS if _agree() else ():
+        if getattr(module, name) is autograds:  # or somebody has put something there, which stays
+            setattr(module, name, ours)
+
+
+def _put_helpers_back() -> None:
+    for module, name, autograds, ours in _HELPERS:
+        if getattr(module, name) is ours:
+            setattr(module, name, autograds)
+
+
+# Powers: numpy's `**` and Python's differ from `numpy.power` in the last bit (for a number, or an array of complex
+# ones). Traced or not, a chunk must have the same value.
+
+_NUMERIC = (Box, np.ndarray, np.generic, int, float, complex)
+
+
+def power(base: Any, exponent: Any) -> Any:
+    """Return ``base ** exponent``, at least one of them traced; for autograd it is its own `power`."""
+    boxed, trace, kind, _ = find_top_boxed_args((base, exponent))
+    if not issubclass(kind, OwnNode) or not (isinstance(base, _NUMERIC) and isinstance(exponent, _NUMERIC)):
+        return numpy_wrapper.power(base, exponent)
+    values = subvals((base, exponent), [(argnum, box._value) for argnum, box in boxed])
+    answer = _power(*values)
+    argnums, parents = tuple(argnum for argnum, _ in boxed), tuple(box._node for _, box in boxed)
+    return new_box(answer, trace, kind(answer, numpy_wrapper.power, values, {}, argnums, parents))
+
+
+_PYTHON = frozenset({int, bool, float, complex})
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """Return what untraced code gets; inf and nan, as from autograd, where Python's own numbers raise or turn complex."""
+    if type(base) not in _PYTHON or type(exponent) not in _PYTHON:
+        return base**exponent
+    try:
+        answer = base**exponent
+    except ArithmeticError:
+        return np.power(base, exponent)
+    if not isinstance(answer, complex):
+        return np.float64(answer)
+    return np.complex128(answer) if complex in (type(base), type(exponent)) else np.power(base, exponent)
+
+
+def _pow(self: Any, other: Any, *, power: Any) -> Any:
+    return power(self, other)
+
+
+def _rpow(self: Any, other: Any, *, power: Any) -> Any:
+    return power(other, self)
+
+
+# By their code: to set an attribute of the class would make the interpreter forget all that it has learned about it.
+_OPERATORS = (
+    (numpy_boxes.ArrayBox.__pow__, numpy_boxes.ArrayBox.__pow__.__code__, _pow.__code__),
+    (numpy_boxes.ArrayBox.__rpow__, numpy_boxes.ArrayBox.__rpow__.__code__, _rpow.__code__),
+)
+
+
+def _replace_operators() -> None:
+    for operator, autograds, ours in _OPERATORS:
+        if operator.__code__ is autograds and autograds.co_names == ("anp", "power"):
+            operator.__kwdefaults__ = {"power": power}  # first: somebody may call it at any moment
+            operator.__code__ = ours
+
+
+def _put_operators_back() -> None:
+    for operator, autograds, ours in _OPERATORS:
+        if operator.__code__ is ours:
+            operator.__code__ = autograds
+            operator.__kwdefaults__ = None
+
+
+patches = _Patches()
