@@ -119,7 +119,7 @@ def _reverse(operation: Operation, below: list[Any], nodes: dict[int, Any], leve
 
 
 def _node_of(parents: tuple[Any, ...], pull: Pull, answer: Any, values: list[Any]) -> Any:
-    kind = type(parents[0])
+    kind: Any = type(parents[0])
     if not issubclass(kind, VJPNode):  # another tracer, which may look at the operation
         return kind(answer, _node, (pull, *values), {}, tuple(range(1, 1 + len(values))), parents)
     node = kind.__new__(kind)

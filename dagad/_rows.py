@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -138,19 +139,22 @@ def row_by_row(leaf: Any) -> Any:
     if type(plain) is not np.ndarray or plain.flags.c_contiguous:
         return leaf
     if _tree.is_traced(leaf):
-        return _contiguous(leaf)
+        return _contiguous()(leaf)
     leaf = np.ascontiguousarray(leaf)
     leaf.flags.writeable = False
     return leaf
 
 
-@primitive  # type: ignore[untyped-decorator]  # autograd has no types
-def _contiguous(array: Any) -> Any:
+@functools.cache  # made when first needed: to import dagad adds nothing to autograd's tables
+def _contiguous() -> Any:
+    made = primitive(_made_contiguous)
+    defvjp(made, lambda ans, array: lambda cotangent: cotangent)
+    defjvp(made, lambda tangent, ans, array: tangent)
+    return made
+
+
+def _made_contiguous(array: Any) -> Any:
     return np.ascontiguousarray(array)
-
-
-defvjp(_contiguous, lambda ans, array: lambda cotangent: cotangent)
-defjvp(_contiguous, lambda tangent, ans, array: tangent)
 
 
 def _row_by_row(piece: Any) -> Any:

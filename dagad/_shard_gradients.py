@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autograd.core import VSpace
-from autograd.tracer import Box
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
 from dagad import _tree
@@ -26,30 +24,6 @@ from dagad._shards import Shards
 from dagad._slots import Slots
 
 Key = Any
-
-
-class ShardsBox(Box):  # type: ignore[misc]  # autograd has no types
-    """Shards that are being differentiated in. Only reductions know what to do with them."""
-
-
-class ShardsSpace(VSpace):  # type: ignore[misc]  # autograd has no types
-    """What autograd asks of a type whose cotangents it adds."""
-
-    def __init__(self, value: Shards) -> None:
-        self._value = value
-
-    def _add(self, x: Shards, y: Shards) -> Shards:
-        return x.mapped(added_rows, y)
-
-    _mut_add = _add
-
-    def zeros(self) -> Shards:
-        """Return zeros of the same cut."""
-        return self._value.zeros()
-
-
-ShardsBox.register(Shards)
-ShardsSpace.register(Shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +120,3 @@ def value_and_unit_of_rows(
 def rows_of_outcome(outcome: Outcome, place: int) -> Any:
     """Return the cotangents of one column's rows."""
     return None if outcome.rows is None else outcome.rows[place]
-
-
-def added_rows(one: Any, other: Any) -> Rows:
-    """Add the rows of two gradients."""
-    return _combined(lambda a, b: a + b, one, other)
-
-
-def _combined(combine: Callable[..., Any], *several: Any) -> Rows:
-    trees = [_tree.flatten(opened(rows).fill(iter(()))) for rows in several]
-    leaves = [combine(*parts) for parts in zip(*(leaves for leaves, _ in trees), strict=True)]
-    return Rows.of(_tree.unflatten(trees[0][1], leaves))

@@ -22,6 +22,7 @@ from dagad._evaluation import Scheduler, find_scheduler, new_names, run_graph
 from dagad._hot_road import HotRoad
 from dagad._plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
 from dagad._rows import ELSEWHERE, Rows
+from dagad._shard_boxes import tell_autograd
 from dagad._shard_tasks import anchor_task, contents, cut_out, from_blocks, joined_data, length, placed, scaled_rows
 from dagad._snapshots import snapshot, snapshots
 
@@ -56,6 +57,7 @@ class Shards:
     is_placed = True
 
     def __init__(self, plan: AnyPlan, scheduler: Scheduler, keys: Sequence[Key], kept: Mapping[Key, Any]) -> None:
+        tell_autograd(Shards)
         self.plan, self.scheduler = plan, scheduler
         self.keys, self.kept = list(keys), dict(kept)
         self.is_here = all(hasattr(rows, "fill") or hasattr(rows, "payload") for rows in self.kept.values())

@@ -231,6 +231,44 @@ defvjp(cubed, lambda ans, x, unused=1.0: lambda g: g * 3.0 * x**2)
 defjvp(spread, lambda g, ans, x: g)  # smaller than the value
 
 
+def namesake(name: str) -> Any:
+    """Return a primitive of three arguments that is called like one of numpy's, and is another: x * y**2 * z**3."""
+
+    def product(x: Any, y: Any, z: Any) -> Any:
+        return x * y**2 * z**3
+
+    product.__name__ = name
+    made = primitive(product)
+    defvjp(
+        made,
+        lambda ans, x, y, z: lambda g: g * y**2 * z**3,
+        lambda ans, x, y, z: lambda g: g * x * 2 * y * z**3,
+        lambda ans, x, y, z: lambda g: g * x * y**2 * 3 * z**2,
+    )
+    defjvp(
+        made,
+        lambda g, ans, x, y, z: g * y**2 * z**3,
+        lambda g, ans, x, y, z: g * x * 2 * y * z**3,
+        lambda g, ans, x, y, z: g * x * y**2 * 3 * z**2,
+    )
+    return made
+
+
+@pytest.mark.parametrize("name", ["where", "max", "sort", "pad", "partition", "logsumexp", "var", "concatenate", "sum"])
+def test_is_a_primitive_of_the_users_own_not_taken_for_its_namesake(name: str, scheduler: Any) -> None:
+    fun = namesake(name)
+    at = (2.0, 3.0, 1.0)
+    moved = dagad.jvp(fun, at, (1.0, 1.0, 1.0))[1]
+    assert moved == sum(dagad.grad(fun, (0, 1, 2))(*at)) == 9.0 + 12.0 + 54.0
+    assert dagad.jvp(lambda x: fun(x, 3.0, (1, 2)[0]), 2.0, 1.0)[1] == 9.0
+    assert dagad.hvp(lambda x: fun(2.0, x, 1.0), 3.0, 1.0) == 4.0
+
+    def total(t: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, t: fun(rows[0], t, 1.0), V, t, grainsize=1, scheduler=scheduler)
+
+    assert close(dagad.jvp(total, 3.0, 1.0)[1], 6.0 * V.sum())
+
+
 def test_is_a_rule_of_the_users_own_used_or_turned_round() -> None:
     assert dagad.jvp(cubed, 2.0, 1.0)[1] == 12.0
     assert dagad.jvp(lambda x: dagad.jvp(cubed, x, 1.0)[1], 2.0, 1.0)[1] == 12.0

@@ -36,6 +36,8 @@ class TapeNode(OwnNode, VJPNode):  # type: ignore[misc]  # autograd has no types
     """One operation on a tape: what it came from, and its pullback."""
 
     __slots__ = ()
+    parents: Any
+    vjp: Any
 
     def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
         self.parents = parents

@@ -1,4 +1,4 @@
-"""What is changed in autograd while dagad's traces and chunks run, all of it here: listed, scoped, and undone on leaving.
+"""What is changed in autograd while dagad's traces and chunks run: all of it is here, and undone on leaving.
 
 ======================================  ==========================================================================
 `tracer.trace_stack.new_trace`          numbers that only grow, instead of a depth that goes up and down
@@ -17,8 +17,8 @@ that, and none is, for these reasons:
 
 * Numbers start above those of all traces that autograd's own counter has handed out, and autograd's counter goes on
   above ours. So every number is above all that were handed out before; only autograd's own may come back, as ever.
-* Traces of others that begin in between are counted, and the counter stays until the last of them has been left: what is
-  inside another trace never goes back to small numbers.
+* Traces of others that begin in between are counted, and the counter stays until the last of them has been left: what
+  is inside another trace never goes back to small numbers.
 * `top`, autograd's own counter, is left to autograd meanwhile: those who began before us count it down when they leave.
   They are fewer than `GAP`, so they can't bring it below what we handed out.
 
@@ -240,7 +240,7 @@ _PYTHON = frozenset({int, bool, float, complex})
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """Return what untraced code gets; inf and nan, as from autograd, where Python's own numbers raise or turn complex."""
+    """Return what untraced code gets; inf and nan, as from autograd, where Python's numbers raise or turn complex."""
     if type(base) not in _PYTHON or type(exponent) not in _PYTHON:
         return base**exponent
     try:

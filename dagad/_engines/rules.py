@@ -87,12 +87,12 @@ def _in_first(fun: Any, rule: Callable[..., Any]) -> Any:
 
 def _not_in_order(fun: Any) -> Any:
     """Return what makes the pullback of a primitive whose first argument is an order."""
-    rule = core.primitive_vjps.get(fun)
+    rule: Any = core.primitive_vjps.get(fun)
 
     def make(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
         if 0 in argnums:
             _refuse(fun, argnums)
-        return rule(argnums, ans, args, kwargs)  # type: ignore[misc]  # it has one, or nothing is replaced
+        return rule(argnums, ans, args, kwargs)
 
     return make
 
@@ -135,10 +135,10 @@ def _traced(function: Any) -> Any:
 
 
 _replace(_JVPS, core.primitive_jvps, _traced(np.where), _where)
-for _fun in (np.max, np.min, np.amax, np.amin, np.var, np.std):
-    _replace(_WRONG, core.primitive_jvps, _traced(_fun), _several_axes)
-for _fun in (np.sort, np.partition):
-    _replace(_WRONG, core.primitive_jvps, _traced(_fun), _not_flat)
+for _name in ("max", "min", "amax", "amin", "var", "std"):
+    _replace(_WRONG, core.primitive_jvps, _traced(getattr(np, _name)), _several_axes)
+for _name in ("sort", "partition"):
+    _replace(_WRONG, core.primitive_jvps, _traced(getattr(np, _name)), _not_flat)
 _replace(_WRONG, core.primitive_jvps, _traced(np.pad), _not_linear)
 
 
