@@ -8,12 +8,14 @@ from typing import Any, Protocol
 
 import numpy as np
 from dask._task_spec import GraphNode, Task, TaskRef
+from dask.delayed import Delayed
 
 from dagad import _tree
 from dagad._errors import PlanError, StructureError
 from dagad._plan import AnyPlan, Chunk
 from dagad._portable import opened
 from dagad._rows import ELSEWHERE, GAP, Ragged, Rows
+from dagad._tables import is_table, refuse_table
 
 Key = Any
 
@@ -202,12 +204,16 @@ def _is_list(obj: Any) -> bool:
 
 
 def _length(leaf: Any) -> int | None:
+    if type(leaf) is np.ndarray:
+        return len(leaf) if leaf.ndim else None
     if _tree.is_placed(leaf):
         return int(_tree.plain(leaf).plan.n_rows)
+    if is_table(leaf):
+        refuse_table(leaf)
     if hasattr(leaf, "__dask_graph__"):
         raise StructureError(
-            f"The sliced argument holds a {type(leaf).__name__} of Dask, which has not been computed. Compute it, "
-            "or place it with `dagad.shard`."
+            f"The sliced argument holds a `{type(leaf).__name__}` of Dask, which has not been computed. Compute it, "
+            f"or place it where the chunks will run: {_how_to_place(leaf)}."
         )
     if isinstance(leaf, list):
         return len(leaf)
@@ -215,6 +221,18 @@ def _length(leaf: Any) -> int | None:
     if shape is not None:
         return int(shape[0]) if len(shape) else None
     return len(leaf) if isinstance(leaf, range) else None
+
+
+def _how_to_place(collection: Any) -> str:
+    """Return what to write so that a collection of Dask's becomes Shards."""
+    if not isinstance(collection, Delayed) and hasattr(collection, "to_dask_array"):
+        return (
+            "`dagad.shard({name: table[name].to_dask_array(lengths=True) for name in names})`, once you have decided "
+            "what is to become of what is missing"
+        )
+    if isinstance(collection, Delayed):
+        return "`dagad.shard([loader, ...])`, a list of Delayed each of which gives the rows of one piece"
+    return "`dagad.shard(array)`" if hasattr(collection, "rechunk") else "`dagad.shard(collection.to_delayed())`"
 
 
 def _refuse_leaf(sliced: Any, leaves: list[Any], lengths: list[int | None]) -> None:
@@ -265,7 +283,9 @@ def _holds_traced(items: list[Any]) -> bool:
 
 def _read_only(array: Any) -> Any:
     """Return a view that can't be written to; its rows are laid out chunk by chunk, in `cut`."""
-    if type(array) is np.ndarray:
+    if isinstance(array, np.memmap):  # what is read from a file is an array like any other
+        array = array.view(np.ndarray)
+    if isinstance(array, np.ndarray):
         array = _tree.settled(array).view()
         array.flags.writeable = False
     return array

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import dask.sizeof
 import numpy as np
 
 from dagad import _tree
 from dagad._errors import PortabilityError
 from dagad._portable import opened, pack
+from dagad._sizes import nbytes_of
 
 # Cotangent of the value -> one cotangent per argument being differentiated.
 Pullback = Callable[[Any], tuple[Any, ...]]
@@ -180,7 +180,7 @@ class Linearization:
 
     def __sizeof__(self) -> int:
         held = 0 if self._pull is None else self._measured()
-        return 200 + held + int(dask.sizeof.sizeof(self.value)) + int(dask.sizeof.sizeof(self._gradient))
+        return 200 + held + nbytes_of(self.value) + nbytes_of(self._gradient)
 
     def _measured(self) -> int:
         """Return the tape's size, found once: walking it costs a third of recording it, and Dask asks twice."""

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import dask.sizeof
 import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
 from dagad import _tree
 from dagad._portable import Portable, opened
+from dagad._sizes import nbytes_of
 from dagad._snapshots import snapshot, snapshots
 
 
@@ -54,7 +54,7 @@ class Rows(Portable):
         self._views = False
 
     def __sizeof__(self) -> int:
-        return 200 + sum(int(dask.sizeof.sizeof(piece)) for piece in self._pieces)
+        return 200 + sum(map(_nbytes_of, self._pieces))
 
     @classmethod
     def of(cls, tree: Any) -> Rows:
@@ -195,6 +195,12 @@ def _filled(piece: Any, leaves: Iterator[Any]) -> Any:
     if type(piece) is Whole:
         return piece.form.fill(leaves)
     return [form.fill(leaves) for form in piece.items] if type(piece) is Ragged else piece
+
+
+def _nbytes_of(piece: Any) -> int:
+    if type(piece) is Ragged:
+        return nbytes_of([form.leaves for form in piece.items])
+    return nbytes_of(piece.form.leaves if type(piece) is Whole else piece)
 
 
 def _snapshot_of(piece: Any) -> Any:

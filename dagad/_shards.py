@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import dask.sizeof
 import numpy as np
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef, convert_legacy_graph
 from dask.base import is_dask_collection
@@ -24,6 +24,7 @@ from dagad._plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
 from dagad._rows import ELSEWHERE, Rows
 from dagad._shard_boxes import tell_autograd
 from dagad._shard_tasks import anchor_task, contents, cut_out, from_blocks, joined_data, length, placed, scaled_rows
+from dagad._sizes import SAMPLE
 from dagad._snapshots import snapshot, snapshots
 
 Key = Any
@@ -217,7 +218,8 @@ def _plan(grainsize: Any, n_rows: int, columns: Sliced) -> Plan:
     size = check_grainsize(grainsize, n_rows)
     size = check_grainsize(setting("grainsize"), n_rows) if size is None else size
     if size is None:
-        nbytes = dask.sizeof.sizeof(columns.rows(Chunk(0, 0, min(n_rows, 64)))) / max(min(n_rows, 64), 1) * n_rows
+        first = columns.rows(Chunk(0, 0, min(n_rows, SAMPLE)))
+        nbytes = sys.getsizeof(first) / max(min(n_rows, SAMPLE), 1) * n_rows
         fewest = FEWEST_OF_ITEMS if any(isinstance(column, ListColumn) for column in columns.columns) else FEWEST
         count = min(max(nbytes / USUAL_BYTES, fewest), MOST)
         size = max(-(-n_rows // (1 << round(math.log2(count)))), 1)

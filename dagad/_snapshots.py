@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dagad import _tree
+from dagad._tables import is_table
 
 
 def snapshot(leaf: Any) -> Any:
@@ -15,7 +16,9 @@ def snapshot(leaf: Any) -> Any:
     An array that is read-only, down to the memory that it is a view of, is taken as it is.
     """
     if not isinstance(leaf, np.ndarray):
-        return leaf
+        return leaf.copy() if is_table(leaf) and callable(getattr(leaf, "copy", None)) else leaf
+    if isinstance(leaf, np.memmap):
+        leaf = leaf.view(np.ndarray)
     if not is_frozen(leaf):
         # Laid out first: so it would be for a chunk, and an axis order of its own would show in the bits.
         leaf = np.array(_tree.laid_out(leaf), copy=True, order="K", subok=True)

@@ -13,6 +13,7 @@ from dagad._errors import StructureError
 NAMESPACE = "dagad"  # where records are looked up; it inherits what is registered globally
 TreeDef = optree.PyTreeSpec
 
+_ARRAYS = frozenset({np.ndarray, np.memmap})
 _FLOATS = (float, complex, np.floating, np.complexfloating)
 
 
@@ -143,6 +144,8 @@ def laid_out(leaf: Any) -> Any:
 
 def protected(leaf: Any) -> Any:
     """Return a laid out view that can't be written to: what spoils its data would be wrong when run again."""
+    if type(leaf) is np.memmap:
+        leaf = leaf.view(np.ndarray)
     if type(leaf) is np.ndarray:
         leaf = laid_out(leaf).view()
         leaf.flags.writeable = False
@@ -152,7 +155,8 @@ def protected(leaf: Any) -> Any:
 def all_protected(tree: Any) -> Any:
     """Return a tree with all its arrays protected."""
     leaves, treedef = flatten(tree)
-    return unflatten(treedef, [protected(leaf) for leaf in leaves]) if np.ndarray in set(map(type, leaves)) else tree
+    held = not _ARRAYS.isdisjoint(map(type, leaves))
+    return unflatten(treedef, [protected(leaf) for leaf in leaves]) if held else tree
 
 
 def plain(leaf: Any) -> Any:
