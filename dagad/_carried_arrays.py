@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from dagad._copies import contents_of, with_cells
 from dagad._engines.explicit import Explicit
 from dagad._items import ExplicitItemSum, ItemSum
-from dagad._templates import contents_of, with_cells
 
 Take = Callable[[Any], Any]
 

@@ -16,11 +16,11 @@ import cloudpickle
 import numpy as np
 
 from dagad import _tree
-from dagad._closures import codes
+from dagad._copies import contents_of
 from dagad._engines.autograd import AutogradEngine
 from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._items import ExplicitItemSum, ItemSum
-from dagad._templates import contents_of
+from dagad._walk import codes
 
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
 _ATOMS = frozenset({type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype})

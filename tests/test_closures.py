@@ -316,6 +316,45 @@ def recursive_helper_without_the_value(t: Any) -> Any:
     return lambda rows: wave(rows, t) * count(3) / 3
 
 
+@form
+def a_function_that_refers_to_itself(t: Any) -> Any:
+    def chunk(rows: Any) -> Any:
+        return wave(rows, t) if len(rows) < 99 else chunk(rows[1:])
+
+    return chunk
+
+
+@form
+def an_attribute_of_the_function(t: Any) -> Any:
+    def chunk(rows: Any) -> Any:
+        return wave(rows, vars(chunk)["scale"])
+
+    vars(chunk)["scale"] = t
+    return chunk
+
+
+@form
+def a_deque(t: Any) -> Any:
+    values = collections.deque([t])
+    return lambda rows: wave(rows, values[0])
+
+
+@form
+def a_cached_function(t: Any) -> Any:
+    @functools.cache
+    def parameter() -> Any:
+        return t
+
+    return lambda rows: wave(rows, parameter())
+
+
+@form
+def objects_that_refer_to_each_other(t: Any) -> Any:
+    parent = types.SimpleNamespace(child=types.SimpleNamespace())
+    parent.child.parent, parent.t = parent, t
+    return lambda rows: wave(rows, parent.child.parent.t)
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_is_the_gradient_right_whatever_carries_the_value(name: str, scheduler: Any) -> None:
     build = FORMS[name]
@@ -509,42 +548,10 @@ def an_attribute_of_a_global_class(t: Any) -> Any:
     return lambda rows: wave(rows, Shared.t)
 
 
-@refused("chunk")
-def a_function_that_refers_to_itself(t: Any) -> Any:
-    def chunk(rows: Any) -> Any:
-        return wave(rows, t) if len(rows) < 99 else chunk(rows[1:])
-
-    return chunk
-
-
-@refused(".")
-def an_attribute_of_the_function(t: Any) -> Any:
-    def chunk(rows: Any) -> Any:
-        return wave(rows, vars(chunk)["scale"])
-
-    vars(chunk)["scale"] = t
-    return chunk
-
-
 @refused(".")
 def a_context_variable(t: Any) -> Any:
     VARIABLE.set(t)
     return lambda rows: wave(rows, VARIABLE.get())
-
-
-@refused(".")
-def a_deque(t: Any) -> Any:
-    values = collections.deque([t])
-    return lambda rows: wave(rows, values[0])
-
-
-@refused(".")
-def a_cached_function(t: Any) -> Any:
-    @functools.cache
-    def parameter() -> Any:
-        return t
-
-    return lambda rows: wave(rows, parameter())
 
 
 @refused(".")
@@ -554,13 +561,6 @@ def a_local_class(t: Any) -> Any:
             return wave(rows, t)
 
     return Local()
-
-
-@refused(".")
-def objects_that_refer_to_each_other(t: Any) -> Any:
-    parent = types.SimpleNamespace(child=types.SimpleNamespace())
-    parent.child.parent, parent.t = parent, t
-    return lambda rows: wave(rows, parent.child.parent.t)
 
 
 @refused(".")
