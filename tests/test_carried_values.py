@@ -107,5 +107,5 @@ def test_does_every_mode_say_the_same_with_residents(cluster: Any, plan: Any) ->
     shards = dagad.shard(ROWS, grainsize=4, scheduler=cluster)
     ways, how, modes = plan
     check_plan((ways, how, [*modes, "value_and_grad"]), shards)
-    first = refusal("value_and_grad", ways, how, shards)
-    assert [refusal("value_and_grad", ways, how, shards) for _ in range(3)] == [first] * 3
+    found = {bool(refusal("value_and_grad", ways, how, shards)) for _ in range(4)}
+    assert len(found) == 1
