@@ -7,6 +7,7 @@ from dagad._errors import (
     CancelledError as CancelledError,
     ClosureError as ClosureError,
     DagadError as DagadError,
+    DataLostError as DataLostError,
     GradientError as GradientError,
     NotDifferentiableError as NotDifferentiableError,
     PlanError as PlanError,

@@ -41,6 +41,10 @@ class SchedulerLostError(DagadError, ConnectionError):
     """The scheduler of a cluster is gone, and everything on it."""
 
 
+class DataLostError(DagadError, LookupError):
+    """What was placed or left on a cluster is there no more."""
+
+
 class CancelledError(DagadError, _CancelledError):
     """The evaluation was cancelled."""
 

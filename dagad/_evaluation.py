@@ -15,17 +15,22 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from dagad._errors import CancelledError, SchedulerLostError, WorkerLostError
+from dagad._losses import results_lost, workers_unfit
 from dagad._mode import VALUES_FIRST, Mode, current_mode
 from dagad._portable import Portable
 from dagad_scheduler import (
     LocalRun as LocalRun,
     Names,
     Progress,
+    ResultsLost,
+    Role,
     Run as Run,
     Scheduler as Scheduler,
     SchedulerLost,
     WorkersLost,
+    WorkersUnfit,
     resolve,
+    role_of,
 )
 from dagad_scheduler._process import calm_process as calm_process
 from dagad_scheduler._resolve import is_inside_any_task as is_inside_any_task
@@ -65,6 +70,10 @@ def run_graph(
         raise SchedulerLostError(
             f"{error} Start a cluster, connect a new `distributed.Client`, and begin again."
         ) from error
+    except WorkersUnfit as error:
+        raise workers_unfit(error.reasons) from error
+    except ResultsLost as error:
+        raise results_lost(any(role_of(key) == Role.SHARD for key in error.keys)) from error
     return run
 
 
@@ -260,7 +269,8 @@ class Evaluation:
         done = self.progress
         return (
             f"<Evaluation: {done.values_done} of {done.values_total} values, "
-            f"{done.gradients_done} of {done.gradients_total} gradients>"
+            f"{done.gradients_done} of {done.gradients_total} gradients"
+            f"{done.waits_for and f', waiting for {done.waits_for}'}>"
         )
 
 

@@ -95,6 +95,8 @@ class HotRoad:
         OffRoadError
             If this evaluation has to take the graph.
         """
+        if reason := self._lines.refusal():
+            raise OffRoadError(reason)
         with self._lock:
             homes = self._find_homes()
             sent = self._program(owner, function, template, theta)

@@ -190,7 +190,7 @@ class Parcel:
                 except Exception as error:
                     raise PortabilityError(
                         f"A function and its data could not be unpickled here ({type(error).__name__}: {error}). "
-                        "The modules that it needs must be importable, in the same versions, on every worker."
+                        f"{_remedy(error)}"
                     ) from error
         return self._contents
 
@@ -202,6 +202,17 @@ class Parcel:
 
     def __sizeof__(self) -> int:
         return 200 + sum(memoryview(part).nbytes for part in self.payload)
+
+
+def _remedy(error: Exception) -> str:
+    remedy = "The modules that it needs must be importable, in the same versions, on every worker."
+    name = (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if name:
+        remedy += (
+            f' If {name} is a file of yours, send it there with `client.upload_file("{name}.py")`, or let what it '
+            f"defines travel with your functions: `cloudpickle.register_pickle_by_value({name})`."
+        )
+    return remedy
 
 
 def _parcel(python: str, *payload: Any) -> Parcel:

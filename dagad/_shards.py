@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ Graph = dict[Key, GraphNode]
 # few and dear more often than rows of arrays.
 USUAL_BYTES = 4 * 2**20
 FEWEST, FEWEST_OF_ITEMS, MOST = 8, 64, 1024
+MOST_ROADS = 16  # combinations with other Shards whose calls are remembered
 
 
 class Shards:
@@ -63,6 +65,7 @@ class Shards:
         self.keys, self.kept = list(keys), dict(kept)
         self.is_here = all(hasattr(rows, "fill") or hasattr(rows, "payload") for rows in self.kept.values())
         self._roads: dict[tuple[Key, ...], HotRoad] = {}
+        self._lock = threading.Lock()
 
     @property
     def n_rows(self) -> int:
@@ -85,10 +88,14 @@ class Shards:
         if lines is None:
             return None
         which = tuple(one.keys[0] for one in shards if one.keys)
-        if which not in self._roads:
-            keys = list(zip(*(one.keys for one in shards), strict=True))
-            self._roads = {which: HotRoad(lines, self.plan, keys)}
-        return self._roads[which]
+        with self._lock:
+            road = self._roads.pop(which, None)
+            if road is None:
+                road = HotRoad(lines, self.plan, list(zip(*(one.keys for one in shards), strict=True)))
+            self._roads[which] = road  # the one used last stands last
+            while len(self._roads) > MOST_ROADS:
+                del self._roads[next(iter(self._roads))]
+        return road
 
     def mapped(self, task: Any, *others: Any) -> Shards:
         """Return Shards of the same cut: what a task makes of the rows of each chunk, and of those of other Shards."""
@@ -99,9 +106,9 @@ class Shards:
             args = [one.rows(number) if isinstance(one, Shards) else one for one in (self, *others)]
             graph[key] = Task(key, task, *args)
         held = {key: rows for one in (self, *others) if isinstance(one, Shards) for key, rows in one.kept.items()}
-        return Shards(
-            self.plan, self.scheduler, keys, run_graph(self.scheduler, graph, (), _ignore, keep=keys, kept=held).kept
-        )
+        kept = run_graph(self.scheduler, graph, (), _ignore, keep=keys, kept=held).kept
+        # Not what they were made from: that is as large, and may go when nobody else needs it.
+        return Shards(self.plan, self.scheduler, keys, {key: kept[key] for key in keys})
 
     def zeros(self) -> Shards:
         """Return zeros of the same cut, shapes and dtypes."""
@@ -132,7 +139,9 @@ class Shards:
         return joined_data(parts)
 
     def __repr__(self) -> str:
-        return f"<Shards: {self.n_rows} rows in {len(self.plan)} chunks on {self.scheduler.name}>"
+        gone = any(getattr(rows, "status", None) == "cancelled" for rows in self.kept.values())
+        where = f"{self.scheduler.name}{', gone since it was restarted' if gone else ''}"
+        return f"<Shards: {self.n_rows} rows in {len(self.plan)} chunks on {where}>"
 
     def __reduce__(self) -> Any:
         raise PortabilityError(

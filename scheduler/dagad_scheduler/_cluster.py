@@ -23,23 +23,30 @@ and several chunks share a task only where they take milliseconds.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import threading
+import time
 import uuid
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-import dask
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 from dask._expr import LLGExpr
 
+from dagad_scheduler._annotations import annotated
 from dagad_scheduler._homes import anchored, homes_of
-from dagad_scheduler._lines import Lines, addresses_of_workers
+from dagad_scheduler._large_graphs import LARGE_GRAPHS
+from dagad_scheduler._lines import Lines
 from dagad_scheduler._process import calmed
 from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, rank
-from dagad_scheduler._run import Graph, OnResult, Progress, SchedulerLost, WorkersLost
+from dagad_scheduler._run import Graph, OnResult, Progress, ResultsLost, SchedulerLost, WorkersLost
 from dagad_scheduler._suspects import find_guilty
+from dagad_scheduler._workers import workers_of
+
+logger = logging.getLogger("dagad")
+
+LOOK_EVERY, SAY_AFTER = 1.0, 5.0  # seconds in which nothing lands
 
 # A foreign key counts as a value; a pullback must never hold up a value (Dask runs the higher priority first).
 _PRIORITY = {0: 20, VALUE_RANK: 10, PULLBACK_RANK: 0}
@@ -57,30 +64,8 @@ def _priority_of(key: Key) -> int:
     return _PRIORITY[_rank_of(key)]
 
 
-class _LargeGraphs:
-    """Keeps Dask from advising against large graphs: rows that are to have a lineage have to travel in one.
-
-    State: `_depth`, how many submissions are under way, and `_config`, the setting held for them; under `_lock`.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._depth, self._config = threading.Lock(), 0, contextlib.ExitStack()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._depth += 1
-            if self._depth == 1:
-                self._config.enter_context(dask.config.set({_WARN_FROM: "1 PB"}))
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._depth -= 1
-            if not self._depth:
-                self._config.close()
-
-
-_WARN_FROM = "distributed.admin.large-graph-warning-threshold"
-_LARGE_GRAPHS = _LargeGraphs()
+class _OutOfTime(TimeoutError):
+    """Whoever waits has waited long enough; a task of the user's may raise a TimeoutError too."""
 
 
 class ClusterRun:
@@ -92,11 +77,14 @@ class ClusterRun:
         self._client, self._graph, self._on_result = client, graph, on_result
         wanted = [*keys, *keep]
         groups = {rank_: [key for key in graph if _rank_of(key) == rank_] for rank_ in (VALUE_RANK, PULLBACK_RANK)}
-        workers = addresses_of_workers(client)
-        homes = {"workers": homes_of(graph, workers, kept), "allow_other_workers": True} if workers else {}
+        self._needed: Mapping[Key, Any] = kept
+        self._users = annotated()
+        self._site = workers_of(client)
+        workers = self._site.fit(self._users.workers)
+        homes = homes_of(graph, workers, kept) if workers else None
         # Without `workers=` the scheduler queues root tasks, and pullbacks overtake the values that wait there. With
         # all workers it would send every chunk to the one that has the chunk function.
-        with _LARGE_GRAPHS, annotate(priority=_priority_of, **homes):
+        with LARGE_GRAPHS, annotate(**self._users.with_ours(_priority_of, homes)):
             futures = client.get(LLGExpr(graph, _determ_token=uuid.uuid4().hex), wanted, sync=False)
         by_key = dict(zip(wanted, futures, strict=True))
         self._futures = [by_key[key] for key in keys]
@@ -104,29 +92,27 @@ class ClusterRun:
         self._own = list(self.kept.values())  # `start` adds what an earlier run kept, which is not ours to let go of
         self._landed: set[Key] = set()
         self._finished = self._over = False
+        self._waits_for = ""
         self._lock = threading.Lock()
         self._inner = frozenset(key for node in graph.values() for key in node.dependencies)
         self._groups = {rank_: Counter(_group_of(key) for key in keys) for rank_, keys in groups.items()}
 
     def wait(self, timeout: float | None = None) -> None:
         """Report results as they land."""
-        from distributed import TimeoutError as DistributedTimeoutError, as_completed, rejoin
+        from distributed import as_completed, rejoin
 
         away = _secede()
-        landing = as_completed(
-            self._futures, loop=self._client.loop, with_results=True, raise_errors=False, timeout=timeout
-        )
+        landing = as_completed(self._futures, loop=self._client.loop, with_results=True, raise_errors=False)
         try:
-            for future, result in landing:
+            for future, result in self._landings(landing, timeout):
                 if future.status != "finished":
                     raise self._error_of(future, result)
                 self._landed.add(future.key)
                 self._on_result(future.key, result)
             self._finished = self._over = True
-            self._graph = {}
-        except DistributedTimeoutError as error:
-            missing = len(self._futures) - len(self._landed)
-            raise TimeoutError(f"{missing} results were not there after {timeout} seconds; they go on.") from error
+            self._graph, self._needed = {}, {}
+        except _OutOfTime:
+            raise
         except BaseException:
             self._release()
             raise
@@ -134,10 +120,51 @@ class ClusterRun:
             if away:
                 rejoin()
 
+    def _landings(self, landing: Any, timeout: float | None) -> Iterator[tuple[Any, Any]]:
+        """Yield results as they land; while none does, see now and then whether there is anybody to work."""
+        began = last = looked = time.monotonic()
+        while not landing.is_empty():
+            now = time.monotonic()
+            if now > looked + LOOK_EVERY:
+                self._look(now - last)
+                looked = time.monotonic()
+            if landing.has_ready():
+                yield next(landing)
+                last, self._waits_for = now, ""
+                continue
+            if timeout is not None and now > began + timeout:
+                missing = len(self._futures) - len(self._landed)
+                raise _OutOfTime(f"{missing} results were not there after {timeout} seconds; they go on.")
+            with landing.thread_condition:
+                landing.thread_condition.wait(timeout=0.1)
+
+    def _look(self, seconds: float) -> None:
+        """Look at workers that have joined, and say it once if there is nobody to work."""
+        if self._client.status != "running":
+            return
+        workers = self._site.fit(self._users.workers)
+        if seconds < SAY_AFTER or self._waits_for:
+            return
+        if not workers:
+            self._waits_for = "workers: the cluster has none"
+        elif self._users.restrict and self._client.run_on_scheduler(_is_without_workers, groups=list(self._names())):
+            self._waits_for = f"workers that {self._users} asks for: the cluster has none"
+        if self._waits_for:
+            logger.warning(
+                "dagad: waiting for %s. It goes on when there are some; `dagad.evaluate(...).value(timeout=...)` waits "
+                "no longer than that.",
+                self._waits_for,
+            )
+
+    def _names(self) -> set[str]:
+        return {_group_of(key) for key in self._graph}
+
     def _error_of(self, future: Any, result: Any) -> BaseException:
         """Return what to raise for a future that has no result."""
         error = result[1] if isinstance(result, tuple) and len(result) == 3 else result
         if type(error).__name__ == "KilledWorker":
+            self._site.fit(self._users.workers)
+            self._site.refuse_unseen(error.last_worker.address)
             n_deaths = error.allowed_failures + 1
             guilty = find_guilty(self._client, self._graph, n_deaths, replaced=bool(error.last_worker.nanny))
             return WorkersLost(guilty, error.task, error.last_worker.address, n_deaths)
@@ -145,6 +172,8 @@ class ClusterRun:
             return SchedulerLost(
                 f"The client {self._client.id} has lost its scheduler, and with it all that ran there."
             )
+        if future.status in GONE and not self._over:
+            return ResultsLost(_gone(self._needed))
         return error if isinstance(error, BaseException) else RuntimeError(f"{future.key!r} ended as {error!r}.")
 
     def cancel(self) -> None:
@@ -177,7 +206,7 @@ class ClusterRun:
         if not self._finished:
             groups = [list(self._groups[rank_]) for rank_ in (VALUE_RANK, PULLBACK_RANK)]
             left = self._client.run_on_scheduler(_tasks_left, groups=groups)
-        return Progress(totals[0] - left[0], totals[0], totals[1] - left[1], totals[1])
+        return Progress(totals[0] - left[0], totals[0], totals[1] - left[1], totals[1], self._waits_for)
 
 
 def _tasks_left(dask_scheduler: Any, groups: list[list[str]]) -> list[int]:
@@ -185,6 +214,20 @@ def _tasks_left(dask_scheduler: Any, groups: list[list[str]]) -> list[int]:
     waiting = ("waiting", "queued", "processing", "no-worker", "erred")
     found = [[dask_scheduler.task_groups.get(name) for name in names] for names in groups]
     return [sum(group.states[state] for group in some if group for state in waiting) for some in found]
+
+
+def _is_without_workers(dask_scheduler: Any, groups: list[str]) -> bool:
+    """Return, on the scheduler, whether tasks of some groups find no worker that may run them."""
+    found = [dask_scheduler.task_groups.get(name) for name in groups]
+    return any(group.states["no-worker"] for group in found if group)
+
+
+GONE = ("cancelled", "lost")  # states of futures
+
+
+def _gone(kept: Mapping[Key, Any]) -> list[Key]:
+    """Return what a restart of the cluster has taken away."""
+    return [key for key, future in kept.items() if getattr(future, "status", None) in GONE]
 
 
 def _secede() -> bool:
@@ -235,6 +278,8 @@ class Cluster:
             raise SchedulerLost(
                 f"The client {self._client.id} is {self._client.status}, so nothing can run on its cluster."
             )
+        if gone := _gone(kept or {}):
+            raise ResultsLost(gone)
         _revive(self._client, kept or {})
         run = ClusterRun(self._client, anchored(calmed(dict(graph))), list(keys), on_result, list(keep), kept or {})
         run.kept.update(kept or {})

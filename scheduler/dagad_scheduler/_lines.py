@@ -18,20 +18,14 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
+from dagad_scheduler._annotations import annotated
 from dagad_scheduler._messages import packed
 from dagad_scheduler._roles import Key
-from dagad_scheduler._run import Progress, SchedulerLost
+from dagad_scheduler._run import Progress
+from dagad_scheduler._workers import workers_of
 
-REACH_WITHIN, RELAY_FOR, ASK_AGAIN = 2.0, 60.0, 1.0  # seconds
+REACH_WITHIN, RELAY_FOR = 2.0, 60.0  # seconds
 Replies = dict[str, dict[str, Any]]
-
-
-def addresses_of_workers(client: Any) -> list[str]:
-    """Return where the workers are; raise soon if there is no scheduler any more that could tell."""
-    while client.status == "running":
-        with contextlib.suppress(OSError):  # it may be busy, or the client has yet to notice that it is gone
-            return sorted(client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=ASK_AGAIN)["workers"])
-    raise SchedulerLost(f"The client {client.id} is {client.status}: it has lost its scheduler.")
 
 
 class _OutOfReach(Exception):
@@ -55,6 +49,7 @@ class Lines:
         from dagad_scheduler.plugin import Resident
 
         if not self._installed:
+            workers_of(self._client).fit()  # one that can't open the plugin would go
             self._client.register_plugin(Resident())
             self._installed = True
 
@@ -65,7 +60,12 @@ class Lines:
 
     def workers(self) -> list[str]:
         """Return the addresses of all workers."""
-        return addresses_of_workers(self._client)
+        return workers_of(self._client).addresses()
+
+    def refusal(self) -> str:
+        """Return why what is called here has to be a task; empty if it need not."""
+        users = annotated()
+        return f"{users} is for tasks" if users.needs_tasks else ""
 
     def call(self, calls: Mapping[str, dict[str, Any]], n_values: int, n_gradients: int, limit: float) -> ResidentRun:
         """Send each worker its call; there is an answer within `limit` seconds, or there is an error."""
@@ -120,7 +120,7 @@ class Lines:
 
     async def _refuse_gone(self, addresses: Collection[str]) -> None:
         """Raise for workers that are gone, which is not out of reach: the graph knows where else to go."""
-        there = (await self._client.scheduler.identity(n_workers=-1))["workers"]
+        there = await self._client.scheduler.ncores()
         if gone := set(addresses) - there.keys():
             raise OSError(f"There is no worker at {', '.join(sorted(gone))} any more.")
 

@@ -21,6 +21,7 @@ class Progress:
     values_total: int = 0
     gradients_done: int = 0
     gradients_total: int = 0
+    waits_for: str = ""  # what keeps it from going on; empty while it does
 
     def __add__(self, other: Progress) -> Progress:
         return Progress(
@@ -28,6 +29,7 @@ class Progress:
             self.values_total + other.values_total,
             self.gradients_done + other.gradients_done,
             self.gradients_total + other.gradients_total,
+            self.waits_for or other.waits_for,
         )
 
 
@@ -41,6 +43,22 @@ class WorkersLost(RuntimeError):
 
 class SchedulerLost(ConnectionError):
     """The scheduler of a cluster is gone."""
+
+
+class WorkersUnfit(RuntimeError):
+    """Workers can't run our tasks; `reasons` says of each, by its address, why."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        super().__init__("; ".join(f"{address}: {reason}" for address, reason in reasons.items()))
+        self.reasons = reasons
+
+
+class ResultsLost(LookupError):
+    """What earlier runs kept on a cluster is there no more; `keys` are some of it, none if it was this run's own."""
+
+    def __init__(self, keys: Collection[Key]) -> None:
+        super().__init__(f"{len(keys)} results that were kept on the cluster are gone.")
+        self.keys = list(keys)
 
 
 _depth: ContextVar[int] = ContextVar("dagad_scheduler_depth", default=0)

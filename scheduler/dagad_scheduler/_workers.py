@@ -1,0 +1,126 @@
+"""Which workers a cluster has, and whether they can run what will be sent to them; asked before anything is sent.
+
+A worker that can't import dagad dies of the first task that it reads, and one of another version of Python of the first
+function: functions travel as bytecode. Whoever waits would wait for ever. So every worker is looked at once, with
+nothing but what any version of Dask answers and functions of the standard library, by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pkgutil
+import sys
+import warnings
+from collections.abc import Collection
+from typing import Any
+
+from dagad_scheduler._run import SchedulerLost, WorkersUnfit
+
+ASK_AGAIN, ANSWER_WITHIN = 1.0, 10.0  # seconds
+NAME = "dagad-workers"
+
+
+def workers_of(client: Any) -> Workers:
+    """Return what is known of the workers of a client's cluster; it stays with the client."""
+    found: Workers = client.extensions.setdefault(NAME, Workers(client))
+    return found
+
+
+class Workers:
+    """The workers of a client's cluster.
+
+    ==========  ============================================================================================
+    `_seen`     addresses of workers that have been found fit
+    `_told`     differences that have been warned of
+    ==========  ============================================================================================
+
+    Both only grow, by workers that have joined; two threads that look at the same time find the same.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._seen: set[str] = set()
+        self._told: set[tuple[str, Any]] = set()
+
+    def addresses(self) -> list[str]:
+        """Return where the workers are; raise soon if there is no scheduler any more that could tell."""
+        client = self._client
+        while client.status == "running":
+            with contextlib.suppress(OSError):  # it may be busy, or the client has yet to notice that it is gone
+                return sorted(client.sync(client.scheduler.ncores, callback_timeout=ASK_AGAIN))
+        raise SchedulerLost(f"The client {client.id} is {client.status}: it has lost its scheduler.")
+
+    def fit(self, among: Collection[str] | None = None) -> list[str]:
+        """Return where the workers are, after a look at those that have joined since the last time.
+
+        Parameters
+        ----------
+        among
+            The only ones that matter; None for all.
+
+        Raises
+        ------
+        WorkersUnfit
+            If one of them can't run our tasks.
+        """
+        addresses = self.addresses()
+        new = [address for address in addresses if address not in self._seen and (among is None or address in among)]
+        if new:
+            with contextlib.suppress(OSError):  # who does not answer is asked again next time
+                self._look_at(self._client.sync(self._ask, new, callback_timeout=ANSWER_WITHIN))
+        return addresses
+
+    def refuse_unseen(self, address: str) -> None:
+        """Raise for a worker that died before anybody could look at it."""
+        if address not in self._seen:
+            raise WorkersUnfit(
+                {address: "it joined and died at once; its own log says why, most often that dagad can't be imported"}
+            )
+
+    async def _ask(self, new: list[str]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+        """Return what new workers say of themselves, and whether they can import dagad."""
+        from distributed.protocol.pickle import dumps
+
+        ask = self._client.scheduler.broadcast
+        versions = await ask(msg={"op": "versions"}, workers=new, on_error="ignore")
+        call = {"function": dumps(pkgutil.resolve_name), "args": dumps(("dagad:__version__",)), "kwargs": dumps({})}
+        imports = await ask(msg={"op": "run", "wait": True, **call}, workers=list(versions), on_error="ignore")
+        return {address: (versions[address], imports[address]) for address in imports}
+
+    def _look_at(self, answers: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
+        reasons = {address: _reason(*answer) for address, answer in answers.items()}
+        if unfit := {address: reason for address, reason in reasons.items() if reason}:
+            raise WorkersUnfit(unfit)
+        for address, (versions, imported) in answers.items():
+            self._compare(address, "numpy", versions["packages"].get("numpy"), _version_here("numpy"))
+            self._compare(address, "dagad", imported.get("result"), _version_here("dagad"))
+        self._seen.update(answers)
+
+    def _compare(self, address: str, package: str, there: Any, here: Any) -> None:
+        if there != here and None not in (there, here) and (package, there) not in self._told:
+            self._told.add((package, there))
+            warnings.warn(
+                f"The worker {address} has {package} {there}, and the client {here}. Results may differ, in their last "
+                "bits or in more. Install the same version on both.",
+                stacklevel=2,
+            )
+
+
+def _reason(versions: dict[str, Any], imported: dict[str, Any]) -> str:
+    """Return what is wrong with a worker; nothing if it is fit."""
+    from distributed.core import clean_exception
+
+    there, here = str(versions["host"]["python"]).split(".")[:2], list(map(str, sys.version_info[:2]))
+    if there != here:
+        return (
+            f"it runs Python {'.'.join(there)} and the client {'.'.join(here)}, and functions travel as bytecode, "
+            "which no other version runs"
+        )
+    if imported.get("status") == "OK":
+        return ""
+    _, error, _ = clean_exception(**imported)
+    return f"it can't import dagad ({type(error).__name__}: {error})"
+
+
+def _version_here(package: str) -> Any:
+    return getattr(sys.modules.get(package), "__version__", None)
