@@ -172,7 +172,7 @@ class ClusterRun:
             return SchedulerLost(
                 f"The client {self._client.id} has lost its scheduler, and with it all that ran there."
             )
-        if future.status in GONE and not self._over:
+        if future.status == "cancelled" and not self._over:
             return ResultsLost(_gone(self._needed))
         return error if isinstance(error, BaseException) else RuntimeError(f"{future.key!r} ended as {error!r}.")
 
@@ -222,12 +222,9 @@ def _is_without_workers(dask_scheduler: Any, groups: list[str]) -> bool:
     return any(group.states["no-worker"] for group in found if group)
 
 
-GONE = ("cancelled", "lost")  # states of futures
-
-
 def _gone(kept: Mapping[Key, Any]) -> list[Key]:
-    """Return what a restart of the cluster has taken away."""
-    return [key for key, future in kept.items() if getattr(future, "status", None) in GONE]
+    """Return what a restart of the cluster has taken away; what died with a worker is "lost" and comes again."""
+    return [key for key, future in kept.items() if getattr(future, "status", None) == "cancelled"]
 
 
 def _secede() -> bool:
