@@ -71,8 +71,8 @@ class Workers:
         return addresses
 
     def refuse_unseen(self, address: str) -> None:
-        """Raise for a worker that died before anybody could look at it."""
-        if address not in self._seen:
+        """Raise for a worker that died before anybody could look at it, where none has been found fit so far."""
+        if not self._seen:
             raise WorkersUnfit(
                 {address: "it joined and died at once; its own log says why, most often that dagad can't be imported"}
             )
