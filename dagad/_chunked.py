@@ -20,7 +20,7 @@ from dagad._blocks import Sweep
 from dagad._chunk_graph import ReductionGraph, reduction_graph
 from dagad._chunks import ChunkFunction, Place
 from dagad._columns import Sliced, owned
-from dagad._evaluation import LocalRun, Run, Scheduler, calm_process, inside_task, new_names, run_graph
+from dagad._evaluation import LocalRun, Run, Scheduler, calm_here, inside_task, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
 from dagad._graph.summation import PlainSum
@@ -78,7 +78,7 @@ class Reduction:
         """Return the sum of the partial sums at the shared leaves, tracing nothing."""
         if not len(self.plan):
             return 0.0
-        with calm_process:
+        with calm_here(self.scheduler):
             road = self._road()
             if self.scheduler.remote:
                 self.total, road = self._apart.value(theta), Road(group=self._apart.group)
@@ -98,7 +98,7 @@ class Reduction:
             return self.total
         if any(map(_tree.is_placed, leaves[self.n_theta :])):
             return self._linearized_in_shards(leaves)
-        with calm_process:
+        with calm_here(self.scheduler):
             together = isinstance(self.policy, Preaccumulate)
             road, names = self._road() if together else Road(), new_names()
             if road.alone:
@@ -265,7 +265,7 @@ class Reduction:
             inputs[self._primal.theta] = [(leaf, None) for leaf in range(self.n_theta)]
         kept = {**self.sliced.kept(), **(self._kept or {})}
         sweep = Sweep(self._linearized.steps, inputs, self.scheduler, kept, PlainSum())
-        with calm_process:
+        with calm_here(self.scheduler):
             return sweep.run(leaves, len(cotangents), lambda some: {total: [cotangents[index] for index in some]})
 
     def _reverse(self, names: Any, seed: Any, turn: Turn, held: Held) -> tuple[dict[Key, GraphNode], dict[Key, Any]]:

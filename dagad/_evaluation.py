@@ -49,6 +49,11 @@ def find_scheduler(scheduler: Any) -> Scheduler:
     return resolve(scheduler)
 
 
+def calm_here(scheduler: Scheduler) -> contextlib.AbstractContextManager[None]:
+    """Return what holds this process's settings for chunks; nothing where the chunks run in other processes."""
+    return contextlib.nullcontext() if scheduler.remote else calm_process
+
+
 def run_graph(
     scheduler: Scheduler,
     graph: Mapping[Any, Any],

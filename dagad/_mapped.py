@@ -19,7 +19,7 @@ from dagad._chunks import Place
 from dagad._columns import Sliced, owned
 from dagad._derivatives import Pulled, Pushed, WithUnit
 from dagad._derived import DIFFERENT, Derived, Parts, Seeds, Summed, check_alike, joined
-from dagad._evaluation import Scheduler, calm_process, new_names, run_graph
+from dagad._evaluation import Scheduler, calm_here, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Keep, Policy, Preaccumulate
 from dagad._graph.summation import PlainSum, Summation
@@ -113,7 +113,7 @@ class Mapped:
 
     def _evaluated(self, leaves: Sequence[Any], record: bool) -> Parts:
         names, lin = new_names(), None
-        with calm_process:
+        with calm_here(self.scheduler):
             graph, chunks, inputs = self._graph([_tree.laid_out(leaf) for leaf in leaves], names)
             values = {key: key for key in chunks}
             if record:
@@ -228,7 +228,7 @@ class Mapped:
             if at not in cotangents:  # no seed leads there
                 landing.slots.write_all(targets, None)
         if sinks:
-            with calm_process:
+            with calm_here(self.scheduler):
                 kept = {**self.sliced.kept(), **recorded.kept}
                 run_graph(self.scheduler, graph | reverse, list(sinks), landing, kept=kept)
         return landing.slots.seal()
@@ -251,7 +251,7 @@ class Mapped:
 
         kept = {**self.sliced.kept(), **recorded.kept}
         sweep = Sweep(recorded.lin.steps, recorded.inputs, self.scheduler, kept, self.summation)
-        with calm_process:
+        with calm_here(self.scheduler):
             return sweep.run(leaves, len(many), arriving)
 
     def _seeds_of(self, number: int, seeds: Seeds) -> list[Any] | None:

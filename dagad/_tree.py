@@ -1,31 +1,38 @@
-"""Pytrees: nested structures taken apart into leaves and put together again. The only user of optree."""
+"""Pytrees: nested structures taken apart into leaves and put together again. The only user of optree.
+
+State: `_tree_flatten`, which is optree's until the program ends; see `_ending`.
+"""
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import optree
 
+from dagad._ending import end_other_threads
 from dagad._errors import StructureError
 
 NAMESPACE = "dagad"  # where records are looked up; it inherits what is registered globally
 TreeDef = optree.PyTreeSpec
 
 _ARRAYS = frozenset({np.ndarray, np.memmap})
+_tree_flatten = optree.tree_flatten
+atexit.register(end_other_threads, globals(), "_tree_flatten")
 _FLOATS = (float, complex, np.floating, np.complexfloating)
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
     """Return the leaves and the structure; None is structure, not a leaf."""
-    leaves, treedef = optree.tree_flatten(tree, is_leaf, namespace=NAMESPACE)
+    leaves, treedef = _tree_flatten(tree, is_leaf, namespace=NAMESPACE)
     return leaves, treedef
 
 
 def flatten_with_none(tree: Any) -> tuple[list[Any], TreeDef]:
     """Return the leaves, None among them, and the structure."""
-    leaves, treedef = optree.tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
+    leaves, treedef = _tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
     return leaves, treedef
 
 
@@ -44,7 +51,7 @@ def subtrees(treedef: TreeDef, tree: Any) -> list[Any]:
 
 def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
     """Return how to write each leaf, such as ``['beta'][0]``."""
-    return [accessor.codify("") for accessor in optree.tree_accessors(tree, is_leaf, namespace=NAMESPACE)]
+    return [accessor.codify("") for accessor in flatten(tree, is_leaf)[1].accessors()]
 
 
 def is_leaf(obj: Any) -> bool:

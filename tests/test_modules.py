@@ -82,7 +82,10 @@ def test_the_scheduler_knows_nothing_of_dagad() -> None:
 
 def test_only_the_evaluation_talks_to_the_scheduler() -> None:
     ours = {name for name in importers("dagad_scheduler") if not name.startswith("dagad_scheduler")}
-    assert ours == {"dagad._evaluation"}
+    assert ours == {"dagad._evaluation", "dagad._engines.autograd"}
+    assert IMPORTS["dagad._engines.autograd"] & FILES.keys() & {n for n in FILES if n.startswith("dagad_s")} == {
+        "dagad_scheduler._process"  # a tape that lives on is told to what holds the collector
+    }
 
 
 def test_only_the_tree_talks_to_optree() -> None:

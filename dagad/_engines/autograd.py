@@ -15,6 +15,7 @@ from dagad._engines.base import Call, LeafPullback
 from dagad._engines.patches import OwnNode, patches
 from dagad._engines.rules import learn_rules, vjp_rule
 from dagad._errors import ClosureError, NotDifferentiableError
+from dagad_scheduler._process import spared_if_large
 
 
 class AutogradEngine:
@@ -53,6 +54,9 @@ def record(fun: Callable[[list[Any]], Any], leaves: Sequence[Any]) -> tuple[Any,
     with patches.new_trace() as level:
         roots = [TapeNode.new_root() for _ in leaves]
         output = fun([new_box(traceable(leaf), level, root) for leaf, root in zip(leaves, roots, strict=True)])
+    spared = spared_if_large()
+    if spared is not None and roots:
+        roots[0].vjp = spared  # it lives as long as the tape; nobody asks a root for cotangents
     if type(output) in Box.types or type(output) is np.ndarray:
         value, end = untraced(output, level)
         return value, [end], roots
