@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagad._collections import gradient as gradient
+from dagad._collections import gradient as gradient, value_and_gradient as value_and_gradient
 from dagad._errors import (
     CancelledError as CancelledError,
     ClosureError as ClosureError,

@@ -20,7 +20,7 @@ from dagad._engines.patches import patches
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._evaluation import Scheduler, calm_process, find_scheduler, new_names
 from dagad._grainsize import code_of, find_grainsize
-from dagad._graph.policies import Policy
+from dagad._graph.policies import Policy, checked_policy
 from dagad._mode import current_mode, default_policy
 from dagad._plan import AnyPlan, Chunk, Plan, check_grainsize
 from dagad._snapshots import snapshot, snapshots
@@ -70,7 +70,8 @@ def read_arguments(
         size = _automatic_grainsize(f, sliced, shared, chunked(function), columns, leaves, len(theta))
     plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
     columns = columns.lasting() if lasting and not place.remote else columns  # what is sent is a copy
-    return Arguments(function, plan, columns, leaves, len(theta), place, _policy(options["policy"]), code_of(f))
+    policy = default_policy() if options["policy"] is None else checked_policy(options["policy"])
+    return Arguments(function, plan, columns, leaves, len(theta), place, policy, code_of(f))
 
 
 class _Itself:
@@ -123,17 +124,6 @@ def _grainsize(grainsize: Any, columns: Sliced) -> int | None:
             )
         return max(cut, 1)
     return check_grainsize(setting("grainsize"), columns.n_rows) if size is None else size
-
-
-def _policy(policy: Any) -> Policy:
-    if policy is None:
-        return default_policy()
-    if not callable(getattr(policy, "linearize", None)) or isinstance(policy, type):
-        raise PlanError(
-            f"`policy={policy!r}` is no policy. Give an object: `dagad.extend.Keep()`, `Recompute()` or "
-            "`Preaccumulate()`, or None for what fits."
-        )
-    return policy  # type: ignore[no-any-return]  # anything with the method is a policy
 
 
 def _check_leaves(leaves: list[Any]) -> None:

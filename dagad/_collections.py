@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-from dask._task_spec import Task, TaskRef, convert_legacy_graph
+from dask._task_spec import GraphNode, Task, TaskRef
+from dask.base import is_dask_collection
 from dask.delayed import Delayed, delayed
-from dask.tokenize import tokenize
-from dask.utils import ensure_dict
+from dask.highlevelgraph import HighLevelGraph
 
 from dagad import _tree
-from dagad._errors import NotDifferentiableError, StructureError
+from dagad._engines import find_engine
+from dagad._errors import NotDifferentiableError, PlanError, StructureError
 from dagad._evaluation import new_names
-from dagad._graph.forget import forget
-from dagad._graph.linearize import linearize
-from dagad._graph.policies import Keep
+from dagad._graph.activity import Key
+from dagad._graph.ends import complete_gradient, complete_tangent, fitting_direction, plain_value, seed_of
+from dagad._graph.layers import inherited, with_layer
+from dagad._graph.linearize import Names, linearize
+from dagad._graph.policies import Keep, checked_policy
+from dagad._graph.primal import Primal
 from dagad._graph.tangent import tangent
 from dagad._graph.transpose import transpose
-from dagad._linearization import is_scalar, unit_seed
+
+# Dask handles each gradient with all layers of its graph. A few may share the user's own; for many, all is one layer.
+FEW = 8
 
 
-def gradient(y: Delayed, wrt: Any) -> Any:
+def gradient(y: Delayed, wrt: Any, *, policy: Any = None, engine: Any = None, unused: str = "raise") -> Any:
     """Return the gradient of a Dask graph's result, as a Dask graph.
 
     Nothing is computed: the graph of `y` is linearized and transposed, and what comes back can be computed, persisted,
-    visualized, or differentiated again.
+    visualized, or differentiated again. Computed beside `y`, it runs the tasks of `y` a second time; see
+    `value_and_gradient`.
 
     Parameters
     ----------
@@ -34,18 +41,33 @@ def gradient(y: Delayed, wrt: Any) -> Any:
     wrt
         The Delayed to differentiate in, or a pytree of them. Each is a leaf of the graph of `y`, or any other of its
         nodes.
+    policy
+        What becomes of a task's tape between value and gradient: ``extend.Keep()`` (the default), ``Recompute()`` or
+        ``Preaccumulate()``.
+    engine
+        What differentiates the tasks: a name, such as ``"autograd"``, or an ``extend.Engine``; by default the setting
+        ``dagad.engine``. Functions that are marked explicit bring their own.
+    unused
+        What to do about a Delayed of `wrt` that is not in the graph of `y`, since `y` was built from something else or
+        its graph was persisted, optimized or cloned since: ``"raise"``, or ``"zeros"``.
 
     Returns
     -------
     Delayed, or a pytree of them
         One gradient per Delayed of `wrt`, with the value's own structure, shapes and dtypes; None for leaves that are
-        constants (integers, strings, objects). Where `y` does not depend on a Delayed: zeros.
+        constants (integers, strings, objects). Where `y` does not depend on a Delayed of its graph: zeros. They share
+        one graph, in which linearizations and pullbacks have the annotations (resources, workers, priority, retries)
+        of their tasks.
 
     Raises
     ------
     NotDifferentiableError
-        If `y` or `wrt` is no Delayed; when computed, if `y` is not a real number or a Delayed of `wrt` has no
-        floating-point leaves.
+        If `y` or `wrt` is no Delayed, or a Delayed of `wrt` is not in the graph of `y`; when computed, if `y` is not a
+        real number or a Delayed of `wrt` has no floating-point leaves.
+    PlanError
+        If `policy`, `engine` or `unused` is something else than said above.
+    StructureError
+        If a task of the graph needs a key that is nowhere.
 
     Notes
     -----
@@ -58,36 +80,103 @@ def gradient(y: Delayed, wrt: Any) -> Any:
     >>> import dagad
     >>> a, b = dask.delayed(2.0), dask.delayed(5.0)
     >>> y = (a * b) + a
-    >>> dask.compute(y, *dagad.gradient(y, [a, b]), scheduler="sync")
-    (12.0, np.float64(6.0), np.float64(2.0))
+    >>> dask.compute(*dagad.gradient(y, [a, b]), scheduler="sync")
+    (np.float64(6.0), np.float64(2.0))
     """
+    return _reverse(y, wrt, "gradient", policy, engine, unused)[1]
+
+
+def value_and_gradient(
+    y: Delayed, wrt: Any, *, policy: Any = None, engine: Any = None, unused: str = "raise"
+) -> tuple[Delayed, Any]:
+    """Return the result of a Dask graph and its gradient, as one Dask graph: each task of `y` runs once.
+
+    The value lands first: no pullback starts before it is there. A task that is not a pure function, one that draws
+    random numbers for instance, gives a value and a gradient of the same draw, as long as its tape is kept: with
+    ``policy=Recompute()``, or after the worker that held the tape is lost, it is run again.
+
+    Parameters
+    ----------
+    y
+        A Delayed whose value is one real number.
+    wrt
+        The Delayed to differentiate in, or a pytree of them; see `gradient`.
+    policy
+        See `gradient`.
+    engine
+        See `gradient`.
+    unused
+        See `gradient`.
+
+    Returns
+    -------
+    value
+        A Delayed with the value of `y`.
+    gradients
+        As from `gradient`.
+
+    Raises
+    ------
+    NotDifferentiableError, PlanError, StructureError
+        As by `gradient`.
+
+    Examples
+    --------
+    >>> import dask
+    >>> import dagad
+    >>> a, b = dask.delayed(2.0), dask.delayed(5.0)
+    >>> value, gradients = dagad.value_and_gradient(a * b + a, {"a": a, "b": b})
+    >>> dask.compute(value, gradients, scheduler="sync")
+    (12.0, {'a': np.float64(6.0), 'b': np.float64(2.0)})
+    """
+    return _reverse(y, wrt, "value_and_gradient", policy, engine, unused)
+
+
+def _reverse(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str) -> tuple[Delayed, Any]:
     leaves, treedef = _tree.flatten(wrt, is_leaf=_is_delayed)
-    _check_delayed(y, leaves, "gradient", "wrt")
-    names = new_names(tokenize("dagad.gradient", y.key, [leaf.key for leaf in leaves]))
-    merged: dict[Any, Any] = {}
-    for part in (*leaves, y):
-        merged.update(ensure_dict(part.__dask_graph__()))
-    converted = convert_legacy_graph(merged)
-    # What is persisted on a cluster stands as its own future, which dask leaves out here: it goes along untouched.
-    futures = {key: node for key, node in merged.items() if key not in converted}
-    plain, renamed = forget(converted, names)
-    output = renamed.get(y.key, y.key)
-    sources = [renamed.get(leaf.key, leaf.key) for leaf in leaves]
-    linearized = linearize(plain, [output], set(sources), names, Keep())
-    value = TaskRef(linearized.values.get(output, output))
+    _check_delayed(y, leaves, asked, "wrt")
+    chosen, found = Keep() if policy is None else checked_policy(policy), find_engine(engine, None)
+    if unused not in ("raise", "zeros"):
+        raise PlanError(f'`unused={unused!r}` says nothing about what is not in the graph. Give "raise" or "zeros".')
+    names = new_names()
+    primal = Primal.of(y, leaves, names, unused)
+    linearized = linearize(primal.nodes, [primal.output], set(primal.sources), names, chosen, engine=found)
+    value: Key = linearized.values.get(primal.output, primal.output)
     seed = names("input", "seed")
-    graph = linearized.graph | {seed: Task(seed, seed_of, value)}
-    cotangents, reverse = transpose(linearized.steps, {output: TaskRef(seed)}, names)
-    graph |= reverse | futures
-    gradients = []
-    for place, source in enumerate(sources):
-        key = names("gradient", place)
-        at = linearized.values.get(source, source)
-        if at not in graph:  # y does not need it at all
-            graph[at] = plain[source]
-        graph[key] = Task(key, complete_gradient, source in cotangents, cotangents.get(source), TaskRef(at))
-        gradients.append(key)
-    return _tree.unflatten(treedef, [Delayed(key, graph) for key in gradients])
+    graph: dict[Key, GraphNode] = {**primal.others, seed: Task(seed, seed_of, TaskRef(value))}
+    cotangents, reverse = transpose(linearized.steps, {primal.output: TaskRef(seed)}, names)
+    graph |= linearized.graph | reverse
+    keys = []
+    for place, source in enumerate(primal.sources):
+        key, at = names("gradient", place), TaskRef(linearized.values.get(source, source))
+        graph[key] = Task(key, complete_gradient, source in cotangents, cotangents.get(source), at)
+        keys.append(key)
+    numbers = {step.linearization[1]: step.key for step in linearized.steps if step.linearization is not None}
+    make = _maker(primal, graph, numbers, names)
+    return make(value), _tree.unflatten(treedef, [make(key) for key in keys])
+
+
+def _maker(
+    primal: Primal, graph: Mapping[Key, GraphNode], numbers: Mapping[Any, Key], names: Names
+) -> Callable[[Key], Delayed]:
+    """Return what makes Delayed of keys of a derived graph, which they all share.
+
+    `numbers` says by the numbers in its new keys which tasks of the primal they belong to.
+    """
+    name = names("input", "")[0].replace("input", "graph")
+    derived = (key for key in graph if key not in primal.nodes and key not in primal.others)
+    annotations = inherited(derived, numbers, primal.annotations)
+    if len(primal.sources) > FEW:
+        base = HighLevelGraph({}, {})
+        annotations |= {key: own for key, own in primal.annotations.items() if key in graph}
+    else:
+        base = primal.layers
+    known = base.to_dict()
+    new: dict[Key, Any] = {key: node for key, node in graph.items() if key not in known}
+    needed = {ref for node in new.values() for ref in node.dependencies}
+    new |= {key: future for key, future in primal.futures.items() if key in needed and key not in known}
+    whole = with_layer(base, name, new, annotations)
+    return lambda key: Delayed(key, whole, layer=name)
 
 
 def pushed(y: Delayed, wrt: Any, tangents: Any) -> tuple[Delayed, Delayed]:
@@ -110,27 +199,23 @@ def pushed(y: Delayed, wrt: Any, tangents: Any) -> tuple[Delayed, Delayed]:
     leaves, treedef = _tree.flatten(wrt, is_leaf=_is_delayed)
     _check_delayed(y, leaves, "jvp", "primals")
     parts = [part if _is_delayed(part) else delayed(part) for part in _directions(treedef, tangents)]
-    names = new_names(tokenize("dagad.jvp", y.key, [leaf.key for leaf in (*leaves, *parts)]))
-    merged: dict[Any, Any] = {}
-    for part in (*leaves, *parts, y):
-        merged.update(ensure_dict(part.__dask_graph__()))
-    converted = convert_legacy_graph(merged)
-    futures = {key: node for key, node in merged.items() if key not in converted}
-    plain, renamed = forget(converted, names)
-    sources = [renamed.get(leaf.key, leaf.key) for leaf in leaves]
+    names = new_names()
+    primal = Primal.of(y, leaves, names, beside=parts)
+    sources, output = primal.sources, primal.output
     if len(set(sources)) < len(sources):
         raise StructureError("`primals` holds a Delayed twice. Give it once, with the sum of its tangents.")
     moving = {source: names("part", ("direction", place)) for place, source in enumerate(sources)}
-    output = renamed.get(y.key, y.key)
-    graph, values, found = tangent(plain, [output], {key: TaskRef(name) for key, name in moving.items()}, names)
-    graph = plain | graph | futures
+    refs = {key: TaskRef(name) for key, name in moving.items()}
+    found = tangent(primal.nodes, [output], refs, names)
+    graph = primal.others | found.graph
     for part, (source, name) in zip(parts, moving.items(), strict=True):
-        given = TaskRef(renamed.get(part.key, part.key))
-        graph[name] = Task(name, fitting_direction, given, values.get(source, TaskRef(source)))
+        at = found.values.get(source, TaskRef(source))
+        graph[name] = Task(name, fitting_direction, TaskRef(part.key), at)
     keys = names("value", "output"), names("gradient", "tangent")
-    graph[keys[0]] = Task(keys[0], plain_value, values.get(output, TaskRef(output)))
-    graph[keys[1]] = Task(keys[1], complete_tangent, found.get(output), TaskRef(keys[0]))
-    return Delayed(keys[0], graph), Delayed(keys[1], graph)
+    graph[keys[0]] = Task(keys[0], plain_value, found.values.get(output, TaskRef(output)))
+    graph[keys[1]] = Task(keys[1], complete_tangent, found.tangents.get(output), TaskRef(keys[0]))
+    make = _maker(primal, graph, found.numbers, names)
+    return make(keys[0]), make(keys[1])
 
 
 def _directions(treedef: Any, tangents: Any) -> list[Any]:
@@ -143,45 +228,17 @@ def _directions(treedef: Any, tangents: Any) -> list[Any]:
         ) from error
 
 
-def fitting_direction(tangent: Any, value: Any) -> Any:
-    """Return the tangent of a Delayed that moves, checked against what the Delayed turned out to be."""
-    form = _tree.Form.of(value, _tree.is_differentiable_or_traced)
-    if not form.positions and tangent is not None:
-        raise NotDifferentiableError(
-            f"A primal that is {_describe(value)} can't move. Make it floating point, with `float(...)` or "
-            "`.astype(float)`, or leave it out."
-        )
-    try:
-        parts = form.pick(tangent)
-    except StructureError as error:
-        raise StructureError("A tangent has not the structure of the Delayed that it moves.") from error
-    return form.cotangent(iter([_fitting(*pair) for pair in zip(parts, form.taken, strict=True)]))
-
-
-def _fitting(part: Any, leaf: Any) -> Any:
-    if part is None or _tree.is_traced(part) or _tree.is_traced(leaf):
-        return part
-    return _tree.cast_like(part, leaf, "A tangent came")
-
-
-def complete_tangent(tangent: Any, value: Any) -> Any:
-    """Return a complete tangent: zeros where nothing moves a leaf, None for constants."""
-    form = _tree.Form.of(value, _tree.is_differentiable_or_traced)
-    pairs = zip(form.pick(tangent), form.taken, strict=True)
-    return form.cotangent(iter([_tree.zeros_like(_tree.plain(leaf)) if part is None else part for part, leaf in pairs]))
-
-
-def plain_value(value: Any) -> Any:
-    """Return a value as it is, under a key of its own."""
-    return value
-
-
 def _is_delayed(obj: Any) -> bool:
     return isinstance(obj, Delayed)
 
 
 def _check_delayed(y: Any, leaves: list[Any], asked: str, called: str) -> None:
     for what, obj in (("y", y), *((called, leaf) for leaf in leaves)):
+        if is_dask_collection(obj) and not _is_delayed(obj):
+            raise NotDifferentiableError(
+                f"`{asked}` takes dask Delayed objects; `{what}` holds a dask {type(obj).__name__}. Make one Delayed "
+                "of it, by `x = dask.delayed(x)`, and build `y` from that, in functions written with `autograd.numpy`."
+            )
         if not _is_delayed(obj):
             raise NotDifferentiableError(
                 f"`{asked}` takes dask Delayed objects; `{what}` holds a {type(obj).__name__}. Wrap it with "
@@ -189,38 +246,3 @@ def _check_delayed(y: Any, leaves: list[Any], asked: str, called: str) -> None:
             )
     if not leaves:
         raise NotDifferentiableError(f"`{asked}` got nothing to differentiate in: `{called}` holds no Delayed.")
-
-
-def seed_of(value: Any) -> Any:
-    """Return the cotangent 1 of a real number, in its dtype."""
-    plain = _tree.plain(value)
-    if not is_scalar(plain):
-        raise NotDifferentiableError(
-            f"`gradient` needs a `y` that is one real floating-point number; this one is {_describe(plain)}. Reduce it "
-            "to one, by a sum for instance, or take the gradient of one of its elements."
-        )
-    return unit_seed(plain)
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape} and dtype {value.dtype}"
-    return f"a {type(value).__name__}"
-
-
-def complete_gradient(reached: bool, cotangent: Any, value: Any) -> Any:
-    """Return a complete gradient: zeros where `y` does not depend on a leaf, None for constants."""
-    leaves, treedef = _tree.flatten(value)
-    if reached and not any(map(_tree.is_differentiable, map(_tree.plain, leaves))):
-        raise NotDifferentiableError(
-            f"The gradient with respect to {_describe(value)} was asked for, which has no derivative. Make it floating "
-            "point, with `float(...)` or `.astype(float)`, or leave it out of `wrt`."
-        )
-    arrived = [None] * len(leaves) if cotangent is None else _tree.subtrees(treedef, cotangent)
-    return _tree.unflatten(treedef, [_complete(*pair, reached) for pair in zip(arrived, leaves, strict=True)])
-
-
-def _complete(cotangent: Any, leaf: Any, reached: bool) -> Any:
-    if cotangent is not None:
-        return cotangent
-    return None if reached and not _tree.is_differentiable(_tree.plain(leaf)) else _tree.zeros_like(_tree.plain(leaf))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dagad import _tree
+from dagad._counters import Counters as Counters
 from dagad._errors import PortabilityError
 from dagad._portable import opened, pack
 from dagad._sizes import nbytes_of
@@ -35,54 +36,6 @@ class Recordable(Protocol):
 
 # Value; for the seed 1 the cotangents, or None if the value is not one real number; then the pullback and its bytes.
 Preaccumulated = tuple[Any, Sequence[Any] | None, Pullback, Callable[[], int]]
-
-
-class Counters:
-    """What a policy has had done in this process.
-
-    =====================  =========================================================
-    `n_primal`             runs of a task, recorded or not
-    `n_pullback`           pullbacks run
-    `peak_linearizations`  most tapes alive at the same time
-    =====================  =========================================================
-    """
-
-    __slots__ = ("_live", "_lock", "n_primal", "n_pullback", "peak_linearizations")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.n_primal = self.n_pullback = self.peak_linearizations = self._live = 0
-
-    def ran(self) -> None:
-        """Count a run that left no tape."""
-        with self._lock:
-            self.n_primal += 1
-
-    def recorded(self) -> None:
-        """Count a run that left a tape."""
-        with self._lock:
-            self.n_primal += 1
-            self._live += 1
-            self.peak_linearizations = max(self.peak_linearizations, self._live)
-
-    def pulled(self, count: int) -> None:
-        """Count pullbacks of a tape that lives on."""
-        with self._lock:
-            self.n_pullback += count
-
-    def used_up(self) -> None:
-        """Count a pullback and the end of its tape."""
-        with self._lock:
-            self.n_pullback += 1
-            self._live = max(self._live - 1, 0)
-
-    def dropped(self) -> None:
-        """Count a tape that is gone."""
-        with self._lock:
-            self._live = max(self._live - 1, 0)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Counters, ()  # counts are of one process
 
 
 class Linearization:
@@ -149,6 +102,20 @@ class Linearization:
         self._counters.used_up()
         return result
 
+    def pull_scaled(self, cotangent: Any) -> tuple[Any, ...]:
+        """Return the same as `pull`; of a real number those for the seed 1, times the cotangent.
+
+        So the bits are the same whether a policy computed them with the value or does so now.
+        """
+        if cotangent is None or _tree.is_traced(cotangent) or not is_scalar(self.value):
+            return self.pull(cotangent)
+        with self._lock:
+            held, self._gradient = self._gradient, None
+        known = held is not None and not any(part is None for part in held)
+        unit = tuple(held or ()) if known else self.pull(unit_seed(self.value))
+        factor = np.asarray(cotangent)[()]
+        return unit if factor == 1 else tuple(_scaled(part, factor) for part in unit)
+
     def pull_many(self, cotangents: Sequence[Any]) -> list[tuple[Any, ...] | None]:
         """Return the same as `pull` for several cotangents, some of them None; the tape stays for more of them."""
         with self._lock:
@@ -213,8 +180,14 @@ def value_part(linearization: Linearization) -> Any:
 
 def pull_back(linearization: Linearization, cotangent: Any) -> Any:
     """Return the cotangents of a task's arguments; a single one comes bare."""
-    cotangents = linearization.pull(cotangent)
+    cotangents = linearization.pull_scaled(cotangent)
     return cotangents[0] if len(cotangents) == 1 else cotangents
+
+
+def _scaled(cotangents: Any, factor: Any) -> Any:
+    """Return a pytree of cotangents times a number, each leaf in its own dtype."""
+    leaves, treedef = _tree.flatten(cotangents)
+    return _tree.unflatten(treedef, [leaf * _tree.dtype_of(leaf).type(factor) for leaf in leaves])
 
 
 def pull_back_many(linearization: Linearization, cotangents: Sequence[Any]) -> Any:

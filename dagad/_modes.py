@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dask.delayed import Delayed
+from dask.base import is_dask_collection
 
 from dagad import _tree
 from dagad._collections import pushed
@@ -54,7 +54,7 @@ def jvp(fun: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
     >>> float(value), float(tangent)
     (54.0, 36.0)
     """
-    if isinstance(fun, Delayed):
+    if is_dask_collection(fun):  # a Delayed, or what `pushed` refuses
         return pushed(fun, primals, tangents)
     primals, tangents, _ = _as_lists(primals, tangents)
     program = Program(fun, tuple(range(len(primals))), primals, {})

@@ -181,7 +181,7 @@ def test_may_a_gradient_be_used_in_a_graph_that_is_differentiated_too() -> None:
 
 def test_does_a_leaf_that_y_does_not_need_get_zeros_of_its_own() -> None:
     x, other, number, tree = delayed(A), delayed(onp.ones((2, 3), "f4")), delayed(7), delayed({"a": B, "n": "text"})
-    gradients = dagad.gradient(delayed(total)(x), [x, other, number, tree])
+    gradients = dagad.gradient(delayed(total)(x), [x, other, number, tree], unused="zeros")
     of_x, of_other, of_number, of_tree = compute(*gradients, scheduler="sync")
     assert close(of_x, onp.ones(3))
     assert (of_other.shape, of_other.dtype, of_other.any()) == ((2, 3), "f4", False)

@@ -168,8 +168,9 @@ def test_may_tangents_be_delayed_or_none(scheduler: Any) -> None:
 
 
 def test_is_the_tangent_zero_where_nothing_depends() -> None:
-    y = delayed(lambda a: {"a": a.astype("f4"), "n": 3})(delayed(A))
-    value, tangent = compute(*dagad.jvp(y, delayed(1.0), 1.0), scheduler="sync")
+    unread = delayed(1.0)
+    y = delayed(lambda a, unread: {"a": a.astype("f4"), "n": 3})(delayed(A), unread)
+    value, tangent = compute(*dagad.jvp(y, unread, 1.0), scheduler="sync")
     assert (value["a"].dtype, tangent["a"].dtype, tangent["n"]) == ("f4", "f4", None)
     assert not tangent["a"].any()
     n = delayed(3)
@@ -218,7 +219,7 @@ def test_do_random_graphs_have_the_tangents_of_their_functions(steps: list[tuple
         nodes = list(leaves)
         for operation, left, right in steps:
             nodes.append(lift(OPERATIONS[operation])(nodes[left % len(nodes)], nodes[right % len(nodes)]))
-        return lift(np.sum)(nodes[-1])
+        return lift(lambda last, *leaves: np.sum(last))(nodes[-1], *leaves)  # so that all of them are in the graph
 
     leaves = [delayed(A), delayed(B)]
     value, tangent = compute(*dagad.jvp(run(leaves, delayed), leaves, [DA, DB]), scheduler="sync")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -34,6 +35,22 @@ def _collect(part: Any, found: dict[Key, None]) -> None:
         found[part.target] = None
     elif isinstance(part, TaskRef):  # a Future is one too
         found[part.key] = None
+
+
+def is_copy(node: GraphNode) -> bool:
+    """Return whether Dask has wrapped a node to be a copy of it: the node is the only argument."""
+    return isinstance(node, Task) and getattr(node.func, "__qualname__", None) == "ProhibitReuse._identity"
+
+
+def substituted(node: GraphNode, renamed: dict[Key, Any], key: Key) -> GraphNode:
+    """Return a node that reads renamed keys, under a key of its own, which Dask's `substitute` forgets now and then."""
+    if isinstance(node, Alias):
+        return Alias(key, renamed.get(node.target, node.target))
+    found = node.substitute(renamed, key=key)
+    if found.key != key:
+        found = copy.copy(found)
+        found.key = key
+    return found
 
 
 def topological(graph: Graph, keys: Iterable[Key]) -> dict[Key, tuple[Key, ...]]:

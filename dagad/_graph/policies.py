@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from dagad._errors import PlanError
 from dagad._linearization import Counters, Linearization
 
 
@@ -17,6 +18,16 @@ class Policy(Protocol):
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
         """Run a task so that it can be pulled back later."""
+
+
+def checked_policy(policy: Any) -> Policy:
+    """Return a policy, if it is one."""
+    if not callable(getattr(policy, "linearize", None)) or isinstance(policy, type):
+        raise PlanError(
+            f"`policy={policy!r}` is no policy. Give an object: `dagad.extend.Keep()`, `Recompute()` or "
+            "`Preaccumulate()`, or None for what fits."
+        )
+    return policy  # type: ignore[no-any-return]  # anything with the method is a policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,55 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from dask._task_spec import Alias, GraphNode, Task, TaskRef
 
-from dagad._graph.activity import Graph, Key, active, references, topological
-from dagad._graph.linearize import Names, TaskFunction
-from dagad._linearization import cotangent_part, value_of_task
+from dagad._graph.activity import Graph, Key, active, topological
+from dagad._graph.linearize import Names
+from dagad._graph.tasks import as_recordable
+from dagad._linearization import cotangent_part
 from dagad._portable import opened
 
 
-def tangent(
-    graph: Graph, keys: Collection[Key], moving: Mapping[Key, Any], names: Names
-) -> tuple[dict[Key, GraphNode], dict[Key, Any], dict[Key, Any]]:
-    """Return a graph of values and tangents, and for each key of the old one references to its value and its tangent.
+@dataclass(frozen=True, slots=True)
+class Tangents:
+    """A graph of values and tangents."""
+
+    graph: dict[Key, GraphNode]
+    values: dict[Key, Any] = field(default_factory=dict)  # key of the primal -> reference to its value here
+    tangents: dict[Key, Any] = field(default_factory=dict)  # likewise to its tangent
+    numbers: dict[int, Key] = field(default_factory=dict)  # number in keys of this graph -> key of the primal
+
+
+def tangent(graph: Graph, keys: Collection[Key], moving: Mapping[Key, Any], names: Names) -> Tangents:
+    """Return a graph of values and tangents.
 
     `moving` maps keys to references to their tangents; what does not depend on them keeps its key and has no tangent.
     """
     order = topological(graph, keys)
-    result: dict[Key, GraphNode] = {key: graph[key] for key in order}
-    values: dict[Key, Any] = {}
-    tangents: dict[Key, Any] = dict(moving)
+    made = Tangents({key: graph[key] for key in order}, tangents=dict(moving))
     for place, (key, inputs) in enumerate(active(order, moving).items()):
-        node = result.pop(key)
+        node = made.graph.pop(key)
         if isinstance(node, Alias):
-            values[key], tangents[key] = values.get(node.target, TaskRef(node.target)), tangents[node.target]
+            made.values[key] = made.values.get(node.target, TaskRef(node.target))
+            made.tangents.setdefault(key, made.tangents[node.target])
             continue
         assert isinstance(node, Task)
         both, parts = names("value", place), (names("part", ("value", place)), names("part", ("tangent", place)))
-        result[both] = _pushed(both, node, inputs, values, tangents)
+        made.graph[both] = _pushed(both, node, inputs, made.values, made.tangents)
         for number, part in enumerate(parts):
-            result[part] = Task(part, cotangent_part, TaskRef(both), number)
-        values[key] = TaskRef(parts[0])
+            made.graph[part] = Task(part, cotangent_part, TaskRef(both), number)
+        made.values[key], made.numbers[place] = TaskRef(parts[0]), key
         # A key that moves by itself does so whatever it depends on.
-        tangents.setdefault(key, TaskRef(parts[1]))
-    return result, values, tangents
+        made.tangents.setdefault(key, TaskRef(parts[1]))
+    return made
 
 
 def _pushed(
     name: Key, node: Task, inputs: Sequence[Key], values: Mapping[Key, Any], tangents: Mapping[Key, Any]
 ) -> Task:
     """Return the task that runs a task and moves it."""
-    if node.func is value_of_task and isinstance(node.args[0], TaskFunction):
-        keys = tuple(ref.key for ref in node.args[1:])
-        task = node.args[0].activated(tuple(keys.index(key) for key in inputs))
-    else:
-        keys = references(node)
-        task = TaskFunction(node, keys, tuple(keys.index(key) for key in inputs))
+    task, args = as_recordable(node, inputs)
     moving = [tangents[key] for key in inputs]
-    return Task(name, value_and_tangent, task, len(moving), *moving, *(values.get(key, TaskRef(key)) for key in keys))
+    return Task(name, value_and_tangent, task, len(moving), *moving, *(_at(arg, values) for arg in args))
+
+
+def _at(arg: Any, values: Mapping[Key, Any]) -> Any:
+    return values.get(arg.key, arg) if isinstance(arg, TaskRef) else arg
 
 
 def value_and_tangent(task: Any, n_moving: int, *arguments: Any) -> tuple[Any, Any]:
