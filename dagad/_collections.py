@@ -204,7 +204,7 @@ def pushed(y: Delayed, wrt: Any, tangents: Any) -> tuple[Delayed, Delayed]:
     sources, output = primal.sources, primal.output
     if len(set(sources)) < len(sources):
         raise StructureError("`primals` holds a Delayed twice. Give it once, with the sum of its tangents.")
-    moving = {source: names("part", ("direction", place)) for place, source in enumerate(sources)}
+    moving = {source: names("input", ("direction", place)) for place, source in enumerate(sources)}
     refs = {key: TaskRef(name) for key, name in moving.items()}
     found = tangent(primal.nodes, [output], refs, names)
     graph = primal.others | found.graph

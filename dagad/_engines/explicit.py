@@ -44,7 +44,9 @@ def explicit(fun: Callable[..., tuple[Any, Callable[[Any], Any]]]) -> Explicit:
     Returns
     -------
     Explicit
-        The function, to go wherever a chunk function goes. Called by hand, it does what `fun` does.
+        The function, to go wherever a chunk function goes. Called by hand, it does what `fun` does; its `value` is the
+        function of the value alone. As a task of a graph write ``dask.delayed(marked.value)(...)``: then the value is
+        what Dask computes too. In a derivative, ``dask.delayed(marked)(...)`` stands for the same.
 
     Examples
     --------

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dask._task_spec import GraphNode
 from dask.base import get_annotations
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
@@ -59,9 +60,15 @@ def inherited(
 def with_layer(
     base: HighLevelGraph, name: str, nodes: Mapping[Key, Any], annotations: Mapping[Key, Annotations]
 ) -> HighLevelGraph:
-    """Return a graph with one more layer, which may need all others."""
+    """Return a graph with one more layer."""
+    homes: dict[Key, Any] = {}
+    for home, layer in base.layers.items():
+        for key in layer:
+            homes.setdefault(key, home)
+    needed = {ref for node in nodes.values() if isinstance(node, GraphNode) for ref in node.dependencies}
+    dependencies = {homes[ref] for ref in needed if ref not in nodes and ref in homes}
     layers = {**base.layers, name: _layer(nodes, annotations)}
-    return HighLevelGraph(layers, {**base.dependencies, name: set(base.layers)})
+    return HighLevelGraph(layers, {**base.dependencies, name: dependencies})
 
 
 def _layer(nodes: Mapping[Key, Any], annotations: Mapping[Key, Annotations]) -> MaterializedLayer:

@@ -85,8 +85,11 @@ def _without_pairs_and_tapes(
 def _read(raw: Mapping[Key, Any]) -> tuple[dict[Key, GraphNode], dict[Key, Any]]:
     """Return the nodes of a graph, and the futures that it holds, by their keys."""
     nodes = convert_legacy_graph(raw)  # leaves out futures under their own keys
-    found = [part for node in raw.values() for part in _futures(node)]
-    return nodes, {future.key: future for future in found}
+    futures = {future.key: future for node in raw.values() for future in _futures(node)}
+    # A task that is recorded travels as data, in which a future would look for a client of its own.
+    references: dict[Key, Any] = {key: TaskRef(key) for key in futures}
+    reading = [key for key, node in nodes.items() if futures and isinstance(node, Task)]
+    return nodes | {key: nodes[key].substitute(references) for key in reading}, futures
 
 
 def _futures(part: Any) -> Iterator[Any]:
