@@ -127,7 +127,7 @@ def value_and_gradient(
     >>> a, b = dask.delayed(2.0), dask.delayed(5.0)
     >>> value, gradients = dagad.value_and_gradient(a * b + a, {"a": a, "b": b})
     >>> dask.compute(value, gradients, scheduler="sync")
-    (12.0, {'a': np.float64(6.0), 'b': np.float64(2.0)})
+    (np.float64(12.0), {'a': np.float64(6.0), 'b': np.float64(2.0)})
     """
     return _reverse(y, wrt, "value_and_gradient", policy, engine, unused)
 
