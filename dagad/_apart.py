@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ Gradient = list[Any] | None
 class Apart:
     """Ways to evaluate one reduction elsewhere."""
 
-    __slots__ = ("_function", "_n_theta", "_number", "_owner", "_plan", "_policy", "_scheduler", "_sliced")
+    __slots__ = ("_function", "_lease", "_n_theta", "_owner", "_plan", "_policy", "_scheduler", "_sliced")
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class Apart:
     ) -> None:
         self._function, self._plan, self._sliced, self._n_theta = function, plan, sliced, n_theta
         self._scheduler, self._policy, self._owner = scheduler, policy, owner
-        self._number = ""  # of the value whose gradient may be asked for, on the hot road
+        self._lease: Any = None  # on what the value left behind on the hot road, for a gradient that may be asked for
 
     @property
     def group(self) -> int:
@@ -58,21 +57,24 @@ class Apart:
         """Return the value by the hot road, so that `gradient_after` can follow; None if it has to be the graph."""
         if type(self._policy) not in (Keep, Recompute):
             return None
-        number = uuid.uuid4().hex
-        called = self._call(VALUE, leaves, number=number, keep=type(self._policy) is Keep)
+        road = self._road(leaves)
+        if road is None:
+            return None
+        lease = road.lease()
+        called = self._call(VALUE, leaves, lease=lease, keep=type(self._policy) is Keep)
         if called is None:
             return None
-        self._number = number
+        self._lease = lease
         return called[0]
 
     @property
     def is_half_way(self) -> bool:
         """Whether the value came by the hot road."""
-        return bool(self._number)
+        return self._lease is not None
 
     def gradient_after(self, leaves: Sequence[Any]) -> list[Any]:
         """Return the gradients for the seed 1 after `value_first`, made again where they were lost."""
-        called = self._call(GRADIENT, leaves, number=self._number)
+        called = self._call(GRADIENT, leaves, lease=self._lease)
         if called is not None:
             return self._written(leaves, called[1:])
         _, unit = self._by_graph(leaves)

@@ -130,7 +130,7 @@ class HotJob:
 
     def nbytes(self) -> int:
         """Return how much memory the tapes hold."""
-        return sum(nbytes() for _, _, nbytes in self._tapes.values())
+        return sum(nbytes() for _, _, nbytes in list(self._tapes.values()))  # they may be pulled meanwhile
 
     def reply(self, parts: Sequence[Subtree], sums: dict[Any, Any]) -> tuple[dict[str, Any], Any]:
         """Return the sums of the subtrees asked for in one buffer, with the dtype of the values."""

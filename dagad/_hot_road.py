@@ -84,7 +84,7 @@ class HotRoad:
         role: str,
         *,
         owner: Any,
-        number: str = "",
+        lease: Any = None,
         keep: bool = False,
         expected: float = 0.0,
     ) -> tuple[list[Any], float]:
@@ -102,12 +102,17 @@ class HotRoad:
             sent = self._program(owner, function, template, theta)
         arguments = bytearray(sent.layout.nbytes)
         sent.layout.write(theta, as_bytes(arguments, len(arguments)))
+        number = "" if lease is None else lease.number
         message = {"token": f"{sent.token}-{homes.version}", "role": role, "number": number, "keep": keep}
         message["arguments"] = memoryview(arguments)
         for _ in range(2):
             calls = {address: message | self._introduction(sent, homes, address) for address in homes.parts}
+            if keep:
+                lease.left_at(calls)
             run = self._ask(calls, role, bool(number), LEAST_PATIENCE + PATIENCE * expected)
             replies = run.replies
+            if lease is not None and not keep:
+                lease.taken_from([address for address, reply in replies.items() if reply.get("status") == "OK"])
             unknown = [address for address, reply in replies.items() if reply.get("status") == "unknown"]
             sent.known.update(f"{homes.version}{address}" for address in replies if address not in unknown)
             if not unknown:
@@ -123,6 +128,10 @@ class HotRoad:
         except (StructureError, KeyError, TypeError, ValueError) as error:
             raise self._off(f"a worker sent something else than was asked for ({error})") from error
         return assembled(sums, len(self._plan)), seconds
+
+    def lease(self) -> Any:
+        """Return what stands for something that a value leaves behind for its gradient."""
+        return self._lines.lease()
 
     def _ask(self, calls: dict[str, Any], role: str, is_second: bool, limit: float) -> Any:
         """Return the run that has all replies; the second call of an evaluation computes no values anew."""

@@ -2,10 +2,13 @@
 
 State of `Lines`, touched by the client's event loop only:
 
-==========  ==============================================================================================
-`_comms`    open connections by the worker's address; one that failed is closed, and opened again when needed
-`_relayed`  until when calls go through the scheduler, since a worker could not be reached from here
-==========  ==============================================================================================
+===========  ==============================================================================================
+`_comms`     open connections by the worker's address; one that failed is closed, and opened again when needed
+`_relayed`   until when calls go through the scheduler, since a worker could not be reached from here
+`_standing`  the tasks by which Dask sees that the workers work
+===========  ==============================================================================================
+
+`_let_go` is a queue: who lets go of something puts it there, from whatever thread; the loop tells the workers.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import uuid
 import weakref
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
@@ -22,9 +27,11 @@ from dagad_scheduler._annotations import annotated
 from dagad_scheduler._messages import packed
 from dagad_scheduler._roles import Key
 from dagad_scheduler._run import Progress
+from dagad_scheduler._standing import Standing
 from dagad_scheduler._workers import workers_of
 
 REACH_WITHIN, RELAY_FOR = 2.0, 60.0  # seconds
+TELL_AFTER = 0.1  # seconds, in which more may be let go of: one message for all
 Replies = dict[str, dict[str, Any]]
 
 
@@ -41,8 +48,11 @@ class Lines:
         self._relayed = 0.0
         self._installed = False
         self._turns = asyncio.Lock()
+        self._standing = Standing(client)
+        self._let_go: deque[tuple[str, frozenset[str]]] = deque()
+        self._telling: asyncio.Task[None] | None = None
         # Connections go with whoever made them, on the loop that they belong to.
-        weakref.finalize(self, _hang_up_all, client.loop, self._comms)
+        weakref.finalize(self, _hang_up_all, client.loop, self._comms, self._standing)
 
     def install(self) -> None:
         """Give the workers, and those that come later, the handlers that answer."""
@@ -73,7 +83,41 @@ class Lines:
         future = asyncio.run_coroutine_threadsafe(self._ask(calls, limit), self._client.loop.asyncio_loop)
         return ResidentRun(future, n_values, n_gradients)
 
+    def lease(self) -> Lease:
+        """Return what stands for something that an evaluation is about to leave behind on workers."""
+        return Lease(self)
+
+    def let_go(self, number: str, addresses: frozenset[str]) -> None:
+        """Have workers forget what an evaluation left behind; called by whatever thread collects garbage."""
+        self._let_go.append((number, addresses))
+        with contextlib.suppress(RuntimeError):  # the loop has been closed, and with it the connections
+            self._client.loop.asyncio_loop.call_soon_threadsafe(self._tell_later)
+
+    def _tell_later(self) -> None:
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell(), name="dagad-let-go")
+
+    async def _tell(self) -> None:
+        while self._let_go:
+            await asyncio.sleep(TELL_AFTER)
+            numbers: dict[str, list[str]] = {}
+            while self._let_go:
+                number, addresses = self._let_go.popleft()
+                for address in addresses:
+                    numbers.setdefault(address, []).append(number)
+            calls = {address: {"forget": some} for address, some in numbers.items()}
+            with contextlib.suppress(OSError):  # workers that are gone, or hung up on, have forgotten
+                async with self._turns:
+                    for address in calls.keys() & self._comms.keys():
+                        await self._comms[address].write(calls.pop(address))
+                if calls and time.monotonic() < self._relayed:
+                    await self._relay(calls)
+
     async def _ask(self, calls: dict[str, dict[str, Any]], limit: float) -> Replies:
+        with self._standing.during(calls):
+            return await self._asked(calls, limit)
+
+    async def _asked(self, calls: dict[str, dict[str, Any]], limit: float) -> Replies:
         async with asyncio.timeout(limit):
             if time.monotonic() >= self._relayed:
                 try:
@@ -137,13 +181,40 @@ def _hang_up(comm: Any) -> None:
         comm.abort()
 
 
-def _hang_up_all(loop: Any, comms: dict[str, Any]) -> None:
+def _hang_up_all(loop: Any, comms: dict[str, Any], standing: Standing) -> None:
     def abort() -> None:
+        standing.end()
         for comm in list(comms.values()):
             comm.abort()
 
     with contextlib.suppress(RuntimeError):  # the loop has been closed, and with it the connections
         loop.add_callback(abort)
+
+
+class Lease:
+    """What one evaluation left behind on workers, for a gradient: who drops this has them let go of it.
+
+    ===========  ==================================================
+    `number`     what it is called there
+    `addresses`  of the workers that may still have something of it
+    ===========  ==================================================
+    """
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines, self.number = lines, uuid.uuid4().hex
+        self.addresses: frozenset[str] = frozenset()
+
+    def left_at(self, addresses: Collection[str]) -> None:
+        """Note that workers are asked to keep something."""
+        self.addresses |= frozenset(addresses)
+
+    def taken_from(self, addresses: Collection[str]) -> None:
+        """Note that workers have used up what they had."""
+        self.addresses -= frozenset(addresses)
+
+    def __del__(self) -> None:
+        if self.addresses:
+            self._lines.let_go(self.number, self.addresses)
 
 
 class ResidentRun:

@@ -8,8 +8,15 @@ State of a `Desk`, touched by the worker's event loop only:
 ===========  ================================================================================================
 `_programs`  the programs that were sent, by their tokens; the one unused for longest goes first
 `_held`      what an evaluation left behind for its gradient, by its number; the oldest goes first
+`_sizes`     how many bytes that is, once it has been found out
+`_weighing`  who finds that out
 `_n_calls`   how many calls came
+`_n_now`     how many of them are being answered
+`_last`      when the last of them was
 ===========  ================================================================================================
+
+What a client left behind goes when it says so or hangs up. One that calls through the scheduler can't hang up, so what
+it has not asked for within a minute goes: programs are sent again then, and values computed again.
 """
 
 from __future__ import annotations
@@ -17,20 +24,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import pickle
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dagad_scheduler._messages import blob
 from dagad_scheduler._process import calm_process
-from dagad_scheduler._roles import Key
+from dagad_scheduler._roles import Key, Names, Role
 from dagad_scheduler._run import inside_task
+from dagad_scheduler._seat import as_task
 
 MOST_PROGRAMS, MOST_HELD, LOOKS_EVERY = 64, 4, 32
 SHARE_OF_MEMORY = 0.2  # of a worker's limit, for what evaluations leave behind
 USUAL_MEMORY = 2**30
+WEIGH_AFTER = 0.1  # seconds after a value in which its gradient may be asked for: most tapes need not be measured
+KEEP_RELAYED = 60.0  # seconds
 
 Part = tuple[int, int]  # a subtree of the tree of sums: first chunk, level
 
@@ -72,28 +84,50 @@ class _StaleError(Exception):
     """What a program shares with others has changed since it was opened."""
 
 
+@dataclass(slots=True)
+class Known:
+    """A program, the rows of its chunks here, the subtrees to be added up, and when it was last called."""
+
+    program: Program
+    keys: dict[int, list[Key]]
+    parts: list[Part]
+    last: float
+
+
 class Desk:
     """Takes calls on one worker."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
-        self._programs: OrderedDict[str, tuple[Program, dict[int, list[Key]], list[Part]]] = OrderedDict()
+        self._programs: OrderedDict[str, Known] = OrderedDict()
         self._held: OrderedDict[str, Job] = OrderedDict()
-        self._n_calls = 0
+        self._sizes: dict[str, int] = {}
+        self._weighing: set[asyncio.Task[None]] = set()
+        self._n_calls = self._n_now = 0
+        self._last = -math.inf
+
+    def is_at_work(self, patience: float) -> bool:
+        """Return whether a call is being answered, or one was within so many seconds."""
+        return self._n_now > 0 or time.monotonic() < self._last + patience
 
     async def line(self, comm: Any) -> Any:
         """Serve a client that keeps its connection open; what runs is told to stop when it hangs up."""
         from distributed.core import Status
 
-        hung_up, learned = asyncio.Event(), set[str]()
+        hung_up, learned, kept = asyncio.Event(), set[str](), set[str]()
         with contextlib.suppress(OSError):
             await comm.write({"status": "OK"})
             calls: set[asyncio.Task[None]] = set()
             try:
                 while True:
                     message = await comm.read()
+                    if "forget" in message:
+                        self._forget(message["forget"])
+                        kept.difference_update(message["forget"])
+                        continue
                     if "program" in message:
                         learned.add(message["token"])
+                    (kept.add if message["keep"] else kept.discard)(message["number"])
                     call = asyncio.create_task(self._answer(comm, message, hung_up.is_set))
                     calls.add(call)
                     call.add_done_callback(calls.discard)
@@ -101,6 +135,7 @@ class Desk:
                 hung_up.set()
                 for token in learned:  # nobody else calls them
                     self._programs.pop(token, None)
+                self._forget(kept)
         return Status.dont_reply
 
     async def _answer(self, comm: Any, message: dict[str, Any], stopped: Callable[[], bool]) -> None:
@@ -110,10 +145,38 @@ class Desk:
 
     async def relayed(self, calls: dict[str, Any]) -> dict[str, Any]:
         """Serve a client that reaches only the scheduler: one message for all workers, each with its own call."""
-        return await self.call(calls[self._worker.address], bool)
+        message = calls[self._worker.address]
+        if "forget" in message:
+            self._forget(message["forget"])
+            return {"status": "OK"}
+        reply = await self.call(message, bool)
+        later = self._worker.loop.asyncio_loop.call_later
+        if message["keep"]:
+            later(KEEP_RELAYED, self._forget, [message["number"]])
+        if "program" in message:
+            later(KEEP_RELAYED, self._forget_unused, message["token"])
+        return reply
+
+    def _forget(self, numbers: Iterable[str]) -> None:
+        """Let go of what evaluations left behind."""
+        for number in numbers:
+            self._held.pop(number, None)
+            self._sizes.pop(number, None)
+
+    def _forget_unused(self, token: str) -> None:
+        """Let go of a program that nobody calls any more."""
+        known = self._programs.get(token)
+        if known is None:
+            return
+        left = known.last + KEEP_RELAYED - time.monotonic()
+        if left <= 0.0:
+            del self._programs[token]
+        else:
+            self._worker.loop.asyncio_loop.call_later(left, self._forget_unused, token)
 
     async def call(self, message: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
         """Answer one call; whatever goes wrong is an answer too."""
+        self._n_now += 1
         try:
             return await self._call(message, stopped)
         except _MissingError:
@@ -124,6 +187,9 @@ class Desk:
             raise
         except BaseException as error:  # the client then takes the graph, which raises what there is to raise
             return {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:2000]}
+        finally:
+            self._n_now -= 1
+            self._last = time.monotonic()
 
     async def _call(self, message: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
         if "program" in message:
@@ -132,9 +198,11 @@ class Desk:
         if token not in self._programs:
             return {"status": "unknown"}
         self._programs.move_to_end(token)
-        program, keys, parts = self._programs[token]
+        known = self._programs[token]
+        program, keys, parts, known.last = known.program, known.keys, known.parts, time.monotonic()
         worker, data, near = self._worker, self._worker.data, self._near()
-        held = self._held.pop(number, None)
+        held, called = self._held.pop(number, None), Names(token)(Role.LOOP, number)
+        self._sizes.pop(number, None)
 
         def rows(chunk: int) -> list[Any]:
             try:
@@ -149,7 +217,7 @@ class Desk:
             return job, job.split(parts, worker.state.nthreads)
 
         def compute(job: Job, some: Sequence[Part]) -> dict[Part, Any]:
-            with calm_process, inside_task:
+            with calm_process, inside_task, as_task(worker, called):
                 return {part: job.part(part, rows, stopped) for part in some}
 
         def alone() -> tuple[Job, dict[str, Any], Any]:
@@ -168,10 +236,10 @@ class Desk:
                 sums = {part: total for some in found for part, total in some.items()}
                 head, buffer = await run(job.reply, parts, sums)
         except _StaleError:
-            if held is not None:  # the same call comes again
-                self._held[number] = held
+            if held is not None and not stopped():  # the same call comes again
+                self._keep(number, held)
             raise
-        if message["keep"]:
+        if message["keep"] and not stopped():
             self._keep(number, job)
         seconds = (time.perf_counter() - began) * n_shares
         return {"status": "OK", "seconds": seconds, **head, "data": blob(buffer)}
@@ -192,18 +260,37 @@ class Desk:
         for token in [old for old in self._programs if old.startswith(tuple(message["instead"]))]:
             del self._programs[token]
         keys = {chunk: [_key(key) for key in some] for chunk, some in message["keys"]}
-        self._programs[message["token"]] = program, keys, [(start, level) for start, level in message["parts"]]
+        parts = [(start, level) for start, level in message["parts"]]
+        self._programs[message["token"]] = Known(program, keys, parts, time.monotonic())
         while len(self._programs) > MOST_PROGRAMS:
             self._programs.popitem(last=False)
 
     def _keep(self, number: str, job: Job) -> None:
         """Hold on to a job until its gradient is asked for, within bounds: whatever goes is computed again."""
         self._held[number] = job
+        self._forget(list(self._held)[:-MOST_HELD])
+        # Later: whoever waits for the value is not to wait for this, nor who asks for the gradient at once.
+        self._worker.loop.asyncio_loop.call_later(WEIGH_AFTER, self._weigh_later, number)
+
+    def _weigh_later(self, number: str) -> None:
+        if number in self._held:
+            self._weighing.add(task := asyncio.create_task(self._weigh(number), name="dagad-weigh"))
+            task.add_done_callback(self._weighing.discard)
+
+    async def _weigh(self, number: str) -> None:
+        """Find out once how large a job is, in a thread, and let go of the oldest if all together are too large."""
+        job, pool = self._held[number], self._worker.executors["default"]
+        try:
+            nbytes = await self._worker.loop.asyncio_loop.run_in_executor(pool, job.nbytes)
+        except Exception:  # it was pulled meanwhile; if not, it is no loss
+            self._forget([number])
+            return
+        if number not in self._held:
+            return
+        self._sizes[number] = nbytes
         limit = (getattr(self._worker.memory_manager, "memory_limit", None) or USUAL_MEMORY) * SHARE_OF_MEMORY
-        while self._held and (
-            len(self._held) > MOST_HELD or sum(held.nbytes() for held in self._held.values()) > limit
-        ):
-            self._held.popitem(last=False)
+        while self._held and sum(self._sizes.values()) > limit:
+            self._forget([next(iter(self._held))])
 
 
 def _opened(payload: Sequence[Any]) -> Program:

@@ -20,10 +20,12 @@ class Role(StrEnum):
     SUM = "sum"  # a node in a tree of sums
     PULLBACK = "pullback"  # the cotangents of one chunk's inputs
     GRADIENT = "gradient"  # the cotangent of one input, complete
+    LOOP = "loop"  # stands for a hot loop on one worker; computes nothing
 
 
 # Sums go first: they are short and let go of memory. Pullbacks go last: no value waits for them.
-_RANK = {Role.INPUT: 0, Role.SHARD: 0, Role.PART: 0, Role.SUM: 0, Role.GRADIENT: 0, Role.VALUE: 1, Role.PULLBACK: 2}
+_FIRST = (Role.INPUT, Role.SHARD, Role.PART, Role.SUM, Role.GRADIENT, Role.LOOP)
+_RANK = {**dict.fromkeys(_FIRST, 0), Role.VALUE: 1, Role.PULLBACK: 2}
 RANK_SHIFT = 48  # a priority is a rank above, a place below
 VALUE_RANK, PULLBACK_RANK = _RANK[Role.VALUE], _RANK[Role.PULLBACK]
 _BY_NAME = {str(role): role for role in Role}

@@ -16,9 +16,9 @@ class Resident(WorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         """Open the desk."""
-        desk = Desk(worker)
-        worker.handlers["dagad_line"] = desk.line
-        worker.handlers["dagad_relayed"] = desk.relayed
+        self.desk = Desk(worker)
+        worker.handlers["dagad_line"] = self.desk.line
+        worker.handlers["dagad_relayed"] = self.desk.relayed
 
     def teardown(self, worker: Any) -> None:
         """Close it."""
