@@ -31,6 +31,7 @@ from dagad_scheduler._standing import Standing
 from dagad_scheduler._workers import workers_of
 
 REACH_WITHIN, RELAY_FOR = 2.0, 60.0  # seconds
+LOOK_EVERY = 1.0  # seconds
 TELL_AFTER = 0.1  # seconds, in which more may be let go of: one message for all
 Replies = dict[str, dict[str, Any]]
 
@@ -51,6 +52,7 @@ class Lines:
         self._standing = Standing(client)
         self._let_go: deque[tuple[str, frozenset[str]]] = deque()
         self._telling: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         # Connections go with whoever made them, on the loop that they belong to.
         weakref.finalize(self, _hang_up_all, client.loop, self._comms, self._standing)
 
@@ -160,6 +162,8 @@ class Lines:
             comm.abort()
             raise
         self._comms[address] = comm
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(_hang_up_with(self._client, self._comms), name="dagad-hang-up")
         return comm
 
     async def _refuse_gone(self, addresses: Collection[str]) -> None:
@@ -182,13 +186,26 @@ def _hang_up(comm: Any) -> None:
 
 
 def _hang_up_all(loop: Any, comms: dict[str, Any], standing: Standing) -> None:
-    def abort() -> None:
+    def end() -> None:
         standing.end()
-        for comm in list(comms.values()):
-            comm.abort()
+        _empty(comms)
 
     with contextlib.suppress(RuntimeError):  # the loop has been closed, and with it the connections
-        loop.add_callback(abort)
+        loop.add_callback(end)
+
+
+def _empty(comms: dict[str, Any]) -> None:
+    while comms:
+        _hang_up(comms.popitem()[1])
+
+
+async def _hang_up_with(client: Any, comms: dict[str, Any]) -> None:
+    """Hang up when the client is closed: workers then forget what it left there, whoever still refers to it here."""
+    try:
+        while comms and client.status not in ("closing", "closed"):
+            await asyncio.sleep(LOOK_EVERY)
+    finally:  # a loop that is stopped cancels its tasks
+        _empty(comms)
 
 
 class Lease:

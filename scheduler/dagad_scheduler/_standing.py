@@ -37,7 +37,7 @@ from dagad_scheduler._roles import Names, Role
 
 logger = logging.getLogger("dagad")
 
-LOOK_EVERY = 0.5  # seconds
+LOOK_FIRST, LOOK_EVERY = 0.1, 0.5  # seconds
 LINGER = 3.0  # seconds without a call after which a loop is over; workers wait a little longer, lest they be sooner
 SEND_AGAIN = 5.0  # seconds, where a task that stands for a loop ended before the loop did
 FIRST = 1000  # priority: it takes a thread for less than a millisecond
@@ -81,17 +81,17 @@ class Standing:
         self._calls.append(addresses)
         if not self._is_awake:
             self._began, self._is_awake = time.monotonic(), True
-            self._look_later()
+            self._look_later(LOOK_FIRST)
         try:
             yield
         finally:
             self._calls.remove(addresses)
             self._last.update(dict.fromkeys(addresses, time.monotonic()))
 
-    def _look_later(self) -> None:
+    def _look_later(self, seconds: float) -> None:
         # In a context of its own: the caller's may hold annotations, meant for the caller's tasks.
         loop = self._client.loop.asyncio_loop
-        loop.call_later(LOOK_EVERY, self._look, context=contextvars.Context())
+        loop.call_later(seconds, self._look, context=contextvars.Context())
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -105,10 +105,10 @@ class Standing:
                 self._tasks.pop(address).release()
         alone = sorted(address for address in busy if self._stands_alone(address, now))
         # One short call is work, but no loop yet: a task says that the scheduler is not idle.
-        is_loop = bool(self._calls) or max(self._last.values()) > self._began + LOOK_EVERY
+        is_loop = bool(self._calls) or max(self._last.values()) > self._began + LOOK_FIRST / 2
         with contextlib.suppress(Exception):  # whatever keeps it from being sent, the loop itself goes on
             self._send(alone if is_loop else alone[: not self._tasks], now)
-        self._look_later()
+        self._look_later(LOOK_EVERY)
 
     def _stands_alone(self, address: str, now: float) -> bool:
         """Return whether there is no task for a worker, and it is time to send one."""
