@@ -27,7 +27,7 @@ from dagad_scheduler._annotations import annotated
 from dagad_scheduler._messages import packed
 from dagad_scheduler._roles import Key
 from dagad_scheduler._run import Progress
-from dagad_scheduler._standing import Standing
+from dagad_scheduler._standing import Standing, standing_of
 from dagad_scheduler._workers import workers_of
 
 REACH_WITHIN, RELAY_FOR = 2.0, 60.0  # seconds
@@ -49,10 +49,11 @@ class Lines:
         self._relayed = 0.0
         self._installed = False
         self._turns = asyncio.Lock()
-        self._standing = Standing(client)
+        self._standing = standing_of(client)
         self._let_go: deque[tuple[str, frozenset[str]]] = deque()
         self._telling: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        client.loop.add_callback(self._standing.join)
         # Connections go with whoever made them, on the loop that they belong to.
         weakref.finalize(self, _hang_up_all, client.loop, self._comms, self._standing)
 
@@ -187,7 +188,7 @@ def _hang_up(comm: Any) -> None:
 
 def _hang_up_all(loop: Any, comms: dict[str, Any], standing: Standing) -> None:
     def end() -> None:
-        standing.end()
+        standing.leave()
         _empty(comms)
 
     with contextlib.suppress(RuntimeError):  # the loop has been closed, and with it the connections

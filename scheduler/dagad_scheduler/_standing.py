@@ -12,8 +12,9 @@ State of `Standing`, touched by the client's event loop only:
 `_began`     when the first call came since all was quiet
 `_tasks`     the task that stands for the loop on each worker, as a future
 `_sent`      when it was sent
+`_n_users`   how many lines of the client there are, of one kind of Shards each, that all call the same workers
 `_is_awake`  whether somebody looks after all this every now and then
-`_is_vain`   whether such a task failed: the scheduler or the workers don't take them, so there are no more
+`_n_failed`  how many such tasks failed in a row: a scheduler or workers that don't take them get no more
 ===========  ===========================================================================================
 """
 
@@ -40,6 +41,7 @@ logger = logging.getLogger("dagad")
 LOOK_FIRST, LOOK_EVERY = 0.1, 0.5  # seconds
 LINGER = 3.0  # seconds without a call after which a loop is over; workers wait a little longer, lest they be sooner
 SEND_AGAIN = 5.0  # seconds, where a task that stands for a loop ended before the loop did
+MOST_FAILURES = 3
 FIRST = 1000  # priority: it takes a thread for less than a millisecond
 IS_ON = ("executing", "long-running")
 
@@ -62,6 +64,12 @@ async def stand_for_loop(token: str, number: int, address: str) -> None:
             return
 
 
+def standing_of(client: Any) -> Standing:
+    """Return what stands for the loops of a client; it stays with the client."""
+    found: Standing = client.extensions.setdefault("dagad-standing", Standing(client))
+    return found
+
+
 class Standing:
     """Has a task on every worker for as long as it is called again and again."""
 
@@ -72,7 +80,18 @@ class Standing:
         self._began = 0.0
         self._tasks: dict[str, Any] = {}
         self._sent: dict[str, float] = {}
-        self._is_awake = self._is_vain = False
+        self._n_users = self._n_failed = 0
+        self._is_awake = False
+
+    def join(self) -> None:
+        """Note that there are lines more by which calls may come."""
+        self._n_users += 1
+
+    def leave(self) -> None:
+        """Note that some of them are gone; with the last of them all loops are over."""
+        self._n_users -= 1
+        if not self._n_users:
+            self.end()
 
     @contextlib.contextmanager
     def during(self, calls: Iterable[str]) -> Iterator[None]:
@@ -101,24 +120,28 @@ class Standing:
             self.end()
             return
         for address in [*self._tasks]:
-            if address not in busy:
-                self._tasks.pop(address).release()
-        alone = sorted(address for address in busy if self._stands_alone(address, now))
+            self._look_after(address, address in busy)
+        alone = sorted(
+            address
+            for address in busy - self._tasks.keys()
+            if self._n_failed < MOST_FAILURES and now > self._sent.get(address, -math.inf) + SEND_AGAIN
+        )
         # One short call is work, but no loop yet: a task says that the scheduler is not idle.
         is_loop = bool(self._calls) or max(self._last.values()) > self._began + LOOK_FIRST / 2
         with contextlib.suppress(Exception):  # whatever keeps it from being sent, the loop itself goes on
             self._send(alone if is_loop else alone[: not self._tasks], now)
         self._look_later(LOOK_EVERY)
 
-    def _stands_alone(self, address: str, now: float) -> bool:
-        """Return whether there is no task for a worker, and it is time to send one."""
-        task = self._tasks.get(address)
-        if task is not None and task.status == "error":
-            self._is_vain = True
-            logger.info("dagad: Dask does not see this loop, since a task that stands for it failed: %r", task)
-        if self._is_vain or (task is not None and not task.done()):
-            return False
-        return now > self._sent.get(address, -math.inf) + SEND_AGAIN
+    def _look_after(self, address: str, is_busy: bool) -> None:
+        """Let go of a task that has ended, or whose worker is not called any more."""
+        task = self._tasks[address]
+        if not task.done():
+            self._n_failed = 0
+        elif task.status == "error":
+            self._n_failed += 1
+            logger.info("dagad: Dask may not see this loop, since a task that stands for it failed: %r", task)
+        if task.done() or not is_busy:  # one that has ended would be moved and made again like a result
+            self._tasks.pop(address).release()
 
     def _send(self, addresses: list[str], now: float) -> None:
         if not addresses:
@@ -130,19 +153,12 @@ class Standing:
         # Not bound to their workers: with one of these gone, its task would wait for it for ever.
         with annotate(priority=FIRST, workers=homes.get, allow_other_workers=True):
             tasks = self._client.get(LLGExpr(graph, _determ_token=token), list(homes), sync=False)
-        for address, task in zip(addresses, tasks, strict=True):
-            self._release(self._tasks.get(address))
-            self._tasks[address] = task
+        self._tasks.update(zip(addresses, tasks, strict=True))
 
     def end(self) -> None:
         """Let go of all tasks: the loop is over."""
         for task in self._tasks.values():
-            self._release(task)
+            task.release()
         for some in (self._tasks, self._sent, self._last):
             some.clear()
         self._is_awake = False
-
-    @staticmethod
-    def _release(task: Any) -> None:
-        if task is not None:
-            task.release()
