@@ -197,18 +197,10 @@ class Desk:
         token, number, role = message["token"], message["number"], message["role"]
         if token not in self._programs:
             return {"status": "unknown"}
-        self._programs.move_to_end(token)
-        known = self._programs[token]
-        program, keys, parts, known.last = known.program, known.keys, known.parts, time.monotonic()
-        worker, data, near = self._worker, self._worker.data, self._near()
+        known, rows = self._programs[token], self._rows_of(token)
+        program, parts, worker = known.program, known.parts, self._worker
         held, called = self._held.pop(number, None), Names(token)(Role.LOOP, number)
         self._sizes.pop(number, None)
-
-        def rows(chunk: int) -> list[Any]:
-            try:
-                return [near[key] if key in near else data[key] for key in keys[chunk]]
-            except KeyError as error:
-                raise _MissingError from error
 
         def begin() -> tuple[Job, list[list[Part]]]:
             if not program.is_current():
@@ -243,6 +235,21 @@ class Desk:
             self._keep(number, job)
         seconds = (time.perf_counter() - began) * n_shares
         return {"status": "OK", "seconds": seconds, **head, "data": blob(buffer)}
+
+    def _rows_of(self, token: str) -> Callable[[int], list[Any]]:
+        """Return what finds the rows of a program's chunks; the program has been called."""
+        self._programs.move_to_end(token)
+        known = self._programs[token]
+        keys, known.last = known.keys, time.monotonic()
+        data, near = self._worker.data, self._near()
+
+        def rows(chunk: int) -> list[Any]:
+            try:
+                return [near[key] if key in near else data[key] for key in keys[chunk]]
+            except KeyError as error:
+                raise _MissingError from error
+
+        return rows
 
     def _near(self) -> Mapping[Key, Any]:
         """Return what lies in memory: a look into Dask's buffer costs 10 us, as much as a small chunk.
