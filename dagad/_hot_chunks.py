@@ -12,6 +12,7 @@ from dagad._chunks import ChunkFunction, Place
 from dagad._errors import CancelledError, NotDifferentiableError
 from dagad._graph.sums import RunningTree, Subtree, assembled, halves
 from dagad._linearization import Counters, Pullback, is_scalar, unit_seed
+from dagad._memory import value_to_run_again
 from dagad._plan import AnyPlan, Chunk
 from dagad._portable import Parcel, Portable, opened
 from dagad._rows import Rows
@@ -123,7 +124,7 @@ class HotJob:
             value, pullback, nbytes = function.record(*args)
             self._tapes[number] = value, pullback, nbytes
         else:
-            value = function.value(*args)
+            value = value_to_run_again(function, args)
         if not is_scalar(value):
             raise _unfit(value)
         return [value]

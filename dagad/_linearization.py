@@ -14,6 +14,7 @@ import numpy as np
 from dagad import _tree
 from dagad._counters import Counters as Counters
 from dagad._errors import PortabilityError
+from dagad._memory import value_to_run_again
 from dagad._portable import opened, pack
 from dagad._sizes import nbytes_of
 
@@ -62,7 +63,7 @@ class Linearization:
     @classmethod
     def unrecorded(cls, task: Recordable, args: tuple[Any, ...], counters: Counters | None = None) -> Linearization:
         """Run a task for its value; pulling will run it again."""
-        made = cls(opened(task).value(*args), (task, args), counters)
+        made = cls(value_to_run_again(opened(task), args), (task, args), counters)
         made._counters.ran()
         return made
 

@@ -17,6 +17,10 @@ ROWS = onp.linspace(-1.0, 2.0, 9)
 REFUSALS = (dagad.ClosureError, dagad.NotDifferentiableError, dagad.PortabilityError)
 REFUSED = BY_NAME - {"a_single_instance"} | {
     "a_caller_of_methods",
+    "a_cache_in_a_closure",
+    "a_cache_beside_it",
+    "a_variable_as_a_cache",
+    "an_instance_as_a_cache",
     "an_instance_with_an_end",
     "a_local_class",
     "an_attribute_of_a_local_class",

@@ -765,6 +765,68 @@ def an_exception(x: Any, get: Read) -> Any:
     return ValueError(x), lambda error: get(error.args[0])
 
 
+# --- caches that the chunk fills --------------------------------------------------------------------------------------
+
+
+@way
+def a_cache_in_a_closure(x: Any, get: Read) -> Any:
+    cache: dict[str, Any] = {}
+    return x, lambda held: cache.setdefault("x", get(held))
+
+
+@way
+def a_cache_beside_it(x: Any, get: Read) -> Any:
+    return (x, []), lambda pair: (pair[1].append(get(pair[0])), pair[1][0])[1]
+
+
+@way
+def a_variable_as_a_cache(x: Any, get: Read) -> Any:
+    cache: Any = None
+
+    def read(held: Any) -> Any:
+        nonlocal cache
+        cache = get(held) if cache is None else cache
+        return cache
+
+    return x, read
+
+
+@way
+def an_instance_as_a_cache(x: Any, get: Read) -> Any:
+    cache = Holder(None)
+
+    def read(held: Any) -> Any:
+        cache.value = get(held) if cache.value is None else cache.value
+        return cache.value
+
+    return x, read
+
+
+@way
+def an_instance_that_caches(x: Any, get: Read) -> Any:
+    def read(holder: Any) -> Any:
+        if "kept" not in vars(holder):
+            vars(holder)["kept"] = get(holder.value)
+        return vars(holder)["kept"]
+
+    return Holder(x), read
+
+
+@by_name
+def a_global_cache(x: Any, get: Read) -> Any:
+    GLOBAL.pop("cache", None)
+    return x, lambda held: GLOBAL.setdefault("cache", get(held))
+
+
+@way
+def a_cache_by_argument(x: Any, get: Read) -> Any:
+    @functools.cache
+    def twice(value: Any) -> Any:
+        return value * 2.0
+
+    return x, lambda held: twice(get(held)) / 2.0 if is_number(get(held)) else get(held)
+
+
 # --- what autograd makes of values ------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,66 @@
+"""What a function remembers of a run: told from what it carried before, where it is going to be run again.
+
+A run that traces nothing leaves plain numbers in the caches of a function. A run that is recorded later would take them
+for constants, and the gradient would be wrong without a word. (A recorded run leaves traced values, which are refused.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._containers import kind_of
+from dagad._errors import ClosureError
+from dagad._walk import Walk
+
+_HARMLESS = (int, str, bytes, bool, type(None), np.integer, np.bool_)
+_NOTHING = object()
+
+
+class Memory:
+    """What a function carries, and what it reaches by name."""
+
+    def __init__(self, fun: Any) -> None:
+        walk = Walk(fun)
+        # Held until they are compared, or an id could come again.
+        self._objects = [(obj, kind_of(type(obj)).rest(obj)) for obj in walk.carried()]
+        self._spaces = [(space, names, _named(space, names)) for space, names in walk.spaces()]
+
+    def refuse_changes(self) -> None:
+        """Raise if numbers were put anywhere since."""
+        for obj, before in self._objects:
+            self._refuse(before, kind_of(type(obj)).rest(obj), f"a {type(obj).__name__}")
+        for space, names, before in self._spaces:
+            self._refuse(before, _named(space, names), "a variable or attribute of a module or a class")
+
+    def _refuse(self, before: list[Any], after: list[Any], where: str) -> None:
+        if len(before) == len(after) and all(a is b for a, b in zip(before, after, strict=True)):
+            return
+        known = set(map(id, before))
+        if any(id(part) not in known and not _is_harmless(part, 3) for part in after):
+            raise ClosureError(
+                f"A chunk function keeps numbers from one run for the next, in {where}, and a gradient by "
+                "`Recompute()` runs it again: they would be constants then. Let it keep nothing and pass values as "
+                "shared arguments, or take `policy=dagad.extend.Keep()`."
+            )
+
+
+def _named(space: Any, names: Sequence[str]) -> list[Any]:
+    return [space.get(name, _NOTHING) for name in names]
+
+
+def _is_harmless(part: Any, depth: int) -> bool:
+    """Return whether a value has no derivative: counts and words may be kept."""
+    if isinstance(part, list | tuple) and depth:
+        return all(_is_harmless(item, depth - 1) for item in part)
+    return isinstance(part, _HARMLESS)
+
+
+def value_to_run_again(function: Any, args: Sequence[Any]) -> Any:
+    """Return the value of a function that will be recorded later, if it keeps nothing."""
+    memory = Memory(function)
+    value = function.value(*args)
+    memory.refuse_changes()
+    return value

@@ -1,0 +1,155 @@
+"""Memory: is a function refused that keeps numbers from a run that traces nothing for one that is recorded?"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as np
+import carried_state
+import numpy as onp
+import pytest
+
+import dagad
+from dagad.extend import Keep, Recompute
+
+ROWS = onp.linspace(-1.0, 2.0, 8)
+CACHE: dict[str, Any] = {}
+KEPT: Any = None
+
+
+def in_a_dict() -> Any:
+    cache: dict[str, Any] = {}
+    return lambda rows, t: np.sum(rows * cache.setdefault("t", t**2))
+
+
+def in_a_list() -> Any:
+    cache: list[Any] = []
+
+    def chunk(rows: Any, t: Any) -> Any:
+        cache.append({"t": t**2})
+        return np.sum(rows * cache[0]["t"])
+
+    return chunk
+
+
+def in_a_variable() -> Any:
+    kept: Any = None
+
+    def chunk(rows: Any, t: Any) -> Any:
+        nonlocal kept
+        kept = t**2 if kept is None else kept
+        return np.sum(rows * kept)
+
+    return chunk
+
+
+def in_an_attribute() -> Any:
+    record = types.SimpleNamespace(kept=None)
+
+    def chunk(rows: Any, t: Any) -> Any:
+        record.kept = t**2 if record.kept is None else record.kept
+        return np.sum(rows * record.kept)
+
+    return chunk
+
+
+def in_itself() -> Any:
+    def chunk(rows: Any, t: Any) -> Any:
+        return np.sum(rows * vars(chunk).setdefault("kept", t**2))
+
+    return chunk
+
+
+def in_a_global() -> Any:
+    globals()["KEPT"] = None
+
+    def chunk(rows: Any, t: Any) -> Any:
+        global KEPT
+        KEPT = t**2 if KEPT is None else KEPT
+        return np.sum(rows * KEPT)
+
+    return chunk
+
+
+def in_a_global_dict() -> Any:
+    CACHE.clear()
+    return lambda rows, t: np.sum(rows * CACHE.setdefault("t", t**2))
+
+
+def in_a_module() -> Any:
+    carried_state.record.value = None
+
+    def chunk(rows: Any, t: Any) -> Any:
+        record = carried_state.record
+        record.value = t**2 if record.value is None else record.value
+        return np.sum(rows * record.value)
+
+    return chunk
+
+
+def in_a_class() -> Any:
+    carried_state.Settings.value = None
+
+    def chunk(rows: Any, t: Any) -> Any:
+        settings = carried_state.Settings
+        settings.value = t**2 if settings.value is None else settings.value
+        return np.sum(rows * settings.value)
+
+    return chunk
+
+
+KEEPERS = [in_a_dict, in_a_list, in_a_variable, in_an_attribute, in_itself]
+BY_NAME = [in_a_global, in_a_global_dict, in_a_module, in_a_class]
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Any:
+    yield
+    carried_state.reset()
+
+
+def gradients(chunk: Any, data: Any, policy: Any, **options: Any) -> list[Callable[[], Any]]:
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(chunk, data, t, policy=policy, **options)
+
+    return [
+        lambda: dagad.grad(loss)(1.5),
+        lambda: dagad.vjp(loss, 1.5)[1](1.0)[0],
+        lambda: dagad.jacrev(loss)(1.5),
+        lambda: dagad.hessian(loss)(1.5) * 1.5,
+    ]
+
+
+@pytest.mark.parametrize("keeper", KEEPERS + BY_NAME)
+@pytest.mark.parametrize("place", ["sync", "threads"])
+def test_is_what_a_first_run_left_no_constant_for_the_second(keeper: Any, place: str) -> None:
+    for number in range(4):
+        chunk = keeper()
+        with pytest.raises(dagad.ClosureError, match=r"Keep\(\)"):
+            gradients(chunk, ROWS, Recompute(), grainsize=8, scheduler=place)[number]()
+
+
+def test_are_residents_no_exception(cluster: Any) -> None:
+    shards = dagad.shard(ROWS, grainsize=4, scheduler=cluster)
+    for keeper in KEEPERS:
+        for _ in range(3):
+            with pytest.raises(dagad.ClosureError, match=r"Keep\(\)"):
+                gradients(keeper(), shards, Recompute())[1]()
+
+
+def test_may_counts_and_words_be_kept() -> None:
+    seen: list[Any] = []
+
+    def chunk(rows: Any, t: Any) -> Any:
+        seen.append((len(rows), ["text", None]))
+        return np.sum(rows * t**2)
+
+    for gradient in gradients(chunk, ROWS, Recompute(), grainsize=4, scheduler="threads"):
+        assert gradient() == pytest.approx(3.0 * ROWS.sum())
+    assert len(seen) >= 4 * 4
+
+
+def test_may_one_chunk_keep_what_it_records() -> None:
+    assert gradients(in_a_dict(), ROWS, Keep(), grainsize=8, scheduler="sync")[0]() == pytest.approx(3.0 * ROWS.sum())
