@@ -7,15 +7,16 @@ for constants, and the gradient would be wrong without a word. (A recorded run l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+from autograd.tracer import Box
 
 from dagad._containers import kind_of
 from dagad._errors import ClosureError
-from dagad._walk import Walk
+from dagad._walk import Walk, may_be_walked
 
-_HARMLESS = (int, str, bytes, bool, type(None), np.integer, np.bool_)
 _NOTHING = object()
 
 
@@ -39,7 +40,7 @@ class Memory:
         if len(before) == len(after) and all(a is b for a, b in zip(before, after, strict=True)):
             return
         known = set(map(id, before))
-        if any(id(part) not in known and not _is_harmless(part, 3) for part in after):
+        if any(id(part) not in known and _holds_numbers(part) for part in after):
             raise ClosureError(
                 f"A chunk function keeps numbers from one run for the next, in {where}, and a gradient by "
                 "`Recompute()` runs it again: they would be constants then. Let it keep nothing and pass values as "
@@ -51,11 +52,16 @@ def _named(space: Any, names: Sequence[str]) -> list[Any]:
     return [space.get(name, _NOTHING) for name in names]
 
 
-def _is_harmless(part: Any, depth: int) -> bool:
-    """Return whether a value has no derivative: counts and words may be kept."""
-    if isinstance(part, list | tuple) and depth:
-        return all(_is_harmless(item, depth - 1) for item in part)
-    return isinstance(part, _HARMLESS)
+def _holds_numbers(part: Any, depth: int = 4) -> bool:
+    """Return whether there is something in a value that may depend on others; counts and words may be kept."""
+    if isinstance(part, float | complex | np.inexact | Box):
+        return True
+    if isinstance(part, np.ndarray) and part.dtype.kind != "O":
+        return part.dtype.kind in "fc"
+    if not depth or isinstance(part, type | ModuleType) or not may_be_walked(type(part)):
+        return False
+    kind = kind_of(type(part))
+    return any(_holds_numbers(inner, depth - 1) for inner in (*kind.first(part), *kind.rest(part)))
 
 
 def value_to_run_again(function: Any, args: Sequence[Any]) -> Any:

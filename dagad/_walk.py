@@ -95,7 +95,7 @@ class Walk:
                 kind = kind_of(cls)
                 if cls is FunctionType:
                     self._functions.append(obj)
-                if kind is not Instance or _root(cls) not in _CLOSED - {"dagad"}:
+                if may_be_walked(cls):
                     self._take(obj, kind)
                 if cls.__module__ != "builtins":
                     self._enter(cls, cls.__name__, id(obj))
@@ -182,8 +182,8 @@ class Walk:
 
     def carried(self) -> list[Any]:
         """Return all of the user's that was looked into."""
-        kinds = [(obj, kind_of(type(obj))) for obj in self._objects.values() if not isinstance(obj, type | ModuleType)]
-        return [obj for obj, kind in kinds if kind is not Instance or _root(type(obj)) not in _CLOSED]
+        objects = [obj for obj in self._objects.values() if not isinstance(obj, type | ModuleType)]
+        return [obj for obj in objects if may_be_walked(type(obj)) and _root(type(obj)) != "dagad"]
 
     def spaces(self) -> list[tuple[Any, tuple[str, ...]]]:
         """Return where names are looked for, and which."""
@@ -239,6 +239,11 @@ class Walk:
         above = self._objects[owner]
         label = kind_of(type(above)).label(above, index)
         return self._name(owner).join(label.rpartition("{}")[::2])
+
+
+def may_be_walked(cls: type) -> bool:
+    """Return whether the instances of a class are looked into."""
+    return kind_of(cls) is not Instance or _root(cls) == "dagad" or _root(cls) not in _CLOSED
 
 
 _CONTAINERS = frozenset(map(kind_of, (dict, list, tuple)))
