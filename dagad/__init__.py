@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dagad._collections import gradient as gradient, value_and_gradient as value_and_gradient
+from dagad._deadly import find_deadly_chunk as find_deadly_chunk
 from dagad._errors import (
     CancelledError as CancelledError,
     ClosureError as ClosureError,

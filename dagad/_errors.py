@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable as _Callable
 from concurrent.futures import CancelledError as _CancelledError
+from typing import Any as _Any
 
 
 class DagadError(Exception):
@@ -34,7 +36,13 @@ class PortabilityError(DagadError, TypeError):
 
 
 class WorkerLostError(DagadError, RuntimeError):
-    """Workers died again and again on the same chunk."""
+    """Workers died again and again on the same chunk: one of `suspects`, as far as Dask knows."""
+
+    suspects: tuple[str, ...] = ()
+    experiment: _Callable[[float | None], str | None] | None = None  # for `find_deadly_chunk`; it does not travel
+
+    def __reduce__(self) -> tuple[_Any, ...]:
+        return type(self), self.args, self.__dict__ | {"experiment": None}
 
 
 class SchedulerLostError(DagadError, ConnectionError):

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
-from dagad._errors import CancelledError, SchedulerLostError, WorkerLostError
+from dagad._deadly import worker_lost
+from dagad._errors import CancelledError, SchedulerLostError
 from dagad._losses import results_lost, workers_unfit
 from dagad._mode import VALUES_FIRST, Mode, current_mode
 from dagad._portable import Portable
@@ -70,7 +71,7 @@ def run_graph(
         run = scheduler.start(graph, keys, on_result, keep=keep, kept=kept)
         follow(run)
     except WorkersLost as error:
-        raise _worker_lost(error, graph) from error
+        raise worker_lost(error, graph) from error
     except SchedulerLost as error:
         raise SchedulerLostError(
             f"{error} Start a cluster, connect a new `distributed.Client`, and begin again."
@@ -80,34 +81,6 @@ def run_graph(
     except ResultsLost as error:
         raise results_lost(any(role_of(key) == Role.SHARD for key in error.keys)) from error
     return run
-
-
-def _worker_lost(error: WorkersLost, graph: Mapping[Any, Any]) -> WorkerLostError:
-    deaths = f"{error.n_deaths} workers died one after the other, the last one {error.worker},"
-    if error.guilty is None:
-        return WorkerLostError(
-            f"{deaths} while they had {_what(error.blamed, graph)} among others. None of these brings a worker down "
-            "alone: give workers more memory or fewer threads, or let more of them die: Dask's setting "
-            "`distributed.scheduler.allowed-failures`."
-        )
-    return WorkerLostError(
-        f"{deaths} on {_what(error.guilty, graph)}. It may need more memory than a worker has, or bring the process "
-        'down: run these rows with `scheduler="sync"` to see.'
-    )
-
-
-def _what(key: Any, graph: Mapping[Any, Any]) -> str:
-    """Return which chunks a task works on, as its user would say it."""
-    first = next((arg for arg in getattr(graph.get(key), "args", ()) if hasattr(arg, "chunk") or _is_places(arg)), None)
-    if first is None:
-        return f"the task {key!r}"
-    chunks = [place.chunk for place in (first if isinstance(first, list) else [first])]
-    numbers = f"chunk {chunks[0].number}" if len(chunks) == 1 else f"chunks {chunks[0].number} to {chunks[-1].number}"
-    return f"{numbers} (rows {chunks[0].start}:{chunks[-1].stop})"
-
-
-def _is_places(arg: Any) -> bool:
-    return isinstance(arg, list) and bool(arg) and hasattr(arg[0], "chunk")
 
 
 def follow(run: Run) -> None:

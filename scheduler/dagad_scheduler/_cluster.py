@@ -23,6 +23,7 @@ and several chunks share a task only where they take milliseconds.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -41,7 +42,7 @@ from dagad_scheduler._lines import Lines
 from dagad_scheduler._process import calmed
 from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, rank
 from dagad_scheduler._run import Graph, OnResult, Progress, ResultsLost, SchedulerLost, WorkersLost
-from dagad_scheduler._suspects import find_guilty
+from dagad_scheduler._suspects import find_deadly, suspects_of
 from dagad_scheduler._workers import workers_of
 
 logger = logging.getLogger("dagad")
@@ -166,8 +167,9 @@ class ClusterRun:
             self._site.fit(self._users.workers)
             self._site.refuse_unseen(error.last_worker.address)
             n_deaths = error.allowed_failures + 1
-            guilty = find_guilty(self._client, self._graph, n_deaths, replaced=bool(error.last_worker.nanny))
-            return WorkersLost(guilty, error.task, error.last_worker.address, n_deaths)
+            suspects = suspects_of(self._client, self._graph, error.task, n_deaths)
+            find = functools.partial(find_deadly, self._client, self._graph, suspects)
+            return WorkersLost(suspects, error.last_worker.address, n_deaths, find)
         if getattr(error, "reason", None) == "scheduler-connection-lost" or self._client.status != "running":
             return SchedulerLost(
                 f"The client {self._client.id} has lost its scheduler, and with it all that ran there."

@@ -34,11 +34,16 @@ class Progress:
 
 
 class WorkersLost(RuntimeError):
-    """Workers died again and again: `guilty` is the task that does it alone, None if none does; `blamed` was there."""
+    """Workers died again and again: `suspects` are the tasks that were there each time.
 
-    def __init__(self, guilty: Key | None, blamed: Key, worker: str, n_deaths: int) -> None:
-        super().__init__(f"{n_deaths} workers died while they had {guilty or blamed!r}, the last one {worker}.")
-        self.guilty, self.blamed, self.worker, self.n_deaths = guilty, blamed, worker, n_deaths
+    `find_deadly(timeout)` runs each of them alone, and returns the one that brings its worker down, or None.
+    """
+
+    def __init__(
+        self, suspects: tuple[Key, ...], worker: str, n_deaths: int, find_deadly: Callable[[float | None], Key | None]
+    ) -> None:
+        super().__init__(f"{n_deaths} workers died while they had {list(suspects)!r}, the last one {worker}.")
+        self.suspects, self.worker, self.n_deaths, self.find_deadly = suspects, worker, n_deaths, find_deadly
 
 
 class SchedulerLost(ConnectionError):
