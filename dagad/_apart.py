@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,17 @@ Gradient = list[Any] | None
 class Apart:
     """Ways to evaluate one reduction elsewhere."""
 
-    __slots__ = ("_function", "_lease", "_n_theta", "_owner", "_plan", "_policy", "_scheduler", "_sliced")
+    __slots__ = (
+        "_function",
+        "_in_vain",
+        "_lease",
+        "_n_theta",
+        "_owner",
+        "_plan",
+        "_policy",
+        "_scheduler",
+        "_sliced",
+    )
 
     def __init__(
         self,
@@ -42,6 +53,7 @@ class Apart:
         self._function, self._plan, self._sliced, self._n_theta = function, plan, sliced, n_theta
         self._scheduler, self._policy, self._owner = scheduler, policy, owner
         self._lease: Any = None  # on what the value left behind on the hot road, for a gradient that may be asked for
+        self._in_vain = False  # whether something quicker than the graph was tried
 
     @property
     def group(self) -> int:
@@ -107,14 +119,23 @@ class Apart:
             else:
                 slots.write_all(turned.sinks[key], result)
 
+        began = time.perf_counter()
         run_graph(self._scheduler, turned.graph, [turned.total, *turned.sinks], landed, kept=self._sliced.kept())
         total = totals[0]
         scalar = is_scalar(total.value)
-        remember_cost(self._owner, self._plan, Cost(total.seconds, scalar))
+        self._in_vain = self._in_vain or not scalar
+        self.ran_by_graph(total.seconds, time.perf_counter() - began, scalar)
         if not scalar:
             return total.value, None
         slots.write_all([(leaf, None) for leaf in range(self._n_theta)], total.theta)
         return total.value, slots.seal()
+
+    def ran_by_graph(self, seconds: float, wall: float, scalar: bool) -> None:
+        """Note what the graph took: every time, since a first run may have waited for workers to come."""
+        in_vain, self._in_vain = self._in_vain, False
+        remember_cost(
+            self._owner, self._plan, lambda cost: cost.after_graph(seconds, wall, scalar=scalar, in_vain=in_vain)
+        )
 
     @staticmethod
     def _written(leaves: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
@@ -125,10 +146,11 @@ class Apart:
     def _call(self, role: str, leaves: Sequence[Any], **options: Any) -> list[Any] | None:
         """Take the hot road; None if it can't be taken this time."""
         cost, road = cost_of(self._owner, self._plan), self._road(leaves)
-        if cost is None or road is None or not cost.scalar:
+        if cost is None or road is None or not cost.scalar or cost.rest:
             return None
-        if cost.seconds > min(LONGEST_HOT_CALL, LONGEST_HOT_CHUNK * len(self._plan)):
+        if cost.longest > LONGEST_HOT_CALL or cost.seconds > LONGEST_HOT_CHUNK * len(self._plan):
             return None
+        began = time.perf_counter()
         try:
             total, seconds = road.call(
                 self._function,
@@ -139,10 +161,12 @@ class Apart:
                 expected=cost.seconds,
                 **options,
             )
-        except OffRoadError:
+        except OffRoadError as error:
+            self._in_vain = error.by_chunks
             return None
-        if role == GRADIENT and not options:
-            remember_cost(self._owner, self._plan, Cost(seconds))
+        if role == VALUE or not options:  # else the values were there already
+            found = Cost(seconds, min(seconds, time.perf_counter() - began))
+            remember_cost(self._owner, self._plan, lambda cost: found)
         return total
 
     def _road(self, leaves: Sequence[Any]) -> HotRoad | None:

@@ -19,8 +19,9 @@ from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._engines.patches import patches
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._evaluation import Scheduler, calm_process, find_scheduler, new_names
-from dagad._grainsize import code_of, find_grainsize
+from dagad._grainsize import find_grainsize
 from dagad._graph.policies import Policy, checked_policy
+from dagad._identity import identity_of
 from dagad._mode import current_mode, default_policy
 from dagad._plan import AnyPlan, Chunk, Plan, check_grainsize
 from dagad._snapshots import snapshot, snapshots
@@ -71,7 +72,7 @@ def read_arguments(
     plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
     columns = columns.lasting() if lasting and not place.remote else columns  # what is sent is a copy
     policy = default_policy() if options["policy"] is None else checked_policy(options["policy"])
-    return Arguments(function, plan, columns, leaves, len(theta), place, policy, code_of(f))
+    return Arguments(function, plan, columns, leaves, len(theta), place, policy, identity_of(f))
 
 
 class _Itself:

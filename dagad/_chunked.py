@@ -29,7 +29,7 @@ from dagad._graph.transpose import Turn, preaccumulated, pulled, transpose
 from dagad._groups import GroupFunction
 from dagad._linearization import Linearization, Pullback, is_scalar, unit_part, unit_seed
 from dagad._mode import current_mode
-from dagad._pace import Cost, Pace, Road, choose_road, cost_of, history_of, remember_cost, remember_pace
+from dagad._pace import Pace, Road, choose_road, history_of, remember_pace
 from dagad._plan import AnyPlan
 from dagad._shard_gradients import Wrt, value_and_gradient
 from dagad._slots import Landing, Slots
@@ -218,8 +218,9 @@ class Reduction:
         self.total = total.value if type(total) is Linearization else total
         if isinstance(run, LocalRun):
             self._remember(run.cpu_seconds, time.perf_counter() - began, run.n_workers)
-        elif cost_of(self.owner, self.plan) is None:  # about: the next one may take the hot road, and measures itself
-            remember_cost(self.owner, self.plan, Cost(time.perf_counter() - began, is_scalar(self.total)))
+        else:  # about: the next one may take the hot road, and measures itself
+            wall = time.perf_counter() - began
+            self._apart.ran_by_graph(wall, wall, is_scalar(self.total))
         return run
 
     def pulled(self, leaves: Sequence[Any], cotangent: Any) -> list[Any]:

@@ -1,46 +1,27 @@
 """`grainsize="auto"`: two timed calls per function and shapes, remembered so that the bits never change in between.
 
-State: `_MEMORY`, the grainsizes found, by the code of the chunk function (weakly: they go with it) and the shapes.
-Changed under its lock.
+State: `_SIZES`, the grainsizes found, by the code of the chunk function and the shapes.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
-import threading
-import weakref
 from collections.abc import Callable, Hashable
 from time import perf_counter
-from types import FunctionType, MethodType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from dagad import _tree
-from dagad._engines.explicit import Explicit
+from dagad._identity import identity_of
 from dagad._plan import Timing, choose_grainsize
+from dagad._remembered import Remembered
 
 logger = logging.getLogger("dagad")
 
 
-class _Memory:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sizes: WeakKeyDictionary[Any, dict[Hashable, int]] = WeakKeyDictionary()
-
-    def find(self, owner: Any, shapes: Hashable) -> int | None:
-        with self._lock:
-            return self._sizes.get(owner, {}).get(shapes)
-
-    def settle(self, owner: Any, shapes: Hashable, size: int) -> int:
-        """Remember a size, unless another thread was faster: then return that one."""
-        with self._lock:
-            return self._sizes.setdefault(owner, {}).setdefault(shapes, size)
-
-
-_MEMORY = _Memory()
+MOST_SIZES = 4096
+_SIZES: Remembered[int] = Remembered(MOST_SIZES)
 
 
 def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Callable[[int, int], None], weight: float) -> int:
@@ -48,15 +29,15 @@ def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Callable[[int, in
 
     `run(start, stop)` runs one chunk of these rows; `weight` says how many times longer value and gradient take.
     """
-    owner, shapes = code_of(fun), _shapes(arguments)
-    known = _MEMORY.find(owner, shapes)
+    key = identity_of(fun), _shapes(arguments)
+    known = _SIZES.find(key)
     if known is not None:
         return known
     try:
         size = choose_grainsize(n_rows, *_measure(n_rows, run, weight))
     except Exception:  # the user's: raised again by the chunk that it belongs to, with its rows
         return n_rows
-    size = _MEMORY.settle(owner, shapes, size)
+    size = _SIZES.change(key, lambda found: found or size)  # another thread may have been faster
     logger.info("dagad: grainsize=%d for %s on %d rows", size, _name(fun), n_rows)
     return size
 
@@ -81,24 +62,6 @@ def _timed(start: int, stop: int, run: Callable[[int, int], None], weight: float
     return Timing(stop - start, weight * (perf_counter() - began))
 
 
-def code_of(fun: Any) -> Any:
-    """Return what stays the same when a function is defined again, in a loop say: its code, where it has one."""
-    if isinstance(fun, Explicit):
-        return code_of(fun.fun)
-    if isinstance(fun, functools.partial):
-        return code_of(fun.func)
-    if isinstance(fun, MethodType):
-        return code_of(fun.__func__)
-    for name in ("__wrapped__", "fun"):  # all that one decorator made share its code; so do autograd's primitives
-        inner = getattr(fun, name, None)
-        if callable(inner):
-            return code_of(inner)
-    if isinstance(fun, FunctionType):
-        return fun.__code__
-    call = getattr(type(fun), "__call__", None)  # noqa: B004  # the function is wanted, not whether there is one
-    return call.__code__ if isinstance(call, FunctionType) else _remembered(fun)
-
-
 def _name(fun: Any) -> str:
     while not hasattr(fun, "__qualname__") and hasattr(fun, "fun"):
         fun = fun.fun
@@ -116,13 +79,3 @@ def _shape(leaf: Any) -> Hashable:
         # Looking at every item would cost as much as a chunk; the first one tells light rows from heavy ones.
         return "list", len(leaf), _shapes(leaf[0]) if leaf else ()
     return (leaf.shape, leaf.dtype.str) if isinstance(leaf, np.ndarray) else type(leaf).__name__
-
-
-def _remembered(fun: Any) -> Any:
-    """Return a function if it can be a weak key, else its type."""
-    try:
-        weakref.ref(fun)
-        hash(fun)
-    except TypeError:
-        return type(fun)
-    return fun

@@ -41,7 +41,11 @@ MOST_PROGRAMS = 32
 
 
 class OffRoadError(Exception):
-    """Raised where an evaluation has to take the graph; never seen by users."""
+    """Raised where an evaluation has to take the graph; never seen by users. `by_chunks`: what a chunk did is why."""
+
+    def __init__(self, reason: str, *, by_chunks: bool = False) -> None:
+        super().__init__(reason)
+        self.by_chunks = by_chunks
 
 
 @dataclass(slots=True)
@@ -151,12 +155,13 @@ class HotRoad:
         for address, reply in run.replies.items():
             if reply.get("status") != "OK":
                 run.is_void = True
-                raise self._off(f"{address} says: {reply.get('status')} {reply.get('reason', '')}")
+                failed = reply.get("status") == "failed"
+                raise self._off(f"{address} says: {reply.get('status')} {reply.get('reason', '')}", by_chunks=failed)
 
-    def _off(self, reason: str) -> OffRoadError:
+    def _off(self, reason: str, *, by_chunks: bool = False) -> OffRoadError:
         logger.info("dagad: this evaluation takes the graph: %s", reason)
         self._homes = None
-        return OffRoadError(reason)
+        return OffRoadError(reason, by_chunks=by_chunks)
 
     def _introduction(self, sent: Sent, homes: Homes, address: str) -> dict[str, Any]:
         """Return what a worker has to be told that does not know the program."""

@@ -2,19 +2,17 @@
 
 Only where and in how many tasks the chunks run depends on it, never what is added to what: the bits stay.
 
-State: `_MEMORY`, the `History` and the `Cost` by the code of the chunk function (weakly) and the plan; changed under
-its lock.
+State: `_HISTORIES` and `_COSTS`, the `History` and the `Cost` by the code of the chunk function and the plan.
 """
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any
-from weakref import WeakKeyDictionary
 
 from dagad._graph.sums import FAN_IN
 from dagad._plan import AnyPlan
+from dagad._remembered import Remembered
 
 # Starting a thread and handing it the interpreter costs about a tenth of a millisecond; below some ten times that, and
 # where threads wait for each other's interpreter lock, the calling thread is faster alone.
@@ -124,10 +122,31 @@ def _took_turns(pace: Pace) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What all chunks together took in other processes, and whether each gave one real number."""
+    """What a run in other processes took last time.
+
+    ==========  ===============================================================================================
+    `seconds`   of all chunks together, as they were measured; else what the caller waited
+    `longest`   of the worker that took longest: at most what the caller waited, and what all chunks took
+    `scalar`    whether each chunk gave one real number
+    `refusals`  how often something was tried in vain, one time after the other, that the graph then could do
+    `rest`      how many runs there are to be before it is tried again
+    ==========  ===============================================================================================
+    """
 
     seconds: float = 0.0
+    longest: float = 0.0
     scalar: bool = True
+    refusals: int = 0
+    rest: int = 0
+
+    def after_graph(self, seconds: float, wall: float, *, scalar: bool, in_vain: bool) -> Cost:
+        """Return the cost after a run of the graph; `in_vain`: something quicker was tried before, and failed."""
+        longest = min(seconds, wall)
+        if in_vain:
+            return Cost(seconds, longest, scalar, self.refusals + 1, TRY_AGAIN * 2 ** min(self.refusals, 10))
+        # Another function of the same code may give arrays: whether each gives a number is not forgotten at once.
+        scalar = scalar and (self.scalar or not self.rest)
+        return Cost(seconds, longest, scalar, self.refusals, max(self.rest - 1, 0))
 
 
 # A task costs Dask about a millisecond, and is worth having for a tenth of a second: to be seen, moved and tried again.
@@ -154,48 +173,26 @@ def choose_group(n_chunks: int, cost: Cost | None) -> int:
     return group
 
 
-class _Memory:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._histories: WeakKeyDictionary[Any, dict[AnyPlan, History]] = WeakKeyDictionary()
-        self._costs: WeakKeyDictionary[Any, dict[AnyPlan, Cost]] = WeakKeyDictionary()
-
-    def find(self, owner: Any, plan: AnyPlan) -> History:
-        with self._lock:
-            return self._histories.get(owner, {}).get(plan, History())
-
-    def store(self, owner: Any, plan: AnyPlan, pace: Pace) -> None:
-        with self._lock:
-            histories = self._histories.setdefault(owner, {})
-            histories[plan] = histories.get(plan, History()).after(pace)
-
-    def cost(self, owner: Any, plan: AnyPlan) -> Cost | None:
-        with self._lock:
-            return self._costs.get(owner, {}).get(plan)
-
-    def store_cost(self, owner: Any, plan: AnyPlan, cost: Cost) -> None:
-        with self._lock:
-            self._costs.setdefault(owner, {})[plan] = cost
+MOST_REMEMBERED = 1024
+_HISTORIES: Remembered[History] = Remembered(MOST_REMEMBERED)
+_COSTS: Remembered[Cost] = Remembered(MOST_REMEMBERED)
 
 
-_MEMORY = _Memory()
-
-
-def history_of(owner: Any, plan: AnyPlan) -> History:
+def history_of(owner: Hashable, plan: AnyPlan) -> History:
     """Return how a plan went before."""
-    return _MEMORY.find(owner, plan)
+    return _HISTORIES.find((owner, plan)) or History()
 
 
-def remember_pace(owner: Any, plan: AnyPlan, pace: Pace) -> None:
+def remember_pace(owner: Hashable, plan: AnyPlan, pace: Pace) -> None:
     """Note how a plan went."""
-    _MEMORY.store(owner, plan, pace)
+    _HISTORIES.change((owner, plan), lambda history: (history or History()).after(pace))
 
 
-def cost_of(owner: Any, plan: AnyPlan) -> Cost | None:
+def cost_of(owner: Hashable, plan: AnyPlan) -> Cost | None:
     """Return what a plan cost in other processes, None if it is not known."""
-    return _MEMORY.cost(owner, plan)
+    return _COSTS.find((owner, plan))
 
 
-def remember_cost(owner: Any, plan: AnyPlan, cost: Cost) -> None:
-    """Note what a plan cost in other processes."""
-    _MEMORY.store_cost(owner, plan, cost)
+def remember_cost(owner: Hashable, plan: AnyPlan, change: Callable[[Cost], Cost]) -> None:
+    """Note what a run in other processes took."""
+    _COSTS.change((owner, plan), lambda cost: change(cost or Cost()))

@@ -19,7 +19,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 import dagad
+from dagad._grainsize import _SIZES, MOST_SIZES, _shapes
+from dagad._identity import identity_of
 from dagad._plan import MOST_CHUNKS, Timing, choose_grainsize
+from dagad._remembered import Remembered
 from dagad.extend import explicit
 
 _spent = threading.local()
@@ -340,11 +343,47 @@ def test_an_error_while_it_is_found_out_is_the_users_and_is_not_remembered(bad_r
     assert dagad.reduce_sum(fun, np.arange(1000.0), scheduler="sync") == 499_500
 
 
-def test_what_was_found_goes_with_the_function() -> None:
-    scope: dict[str, Any] = {}
-    exec("def fun(rows):\n    return rows.sum() + 0.25", scope)
+def test_what_was_found_keeps_no_function_and_no_data_alive() -> None:
+    class Rows:
+        pass
+
+    scope: dict[str, Any] = {"held": Rows()}
+    exec("def make(held):\n    return lambda rows: rows.sum() + 0.25 + 0 * bool(held)\nfun = make(held)", scope)
     dagad.reduce_sum(scope["fun"], np.arange(50.0), scheduler="sync")
-    forgotten = weakref.ref(scope["fun"].__code__)
+    forgotten = [weakref.ref(scope[name]) for name in ("fun", "held")]
     scope.clear()
     gc.collect()
-    assert forgotten() is None
+    assert [one() for one in forgotten] == [None, None]
+
+
+def test_so_many_sizes_are_remembered() -> None:
+    for n_rows in range(2, 2 + 3 * 64):
+        dagad.reduce_sum(np.sum, np.zeros(n_rows), scheduler="sync")
+    before = len(_SIZES)
+    sizes: Remembered[int] = Remembered(64)
+    for number in range(1000):
+        sizes.change(number, lambda found: found or 1)
+    assert len(sizes) == 64
+    assert before <= MOST_SIZES
+
+
+def test_a_size_outlives_the_function_that_it_was_found_for() -> None:
+    """A cell that is run again defines an equal function; the plan must not change with the death of the first."""
+    source = "def fun(rows):\n    return rows.sum() * 2.0\n"
+    data = np.arange(4096.0)
+
+    def fun() -> Any:
+        scope: dict[str, Any] = {}
+        exec(source, scope)
+        return scope["fun"]
+
+    found = []
+    for _ in range(3):
+        again = fun()
+        found.append(_SIZES.find((identity_of(again), _shapes({"ChunkFunction": (data, ())}))))
+        dagad.reduce_sum(again, data, scheduler="sync")
+        found.append(_SIZES.find((identity_of(again), _shapes({"ChunkFunction": (data, ())}))))
+        del again
+        gc.collect()
+    assert found[0] is None
+    assert len(set(found[1:])) == 1

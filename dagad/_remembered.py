@@ -1,0 +1,45 @@
+"""What was found out about functions, for as long as it is of use: so many entries, the one unused for longest goes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+Entry = TypeVar("Entry")
+
+
+class Remembered(Generic[Entry]):
+    """Entries by key.
+
+    ==========  ===============================================================================
+    `_entries`  the entries, the one used last at the end; changed under `_lock`
+    ==========  ===============================================================================
+    """
+
+    __slots__ = ("_entries", "_lock", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, key: Hashable) -> Entry | None:
+        """Return an entry, None if there is none."""
+        with self._lock:
+            found = self._entries.get(key)
+            if found is not None:
+                self._entries.move_to_end(key)
+            return found
+
+    def change(self, key: Hashable, change: Callable[[Entry | None], Entry]) -> Entry:
+        """Replace an entry by what `change`, which must be short, makes of it; None is what it makes the first of."""
+        with self._lock:
+            made = self._entries[key] = change(self._entries.get(key))
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._most:
+                self._entries.popitem(last=False)
+            return made

@@ -1,0 +1,31 @@
+"""Memories: bounded, the entry unused for longest goes first, and threads don't lose what another found."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from dagad._remembered import Remembered
+
+
+def test_the_entry_unused_for_longest_goes() -> None:
+    memory: Remembered[int] = Remembered(3)
+    for key in "abc":
+        memory.change(key, lambda found: 1)
+    assert memory.find("a") == 1
+    memory.change("d", lambda found: 2)
+    assert [memory.find(key) for key in "abcd"] == [1, None, 1, 2]
+    assert len(memory) == 3
+
+
+def test_an_entry_is_changed_by_what_it_was() -> None:
+    memory: Remembered[int] = Remembered(3)
+    for _ in range(4):
+        memory.change("a", lambda found: (found or 0) + 1)
+    assert memory.find("a") == 4
+
+
+def test_nothing_is_lost_between_threads() -> None:
+    memory: Remembered[int] = Remembered(64)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: memory.change(n % 4, lambda found: (found or 0) + 1), range(4000)))
+    assert [memory.find(key) for key in range(4)] == [1000] * 4
