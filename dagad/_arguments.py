@@ -14,7 +14,7 @@ from dagad._closures import hoist
 from dagad._columns import Sliced, read_sliced
 from dagad._config import setting
 from dagad._engines import find_engine
-from dagad._engines.autograd import open_containers, refuse_stale
+from dagad._engines.autograd import all_opened, refuse_stale
 from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._engines.patches import patches
 from dagad._errors import NotDifferentiableError, PlanError
@@ -54,7 +54,7 @@ def read_arguments(
     lasting = current_mode().lasting
     f = with_arrays(f, snapshot if lasting else _tree.laid_out)
     if patches.somebody_traces():  # then look for what is traced
-        sliced, shared = _opened((sliced, tuple(shared)))
+        sliced, shared = all_opened((sliced, tuple(shared)))
         hoisted, make = hoist(f)
     else:
         hoisted, make = [], _Itself(f)
@@ -89,14 +89,6 @@ class _Itself:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Itself, (self._fun,)
-
-
-def _opened(arguments: Any) -> Any:
-    """Return arguments with autograd's boxed containers as plain ones of boxed entries."""
-    leaves, treedef = _tree.flatten(arguments)
-    if any(isinstance(_tree.plain(leaf), list | tuple | dict) for leaf in leaves if _tree.is_traced(leaf)):
-        return _tree.unflatten(treedef, [open_containers(leaf) for leaf in leaves])
-    return arguments
 
 
 def _place(scheduler: Any, columns: Sliced) -> Scheduler:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dagad import _tree
-from dagad._engines.autograd import pull, record
+from dagad._engines.autograd import all_opened, pull, record
 from dagad._engines.forward import push
 from dagad._errors import NotDifferentiableError, StructureError
 
@@ -17,8 +17,11 @@ class Program:
     """A function at its arguments, as a function of the floating-point leaves of some of them."""
 
     def __init__(self, fun: Callable[..., Any], argnums: int | Sequence[int], args: Any, kwargs: Any) -> None:
-        self._fun, self._args, self._kwargs, self._argnums = fun, args, kwargs, argnums
-        self._places = _places(argnums, args)
+        self._fun, self._kwargs, self._argnums = fun, kwargs, argnums
+        self._places, args = _places(argnums, args), list(args)
+        for place in self._places:
+            args[place] = all_opened(args[place])
+        self._args = args
         self.forms = [_tree.Form.of(args[place], _tree.is_differentiable_or_traced) for place in self._places]
         for place, form in zip(self._places, self.forms, strict=True):
             if not form.positions:
@@ -49,7 +52,7 @@ class Program:
         for place, form, tangent in zip(self._places, self.forms, tangents, strict=True):
             what = f"The tangent of argument {place}"
             try:
-                parts = form.pick(tangent)
+                parts = form.pick(all_opened(tangent))
             except StructureError as error:
                 raise StructureError(f"{what} has not the structure of the argument.") from error
             pairs = zip(parts, form.taken, strict=True)

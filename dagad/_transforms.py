@@ -6,7 +6,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from dagad import _tree
+from dagad._engines.autograd import all_opened
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._evaluation import Evaluation
 from dagad._linearization import is_scalar, unit_seed
@@ -24,12 +27,17 @@ def _scalar_forward(program: Program, has_aux: bool) -> tuple[Any, Any, Callable
         )
     value, aux = output if has_aux else (output, None)
     plain = _tree.plain(value)
-    if not is_scalar(plain):
+    if not is_scalar(plain) and not _is_one_number(plain):
         raise NotDifferentiableError(
             f"A gradient is of one real floating-point number, but the function returned {_describe(plain)}. Sum it "
             "up, or use `dagad.vjp` with a cotangent of the value's shape."
         )
-    return value, aux, lambda: pullback([unit_seed(plain)])
+    return value, aux, lambda: pullback([unit_seed(plain) if is_scalar(plain) else np.ones_like(plain)])
+
+
+def _is_one_number(value: Any) -> bool:
+    """Return whether a value is an array of one real floating-point number: autograd takes those."""
+    return isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind == "f"
 
 
 def _describe(value: Any) -> str:
@@ -46,7 +54,8 @@ def value_and_grad(
     Parameters
     ----------
     fun
-        A function written with ``autograd.numpy`` that returns one real number; it may call reductions.
+        A function written with ``autograd.numpy`` that returns one real number, or an array of one; it may call
+        reductions.
     argnums
         Which positional arguments to differentiate in: an int, or a tuple of ints for a tuple of gradients.
     has_aux
@@ -165,6 +174,7 @@ def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tu
     outputs, treedef = _tree.flatten(value)
 
     def pull_back(cotangent: Any) -> tuple[Any, ...]:
+        cotangent = all_opened(cotangent)
         parts, given = _tree.flatten(cotangent)
         if given != treedef and _tree.flatten_with_none(cotangent)[1] == _tree.flatten_with_none(value)[1]:
             parts = _tree.leaf_seeds(value, cotangent)  # None is zero, and what belongs to a constant

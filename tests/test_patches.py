@@ -15,9 +15,11 @@ import autograd.numpy as np
 import numpy as onp
 import pytest
 from autograd import core, grad, tracer
+from autograd.builtins import dict as traced_dict, list as traced_list, tuple as traced_tuple
 from autograd.extend import defvjp
 from autograd.numpy import numpy_vjps, numpy_wrapper
 from autograd.numpy.numpy_boxes import ArrayBox
+from autograd.scipy.integrate import odeint
 from hypothesis import given, settings, strategies as st
 
 import dagad
@@ -632,3 +634,48 @@ def test_counts_a_rule_of_the_users_for_powers(monkeypatch: pytest.MonkeyPatch, 
     finally:
         core.primitive_vjps[np.power] = defined
     assert dagad.grad(lambda x: x**2)(3.0) == 6.0
+
+
+# --- containers of autograd's own -------------------------------------------------------------------------------------
+
+TIMES, START = onp.linspace(0.0, 1.0, 4), onp.array([1.0, 2.0])
+
+
+def decay(p: Any, rate: Callable[[Any], Any]) -> Any:
+    return np.sum(odeint(lambda y, t, p: -rate(p) * y, START, TIMES, traced_tuple((p,))))
+
+
+def decay_exactly(rate: Any) -> Any:
+    return sum([3.0 * np.exp(-rate * t) for t in TIMES])
+
+
+@pytest.mark.parametrize("p", [[1.0], (1.0,), onp.array([1.0])])
+def test_takes_odeint_its_parameters_in_containers(p: Any, scheduler: Any) -> None:
+    expected = grad(decay_exactly)(1.0)
+    assert float(dagad.grad(partial(decay, rate=lambda p: p[0]))(p)[0]) == pytest.approx(expected, rel=1e-5)
+
+    def loss(p: Any) -> Any:
+        return dagad.map_sum(
+            lambda row, p: decay(p, lambda p: p[0]) * row, DATA[:2], p, grainsize=1, scheduler=scheduler
+        )
+
+    assert float(dagad.grad(loss)(p)[0]) == pytest.approx(DATA[1] * expected, rel=1e-5)
+    assert float(grad(loss)(p)[0]) == pytest.approx(DATA[1] * expected, rel=1e-5)
+
+
+def test_are_containers_boxed_down_to_their_entries() -> None:
+    def fun(p: Any) -> Any:
+        made = traced_dict({"a": p, "b": [p["k"][0] * 2.0, 1.0]})
+        return made["a"]["k"][0] * made["b"][0] * traced_list((p["s"], 1.0))[0]
+
+    point = {"k": [3.0], "s": 2.0}
+    assert dagad.grad(lambda p: decay(p, lambda p: p["k"][0] * p["s"]))(point)["s"] == pytest.approx(
+        3.0 * grad(decay_exactly)(6.0), rel=1e-5
+    )
+    value, gradient = dagad.value_and_grad(fun)(point)
+    assert float(value) == 36.0
+    assert (float(gradient["k"][0]), float(gradient["s"])) == (24.0, 18.0)
+    assert float(dagad.jvp(fun, (point,), ({"k": [1.0], "s": 1.0},))[1]) == 42.0
+    with patches:  # nothing of ours in it: as it was
+        assert traced_tuple(([1.0], 2.0)) == ([1.0], 2.0)
+        assert float(grad(lambda x: traced_tuple((x * 3.0, [1.0]))[0])(1.0)) == 3.0

@@ -11,6 +11,7 @@ import autograd.numpy as np
 import numpy as onp
 import optree
 import pytest
+from autograd.builtins import dict as boxed_dict
 
 import dagad
 from dagad.testing import taylor_rate
@@ -287,3 +288,62 @@ def test_does_an_exception_leave_later_derivatives_alone() -> None:
         with pytest.raises(KeyError, match="mine"):
             dagad.grad(lambda x: x * dagad.grad(fail)(x))(1.0)
     assert float(dagad.grad(lambda x: x * dagad.grad(lambda y: x * y * y)(2.0))(3.0)) == 24.0
+
+
+# --- inside autograd's own derivatives, and as they are ---------------------------------------------------------------
+
+NESTED: dict[str, Any] = {
+    "a dict": (lambda p: dagad.grad(lambda q: q["a"] ** 3)(p)["a"], {"a": 2.0}, {"a": 12.0}),
+    "a list of a dict": (
+        lambda p: dagad.value_and_grad(lambda q: q[0]["x"] ** 3 * q[1])(p)[1][0]["x"],
+        [{"x": 2.0}, 3.0],
+        [{"x": 36.0}, 12.0],
+    ),
+    "a tuple": (lambda p: dagad.grad(lambda q: q[0] ** 3 * q[1])(p)[1], (2.0, 3.0), (12.0, 0.0)),
+    "hvp": (lambda p: dagad.hvp(lambda q: q["a"] ** 3, (p,), (p,))[0]["a"], {"a": 2.0}, {"a": 24.0}),
+    "jvp": (lambda p: dagad.jvp(lambda q: q["a"] ** 3, (p,), (p,))[1], {"a": 2.0}, {"a": 36.0}),
+    "vjp": (
+        lambda p: dagad.vjp(lambda q: {"y": q["a"] ** 3}, p)[1](boxed_dict({"y": p["a"]}))[0]["a"],
+        {"a": 2.0},
+        {"a": 36.0},
+    ),
+    "a reduction": (
+        lambda p: dagad.grad(
+            lambda q: dagad.reduce_sum(lambda r, q: np.sum(r) * q["a"] ** 3, onp.ones(4), q, grainsize=2)
+        )(p)["a"],
+        {"a": 2.0},
+        {"a": 48.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+@pytest.mark.parametrize("outer", [autograd.grad, dagad.grad])
+def test_may_autograd_stand_outside_with_containers(outer: Any, name: str) -> None:
+    fun, point, expected = NESTED[name]
+    assert outer(fun)(point) == expected
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1), ()])
+def test_is_an_array_of_one_number_a_value_as_for_autograd(shape: Any, scheduler: Any) -> None:
+    data, at = onp.arange(4.0), onp.full(shape, 3.0)
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(lambda r, t: np.sum(r) * t**2, data, t, grainsize=2, scheduler=scheduler)
+
+    for fun in (loss, lambda t: t**2 * 6.0):
+        value, gradient = dagad.value_and_grad(fun)(at)
+        assert onp.shape(value) == onp.shape(gradient) == shape
+        assert value == 54.0
+        assert gradient == autograd.grad(fun)(at) == 36.0
+        assert dagad.hvp(fun, at, onp.ones(shape)) == 12.0
+        assert dagad.hessian(fun)(at).shape == shape * 2
+    evaluation = dagad.evaluate(loss, at)
+    assert evaluation.value() == 54.0
+    assert evaluation.gradient() == 36.0
+
+
+@pytest.mark.parametrize("fun", [lambda x: x, lambda x: x[:0], lambda x: x[:1] * 1j, lambda x: onp.ones(1, int)])
+def test_is_anything_else_refused_as_a_value_of_a_gradient(fun: Any) -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=r"one real floating-point number.*Sum it up.*dagad.vjp"):
+        dagad.grad(fun)(onp.ones(2))

@@ -106,6 +106,14 @@ def open_containers(output: Any) -> Any:
     return output
 
 
+def all_opened(tree: Any) -> Any:
+    """Return a tree in which no list, tuple or dict is boxed as a whole."""
+    leaves, treedef = _tree.flatten(tree)
+    if any(isinstance(_tree.plain(leaf), list | tuple | dict) for leaf in leaves if isbox(leaf)):
+        return _tree.unflatten(treedef, [open_containers(leaf) for leaf in leaves])
+    return tree
+
+
 _HOW = (
     "a value being differentiated reached it by a cache, a global, an attribute or another way that dagad does not "
     "see. Pass that value to the function as a shared argument."

@@ -5,6 +5,7 @@
 `ArrayBox.__pow__`, `.__rpow__`         in dagad's own traces, the value of `x**y` is what Python and numpy say untraced
 `numpy_wrapper.metadata`,               the same answers, without asking numpy four questions at each operation
 `numpy_vjps.unbroadcast`
+`builtins.make_sequence`                autograd's own tuples and dicts see what dagad traces in plain ones inside them
 ======================================  ==========================================================================
 
 Numbers of traces. autograd numbers nested traces by depth, with one counter for the whole process. When another thread
@@ -42,7 +43,7 @@ import threading
 from typing import Any
 
 import numpy as np
-from autograd import tracer
+from autograd import builtins, tracer
 from autograd.core import JVPNode, VJPNode
 from autograd.numpy import numpy_boxes, numpy_vjps, numpy_wrapper
 from autograd.tracer import Box, find_top_boxed_args, isbox, new_box
@@ -163,6 +164,7 @@ def _check(stack: Any) -> None:
 # Helpers: answers for plain arrays and numbers, and the originals for everything else
 
 _metadata, _unbroadcast = numpy_wrapper.metadata, numpy_vjps.unbroadcast
+_make_sequence = builtins.make_sequence
 _FLOAT = np.dtype(float)
 
 
@@ -201,9 +203,31 @@ def _agree() -> bool:
     )
 
 
+# Containers: autograd hands its functions boxed containers, dagad plain ones of boxed entries. What is put into one of
+# `autograd.builtins`, for `odeint` say, has to be boxed down to its entries.
+
+
+def make_sequence(kind: Any, *items: Any) -> Any:
+    """Make a list or a tuple of autograd's, boxed if anything in it is traced."""
+    return _make_sequence(kind, *map(_boxed, items))
+
+
+def _boxed(item: Any) -> Any:
+    if type(item) in (list, tuple, dict) and _holds_ours(item):
+        return builtins.dict(item) if type(item) is dict else make_sequence(type(item), *item)
+    return item
+
+
+def _holds_ours(item: Any) -> bool:
+    if type(item) in (list, tuple, dict):
+        return any(map(_holds_ours, item.values() if type(item) is dict else item))
+    return isbox(item) and isinstance(item._node, OwnNode)
+
+
 _HELPERS: tuple[tuple[Any, str, Any, Any], ...] = (
     (numpy_wrapper, "metadata", _metadata, metadata),
     (numpy_vjps, "unbroadcast", _unbroadcast, unbroadcast),
+    (builtins, "make_sequence", _make_sequence, make_sequence),
 )
 
 
