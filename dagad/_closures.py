@@ -32,6 +32,7 @@ def hoist(fun: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
     if not walk.boxes:
         return [], functools.partial(_unchanged, fun)
     walk.refuse_ids(carriers)
+    walk.refuse_weak(carriers)
     return _flat(list(walk.boxes.values()), Template.of(fun, tuple(walk.boxes), carriers))
 
 

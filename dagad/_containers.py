@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import gc
 import weakref
 from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, MethodType, MethodWrapperType
 from typing import Any
@@ -22,6 +21,8 @@ from dagad._copies import (
     attributes_of,
     set_attributes,
 )
+from dagad._opaque import OPAQUE, Descriptor, Opaque
+from dagad._views import Proxy, Weak, WeakKeys
 
 _DICTS = (collections.OrderedDict, collections.defaultdict, dict)
 _SERIES = (list, collections.deque, set, tuple, frozenset)
@@ -159,56 +160,6 @@ class Array(Kind):
         return "an item of {}" if index < size else Kind.label(obj, index - size)
 
 
-class WeakKeys(Kind):
-    """A `weakref.WeakKeyDictionary`."""
-
-    @staticmethod
-    def rest(obj: Any) -> list[Any]:
-        items = list(obj.items())
-        return [*(key for key, _ in items), *(item for _, item in items)]
-
-    @staticmethod
-    def fixed(obj: Any) -> Any:
-        return weakref.WeakKeyDictionary, ()
-
-    @staticmethod
-    def make(fixed: Any, first: list[Any]) -> Any:
-        return weakref.WeakKeyDictionary()
-
-    @staticmethod
-    def finish(made: Any, fixed: Any, rest: list[Any]) -> None:
-        half = len(rest) // 2
-        made.update(zip(rest[:half], rest[half:], strict=True))
-
-    @staticmethod
-    def label(obj: Any, index: int) -> str:
-        return "an item of {}"
-
-
-class Proxy(Kind):
-    """A `types.MappingProxyType`."""
-
-    @staticmethod
-    def first(obj: Any) -> list[Any]:
-        return gc.get_referents(obj)  # the mapping itself: others may hold it too
-
-    @staticmethod
-    def rest(obj: Any) -> list[Any]:
-        return []
-
-    @staticmethod
-    def fixed(obj: Any) -> Any:
-        return MappingProxyType, ()
-
-    @staticmethod
-    def make(fixed: Any, first: list[Any]) -> Any:
-        return MappingProxyType(*first)
-
-    @staticmethod
-    def label(obj: Any, index: int) -> str:
-        return "{}"
-
-
 class Cached(Kind):
     """A function with a `functools.lru_cache`; its copy begins with nothing remembered."""
 
@@ -233,19 +184,6 @@ class Cached(Kind):
         return "{}"
 
 
-class Descriptor(Kind):
-    """What a class wraps its functions in: they are looked at, and never made again."""
-
-    @staticmethod
-    def rest(obj: Any) -> list[Any]:
-        names = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "dispatcher")
-        return [getattr(obj, name) for name in names if hasattr(obj, name)]
-
-    @staticmethod
-    def label(obj: Any, index: int) -> str:
-        return "{}"
-
-
 _EXACT: dict[type, type[Kind]] = {
     FunctionType: Function,
     CellType: Cell,
@@ -256,6 +194,8 @@ _EXACT: dict[type, type[Kind]] = {
     type(functools.lru_cache(abs)): Cached,
     weakref.WeakKeyDictionary: WeakKeys,
     MappingProxyType: Proxy,
+    weakref.ref: Weak,
+    **dict.fromkeys(OPAQUE, Opaque),
     np.ndarray: Array,
     **dict.fromkeys((*_DICTS, collections.Counter), Mapping),
     **dict.fromkeys(_SERIES[:3], Series),
@@ -278,6 +218,7 @@ _BASES: tuple[tuple[Any, type[Kind]], ...] = (
     (_SERIES[3:], Fixed),
     (functools.partial, Partial),
     (np.ndarray, Array),
+    (BaseException, Opaque),
     ((property, staticmethod, classmethod, functools.cached_property), Descriptor),
 )
 

@@ -98,7 +98,8 @@ def _attribute_label(key: Attribute) -> str:
     return f"`{key if isinstance(key, str) else key[1]}` of {{}}"
 
 
-def _no_copy(cls: type, why: str) -> ClosureError:
+def no_copy(cls: type, why: str) -> ClosureError:
+    """Return what is raised where a value is held by something that can't be made again."""
     return ClosureError(
         f"A value being differentiated is held by a `{cls.__name__}`, which dagad {why}. Pass the value to the "
         "function as a shared argument."
@@ -112,9 +113,9 @@ class Instance(Kind):
     def fixed(obj: Any) -> Any:
         cls = type(obj)
         if issubclass(cls, enum.Enum):
-            raise _no_copy(cls, "doesn't copy: there is one only")
+            raise no_copy(cls, "doesn't copy: there is one only")
         if hasattr(cls, "__del__"):
-            raise _no_copy(cls, "doesn't copy: its `__del__` would run for every copy")
+            raise no_copy(cls, "doesn't copy: its `__del__` would run for every copy")
         Instance.make((cls, ()), [])  # refused here rather than in a chunk
         return Kind.fixed(obj)
 
@@ -123,7 +124,7 @@ class Instance(Kind):
         try:
             return (SimpleNamespace if issubclass(fixed[0], SimpleNamespace) else object).__new__(fixed[0])
         except TypeError as error:
-            raise _no_copy(fixed[0], "can't copy") from error
+            raise no_copy(fixed[0], "can't copy") from error
 
 
 class Cell(Kind):
@@ -203,14 +204,6 @@ def function_like(original: FunctionType, cells: tuple[CellType, ...]) -> Functi
     made = FunctionType(original.__code__, original.__globals__, original.__name__, None, cells)
     made.__qualname__, made.__module__, made.__doc__ = original.__qualname__, original.__module__, original.__doc__
     made.__annotations__ = original.__annotations__
-    return made
-
-
-def with_cells(original: FunctionType, cells: Sequence[CellType]) -> FunctionType:
-    """Return the same function with another closure."""
-    made = function_like(original, tuple(cells))
-    made.__defaults__, made.__kwdefaults__ = original.__defaults__, original.__kwdefaults__
-    made.__dict__.update(original.__dict__)
     return made
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from autograd.tracer import Box
 
-from dagad._containers import Cached, Descriptor, kind_of
+from dagad._containers import Cached, kind_of
 from dagad._copies import Instance, Kind, contents_of
 from dagad._errors import ClosureError
+from dagad._opaque import Descriptor
 
 _PLAIN = frozenset(
     {np.ndarray, np.float64, np.float32, np.int64, np.int32, np.bool_, np.dtype, np.ufunc}
@@ -230,6 +231,17 @@ class Walk:
                     "to the function as a shared argument, or look the object up by a name."
                 )
 
+    def refuse_weak(self, carriers: set[int]) -> None:
+        """Refuse weak references to what nobody else would hold: a copy of it would be gone at once."""
+        for key in carriers:
+            if type(self._objects[key]) is weakref.ref:
+                target = id(self._objects[key]())
+                if all(type(self._objects[owner]) in _WEAK for owner in self._owners.get(target, ())):
+                    raise ClosureError(
+                        f"{self._name(target)} holds a value being differentiated, and the function has only a weak "
+                        "reference to it. Pass the value to the function as a shared argument."
+                    )
+
     def _name(self, key: int) -> str:
         """Return how the user would call an object, by the way it was found."""
         owner, index = self._links.get(key, (0, 0))
@@ -246,6 +258,7 @@ def may_be_walked(cls: type) -> bool:
     return kind_of(cls) is not Instance or _root(cls) == "dagad" or _root(cls) not in _CLOSED
 
 
+_WEAK = (weakref.ref, weakref.WeakKeyDictionary)
 _CONTAINERS = frozenset(map(kind_of, (dict, list, tuple)))
 
 

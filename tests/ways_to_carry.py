@@ -761,6 +761,19 @@ def a_weak_reference(x: Any, get: Read) -> Any:
 
 
 @way
+def a_weak_link_to_the_parent(x: Any, get: Read) -> Any:
+    parent, child = Holder(x), Holder(None)
+    child.value, vars(parent)["child"] = weakref.ref(parent), child
+    return (parent, child), lambda pair: get(pair[1].value().value)
+
+
+@by_name
+def an_iterator_in_a_module(x: Any, get: Read) -> Any:
+    carried_state.record.value = itertools.repeat(x)
+    return None, lambda _: get(next(carried_state.record.value))
+
+
+@way
 def an_exception(x: Any, get: Read) -> Any:
     return ValueError(x), lambda error: get(error.args[0])
 
