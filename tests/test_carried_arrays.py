@@ -123,7 +123,7 @@ def test_do_functions_go_on_sharing_a_variable_that_holds_an_array() -> None:
     """Each got a variable of its own: 1080.0 for 324.0, and no gradient."""
 
     def chunk_of(t: Any) -> Any:
-        weights = onp.arange(12.0).reshape(3, 4)[:, ::2]  # laid out anew
+        weights = np.arange(12.0).reshape(3, 4)[:, ::2]  # laid out anew
 
         def put() -> None:
             nonlocal weights
@@ -131,11 +131,11 @@ def test_do_functions_go_on_sharing_a_variable_that_holds_an_array() -> None:
 
         def chunk(rows: Any) -> Any:
             put()
-            return np.sum(rows) * np.sum(weights)
+            return np.sum(rows) * anp.sum(weights)
 
         return chunk
 
-    rows = onp.arange(1.0, 9.0)
+    rows = np.arange(1.0, 9.0)
 
     def loss(t: Any) -> Any:
         return dagad.reduce_sum(chunk_of(t), rows, grainsize=8, scheduler="sync")
