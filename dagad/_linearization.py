@@ -39,6 +39,9 @@ class Recordable(Protocol):
 Preaccumulated = tuple[Any, Sequence[Any] | None, Pullback, Callable[[], int]]
 
 
+_TAKEN = type(...)  # stands where a cotangent for the seed 1 was; None is one as well
+
+
 class Linearization:
     """The value of one task, and its pullback on demand.
 
@@ -112,8 +115,8 @@ class Linearization:
             return self.pull(cotangent)
         with self._lock:
             held, self._gradient = self._gradient, None
-        known = held is not None and not any(part is None for part in held)
-        unit = tuple(held or ()) if known else self.pull(unit_seed(self.value))
+        whole = held is not None and _TAKEN not in map(type, held)
+        unit = tuple(held or ()) if whole else self.pull(unit_seed(self.value))
         factor = np.asarray(cotangent)[()]
         return unit if factor == 1 else tuple(_scaled(part, factor) for part in unit)
 
@@ -134,8 +137,8 @@ class Linearization:
         if not is_scalar(self.value):
             return None
         with self._lock:
-            if self._gradient is not None and self._gradient[place] is not None:
-                part, self._gradient[place] = self._gradient[place], None
+            if self._gradient is not None and type(self._gradient[place]) is not _TAKEN:
+                part, self._gradient[place] = self._gradient[place], ...
                 return part
         return self.pull(unit_seed(self.value))[place]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import autograd
 import autograd.numpy as np
 import dask.array as da
 import dask.bag as db
@@ -14,6 +15,7 @@ from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Task, TaskRe
 from dask.base import compute as dask_compute, optimize as dask_optimize
 from dask.config import set as dask_set
 from dask.delayed import Delayed, delayed
+from hypothesis import given, settings, strategies as st
 
 import dagad
 from dagad._graph.copies import laid_open
@@ -139,6 +141,81 @@ def test_is_an_array_function_that_autograd_has_no_rule_for_refused_with_its_tas
     with pytest.raises(Exception, match="sequence") as caught:  # zeros, once
         dagad.gradient(total, w).compute(scheduler="sync")
     assert any("while task" in note for note in caught.value.__notes__)
+
+
+# --- any graph --------------------------------------------------------------------------------------------------------
+
+B, C = onp.array([0.5, -1.0, 2.0]), onp.array([1.5, 0.25, -0.75])
+STEPS: list[Callable[[Any, Any], Any]] = [
+    lambda x, y: x + y,
+    lambda x, y: 0.3 * x * y,
+    lambda x, y: np.sin(x) * y,
+    lambda x, y: np.tanh(x - y),
+    lambda x, y: 0.2 * np.sum(x) * y,
+]
+ARGUMENTS = ["plain", "in a list", "a copy in a list", "copies", "a gradient", "a copy of a gradient"]
+STEP = st.tuples(st.integers(0, len(STEPS) - 1), st.integers(0, 9), st.integers(0, 9), st.sampled_from(ARGUMENTS))
+
+
+def total(*parts: Any) -> Any:
+    return sum([np.sum(np.sin(part)) for part in parts])
+
+
+def mixed(parts: Any) -> Any:
+    return 0.5 * parts[0] + 0.3 * parts[1]["y"]
+
+
+def build(leaves: Any, steps: Any, lift: Any, copied: Any, slope: Any) -> Any:
+    values = list(leaves)
+    for which, left, right, how in steps:
+        x, y, step = values[left % len(values)], values[right % len(values)], lift(STEPS[which])
+        if how in ("in a list", "a copy in a list"):
+            values.append(lift(mixed)([x if how == "in a list" else copied(x), {"y": y}]))
+        elif how in ("a gradient", "a copy of a gradient"):
+            found = slope(lambda z: lift(total)(z, lift(STEPS[1])(z, B)), x)
+            values.append(step(found if how == "a gradient" else copied(found), y))
+        else:
+            values.append(step(x, y) if how == "plain" else step(copied(x), copied(y)))
+    return lift(total)(values[-1], values[len(values) // 2], *leaves)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.lists(STEP, min_size=1, max_size=6),
+    st.sampled_from([lambda y: y, fused, lambda y: optimized(y, False), lambda y: optimized(y, True)]),
+    st.sampled_from([3, 2]),
+    st.sampled_from([1, 5]),
+)
+def test_is_the_gradient_of_any_graph_whole(steps: Any, way: Any, chunk: int, times: int) -> None:
+    def copied(x: Any) -> Any:
+        return from_delayed(delayed(x), (3,), float).rechunk(chunk)
+
+    leaves = [delayed(B), delayed(C)]
+    y = way(build(leaves, steps, delayed, copied, lambda f, x: dagad.gradient(f(x), x)))
+
+    def plain(leaves: Any) -> Any:
+        return build(leaves, steps, lambda f: f, lambda x: x, lambda f, x: autograd.grad(f)(x))
+
+    expected_value, expected = autograd.value_and_grad(plain)([B, C])
+    value, gradients = compute(*dagad.value_and_gradient(y, leaves * times), scheduler="sync")
+    assert value == pytest.approx(expected_value, rel=1e-10)
+    for found, right in zip(gradients, expected * times, strict=True):
+        onp.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-12)
+    tangent = compute(dagad.jvp(y, leaves, [C, B])[1], scheduler="sync")[0]
+    assert tangent == pytest.approx(onp.sum(expected[0] * C + expected[1] * B), rel=1e-9, abs=1e-12)
+
+
+def test_are_copies_of_copies_looked_through() -> None:
+    w = delayed(B)
+
+    def copied(x: Any) -> Any:
+        return from_delayed(delayed(x), (3,), float)
+
+    inner = dagad.gradient(delayed(total)(w), w)
+    y = delayed(total)(copied(delayed(STEPS[1])(copied(inner), w)))
+    found = compute(dagad.gradient(y, w), scheduler="sync")[0]
+    right = autograd.grad(lambda w: total(0.3 * np.cos(w) * w))(B)
+    onp.testing.assert_allclose(found, right, rtol=1e-12)
 
 
 # --- the graphs -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 
-from dagad._graph.activity import Graph, Key, is_copy, references, substituted, topological
+from dagad._graph.activity import Graph, Key, is_copy, references, substituted
 
 _CONTAINERS = (List, Tuple, Set, Dict)
 
@@ -22,9 +22,16 @@ def laid_open(graph: Graph, keys: Iterable[Key], matters: Callable[[Key], bool])
 
     Dask gives equal keys to equal values only, so what is found twice is the same.
     """
-    opening = _Opening(graph, matters)
-    for key in topological(graph, keys):
-        opening.open(key)
+    opening, work, seen = _Opening(graph, matters), list(keys), set[Key]()
+    while work:
+        key = work.pop()
+        if key in seen or key not in opening.graph:
+            continue
+        seen.add(key)
+        again = opening.open(key)
+        seen.difference_update(again)
+        # What is needed now, which may not be what was: a node from inside has its own inputs, copies among them.
+        work += [*again, *references(opening.graph[key])]
     return opening.graph
 
 
@@ -33,25 +40,19 @@ class _Opening:
 
     def __init__(self, graph: Graph, matters: Callable[[Key], bool]) -> None:
         self.graph, self._matters = dict(graph), matters
-        self._seen: set[Key] = set()
 
-    def open(self, key: Key) -> None:
-        """Put the nodes that matter and stand inside one node beside it."""
-        node = self.graph.get(key)
-        if key in self._seen or node is None:
-            return
-        self._seen.add(key)
+    def open(self, key: Key) -> list[Key]:
+        """Put the nodes that matter and stand inside one node beside it; return the keys of those that are new."""
+        node = self.graph[key]
         if not self._holds(node):
-            return
+            return []
         inside = self._taken_apart(key, node)
         marks = {name for name in inside if self._matters(name)} - {key}
         self.graph[key] = _put_together(inside, key, marks)
-        for name in marks:
-            # An alias under this name leads to the task that it was fused into.
-            if isinstance(self.graph.get(name, None), Alias) or name not in self.graph:
-                self.graph[name] = _put_together(inside, name, marks)
-                self._seen.add(name)
-            self.open(name)
+        # An alias under such a name leads to the task that it was fused into.
+        new = [name for name in marks if isinstance(self.graph.get(name), Alias) or name not in self.graph]
+        self.graph |= {name: _put_together(inside, name, marks) for name in new}
+        return new
 
     def _holds(self, node: Any) -> bool:
         """Return whether a node that matters stands inside another."""

@@ -36,7 +36,7 @@ def as_recordable(node: Task, inputs: Sequence[Key], engine: Engine | None = Non
 
 def _differentiable(node: Task) -> Task:
     """Return a task of Dask's own that autograd can't trace as one that does the same."""
-    if is_copy(node) and isinstance(node.args[0], Task):
+    while is_copy(node) and isinstance(node.args[0], Task):  # a copy of a copy, maybe
         node = node.args[0]
     if getattr(node.func, "__module__", None) == "dask.array.core" and node.func.__name__ == "finalize":
         node = Task(node.key, joined, *node.args)
