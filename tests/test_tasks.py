@@ -9,9 +9,10 @@ from typing import Any
 import autograd.numpy as np
 import numpy as onp
 import pytest
+from dask._task_spec import DataNode, Task, TaskRef
 from dask.base import compute as dask_compute
 from dask.config import set as dask_set
-from dask.delayed import delayed
+from dask.delayed import Delayed, delayed
 
 import dagad
 from dagad.extend import AutogradEngine, ExplicitEngine, Keep, Preaccumulate, Recompute, explicit
@@ -241,6 +242,49 @@ def half_square_of(x: Any, *, scale: Any) -> Any:
 
 
 # --- the work ---------------------------------------------------------------------------------------------------------
+
+
+class Key(str):
+    """A key that counts how often it is compared with another: a search through a list shows, a look-up does not."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Key.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def comparisons(n_inputs: int, n_wrt: int, derivative: Callable[[Any, list[Any]], Any]) -> int:
+    """Return how many comparisons of keys the derivative of a sum of inputs takes."""
+    keys = [Key(f"x{number}") for number in range(n_inputs)]
+    graph: dict[Any, Any] = {key: DataNode(key, 1.0) for key in keys}
+    graph["y"] = Task("y", lambda *parts: sum(parts), *map(TaskRef, keys))
+    Key.compared = 0
+    derivative(Delayed("y", graph), [Delayed(key, graph) for key in keys[:n_wrt]])
+    return Key.compared
+
+
+@pytest.mark.parametrize(
+    "derivative",
+    [dagad.gradient, dagad.value_and_gradient, lambda y, wrt: dagad.jvp(y, wrt, [1.0] * len(wrt))],
+    ids=["gradient", "value_and_gradient", "jvp"],
+)
+def test_is_building_a_derivative_linear_in_inputs_and_in_wrt(derivative: Callable[[Any, list[Any]], Any]) -> None:
+    for few, many in (((200, 1), (800, 1)), ((200, 200), (800, 800))):
+        assert comparisons(*many, derivative) <= 5 * max(comparisons(*few, derivative), 200)
+
+
+def test_is_a_gradient_in_many_leaves_of_one_graph() -> None:
+    """Dask handles each Delayed with all layers of its graph: these are few, and the same."""
+    leaves = [delayed(float(number)) for number in range(300)]
+    parts = [leaf * leaf for leaf in leaves]
+    gradients = dagad.gradient(delayed(sum)(parts), leaves)
+    graph = gradients[0].__dask_graph__()
+    assert all(gradient.__dask_graph__() is graph for gradient in gradients)
+    assert sum(len(gradient.__dask_graph__().layers) for gradient in gradients) == 300
 
 
 class Wide:
