@@ -14,7 +14,7 @@ from dagad._graph.sums import RunningTree, Subtree, assembled, halves
 from dagad._linearization import Counters, Pullback, is_scalar, unit_seed
 from dagad._memory import value_to_run_again
 from dagad._plan import AnyPlan, Chunk
-from dagad._portable import Parcel, Portable, opened
+from dagad._portable import PYTHON, Parcel, Portable, opened, pack_call
 from dagad._rows import Rows
 from dagad._singletons import Singletons
 from dagad._wire import Layout, Spec, as_bytes
@@ -69,6 +69,20 @@ class HotChunks(Portable):
         whole = rows[0] if self.template is None else self.template.joined(iter(rows))
         chunk: Chunk = self.chunks[number]
         return Place(chunk, self.names), whole, theta
+
+
+def program_of(payload: Sequence[bytes], plan: AnyPlan, specs: tuple[Spec, ...], names: Any) -> list[memoryview]:
+    """Return what a worker opens as HotChunks, from a function and a template that are pickled already.
+
+    The payload's buffers are not copied: they may hold constants of many megabytes.
+    """
+    parcel = pack_call(_opened_program, Parcel(tuple(payload), PYTHON), plan, specs, names)
+    return [memoryview(part) for part in parcel.payload]
+
+
+def _opened_program(parcel: Parcel, plan: AnyPlan, specs: tuple[Spec, ...], names: Any) -> HotChunks:
+    function, template = parcel.open()
+    return HotChunks(function, plan, template, specs, names)
 
 
 class HotJob:

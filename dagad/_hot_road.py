@@ -1,6 +1,6 @@
 """The same reduction again and again on resident rows: one call per worker; when anything is amiss, the graph.
 
-State of a `HotRoad`, changed under its lock:
+State of a `HotRoad`, changed under its lock, which nobody holds while he calls, pickles or asks:
 
 ============  ==============================================================================================
 `_sent`       programs by what they are of: the chunk function's code and the looks of what is differentiated
@@ -26,7 +26,7 @@ from dagad._errors import StructureError
 from dagad._evaluation import follow, new_names
 from dagad._frozen import same, snapshot
 from dagad._graph.sums import Subtree, assembled, subtrees
-from dagad._hot_chunks import GRADIENT, HotChunks, reply_layout
+from dagad._hot_chunks import GRADIENT, program_of, reply_layout
 from dagad._plan import AnyPlan
 from dagad._portable import pack
 from dagad._rows import Rows
@@ -54,11 +54,11 @@ class Sent:
 
     layout: Layout
     frozen: tuple[Any, ...] | None
-    program: list[memoryview]
+    program: list[memoryview]  # views of the payload, but for a few words
     payload: list[bytes]  # of what may change, to see whether it has
     token: str
     earlier: str  # the token of what it stands in for; empty if it is the first
-    known: set[str] = field(default_factory=set)
+    known: set[tuple[str, str]] = field(default_factory=set)  # versions of homes, and addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,29 +101,30 @@ class HotRoad:
         """
         if reason := self._lines.refusal():
             raise OffRoadError(reason)
-        with self._lock:
-            homes = self._find_homes()
-            sent = self._program(owner, function, template, theta)
+        homes = self._find_homes()
+        sent = self._program(owner, function, template, theta)
         arguments = bytearray(sent.layout.nbytes)
         sent.layout.write(theta, as_bytes(arguments, len(arguments)))
         number = "" if lease is None else lease.number
         message = {"token": f"{sent.token}-{homes.version}", "role": role, "number": number, "keep": keep}
         message["arguments"] = memoryview(arguments)
+        waiting, replies = set(homes.parts), dict[str, Any]()
         for _ in range(2):
-            calls = {address: message | self._introduction(sent, homes, address) for address in homes.parts}
+            calls = {address: message | self._introduction(sent, homes, address) for address in waiting}
             if keep:
                 lease.left_at(calls)
             run = self._ask(calls, role, bool(number), LEAST_PATIENCE + PATIENCE * expected)
-            replies = run.replies
+            replies |= run.replies
             if lease is not None and not keep:
-                lease.taken_from([address for address, reply in replies.items() if reply.get("status") == "OK"])
-            unknown = [address for address, reply in replies.items() if reply.get("status") == "unknown"]
-            sent.known.update(f"{homes.version}{address}" for address in replies if address not in unknown)
-            if not unknown:
+                lease.taken_from([address for address in waiting if replies[address].get("status") == "OK"])
+            waiting = {address for address in waiting if replies[address].get("status") == "unknown"}
+            with self._lock:
+                sent.known.update((homes.version, address) for address in run.replies.keys() - waiting)
+                sent.known.difference_update((homes.version, address) for address in waiting)
+            if not waiting:
                 break
-            run.is_void = True  # it is all done again
-            sent.known.difference_update(f"{homes.version}{address}" for address in unknown)
-        self._check(run)
+            run.is_void = True  # others have done their part, but it is not told apart
+        self._check(replies, run)
         sums: dict[Subtree, Any] = {}
         try:
             for address, parts in homes.parts.items():
@@ -151,8 +152,8 @@ class HotRoad:
                 raise self._off(f"{address} sent a {type(reply).__name__}")
         return run
 
-    def _check(self, run: Any) -> None:
-        for address, reply in run.replies.items():
+    def _check(self, replies: dict[str, Any], run: Any) -> None:
+        for address, reply in replies.items():
             if reply.get("status") != "OK":
                 run.is_void = True
                 failed = reply.get("status") == "failed"
@@ -165,7 +166,7 @@ class HotRoad:
 
     def _introduction(self, sent: Sent, homes: Homes, address: str) -> dict[str, Any]:
         """Return what a worker has to be told that does not know the program."""
-        if f"{homes.version}{address}" in sent.known:
+        if (homes.version, address) in sent.known:
             return {}
         keys = [(chunk, list(self._keys[chunk])) for chunk in homes.chunks[address]]
         parts = [tuple(part) for part in homes.parts[address]]
@@ -175,27 +176,30 @@ class HotRoad:
     def _program(self, owner: Any, function: ChunkFunction, template: Rows | None, theta: Sequence[Any]) -> Sent:
         specs = tuple(map(Spec.of, theta))
         looks = owner, specs, None if template is None else template.state()[0]
-        sent = self._sent.get(looks)
         frozen = snapshot(*function.state())
-        if sent is not None and same(sent.frozen, frozen):
-            return sent
-        program = HotChunks(function, self._plan, template, specs, new_names())
-        # A copy: what is pickled may point into arrays that change before the next evaluation.
+        with self._lock:
+            sent = self._sent.get(looks)
+            if sent is not None and same(sent.frozen, frozen):
+                return sent
+        # A copy: what is pickled may point into arrays that change before the next evaluation. Nobody else waits for
+        # it: pickling runs the user's own code.
         payload = [bytes(part) for part in pack((function, template)).payload]
-        if sent is None or payload != sent.payload:
-            whole = [memoryview(bytes(part)) for part in program.parcel().payload]
-            earlier = "" if sent is None else sent.token
-            sent = Sent(Layout(specs), frozen, whole, payload, uuid.uuid4().hex, earlier)
-        sent.frozen = frozen
-        self._sent[looks] = sent
-        while len(self._sent) > MOST_PROGRAMS:
-            del self._sent[next(iter(self._sent))]
-        return sent
+        with self._lock:
+            sent = self._sent.get(looks)
+            if sent is None or payload != sent.payload:
+                program = program_of(payload, self._plan, specs, new_names())
+                earlier = "" if sent is None else sent.token
+                sent = self._sent[looks] = Sent(Layout(specs), frozen, program, payload, uuid.uuid4().hex, earlier)
+            sent.frozen = frozen
+            while len(self._sent) > MOST_PROGRAMS:
+                del self._sent[next(iter(self._sent))]
+            return sent
 
     def _find_homes(self) -> Homes:
-        now = time.monotonic()
-        if self._homes is not None and now < self._looked + LOOK_AGAIN:
-            return self._homes
+        """Look where the rows are now; several threads may look at the same time, and find the same."""
+        now, homes = time.monotonic(), self._homes
+        if homes is not None and now < self._looked + LOOK_AGAIN:
+            return homes
         try:
             self._lines.install()
             workers, holders = self._lines.workers(), self._holders()
@@ -212,14 +216,17 @@ class HotRoad:
         for chunk, address in enumerate(chosen):
             chunks.setdefault(address, []).append(chunk)
         fair = max(n_chunks / max(len(workers), 1), 1.0)
-        self._looked = now
-        if max(map(len, chunks.values())) > UNEVEN * fair and now > self._moved + LOOK_AGAIN:
-            self._moved, self._homes = now, None
-            raise OffRoadError("the chunks lie unevenly; the graph moves them")
-        parts = {address: _parts(some, n_chunks) for address, some in chunks.items()}
-        if self._homes is None or self._homes.chunks != chunks:
-            self._homes = Homes(chunks, parts, uuid.uuid4().hex)
-        return self._homes
+        with self._lock:
+            self._looked = now
+            if max(map(len, chunks.values())) > UNEVEN * fair and now > self._moved + LOOK_AGAIN:
+                self._moved, self._homes = now, None
+                raise OffRoadError("the chunks lie unevenly; the graph moves them")
+            parts = {address: _parts(some, n_chunks) for address, some in chunks.items()}
+            if self._homes is None or self._homes.chunks != chunks:
+                self._homes = Homes(chunks, parts, uuid.uuid4().hex)
+                for sent in self._sent.values():
+                    sent.known.clear()  # what is where has changed, and nobody knows that
+            return self._homes
 
     def _holders(self) -> list[set[str]]:
         """Return for each chunk the workers that have all of its rows."""

@@ -245,6 +245,11 @@ def pack(obj: Any) -> Parcel:
     return parcel
 
 
+def pack_call(function: Callable[..., Any], *args: Any) -> Parcel:
+    """Pickle a call: what is opened is what it returns there."""
+    return pack(_Recipe(function, args))
+
+
 class Portable:
     """Base of what travels by `pack`; unpickled it is a Parcel, to be opened by the task."""
 

@@ -18,7 +18,7 @@ from faults import bits
 from hot import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
 import dagad
-from dagad import _hot_road
+from dagad import _hot_road, _shards
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -294,6 +294,31 @@ def test_several_functions_and_several_shards_in_turn(
 
 def of_twice(rows: Any, theta: Any) -> Any:
     return chunk(rows, 2.0 * theta)
+
+
+def test_functions_over_several_shards_in_turn_make_no_state_anew(client: Client) -> None:
+    one, other = shards_on(client), shards_on(client, X[::-1])
+    first = [one.road([one]), one.road([one, other])]
+    assert None not in first
+    assert all(a is b for a, b in zip(first, [one.road([one]), one.road([one, other])], strict=True))
+    for _ in range(_shards.MOST_ROADS + 1):
+        one.road([one, shards_on(client)])
+    assert len(one._roads) == _shards.MOST_ROADS
+
+
+def test_a_program_is_held_once(client: Client) -> None:
+    constant, shards = np.ones(100_000), shards_on(client)
+    there = in_all(on(shards, of_constants, constant, {"n": 1.0}))
+    heat_up(client, lambda: there(THETA))
+    road: Any = shards.road([shards])
+    (sent,) = road._sent.values()
+    large = [np.frombuffer(part, np.uint8) for part in sent.payload if len(part) >= constant.nbytes]
+    assert len(large) == 1
+    assert any(np.shares_memory(large[0], np.frombuffer(part, np.uint8)) for part in sent.program if len(part))
+    assert sum(len(part) for part in sent.program) < constant.nbytes + 10_000
+    road._looked, road._homes = -1e9, None  # as if rows had moved
+    there(THETA)
+    assert {version for version, _ in sent.known} == {road._homes.version}
 
 
 def desk_of(worker: Any) -> Any:

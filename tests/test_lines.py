@@ -15,6 +15,7 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client
+from distributed.protocol.core import dumps
 from faults import PATIENCE, SOON, Watch, in_background, interrupted_when, kill, pids_of, until
 from hot import THETA, Act, X, a_watched_cluster, chunks_as_tasks, heat_up, in_all, is_hot, shards_on
 
@@ -205,6 +206,36 @@ def test_workers_out_of_reach_are_called_through_the_scheduler(client: Client, m
     now = time.monotonic
     monkeypatch.setattr("dagad_scheduler._lines.time.monotonic", lambda: now() + _lines.RELAY_FOR)
     assert is_hot(client, lambda: there(large))  # they are within reach again
+    assert there(large) == here(large)
+
+
+def test_what_goes_through_the_scheduler_does_not_grow_with_the_workers(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them used to get the calls of all, each with parameters and program of its own."""
+    monkeypatch.setattr(Lines, "_open", out_of_reach)
+    sizes: list[int] = []
+    scheduler: Any = client.scheduler
+    broadcast = scheduler.broadcast
+
+    def watched(msg: Any, **options: Any) -> Any:
+        sizes.append(sum(memoryview(frame).nbytes for frame in dumps(msg)))
+        return broadcast(msg=msg, **options)
+
+    def of_large(rows: Any, theta: Any, constant: Any) -> Any:
+        return anp.sum(anp.tanh(theta * rows["x"][0, 0])) * constant[0]
+
+    large, constant = np.linspace(0.0, 1.0, 20_000), np.ones(30_000)
+    there = on(shards_on(client, ROWS), constant, fun=of_large)
+    there(large)
+    monkeypatch.setattr(scheduler, "broadcast", watched, raising=False)
+    heat_up(client, lambda: there(large))
+    here = on(ROWS, constant, fun=of_large, **ON_ONE_THREAD)
+    assert there(large) == here(large)
+    calls = [size for size in sizes if size > large.nbytes]
+    assert max(calls) < large.nbytes + constant.nbytes + 10_000  # the first brings the program
+    assert calls[-1] < large.nbytes + 2_000
+    constant[0] = 2.0
     assert there(large) == here(large)
 
 

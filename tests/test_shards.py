@@ -285,3 +285,10 @@ def test_shards_do_not_travel_inside_a_chunk_function(client: Client) -> None:
 def test_what_has_no_rows_is_refused(data: Any) -> None:
     with pytest.raises(dagad.StructureError, match=r"arrays|rows"):
         dagad.shard(data, scheduler="sync")
+
+
+def test_a_gradient_in_shards_holds_no_more_than_itself(cluster: Client) -> None:
+    shards = dagad.shard(np.arange(8.0), grainsize=1, scheduler=cluster)
+    gradient = dagad.grad(lambda x: 3.0 * dagad.reduce_sum(lambda rows: anp.sum(rows**2), x))(shards)
+    assert len(gradient.kept) == len(gradient.keys) == 8
+    np.testing.assert_array_equal(gradient.gather(), 6.0 * np.arange(8.0))

@@ -82,8 +82,7 @@ class Lines:
 
     def call(self, calls: Mapping[str, dict[str, Any]], n_values: int, n_gradients: int, limit: float) -> ResidentRun:
         """Send each worker its call; there is an answer within `limit` seconds, or there is an error."""
-        calls = {address: {name: packed(part) for name, part in call.items()} for address, call in calls.items()}
-        future = asyncio.run_coroutine_threadsafe(self._ask(calls, limit), self._client.loop.asyncio_loop)
+        future = asyncio.run_coroutine_threadsafe(self._ask(_all_packed(calls), limit), self._client.loop.asyncio_loop)
         return ResidentRun(future, n_values, n_gradients)
 
     def lease(self) -> Lease:
@@ -175,10 +174,34 @@ class Lines:
 
     async def _relay(self, calls: dict[str, dict[str, Any]]) -> Replies:
         await self._refuse_gone(calls)  # the scheduler itself would try to reach a dead one for half a minute
+        replies: list[Replies] = await asyncio.gather(*map(self._relay_alike, _alike(calls)))
+        return {address: reply for some in replies for address, reply in some.items()}
+
+    async def _relay_alike(self, calls: dict[str, dict[str, Any]]) -> Replies:
+        """Send what the calls have in common once: it is large, parameters and programs, and the workers are many."""
+        first = next(iter(calls.values()))
+        common = {name for name, part in first.items() if all(call[name] is part for call in calls.values())}
+        own = {address: {name: call[name] for name in call.keys() - common} for address, call in calls.items()}
         replies: Replies = await self._client.scheduler.broadcast(
-            msg={"op": "dagad_relayed", "calls": calls}, workers=list(calls)
+            msg={"op": "dagad_relayed", "call": {name: first[name] for name in common}, "own": own}, workers=list(calls)
         )
         return replies
+
+
+def _all_packed(calls: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return calls as messages take them; what is one object stays one."""
+    done: dict[int, Any] = {}
+    for call in calls.values():
+        done |= {id(part): packed(part) for part in call.values() if id(part) not in done}
+    return {address: {name: done[id(part)] for name, part in call.items()} for address, call in calls.items()}
+
+
+def _alike(calls: dict[str, dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
+    """Return the calls by what they bring: some workers know the program, and others are told."""
+    groups: dict[frozenset[str], dict[str, dict[str, Any]]] = {}
+    for address, call in calls.items():
+        groups.setdefault(frozenset(call), {})[address] = call
+    return list(groups.values())
 
 
 def _hang_up(comm: Any) -> None:

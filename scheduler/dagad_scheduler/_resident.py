@@ -143,9 +143,9 @@ class Desk:
         with contextlib.suppress(OSError):
             await comm.write(reply)
 
-    async def relayed(self, calls: dict[str, Any]) -> dict[str, Any]:
-        """Serve a client that reaches only the scheduler: one message for all workers, each with its own call."""
-        message = calls[self._worker.address]
+    async def relayed(self, call: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+        """Serve a client that reaches only the scheduler: one message for all workers, with a few words for each."""
+        message = call | own[self._worker.address]
         if "forget" in message:
             self._forget(message["forget"])
             return {"status": "OK"}
