@@ -48,6 +48,11 @@ def loss_on(client: Client, data: Any = X) -> Callable[[Any], Any]:
 EXPECTED = float(np.sum(np.tanh(0.3 * X)))
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_workers, "ANSWER_WITHIN", PATIENCE)  # a busy machine is slow to answer
+
+
 @pytest.fixture
 def empty() -> Iterator[Client]:
     """A cluster without workers."""
@@ -141,8 +146,8 @@ def test_workers_are_looked_at_once(empty: Client, monkeypatch: pytest.MonkeyPat
     asked: list[list[str]] = []
     ask = Workers._ask
 
-    async def watched(self: Any, new: list[str]) -> Any:
-        asked.append(new)
+    async def watched(self: Any, new: frozenset[str]) -> Any:
+        asked.append(list(new))
         return await ask(self, new)
 
     monkeypatch.setattr(Workers, "_ask", watched)

@@ -143,7 +143,7 @@ class ClusterRun:
         """Look at workers that have joined, and say it once if there is nobody to work."""
         if self._client.status != "running":
             return
-        workers = self._site.fit(self._users.workers)
+        workers = self._site.fit(self._users.workers, patience=0.0)
         if seconds < SAY_AFTER or self._waits_for:
             return
         if not workers:

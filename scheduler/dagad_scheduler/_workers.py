@@ -7,16 +7,20 @@ nothing but what any version of Dask answers and functions of the standard libra
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import pkgutil
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Collection
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from dagad_scheduler._run import SchedulerLost, WorkersUnfit
 
-ASK_AGAIN, ANSWER_WITHIN = 1.0, 10.0  # seconds
+ASK_AGAIN, ANSWER_WITHIN = 1.0, 3.0  # seconds
 NAME = "dagad-workers"
 
 
@@ -31,15 +35,18 @@ class Workers:
 
     ==========  ============================================================================================
     `_seen`     addresses of workers that have been found fit
+    `_asked`    addresses of workers that have been asked, and the answer that is to come
     `_told`     differences that have been warned of
     ==========  ============================================================================================
 
-    Both only grow, by workers that have joined; two threads that look at the same time find the same.
+    `_asked` changes under `_lock`; the others only grow, and two threads that look at the same time find the same.
     """
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._seen: set[str] = set()
+        self._asked: dict[frozenset[str], Future[Any]] = {}
+        self._lock = threading.Lock()
         self._told: set[tuple[str, Any]] = set()
 
     def addresses(self) -> list[str]:
@@ -50,13 +57,15 @@ class Workers:
                 return sorted(client.sync(client.scheduler.ncores, callback_timeout=ASK_AGAIN))
         raise SchedulerLost(f"The client {client.id} is {client.status}: it has lost its scheduler.")
 
-    def fit(self, among: Collection[str] | None = None) -> list[str]:
+    def fit(self, among: Collection[str] | None = None, patience: float | None = None) -> list[str]:
         """Return where the workers are, after a look at those that have joined since the last time.
 
         Parameters
         ----------
         among
             The only ones that matter; None for all.
+        patience
+            Seconds to wait for their answers, some by default; those that come later are read next time.
 
         Raises
         ------
@@ -64,10 +73,23 @@ class Workers:
             If one of them can't run our tasks.
         """
         addresses = self.addresses()
-        new = [address for address in addresses if address not in self._seen and (among is None or address in among)]
-        if new:
-            with contextlib.suppress(OSError):  # who does not answer is asked again next time
-                self._look_at(self._client.sync(self._ask, new, callback_timeout=ANSWER_WITHIN))
+        until = time.monotonic() + (ANSWER_WITHIN if patience is None else patience)
+        with self._lock:
+            known = self._seen.union(*self._asked)
+            new = frozenset(one for one in addresses if one not in known and (among is None or one in among))
+            if new:
+                self._asked[new] = asyncio.run_coroutine_threadsafe(self._ask(new), self._client.loop.asyncio_loop)
+            asked = dict(self._asked)
+        for some, answer in asked.items():
+            answers = {}
+            try:
+                answers = answer.result(max(until - time.monotonic(), 0.0))
+            except (OSError, CancelledError):
+                if not answer.done():  # one of them has died just now, or imports from a slow disk
+                    continue
+            with self._lock:
+                self._asked.pop(some, None)
+            self._look_at(answers)
         return addresses
 
     def refuse_unseen(self, address: str) -> None:
@@ -77,12 +99,12 @@ class Workers:
                 {address: "it joined and died at once; its own log says why, most often that dagad can't be imported"}
             )
 
-    async def _ask(self, new: list[str]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    async def _ask(self, new: Collection[str]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         """Return what new workers say of themselves, and whether they can import dagad."""
         from distributed.protocol.pickle import dumps
 
         ask = self._client.scheduler.broadcast
-        versions = await ask(msg={"op": "versions"}, workers=new, on_error="ignore")
+        versions = await ask(msg={"op": "versions"}, workers=list(new), on_error="ignore")
         call = {"function": dumps(pkgutil.resolve_name), "args": dumps(("dagad:__version__",)), "kwargs": dumps({})}
         imports = await ask(msg={"op": "run", "wait": True, **call}, workers=list(versions), on_error="ignore")
         return {address: (versions[address], imports[address]) for address in imports}
