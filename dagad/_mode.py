@@ -54,6 +54,11 @@ def current_mode() -> Mode:
     return stack[-1] if stack else _DEFAULT
 
 
+def is_in_a_transform() -> bool:
+    """Return whether a transform of ours runs here, which sees to what is handed out in the end."""
+    return bool(_STACK.get())
+
+
 def default_policy() -> Policy:
     """Return a new policy of the kind that fits here."""
     return current_mode().policy()

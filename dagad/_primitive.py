@@ -20,9 +20,10 @@ from dagad._engines.autograd import open_containers, traceable
 from dagad._engines.forward import TangentNode
 from dagad._errors import NotDifferentiableError
 from dagad._graph.policies import Preaccumulate
+from dagad._handed_out import writable
 from dagad._inputs import Inputs
 from dagad._mapped import Mapped
-from dagad._mode import note_operation
+from dagad._mode import is_in_a_transform, note_operation
 
 Operation = Reduction | Mapped
 
@@ -152,7 +153,9 @@ class Pull:
 
     def __call__(self, cotangent: Any) -> tuple[Any, ...]:
         cotangents = self._pulled(_opened(cotangent))
-        return tuple(cotangents[place] for place in self._places)
+        found = (cotangents[place] for place in self._places)
+        # Autograd's own transforms hand out what they get.
+        return tuple(found if is_in_a_transform() else map(writable, found))
 
     def many(self, cotangents: Sequence[Any]) -> list[list[Any]]:
         """Return for each parent of the node its cotangents for many seeds, None for zero."""

@@ -11,6 +11,7 @@ from dagad import _tree
 from dagad._engines.autograd import all_opened, pull, record
 from dagad._engines.forward import push
 from dagad._errors import NotDifferentiableError, StructureError
+from dagad._handed_out import handed_out
 
 
 class Program:
@@ -28,13 +29,20 @@ class Program:
                 raise NotDifferentiableError(_no_leaves(place, args[place]))
         self.leaves = [_tree.settled(leaf) for form in self.forms for leaf in form.taken]
 
-    def record(self) -> tuple[Any, Callable[[Sequence[Any]], Any]]:
-        """Run the program: what it returned, and from cotangents of its leaves to the gradient."""
+    def record(self, *, once: bool = False) -> tuple[Any, Callable[[Sequence[Any]], Any]]:
+        """Run the program: what it returned, and from cotangents of its leaves to the gradient.
+
+        With `once` the pullback is called once: the tape goes before the gradient comes, which is not copied then.
+        """
         value, ends, roots = self.tape()
 
         def pullback(seeds: Sequence[Any]) -> Any:
             padded = [*seeds, *[None] * (len(ends) - len(seeds))]
-            return self._gradient(pull(ends, padded, roots, self.leaves))
+            found = pull(ends, padded, roots, self.leaves)
+            if once:
+                ends.clear()
+                roots.clear()
+            return self._gradient(handed_out(found))
 
         return value, pullback
 

@@ -7,7 +7,7 @@ Glossary of the state, all of it in `Slots`:
             leaf is written once, by the root of its tree of sums. No two writers ever meet, so there is no lock.
 `_missing`  entries not yet written, per leaf; goes down under `_lock`
 `_owned`    per leaf, the first rows of what has been written: a second writer of the same rows is refused
-`_sealed`   all written: the arrays are read-only from now on
+`_sealed`   all written: the arrays are read-only from now on, and held by whoever asked for them
 ==========  ======================================================================================================
 """
 
@@ -40,6 +40,8 @@ class Slots:
 
         What comes from a worker is checked here before it is believed.
         """
+        if self._sealed:
+            raise StructureError(f"The gradient of leaf {index} was to be written a second time, when it was complete.")
         target = self._arrays[index] if rows is None else self._arrays[index][rows]
         dtype = getattr(cotangent, "dtype", target.dtype)
         if cotangent is not None and (np.shape(cotangent) != target.shape or dtype != target.dtype):
@@ -72,11 +74,12 @@ class Slots:
                 lacking = [index for index, missing in enumerate(self._missing) if missing]
                 raise StructureError(f"The gradients of leaves {lacking} are not complete.")
             self._sealed = True
-        for array in self._arrays:
+            arrays, self._arrays = self._arrays, []  # whoever asked for them holds them now
+        for array in arrays:
             array.flags.writeable = False
         return [
             array if isinstance(leaf, np.ndarray) else array[()]
-            for array, leaf in zip(self._arrays, self._leaves, strict=True)
+            for array, leaf in zip(arrays, self._leaves, strict=True)
         ]
 
 

@@ -20,7 +20,7 @@ from dagad._snapshots import snapshots
 
 def _scalar_forward(program: Program, has_aux: bool) -> tuple[Any, Any, Callable[[], Any]]:
     """Run a program that returns one real number: the number, what came along, and the rest of the way."""
-    output, pullback = program.record()
+    output, pullback = program.record(once=True)
     if has_aux and not (isinstance(output, tuple) and len(output) == 2):
         raise StructureError(
             f"With `has_aux=True` the function has to return `(value, aux)`; it returned a {type(output).__name__}."
@@ -65,8 +65,8 @@ def value_and_grad(
     -------
     Callable
         ``(*args, **kwargs) -> (value, gradient)``, or ``((value, aux), gradient)`` with `has_aux`. The gradient has the
-        structure, shapes and dtypes of the argument, and None for leaves that are constants. Gradients that come
-        straight from a reduction are read-only.
+        structure, shapes and dtypes of the argument, and None for leaves that are constants. It
+        is the caller's own, and can be written to.
 
     Raises
     ------
