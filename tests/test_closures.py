@@ -697,3 +697,24 @@ def test_is_a_value_left_over_from_a_derivative_that_is_over_refused(mode: str) 
     if mode != "autograd's grad":
         with pytest.raises(dagad.ClosureError, match="Compute it again"):
             check(mode, lambda t: t * cache["t"], right)
+
+
+@pytest.mark.parametrize("mode", ["value_and_grad", "jvp", "hessian"])
+def test_is_it_refused_in_maps_and_nested_reductions_too(mode: str) -> None:
+    def chunk(total: Any) -> Any:
+        cache: dict[str, Any] = {}
+        return lambda rows, t: total(rows * cache.setdefault("t", t**2))
+
+    def nested(rows: Any, t: Any) -> Any:
+        return dagad.reduce_sum(chunk(np.sum), rows, t, grainsize=1, scheduler="sync")
+
+    losses: list[Callable[[Any], Any]] = [
+        lambda t: dagad.map_sum(chunk(np.sum), ROWS, t, grainsize=4, scheduler="sync"),
+        lambda t: np.sum(dagad.map(chunk(np.sum), ROWS, t, grainsize=4, scheduler="sync")),
+        lambda t: np.sum(dagad.map_rect(chunk(lambda x: x * np.ones(2)), ROWS, t, grainsize=4, scheduler="sync")),
+        lambda t: dagad.map_reduce(chunk(np.sum), np.add, ROWS, t, grainsize=4, scheduler="sync"),
+        lambda t: dagad.reduce_sum(nested, ROWS, t, grainsize=9, scheduler="sync"),
+    ]
+    for loss in losses:
+        with pytest.raises(dagad.ClosureError, match=r"shared argument|Compute it again"):
+            check(mode, loss, [0.0] * 3)

@@ -132,16 +132,13 @@ def refuse_strangers(output: Any, leaves: Sequence[Any]) -> None:
     All that may be differentiated comes by the leaves. A trace of anybody else's, such as that of the chunk that filled
     a cache first, would be taken for a constant here, by every mode.
     """
-    if type(output) in Box.types and not isbox(output._value) and leaves and _is_only_trace(leaves[0], output._trace):
-        return  # nearly always
+    if type(output) in Box.types and not isbox(output._value) and leaves:
+        if type(leaves[0]) in Box.types and leaves[0]._trace == output._trace:
+            return  # nearly always
     known = {trace for leaf in leaves for trace in traces_of(leaf)}
     for leaf in _tree.flatten(output)[0]:
         if not known.issuperset(traces_of(leaf)):
             raise ClosureError(f"What a task of a reduction returned is a traced value of another derivative: {_HOW}")
-
-
-def _is_only_trace(leaf: Any, trace: int) -> bool:
-    return bool(isbox(leaf) and leaf._trace == trace)
 
 
 def traces_of(leaf: Any) -> Iterator[int]:
