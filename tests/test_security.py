@@ -59,9 +59,11 @@ def placed(scheduler: Any, reduction: Any = dagad.reduce_sum) -> Loss:
 
 
 def n_chunks_run(dask_scheduler: Any) -> int:
-    """Count, on the scheduler, the tasks of dagad's that were ever sent to a worker, but for those of Shards."""
+    """Count, on the scheduler, the tasks of dagad's that were ever sent to a worker and compute something."""
     prefixes = dask_scheduler.task_prefixes.items()
-    return sum(found.state_counts["processing"] for name, found in prefixes if re.match("dagad-(?!shard|input)", name))
+    return sum(
+        found.state_counts["processing"] for name, found in prefixes if re.match("dagad-(?!shard|input|loop)", name)
+    )
 
 
 def listening() -> set[tuple[int, str, int]]:

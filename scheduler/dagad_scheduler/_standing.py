@@ -38,7 +38,7 @@ from dagad_scheduler._roles import Names, Role
 
 logger = logging.getLogger("dagad")
 
-LOOK_FIRST, LOOK_EVERY = 0.1, 0.5  # seconds
+LOOK_EVERY = 0.5  # seconds
 LINGER = 3.0  # seconds without a call after which a loop is over; workers wait a little longer, lest they be sooner
 SEND_AGAIN = 5.0  # seconds, where a task that stands for a loop ended before the loop did
 MOST_FAILURES = 3
@@ -100,17 +100,17 @@ class Standing:
         self._calls.append(addresses)
         if not self._is_awake:
             self._began, self._is_awake = time.monotonic(), True
-            self._look_later(LOOK_FIRST)
+            self._look_later()
         try:
             yield
         finally:
             self._calls.remove(addresses)
             self._last.update(dict.fromkeys(addresses, time.monotonic()))
 
-    def _look_later(self, seconds: float) -> None:
+    def _look_later(self) -> None:
         # In a context of its own: the caller's may hold annotations, meant for the caller's tasks.
         loop = self._client.loop.asyncio_loop
-        loop.call_later(seconds, self._look, context=contextvars.Context())
+        loop.call_later(LOOK_EVERY, self._look, context=contextvars.Context())
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -127,10 +127,10 @@ class Standing:
             if self._n_failed < MOST_FAILURES and now > self._sent.get(address, -math.inf) + SEND_AGAIN
         )
         # One short call is work, but no loop yet: a task says that the scheduler is not idle.
-        is_loop = bool(self._calls) or max(self._last.values()) > self._began + LOOK_FIRST / 2
+        is_loop = bool(self._calls) or max(self._last.values()) > self._began + LOOK_EVERY / 2
         with contextlib.suppress(Exception):  # whatever keeps it from being sent, the loop itself goes on
             self._send(alone if is_loop else alone[: not self._tasks], now)
-        self._look_later(LOOK_EVERY)
+        self._look_later()
 
     def _look_after(self, address: str, is_busy: bool) -> None:
         """Let go of a task that has ended, or whose worker is not called any more."""
