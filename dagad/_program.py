@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from dask.base import is_dask_collection
 
 from dagad import _tree
 from dagad._engines.autograd import all_opened, pull, record
@@ -131,6 +132,13 @@ def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
 
 def _no_leaves(place: int, argument: Any) -> str:
     leaves = _tree.flatten(argument)[0]
+    collection = next(filter(is_dask_collection, leaves), None)
+    if collection is not None:
+        return (
+            f"Argument {place} holds a dask {type(collection).__name__}, whose values are not known yet. Compute it "
+            "first; or write the function as a graph of `dask.delayed` functions and use `dagad.gradient` or "
+            "`dagad.jvp` of that."
+        )
     found = ", ".join(sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})) or "nothing"
     return (
         f"Argument {place} holds no floating-point numbers to differentiate in, only {found}. Convert integers with "

@@ -117,6 +117,18 @@ def test_is_what_else_is_asked_wrongly_refused() -> None:
             ask()
 
 
+@pytest.mark.parametrize("collection", [da.ones(3), delayed(A)], ids=["Array", "DelayedLeaf"])
+def test_is_a_collection_as_the_argument_of_a_function_refused_with_the_remedy(collection: Any) -> None:
+    name = type(collection).__name__
+    for ask in (
+        lambda: dagad.grad(lambda x: x.sum())({"x": collection}),
+        lambda: dagad.jvp(np.sum, (collection,), (1.0,)),
+        lambda: dagad.evaluate(np.sum, collection).value(),
+    ):
+        with pytest.raises(dagad.NotDifferentiableError, match=rf"holds a dask {name}.*Compute it.*dagad\.gradient"):
+            ask()
+
+
 # --- ways that graphs go ----------------------------------------------------------------------------------------------
 
 

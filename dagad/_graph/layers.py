@@ -44,7 +44,7 @@ def inherited(
     """Return the annotations of new keys: those of the task that `origins` says by number, else of who builds them."""
     around = get_annotations()
     found: dict[Key, Annotations] = {}
-    for key in keys:
+    for key in keys if around or annotations else ():
         own = {kind: value(key) if callable(value) else value for kind, value in around.items()}
         if annotations and key[0].startswith(_WITH_TASK):
             # A part of a task's result has the number of the task inside its own.
