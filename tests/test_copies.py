@@ -179,7 +179,7 @@ def build(leaves: Any, steps: Any, lift: Any, copied: Any, slope: Any) -> Any:
     return lift(total)(values[-1], values[len(values) // 2], *leaves)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     st.lists(STEP, min_size=1, max_size=6),
     st.sampled_from([lambda y: y, fused, lambda y: optimized(y, False), lambda y: optimized(y, True)]),

@@ -300,8 +300,8 @@ class Wide:
 
 
 def test_may_a_task_have_thousands_of_inputs_and_wrt_thousands_of_leaves() -> None:
-    leaves, fun = [delayed(float(number)) for number in range(2000)], Wide()
+    leaves, fun = [delayed(float(number)) for number in range(1000)], Wide()
     value, gradients = dagad.value_and_gradient(delayed(fun)(*leaves), leaves)
     total, found = compute(value, gradients, scheduler="sync")
-    assert (total, set(found), len(found)) == (1999000.0, {1.0}, 2000)
+    assert (total, set(found), len(found)) == (499500.0, {1.0}, 1000)
     assert fun.runs == 1
