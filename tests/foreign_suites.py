@@ -1,6 +1,6 @@
 """Is dagad a good guest? Other people's suites beside it: autograd's own, and Dask's of its local schedulers.
 
-Run as ``python tests/foreign_suites.py``; it takes about two minutes on two cores. Each suite runs without dagad, then
+Run as ``python tests/foreign_suites.py``; it takes two minutes of processor time. Each suite runs without dagad, then
 in other processes under each condition; the same tests have to pass, or it exits with 1:
 
 =========  =====================================================================================
