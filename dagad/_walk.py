@@ -23,7 +23,8 @@ _PLAIN = frozenset(
 )
 _LIBRARIES = frozenset(
     "numpy scipy pandas autograd dagad dask distributed cloudpickle optree jax jaxlib torch tensorflow sklearn numba "
-    "statsmodels sympy matplotlib polars pyarrow xarray zarr pymc pytensor networkx".split()
+    "statsmodels sympy matplotlib polars pyarrow xarray zarr pymc pytensor networkx "
+    "_pytest pytest pluggy".split()  # an `assert` in a test's chunk function leads to the whole session
 )
 # Not walked into: a logger, say, leads to every other logger. What is usually used to hold values is.
 _CLOSED = (sys.stdlib_module_names | _LIBRARIES) - {"__main__", "types", "collections"}
