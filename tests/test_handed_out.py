@@ -9,6 +9,7 @@ import autograd
 import autograd.numpy as anp
 import numpy as np
 import pytest
+from distributed import Client
 
 import dagad
 from dagad import _tree
@@ -57,15 +58,21 @@ def arrays_of(tree: Any) -> list[Any]:
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("total", SUMS.values(), ids=SUMS)
-def test_what_is_handed_out_can_be_written_to(mode: Any, total: Any, scheduler: Any) -> None:
-    found = arrays_of(mode(lambda theta: total(X, theta, grainsize=2, scheduler=scheduler)))
+@pytest.mark.parametrize("where", ["sync", "threads"])
+def test_what_is_handed_out_can_be_written_to(mode: Any, total: Any, where: Any) -> None:
+    found = arrays_of(mode(lambda theta: total(X, theta, grainsize=2, scheduler=where)))
     assert found
     for array in found:
         array *= 2.0
     assert THETA.tolist() == [1.0, 2.0]
 
 
-def test_gradients_in_rows_and_in_graphs(scheduler: Any) -> None:
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_what_came_from_a_cluster_can_be_written_to(mode: Any, cluster: Client) -> None:
+    test_what_is_handed_out_can_be_written_to(mode, SUMS["reduce_sum"], cluster)
+
+
+def test_gradients_in_rows(scheduler: Any) -> None:
     def loss(x: Any, items: Any) -> Any:
         return dagad.reduce_sum(
             lambda rows: anp.sum(rows[0] ** 2) + sum(anp.sum(item**2) for item in rows[1]),

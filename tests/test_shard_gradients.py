@@ -80,6 +80,16 @@ def test_a_value_that_came_by_a_loop_that_is_hot(how: Any, client: Client) -> No
     assert is_hot(client, lambda: dagad.value_and_grad(lambda theta: loss(shards, theta))(THETA))
 
 
+@pytest.mark.parametrize("policy", [Keep(), Recompute()], ids=str)
+def test_a_pullback_of_a_loop_that_is_hot_is_of_its_own_point(policy: Any, client: Client) -> None:
+    shards, theta = dagad.shard(X, grainsize=4, scheduler=client), THETA.copy()
+    heat_up(client, lambda: dagad.value_and_grad(lambda theta: loss(shards, theta))(THETA))
+    value, pullback = dagad.vjp(lambda theta: loss(shards, theta, policy=policy), theta)
+    theta += 1.0
+    expected = dagad.value_and_grad(lambda theta: loss(X, theta, grainsize=4, scheduler="sync"))(THETA)
+    assert bits([value, *pullback(1.0)]) == bits(list(expected))
+
+
 def test_a_closure_over_what_is_differentiated(place: Any) -> None:
     shards = dagad.shard(X, grainsize=4, scheduler=place)
 
