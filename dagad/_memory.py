@@ -2,22 +2,32 @@
 
 A run that traces nothing leaves plain numbers in the caches of a function. A run that is recorded later would take them
 for constants, and the gradient would be wrong without a word. (A recorded run leaves traced values, which are refused.)
+A list that the function only appends to is a log: it never reads what it wrote there. A function that brings its own
+derivative is never recorded, and may remember what it likes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import ModuleType
+import collections
+import dis
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 from autograd.tracer import Box
 
 from dagad._containers import kind_of
+from dagad._copies import contents_of
+from dagad._engines.explicit import ExplicitEngine
 from dagad._errors import ClosureError
-from dagad._walk import Walk, may_be_walked
+from dagad._walk import Walk, codes, may_be_walked, names_of
 
 _NOTHING = object()
+_APPENDS = frozenset({"append", "appendleft", "extend"})
+_LOADS = frozenset({"LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLASSDEREF"})
 
 
 class Memory:
@@ -26,7 +36,10 @@ class Memory:
     def __init__(self, fun: Any) -> None:
         walk = Walk(fun)
         # Held until they are compared, or an id could come again.
-        self._objects = [(obj, kind_of(type(obj)).rest(obj)) for obj in walk.carried()]
+        carried = [(obj, kind_of(type(obj)).rest(obj)) for obj in walk.carried()]
+        held = {id(part) for obj, parts in carried if type(obj) is not CellType for part in parts}
+        logs = _logs(obj for obj, _ in carried if type(obj) is FunctionType) - held
+        self._objects = [(obj, parts) for obj, parts in carried if id(obj) not in logs]
         self._spaces = [(space, names, _named(space, names)) for space, names in walk.spaces()]
 
     def refuse_changes(self) -> None:
@@ -48,6 +61,37 @@ class Memory:
             )
 
 
+def _logs(functions: Iterable[FunctionType]) -> set[int]:
+    """Return the ids of lists that functions append to, each by a variable of its own, and never read."""
+    appended, read = set[int](), set[int]()
+    for function in functions:
+        for name, value in _variables(function):
+            if type(value) in (list, collections.deque):
+                (appended if _only_appends(function.__code__, name) else read).add(id(value))
+    return appended - read
+
+
+def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        for contents in contents_of(cell):
+            yield name, contents
+    for name in names_of(function.__code__):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+@functools.lru_cache(maxsize=1024)
+def _only_appends(code: CodeType, name: str) -> bool:
+    """Return whether a function does nothing with a variable but to append to it."""
+    for each in codes(code):
+        instructions = list(dis.get_instructions(each))
+        for load, use in itertools.pairwise(instructions):
+            if load.argval == name and load.opname in _LOADS:
+                if use.opname not in ("LOAD_METHOD", "LOAD_ATTR") or use.argval not in _APPENDS:
+                    return False
+    return True
+
+
 def _named(space: Any, names: Sequence[str]) -> list[Any]:
     return [space.get(name, _NOTHING) for name in names]
 
@@ -66,6 +110,8 @@ def _holds_numbers(part: Any, depth: int = 4) -> bool:
 
 def value_to_run_again(function: Any, args: Sequence[Any]) -> Any:
     """Return the value of a function that will be recorded later, if it keeps nothing."""
+    if isinstance(getattr(function, "engine", None), ExplicitEngine):
+        return function.value(*args)
     memory = Memory(function)
     value = function.value(*args)
     memory.refuse_changes()

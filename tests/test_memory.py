@@ -12,7 +12,7 @@ import numpy as onp
 import pytest
 
 import dagad
-from dagad.extend import Keep, Recompute
+from dagad.extend import Keep, Recompute, explicit
 
 ROWS = onp.linspace(-1.0, 2.0, 8)
 CACHE: dict[str, Any] = {}
@@ -149,6 +149,58 @@ def test_may_counts_and_words_be_kept() -> None:
     for gradient in gradients(chunk, ROWS, Recompute(), grainsize=4, scheduler="threads"):
         assert gradient() == pytest.approx(3.0 * ROWS.sum())
     assert len(seen) >= 4 * 4
+
+
+LOG: list[Any] = []
+
+
+def test_may_a_log_be_written() -> None:
+    seen: list[Any] = []
+
+    def chunk(rows: Any, t: Any) -> Any:
+        seen.append(rows[0])
+        LOG.append(float(rows[-1]))
+        return np.sum(rows * t**2)
+
+    for gradient in gradients(chunk, ROWS, Recompute(), grainsize=4, scheduler="threads"):
+        assert gradient() == pytest.approx(3.0 * ROWS.sum())
+    assert len(seen) == len(LOG) >= 4 * 4
+    LOG.clear()
+
+
+def test_is_a_log_that_is_read_none() -> None:
+    seen: list[Any] = []
+
+    def chunk(rows: Any, t: Any) -> Any:
+        seen.append(t**2)
+        return np.sum(rows * seen[0])
+
+    with pytest.raises(dagad.ClosureError, match=r"Keep\(\)"):
+        gradients(chunk, ROWS, Recompute(), grainsize=8, scheduler="sync")[0]()
+
+
+def test_is_a_log_that_somebody_else_holds_none() -> None:
+    seen: list[Any] = []
+    record = types.SimpleNamespace(seen=seen)
+
+    def chunk(rows: Any, t: Any) -> Any:
+        seen.append(t**2)
+        return np.sum(rows * record.seen[0])
+
+    with pytest.raises(dagad.ClosureError, match=r"Keep\(\)"):
+        gradients(chunk, ROWS, Recompute(), grainsize=8, scheduler="sync")[0]()
+
+
+def test_may_a_function_with_its_own_derivative_remember() -> None:
+    cache: dict[str, Any] = {}
+
+    @explicit
+    def chunk(rows: Any, t: Any) -> Any:
+        square = cache.setdefault("t", t**2)
+        return np.sum(rows) * square, lambda seed: (None, seed * np.sum(rows) * 2.0 * t)
+
+    for gradient in gradients(chunk, ROWS, Recompute(), grainsize=4, scheduler="sync")[:2]:
+        assert gradient() == pytest.approx(3.0 * ROWS.sum())
 
 
 def test_may_one_chunk_keep_what_it_records() -> None:
