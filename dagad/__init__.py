@@ -17,7 +17,7 @@ from dagad._errors import (
     StructureError as StructureError,
     WorkerLostError as WorkerLostError,
 )
-from dagad._evaluation import Evaluation as Evaluation
+from dagad._evaluation import Evaluation as Evaluation, get as get
 from dagad._maps import map as map, map_rect as map_rect, map_reduce as map_reduce
 from dagad._modes import hessian as hessian, hvp as hvp, jacfwd as jacfwd, jacrev as jacrev, jvp as jvp
 from dagad._reductions import map_sum as map_sum, reduce_sum as reduce_sum

@@ -20,7 +20,7 @@ from dagad._blocks import Sweep
 from dagad._chunk_graph import ReductionGraph, reduction_graph
 from dagad._chunks import ChunkFunction, Place
 from dagad._columns import Sliced, owned
-from dagad._evaluation import LocalRun, Run, Scheduler, calm_here, inside_task, new_names, run_graph
+from dagad._evaluation import LocalRun, Run, Scheduler, calm_here, inside_task, is_watched, new_names, run_graph
 from dagad._graph.linearize import Linearized, linearize
 from dagad._graph.policies import Policy, Preaccumulate
 from dagad._graph.summation import PlainSum
@@ -205,7 +205,7 @@ class Reduction:
 
     def _road(self) -> Road:
         workers = self.scheduler.workers
-        if workers is None or current_mode().evaluation is not None:  # somebody else's affair, or watched by chunk
+        if workers is None or is_watched() or current_mode().evaluation is not None:  # not here, or watched by chunk
             return Road()
         return choose_road(self.plan, history_of(self.owner, self.plan), workers)
 

@@ -30,9 +30,11 @@ from dagad_scheduler import (
     SchedulerLost,
     WorkersLost,
     WorkersUnfit,
+    get as get,
     resolve,
     role_of,
 )
+from dagad_scheduler._callbacks import is_watched as is_watched
 from dagad_scheduler._process import calm_process as calm_process
 from dagad_scheduler._resolve import is_inside_any_task as is_inside_any_task
 from dagad_scheduler._run import inside_task as inside_task

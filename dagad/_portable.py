@@ -5,9 +5,6 @@
   ``np.add.at`` is fifty times slower; at an odd address numpy avoids BLAS, and the last bits differ.
 * A record that is defined in `__main__` brings its registration as a pytree, or the other side takes it for a leaf.
 * A traced value does not travel: its tape would be copied and the derivative lost.
-
-State: `_PRIMITIVES`, the primitives that arrived by value in this process, by the token that they were sent under; a
-rule is looked up by identity, so each may exist only once.
 """
 
 from __future__ import annotations
@@ -16,21 +13,18 @@ import io
 import pickle
 import sys
 import threading
-import uuid
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 import cloudpickle
 import numpy as np
-from autograd import core, tracer
+from autograd import tracer
 
 from dagad import _tree
+from dagad._arrived_primitives import empty_primitive, reduce_primitive
 from dagad._errors import ClosureError, PortabilityError
 
 PYTHON = ".".join(map(str, sys.version_info[:2]))
-_PRIMITIVES: dict[str, Any] = {}
-_LOCK = threading.Lock()
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
@@ -52,8 +46,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
                 self._on_the_way.add(obj)
                 return _arrived_record, (obj, *how)
         if kind is FunctionType and getattr(obj, "_is_autograd_primitive", False):
-            reduced = _reduce_primitive(obj)
-            if reduced[0] is _empty_primitive:
+            reduced = reduce_primitive(obj)
+            if reduced[0] is empty_primitive:
                 self.singletons.append(obj)
             return reduced
         if kind in tracer.box_types:
@@ -97,63 +91,6 @@ def _restore_array(buffer: Any, dtype: str, shape: tuple[int, ...], order: Any) 
         array = array.copy("K")
         array.flags.writeable = False
     return array
-
-
-def _reduce_primitive(primitive: Any) -> tuple[Any, ...]:
-    home = _home_of(primitive)
-    if home is not None:
-        return _import_primitive, home
-    token = primitive.__dict__.setdefault("_dagad_token", uuid.uuid4().hex)
-    with _LOCK:
-        _PRIMITIVES.setdefault(token, primitive)
-    rules = (primitive.fun, core.primitive_vjps.get(primitive), core.primitive_jvps.get(primitive))
-    # The rules travel as state, after the object itself is known: they usually mention the primitive.
-    return _empty_primitive, (token, primitive.__name__), rules, None, None, _fill_primitive
-
-
-def _home_of(primitive: Any) -> tuple[str, str] | None:
-    """Return module and name under which every process finds the primitive, if there is one."""
-    name = getattr(primitive, "__name__", "")
-    own = getattr(primitive.fun, "__module__", None) or ""
-    for module in [own, *(m for m in list(sys.modules) if m.startswith("autograd."))]:
-        if module not in ("", "__main__") and getattr(sys.modules.get(module), name, None) is primitive:
-            return module, name
-    return None
-
-
-def _import_primitive(module: str, name: str) -> Any:
-    __import__(module)
-    return getattr(sys.modules[module], name)
-
-
-class _Cell:
-    fun: Callable[..., Any]
-
-
-def _empty_primitive(token: str, name: str) -> Any:
-    with _LOCK:
-        if token not in _PRIMITIVES:
-            cell = _Cell()
-
-            def raw(*args: Any, **kwargs: Any) -> Any:
-                return cell.fun(*args, **kwargs)
-
-            raw.__name__ = name
-            arrived = tracer.primitive(raw)
-            arrived.__dict__.update(_dagad_token=token, _dagad_cell=cell)
-            _PRIMITIVES[token] = arrived
-        return _PRIMITIVES[token]
-
-
-def _fill_primitive(primitive: Any, rules: tuple[Any, Any, Any]) -> None:
-    cell = primitive.__dict__.get("_dagad_cell")
-    if cell is None:  # it came home: this is the process that defined it
-        return
-    cell.fun, vjp, jvp = rules
-    if vjp is not None:
-        core.primitive_vjps[primitive] = vjp
-    if jvp is not None:
-        core.primitive_jvps[primitive] = jvp
 
 
 class Parcel:

@@ -13,8 +13,7 @@ import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from autograd import core
-
+from dagad._arrived_primitives import rules_of
 from dagad._portable import Pickler
 
 # Made anew, or filled in, by Python itself; `cloudpickle` leaves them out or makes them again too.
@@ -73,9 +72,4 @@ class _Content(Pickler):
 def _state(part: Any) -> dict[str, Any]:
     if isinstance(part, type):
         return {name: value for name, value in part.__dict__.items() if name not in _NOT_STATE}
-    cell = part.__dict__.get("_dagad_cell")
-    return {
-        "fun": part.fun if cell is None else cell.fun,
-        "vjp": core.primitive_vjps.get(part),
-        "jvp": core.primitive_jvps.get(part),
-    }
+    return dict(zip(("fun", "vjp", "jvp"), rules_of(part), strict=True))

@@ -10,6 +10,7 @@ import autograd
 import autograd.numpy as np
 import numpy as onp
 import pytest
+from autograd.extend import defvjp, primitive
 
 import dagad
 from dagad._engines import find_engine
@@ -295,3 +296,18 @@ def test_the_size_of_a_long_tape_is_told_from_samples() -> None:
     _, ends, _ = record(chain, [onp.linspace(0.0, 1.0, 5_000)])
     measured, held = tape_nbytes(ends), 1001 * weights.nbytes
     assert 0.9 * held < measured < 1.1 * held
+
+
+def test_the_size_of_a_tape_counts_arrays_that_a_rule_holds_in_lists() -> None:
+    weights = [onp.ones(10_000) for _ in range(5)]
+    held = [(array, "a name", 3) for array in weights]
+
+    @primitive  # type: ignore[untyped-decorator]  # autograd has no types
+    def weighed(x: Any) -> Any:
+        return x * sum(array.sum() for array, _, _ in held)
+
+    defvjp(weighed, lambda ans, x: lambda g: g * sum(array.sum() for array, _, _ in held))
+    value, ends, roots = record(lambda leaves: weighed(leaves[0]), [2.0])
+    assert value == 100_000.0
+    assert 400_000 <= tape_nbytes(ends) < 410_000
+    assert pull(ends, [1.0], roots, [2.0]) == [50_000.0]

@@ -320,3 +320,51 @@ def test_is_an_error_in_a_replay_the_users_own_with_its_place() -> None:
     with pytest.raises(KeyError, match="mine") as caught:
         pullback(1.0)
     assert any("chunk" in note for note in caught.value.__notes__)
+
+
+# Counts
+
+
+class Guarded(int):
+    """A count that may change only under its lock: two threads would read the same number, and one count is lost."""
+
+    lock: Any
+
+    def _now(self, number: int) -> Guarded:
+        assert self.lock.locked()
+        made = Guarded(number)
+        made.lock = self.lock
+        return made
+
+    def __add__(self, other: int) -> Guarded:
+        return self._now(int(self) + other)
+
+    def __sub__(self, other: int) -> Guarded:
+        return self._now(int(self) - other)
+
+
+def test_no_count_is_lost_between_threads() -> None:
+    counters = Counters()
+    for name in ("n_primal", "n_pullback", "_live"):
+        guarded = Guarded(0)
+        guarded.lock = counters._lock
+        setattr(counters, name, guarded)
+    calls = [counters.ran, counters.recorded, counters.recorded, counters.used_up, counters.dropped, counters.recorded]
+    for call in calls:
+        call()
+    counters.pulled(3)
+    assert (counters.n_primal, counters.n_pullback, counters.peak_linearizations) == (4, 4, 2)
+
+
+@pytest.mark.timeout(20)
+def test_a_tape_may_end_in_a_thread_that_is_counting() -> None:
+    policy = Keep()
+
+    def forget() -> None:
+        made = policy.linearize(TaskFunction(Task("y", pow, TaskRef("x"), 2.0), ("x",), (0,)), (3.0,))
+        with policy.counters._lock:  # where the collector may run
+            del made
+
+    forget()
+    forget()
+    assert policy.peak_linearizations == 1

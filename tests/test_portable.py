@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import pickle
 import subprocess
@@ -18,9 +19,11 @@ import autograd.scipy.special
 import numpy as onp
 import optree
 import pytest
-from autograd.extend import defvjp, primitive
+from autograd import core, tracer
+from autograd.extend import defjvp, defvjp, primitive
 
 import dagad
+from dagad import _arrived_primitives
 from dagad._portable import PYTHON, Parcel, pack
 
 X = onp.linspace(-1.0, 1.0, 24).reshape(12, 2)
@@ -337,3 +340,57 @@ def test_a_record_of_a_script_brings_its_registration(scheduler: Any) -> None:
 
     gradient = dagad.grad(total)([Line(1.0), Line(3.0)])
     assert [float(line.slope) for line in gradient] == [2.0, 2.0]
+
+
+# --- primitives that arrive -------------------------------------------------------------------------------------------
+
+
+def sent_by_another_process(slope: float) -> bytes:
+    """Return a function of a primitive pickled, and forget the primitive: as if it had never been here."""
+    local: Any = primitive(lambda x: slope * x**2)
+    defvjp(local, lambda ans, x: lambda g: 2 * slope * g * x + 0.0 * local(x))  # a rule mentions its primitive
+    defjvp(local, lambda g, ans, x: 2 * slope * g * x)
+    payload = pickle.dumps(pack([local, lambda x: local(x)]))
+    for table in (core.primitive_vjps, core.primitive_jvps):
+        del table[local]
+    tracer.trace_primitives_map.pop(local.fun, None)
+    return payload
+
+
+def tables() -> tuple[int, ...]:
+    gc.collect()
+    held = core.primitive_vjps, core.primitive_jvps, tracer.trace_primitives_map, _arrived_primitives._PRIMITIVES
+    return tuple(map(len, held))
+
+
+def test_is_a_primitive_that_arrives_twice_one_and_the_same_and_gone_when_nobody_uses_it() -> None:
+    before = tables()
+    for slope in (1.0, 2.0, 3.0):  # a function that makes a primitive is called again and again
+        payload = sent_by_another_process(slope)
+        assert tables() == before
+        arrived, fun = pickle.loads(payload).open()
+        again, _ = pickle.loads(payload).open()
+        assert again is arrived
+        assert [now - then for now, then in zip(tables(), before, strict=True)] == [1, 1, 0, 1]
+        assert autograd.grad(fun)(1.5) == 3.0 * slope
+        assert autograd.make_jvp(fun)(1.5)(1.0) == (2.25 * slope, 3.0 * slope)
+        assert dagad.jvp(fun, (1.5,), (1.0,)) == (2.25 * slope, 3.0 * slope)
+        assert autograd.grad(lambda x: fun(x) * x)(1.0) == 3.0 * slope
+        onward = pickle.dumps(pack(fun))  # from worker to worker
+        assert autograd.grad(pickle.loads(onward).open())(1.5) == 3.0 * slope
+        del arrived, again, fun, _
+        assert tables() == before
+        there = pickle.loads(onward).open()
+        assert autograd.grad(there)(1.5) == 3.0 * slope
+        del there
+    assert tables() == before
+
+
+def test_may_an_arrived_primitive_be_given_another_rule() -> None:
+    arrived, fun = pickle.loads(sent_by_another_process(1.0)).open()
+    defvjp(arrived, lambda ans, x: lambda g: 7.0 * g)
+    try:
+        assert autograd.grad(fun)(1.5) == 7.0
+        assert _arrived_primitives.rules_of(arrived)[1] is core.primitive_vjps[arrived]
+    finally:
+        del core.primitive_vjps[arrived]

@@ -18,20 +18,20 @@ State of a run, all changed under `_changed`'s lock:
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import heapq
 import threading
 import time
 from collections.abc import Collection, Mapping
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError
 from typing import Any
 
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
+from dagad_scheduler._callbacks import Told, is_watched, telling
+from dagad_scheduler._helpers import Helpers
 from dagad_scheduler._process import calm_process
 from dagad_scheduler._roles import PULLBACK_RANK, RANK_SHIFT, VALUE_RANK, Key
-from dagad_scheduler._run import Graph, OnResult, Progress, inside_task
+from dagad_scheduler._run import Graph, OnResult, Progress, inside_task, is_inside_task
 
 
 class LocalRun:
@@ -46,6 +46,7 @@ class LocalRun:
         kept: Mapping[Key, Any],
         priority: Mapping[Key, int],
         helpers: Helpers | None,
+        told: Told | None = None,
     ) -> None:
         self._graph, self._on_result, self._priority = graph, on_result, priority
         self._wanted, self._keep = frozenset(keys), frozenset(keep)
@@ -59,7 +60,7 @@ class LocalRun:
         self._failures: list[tuple[int, BaseException]] = []
         self._stopped = self._cancelled = False
         self._idle = 0
-        self._helpers = helpers
+        self._helpers, self._told = helpers, told
         self.cpu_seconds, self.n_workers = 0.0, 0
         self._prepare()
 
@@ -127,13 +128,17 @@ class LocalRun:
             if key is None:
                 return
             if crowded and self._helpers is not None:  # not under the lock: the pool may be anybody's
-                self._helpers.start_one(self)
+                self._helpers.start_one(self.serve)
             finished = self._execute(key)
 
     def _execute(self, key: Key) -> tuple[Key, Any] | None:
         node, data = self._graph[key], self._data
         try:
+            if self._told is not None:
+                self._told.before(key)
             result = _run_task(node, data)
+            if self._told is not None:
+                self._told.after(key, result)
             if key in self._wanted or key in self._keep:
                 self._report(key, result)
             return key, result
@@ -185,7 +190,15 @@ class LocalRun:
                 self._idle -= 1
 
     def wait(self, timeout: float | None = None) -> None:
-        """Work on the graph in the calling thread until it is done."""
+        """Work on the graph in the calling thread until it is done; Dask's active callbacks are told of its tasks."""
+        if self._told is not None or any(self._done) or is_inside_task() or not is_watched():
+            self._wait(timeout)
+            return
+        nodes = {**self._graph, **{key: DataNode(key, value) for key, value in self._data.items()}}
+        with telling(None, nodes, {*self._wanted, *self._keep}, self._priority.get) as self._told:
+            self._wait(timeout)
+
+    def _wait(self, timeout: float | None) -> None:
         finished = False
         try:
             self.serve(None if timeout is None else time.monotonic() + timeout)
@@ -224,46 +237,3 @@ def _run_task(node: Any, data: Mapping[Key, Any]) -> Any:
         ]
         return node.func(*args)
     return node({name: data[name] for name in node.dependencies})
-
-
-class Helpers:
-    """Threads that join the waiting one; started one by one, only while more tasks are ready than threads at work."""
-
-    def __init__(self, limit: int, pool: Executor | None) -> None:
-        self._free, self._pool = limit, pool
-        self._lock = threading.Lock()
-        self._futures: list[Future[None]] = []
-        self._threads: list[threading.Thread] = []
-
-    def start_one(self, run: LocalRun) -> None:
-        """Start one more, unless all have been started."""
-        with self._lock:
-            if not self._free:
-                return
-            self._free -= 1
-        # A copy of the caller's context for each: numpy's errstate, for one, lives there.
-        serve = contextvars.copy_context().run
-        if self._pool is not None:
-            self._futures.append(self._pool.submit(serve, _help, run))
-            return
-        # Daemons, which those of an executor are not: a program that ends does not wait for them.
-        thread = threading.Thread(target=serve, args=(_help, run), name="dagad", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def close(self, wait: bool) -> None:
-        """Let nobody join any more; with `wait`, return when all that did have left."""
-        for future in self._futures:
-            future.cancel()
-        if wait:
-            for thread in self._threads:
-                thread.join()
-            for future in self._futures:
-                if not future.cancelled():
-                    future.exception()
-
-
-def _help(run: LocalRun) -> None:
-    # Whatever a task raises, even what ends a program, is raised by the thread that waits.
-    with contextlib.suppress(BaseException):
-        run.serve()
