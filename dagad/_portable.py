@@ -13,6 +13,7 @@ import io
 import pickle
 import sys
 import threading
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
