@@ -167,6 +167,24 @@ def test_workers_at_work_are_retired_when_they_are_named_and_not_otherwise(frail
     evaluate_while(evaluate, lambda: not is_hot(frail, evaluate))
 
 
+def test_a_scheduler_is_not_idle_while_a_loop_works_and_is_afterwards(client: Client) -> None:
+    """Idle, it would close itself after the setting `distributed.scheduler.idle-timeout`."""
+    evaluate, found = hot_on(client), list[float | None]()
+    evaluate_while(evaluate, lambda: not on_all(client))
+    watch = for_seconds(1.5)
+    while watch():
+        for _ in range(20):
+            evaluate()
+        found.append(client.run_on_scheduler(idle_since))
+    assert found == [None] * len(found)
+    until(lambda: client.run_on_scheduler(idle_since) is not None, 10.0)
+
+
+def idle_since(dask_scheduler: Any) -> float | None:
+    since: float | None = dask_scheduler.check_idle()
+    return since
+
+
 def test_adaptive_scaling_leaves_a_loop_alone_and_goes_on_after_it(frail: Client) -> None:
     evaluate, cluster = hot_on(frail), cast("Any", frail.cluster)
     adaptive = cluster.adapt(minimum=0, maximum=2, interval="300ms")
