@@ -290,7 +290,9 @@ def test_says_a_parcel_that_cant_be_opened_what_is_missing() -> None:
     parcel = Parcel((b"cnot_installed_here\nthing\n.",), PYTHON)
     again = pickle.loads(pickle.dumps(parcel))
     for each in (parcel, again):
-        with pytest.raises(dagad.PortabilityError, match=r"No module named 'not_installed_here'.*on every worker"):
+        with pytest.raises(
+            dagad.PortabilityError, match=r"No module named 'not_installed_here'.*every worker.*upload_file"
+        ):
             each.open()
 
 
