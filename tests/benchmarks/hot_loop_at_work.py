@@ -81,11 +81,11 @@ class Figures:
     evaluations: int = 0
     wrong: int = 0
     errors: int = 0
-    tasks: int = 0
+    tasks: int | None = None  # not counted where nobody may watch the scheduler, lest it be busy with that
     median_s: float = 0.0
     ratio: float = 0.0
     p99_s: float = 0.0
-    gone: int = 0
+    gone: int | None = None
     may_go: bool = False
     is_alive: bool = True
     ended_s: dict[str, float] = field(default_factory=dict)
@@ -347,7 +347,8 @@ def print_figures(found: dict[str, Figures]) -> None:
     table = Table("", "evaluations", "wrong", "errors", "gone", "alive", "tasks", "median", "p99", "ratio", "ended, s")
     for name, one in found.items():
         ended = "\n".join(f"{what} {seconds:.1f}" for what, seconds in one.ended_s.items())
-        numbers = one.evaluations, one.wrong, one.errors, one.gone, one.is_alive, one.tasks
+        counted = ("-" if number is None else number for number in (one.gone, one.is_alive, one.tasks))
+        numbers = one.evaluations, one.wrong, one.errors, *counted
         times = f"{one.median_s * 1e3:.2f} ms", f"{one.p99_s * 1e3:.1f} ms", f"{one.ratio:.3f}"
         table.add_row(name, *map(str, numbers), *times, ended)
     report.console.print(table)
