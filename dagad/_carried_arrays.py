@@ -14,7 +14,8 @@ from dagad._engines.explicit import Explicit
 from dagad._items import ExplicitItemSum, ItemSum
 from dagad._templates import Template
 
-_LOOKED_INTO = frozenset({FunctionType, CellType, functools.partial, Explicit, ItemSum, ExplicitItemSum})
+_WRAPPERS = frozenset({Explicit, ItemSum, ExplicitItemSum})
+_LOOKED_INTO = frozenset({FunctionType, CellType, functools.partial}) | _WRAPPERS
 
 
 def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:
@@ -22,8 +23,9 @@ def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:
 
     It is the function itself where `take` changes none of them. Functions that share a variable go on sharing it.
     """
-    if type(fun) is FunctionType and not (fun.__closure__ or fun.__defaults__ or fun.__kwdefaults__):
-        return fun
+    bare = fun.fun if type(fun) in _WRAPPERS else fun
+    if type(bare) is FunctionType and not (bare.__closure__ or bare.__defaults__ or bare.__kwdefaults__):
+        return fun  # nearly always
     taken: dict[int, Any] = {}
     owners: dict[int, list[int]] = {}
     stack, seen = [fun] if type(fun) in _LOOKED_INTO else [], {id(fun)}

@@ -222,8 +222,12 @@ _BASES: tuple[tuple[Any, type[Kind]], ...] = (
     ((property, staticmethod, classmethod, functools.cached_property), Descriptor),
 )
 
+_ALL_BASES = tuple(base for bases, _ in _BASES for base in (bases if isinstance(bases, tuple) else (bases,)))
+
 
 def kind_of(cls: type) -> type[Kind]:
     """Return the kind of the instances of a class."""
     found = _EXACT.get(cls)
-    return found or next((kind for bases, kind in _BASES if issubclass(cls, bases)), Instance)
+    if found is None and issubclass(cls, _ALL_BASES):
+        return next(kind for bases, kind in _BASES if issubclass(cls, bases))
+    return found or Instance

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import os
 import threading
-import uuid
 from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
@@ -44,7 +44,7 @@ Backward = Callable[[], Any]
 
 def new_names(token: str | None = None) -> Names:
     """Return names for the keys of one evaluation; fresh ones unless a token is given."""
-    return Names(uuid.uuid4().hex if token is None else token)
+    return Names(os.urandom(16).hex() if token is None else token)
 
 
 def find_scheduler(scheduler: Any) -> Scheduler:

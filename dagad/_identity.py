@@ -32,9 +32,16 @@ def identity_of(fun: Any) -> Hashable:
     >>> identity_of(twice(scaled(2.0))) == identity_of(twice(twice(scaled(2.0))))
     False
     """
-    if type(fun) is FunctionType and fun.__closure__ is None and fun.__defaults__ is None and not fun.__dict__:
-        return fun.__code__  # nearly always
-    return _identity(fun, set())
+    if _is_bare(fun):
+        code: Hashable = fun.__code__
+        return code  # nearly always
+    inner: Any = getattr(fun, "fun", None)  # of what is marked explicit, say
+    return (type(fun), inner.__code__) if _is_bare(inner) else _identity(fun, set())
+
+
+def _is_bare(fun: Any) -> bool:
+    """Return whether something is a function that holds no other."""
+    return type(fun) is FunctionType and not (fun.__closure__ or fun.__defaults__ or fun.__kwdefaults__ or fun.__dict__)
 
 
 def _identity(fun: Any, seen: set[int]) -> Hashable:

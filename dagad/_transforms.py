@@ -10,6 +10,7 @@ import numpy as np
 
 from dagad import _tree
 from dagad._engines.autograd import all_opened
+from dagad._engines.patches import patches
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._evaluation import Evaluation
 from dagad._linearization import is_scalar, unit_seed
@@ -87,7 +88,7 @@ def value_and_grad(
     @functools.wraps(fun, updated=())
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         program = Program(fun, argnums, args, kwargs)
-        with like_here(TOGETHER):
+        with patches, like_here(TOGETHER):  # once for the whole way there and back: to install them takes a while
             value, aux, backward = _scalar_forward(program, has_aux)
             gradient = backward()
         return ((value, aux), gradient) if has_aux else (value, gradient)

@@ -21,11 +21,16 @@ TreeDef = optree.PyTreeSpec
 _ARRAYS = frozenset({np.ndarray, np.memmap})
 _tree_flatten = optree.tree_flatten
 atexit.register(end_other_threads, globals(), "_tree_flatten")
+_BARE = frozenset({np.ndarray, np.float64, float})
+_A_LEAF: Any = 0.0
+_LEAF: TreeDef = optree.tree_structure(_A_LEAF, namespace=NAMESPACE)
 _FLOATS = (float, complex, np.floating, np.complexfloating)
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
     """Return the leaves and the structure; None is structure, not a leaf."""
+    if type(tree) in _BARE:  # optree needs a microsecond to find that out
+        return [tree], _LEAF
     leaves, treedef = _tree_flatten(tree, is_leaf, namespace=NAMESPACE)
     return leaves, treedef
 

@@ -108,6 +108,8 @@ def open_containers(output: Any) -> Any:
 
 def all_opened(tree: Any) -> Any:
     """Return a tree in which no list, tuple or dict is boxed as a whole."""
+    if type(tree) is np.ndarray or type(tree) is float:
+        return tree
     leaves, treedef = _tree.flatten(tree)
     if any(isinstance(_tree.plain(leaf), list | tuple | dict) for leaf in leaves if isbox(leaf)):
         return _tree.unflatten(treedef, [open_containers(leaf) for leaf in leaves])

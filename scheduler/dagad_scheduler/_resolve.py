@@ -41,7 +41,7 @@ def resolve(scheduler: Any = None) -> Scheduler:
         return Threads(scheduler._max_workers, scheduler)
     if isinstance(scheduler, multiprocessing.pool.Pool | Executor):
         return Foreign(dask.base.get_scheduler(scheduler=scheduler))
-    get = dask.base.get_scheduler(scheduler=scheduler)
+    get = _named(scheduler) or dask.base.get_scheduler(scheduler=scheduler)
     if get is None or get is dask.threaded.get or get is own_get:
         return Threads()
     if get is dask.local.get_sync:
@@ -52,6 +52,11 @@ def resolve(scheduler: Any = None) -> Scheduler:
     if isinstance(client, Threads):
         return client
     return Foreign(get)
+
+
+def _named(scheduler: Any) -> Any:
+    """Return what Dask calls by a name; asked itself, it looks for a client first, which takes longer than a chunk."""
+    return dask.base.named_schedulers.get(scheduler.lower()) if isinstance(scheduler, str) else None
 
 
 def is_inside_any_task() -> bool:
