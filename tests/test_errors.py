@@ -75,13 +75,6 @@ def by_class(theta: Any) -> Any:
         Holder.held = None
 
 
-def by_recursion(theta: Any) -> Any:
-    def power(rows: Any, n: int = 2) -> Any:
-        return anp.sum(rows * theta) if n == 0 else power(rows, n - 1)
-
-    return reduce_sum(power, X, grainsize=2)
-
-
 def by_iterator(theta: Any) -> Any:
     values = iter([theta])
     return reduce_sum(lambda rows: anp.sum(rows * next(values)), X, grainsize=6)
@@ -294,11 +287,6 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "through the global `HELD`.*as a shared argument",
     ),
     "a class": (lambda: dagad.grad(by_class)(1.0), dagad.ClosureError, r"through `Holder\.held`.*as a shared argument"),
-    "a recursion": (
-        lambda: dagad.grad(by_recursion)(1.0),
-        dagad.ClosureError,
-        "refers to itself.*as a shared argument",
-    ),
     "an iterator": (lambda: dagad.grad(by_iterator)(1.0), dagad.ClosureError, "as a shared argument"),
     "explicit with a closure": (
         lambda: dagad.grad(lambda t: reduce_sum(explicit(lambda rows: (t, lambda s: (None,))), X, grainsize=2))(1.0),

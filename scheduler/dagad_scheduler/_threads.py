@@ -127,7 +127,8 @@ def get(dsk: Any, keys: Any, **kwargs: Any) -> Any:
     --------
     >>> import dask, dagad
     >>> x = dask.delayed(3.0)
-    >>> dask.compute(x * x, dagad.gradient(x * x, x), scheduler=dagad.get)
-    (9.0, 6.0)
+    >>> value, gradient = dagad.value_and_gradient(x * x, x)
+    >>> dask.compute(value, gradient, scheduler=dagad.get)
+    (np.float64(9.0), np.float64(6.0))
     """
     return Threads(kwargs.get("num_workers"), kwargs.get("pool")).get(dsk, keys, kwargs.get("callbacks"))
