@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
+from dataclasses import replace
 from typing import Any
 
 from dagad._deadly import worker_lost
@@ -115,7 +116,8 @@ class Evaluation:
     `_gradient`     future of the gradient
     `_backward`     what computes the gradient; set when the value is there, taken by the thread that runs it
     `_requested`    whether somebody wants the gradient
-    `_runs`         all graphs that have been started for this evaluation
+    `_runs`         all graphs that have been started for this evaluation; none once it is cancelled
+    `_given_up`     how far these were when it was cancelled
     `_cancelled`    whether it was cancelled
     ==============  ==========================================================================================
 
@@ -131,6 +133,7 @@ class Evaluation:
         self._backward: Backward | None = None
         self._requested, self._cancelled = not lazy, False
         self._runs: list[Run] = []
+        self._given_up = Progress()
         self._start(self._walk_forward, forward)
 
     def _start(self, walk: Callable[..., None], *args: Any) -> None:
@@ -224,20 +227,25 @@ class Evaluation:
         """How many chunks have their value and their gradient, of those of all reductions that have started."""
         with self._lock:
             runs = list(self._runs)
-        return sum((run.progress() for run in runs), Progress())
+        return sum((run.progress() for run in runs), self._given_up)
 
     def cancel(self) -> None:
         """Give up: start no more chunks. `value` and `gradient` raise CancelledError unless they are there already."""
         with self._lock:
-            self._cancelled, runs, self._backward = True, list(self._runs), None
+            # Runs hold what they kept, the tapes of a lazy gradient among it: they must go though the evaluation stays.
+            self._cancelled, runs, self._runs, self._backward = True, self._runs, [], None
+        given_up = [run.progress() for run in runs]
         for run in runs:
             run.cancel()
+        with self._lock:
+            self._given_up = replace(sum(given_up, self._given_up), waits_for="")
         _fail(CancelledError("This evaluation was cancelled."), self._value, self._gradient)
 
     def _watch(self, run: Run) -> None:
         with self._lock:
-            self._runs.append(run)
             cancelled = self._cancelled
+            if not cancelled:
+                self._runs.append(run)
         if cancelled:
             run.cancel()
 

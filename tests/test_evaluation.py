@@ -397,6 +397,38 @@ def test_a_lazy_evaluation_that_is_cancelled_has_no_gradient() -> None:
     assert_cancelled(evaluation.gradient)
 
 
+def n_tapes() -> int:
+    from dagad._linearization import Linearization
+
+    gc.collect()
+    return sum(type(thing) is Linearization for thing in gc.get_objects())
+
+
+def tapes_on(scheduler: Any) -> int:
+    return sum(scheduler.run(n_tapes).values()) if isinstance(scheduler, Client) else n_tapes()
+
+
+@pytest.mark.parametrize("n_before", [0, 12])
+def test_the_tapes_of_a_cancelled_evaluation_go_though_it_stays(n_before: int, scheduler: Any) -> None:
+    data = dagad.shard(np.arange(1.0, 9.0), grainsize=2, scheduler=scheduler)
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(squares, data, theta)
+
+    for _ in range(n_before):  # with some, the loop is hot
+        dagad.value_and_grad(loss)(2.0)
+    until(lambda: tapes_on(scheduler) == 0)  # those of earlier tests may be on their way out
+    evaluation = dagad.evaluate(loss, 2.0, lazy=True)
+    value = evaluation.value()
+    assert tapes_on(scheduler) == 4 or n_before
+    done = evaluation.progress
+    evaluation.cancel()
+    until(lambda: tapes_on(scheduler) == 0)
+    assert evaluation.value() == value
+    assert evaluation.progress == done
+    assert_cancelled(evaluation.gradient)
+
+
 def test_cancelling_what_is_done_changes_nothing() -> None:
     evaluation = dagad.evaluate(loss_on("threads"), 1.0)
     assert evaluation.gradient(PATIENCE) == -40.0
