@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dagad._chunks import ChunkFunction, Place
+from dagad._engines.patches import patches
 from dagad._errors import CancelledError, NotDifferentiableError
 from dagad._graph.sums import RunningTree, Subtree, assembled, halves
 from dagad._linearization import Counters, Pullback, is_scalar, unit_seed
@@ -117,10 +118,11 @@ class HotJob:
         start, stop = part[0], min(part[0] + (1 << part[1]), len(self._program.chunks))
         layout = self._program.layout
         total: Any = Stack(layout) if (stop - start) * layout.nbytes <= LARGEST_STACK else RunningTree()
-        for number in range(start, stop):
-            if stopped():
-                raise CancelledError("Nobody waits for this evaluation any more.")
-            total.push(self._chunk(number, rows))
+        with patches:  # once for all chunks: each would install them anew
+            for number in range(start, stop):
+                if stopped():
+                    raise CancelledError("Nobody waits for this evaluation any more.")
+                total.push(self._chunk(number, rows))
         added: list[Any] = total.total()
         return added
 
