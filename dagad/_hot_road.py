@@ -50,14 +50,14 @@ class OffRoadError(Exception):
 
 @dataclass(slots=True)
 class Sent:
-    """A program, and which workers know it under which token."""
+    """A program, and which workers know it; they let go of it when this goes."""
 
     layout: Layout
     frozen: tuple[Any, ...] | None
     program: list[memoryview]  # views of the payload, but for a few words
     payload: list[bytes]  # of what may change, to see whether it has
-    token: str
-    earlier: str  # the token of what it stands in for; empty if it is the first
+    lease: Any  # by whose number workers call it
+    earlier: str  # the number of what it stands in for; empty if it is the first
     known: set[tuple[str, str]] = field(default_factory=set)  # versions of homes, and addresses
 
 
@@ -106,7 +106,7 @@ class HotRoad:
         arguments = bytearray(sent.layout.nbytes)
         sent.layout.write(theta, as_bytes(arguments, len(arguments)))
         number = "" if lease is None else lease.number
-        message = {"token": f"{sent.token}-{homes.version}", "role": role, "number": number, "keep": keep}
+        message = {"token": f"{sent.lease.number}-{homes.version}", "role": role, "number": number, "keep": keep}
         message["arguments"] = memoryview(arguments)
         waiting, replies = set(homes.parts), dict[str, Any]()
         for _ in range(2):
@@ -170,7 +170,9 @@ class HotRoad:
             return {}
         keys = [(chunk, list(self._keys[chunk])) for chunk in homes.chunks[address]]
         parts = [tuple(part) for part in homes.parts[address]]
-        instead = [token for token in (sent.token, sent.earlier) if token]
+        instead = [number for number in (sent.lease.number, sent.earlier) if number]
+        with self._lock:
+            sent.lease.left_at([address])
         return {"program": sent.program, "keys": keys, "parts": parts, "instead": instead}
 
     def _program(self, owner: Any, function: ChunkFunction, template: Rows | None, theta: Sequence[Any]) -> Sent:
@@ -188,8 +190,8 @@ class HotRoad:
             sent = self._sent.get(looks)
             if sent is None or payload != sent.payload:
                 program = program_of(payload, self._plan, specs, new_names())
-                earlier = "" if sent is None else sent.token
-                sent = self._sent[looks] = Sent(Layout(specs), frozen, program, payload, uuid.uuid4().hex, earlier)
+                earlier, lease = "" if sent is None else sent.lease.number, self._lines.lease()
+                sent = self._sent[looks] = Sent(Layout(specs), frozen, program, payload, lease, earlier)
             sent.frozen = frozen
             while len(self._sent) > MOST_PROGRAMS:
                 del self._sent[next(iter(self._sent))]

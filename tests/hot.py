@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -60,6 +61,17 @@ def is_hot(client: Client, act: Callable[[], Any]) -> bool:
     before = chunks_as_tasks(client)
     act()
     return chunks_as_tasks(client) == before
+
+
+def until_hung_up(client: Client) -> None:
+    """Wait until nobody has connections to the workers, of those who are gone."""
+
+    def is_over() -> bool:
+        gc.collect()
+        place = client.extensions.get("dagad-lines")
+        return place is None or place.lines() is None
+
+    until(is_over, 5.0)
 
 
 def heat_up(client: Client, act: Callable[[], Any], patience: float = 6.0) -> None:

@@ -22,7 +22,9 @@ from faults import (
     Watch,
     X,
     a_cluster,
+    a_process,
     a_scheduler,
+    a_worker,
     assert_clear,
     assert_empty,
     bits,
@@ -191,6 +193,26 @@ def test_whoever_waits_is_told_that_the_scheduler_has_gone(hot: bool, tmp_path: 
                 assert_clear(waiting.exception(SOON))
         with watch.waiting(both, loss) as waiting:
             assert_clear(waiting.exception(SOON))
+
+
+def test_a_scheduler_started_anew_has_lost_the_shards_and_takes_new_ones(tmp_path: Path) -> None:
+    with a_scheduler(tmp_path) as (client, scheduler):
+        address = client.scheduler_info()["address"]
+        loss = loss_of(shards_on(client))
+        heat_up(client, loss)
+        _, pullback = dagad.vjp(loss, THETA)
+        scheduler.kill()
+        scheduler.wait()
+        where = "--host", "127.0.0.1", "--port", address.rpartition(":")[2]
+        with a_process("scheduler", *where), a_worker(address):
+            with pytest.raises((dagad.SchedulerLostError, dagad.DataLostError)):  # whether the client is back or not
+                both(loss)
+            until(lambda: client.status == "running")
+            client.wait_for_workers(1, PATIENCE)
+            for act in (lambda: both(loss), lambda: pullback(1.0)):
+                with pytest.raises(dagad.DataLostError, match=r"Shards are gone: .*again with `dagad\.shard"):
+                    act()
+            heat_up(client, loss_of(shards_on(client)))
 
 
 # Chunks fail

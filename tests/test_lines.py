@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import logging
 import os
 import re
@@ -16,8 +18,19 @@ import numpy as np
 import pytest
 from distributed import Client
 from distributed.protocol.core import dumps
-from faults import PATIENCE, SOON, Watch, in_background, interrupted_when, kill, pids_of, until
-from hot import THETA, Act, X, a_watched_cluster, chunks_as_tasks, heat_up, in_all, is_hot, shards_on
+from faults import (
+    PATIENCE,
+    SOON,
+    Watch,
+    bits,
+    chunk as watched_chunk,
+    in_background,
+    interrupted_when,
+    kill,
+    pids_of,
+    until,
+)
+from hot import THETA, Act, X, a_watched_cluster, chunks_as_tasks, heat_up, in_all, is_hot, shards_on, until_hung_up
 
 import dagad
 from dagad import _hot_road
@@ -53,7 +66,8 @@ def alone() -> Iterator[Client]:
 
 
 @pytest.fixture(params=["direct", "relayed"])
-def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Road:
+def road(client: Client, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Road:
+    until_hung_up(client)
     if request.param == "relayed":
         monkeypatch.setattr(Lines, "_open", out_of_reach)
     return str(request.param)
@@ -195,6 +209,7 @@ def test_workers_out_of_reach_are_called_through_the_scheduler(client: Client, m
 
     shards, large, constant = shards_on(client, ROWS), np.linspace(0.0, 1.0, 20_000), np.ones(20_000)
     with monkeypatch.context() as patch:
+        until_hung_up(client)
         patch.setattr(Lines, "_open", watched)
         there, here = (on(data, constant, fun=of_large, **o) for data, o in ((shards, {}), (ROWS, ON_ONE_THREAD)))
         heat_up(client, lambda: there(large))
@@ -213,6 +228,7 @@ def test_what_goes_through_the_scheduler_does_not_grow_with_the_workers(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them used to get the calls of all, each with parameters and program of its own."""
+    until_hung_up(client)
     monkeypatch.setattr(Lines, "_open", out_of_reach)
     sizes: list[int] = []
     scheduler: Any = client.scheduler
@@ -314,6 +330,108 @@ def test_who_gives_up_leaves_everything_usable(how: str, road: Road, client: Cli
     reheat(client, other)
 
 
+# Many Shards, and many calls at the same time
+
+
+def n_connections(dask_worker: Any) -> int:
+    """Return by how many connections a worker is called, on Dask's word."""
+    return sum(op == "dagad_line" for op in dask_worker._comms.values())
+
+
+def n_programs(dask_worker: Any) -> int:
+    return len(desk_of(dask_worker)._programs)
+
+
+def n_left(dask_worker: Any) -> int:
+    """Return how much clients have to let go of."""
+    return sum(len(guest.left) for guest in desk_of(dask_worker)._clients.values())
+
+
+def desk_of(worker: Any) -> Any:
+    return worker.handlers["dagad_line"].__self__
+
+
+def on_workers(client: Client, count: Callable[[Any], Any]) -> list[Any]:
+    gc.collect()
+    return list(client.run(count).values())
+
+
+def test_ten_shards_in_turn_need_one_connection_to_a_worker(client: Client) -> None:
+    until_hung_up(client)
+    losses = [heated(client) for _ in range(10)]
+    assert all([is_hot(client, functools.partial(there, THETA)) for there in losses])
+    assert on_workers(client, n_connections) == [1, 1]
+    assert on_workers(client, n_programs) == on_workers(client, n_left) == [10, 10]
+    del losses[1:]
+    until(lambda: on_workers(client, n_programs) == [1, 1], SOON)  # the programs of Shards go with them
+    assert on_workers(client, n_left) == [1, 1]
+    assert is_hot(client, lambda: losses[0](THETA))
+    losses.clear()
+    until(lambda: on_workers(client, n_connections) == [0, 0], SOON)
+    until(lambda: on_workers(client, n_programs) == [0, 0], SOON)
+
+
+@pytest.mark.parametrize("of_one", [True, False])
+def test_calls_at_the_same_time_do_not_disturb_one_another(of_one: bool, client: Client) -> None:
+    until_hung_up(client)
+    first = heated(client)
+    losses = [first if of_one else heated(client) for _ in range(8)]
+
+    def repeat(number: int) -> None:
+        for turn in range(20):
+            theta = (number - turn / 7.0) * THETA / 10.0
+            assert losses[number](theta) == EXPECTED(theta)
+
+    for waiting in [in_background(repeat, number) for number in range(8)]:
+        waiting.result(PATIENCE)
+    until(lambda: max(on_workers(client, n_connections)) <= 4, SOON)  # those that are idle are few
+    assert is_hot(client, lambda: first(THETA))
+
+
+def test_who_gives_up_leaves_other_calls_and_what_they_left_behind_alone(client: Client, tmp_path: Path) -> None:
+    until_hung_up(client)
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder in folders:
+        folder.mkdir()
+    watches = [Watch(folder, "value", "pullback") for folder in folders]
+    shards = [dagad.shard(WATCHED, grainsize=4, scheduler=client) for _ in watches]
+    losses = [gated(some, watch) for some, watch in zip(shards, watches, strict=True)]
+    for loss in losses:
+        heat_up(client, functools.partial(in_all(loss), THETA))
+    value, pullback = dagad.vjp(losses[0], THETA)
+    for watch in watches:
+        watch.close("value")
+    before = chunks_as_tasks(client)
+    one, other = (dagad.evaluate(loss, 0.5 * THETA, lazy=True) for loss in losses)
+    watches[0].wait("value", processes=2)  # each worker is busy with it
+    until(lambda: on_workers(client, n_connections) == [2, 2])
+    one.cancel()
+    with pytest.raises(dagad.CancelledError):
+        one.value(PATIENCE)
+    watches[0].open("value")
+    watches[1].open("value")
+    assert other.value(PATIENCE) == gated_here(0.5 * THETA)
+    assert bits([other.gradient(PATIENCE)]) == bits([dagad.grad(gated_here)(0.5 * THETA)])
+    assert on_workers(client, n_held) == [1, 1]  # what is the pullback's, and nothing of who gave up
+    assert bits([value, *pullback(1.0)]) == bits([gated_here(THETA), dagad.grad(gated_here)(THETA)])
+    assert chunks_as_tasks(client) == before
+
+
+WATCHED = {"row": np.arange(24), "x": X}
+
+
+def gated(sliced: Any, watch: Watch) -> Callable[[Any], Any]:
+    return lambda theta: dagad.reduce_sum(watched_chunk, sliced, theta, watch.folder)
+
+
+def gated_here(theta: Any) -> Any:
+    return dagad.reduce_sum(watched_chunk, WATCHED, theta, "", grainsize=4, scheduler="sync")
+
+
+def n_held(dask_worker: Any) -> int:
+    return len(desk_of(dask_worker)._held)
+
+
 # What nobody asked for
 
 
@@ -354,6 +472,7 @@ NONSENSE: dict[str, Callable[[Any], Any]] = {
 
 @pytest.fixture(scope="module")
 def hot(client: Client) -> Iterator[list[Act]]:
+    until_hung_up(client)
     made = [heated(client)]
     yield made
     made.clear()  # the last test may still hold the list

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from distributed import Client
 from faults import PATIENCE, bits, until
-from hot import THETA, X, a_watched_cluster, heat_up, in_all, shards_on
+from hot import THETA, X, a_watched_cluster, heat_up, in_all, shards_on, until_hung_up
 
 import dagad
 from dagad_scheduler import _lines, _resident
@@ -33,7 +33,8 @@ def client() -> Iterator[Client]:
 
 
 @pytest.fixture(params=["direct", "relayed"])
-def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def road(client: Client, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    until_hung_up(client)
     if request.param == "relayed":
         monkeypatch.setattr(Lines, "_open", out_of_reach)
     return str(request.param)
@@ -128,6 +129,7 @@ def lose_rows(dask_worker: Any) -> None:
 
 
 def test_who_only_relays_leaves_nothing_for_ever(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    until_hung_up(client)
     monkeypatch.setattr(Lines, "_open", out_of_reach)
     monkeypatch.setattr(Lines, "let_go", lambda *_: None)  # as if the client were dead
     client.run(relayed_for, seconds=0.5)

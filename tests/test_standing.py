@@ -225,11 +225,16 @@ def test_a_client_that_is_killed_leaves_nothing_behind(client: Client) -> None:
             kill(process.pid)
     until(lambda: on_none(client) and set(client.run(n_held).values()) == {0}, 10.0)
     until(lambda: not any(client.run(n_coroutines).values()), 10.0)
+    until(lambda: not any(client.run(n_programs).values()), 10.0)
 
 
 def n_held(dask_worker: Any) -> int:
     line = dask_worker.handlers.get("dagad_line")
     return len(line.__self__._held) if line else 0
+
+
+def n_programs(dask_worker: Any) -> int:
+    return len(dask_worker.handlers["dagad_line"].__self__._programs)
 
 
 def n_coroutines(dask_worker: Any) -> int:

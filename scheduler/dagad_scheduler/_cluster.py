@@ -38,7 +38,7 @@ from dask._expr import LLGExpr
 from dagad_scheduler._annotations import annotated
 from dagad_scheduler._homes import anchored, homes_of
 from dagad_scheduler._large_graphs import LARGE_GRAPHS
-from dagad_scheduler._lines import Lines
+from dagad_scheduler._lines import Lines, lines_of
 from dagad_scheduler._process import calmed
 from dagad_scheduler._roles import PULLBACK_RANK, VALUE_RANK, Key, rank
 from dagad_scheduler._run import Graph, OnResult, Progress, ResultsLost, SchedulerLost, WorkersLost
@@ -260,7 +260,7 @@ class Cluster:
     def lines(self) -> Lines:
         """Return how to call residents of the workers directly."""
         if self._lines is None:
-            self._lines = Lines(self._client)
+            self._lines = lines_of(self._client)
         return self._lines
 
     def start(

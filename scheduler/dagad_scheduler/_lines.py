@@ -1,12 +1,15 @@
-"""The client's end of a hot loop: one open connection to every worker, or one message through the scheduler.
+"""The client's end of a hot loop: open connections to every worker, or one message through the scheduler.
+
+All Shards of a client share its `Lines`, which end with the last of them. A call has a connection to each of its
+workers to itself, and closes it when it is given up: calls at the same time don't hear of that.
 
 State of `Lines`, touched by the client's event loop only:
 
-===========  ==============================================================================================
-`_comms`     open connections by the worker's address; one that failed is closed, and opened again when needed
-`_relayed`   until when calls go through the scheduler, since a worker could not be reached from here
-`_standing`  the tasks by which Dask sees that the workers work
-===========  ==============================================================================================
+==============  ===========================================================================================
+`_connections`  those that are open; one that failed is closed, and another one opened when needed
+`_relayed`      until when calls go through the scheduler, since a worker could not be reached from here
+`_standing`     the tasks by which Dask sees that the workers work
+==============  ===========================================================================================
 
 `_let_go` is a queue: who lets go of something puts it there, from whatever thread; the loop tells the workers.
 """
@@ -15,15 +18,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from dagad_scheduler._annotations import annotated
+from dagad_scheduler._connections import Connections
 from dagad_scheduler._messages import packed
 from dagad_scheduler._roles import Key
 from dagad_scheduler._run import Progress
@@ -40,22 +45,44 @@ class _OutOfReach(Exception):
     """A worker can't be connected to from here."""
 
 
+def lines_of(client: Any) -> Lines:
+    """Return the lines of a client; they stay for as long as somebody else refers to them."""
+    place: _Place = client.extensions.setdefault("dagad-lines", _Place())
+    with place.lock:
+        found = place.lines()
+        if found is None:
+            found = Lines(client)
+            place.lines = weakref.ref(found)
+    return found
+
+
+class _Place:
+    """Where a client's lines are found, which belong to those who call by them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lines: Callable[[], Lines | None] = _nothing
+
+
+def _nothing() -> None:
+    return None
+
+
 class Lines:
     """Calls to the residents of a client's cluster."""
 
     def __init__(self, client: Any) -> None:
-        self._client = client
-        self._comms: dict[str, Any] = {}
+        self._client, self._name = client, uuid.uuid4().hex
+        self._connections = Connections()
         self._relayed = 0.0
         self._installed = False
-        self._turns = asyncio.Lock()
         self._standing = standing_of(client)
         self._let_go: deque[tuple[str, frozenset[str]]] = deque()
         self._telling: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         client.loop.add_callback(self._standing.join)
         # Connections go with whoever made them, on the loop that they belong to.
-        weakref.finalize(self, _hang_up_all, client.loop, self._comms, self._standing)
+        weakref.finalize(self, _hang_up_all, client.loop, self._connections, self._standing)
 
     def install(self) -> None:
         """Give the workers, and those that come later, the handlers that answer."""
@@ -86,11 +113,11 @@ class Lines:
         return ResidentRun(future, n_values, n_gradients)
 
     def lease(self) -> Lease:
-        """Return what stands for something that an evaluation is about to leave behind on workers."""
+        """Return what stands for something that is about to be left on workers."""
         return Lease(self)
 
     def let_go(self, number: str, addresses: frozenset[str]) -> None:
-        """Have workers forget what an evaluation left behind; called by whatever thread collects garbage."""
+        """Have workers forget what was left there; called by whatever thread collects garbage."""
         self._let_go.append((number, addresses))
         with contextlib.suppress(RuntimeError):  # the loop has been closed, and with it the connections
             self._client.loop.asyncio_loop.call_soon_threadsafe(self._tell_later)
@@ -107,44 +134,81 @@ class Lines:
                 number, addresses = self._let_go.popleft()
                 for address in addresses:
                     numbers.setdefault(address, []).append(number)
-            calls = {address: {"forget": some} for address, some in numbers.items()}
-            with contextlib.suppress(OSError):  # workers that are gone, or hung up on, have forgotten
-                async with self._turns:
-                    for address in calls.keys() & self._comms.keys():
-                        await self._comms[address].write(calls.pop(address))
-                if calls and time.monotonic() < self._relayed:
-                    await self._relay(calls)
+            away: dict[str, dict[str, Any]] = {}
+            for address, some in numbers.items():
+                if self._connections.has_idle(address):
+                    with contextlib.suppress(OSError):  # a worker that is gone has forgotten
+                        await self._forget(address, some)
+                elif self._connections.has_busy(address):  # until that call is over
+                    self._let_go.extend((number, frozenset([address])) for number in some)
+                else:  # hung up on, it has forgotten, unless it was called through the scheduler
+                    away[address] = {"forget": some}
+            if away and time.monotonic() < self._relayed:
+                with contextlib.suppress(OSError):
+                    await self._relay(away)
+
+    async def _forget(self, address: str, numbers: list[str]) -> None:
+        comm = self._connections.take(address)
+        try:
+            await comm.write({"forget": numbers})
+        except BaseException:
+            self._connections.hang_up(address, comm)
+            raise
+        self._connections.give_back(address, comm)
 
     async def _ask(self, calls: dict[str, dict[str, Any]], limit: float) -> Replies:
         with self._standing.during(calls):
             return await self._asked(calls, limit)
 
     async def _asked(self, calls: dict[str, dict[str, Any]], limit: float) -> Replies:
-        async with asyncio.timeout(limit):
-            if time.monotonic() >= self._relayed:
-                try:
-                    async with self._turns:  # replies come in the order of calls
+        try:
+            async with asyncio.timeout(limit):
+                if time.monotonic() >= self._relayed:
+                    try:
                         return await self._exchange(calls)
-                except _OutOfReach:
-                    self._relayed = time.monotonic() + RELAY_FOR
-            return await self._relay(calls)
+                    except _OutOfReach:
+                        self._relayed = time.monotonic() + RELAY_FOR
+                return await self._relay(calls)
+        except OSError as error:
+            self._installed = False  # the scheduler may be another one now
+            if isinstance(error, TimeoutError):
+                for address in calls:
+                    self._connections.hang_up_idle(address)
+            raise
 
     async def _exchange(self, calls: dict[str, dict[str, Any]]) -> Replies:
         """Write to all, then read from all: the workers work at the same time, and no task is needed for it."""
-        comms: dict[str, Any] = {address: self._comms.get(address) for address in calls}
-        if None in comms.values():
-            await self._refuse_gone(calls)
-            comms = {address: comm or await self._open(address) for address, comm in comms.items()}
+        comms, replies, address = await self._take(calls), Replies(), ""
         try:
             for address, comm in comms.items():
                 await comm.write(calls[address])
-            # Without pickle: what a worker sends is numbers.
-            return {address: await comm.read(deserializers=["dask"]) for address, comm in comms.items()}
-        except BaseException:
+            for address, comm in comms.items():
+                # Without pickle: what a worker sends is numbers.
+                replies[address] = await comm.read(deserializers=["dask"])
+        except BaseException as error:
             # Answers may be on their way: what comes over these connections is nobody's any more.
-            for address in calls:
-                _hang_up(self._comms.pop(address, None))
+            for one, comm in comms.items():
+                self._connections.hang_up(one, comm)
+            if isinstance(error, OSError):
+                self._connections.hang_up_idle(address)
             raise
+        for address, comm in comms.items():
+            self._connections.give_back(address, comm)
+        return replies
+
+    async def _take(self, addresses: Collection[str]) -> dict[str, Any]:
+        """Return a connection to each worker that nobody else uses."""
+        comms: dict[str, Any] = {}
+        try:
+            if not all(map(self._connections.has_idle, addresses)):
+                await self._refuse_gone(addresses)
+            for address in addresses:
+                comms[address] = self._connections.take(address) or await self._open(address)
+        except BaseException:
+            for address, comm in comms.items():
+                self._connections.give_back(address, comm)
+            raise
+        return comms
 
     async def _open(self, address: str) -> Any:
         from distributed.comm.core import connect
@@ -155,15 +219,15 @@ class Lines:
             await self._refuse_gone([address])
             raise _OutOfReach(f"No connection to {address} within {REACH_WITHIN} seconds.") from error
         try:
-            await comm.write({"op": "dagad_line"})
+            await comm.write({"op": "dagad_line", "client": self._name})
             if (await comm.read() or {}).get("status") != "OK":
                 raise OSError(f"The worker {address} has no desk of dagad's.")
         except BaseException:
             comm.abort()
             raise
-        self._comms[address] = comm
+        self._connections.add(address, comm)
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(_hang_up_with(self._client, self._comms), name="dagad-hang-up")
+            self._watching = asyncio.create_task(_hang_up_with(self._client, self._connections), name="dagad-hang-up")
         return comm
 
     async def _refuse_gone(self, addresses: Collection[str]) -> None:
@@ -204,36 +268,26 @@ def _alike(calls: dict[str, dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
     return list(groups.values())
 
 
-def _hang_up(comm: Any) -> None:
-    if comm is not None:
-        comm.abort()
-
-
-def _hang_up_all(loop: Any, comms: dict[str, Any], standing: Standing) -> None:
+def _hang_up_all(loop: Any, connections: Connections, standing: Standing) -> None:
     def end() -> None:
         standing.leave()
-        _empty(comms)
+        connections.hang_up_all()
 
     with contextlib.suppress(RuntimeError):  # the loop has been closed, and with it the connections
         loop.add_callback(end)
 
 
-def _empty(comms: dict[str, Any]) -> None:
-    while comms:
-        _hang_up(comms.popitem()[1])
-
-
-async def _hang_up_with(client: Any, comms: dict[str, Any]) -> None:
+async def _hang_up_with(client: Any, connections: Connections) -> None:
     """Hang up when the client is closed: workers then forget what it left there, whoever still refers to it here."""
     try:
-        while comms and client.status not in ("closing", "closed"):
+        while connections and client.status not in ("closing", "closed"):
             await asyncio.sleep(LOOK_EVERY)
     finally:  # a loop that is stopped cancels its tasks
-        _empty(comms)
+        connections.hang_up_all()
 
 
 class Lease:
-    """What one evaluation left behind on workers, for a gradient: who drops this has them let go of it.
+    """What was left on workers, a program or what a gradient needs: who drops this has them let go of it.
 
     ===========  ==================================================
     `number`     what it is called there

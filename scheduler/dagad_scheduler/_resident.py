@@ -6,6 +6,7 @@ call costs is two messages and a turn in the worker's own executor. The rows are
 State of a `Desk`, touched by the worker's event loop only:
 
 ===========  ================================================================================================
+`_clients`   those that call over connections of their own, by their names
 `_programs`  the programs that were sent, by their tokens; the one unused for longest goes first
 `_held`      what an evaluation left behind for its gradient, by its number; the oldest goes first
 `_sizes`     how many bytes that is, once it has been found out
@@ -15,8 +16,9 @@ State of a `Desk`, touched by the worker's event loop only:
 `_last`      when the last of them was
 ===========  ================================================================================================
 
-What a client left behind goes when it says so or hangs up. One that calls through the scheduler can't hang up, so what
-it has not asked for within a minute goes: programs are sent again then, and values computed again.
+What a client left behind goes when it says so, or with the last of its connections. One that calls through the
+scheduler can't hang up, so what it has not asked for within a minute goes: programs are sent again then, and values
+computed again.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ import math
 import pickle
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dagad_scheduler._messages import blob
@@ -94,11 +96,20 @@ class Known:
     last: float
 
 
+@dataclass(slots=True)
+class Guest:
+    """A client, by how many connections it calls, and what it has left here."""
+
+    n_lines: int = 0
+    left: set[str] = field(default_factory=set)
+
+
 class Desk:
     """Takes calls on one worker."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
+        self._clients: dict[str, Guest] = {}
         self._programs: OrderedDict[str, Known] = OrderedDict()
         self._held: OrderedDict[str, Job] = OrderedDict()
         self._sizes: dict[str, int] = {}
@@ -110,32 +121,38 @@ class Desk:
         """Return whether a call is being answered, or one was within so many seconds."""
         return self._n_now > 0 or time.monotonic() < self._last + patience
 
-    async def line(self, comm: Any) -> Any:
+    async def line(self, comm: Any, client: str = "") -> Any:
         """Serve a client that keeps its connection open; what runs is told to stop when it hangs up."""
         from distributed.core import Status
 
-        hung_up, learned, kept = asyncio.Event(), set[str](), set[str]()
+        hung_up, last, guest = asyncio.Event(), set[str](), self._clients.setdefault(client, Guest())
+        guest.n_lines += 1
+        calls: set[asyncio.Task[None]] = set()
         with contextlib.suppress(OSError):
-            await comm.write({"status": "OK"})
-            calls: set[asyncio.Task[None]] = set()
             try:
+                await comm.write({"status": "OK"})
                 while True:
                     message = await comm.read()
                     if "forget" in message:
                         self._forget(message["forget"])
-                        kept.difference_update(message["forget"])
+                        guest.left.difference_update(message["forget"])
                         continue
+                    last = {message["number"]} if message["keep"] else set()
+                    guest.left.discard(message["number"])
                     if "program" in message:
-                        learned.add(message["token"])
-                    (kept.add if message["keep"] else kept.discard)(message["number"])
+                        last.add(_name_of(message["token"]))
+                    guest.left |= last
                     call = asyncio.create_task(self._answer(comm, message, hung_up.is_set))
                     calls.add(call)
                     call.add_done_callback(calls.discard)
             finally:
                 hung_up.set()
-                for token in learned:  # nobody else calls them
-                    self._programs.pop(token, None)
-                self._forget(kept)
+                guest.n_lines -= 1
+                if not guest.n_lines:
+                    self._forget(self._clients.pop(client).left)
+                else:  # the client may never have read the last reply, and does not ask for what it left
+                    self._forget(last)
+                    guest.left -= last
         return Status.dont_reply
 
     async def _answer(self, comm: Any, message: dict[str, Any], stopped: Callable[[], bool]) -> None:
@@ -157,11 +174,13 @@ class Desk:
             later(KEEP_RELAYED, self._forget_unused, message["token"])
         return reply
 
-    def _forget(self, numbers: Iterable[str]) -> None:
-        """Let go of what evaluations left behind."""
-        for number in numbers:
-            self._held.pop(number, None)
-            self._sizes.pop(number, None)
+    def _forget(self, names: Collection[str]) -> None:
+        """Let go of programs, and of what evaluations left behind."""
+        for name in names:
+            self._held.pop(name, None)
+            self._sizes.pop(name, None)
+        for token in [one for one in self._programs if _name_of(one) in names] if names else ():
+            del self._programs[token]
 
     def _forget_unused(self, token: str) -> None:
         """Let go of a program that nobody calls any more."""
@@ -193,7 +212,7 @@ class Desk:
 
     async def _call(self, message: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
         if "program" in message:
-            await self._learn(message)
+            await self._learn(message, stopped)
         token, number, role = message["token"], message["number"], message["role"]
         if token not in self._programs:
             return {"status": "unknown"}
@@ -260,12 +279,13 @@ class Desk:
         near: Mapping[Key, Any] = getattr(getattr(self._worker.data, "fast", None), "d", {})
         return near if self._n_calls % LOOKS_EVERY else {}
 
-    async def _learn(self, message: dict[str, Any]) -> None:
+    async def _learn(self, message: dict[str, Any], stopped: Callable[[], bool]) -> None:
         """Open a program; in a thread, since that may import modules."""
         pool = self._worker.executors["default"]
         program = await self._worker.loop.asyncio_loop.run_in_executor(pool, _opened, message["program"])
-        for token in [old for old in self._programs if old.startswith(tuple(message["instead"]))]:
-            del self._programs[token]
+        self._forget(message["instead"])
+        if stopped():  # nobody would have it forgotten
+            return
         keys = {chunk: [_key(key) for key in some] for chunk, some in message["keys"]}
         parts = [(start, level) for start, level in message["parts"]]
         self._programs[message["token"]] = Known(program, keys, parts, time.monotonic())
@@ -304,6 +324,11 @@ def _opened(payload: Sequence[Any]) -> Program:
     head, *buffers = payload
     program: Program = pickle.loads(bytes(head), buffers=buffers)
     return program
+
+
+def _name_of(token: str) -> str:
+    """Return what a program is called, whatever chunks of it live here."""
+    return token.partition("-")[0]
 
 
 def _key(key: Any) -> Key:
