@@ -108,21 +108,27 @@ class Sliced:
 
     def rows(self, chunk: Chunk) -> Any:
         """Return the rows of a chunk, without what is being differentiated; a node of a graph if some are elsewhere."""
-        if self.taken is None:
-            return self._rows(chunk)
-        if chunk not in self.taken:
-            self.taken[chunk] = self._rows(chunk)
-        return self.taken[chunk]
-
-    def _rows(self, chunk: Chunk) -> Any:
-        placed = [shards.rows(chunk.number) for shards in self.shards]
-        if placed and self.treedef.is_leaf():
-            return placed[0]
+        taken = self.taken
+        if taken is not None and chunk in taken:
+            return taken[chunk]
         pieces = [column.piece(chunk) for column in self.columns]
-        rows = Rows(self.treedef, pieces, self.complete and not placed, views=self.taken is not None)
+        rows: Any
+        if self.shards:
+            rows = self._with_shards(chunk, pieces)
+        else:
+            rows = Rows(self.treedef, pieces, self.complete, taken is not None)
+        if taken is not None:
+            taken[chunk] = rows
+        return rows
+
+    def _with_shards(self, chunk: Chunk, pieces: list[Any]) -> Any:
+        placed = [shards.rows(chunk.number) for shards in self.shards]
+        if self.treedef.is_leaf():
+            return placed[0]
+        rows = Rows(self.treedef, pieces, False, self.taken is not None)
         if any(isinstance(part, GraphNode | TaskRef) for part in placed):
             return Task(None, joined, rows, *placed)
-        return rows.joined(iter(placed)) if placed else rows
+        return rows.joined(iter(placed))
 
     def lasting(self) -> Sliced:
         """Return the same for rows that stay what they are now, whatever is written into the user's arrays."""

@@ -35,7 +35,8 @@ class Counters:
     def recorded(self) -> None:
         """Count a run that left a tape."""
         with self._lock:
-            self._settle()
+            if self._gone:
+                self._settle()
             self.n_primal += 1
             self._live += 1
             self.peak_linearizations = max(self.peak_linearizations, self._live)

@@ -28,7 +28,7 @@ Third parties may hold the trace stack or a box's method, so objects are changed
 State, all of it in `_Patches` and changed only under its lock:
 
 ========  ===========================================================================================
-`depth`   regions entered and traces begun in one, by anybody, and not yet left; the last one out undoes
+`depth`   threads in a region, and traces begun in one, by anybody, and not yet left; the last one out undoes
 `open`    the numbers of those that are traces
 `last`    the largest number handed out
 `rest`    autograd's own counter as it is when no trace of its own is open
@@ -60,27 +60,39 @@ class OwnNode:
     __slots__ = ()
 
 
+class _Entered(threading.local):
+    """How deep a thread is inside. Chunks enter again and again: that is to cost no lock."""
+
+    depth = 0
+
+
 class _Patches:
     """A reentrant, process-wide hold: ``with patches:``. Entering from several threads at once is fine."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock, self._entered = threading.Lock(), _Entered()
         self.depth = 0
         self.open: set[int] = set()
         self.last = self.rest = -1
         self.stack: Any = None
 
     def __enter__(self) -> None:
-        with self.lock:
-            if not self.depth:
-                self._install()
-            self.depth += 1
+        entered = self._entered
+        if not entered.depth:
+            with self.lock:
+                if not self.depth:
+                    self._install()
+                self.depth += 1
+        entered.depth += 1
 
     def __exit__(self, *_: object) -> None:
-        with self.lock:
-            self.depth -= 1
-            if not self.depth:
-                self._restore()
+        entered = self._entered
+        entered.depth -= 1
+        if not entered.depth:
+            with self.lock:
+                self.depth -= 1
+                if not self.depth:
+                    self._restore()
 
     def new_trace(self) -> _Trace:
         """Return a context that gives the number of a new trace, and holds the patches until it is left."""
