@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dagad._chunks import ChunkFunction, Place
+from dagad._engines.patches import patches
 from dagad._graph.sums import RunningTree
 from dagad._linearization import Counters, Preaccumulated, Pullback, unused_pullback
 from dagad._portable import Portable, opened
@@ -54,13 +55,14 @@ class GroupFunction(Portable):
         """Run chunk after chunk, each tape dying before the next is recorded; see `Recordable`."""
         groups = bool(theta), active_rows is not None
         total, gradient, pulls = RunningTree(), GroupGradient(*groups), []
-        for args in _chunks(places, rows, theta, active_rows):
-            value, own, pull, nbytes = self._function.preaccumulate(counters, *args)
-            total.push(value)
-            if own is None:
-                pulls.append((pull, nbytes))
-            else:
-                gradient.push(own)
+        with patches:  # once for all chunks
+            for args in _chunks(places, rows, theta, active_rows):
+                value, own, pull, nbytes = self._function.preaccumulate(counters, *args)
+                total.push(value)
+                if own is None:
+                    pulls.append((pull, nbytes))
+                else:
+                    gradient.push(own)
         if pulls and len(pulls) < len(places):  # some of each kind: only a cotangent for all of them is right
             value, pullback, nbytes = self.record(places, rows, theta, active_rows)
             return value, None, pullback, nbytes
