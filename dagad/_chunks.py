@@ -6,7 +6,6 @@ chunks, `rows` the constant rows of one chunk, `theta` and `active_rows` the lea
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -68,7 +67,7 @@ class ChunkFunction(Portable):
     ) -> None:
         self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
         self.engine, self._nested = engine, nested
-        self.as_told: Any = _NOTHING if nested is TOGETHER else _Told(nested)
+        self.as_told: Any = patches if nested is TOGETHER else _Told(nested)
 
     def state(self) -> tuple[Any, ...]:
         return self._make, self._n_hoisted, self._shared, self.engine, self._nested
@@ -80,7 +79,7 @@ class ChunkFunction(Portable):
             leaves = [_tree.settled(leaf) for leaf in (*theta, *(active_rows or ()))]
             fun = self._make(leaves[: self._n_hoisted])
             args = call.arguments(leaves)
-            with patches, self.as_told:
+            with self.as_told:
                 return _checked(fun.value(*args) if isinstance(fun, Explicit) else fun(*args), place)
         except Exception as error:
             add_note_once(error, place.note("value"))
@@ -129,7 +128,7 @@ class ChunkFunction(Portable):
         leaves = [_tree.settled(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
         call = BoundChunk(self, opened(rows), len(theta))
         try:
-            with patches, self.as_told:
+            with self.as_told:
                 value, pull, nbytes = self.engine.linearize(call, leaves)
             if type(value) is not np.float64 and not any(map(_tree.is_traced, leaves)):
                 _checked(value, place)
@@ -159,19 +158,18 @@ class ChunkFunction(Portable):
 
 
 class _Told:
-    """Tells the reductions inside a chunk what to do by default."""
+    """Holds the patches, and tells the reductions inside a chunk what to do by default."""
 
     def __init__(self, policy: DefaultPolicy) -> None:
         self._policy = policy
 
     def __enter__(self) -> None:
+        patches.__enter__()
         like_here(self._policy).__enter__()
 
     def __exit__(self, *_: object) -> None:
         current_mode().__exit__()
-
-
-_NOTHING = contextlib.nullcontext()
+        patches.__exit__()
 
 
 class BoundChunk:
