@@ -38,6 +38,7 @@ class Memory:
         # Held until they are compared, or an id could come again.
         carried = [(obj, kind_of(type(obj)).rest(obj)) for obj in walk.carried()]
         held = {id(part) for obj, parts in carried if type(obj) is not CellType for part in parts}
+        held.update(id(part) for space, names in walk.scopes() for part in _named(space, names))
         logs = _logs(obj for obj, _ in carried if type(obj) is FunctionType) - held
         self._objects = [(obj, parts) for obj, parts in carried if id(obj) not in logs]
         self._spaces = [(space, names, _named(space, names)) for space, names in walk.spaces()]
@@ -82,14 +83,17 @@ def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 @functools.lru_cache(maxsize=1024)
 def _only_appends(code: CodeType, name: str) -> bool:
-    """Return whether a function does nothing with a variable but to append to it."""
+    """Return whether a function appends to a variable, and does nothing else with what may be called so."""
+    appends = False
     for each in codes(code):
-        instructions = list(dis.get_instructions(each))
-        for load, use in itertools.pairwise(instructions):
+        if name in each.co_consts:  # `globals()["name"]`, say
+            return False
+        for load, use in itertools.pairwise(dis.get_instructions(each)):
             if load.argval == name and load.opname in _LOADS:
-                if use.opname not in ("LOAD_METHOD", "LOAD_ATTR") or use.argval not in _APPENDS:
+                appends = use.opname in ("LOAD_METHOD", "LOAD_ATTR") and use.argval in _APPENDS
+                if not appends:
                     return False
-    return True
+    return appends
 
 
 def _named(space: Any, names: Sequence[str]) -> list[Any]:

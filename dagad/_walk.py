@@ -189,8 +189,12 @@ class Walk:
 
     def spaces(self) -> list[tuple[Any, tuple[str, ...]]]:
         """Return where names are looked for, and which."""
+        return [*self._spaces, *self.scopes()]
+
+    def scopes(self) -> list[tuple[Any, tuple[str, ...]]]:
+        """Return the modules and classes in which names may mean something, and which."""
         names = tuple(dict.fromkeys(name for _, used in self._spaces for name in used))
-        return [*self._spaces, *((scope.space, names) for scope in self._scopes.values() if scope)]
+        return [(scope.space, names) for scope in self._scopes.values() if scope]
 
     def carriers(self) -> set[int]:
         """Return the ids of all objects that lead to a traced value."""
