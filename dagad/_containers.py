@@ -1,9 +1,10 @@
-"""Containers: what they carry, and how one like it is made; and which kind the instances of a class are."""
+"""Containers, weak ones and views too: what they carry, and how one like it is made; and the kind of each class."""
 
 from __future__ import annotations
 
 import collections
 import functools
+import gc
 import weakref
 from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, MethodType, MethodWrapperType
 from typing import Any
@@ -11,18 +12,19 @@ from typing import Any
 import numpy as np
 
 from dagad._copies import (
+    OPAQUE,
     BuiltinMethod,
     Cell,
+    Descriptor,
     Function,
     Instance,
     Kind,
     Method,
+    Opaque,
     Partial,
     attributes_of,
     set_attributes,
 )
-from dagad._opaque import OPAQUE, Descriptor, Opaque
-from dagad._views import Proxy, Weak, WeakKeys
 
 _DICTS = (collections.OrderedDict, collections.defaultdict, dict)
 _SERIES = (list, collections.deque, set, tuple, frozenset)
@@ -158,6 +160,80 @@ class Array(Kind):
     def label(obj: Any, index: int) -> str:
         size = obj.size if obj.dtype.kind == "O" else 0
         return "an item of {}" if index < size else Kind.label(obj, index - size)
+
+
+class Weak(Kind):
+    """A `weakref.ref`: to the copy of what it refers to, which others hold."""
+
+    @staticmethod
+    def first(obj: Any) -> list[Any]:
+        return [obj()]
+
+    @staticmethod
+    def rest(obj: Any) -> list[Any]:
+        return []
+
+    @staticmethod
+    def fixed(obj: Any) -> Any:
+        return weakref.ref, ()
+
+    @staticmethod
+    def make(fixed: Any, first: list[Any]) -> Any:
+        return weakref.ref(first[0])
+
+    @staticmethod
+    def label(obj: Any, index: int) -> str:
+        return "what {} refers to"
+
+
+class WeakKeys(Kind):
+    """A `weakref.WeakKeyDictionary`."""
+
+    @staticmethod
+    def rest(obj: Any) -> list[Any]:
+        items = list(obj.items())
+        return [*(key for key, _ in items), *(item for _, item in items)]
+
+    @staticmethod
+    def fixed(obj: Any) -> Any:
+        return weakref.WeakKeyDictionary, ()
+
+    @staticmethod
+    def make(fixed: Any, first: list[Any]) -> Any:
+        return weakref.WeakKeyDictionary()
+
+    @staticmethod
+    def finish(made: Any, fixed: Any, rest: list[Any]) -> None:
+        half = len(rest) // 2
+        made.update(zip(rest[:half], rest[half:], strict=True))
+
+    @staticmethod
+    def label(obj: Any, index: int) -> str:
+        return "an item of {}"
+
+
+class Proxy(Kind):
+    """A `types.MappingProxyType`."""
+
+    @staticmethod
+    def first(obj: Any) -> list[Any]:
+        return gc.get_referents(obj)  # the mapping itself: others may hold it too
+
+    @staticmethod
+    def rest(obj: Any) -> list[Any]:
+        return []
+
+    @staticmethod
+    def fixed(obj: Any) -> Any:
+        return MappingProxyType, ()
+
+    @staticmethod
+    def make(fixed: Any, first: list[Any]) -> Any:
+        return MappingProxyType(*first)
+
+    @staticmethod
+    def label(obj: Any, index: int) -> str:
+        return "{}"
 
 
 class Cached(Kind):

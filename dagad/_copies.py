@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
+import itertools
+import operator
 from collections.abc import Sequence
+from contextvars import ContextVar
 from types import (
     CellType,
     FunctionType,
+    GeneratorType,
     MemberDescriptorType,
     MethodType,
     ModuleType,
@@ -278,3 +283,47 @@ class BuiltinMethod(Kind):
     @staticmethod
     def label(obj: Any, index: int) -> str:
         return "the object that {} is bound to"
+
+
+class Opaque(Kind):
+    """An iterator, a generator, an exception, a variable of the context: looked into, and never made again."""
+
+    @staticmethod
+    def rest(obj: Any) -> list[Any]:
+        if isinstance(obj, BaseException):
+            return [*obj.args, *obj.__dict__.values()]
+        if isinstance(obj, GeneratorType):
+            return list(obj.gi_frame.f_locals.values()) if obj.gi_frame else []
+        if isinstance(obj, ContextVar):
+            return [obj.get(None)]
+        return gc.get_referents(obj)
+
+    @staticmethod
+    def fixed(obj: Any) -> Any:
+        raise no_copy(type(obj), "can't copy")
+
+    @staticmethod
+    def label(obj: Any, index: int) -> str:
+        return "what is held by {}"
+
+
+class Descriptor(Opaque):
+    """What a class wraps its functions in."""
+
+    @staticmethod
+    def rest(obj: Any) -> list[Any]:
+        names = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords", "dispatcher")
+        return [getattr(obj, name) for name in names if hasattr(obj, name)]
+
+    @staticmethod
+    def label(obj: Any, index: int) -> str:
+        return "{}"
+
+
+_ITERATORS: tuple[Any, ...] = (map, filter, zip, enumerate, reversed, type(iter([])), type(iter(())), type(iter(set())))
+_OF_DICTS: tuple[Any, ...] = (type(iter({})), type(iter({}.values())), type(iter({}.items())))
+_GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
+OPAQUE: frozenset[type] = frozenset(
+    {GeneratorType, ContextVar, *_ITERATORS, *_OF_DICTS, *_GETTERS}
+    | {found for found in vars(itertools).values() if isinstance(found, type)}
+)

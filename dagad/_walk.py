@@ -13,9 +13,8 @@ import numpy as np
 from autograd.tracer import Box
 
 from dagad._containers import Cached, kind_of
-from dagad._copies import Instance, Kind, contents_of
+from dagad._copies import Descriptor, Instance, Kind, contents_of
 from dagad._errors import ClosureError
-from dagad._opaque import Descriptor
 
 _PLAIN = frozenset(
     {np.ndarray, np.float64, np.float32, np.int64, np.int32, np.bool_, np.dtype, np.ufunc}

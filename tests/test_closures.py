@@ -718,3 +718,21 @@ def test_is_it_refused_in_maps_and_nested_reductions_too(mode: str) -> None:
     for loss in losses:
         with pytest.raises(dagad.ClosureError, match=r"shared argument|Compute it again"):
             check(mode, loss, [0.0] * 3)
+
+
+DESCRIPTORS: dict[str, Callable[[Any], Any]] = {
+    "property": lambda t: property(lambda self: t),
+    "staticmethod": lambda t: staticmethod(lambda: t),
+    "cached_property": lambda t: functools.cached_property(lambda self: t),
+    "partialmethod": lambda t: functools.partialmethod(max, t),
+}
+
+
+@pytest.mark.parametrize("kind", DESCRIPTORS)
+def test_is_a_descriptor_that_holds_a_traced_value_refused_before_any_chunk_runs(kind: str) -> None:
+    def loss(t: Any) -> Any:
+        held = DESCRIPTORS[kind](t)
+        return dagad.reduce_sum(lambda rows: np.sum(rows) * (held is not None), ROWS, grainsize=3, scheduler="sync")
+
+    with pytest.raises(dagad.ClosureError, match=f"held by a `{kind}`.*as a shared argument"):
+        dagad.grad(loss)(1.5)

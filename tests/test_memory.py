@@ -179,6 +179,33 @@ def test_is_a_log_that_is_read_none() -> None:
         gradients(chunk, ROWS, Recompute(), grainsize=8, scheduler="sync")[0]()
 
 
+def read_from_a_module() -> Any:
+    module = types.ModuleType("log_of_a_module")
+    exec("LOG = []\ndef put(value):\n    LOG.append(value)\n", vars(module))
+
+    def chunk(rows: Any, t: Any) -> Any:
+        module.put(t**2)
+        return np.sum(rows * module.LOG[0])
+
+    return chunk
+
+
+def read_by_a_string() -> Any:
+    LOG.clear()
+
+    def chunk(rows: Any, t: Any) -> Any:
+        LOG.append(t**2)
+        return np.sum(rows * globals()["LOG"][0])
+
+    return chunk
+
+
+@pytest.mark.parametrize("reader", [read_from_a_module, read_by_a_string])
+def test_is_a_log_that_is_read_under_another_name_none(reader: Any) -> None:
+    with pytest.raises(dagad.ClosureError, match=r"Keep\(\)"):
+        gradients(reader(), ROWS, Recompute(), grainsize=8, scheduler="sync")[0]()
+
+
 def test_is_a_log_that_somebody_else_holds_none() -> None:
     seen: list[Any] = []
     record = types.SimpleNamespace(seen=seen)
