@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dagad._engines.autograd import AutogradEngine as AutogradEngine
+from dagad._api.jacobian import Dense as Dense, Layout as Layout, Sparse as Sparse
+from dagad._engines.autograd.tape import AutogradEngine as AutogradEngine
 from dagad._engines.base import Call as Call, Engine as Engine
 from dagad._engines.explicit import ExplicitEngine as ExplicitEngine, explicit as explicit
-from dagad._graph.policies import (
+from dagad._graphs.linearization import Linearization as Linearization
+from dagad._graphs.policies import (
     Keep as Keep,
     Policy as Policy,
     Preaccumulate as Preaccumulate,
     Recompute as Recompute,
 )
-from dagad._graph.summation import CompensatedSum as CompensatedSum, PlainSum as PlainSum, Summation as Summation
-from dagad._jacobian import Dense as Dense, Layout as Layout, Sparse as Sparse
-from dagad._linearization import Linearization as Linearization
+from dagad._graphs.summation import CompensatedSum as CompensatedSum, PlainSum as PlainSum, Summation as Summation

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dagad import _checks, _subjects, _tree
+from dagad._api import checks, subjects
 from dagad._errors import NotDifferentiableError, StructureError
+from dagad._pytrees import pytree
 
 __all__ = ["check_grads", "dot_product_gap", "taylor_rate"]
 
@@ -70,11 +71,11 @@ def check_grads(
             '"fwd", "rev" or both in a tuple.'
         )
     what = f"`{getattr(fun, '__name__', None) or getattr(fun, 'key', type(fun).__name__)}`"
-    pending = [(_subjects.subject_of(fun, args), what)]
+    pending = [(subjects.subject_of(fun, args), what)]
     for done in range(1, order + 1):
         derived = []
         for subject, name in pending:
-            check = _checks.Check(subject, name, tolerance, seed)
+            check = checks.Check(subject, name, tolerance, seed)
             check.run(modes)
             for mode in modes:
                 word = "tangent" if mode == "fwd" else "gradient"
@@ -107,11 +108,11 @@ def dot_product_gap(fun: Any, *args: Any, seed: int = 0) -> float:
     >>> dot_product_gap(lambda x: np.exp(x) * x[0], np.array([0.5, 1.5])) < 1e-14
     True
     """
-    subject, rng = _subjects.subject_of(fun, args), np.random.default_rng(seed)
-    direction = [_checks.direction_of(rng, leaf) for leaf in subject.leaves]
+    subject, rng = subjects.subject_of(fun, args), np.random.default_rng(seed)
+    direction = [checks.direction_of(rng, leaf) for leaf in subject.leaves]
     tangents = subject.push(direction)
-    seeds = [_checks.direction_of(rng, leaf) for leaf in subject.value(subject.leaves)]
-    forward, reverse = _checks.paired(tangents, seeds), _checks.paired(subject.pull(seeds), direction)
+    seeds = [checks.direction_of(rng, leaf) for leaf in subject.value(subject.leaves)]
+    forward, reverse = checks.paired(tangents, seeds), checks.paired(subject.pull(seeds), direction)
     scale = sum(
         float(np.sum(np.abs(np.asarray(a) * np.asarray(b))))
         for a, b in zip(tangents, seeds, strict=True)
@@ -147,18 +148,18 @@ def taylor_rate(fun: Any, *args: Any, seed: int = 0) -> float:
     >>> round(taylor_rate(lambda x: np.sum(np.exp(x)), np.array([0.5, 1.5])), 1)
     2.0
     """
-    subject, rng = _subjects.subject_of(fun, args), np.random.default_rng(seed)
+    subject, rng = subjects.subject_of(fun, args), np.random.default_rng(seed)
     values = subject.value(subject.leaves)
-    if len(values) != 1 or _tree.shape_of(values[0]) or np.iscomplexobj(values[0]):
+    if len(values) != 1 or pytree.shape_of(values[0]) or np.iscomplexobj(values[0]):
         raise NotDifferentiableError(
             "A Taylor rate is of one real number, but the function returned something else. Sum it up, or use "
             "`dagad.testing.check_grads`, which takes any value."
         )
-    direction = [_checks.direction_of(rng, leaf) for leaf in subject.leaves]
-    slope = _checks.paired(subject.pull([_tree.dtype_of(values[0]).type(1)]), direction)
+    direction = [checks.direction_of(rng, leaf) for leaf in subject.leaves]
+    slope = checks.paired(subject.pull([pytree.dtype_of(values[0]).type(1)]), direction)
 
     def remainder(step: float) -> float:
-        there = subject.value(_checks.moved(subject.leaves, direction, step))[0]
+        there = subject.value(checks.moved(subject.leaves, direction, step))[0]
         return abs(float(there) - float(values[0]) - step * slope)
 
     remainders = np.array([remainder(step) for step in STEPS])

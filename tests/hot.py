@@ -16,7 +16,7 @@ from distributed import Client, SchedulerPlugin
 from faults import a_cluster, bits, until
 
 import dagad
-from dagad import _tree
+from dagad._pytrees import pytree
 from dagad_scheduler import Role, role_of
 
 X = np.random.default_rng(0).standard_normal((24, 3))
@@ -84,7 +84,7 @@ def in_all(fun: Callable[..., Any]) -> Act:
 
     def act(*args: Any) -> list[bytes]:
         found = dagad.value_and_grad(fun, argnums=tuple(range(len(args))))(*args)
-        return bits(_tree.flatten(found)[0])
+        return bits(pytree.flatten(found)[0])
 
     return act
 
@@ -97,8 +97,8 @@ def times(args: Any, factor: float) -> Any:
             return np.multiply(leaf, leaf.dtype.type(factor), out=np.empty_like(leaf))
         return leaf * type(leaf)(factor)
 
-    leaves, treedef = _tree.flatten(args)
-    return _tree.unflatten(treedef, [scaled(leaf) for leaf in leaves])
+    leaves, treedef = pytree.flatten(args)
+    return pytree.unflatten(treedef, [scaled(leaf) for leaf in leaves])
 
 
 def shards_on(scheduler: Any, data: Any = X, grainsize: int = GRAINSIZE) -> dagad.Shards:

@@ -26,7 +26,7 @@ from distributed import Client
 
 import dagad
 from dagad import _errors, map_sum, reduce_sum
-from dagad._portable import pack
+from dagad._pytrees.shipping import pack
 from dagad.extend import Keep, Linearization, explicit
 
 X = np.arange(6.0)

@@ -13,7 +13,7 @@ from distributed import Client, get_task_stream
 import dagad
 from dagad.extend import Keep, Recompute
 from dagad_scheduler import Role
-from dagad_scheduler._roles import role_of
+from dagad_scheduler.roles import role_of
 
 PATIENCE = 60.0
 N_CHUNKS = 200

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dagad import _tree
 from dagad._engines.base import Call, LeafPullback
 from dagad._errors import NotDifferentiableError, StructureError
+from dagad._pytrees import pytree
 
 
 class Explicit:
@@ -74,7 +74,7 @@ class ExplicitEngine:
 
     def linearize(self, call: Call, leaves: Sequence[Any]) -> tuple[Any, LeafPullback, Callable[[], int]]:
         """Call the function; see `Engine.linearize`."""
-        if any(map(_tree.is_traced, leaves)):
+        if any(map(pytree.is_traced, leaves)):
             raise NotDifferentiableError(
                 "A derivative of a derivative was asked for, through a function that is marked explicit: its pullback "
                 "is a first derivative only. Write it with `autograd.numpy`, without `explicit`, to go further."
@@ -82,11 +82,11 @@ class ExplicitEngine:
         value, own_pullback = value_and_pullback(call.fun, call.arguments(leaves))
         if type(value) is float or type(value) is np.float64:  # nearly always
             return value, lambda seeds: _checked(call.leaf_cotangents(own_pullback(seeds[0])), leaves), _no_bytes
-        outputs, treedef = _tree.flatten(value)
+        outputs, treedef = pytree.flatten(value)
 
         def pullback(cotangents: Sequence[Any]) -> list[Any]:
-            filled = [_tree.zeros_like(o) if c is None else c for c, o in zip(cotangents, outputs, strict=True)]
-            parts = own_pullback(_tree.unflatten(treedef, filled))
+            filled = [pytree.zeros_like(o) if c is None else c for c, o in zip(cotangents, outputs, strict=True)]
+            parts = own_pullback(pytree.unflatten(treedef, filled))
             return _checked(call.leaf_cotangents(parts), leaves)
 
         return value, pullback, lambda: sum(getattr(leaf, "nbytes", 8) for leaf in (*leaves, *outputs))
@@ -126,5 +126,5 @@ def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:
                 "An explicit pullback returned None for an argument that is being differentiated. Return its "
                 "cotangent, or don't ask for that argument's gradient."
             )
-        result.append(_tree.cast_like(cotangent, leaf, "An explicit pullback returned a cotangent"))
+        result.append(pytree.cast_like(cotangent, leaf, "An explicit pullback returned a cotangent"))
     return result

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dagad_scheduler._local import LocalRun as LocalRun
-from dagad_scheduler._resolve import resolve as resolve
-from dagad_scheduler._roles import Names as Names, Role as Role, role_of as role_of
-from dagad_scheduler._run import (
+from dagad_scheduler.local import LocalRun as LocalRun
+from dagad_scheduler.resolve import resolve as resolve
+from dagad_scheduler.roles import Names as Names, Role as Role, role_of as role_of
+from dagad_scheduler.run import (
     Progress as Progress,
     ResultsLost as ResultsLost,
     Run as Run,
@@ -14,5 +14,5 @@ from dagad_scheduler._run import (
     WorkersLost as WorkersLost,
     WorkersUnfit as WorkersUnfit,
 )
-from dagad_scheduler._sync import Sync as Sync
-from dagad_scheduler._threads import Threads as Threads, get as get
+from dagad_scheduler.sync import Sync as Sync
+from dagad_scheduler.threads import Threads as Threads, get as get

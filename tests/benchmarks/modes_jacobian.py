@@ -21,10 +21,10 @@ from seats import stopped, turn
 
 import dagad
 import dagad.extend
-from dagad._blocks import Blocks
-from dagad._many import pull_many
-from dagad._mode import VALUES_FIRST, like_here
-from dagad._program import Program
+from dagad._api.program import Program
+from dagad._engines.autograd.batch import pull_many
+from dagad._executors.blocks import Blocks
+from dagad._executors.context import VALUES_FIRST, like_here
 
 N_INPUTS, N_HIDDEN, N_OUTPUTS = 10, 32, 64
 N_CHUNKS = 4

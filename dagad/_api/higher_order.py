@@ -1,0 +1,242 @@
+"""The public modes beyond the gradient: `jvp`, `jacfwd`, `jacrev`, `hvp` and `hessian`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dask.base import is_dask_collection
+
+from dagad._api.collections import pushed
+from dagad._api.jacobian import Dense, Layout, checked_layout, columns, rows
+from dagad._api.program import Program
+from dagad._api.transforms import grad
+from dagad._errors import StructureError
+from dagad._pytrees import pytree
+
+
+def jvp(fun: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """Return the value of a function and its directional derivative: forward mode.
+
+    Parameters
+    ----------
+    fun
+        A function written with ``autograd.numpy``; it may return any pytree and may call reductions and maps, whose
+        chunks then give value and tangent in one pass. Or a dask Delayed.
+    primals
+        A tuple or list of its arguments; a single argument may stand bare. For a Delayed: the Delayed of its graph that
+        move.
+    tangents
+        One tangent per primal, of its structure and shapes; None where nothing moves.
+
+    Returns
+    -------
+    value
+        What `fun` returned.
+    tangent
+        Of the value's structure, shapes and dtypes; None for leaves that are constants. Both are Delayed for a Delayed.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If a primal has no floating-point leaves, or `fun` uses what has no derivative.
+    StructureError
+        If a tangent has not its primal's structure or shapes.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> def total(theta):
+    ...     return dagad.reduce_sum(lambda rows, t: np.sum(rows * t**2), np.arange(4.0), theta, grainsize=2)
+    >>> value, tangent = dagad.jvp(total, (3.0,), (1.0,))
+    >>> float(value), float(tangent)
+    (54.0, 36.0)
+    """
+    if is_dask_collection(fun):  # a Delayed, or what `pushed` refuses
+        return pushed(fun, primals, tangents)
+    primals, tangents, _ = _as_lists(primals, tangents)
+    program = Program(fun, tuple(range(len(primals))), primals, {})
+    value, (moved,) = program.push([program.direction(tangents)])
+    return value, _tangent(value, moved)
+
+
+def _as_lists(primals: Any, tangents: Any) -> tuple[Sequence[Any], Sequence[Any], bool]:
+    """Return primals and tangents as sequences, and whether the only one stood bare."""
+    if not isinstance(primals, tuple | list):
+        return (primals,), (tangents,), True
+    if not primals:
+        raise StructureError("`primals` is empty, so there is nothing to differentiate in. Give at least one argument.")
+    if not isinstance(tangents, tuple | list) or len(tangents) != len(primals):
+        found = f"{len(tangents)} in number" if isinstance(tangents, tuple | list) else f"a {type(tangents).__name__}"
+        raise StructureError(
+            f"`primals` are {len(primals)} in number, but `tangents` are {found}. Give one tangent per primal, in a "
+            "tuple; None where nothing moves."
+        )
+    return primals, tangents, False
+
+
+def _tangent(value: Any, moved: Sequence[Any]) -> Any:
+    form = pytree.Form.of(value, pytree.is_differentiable_or_traced)
+    pairs = zip((moved[place] for place in form.positions), form.taken, strict=True)
+    return form.cotangent(
+        iter([pytree.zeros_like(pytree.plain(leaf)) if part is None else part for part, leaf in pairs])
+    )
+
+
+def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+    """Return the product of a Hessian and a vector: forward over reverse, by chunk, in one pass over the data.
+
+    Parameters
+    ----------
+    fun
+        A function that returns one real number; it may call reductions and maps.
+    primals
+        A tuple or list of its arguments; a single argument may stand bare.
+    tangents
+        The vector, as one tangent per primal.
+
+    Returns
+    -------
+    tuple, or a bare entry
+        One entry per primal, of its structure; bare if `primals` is.
+
+    Raises
+    ------
+    NotDifferentiableError, StructureError
+        As by `grad` and `jvp`.
+
+    Notes
+    -----
+    After Pearlmutter, "Fast Exact Multiplication by the Hessian", Neural Computation 6 (1994).
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> dagad.hvp(lambda x: np.sum(x**3), np.array([1.0, 2.0]), np.array([1.0, 10.0]))
+    array([  6., 120.])
+    """
+    primals, tangents, bare = _as_lists(primals, tangents)
+    gradient = grad(fun, tuple(range(len(primals))))
+    moved: tuple[Any, ...] = jvp(gradient, tuple(primals), tuple(tangents))[1]
+    return moved[0] if bare else moved
+
+
+def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """Return a function that computes the Jacobian of `fun` column by column: for few inputs and many outputs.
+
+    Parameters
+    ----------
+    fun
+        A function written with ``autograd.numpy``; it may return any pytree and may call reductions and maps, whose
+        chunks push all directions of a batch through in one pass.
+    argnums
+        Which positional arguments to differentiate in: an int, or a tuple of ints.
+
+    Returns
+    -------
+    Callable
+        ``(*args, **kwargs) -> Jacobian``: the value's structure, with in place of each leaf the structure of the
+        argument (a tuple of them for several), its leaves of shape ``(*value.shape, *argument.shape)``.
+
+    Raises
+    ------
+    NotDifferentiableError, StructureError
+        As by `jvp`.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> dagad.jacfwd(lambda x: np.array([2.0, 3.0]) * x**2)(5.0)
+    array([20., 30.])
+    """
+
+    @functools.wraps(fun, updated=())
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        program = Program(fun, argnums, args, kwargs)
+        return columns(program)
+
+    return jacobian
+
+
+def jacrev(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, layout: Layout | None = None
+) -> Callable[..., Any]:
+    """Return a function that computes the Jacobian of `fun` row by row: for few outputs and many inputs.
+
+    Chunks are recorded once, and pulled with many cotangents as tasks of their own. The outputs of a map are zero in
+    the rows of other items: such blocks are never computed.
+
+    Parameters
+    ----------
+    fun
+        See `jacfwd`.
+    argnums
+        See `jacfwd`.
+    layout
+        How the Jacobian is laid out: ``extend.Dense()``, or ``extend.Sparse()`` for scipy's sparse arrays of shape
+        ``(value.size, argument.size)``, which never hold the zeros of a map.
+
+    Returns
+    -------
+    Callable
+        ``(*args, **kwargs) -> Jacobian``; see `jacfwd`.
+
+    Raises
+    ------
+    NotDifferentiableError, StructureError
+        As by `vjp`.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> def cubes(rows):
+    ...     return dagad.map(lambda x: x**3, rows, grainsize=1)
+    >>> dagad.jacrev(cubes)(np.array([1.0, 2.0]))
+    array([[ 3.,  0.],
+           [ 0., 12.]])
+    """
+    chosen = Dense() if layout is None else checked_layout(layout)
+
+    @functools.wraps(fun, updated=())
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        program = Program(fun, argnums, args, kwargs)
+        return rows(program, chosen)
+
+    return jacobian
+
+
+def hessian(fun: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """Return a function that computes the Hessian of `fun`: its gradient, recorded once, pulled row by row.
+
+    Parameters
+    ----------
+    fun
+        A function that returns one real number; it may call reductions and maps.
+    argnums
+        Which positional arguments to differentiate in: an int, or a tuple of ints.
+
+    Returns
+    -------
+    Callable
+        ``(*args, **kwargs) -> Hessian``: the structure of the argument twice over, its leaves of shape
+        ``(*argument.shape, *argument.shape)``.
+
+    Raises
+    ------
+    NotDifferentiableError, StructureError
+        As by `grad`.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> dagad.hessian(lambda x: x[0] ** 2 * x[1])(np.array([3.0, 5.0]))
+    array([[10.,  6.],
+           [ 6.,  0.]])
+    """
+    return jacrev(grad(fun, argnums), argnums)

@@ -1,0 +1,201 @@
+"""Whole Jacobians of a program: by columns, which are pushed, or rows, which are pulled; and how they are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._api.program import Program, fitting
+from dagad._engines.autograd.batch import pull_many
+from dagad._errors import NotDifferentiableError, PlanError
+from dagad._executors.blocks import Blocks
+from dagad._executors.context import VALUES_FIRST, like_here
+from dagad._pytrees import pytree
+
+# So many directions go through a program at once: each costs the memory of one more tangent of everything.
+DIRECTIONS_AT_ONCE = 16
+
+
+class Layout(Protocol):
+    """How the Jacobian of one leaf in another is laid out."""
+
+    def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
+        """Return it, from one cotangent of `leaf` per entry of `output`; None for zero."""
+
+
+def checked_layout(layout: Any) -> Layout:
+    """Return a layout, if it is one."""
+    if not callable(getattr(layout, "rows", None)) or isinstance(layout, type):
+        raise PlanError(
+            f"`layout={layout!r}` does not say how a Jacobian is laid out. Give an object: `dagad.extend.Dense()` or "
+            "`Sparse()`, or None."
+        )
+    return layout  # type: ignore[no-any-return]  # anything with the method is a layout
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """An array of shape ``(*output.shape, *input.shape)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.extend import Dense
+    >>> dagad.jacrev(lambda x: x * x, layout=Dense())(np.array([1.0, 2.0]))
+    array([[2., 0.],
+           [0., 4.]])
+    """
+
+    def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
+        """Return the dense Jacobian."""
+        plain, shape = pytree.plain(leaf), np.shape(pytree.plain(output))
+        if any(map(pytree.is_traced, cotangents)):
+            zeros = pytree.zeros_like(plain)
+            stacked = anp.stack([zeros if part is None else part for part in cotangents])
+            return anp.reshape(stacked, (*shape, *np.shape(plain)))
+        dense = np.zeros((len(cotangents), *np.shape(plain)), pytree.dtype_of(plain))
+        for row, part in zip(dense, cotangents, strict=True) if dense.ndim > 1 else ():
+            if isinstance(part, Blocks):
+                for rows, values in part.parts:
+                    row[rows] = values
+            elif part is not None:
+                row[...] = part
+        if dense.ndim == 1:
+            dense[:] = [0 if part is None else part for part in cotangents]
+        return dense.reshape((*shape, *np.shape(plain)))
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """A ``scipy.sparse.csr_array`` of shape ``(output.size, input.size)``; needs scipy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.extend import Sparse
+    >>> def squares(rows):
+    ...     return dagad.map(lambda x: x * x, rows)
+    >>> jacobian = dagad.jacrev(squares, layout=Sparse())(np.array([1.0, 2.0, 3.0]))
+    >>> jacobian.shape, jacobian.nnz, jacobian.diagonal()
+    ((3, 3), 3, array([2., 4., 6.]))
+    """
+
+    def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
+        """Return the sparse Jacobian."""
+        del output
+        from scipy.sparse import csr_array
+
+        if any(map(pytree.is_traced, cotangents)):
+            raise NotDifferentiableError(
+                "A sparse Jacobian can't be differentiated: scipy's arrays are not traced. Leave `layout=` out."
+            )
+        found = [_entries(part, leaf) for part in cotangents]
+        starts = np.cumsum([0, *(len(places) for places, _ in found)])
+        places = np.concatenate([np.zeros(0, np.intp), *(places for places, _ in found)])
+        values = np.concatenate([np.zeros(0, pytree.dtype_of(leaf)), *(values for _, values in found)])
+        return csr_array((values, places, starts), shape=(len(cotangents), max(int(np.size(leaf)), 0)))
+
+
+def _entries(part: Any, leaf: Any) -> tuple[Any, Any]:
+    """Return the places and values of a cotangent that may differ from zero, in order."""
+    if part is None:
+        return np.zeros(0, np.intp), np.zeros(0, pytree.dtype_of(leaf))
+    if not isinstance(part, Blocks):
+        flat = np.ravel(part)
+        places = np.flatnonzero(flat)
+        return places, flat[places]
+    each = int(np.prod(part.shape[1:]))
+    runs = sorted(part.parts, key=lambda run: run[0].start)
+    columns = [np.arange(rows.start * each, rows.stop * each) for rows, _ in runs]
+    places, flat = np.concatenate(columns), np.concatenate([np.ravel(values) for _, values in runs])
+    return places[flat != 0], flat[flat != 0]
+
+
+def rows(program: Program, layout: Layout) -> Any:
+    """Return the Jacobian of a program, recorded once and pulled from each entry of its value."""
+    _refuse_complex(program.leaves)
+    if any(map(pytree.is_placed, program.leaves)):
+        raise NotDifferentiableError(
+            "A Jacobian in rows that are in Shards can't be laid out. Use `dagad.grad`, whose gradient stays where the "
+            "rows are, or differentiate in what `shards.gather()` returns."
+        )
+    with like_here(VALUES_FIRST):
+        value, ends, roots = program.tape()
+        outputs = pytree.flatten(value)[0]
+        found: list[Any] = []
+        for place, output in enumerate(outputs):
+            if not pytree.is_differentiable_or_traced(output):
+                found.append(None)
+                continue
+            plain = pytree.plain(output)
+            _refuse_complex([plain])
+            seeds = [_seeds(len(outputs), place, Blocks.one_hot(plain, index)) for index in range(np.size(plain))]
+            parts = pull_many(ends, seeds, roots, program.leaves)
+            pairs = zip(parts, program.leaves, strict=True)
+            found.append(program.arranged([layout.rows(_fitting(own, leaf), output, leaf) for own, leaf in pairs]))
+    return pytree.unflatten(pytree.flatten(value)[1], found)
+
+
+def _fitting(parts: Sequence[Any], leaf: Any) -> list[Any]:
+    return [part if part is None or isinstance(part, Blocks) else fitting(part, leaf) for part in parts]
+
+
+def _seeds(count: int, place: int, seed: Any) -> list[Any]:
+    seeds: list[Any] = [None] * count
+    seeds[place] = seed
+    return seeds
+
+
+def columns(program: Program) -> Any:
+    """Return the Jacobian of a program, pushed in the direction of each entry of its leaves."""
+    _refuse_complex(program.leaves)
+    plain = list(map(pytree.plain, program.leaves))
+    directions = [
+        [_whole(Blocks.one_hot(leaf, index)) if other == place else None for other in range(len(plain))]
+        for place, leaf in enumerate(plain)
+        for index in range(np.size(leaf))
+    ]
+    value, moved = program.push([[None] * len(plain)]) if not directions else (None, [])
+    for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
+        value, some = program.push(directions[start : start + DIRECTIONS_AT_ONCE])
+        moved = [*moved, *some]
+    outputs, treedef = pytree.flatten(value)
+    found: list[Any] = []
+    for place, output in enumerate(outputs):
+        if not pytree.is_differentiable_or_traced(output):
+            found.append(None)
+            continue
+        _refuse_complex([pytree.plain(output)])
+        rest = iter([tangents[place] for tangents in moved])
+        parts = [_column([next(rest) for _ in range(np.size(leaf))], output, leaf) for leaf in plain]
+        found.append(program.arranged(parts))
+    return pytree.unflatten(treedef, found)
+
+
+def _whole(seed: Any) -> Any:
+    return seed.full() if isinstance(seed, Blocks) else seed
+
+
+def _column(tangents: Sequence[Any], output: Any, leaf: Any) -> Any:
+    """Return the Jacobian of one output in one leaf, from one tangent per entry of the leaf."""
+    zeros = pytree.zeros_like(pytree.plain(output))
+    shape = (*np.shape(zeros), *np.shape(leaf))
+    if not tangents:
+        return np.zeros(shape, pytree.dtype_of(zeros))
+    filled = [zeros if part is None else part for part in tangents]
+    numpy = anp if any(map(pytree.is_traced, filled)) else np
+    return numpy.reshape(numpy.stack(filled, axis=-1), shape)
+
+
+def _refuse_complex(leaves: Sequence[Any]) -> None:
+    if any(np.iscomplexobj(pytree.plain(leaf)) for leaf in leaves):
+        raise NotDifferentiableError(
+            "A Jacobian of complex numbers is no array of complex numbers unless the function is holomorphic. Use "
+            "`dagad.vjp` or `dagad.jvp`, or differentiate in real and imaginary parts."
+        )

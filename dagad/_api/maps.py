@@ -1,0 +1,242 @@
+"""The public maps: `map`, `map_rect` and `map_reduce`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._api.reductions import itself, mapped
+from dagad._engines.autograd.outer import differentiable
+from dagad._errors import PlanError
+from dagad._operations.arguments import read_arguments
+from dagad._operations.chunks import ChunkFunction, Place
+from dagad._operations.derived import Apart, Parts
+from dagad._operations.item_outputs import EndToEnd, Items, Stack, numbers_of
+from dagad._pytrees import pytree
+
+
+def map(
+    f: Callable[..., Any],
+    sliced: Any,
+    *shared: Any,
+    grainsize: int | str = "auto",
+    engine: Any = None,
+    policy: Any = None,
+    scheduler: Any = None,
+) -> Any:
+    """Call a function on each item, in parallel, and stack what it returns on a new first axis.
+
+    Parameters
+    ----------
+    f
+        ``f(item, *shared) -> number, array or pytree``, of the same shape for every item.
+    sliced
+        The items: a list of anything, or a pytree of arrays, shape (items, ...), and lists that agree on their first
+        length; an item then has the same structure, with one row of each. Shards may stand for any leaf.
+    *shared
+        Pytrees that every call gets whole.
+    grainsize
+        Items per chunk; see `reduce_sum`. It does not show in the bits of the result.
+    engine
+        See `reduce_sum`.
+    policy
+        See `reduce_sum`; outputs that are no single number are kept until they are pulled back.
+    scheduler
+        See `reduce_sum`.
+
+    Returns
+    -------
+    array or pytree
+        With the structure of one output, its leaves of shape (items, ...); an empty array for no items.
+
+    Raises
+    ------
+    PlanError, StructureError, ClosureError
+        As by `reduce_sum`; the outputs of all items have to agree in structure and shape.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> def norm(point, scale):
+    ...     return np.sqrt(np.sum((scale * point) ** 2))
+    >>> dagad.map(norm, np.array([[3.0, 4.0], [6.0, 8.0]]), 2.0)
+    array([10., 20.])
+    """
+    options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
+    parts = _outputs(f, sliced, shared, options, Stack())
+    return np.zeros(0) if parts is None else pytree.unflatten(parts.note[0].treedef, parts.own)
+
+
+def map_rect(
+    f: Callable[..., Any],
+    sliced: Any,
+    *shared: Any,
+    grainsize: int | str = "auto",
+    engine: Any = None,
+    policy: Any = None,
+    scheduler: Any = None,
+) -> Any:
+    """Call a function on each job, in parallel, and lay the arrays that it returns end to end.
+
+    Parameters
+    ----------
+    f
+        ``f(job, *shared) -> array of one dimension``, of any length, 0 included.
+    sliced
+        The jobs, as the items of `map`: parameters of their own (rows of arrays, or lists of arrays of any lengths, or
+        of pytrees) beside their data, real or integer.
+    *shared
+        Pytrees that every job gets whole: shared parameters, for instance.
+    grainsize
+        Jobs per chunk; see `reduce_sum`. It does not show in the bits of the result.
+    engine
+        See `reduce_sum`.
+    policy
+        See `map`.
+    scheduler
+        See `reduce_sum`.
+
+    Returns
+    -------
+    array
+        The outputs one after the other, in the order of the jobs; empty for no jobs. A job's output has exact zeros for
+        derivatives in the parameters of other jobs, and these cost nothing.
+
+    Raises
+    ------
+    PlanError, StructureError, ClosureError
+        As by `reduce_sum`; every output has to be an array of one dimension.
+
+    Notes
+    -----
+    After Stan's ``map_rect`` (Stan Functions Reference, "Higher-order map"), without its rectangles: neither parameters
+    nor data need to be padded.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> def decay(job, rate):
+    ...     dose, times = job
+    ...     return dose * np.exp(-rate * times)
+    >>> jobs = (np.array([1.0, 2.0]), [np.array([0.0]), np.array([0.0, 1.0, 2.0])])
+    >>> dagad.map_rect(decay, jobs, np.log(2.0))
+    array([1. , 2. , 1. , 0.5])
+    """
+    options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
+    parts = _outputs(f, sliced, shared, options, EndToEnd())
+    return np.zeros(0) if parts is None else parts.own[0]
+
+
+def map_reduce(
+    f: Callable[..., Any],
+    combine: Callable[[Any, Any], Any],
+    sliced: Any,
+    *shared: Any,
+    grainsize: int | str = "auto",
+    engine: Any = None,
+    policy: Any = None,
+    scheduler: Any = None,
+) -> Any:
+    """Call a function on each chunk, in parallel, and combine what it returns, neighbours first.
+
+    Parameters
+    ----------
+    f
+        ``f(rows, *shared) -> number, array or pytree`` of one chunk.
+    combine
+        ``combine(left, right)`` of two such values, in the order of the rows; associative, and written with
+        ``autograd.numpy`` where a derivative is wanted. It is differentiated as it is written: a product of factors
+        that may be zero is right, and a tie in ``np.maximum(left, right)`` gives half of the cotangent to each side.
+    sliced
+        See `reduce_sum`.
+    *shared
+        Pytrees that every chunk gets whole.
+    grainsize
+        Rows per chunk; see `reduce_sum`. The tree of `combine` depends on it, and on nothing else.
+    engine
+        See `reduce_sum`; `combine` is always differentiated by autograd.
+    policy
+        See `map`.
+    scheduler
+        Where the chunks run; see `reduce_sum`. `combine` runs where `map_reduce` was called.
+
+    Returns
+    -------
+    number, array or pytree
+        The combined value.
+
+    Raises
+    ------
+    PlanError
+        If there are no rows, since nothing says what nothing combined is; else as by `reduce_sum`.
+    StructureError, ClosureError
+        As by `reduce_sum`.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> def log_sum_exp(rows):
+    ...     largest = np.max(rows)
+    ...     return largest + np.log(np.sum(np.exp(rows - largest)))
+    >>> round(float(dagad.map_reduce(log_sum_exp, np.logaddexp, np.zeros(8), grainsize=2)), 6)
+    2.079442
+    """
+    options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
+    read = read_arguments(f, sliced, shared, options, itself)
+    if not len(read.plan):
+        raise PlanError(
+            "`map_reduce` got no rows, and nothing says what a combination of nothing is. Return that value without "
+            "calling it, or use `reduce_sum`, whose sum of nothing is 0.0."
+        )
+    parts = differentiable(mapped(read, Apart(read.function)), read.leaves)
+    leaves = iter(parts.own)
+    values = [
+        pytree.unflatten(note.treedef, [next(leaves) for _ in range(note.treedef.num_leaves)]) for note in parts.note
+    ]
+    for value in values:
+        numbers_of(value, "`map_reduce` can't combine what a chunk gave")
+    return combined(combine, values)
+
+
+def combined(combine: Callable[[Any, Any], Any], values: Sequence[Any]) -> Any:
+    """Combine neighbours, then neighbours of these; a last one without a neighbour goes up as it is."""
+    level = list(values)
+    while len(level) > 1:
+        pairs = zip(level[::2], level[1::2], strict=False)
+        level = [combine(left, right) for left, right in pairs] + (level[-1:] if len(level) % 2 else [])
+    return level[0]
+
+
+def _outputs(
+    f: Any, sliced: Any, shared: Sequence[Any], options: dict[str, Any], arrange: Stack | EndToEnd
+) -> Parts | None:
+    """Return the outputs of all items; None for no items."""
+
+    def timed(function: ChunkFunction) -> TimedItems:
+        return TimedItems(Items(function, arrange))
+
+    read = read_arguments(f, sliced, shared, options, timed)
+    if not len(read.plan):
+        return None
+    parts: Parts = differentiable(mapped(read, Items(read.function, arrange)), read.leaves)
+    return parts
+
+
+class TimedItems:
+    """A function of items as one that a grainsize can be found for."""
+
+    def __init__(self, items: Items) -> None:
+        self._items = items
+
+    def value(self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any]) -> Any:
+        """Run some items."""
+        return self._items.value(place, rows, [theta], [active_rows])
+
+    def record(self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any]) -> Any:
+        """Run some items traced."""
+        return self._items.record(place, rows, [theta], [active_rows])

@@ -1,0 +1,243 @@
+"""The public transforms, on programs that may contain reductions: `value_and_grad`, `grad`, `vjp`, `evaluate`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._api.program import Program
+from dagad._engines.autograd.patches import patches
+from dagad._engines.autograd.tape import all_opened
+from dagad._errors import NotDifferentiableError, StructureError
+from dagad._executors.context import TOGETHER, VALUES_FIRST, like_here
+from dagad._executors.evaluation import Evaluation
+from dagad._graphs.linearization import is_scalar, unit_seed
+from dagad._pytrees import pytree
+from dagad._pytrees.snapshots import snapshots
+
+
+def _scalar_forward(program: Program, has_aux: bool) -> tuple[Any, Any, Callable[[], Any]]:
+    """Run a program that returns one real number: the number, what came along, and the rest of the way."""
+    output, pullback = program.record(once=True)
+    if has_aux and not (isinstance(output, tuple) and len(output) == 2):
+        raise StructureError(
+            f"With `has_aux=True` the function has to return `(value, aux)`; it returned a {type(output).__name__}."
+        )
+    value, aux = output if has_aux else (output, None)
+    plain = pytree.plain(value)
+    if not is_scalar(plain) and not _is_one_number(plain):
+        raise NotDifferentiableError(
+            f"A gradient is of one real floating-point number, but the function returned {_describe(plain)}. Sum it "
+            "up, or use `dagad.vjp` with a cotangent of the value's shape."
+        )
+    return value, aux, lambda: pullback([unit_seed(plain) if is_scalar(plain) else np.ones_like(plain)])
+
+
+def _is_one_number(value: Any) -> bool:
+    """Return whether a value is an array of one real floating-point number: autograd takes those."""
+    return isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind == "f"
+
+
+def _describe(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    kind = f"a {type(value).__name__}" if shape is None else f"an array of shape {shape} and dtype {value.dtype}"
+    return "None" if value is None else kind
+
+
+def value_and_grad(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
+) -> Callable[..., tuple[Any, Any]]:
+    """Return a function that computes both the value of `fun` and its gradient.
+
+    Parameters
+    ----------
+    fun
+        A function written with ``autograd.numpy`` that returns one real number, or an array of one; it may call
+        reductions.
+    argnums
+        Which positional arguments to differentiate in: an int, or a tuple of ints for a tuple of gradients.
+    has_aux
+        Whether `fun` returns ``(value, aux)``, where `aux` is handed through undifferentiated.
+
+    Returns
+    -------
+    Callable
+        ``(*args, **kwargs) -> (value, gradient)``, or ``((value, aux), gradient)`` with `has_aux`. The gradient has the
+        structure, shapes and dtypes of the argument, and None for leaves that are constants. It
+        is the caller's own, and can be written to.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If the value is not one real number, or an argument has no floating-point leaves.
+    StructureError
+        If `argnums` does not fit the call, or `fun` does not return what `has_aux` promises.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> value, gradient = dagad.value_and_grad(lambda p: np.sum(p["x"] ** 2))({"x": np.array([1.0, 2.0])})
+    >>> float(value), gradient
+    (5.0, {'x': array([2., 4.])})
+    """
+
+    @functools.wraps(fun, updated=())
+    def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        program = Program(fun, argnums, args, kwargs)
+        with patches, like_here(TOGETHER):  # once for the whole way there and back: to install them takes a while
+            value, aux, backward = _scalar_forward(program, has_aux)
+            gradient = backward()
+        return ((value, aux), gradient) if has_aux else (value, gradient)
+
+    return value_and_gradient
+
+
+def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
+    """Return a function that computes the gradient of `fun`.
+
+    Parameters
+    ----------
+    fun
+        See `value_and_grad`.
+    argnums
+        See `value_and_grad`.
+    has_aux
+        See `value_and_grad`.
+
+    Returns
+    -------
+    Callable
+        ``(*args, **kwargs) -> gradient``, or ``(gradient, aux)`` with `has_aux`.
+
+    Raises
+    ------
+    NotDifferentiableError, StructureError
+        As by `value_and_grad`.
+
+    Examples
+    --------
+    >>> import dagad
+    >>> float(dagad.grad(lambda x, y: x * y**2, argnums=1)(3.0, 2.0))
+    12.0
+    """
+    both = value_and_grad(fun, argnums, has_aux=has_aux)
+
+    @functools.wraps(fun, updated=())
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, result = both(*args, **kwargs)
+        return (result, value[1]) if has_aux else result
+
+    return gradient
+
+
+def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """Return the value of a function, and its pullback.
+
+    Parameters
+    ----------
+    fun
+        A function written with ``autograd.numpy``; it may return any pytree and may call reductions.
+    *primals
+        Its arguments, pytrees with floating-point leaves.
+
+    Returns
+    -------
+    value
+        What `fun` returned.
+    pullback
+        From a cotangent of the value's structure and shapes to a tuple with one cotangent per primal. It may be called
+        again, later, with another cotangent; no pullback of a chunk runs before.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If a primal has no floating-point leaves.
+    StructureError
+        If a cotangent has not the value's structure or shapes.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> value, pullback = dagad.vjp(lambda x: np.array([2.0, 3.0]) * x, 5.0)
+    >>> value
+    array([10., 15.])
+    >>> [float(cotangent) for cotangent in pullback(np.array([1.0, 10.0]))]
+    [32.0]
+    """
+    program = Program(fun, tuple(range(len(primals))), snapshots(primals), {})
+    with like_here(VALUES_FIRST, lasting=True):
+        value, pullback = program.record()
+    outputs, treedef = pytree.flatten(value)
+
+    def pull_back(cotangent: Any) -> tuple[Any, ...]:
+        cotangent = all_opened(cotangent)
+        parts, given = pytree.flatten(cotangent)
+        if given != treedef and pytree.flatten_with_none(cotangent)[1] == pytree.flatten_with_none(value)[1]:
+            parts = pytree.leaf_seeds(value, cotangent)  # None is zero, and what belongs to a constant
+        else:
+            pytree.check_same_structure(treedef, given, "The cotangent has not the structure of the value")
+        seeds = [_seed(part, leaf) for part, leaf in zip(parts, outputs, strict=True)]
+        with like_here(VALUES_FIRST):
+            gradients: tuple[Any, ...] = pullback(seeds)
+        return gradients
+
+    return value, pull_back
+
+
+def _seed(part: Any, leaf: Any) -> Any:
+    if part is None or pytree.is_traced(part) or pytree.is_traced(leaf):
+        return part
+    return pytree.cast_like(part, leaf, "A cotangent came")
+
+
+def evaluate(fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0, lazy: bool = False) -> Evaluation:
+    """Start computing a value and its gradient, and return at once.
+
+    Parameters
+    ----------
+    fun
+        See `value_and_grad`.
+    *args
+        Its arguments.
+    argnums
+        See `value_and_grad`.
+    lazy
+        Whether to wait with all pullbacks until `Evaluation.gradient` is called.
+
+    Returns
+    -------
+    Evaluation
+        ``.value()`` and ``.gradient()`` wait for their results, ``.progress`` tells how far it is, ``.cancel()`` ends
+        it, and ``await`` gives both.
+
+    Raises
+    ------
+    NotDifferentiableError, StructureError
+        As by `value_and_grad`: at once for the arguments, from ``.value()`` for what the function returns.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> def loss(theta):
+    ...     return dagad.reduce_sum(lambda rows, t: np.sum((rows - t) ** 2), np.arange(4.0), theta, grainsize=1)
+    >>> evaluation = dagad.evaluate(loss, 1.0, lazy=True)
+    >>> float(evaluation.value())
+    6.0
+    >>> evaluation.progress.values_done, evaluation.progress.gradients_done
+    (4, 0)
+    >>> float(evaluation.gradient())
+    -4.0
+    """
+    program = Program(fun, argnums, snapshots(args), {})
+
+    def forward() -> tuple[Any, Callable[[], Any]]:
+        value, _, backward = _scalar_forward(program, has_aux=False)
+        return value, backward
+
+    return Evaluation(forward, lazy)

@@ -1,0 +1,143 @@
+"""Forward mode on autograd's tracer: tangents travel with the values, any number of directions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from autograd import core
+from autograd.core import JVPNode
+from autograd.tracer import isbox, new_box
+
+from dagad._engines.autograd.patches import OwnNode, patches
+from dagad._engines.autograd.rules import jvp_rule, learn_rules, vjp_rule
+from dagad._engines.autograd.tape import (
+    RETURNED,
+    TapeNode,
+    open_containers,
+    pull,
+    refuse_hidden_boxes,
+    refuse_stale,
+    traceable,
+)
+from dagad._errors import NotDifferentiableError
+from dagad._pytrees import pytree
+
+# One tangent per leaf, None for zero: a direction.
+Direction = Sequence[Any]
+
+
+class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no types
+    """A value's tangents, one per direction; None is an exact zero, and costs nothing further on."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
+        directions = zip(*(parent.g for parent in parents), strict=True)
+        self.initialize_root([_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions])
+
+
+def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Sequence[Direction]) -> tuple[Any, Any]:
+    """Run `run` on leaves that move.
+
+    Returns its value, and for each direction the tangents of the value's leaves; None where a leaf does not move.
+    """
+    learn_rules()
+    with patches.new_trace() as level:
+        moving = []
+        for place, leaf in enumerate(leaves):
+            tangents = [direction[place] for direction in directions]
+            still = all(tangent is None for tangent in tangents)
+            moving.append(leaf if still else new_box(traceable(leaf), level, TangentNode.new_root(tangents)))
+        output = run(moving)
+    outputs, treedef = pytree.flatten(open_containers(output))
+    pairs = [_ends(leaf, level, len(directions)) for leaf in outputs]
+    values = pytree.unflatten(treedef, [value for value, _ in pairs])
+    return values, [[tangents[number] for _, tangents in pairs] for number in range(len(directions))]
+
+
+def _ends(leaf: Any, level: int, n_directions: int) -> tuple[Any, list[Any]]:
+    if isbox(leaf) and leaf._trace == level:
+        if isbox(leaf._value):
+            refuse_stale(leaf._value, RETURNED)
+        return leaf._value, [_shaped(tangent, leaf._value) for tangent in leaf._node.g]
+    refuse_stale(leaf, RETURNED)
+    refuse_hidden_boxes(leaf, level)
+    return leaf, [None] * n_directions
+
+
+def _shaped(tangent: Any, value: Any) -> Any:
+    """Return a tangent with its value's dtype: float32 stays float32, real stays real."""
+    if tangent is None or isbox(tangent) or isbox(value):
+        return tangent
+    dtype = pytree.dtype_of(value)
+    if pytree.dtype_of(tangent) == dtype and np.shape(tangent) == np.shape(value):
+        return tangent
+    if dtype.kind != "c" and np.iscomplexobj(tangent):
+        tangent = np.real(tangent)
+    tangent = np.broadcast_to(np.asarray(tangent, dtype), np.shape(value))
+    return tangent if isinstance(value, np.ndarray) else tangent[()]
+
+
+def _pushed(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Sequence[int], tangents: Sequence[Any]) -> Any:
+    """Push one direction through one primitive."""
+    moving = [(argnum, tangent) for argnum, tangent in zip(argnums, tangents, strict=True) if tangent is not None]
+    if not moving:
+        return None
+    numbers, parts = zip(*moving, strict=True)
+    rule, has_pullback = jvp_rule(fun, args, kwargs), fun in core.primitive_vjps
+    if rule is None:
+        return _by_transposition(fun, value, args, kwargs, numbers, parts)
+    try:
+        tangent = rule(numbers, parts, value, args, kwargs)
+    except (KeyError, NotImplementedError):  # a rule for other arguments only
+        return _by_transposition(fun, value, args, kwargs, numbers, parts)
+    if _fits(tangent, value):
+        return tangent
+    if has_pullback:
+        return _by_transposition(fun, value, args, kwargs, numbers, parts)
+    return tangent + np.zeros(np.shape(pytree.plain(value)), pytree.dtype_of(pytree.plain(tangent)))
+
+
+def _fits(tangent: Any, value: Any) -> bool:
+    """Return whether a tangent has its value's shape; containers and autograd's sparse objects have none."""
+    plain = pytree.plain(value)
+    return not isinstance(plain, np.ndarray | np.number | float) or np.shape(pytree.plain(tangent)) == np.shape(plain)
+
+
+def _by_transposition(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Any, tangents: Any) -> Any:
+    """Push through a primitive that has a pullback only: this is linear, and its transpose is the pushforward.
+
+    After J. Townsend, "A new trick for calculating Jacobian vector products" (2017), by primitive.
+    """
+    name = getattr(fun, "__name__", fun)
+    rule = vjp_rule(fun)
+    if rule is None:
+        raise NotDifferentiableError(
+            f"autograd has no derivative of `{name}` in an argument that is being differentiated in. Write it with "
+            "other functions of `autograd.numpy`, or give it a derivative with `autograd.extend.defvjp` or `defjvp`."
+        )
+    # Not zeros: pullbacks may leave out what a zero cotangent does not need, as that of `eigh` does.
+    start = core.vspace(value).ones()
+    try:
+        with patches.new_trace() as level:
+            root = TapeNode.new_root()
+            box = new_box(start, level, root)
+            outputs = list(rule(argnums, value, args, kwargs)(box))
+    except NotImplementedError as error:
+        raise NotDifferentiableError(
+            f"autograd has no derivative of `{name}` with these arguments ({error}). Write it with other functions of "
+            "`autograd.numpy`, or give it a derivative with `autograd.extend.defvjp` or `defjvp`."
+        ) from error
+    ends = [output._node if isbox(output) and output._trace == level else None for output in outputs]
+    # A container has no dtype that its tangent could be given; like what is traced, it comes as it is.
+    leaf = box if isinstance(start, tuple | list | dict) else start
+    tangent = pull(ends, tangents, [root], [leaf])[0]
+    if tangent is not None and not _fits(tangent, value):
+        raise NotDifferentiableError(
+            f"autograd's derivative of `{name}` is wrong where it broadcasts: it has the shape "
+            f"{np.shape(pytree.plain(tangent))}, the value has {np.shape(pytree.plain(value))}. Broadcast its "
+            "arguments first, by `* np.ones(shape)`."
+        )
+    return tangent

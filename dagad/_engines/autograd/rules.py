@@ -1,0 +1,237 @@
+"""Derivatives that dagad's own tapes take instead of autograd's: where those are wrong, or computed again and again.
+
+autograd's tables stay as they are. A better rule stands here beside the rule that it replaces, and is used where a tape
+or a push of dagad's would have used that one: a rule that a user gives, whenever that is, is the one that counts.
+
+* ``chi2.pdf`` and ``chi2.logpdf`` have no derivative in x for autograd unless the degrees of freedom are whole.
+* The order of a Bessel or polygamma function has the derivative 0 for autograd; it is refused.
+* The derivatives of log-gamma and digamma are computed once, and not once per cotangent: counts and shapes have them in
+  their likelihoods, and a Hessian pulls each of them many times. The second derivative, the trigamma function, comes
+  from scipy as a Hurwitz zeta function, which takes half of a Hessian-vector product of negative-binomial rows; a
+  recurrence and the asymptotic series are six times faster, to 4e-15.
+* Pushed through ``where``, a branch may be smaller than the value.
+
+State: `_VJPS`, `_JVPS` and `_WRONG`, by autograd's own rule; filled for a part of autograd's scipy when a process first
+records after it has imported that part, and never changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd import core, tracer
+from autograd.extend import defvjp, primitive
+from autograd.numpy.numpy_vjps import unbroadcast_f
+
+from dagad._pytrees import pytree
+
+_VJPS: dict[Any, Any] = {}
+_JVPS: dict[Any, Any] = {}
+_WRONG: dict[Any, Callable[[Any, Any], bool]] = {}
+
+
+def vjp_rule(fun: Any) -> Any:
+    """Return what makes the pullback of a primitive; None where there is nothing."""
+    rule = core.primitive_vjps.get(fun)
+    return _VJPS.get(rule, rule)
+
+
+def jvp_rule(fun: Any, args: Any, kwargs: Any) -> Any:
+    """Return what pushes through a primitive; None where there is nothing, or it is wrong and a pullback is not."""
+    rule = core.primitive_jvps.get(fun)
+    if rule in _WRONG and fun in core.primitive_vjps and _WRONG[rule](args, kwargs):
+        return None
+    return _JVPS.get(rule, rule)
+
+
+def learn_rules() -> None:
+    """Take up the parts of autograd's scipy that somebody has imported; costs a look otherwise."""
+    for home, read in _HOMES.items():
+        module = None if home in _LEARNED else sys.modules.get(home)
+        if module is not None and read(module):
+            _LEARNED.add(home)
+
+
+def _replace(table: dict[Any, Any], rules: dict[Any, Any], fun: Any, better: Any) -> None:
+    """Put a better rule beside autograd's own; a user's is not to be replaced."""
+    rule = rules.get(fun)
+    if rule is not None and is_autograds(rule):
+        table.setdefault(rule, better)
+
+
+def is_autograds(rule: Any) -> bool:
+    """Return whether a rule of autograd's tables has been put there by autograd itself."""
+    parts = [cell.cell_contents for cell in getattr(rule, "__closure__", None) or ()]
+    parts = [each for part in parts for each in (part.values() if isinstance(part, dict) else (part,))]
+    functions = [part for part in parts if isinstance(part, FunctionType) and not hasattr(part, "fun")]
+    return all(str(function.__module__).startswith("autograd.") for function in (rule, *functions))
+
+
+def _in_first(fun: Any, rule: Callable[..., Any]) -> Any:
+    """Return what makes the pullback of a primitive that has a derivative in its first argument only."""
+
+    def make(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
+        if tuple(argnums) != (0,):
+            _refuse(fun, argnums)
+        pull = rule(ans, *args, **kwargs)
+        return lambda cotangent: (pull(cotangent),)
+
+    return make
+
+
+def _not_in_order(fun: Any) -> Any:
+    """Return what makes the pullback of a primitive whose first argument is an order."""
+    rule: Any = core.primitive_vjps.get(fun)
+
+    def make(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
+        if 0 in argnums:
+            _refuse(fun, argnums)
+        return rule(argnums, ans, args, kwargs)
+
+    return make
+
+
+def _refuse(fun: Any, argnums: Sequence[int]) -> None:
+    raise NotImplementedError(f"VJP of {fun.__name__} wrt argnums {tuple(argnums)} not defined")
+
+
+# Numpy
+
+
+def _where(argnums: Sequence[int], tangents: Sequence[Any], ans: Any, args: Any, kwargs: Any) -> Any:
+    """Push through `where`: autograd's own rule forgets that a branch may be smaller than the value."""
+    del ans, kwargs
+    moving = dict(zip(argnums, tangents, strict=True))
+    dtype = np.result_type(*map(pytree.plain, tangents))
+    filled = [moving.get(place, np.zeros(np.shape(pytree.plain(args[place])), dtype)) for place in (1, 2)]
+    return anp.where(args[0], *filled)
+
+
+def _several_axes(args: Any, kwargs: Any) -> bool:
+    """As of autograd 1.9, several axes counted from the end are put back in wrong places."""
+    return isinstance(kwargs.get("axis", args[1] if len(args) > 1 else None), tuple)
+
+
+def _not_flat(args: Any, kwargs: Any) -> bool:
+    """As of autograd 1.9, what is sorted is taken for flat."""
+    del kwargs
+    return bool(np.ndim(pytree.plain(args[0])) != 1)
+
+
+def _not_linear(args: Any, kwargs: Any) -> bool:
+    """As of autograd 1.9, padding is taken for linear in every mode."""
+    return kwargs.get("mode", args[2] if len(args) > 2 else None) in {"maximum", "median", "minimum"}
+
+
+def _traced(function: Any) -> Any:
+    """Return the primitive of a function of numpy's; some of those in `autograd.numpy` are wrappers of it."""
+    return tracer.trace_primitives_map.get(function)
+
+
+_replace(_JVPS, core.primitive_jvps, _traced(np.where), _where)
+for _name in ("max", "min", "amax", "amin", "var", "std"):
+    _replace(_WRONG, core.primitive_jvps, _traced(getattr(np, _name)), _several_axes)
+for _name in ("sort", "partition"):
+    _replace(_WRONG, core.primitive_jvps, _traced(getattr(np, _name)), _not_flat)
+_replace(_WRONG, core.primitive_jvps, _traced(np.pad), _not_linear)
+
+
+# Scipy: each reads a module, and returns whether it was there as a whole; another thread may be importing it
+
+
+def _special(special: Any) -> bool:
+    if getattr(special, "logsumexp", None) not in core.primitive_jvps:  # the last one
+        return False
+    for fun, derivative in (
+        (special.gammaln, special.psi),
+        (special.psi, traced_trigamma(special)),
+        (special.digamma, traced_trigamma(special)),
+    ):
+        _replace(_VJPS, core.primitive_vjps, fun, _in_first(fun, _once(derivative)))
+    for fun in (special.polygamma, special.jn, special.yn, special.iv, special.ive):
+        _replace(_VJPS, core.primitive_vjps, fun, _not_in_order(fun))
+    _replace(_WRONG, core.primitive_jvps, special.logsumexp, _several_axes)
+    return True
+
+
+def _chi2(chi2: Any) -> bool:
+    if getattr(chi2, "pdf", None) not in core.primitive_vjps:  # the last one
+        return False
+
+    def slope(x: Any, df: Any) -> Any:
+        return (df - x - 2) / (2 * x)
+
+    def of_pdf(ans: Any, x: Any, df: Any) -> Any:
+        return unbroadcast_f(x, lambda g: g * ans * slope(x, df))
+
+    def of_logpdf(ans: Any, x: Any, df: Any) -> Any:
+        del ans
+        return unbroadcast_f(x, lambda g: g * slope(x, df))
+
+    _replace(_VJPS, core.primitive_vjps, chi2.pdf, _in_first(chi2.pdf, of_pdf))
+    _replace(_VJPS, core.primitive_vjps, chi2.logpdf, _in_first(chi2.logpdf, of_logpdf))
+    return True
+
+
+_HOMES: dict[str, Callable[[Any], bool]] = {
+    "autograd.scipy.special": _special,
+    "autograd.scipy.stats.chi2": _chi2,
+}
+_LEARNED: set[str] = set()
+
+
+def _once(derivative: Callable[[Any], Any]) -> Any:
+    """Return the rule of a function of one argument that computes its derivative when it is first pulled."""
+
+    def rule(ans: Any, x: Any) -> Callable[[Any], Any]:
+        del ans
+        found: list[Any] = []
+
+        def pull(cotangent: Any) -> Any:
+            if not found:
+                found.append(derivative(x))
+            return cotangent * found[0]
+
+        return pull
+
+    return rule
+
+
+@functools.cache
+def traced_trigamma(special: Any) -> Any:
+    """Return the trigamma function as a primitive: its derivative comes from autograd's special functions."""
+    traced = primitive(trigamma)
+    defvjp(traced, lambda ans, x: lambda g: g * special.polygamma(2, x))
+    return traced
+
+
+# Terms B(2k) / x**(2k + 1) of the asymptotic series, from the last one; after Abramowitz and Stegun, 6.4.12.
+_BERNOULLI = (-691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6)
+_SHIFTS = 8  # by 6.4.6: from 8 on the series is good to the last bits
+
+
+def trigamma(x: Any) -> Any:
+    """Return the second derivative of the log-gamma function."""
+    at = np.asarray(x, float)
+    if np.any(at <= 0):  # poles, and the reflection formula: rare enough to leave them to scipy
+        from scipy.special import polygamma
+
+        total = polygamma(1, at)
+    else:
+        total, moved = np.zeros_like(at), at.copy()
+        for _ in range(_SHIFTS):
+            total += 1.0 / (moved * moved)
+            moved += 1.0
+        inverse = 1.0 / moved
+        square, series = inverse * inverse, np.zeros_like(at)
+        for number in _BERNOULLI:
+            series = (series + number) * square
+        total += inverse * (1.0 + inverse * 0.5 + series)
+    dtype = getattr(x, "dtype", None)
+    return np.asarray(total, dtype if dtype is not None and dtype.kind == "f" else float)[()]

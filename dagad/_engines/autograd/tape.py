@@ -1,0 +1,275 @@
+"""The autograd engine: records one task on a tape and pulls cotangents back through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from autograd.core import VJPNode, add_outgrads
+from autograd.tracer import Box, isbox, new_box
+
+from dagad._engines.autograd.patches import OwnNode, patches
+from dagad._engines.autograd.rules import learn_rules, vjp_rule
+from dagad._engines.base import Call, LeafPullback
+from dagad._errors import ClosureError, NotDifferentiableError
+from dagad._pytrees import pytree
+from dagad_scheduler.process import spared_if_large
+
+
+class AutogradEngine:
+    """Differentiates tasks written with ``autograd.numpy``."""
+
+    name = "autograd"
+
+    def linearize(self, call: Call, leaves: Sequence[Any]) -> tuple[Any, LeafPullback, Callable[[], int]]:
+        """Record `call` at `leaves`; see `Engine.linearize`."""
+        value, ends, roots = record(call.run, leaves)
+
+        def pullback(cotangents: Sequence[Any]) -> list[Any]:
+            return pull(ends, cotangents, roots, leaves)
+
+        return value, pullback, lambda: tape_nbytes(ends)
+
+
+class TapeNode(OwnNode, VJPNode):  # type: ignore[misc]  # autograd has no types
+    """One operation on a tape: what it came from, and its pullback."""
+
+    __slots__ = ()
+    parents: Any
+    vjp: Any
+
+    def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
+        self.parents = parents
+        rule = vjp_rule(fun)
+        if rule is None:
+            raise NotImplementedError(f"VJP of {getattr(fun, '__name__', fun)} wrt argnums {argnums} not defined")
+        self.vjp = rule(argnums, value, args, kwargs)
+
+
+def record(fun: Callable[[list[Any]], Any], leaves: Sequence[Any]) -> tuple[Any, list[Any], list[Any]]:
+    """Run `fun` on traced leaves: its value, the tape's node behind each leaf of it (or None), and the tape's roots."""
+    learn_rules()
+    with patches.new_trace() as level:
+        roots = [TapeNode.new_root() for _ in leaves]
+        output = fun([new_box(traceable(leaf), level, root) for leaf, root in zip(leaves, roots, strict=True)])
+    spared = spared_if_large()
+    if spared is not None and roots:
+        roots[0].vjp = spared  # it lives as long as the tape; nobody asks a root for cotangents
+    if type(output) in Box.types or type(output) is np.ndarray:
+        value, end = untraced(output, level)
+        return value, [end], roots
+    outputs, treedef = pytree.flatten(open_containers(output))
+    pairs = [untraced(leaf, level) for leaf in outputs]
+    return pytree.unflatten(treedef, [value for value, _ in pairs]), [end for _, end in pairs], roots
+
+
+def traceable(leaf: Any) -> Any:
+    """Return a leaf as a type that autograd has a box for."""
+    return leaf.view(np.ndarray) if isinstance(leaf, np.ndarray) and type(leaf) is not np.ndarray else leaf
+
+
+def untraced(leaf: Any, level: int) -> tuple[Any, Any]:
+    """Return the value of an output leaf and its node on the tape of this level."""
+    if isbox(leaf) and leaf._trace == level:
+        if isbox(leaf._value):
+            refuse_stale(leaf._value, RETURNED)
+        return leaf._value, leaf._node
+    refuse_stale(leaf, RETURNED)
+    refuse_hidden_boxes(leaf, level)
+    return leaf, None
+
+
+def refuse_hidden_boxes(leaf: Any, level: int) -> None:
+    """Refuse an output that holds traced values where nobody would look for them."""
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O" and any(isbox(item) for item in leaf.flat):
+        raise NotDifferentiableError(
+            "A function being differentiated returned an array of objects that hold traced values: a numpy function "
+            "that autograd does not trace met one. Write it with `autograd.numpy`."
+        )
+    fields = getattr(leaf, "__dict__", None)
+    if fields and any(isbox(item) and item._trace == level for item in fields.values()):
+        raise NotDifferentiableError(
+            f"A function being differentiated returned a `{type(leaf).__name__}` with traced values inside, which "
+            'dagad can\'t look into. Return arrays, or register the class with optree in the namespace "dagad".'
+        )
+
+
+def open_containers(output: Any) -> Any:
+    """Return autograd's boxed lists, tuples and dicts as plain ones of boxed entries."""
+    held = pytree.plain(output) if isbox(output) else None
+    if isinstance(held, list | tuple):
+        return type(held)([open_containers(output[i]) for i in range(len(held))])
+    if isinstance(held, dict):
+        return {key: open_containers(output[key]) for key in held}
+    return output
+
+
+def all_opened(tree: Any) -> Any:
+    """Return a tree in which no list, tuple or dict is boxed as a whole."""
+    if type(tree) is np.ndarray or type(tree) is float:
+        return tree
+    leaves, treedef = pytree.flatten(tree)
+    if any(isinstance(pytree.plain(leaf), list | tuple | dict) for leaf in leaves if isbox(leaf)):
+        return pytree.unflatten(treedef, [open_containers(leaf) for leaf in leaves])
+    return tree
+
+
+_HOW = (
+    "a value being differentiated reached it by a cache, a global, an attribute or another way that dagad does not "
+    "see. Pass that value to the function as a shared argument."
+)
+
+
+def refuse_boxes(leaf: Any, what: str) -> None:
+    """Raise if a traced value comes out where only plain ones should be."""
+    if isbox(leaf):
+        raise ClosureError(f"{what} is a traced value of another derivative: {_HOW}")
+
+
+def refuse_strangers(output: Any, leaves: Sequence[Any]) -> None:
+    """Raise if what a task returns holds a trace that none of its `leaves` has.
+
+    All that may be differentiated comes by the leaves. A trace of anybody else's, such as that of the chunk that filled
+    a cache first, would be taken for a constant here, by every mode.
+    """
+    if type(output) in Box.types and not isbox(output._value) and leaves:
+        if type(leaves[0]) in Box.types and leaves[0]._trace == output._trace:
+            return  # nearly always
+    known = {trace for leaf in leaves for trace in traces_of(leaf)}
+    for leaf in pytree.flatten(output)[0]:
+        if not known.issuperset(traces_of(leaf)):
+            raise ClosureError(f"What a task of a reduction returned is a traced value of another derivative: {_HOW}")
+
+
+def traces_of(leaf: Any) -> Iterator[int]:
+    """Yield the numbers of the traces that follow a value, the innermost first."""
+    while isbox(leaf):
+        yield leaf._trace
+        leaf = leaf._value
+
+
+RETURNED = "What a function being differentiated returned"
+
+
+def refuse_stale(leaf: Any, what: str) -> None:
+    """Raise if a value is left over from a derivative that is over: its own derivative went with it."""
+    while isbox(leaf):
+        if patches.is_over(leaf):
+            raise ClosureError(
+                f"{what} is a traced value that was kept, in a cache or a global perhaps, when the derivative that it "
+                "belongs to was over. Compute it again where it is needed, or keep the plain value."
+            )
+        leaf = leaf._value
+
+
+def pull(ends: Sequence[Any], cotangents: Sequence[Any], roots: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    """Send cotangents of the outputs back to the roots; None where no path leads."""
+    arrived: dict[Any, tuple[Any, bool]] = {}
+    for end, cotangent in zip(ends, cotangents, strict=True):
+        if end is not None and cotangent is not None:
+            arrived[end] = add_outgrads(arrived.get(end), cotangent)
+    at_roots: dict[Any, Any] = dict.fromkeys(roots)
+    with patches:
+        for node in downward(list(arrived)):
+            cotangent = arrived.pop(node)[0]
+            if node in at_roots:
+                at_roots[node] = cotangent
+            else:
+                for parent, part in zip(node.parents, node.vjp(cotangent), strict=True):
+                    arrived[parent] = add_outgrads(arrived.get(parent), part)
+    return [like(at_roots[root], leaf) for root, leaf in zip(roots, leaves, strict=True)]
+
+
+def downward(ends: list[Any]) -> Iterator[Any]:
+    """Yield nodes so that each comes after all that depend on it."""
+    children: dict[Any, int] = dict.fromkeys(ends, 0)
+    stack = list(ends)
+    while stack:
+        for parent in stack.pop().parents:
+            if parent in children:
+                children[parent] += 1
+            else:
+                children[parent] = 1
+                stack.append(parent)
+    free = [end for end in ends if not children[end]]
+    while free:
+        node = free.pop()
+        yield node
+        for parent in node.parents:
+            children[parent] -= 1
+            if not children[parent]:
+                free.append(parent)
+
+
+def like(cotangent: Any, leaf: Any) -> Any:
+    """Give a cotangent the dtype of its leaf: float32 stays float32, real stays real."""
+    if cotangent is None or isbox(cotangent) or isbox(leaf) or pytree.is_placed(leaf):
+        return cotangent
+    dtype = leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else np.dtype(type(leaf))
+    if type(cotangent) is np.ndarray and cotangent.dtype == dtype:
+        return cotangent
+    if dtype.kind != "c" and np.iscomplexobj(cotangent):
+        cotangent = np.real(cotangent)
+    if isinstance(leaf, np.ndarray):
+        return np.asarray(cotangent, dtype)
+    return dtype.type(cotangent)
+
+
+# A tape of more nodes is measured by samples: looking behind each of them costs as much as recording it.
+LONGEST_EXACT, RUN, EVERY = 1024, 64, 8
+
+
+def tape_nbytes(ends: Sequence[Any]) -> int:
+    """Return the bytes that a tape holds on to: its nodes and every array behind them, each once.
+
+    Of a long tape, runs of neighbours are looked at: an array that is met in several runs is shared by the whole tape,
+    one that is met in a single run stands for those in the parts left out.
+    """
+    nodes: dict[Any, None] = {}
+    stack = [end for end in ends if end is not None]
+    while stack:
+        node = stack.pop()
+        if node not in nodes:
+            nodes[node] = None
+            stack.extend(node.parents)
+    order = list(nodes)
+    whole = len(order) <= LONGEST_EXACT
+    runs = [order] if whole else [order[start : start + RUN] for start in range(0, len(order), RUN * EVERY)]
+    alone: dict[int, int] = {}
+    shared: dict[int, int] = {}
+    for run in runs:
+        found: dict[int, int] = {}
+        for node in run:
+            _count_arrays(node.vjp, found, depth=4)
+        for array, nbytes in found.items():
+            if array in alone or array in shared:
+                shared[array] = nbytes
+                alone.pop(array, None)
+            else:
+                alone[array] = nbytes
+    left_out = len(order) / max(sum(map(len, runs)), 1)
+    return 500 * len(order) + sum(shared.values()) + int(sum(alone.values()) * left_out)
+
+
+def _count_arrays(obj: Any, arrays: dict[int, int], depth: int) -> None:
+    if isinstance(obj, np.ndarray):
+        base = obj
+        while isinstance(base.base, np.ndarray):
+            base = base.base
+        arrays[id(base)] = base.nbytes
+    elif isbox(obj):
+        _count_arrays(obj._value, arrays, depth)
+    elif depth and isinstance(obj, FunctionType) and obj.__closure__:
+        for cell in obj.__closure__:
+            try:
+                _count_arrays(cell.cell_contents, arrays, depth - 1)
+            except ValueError:  # an empty cell
+                continue
+    elif depth and isinstance(obj, list | tuple):
+        for item in obj:
+            _count_arrays(item, arrays, depth - 1)
+    elif depth and isinstance(obj, dict):
+        for item in obj.values():
+            _count_arrays(item, arrays, depth - 1)

@@ -1,0 +1,1 @@
+"""Room 6: how and where an operation runs."""

@@ -1,0 +1,275 @@
+"""Graph + scheduler + slots -> Evaluation: graphs are started here, and here one can watch, wait for and cancel them.
+
+State: what `Evaluation` lists. The only module that talks to `dagad_scheduler`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import threading
+from collections.abc import Callable, Collection, Generator, Mapping
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import replace
+from typing import Any
+
+from dagad._errors import CancelledError, SchedulerLostError
+from dagad._executors.context import VALUES_FIRST, Mode, current_mode
+from dagad._executors.deadly import worker_lost
+from dagad._executors.losses import results_lost, workers_unfit
+from dagad._pytrees.shipping import Portable
+from dagad_scheduler import (
+    LocalRun as LocalRun,
+    Names,
+    Progress,
+    ResultsLost,
+    Role,
+    Run as Run,
+    Scheduler as Scheduler,
+    SchedulerLost,
+    WorkersLost,
+    WorkersUnfit,
+    get as get,
+    resolve,
+    role_of,
+)
+from dagad_scheduler.callbacks import is_watched as is_watched
+from dagad_scheduler.process import calm_process as calm_process
+from dagad_scheduler.resolve import is_inside_any_task as is_inside_any_task
+from dagad_scheduler.run import inside_task as inside_task
+
+Backward = Callable[[], Any]
+
+
+def new_names(token: str | None = None) -> Names:
+    """Return names for the keys of one evaluation; fresh ones unless a token is given."""
+    return Names(os.urandom(16).hex() if token is None else token)
+
+
+def find_scheduler(scheduler: Any) -> Scheduler:
+    """Return what runs graphs, from what a user writes after ``scheduler=``."""
+    return resolve(scheduler)
+
+
+def calm_here(scheduler: Scheduler) -> contextlib.AbstractContextManager[None]:
+    """Return what holds this process's settings for chunks; nothing where the chunks run in other processes."""
+    return contextlib.nullcontext() if scheduler.remote else calm_process
+
+
+def run_graph(
+    scheduler: Scheduler,
+    graph: Mapping[Any, Any],
+    keys: Collection[Any],
+    on_result: Callable[[Any, Any], None],
+    *,
+    keep: Collection[Any] = (),
+    kept: Mapping[Any, Any] | None = None,
+) -> Run:
+    """Run a graph to its end; the current evaluation can watch and cancel it."""
+    if scheduler.remote:
+        _pack(graph)
+    try:
+        run = scheduler.start(graph, keys, on_result, keep=keep, kept=kept)
+        follow(run)
+    except WorkersLost as error:
+        raise worker_lost(error, graph) from error
+    except SchedulerLost as error:
+        raise SchedulerLostError(
+            f"{error} Start a cluster, connect a new `distributed.Client`, and begin again."
+        ) from error
+    except WorkersUnfit as error:
+        raise workers_unfit(error.reasons) from error
+    except ResultsLost as error:
+        raise results_lost(any(role_of(key) == Role.SHARD for key in error.keys)) from error
+    return run
+
+
+def follow(run: Run) -> None:
+    """Wait for a run; the current evaluation can watch and cancel it."""
+    evaluation = current_mode().evaluation
+    if evaluation is None:
+        run.wait()
+        return
+    evaluation._watch(run)
+    try:
+        run.wait()
+    except BaseException as error:
+        evaluation._refuse_if_cancelled(error)
+        raise
+
+
+def _pack(graph: Mapping[Any, Any]) -> None:
+    """Pickle what has to travel here, where an error is still ours to tell; each thing only once."""
+    for node in graph.values():
+        for part in (getattr(node, "value", None), *getattr(node, "args", ())):
+            if isinstance(part, Portable):
+                part.parcel()
+
+
+class Evaluation:
+    """A value that comes early and a gradient that is filled in behind it; returned by `evaluate`.
+
+    ==============  ==========================================================================================
+    `_value`        future of the value
+    `_gradient`     future of the gradient
+    `_backward`     what computes the gradient; set when the value is there, taken by the thread that runs it
+    `_requested`    whether somebody wants the gradient
+    `_runs`         all graphs that have been started for this evaluation; none once it is cancelled
+    `_given_up`     how far these were when it was cancelled
+    `_cancelled`    whether it was cancelled
+    ==============  ==========================================================================================
+
+    All but the futures change under `_lock`.
+    """
+
+    def __init__(self, forward: Callable[[], tuple[Any, Backward]], lazy: bool) -> None:
+        self._value: Future[Any] = Future()
+        self._gradient: Future[Any] = Future()
+        for future in (self._value, self._gradient):
+            future.set_running_or_notify_cancel()  # an `await` that times out must not cancel what others wait for
+        self._lock = threading.Lock()
+        self._backward: Backward | None = None
+        self._requested, self._cancelled = not lazy, False
+        self._runs: list[Run] = []
+        self._given_up = Progress()
+        self._start(self._walk_forward, forward)
+
+    def _start(self, walk: Callable[..., None], *args: Any) -> None:
+        context = contextvars.copy_context()
+        # A daemon: a program that ends does not wait for a gradient that nobody waits for.
+        threading.Thread(target=context.run, args=(walk, *args), name="dagad-evaluation", daemon=True).start()
+
+    def _walk_forward(self, forward: Callable[[], tuple[Any, Backward]]) -> None:
+        with Mode(VALUES_FIRST, self, lasting=True):
+            try:
+                value, backward = forward()
+            except BaseException as error:
+                _fail(error, self._value, self._gradient)
+                return
+            with self._lock:
+                self._backward = backward
+            _settle(self._value, value)
+            self._walk_backward()
+
+    def _walk_backward(self) -> None:
+        with self._lock:
+            if not self._requested or self._backward is None:
+                return
+            backward, self._backward = self._backward, None
+        with Mode(VALUES_FIRST, self):
+            try:
+                _settle(self._gradient, backward())
+            except BaseException as error:
+                _fail(error, self._gradient)
+
+    def value(self, timeout: float | None = None) -> Any:
+        """Return the value.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait; None waits for ever.
+
+        Returns
+        -------
+        object
+            What the function returned.
+
+        Raises
+        ------
+        TimeoutError
+            If it is not there in time. The evaluation goes on.
+        CancelledError
+            If the evaluation was cancelled.
+        """
+        return self._value.result(timeout)
+
+    def gradient(self, timeout: float | None = None) -> Any:
+        """Return the gradient; a lazy evaluation starts with its pullbacks now.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait; None waits for ever.
+
+        Returns
+        -------
+        object
+            The gradient, of the structure of what was differentiated in.
+
+        Raises
+        ------
+        TimeoutError
+            If it is not there in time. The evaluation goes on.
+        CancelledError
+            If the evaluation was cancelled.
+        """
+        self._request()
+        return self._gradient.result(timeout)
+
+    def _request(self) -> None:
+        with self._lock:
+            ready, self._requested = self._backward is not None and not self._requested, True
+        if ready:
+            self._start(self._walk_backward)
+
+    def __await__(self) -> Generator[Any, None, tuple[Any, Any]]:
+        """Return value and gradient."""
+        self._request()
+        value = yield from asyncio.wrap_future(self._value).__await__()
+        gradient = yield from asyncio.wrap_future(self._gradient).__await__()
+        return value, gradient
+
+    @property
+    def progress(self) -> Progress:
+        """How many chunks have their value and their gradient, of those of all reductions that have started."""
+        with self._lock:
+            runs = list(self._runs)
+        return sum((run.progress() for run in runs), self._given_up)
+
+    def cancel(self) -> None:
+        """Give up: start no more chunks. `value` and `gradient` raise CancelledError unless they are there already."""
+        with self._lock:
+            # Runs hold what they kept, the tapes of a lazy gradient among it: they must go though the evaluation stays.
+            self._cancelled, runs, self._runs, self._backward = True, self._runs, [], None
+        given_up = [run.progress() for run in runs]
+        for run in runs:
+            run.cancel()
+        with self._lock:
+            self._given_up = replace(sum(given_up, self._given_up), waits_for="")
+        _fail(CancelledError("This evaluation was cancelled."), self._value, self._gradient)
+
+    def _watch(self, run: Run) -> None:
+        with self._lock:
+            cancelled = self._cancelled
+            if not cancelled:
+                self._runs.append(run)
+        if cancelled:
+            run.cancel()
+
+    def _refuse_if_cancelled(self, error: BaseException) -> None:
+        if self._cancelled:
+            raise CancelledError("This evaluation was cancelled.") from error
+
+    def __repr__(self) -> str:
+        done = self.progress
+        return (
+            f"<Evaluation: {done.values_done} of {done.values_total} values, "
+            f"{done.gradients_done} of {done.gradients_total} gradients"
+            f"{done.waits_for and f', waiting for {done.waits_for}'}>"
+        )
+
+
+def _settle(future: Future[Any], result: Any) -> None:
+    if not future.done():
+        with contextlib.suppress(InvalidStateError):  # cancelled just now, which is an answer too
+            future.set_result(result)
+
+
+def _fail(error: BaseException, *futures: Future[Any]) -> None:
+    for future in futures:
+        if not future.done():
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(error)

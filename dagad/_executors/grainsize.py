@@ -1,0 +1,81 @@
+"""`grainsize="auto"`: two timed calls per function and shapes, remembered so that the bits never change in between.
+
+State: `_SIZES`, the grainsizes found, by the code of the chunk function and the shapes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from dagad._pytrees import pytree
+from dagad._pytrees.identity import identity_of
+from dagad._remembered import Remembered
+from dagad._sources.plan import Timing, choose_grainsize
+
+logger = logging.getLogger("dagad")
+
+
+MOST_SIZES = 4096
+_SIZES: Remembered[int] = Remembered(MOST_SIZES)
+
+
+def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Callable[[int, int], None], weight: float) -> int:
+    """Return the rows per chunk for a function and arguments of these shapes.
+
+    `run(start, stop)` runs one chunk of these rows; `weight` says how many times longer value and gradient take.
+    """
+    key = identity_of(fun), _shapes(arguments)
+    known = _SIZES.find(key)
+    if known is not None:
+        return known
+    try:
+        size = choose_grainsize(n_rows, *_measure(n_rows, run, weight))
+    except Exception:  # the user's: raised again by the chunk that it belongs to, with its rows
+        return n_rows
+    size = _SIZES.change(key, lambda found: found or size)  # another thread may have been faster
+    logger.info("dagad: grainsize=%d for %s on %d rows", size, _name(fun), n_rows)
+    return size
+
+
+def _measure(n_rows: int, run: Callable[[int, int], None], weight: float) -> tuple[Timing, Timing | None]:
+    """Time a small and, if it may pay to cut, a larger call; no row is used twice."""
+    few = max(1, n_rows // 64)
+    small = _timed(0, few, run, weight)
+    more = max(few + 1, n_rows // 8)
+    one_chunk_is_best = choose_grainsize(n_rows, small, Timing(2 * few, 2 * small.seconds)) == n_rows
+    if one_chunk_is_best or 2 * few + more > n_rows:
+        return small, None
+    # Once more: the first call also paid for what is only done once.
+    again = _timed(few, 2 * few, run, weight)
+    small = min(small, again, key=lambda timing: timing.seconds)
+    return small, _timed(2 * few, 2 * few + more, run, weight)
+
+
+def _timed(start: int, stop: int, run: Callable[[int, int], None], weight: float) -> Timing:
+    began = perf_counter()
+    run(start, stop)
+    return Timing(stop - start, weight * (perf_counter() - began))
+
+
+def _name(fun: Any) -> str:
+    while not hasattr(fun, "__qualname__") and hasattr(fun, "fun"):
+        fun = fun.fun
+    return str(getattr(fun, "__qualname__", fun))
+
+
+def _shapes(arguments: Any) -> Hashable:
+    leaves, treedef = pytree.flatten(arguments, is_leaf=lambda tree: isinstance(tree, list))
+    return str(treedef), tuple(_shape(leaf) for leaf in leaves)
+
+
+def _shape(leaf: Any) -> Hashable:
+    leaf = pytree.plain(leaf)
+    if isinstance(leaf, list):
+        # Looking at every item would cost as much as a chunk; the first one tells light rows from heavy ones.
+        return "list", len(leaf), _shapes(leaf[0]) if leaf else ()
+    return (leaf.shape, leaf.dtype.str) if isinstance(leaf, np.ndarray) else type(leaf).__name__

@@ -1,1 +1,0 @@
-"""Pure functions from Dask graphs to Dask graphs."""

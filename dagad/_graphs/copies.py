@@ -1,0 +1,129 @@
+"""Tasks that Dask has put inside other tasks -> tasks of their own again, where a derivative has to see them.
+
+`optimize`, `fuse`, `to_delayed()` and collections given to a Delayed function leave their sources inside a fused
+task, or in a copy under another name: `delayed(f)(array)` reads a copy of what `array` was made of. In such a graph the
+key to differentiate in stands nowhere, or not everywhere, and a gradient would miss a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
+
+from dagad._graphs.activity import Graph, Key, is_copy, references, substituted
+
+_CONTAINERS = (List, Tuple, Set, Dict)
+
+
+def laid_open(graph: Graph, keys: Iterable[Key], matters: Callable[[Key], bool]) -> dict[Key, GraphNode]:
+    """Return the graph with all nodes that matter under their own keys; what else stood together stays together.
+
+    Dask gives equal keys to equal values only, so what is found twice is the same.
+    """
+    opening, work, seen = _Opening(graph, matters), list(keys), set[Key]()
+    while work:
+        key = work.pop()
+        if key in seen or key not in opening.graph:
+            continue
+        seen.add(key)
+        again = opening.open(key)
+        seen.difference_update(again)
+        # What is needed now, which may not be what was: a node from inside has its own inputs, copies among them.
+        work += [*again, *references(opening.graph[key])]
+    return opening.graph
+
+
+class _Opening:
+    """A graph that is being laid open."""
+
+    def __init__(self, graph: Graph, matters: Callable[[Key], bool]) -> None:
+        self.graph, self._matters = dict(graph), matters
+
+    def open(self, key: Key) -> list[Key]:
+        """Put the nodes that matter and stand inside one node beside it; return the keys of those that are new."""
+        node = self.graph[key]
+        if not self._holds(node):
+            return []
+        inside = self._taken_apart(key, node)
+        marks = {name for name in inside if self._matters(name)} - {key}
+        self.graph[key] = _put_together(inside, key, marks)
+        # An alias under such a name leads to the task that it was fused into.
+        new = [name for name in marks if isinstance(self.graph.get(name), Alias) or name not in self.graph]
+        self.graph |= {name: _put_together(inside, name, marks) for name in new}
+        return new
+
+    def _holds(self, node: Any) -> bool:
+        """Return whether a node that matters stands inside another."""
+        if not isinstance(node, Task):
+            return False
+        if node.has_subgraph():
+            inside = node.args[0]
+            return any(self._matters(key) or self._holds(part) for key, part in inside.items())
+        parts = (part for part in (*node.args, *node.kwargs.values()) if isinstance(part, GraphNode))
+        return any(self._matters(part.key) or self._holds(part) for part in parts)
+
+    def _taken_apart(self, key: Key, node: GraphNode) -> dict[Key, GraphNode]:
+        """Return a node and all that it holds, each under a key of its own; new ones can't meet others."""
+        found: dict[Key, GraphNode] = {}
+        work: list[tuple[Key, Any]] = [(key, node)]
+
+        def put(part: GraphNode) -> Key:
+            name = part.key if self._matters(part.key) else ("inside", key, len(found), len(work))
+            work.append((name, part))
+            return name
+
+        while work:
+            name, part = work.pop()
+            if not self._holds(part):
+                found[name] = substituted(part, {}, name)
+            elif part.has_subgraph():
+                inside, result, outer, *given = part.args
+                renamed = {own: own if self._matters(own) else ("inside", key, name, own) for own in inside}
+                for own, ref in zip(outer, given, strict=True):
+                    renamed[own] = ref.key if isinstance(ref, TaskRef) else put(_node(ref))
+                work.extend((renamed[own], substituted(each, renamed, renamed[own])) for own, each in inside.items())
+                found[name] = Alias(name, renamed[result])
+            else:
+                found[name] = self._emptied(name, part, put)
+        return found
+
+    def _emptied(self, key: Key, node: Task, put: Callable[[GraphNode], Key]) -> GraphNode:
+        """Return a task with references in place of the nodes that it holds and that matter, or hold such."""
+
+        def outside(part: Any) -> Any:
+            if not isinstance(part, GraphNode) or isinstance(part, Alias):
+                return part
+            if not self._matters(part.key) and not self._holds(part):
+                return part
+            if isinstance(part, _CONTAINERS):
+                return _container(part, list(map(outside, part.args)))
+            return TaskRef(put(part))
+
+        args = list(map(outside, node.args))
+        if is_copy(node) and type(args[0]) is TaskRef:
+            return Alias(key, args[0].key)
+        if isinstance(node, _CONTAINERS):
+            return substituted(_container(node, args), {}, key)
+        return Task(key, node.func, *args, **{name: outside(part) for name, part in node.kwargs.items()})
+
+
+def _put_together(inside: Graph, key: Key, marks: Collection[Key]) -> GraphNode:
+    """Return one task for a key and all that only it needs; it reads those in `marks`."""
+    own, work = {key: inside[key]}, [key]
+    while work:
+        for ref in references(inside[work.pop()]):
+            if ref in inside and ref not in marks and ref not in own:
+                own[ref] = inside[ref]
+                work.append(ref)
+    return substituted(Task.fuse(*own.values()), {}, key)
+
+
+def _node(part: Any) -> GraphNode:
+    return part if isinstance(part, GraphNode) else DataNode(None, part)
+
+
+def _container(node: Any, args: list[Any]) -> Any:
+    # A single list among the arguments would be taken for the arguments.
+    return type(node)(node.klass(args)) if isinstance(node, List | Tuple) else type(node)(*args)

@@ -1,0 +1,83 @@
+"""The tasks at the ends of a derived graph: its seed, its directions, and what is handed out, complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dagad._errors import NotDifferentiableError, StructureError
+from dagad._graphs.linearization import is_scalar, unit_seed
+from dagad._pytrees import pytree
+
+
+def fitting_direction(tangent: Any, value: Any) -> Any:
+    """Return the tangent of a Delayed that moves, checked against what the Delayed turned out to be."""
+    form = pytree.Form.of(value, pytree.is_differentiable_or_traced)
+    if not form.positions and tangent is not None:
+        raise NotDifferentiableError(
+            f"A primal that is {_describe(value)} can't move. Make it floating point, with `float(...)` or "
+            "`.astype(float)`, or leave it out."
+        )
+    try:
+        parts = form.pick(tangent)
+    except StructureError as error:
+        raise StructureError("A tangent has not the structure of the Delayed that it moves.") from error
+    return form.cotangent(iter([_fitting(*pair) for pair in zip(parts, form.taken, strict=True)]))
+
+
+def _fitting(part: Any, leaf: Any) -> Any:
+    if part is None or pytree.is_traced(part) or pytree.is_traced(leaf):
+        return part
+    return pytree.cast_like(part, leaf, "A tangent came")
+
+
+def complete_tangent(tangent: Any, value: Any) -> Any:
+    """Return a complete tangent: zeros where nothing moves a leaf, None for constants."""
+    form = pytree.Form.of(value, pytree.is_differentiable_or_traced)
+    pairs = zip(form.pick(tangent), form.taken, strict=True)
+    return form.cotangent(
+        iter([pytree.zeros_like(pytree.plain(leaf)) if part is None else part for part, leaf in pairs])
+    )
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value as it is, under a key of its own."""
+    return value
+
+
+def seed_of(value: Any) -> Any:
+    """Return the cotangent 1 of a real number, in its dtype."""
+    plain = pytree.plain(value)
+    if not is_scalar(plain):
+        raise NotDifferentiableError(
+            f"`gradient` needs a `y` that is one real floating-point number; this one is {_describe(plain)}. Reduce it "
+            "to one, by a sum for instance, or take the gradient of one of its elements."
+        )
+    return unit_seed(plain)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    return f"a {type(value).__name__}"
+
+
+def complete_gradient(reached: bool, cotangent: Any, value: Any) -> Any:
+    """Return a complete gradient: zeros where `y` does not depend on a leaf, None for constants."""
+    leaves, treedef = pytree.flatten(value)
+    if reached and not any(map(pytree.is_differentiable, map(pytree.plain, leaves))):
+        raise NotDifferentiableError(
+            f"The gradient with respect to {_describe(value)} was asked for, which has no derivative. Make it floating "
+            "point, with `float(...)` or `.astype(float)`, or leave it out of `wrt`."
+        )
+    arrived = [None] * len(leaves) if cotangent is None else pytree.subtrees(treedef, cotangent)
+    return pytree.unflatten(treedef, [_complete(*pair, reached) for pair in zip(arrived, leaves, strict=True)])
+
+
+def _complete(cotangent: Any, leaf: Any, reached: bool) -> Any:
+    if cotangent is not None:
+        return cotangent
+    return (
+        None if reached and not pytree.is_differentiable(pytree.plain(leaf)) else pytree.zeros_like(pytree.plain(leaf))
+    )

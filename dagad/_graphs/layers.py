@@ -1,0 +1,82 @@
+"""Graphs and Dask's annotations: what a task was annotated with stays with its linearization and its pullback.
+
+New tasks make one layer. Dask reads an annotation that is a function by key, so a layer needs no cutting up by what its
+tasks are annotated with; cut up, the layers of a graph and its transpose would need each other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dask._task_spec import GraphNode
+from dask.base import get_annotations
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+
+from dagad._graphs.activity import Key
+
+Annotations = dict[str, Any]
+_WITH_TASK = ("dagad-value-", "dagad-part-", "dagad-pullback-")
+_NOTHING = "_AnnotationsTombstone"  # what Dask writes where a key of an annotated layer has no annotation
+
+
+def high_level(graph: Any, name: str) -> HighLevelGraph:
+    """Return a graph as one of layers; a plain dict becomes one layer, without annotations."""
+    return graph if isinstance(graph, HighLevelGraph) else HighLevelGraph({name: _layer(graph, {})}, {name: set()})
+
+
+def annotations_of(graph: HighLevelGraph) -> dict[Key, Annotations]:
+    """Return what each key is annotated with; keys without annotations are left out."""
+    found: dict[Key, Annotations] = {}
+    for layer in graph.layers.values():
+        for kind, value in (layer.annotations or {}).items():
+            for key in layer:
+                own = value(key) if callable(value) else value
+                if own is not None and type(own).__name__ != _NOTHING:
+                    found.setdefault(key, {})[kind] = own
+    return found
+
+
+def inherited(
+    keys: Iterable[Key], origins: Mapping[Any, Key], annotations: Mapping[Key, Annotations]
+) -> dict[Key, Annotations]:
+    """Return the annotations of new keys: those of the task that `origins` says by number, else of who builds them."""
+    around = get_annotations()
+    found: dict[Key, Annotations] = {}
+    for key in keys if around or annotations else ():
+        own = {kind: value(key) if callable(value) else value for kind, value in around.items()}
+        if annotations and key[0].startswith(_WITH_TASK):
+            # A part of a task's result has the number of the task inside its own.
+            number = key[1][1] if isinstance(key[1], tuple) else key[1]
+            own |= annotations.get(origins.get(number), {})
+            if key[0].startswith("dagad-part-"):
+                own.pop("resources", None)  # it takes a result apart, and would wait in line for nothing
+        if own:
+            found[key] = own
+    return found
+
+
+def with_layer(
+    base: HighLevelGraph, name: str, nodes: Mapping[Key, Any], annotations: Mapping[Key, Annotations]
+) -> HighLevelGraph:
+    """Return a graph with one more layer."""
+    homes: dict[Key, Any] = {}
+    for home, layer in base.layers.items():
+        for key in layer:
+            homes.setdefault(key, home)
+    needed = {ref for node in nodes.values() if isinstance(node, GraphNode) for ref in node.dependencies}
+    dependencies = {homes[ref] for ref in needed if ref not in nodes and ref in homes}
+    layers = {**base.layers, name: _layer(nodes, annotations)}
+    return HighLevelGraph(layers, {**base.dependencies, name: dependencies})
+
+
+def _layer(nodes: Mapping[Key, Any], annotations: Mapping[Key, Annotations]) -> MaterializedLayer:
+    by_kind: dict[str, dict[Key, Any]] = defaultdict(dict)
+    for key, own in annotations.items():
+        for kind, value in own.items():
+            by_kind[kind][key] = value
+    layer = MaterializedLayer(nodes)
+    # Given none, a layer takes those of who builds it, for all its keys.
+    layer.annotations = {kind: values.get for kind, values in by_kind.items()} or None
+    return layer

@@ -1,0 +1,95 @@
+"""Tasks -> linearizing tasks: the primal graph, with a pullback behind each task that carries a derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask._task_spec import Alias, GraphNode, Task, TaskRef
+
+from dagad._engines.base import Engine
+from dagad._graphs.activity import Graph, Key, active, topological
+from dagad._graphs.linearization import value_and_pullback, value_part
+from dagad._graphs.sums import add_up
+from dagad._graphs.tasks import TaskFunction as TaskFunction, as_recordable
+
+Names = Callable[[str, Any], Key]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One task of the primal that carries a derivative, as `transpose` needs to see it."""
+
+    key: Key  # what the primal calls it
+    inputs: tuple[Key, ...]  # the inputs that carry a derivative, as the primal calls them
+    linearization: Key | None  # where its linearization is; None: it is a sum or an alias, its own transpose
+
+
+@dataclass(frozen=True, slots=True)
+class Linearized:
+    """A graph with pullbacks."""
+
+    graph: dict[Key, GraphNode]
+    steps: list[Step]
+    values: dict[Key, Key] = field(default_factory=dict)  # key of the primal -> key that has its plain value here
+
+    def recorded(self) -> list[Key]:
+        """Return the keys of all linearizations."""
+        return [step.linearization for step in self.steps if step.linearization is not None]
+
+
+def linearize(
+    graph: Graph,
+    keys: Collection[Key],
+    wrt: Collection[Key],
+    names: Names,
+    policy: Any,
+    *,
+    engine: Engine | None = None,
+    apart: bool = True,
+) -> Linearized:
+    """Rewrite what `keys` need so that each task that depends on `wrt` also leaves a linearization.
+
+    `engine` differentiates the tasks that are not chunks, which bring their own; None is autograd's. `apart` gives
+    every value a key apart from its linearization, so that only values travel; without it, sums read values out of
+    linearizations, which is cheaper in one process.
+    """
+    order = topological(graph, keys)
+    result = Linearized({key: graph[key] for key in order}, [])
+    own = names("value", 0)[0], names("sum", 0)[0]
+    for place, (key, inputs) in enumerate(active(order, wrt).items()):
+        node = result.graph.pop(key)
+        # A graph that was built under these very names keeps its numbers: they are those of the chunks.
+        index = key[1] if isinstance(key, tuple) and key[0] in own else place
+        if isinstance(node, Alias) or (isinstance(node, Task) and node.func is add_up):
+            _keep_linear(result, key, node, inputs, names("sum", index))
+        elif isinstance(node, Task):
+            _record(result, Step(key, inputs, names("value", index)), as_recordable(node, inputs, engine), policy)
+            if apart:
+                part = names("part", index)
+                result.graph[part] = Task(part, value_part, TaskRef(result.values[key]))
+                result.values[key] = part
+    return result
+
+
+def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Any, name: Key) -> None:
+    here = result.values
+    if isinstance(node, Alias):
+        result.values[key] = here.get(node.target, node.target)
+    else:
+        assert isinstance(node, Task)
+        carrying = set(inputs)
+        inputs = tuple(arg.key for arg in node.args if arg.key in carrying)  # a term may stand there twice
+        refs = [TaskRef(here.get(arg.key, arg.key)) for arg in node.args]
+        result.graph[name] = Task(name, add_up, *refs)
+        result.values[key] = name
+    result.steps.append(Step(key, inputs, None))
+
+
+def _record(result: Linearized, step: Step, recordable: tuple[Any, tuple[Any, ...]], policy: Any) -> None:
+    name, (task, args), values = step.linearization, recordable, result.values
+    plain = [TaskRef(values[arg.key]) if isinstance(arg, TaskRef) and arg.key in values else arg for arg in args]
+    result.graph[name] = Task(name, value_and_pullback, policy, task, *plain)
+    result.steps.append(step)
+    values[step.key] = name

@@ -1,0 +1,109 @@
+"""What becomes of a linearization between value and gradient: keep it, compute it again, or use it up at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dagad._errors import PlanError
+from dagad._graphs.linearization import Counters, Linearization
+
+
+class Policy(Protocol):
+    """What becomes of a linearization between value and gradient."""
+
+    @property
+    def counters(self) -> Counters:
+        """What was run."""
+
+    def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+        """Run a task so that it can be pulled back later."""
+
+
+def checked_policy(policy: Any) -> Policy:
+    """Return a policy, if it is one."""
+    if not callable(getattr(policy, "linearize", None)) or isinstance(policy, type):
+        raise PlanError(
+            f"`policy={policy!r}` is no policy. Give an object: `dagad.extend.Keep()`, `Recompute()` or "
+            "`Preaccumulate()`, or None for what fits."
+        )
+    return policy  # type: ignore[no-any-return]  # anything with the method is a policy
+
+
+@dataclass(frozen=True, slots=True)
+class _Counting:
+    counters: Counters = field(default_factory=Counters, compare=False, repr=False)
+
+    @property
+    def n_primal(self) -> int:
+        """Runs of chunk functions in this process."""
+        return self.counters.n_primal
+
+    @property
+    def n_pullback(self) -> int:
+        """Pullbacks run in this process."""
+        return self.counters.n_pullback
+
+    @property
+    def peak_linearizations(self) -> int:
+        """Most tapes alive at the same time in this process."""
+        return self.counters.peak_linearizations
+
+
+@dataclass(frozen=True, slots=True)
+class Keep(_Counting):
+    """Keep the tape until it is pulled: the least work, the most memory. A lost tape is recorded again.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> from dagad.extend import Keep
+    >>> def sum_of_squares(rows, theta):
+    ...     return np.sum((rows - theta) ** 2)
+    >>> policy = Keep()
+    >>> def loss(theta):
+    ...     return dagad.reduce_sum(sum_of_squares, np.arange(6.0), theta, grainsize=2, policy=policy)
+    >>> float(dagad.grad(loss)(1.0))
+    -18.0
+    >>> policy.n_primal, policy.n_pullback, policy.peak_linearizations
+    (3, 3, 3)
+    """
+
+    def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+        """Record the task."""
+        return Linearization.recorded(task, args, self.counters)
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute(_Counting):
+    """Keep the value only, and record when the gradient is asked for: the least memory, one more run of each chunk.
+
+    Examples
+    --------
+    >>> from dagad.extend import Recompute
+    >>> Recompute().n_primal
+    0
+    """
+
+    def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+        """Run the task without recording."""
+        return Linearization.unrecorded(task, args, self.counters)
+
+
+@dataclass(frozen=True, slots=True)
+class Preaccumulate(_Counting):
+    """Compute the gradient of a scalar task with its value: the tape dies in the task, while it is still in cache.
+
+    Tasks whose output is not one real number are kept as by `Keep`.
+
+    Examples
+    --------
+    >>> from dagad.extend import Preaccumulate
+    >>> Preaccumulate().peak_linearizations
+    0
+    """
+
+    def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+        """Record the task, and pull the seed 1 at once."""
+        return Linearization.preaccumulated(task, args, self.counters)

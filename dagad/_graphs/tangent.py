@@ -1,0 +1,68 @@
+"""The forward-mode graph: tangents travel with the values, along the same edges."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask._task_spec import Alias, GraphNode, Task, TaskRef
+
+from dagad._graphs.activity import Graph, Key, active, topological
+from dagad._graphs.linearization import cotangent_part
+from dagad._graphs.linearize import Names
+from dagad._graphs.tasks import as_recordable
+from dagad._pytrees.shipping import opened
+
+
+@dataclass(frozen=True, slots=True)
+class Tangents:
+    """A graph of values and tangents."""
+
+    graph: dict[Key, GraphNode]
+    values: dict[Key, Any] = field(default_factory=dict)  # key of the primal -> reference to its value here
+    tangents: dict[Key, Any] = field(default_factory=dict)  # likewise to its tangent
+    numbers: dict[int, Key] = field(default_factory=dict)  # number in keys of this graph -> key of the primal
+
+
+def tangent(graph: Graph, keys: Collection[Key], moving: Mapping[Key, Any], names: Names) -> Tangents:
+    """Return a graph of values and tangents.
+
+    `moving` maps keys to references to their tangents; what does not depend on them keeps its key and has no tangent.
+    """
+    order = topological(graph, keys)
+    made = Tangents({key: graph[key] for key in order}, tangents=dict(moving))
+    for place, (key, inputs) in enumerate(active(order, moving).items()):
+        node = made.graph.pop(key)
+        if isinstance(node, Alias):
+            made.values[key] = made.values.get(node.target, TaskRef(node.target))
+            made.tangents.setdefault(key, made.tangents[node.target])
+            continue
+        assert isinstance(node, Task)
+        both, parts = names("value", place), (names("part", ("value", place)), names("part", ("tangent", place)))
+        made.graph[both] = _pushed(both, node, inputs, made.values, made.tangents)
+        for number, part in enumerate(parts):
+            made.graph[part] = Task(part, cotangent_part, TaskRef(both), number)
+        made.values[key], made.numbers[place] = TaskRef(parts[0]), key
+        # A key that moves by itself does so whatever it depends on.
+        made.tangents.setdefault(key, TaskRef(parts[1]))
+    return made
+
+
+def _pushed(
+    name: Key, node: Task, inputs: Sequence[Key], values: Mapping[Key, Any], tangents: Mapping[Key, Any]
+) -> Task:
+    """Return the task that runs a task and moves it."""
+    task, args = as_recordable(node, inputs)
+    moving = [tangents[key] for key in inputs]
+    return Task(name, value_and_tangent, task, len(moving), *moving, *(_at(arg, values) for arg in args))
+
+
+def _at(arg: Any, values: Mapping[Key, Any]) -> Any:
+    return values.get(arg.key, arg) if isinstance(arg, TaskRef) else arg
+
+
+def value_and_tangent(task: Any, n_moving: int, *arguments: Any) -> tuple[Any, Any]:
+    """Run a task on dependencies that move: a node of the forward-mode graph."""
+    pair: tuple[Any, Any] = opened(task).push(arguments[n_moving:], arguments[:n_moving])
+    return pair

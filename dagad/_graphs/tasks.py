@@ -1,0 +1,249 @@
+"""Any Dask task as a function of its dependencies, some of which are differentiated: it can be recorded and moved."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+from dask._task_spec import Task, TaskRef
+
+from dagad._engines.autograd.forward import push
+from dagad._engines.autograd.patches import patches
+from dagad._engines.autograd.tape import AutogradEngine, pull, record, refuse_boxes
+from dagad._engines.base import Engine
+from dagad._engines.explicit import Explicit, ExplicitEngine, check_count
+from dagad._errors import NotDifferentiableError, add_note_once
+from dagad._graphs.activity import Key, is_copy, references
+from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, value_of_task
+from dagad._pytrees import pytree
+from dagad._pytrees.shipping import Portable, opened
+
+
+def as_recordable(node: Task, inputs: Sequence[Key], engine: Engine | None = None) -> tuple[Any, tuple[Any, ...]]:
+    """Return a task as something that can be recorded, differentiated in `inputs`, and its arguments."""
+    if node.func is value_of_task:
+        function = opened(node.args[0])
+        if not isinstance(function, TaskFunction):
+            return function, node.args[1:]
+        keys = tuple(ref.key for ref in node.args[1:])
+        return function.activated(_places(keys, inputs), engine), node.args[1:]
+    node = _differentiable(node)
+    keys = references(node)
+    return TaskFunction(node, keys, _places(keys, inputs), engine), tuple(map(TaskRef, keys))
+
+
+def _differentiable(node: Task) -> Task:
+    """Return a task of Dask's own that autograd can't trace as one that does the same."""
+    while is_copy(node) and isinstance(node.args[0], Task):  # a copy of a copy, maybe
+        node = node.args[0]
+    if getattr(node.func, "__module__", None) == "dask.array.core" and node.func.__name__ == "finalize":
+        node = Task(node.key, joined, *node.args)
+    return node
+
+
+def joined(blocks: Any, axis: int = 0) -> Any:
+    """Return the blocks of a dask array as one, as Dask does for what is not traced."""
+    if not isinstance(blocks, list | tuple):
+        return blocks
+    parts = [joined(block, axis + 1) for block in blocks]
+    return parts[0] if len(parts) == 1 else anp.concatenate(parts, axis)
+
+
+def _places(keys: Sequence[Key], inputs: Sequence[Key]) -> tuple[int, ...]:
+    place_of = {key: place for place, key in enumerate(keys)}  # a task may have thousands of inputs
+    return tuple(place_of[key] for key in inputs)
+
+
+def explicit_of(function: Any) -> Explicit | None:
+    """Return the function that is marked explicit, of a task that runs it, or its `value`."""
+    owner = getattr(function, "__self__", None)
+    found = owner if getattr(function, "__func__", None) is Explicit.value else function
+    return found if isinstance(found, Explicit) else None
+
+
+class TaskFunction(Portable):
+    """A task as a function of its dependencies; the value of one that is marked explicit is its value alone."""
+
+    __slots__ = ("_active", "_engine", "_keys", "_task")
+
+    def __init__(
+        self, task: Task, keys: tuple[Key, ...], active: tuple[int, ...], engine: Engine | None = None
+    ) -> None:
+        explicit = explicit_of(task.func)
+        if explicit is None and isinstance(engine, ExplicitEngine):
+            explicit = Explicit(task.func)
+        if explicit is not None:
+            task, engine = Task(task.key, explicit.value, *task.args, **task.kwargs), ExplicitEngine()
+        self._task, self._keys, self._active, self._engine = task, keys, active, engine
+
+    def state(self) -> tuple[Any, ...]:
+        return self._task, self._keys, self._active, self._engine
+
+    def activated(self, active: tuple[int, ...], engine: Engine | None) -> TaskFunction:
+        """Return the same task, differentiated in other dependencies."""
+        return TaskFunction(self._task, self._keys, active, engine)
+
+    def value(self, *values: Any) -> Any:
+        """Run the task on the values of its dependencies."""
+        with patches:
+            return self._task(dict(zip(self._keys, map(pytree.settled, values), strict=True)))
+
+    def record(self, *values: Any) -> tuple[Any, Pullback, Callable[[], int]]:
+        """Run the task traced; see `Recordable`."""
+        bound = _BoundTask(self, values, self._active)
+        engine = self._engine or AutogradEngine()
+        explicit = explicit_of(self._task.func)
+        try:
+            call = bound if explicit is None else _ExplicitCall(explicit, self._task, self._keys, bound)
+            value, pull_leaves, nbytes = engine.linearize(call, bound.leaves)
+        except Exception as error:
+            add_note_once(error, f"dagad: while task {self._task.key!r} was linearized")
+            raise
+        self._refuse_boxes(bound, value)
+
+        def pullback(cotangent: Any) -> tuple[Any, ...]:
+            seeds = [pytree.settled(seed) for seed in pytree.leaf_seeds(value, cotangent)]
+            try:
+                return bound.grouped(pull_leaves(seeds))
+            except Exception as error:
+                add_note_once(error, f"dagad: while task {self._task.key!r} was pulled back")
+                raise
+
+        return value, pullback, nbytes
+
+    def _refuse_boxes(self, bound: _BoundTask, value: Any) -> None:
+        for leaf in pytree.flatten(value)[0] if not bound.traced else ():
+            refuse_boxes(leaf, f"What task {self._task.key!r} returned")
+
+    def push(self, values: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """Run the task on dependencies that move: its value and tangent, zeros where nothing arrives."""
+        bound = _BoundTask(self, values, self._active)
+        try:
+            if explicit_of(self._task.func) is not None:
+                raise NotDifferentiableError(
+                    "A function that is marked explicit has a pullback only, so it can't be moved in forward mode. "
+                    "Write it with `autograd.numpy`, without `explicit`."
+                )
+            value, (moved,) = push(bound.run, bound.leaves, [bound.directions(tangents)])
+        except Exception as error:
+            add_note_once(error, f"dagad: while task {self._task.key!r} was moved")
+            raise
+        self._refuse_boxes(bound, value)
+        form = pytree.Form.of(value, pytree.is_differentiable_or_traced)
+        parts = (moved[place] for place in form.positions)
+        pairs = zip(parts, form.taken, strict=True)
+        filled = [pytree.zeros_like(pytree.plain(leaf)) if part is None else part for part, leaf in pairs]
+        return value, form.cotangent(iter(filled))
+
+    def preaccumulate(self, counters: Counters, *values: Any) -> Preaccumulated:
+        """Run the task traced and pull the seed 1 at once; see `Recordable`."""
+        value, pullback, nbytes = self.record(*values)
+        counters.recorded()
+        if not is_scalar(value):
+            return value, None, pullback, nbytes
+        gradient = list(pullback(unit_seed(value)))
+        counters.used_up()
+        return value, gradient, pullback, nbytes
+
+
+class _BoundTask:
+    """A task at the values of its dependencies, as a function of the leaves being differentiated."""
+
+    def __init__(self, function: TaskFunction, values: Sequence[Any], active: tuple[int, ...]) -> None:
+        self.fun = function.value
+        self._values, self._active = list(values), active
+        self._forms = [pytree.Form.of(values[place], pytree.is_differentiable_or_traced) for place in active]
+        # Traced already, by a derivative of this derivative: then the value is too, and rightly.
+        self.traced = any(hasattr(leaf, "_trace") for value in values for leaf in pytree.flatten(value)[0])
+        self.leaves = [pytree.settled(leaf) for form in self._forms for leaf in form.taken]
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        return self.fun(*self.arguments(leaves))
+
+    def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        values, rest = list(self._values), iter(leaves)
+        for place, form in zip(self._active, self._forms, strict=True):
+            values[place] = form.fill(rest)
+        return tuple(values)
+
+    def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
+        return [
+            leaf for form, place in zip(self._forms, self._active, strict=True) for leaf in form.pick(cotangents[place])
+        ]
+
+    def directions(self, tangents: Sequence[Any]) -> list[Any]:
+        """Return the tangents of the leaves, from one pytree per active dependency."""
+        pairs = zip(self._forms, tangents, strict=True)
+        parts = [part for form, tangent in pairs for part in form.pick(tangent)]
+        return [
+            part
+            if part is None or pytree.is_traced(part) or pytree.is_traced(leaf)
+            else pytree.cast_like(part, leaf, "A tangent came")
+            for part, leaf in zip(parts, self.leaves, strict=True)
+        ]
+
+    def grouped(self, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+        """Return one pytree of cotangents per dependency, None where a leaf has none."""
+        rest = iter(cotangents)
+        return tuple(form.cotangent(rest) for form in self._forms)
+
+
+class _ExplicitCall:
+    """A task that is marked explicit: its pullback speaks of its arguments, which hold the dependencies somewhere.
+
+    The way from the dependencies to the arguments (through lists, dicts, several at once) is a tape of its own.
+    """
+
+    def __init__(self, explicit: Explicit, task: Task, keys: Sequence[Key], bound: _BoundTask) -> None:
+        self._task, self._keys, self._bound = task, keys, bound
+        (self._args, kwargs), self._ends, self._roots = record(self._wired, bound.leaves)
+        self._forms = [pytree.Form.of(arg, _every_leaf) for arg in self._args]
+        n_leaves = sum(len(form.positions) for form in self._forms)
+        if any(end is not None for end in self._ends[n_leaves:]):
+            raise NotDifferentiableError(
+                "A function that is marked explicit got what is being differentiated by keyword, of which its pullback "
+                "does not speak. Pass it by position."
+            )
+
+        @functools.wraps(explicit.fun)
+        def fun(*args: Any) -> Any:
+            return explicit.fun(*args, **kwargs)
+
+        self.fun: Callable[..., Any] = fun
+
+    def _wired(self, leaves: Sequence[Any]) -> Any:
+        values = dict(zip(self._keys, self._bound.arguments(leaves), strict=True))
+        return Task(None, _gathered, *self._task.args, **self._task.kwargs)(values)
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        return self._bound.run(leaves)
+
+    def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        del leaves  # those that it is bound at
+        return tuple(self._args)
+
+    def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
+        leaves, parts = self._bound.leaves, check_count(cotangents, len(self._forms))
+        pairs = [pair for form, part in zip(self._forms, parts, strict=True) for pair in _pairs(form, part)]
+        seeds = []
+        for (seed, leaf), end in zip(pairs, self._ends, strict=False):
+            if end is not None and seed is None:  # one that is asked for; the engine says so
+                return [None] * len(leaves)
+            what = "An explicit pullback returned a cotangent"
+            seeds.append(None if end is None else pytree.cast_like(seed, leaf, what))
+        return pull(self._ends[: len(seeds)], seeds, self._roots, leaves)
+
+
+def _gathered(*args: Any, **kwargs: Any) -> Any:
+    return list(args), kwargs
+
+
+def _every_leaf(leaf: Any) -> bool:
+    del leaf
+    return True
+
+
+def _pairs(form: pytree.Form, cotangent: Any) -> list[tuple[Any, Any]]:
+    return list(zip(form.pick(cotangent), form.taken, strict=True))

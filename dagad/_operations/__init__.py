@@ -1,0 +1,1 @@
+"""Room 5: one operation on rows, closed under differentiation."""

@@ -1,0 +1,153 @@
+"""What the public functions are called with -> a flat chunk function, its plan and its leaves; nothing is run yet."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagad._config import setting
+from dagad._engines.autograd.patches import patches
+from dagad._engines.autograd.tape import all_opened, refuse_stale
+from dagad._engines.explicit import Explicit, ExplicitEngine
+from dagad._engines.registry import find_engine
+from dagad._errors import NotDifferentiableError, PlanError
+from dagad._executors.context import current_mode, default_policy
+from dagad._executors.evaluation import Scheduler, calm_process, find_scheduler, new_names
+from dagad._executors.grainsize import find_grainsize
+from dagad._graphs.policies import Policy, checked_policy
+from dagad._operations.chunks import ChunkFunction, Place
+from dagad._pytrees import pytree
+from dagad._pytrees.carried_arrays import with_arrays
+from dagad._pytrees.closures import hoist
+from dagad._pytrees.identity import identity_of
+from dagad._pytrees.snapshots import snapshot, snapshots
+from dagad._sources.columns import Sliced, read_sliced
+from dagad._sources.plan import AnyPlan, Chunk, Plan, check_grainsize
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a reduction or a map is made of; `leaves` are those being differentiated, theta first, then rows."""
+
+    function: ChunkFunction
+    plan: AnyPlan
+    columns: Sliced
+    leaves: list[Any]
+    n_theta: int
+    place: Scheduler
+    policy: Policy
+    owner: Any  # what stays the same when the function is defined again
+
+
+def read_arguments(
+    f: Any, sliced: Any, shared: Sequence[Any], options: dict[str, Any], chunked: Callable[[ChunkFunction], Any]
+) -> Arguments:
+    """Take the arguments of a public function apart.
+
+    `options` are its keywords; `chunked` makes of the user's function what runs a whole chunk, for it to be timed.
+    """
+    engine = find_engine(options["engine"], f)
+    if isinstance(engine, ExplicitEngine) and not isinstance(f, Explicit):
+        f = Explicit(f)
+    lasting = current_mode().lasting
+    f = with_arrays(f, snapshot if lasting else pytree.laid_out)
+    if patches.somebody_traces():  # then look for what is traced
+        sliced, shared = all_opened((sliced, tuple(shared)))
+        hoisted, make = hoist(f)
+    else:
+        hoisted, make = [], _Itself(f)
+    taken = snapshots if lasting else pytree.all_protected
+    forms = tuple(pytree.Form.of(taken(argument), pytree.is_traced) for argument in shared)
+    theta = [*hoisted, *(leaf for form in forms for leaf in form.taken)]
+    columns, active_rows = read_sliced(sliced, itertools.count(len(theta)))
+    place = _place(options["scheduler"], columns)
+    size = _grainsize(options["grainsize"], columns)
+    function = ChunkFunction(make, len(hoisted), tuple(form.bare() for form in forms), engine, current_mode().policy)
+    leaves = [*theta, *active_rows]
+    _check_leaves(leaves)
+    if size is None:
+        size = _automatic_grainsize(f, sliced, shared, chunked(function), columns, leaves, len(theta))
+    plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
+    columns = columns.lasting() if lasting and not place.remote else columns  # what is sent is a copy
+    policy = default_policy() if options["policy"] is None else checked_policy(options["policy"])
+    return Arguments(function, plan, columns, leaves, len(theta), place, policy, identity_of(f))
+
+
+class _Itself:
+    """Makes a function that carries nothing traced: itself."""
+
+    __slots__ = ("_fun",)
+
+    def __init__(self, fun: Any) -> None:
+        self._fun = fun
+
+    def __call__(self, values: Any) -> Any:
+        del values
+        return self._fun
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Itself, (self._fun,)
+
+
+def _place(scheduler: Any, columns: Sliced) -> Scheduler:
+    """Return where to run: where the Shards are, if there are any."""
+    if scheduler is None and columns.shards:
+        chosen: Scheduler = columns.shards[0].scheduler
+    else:
+        chosen = find_scheduler(scheduler)
+    for shards in columns.shards:
+        if not shards.is_here and shards.scheduler != chosen:
+            raise PlanError(
+                f"The Shards are on {shards.scheduler.name}, but the reduction is to run on {chosen.name}. Leave "
+                "`scheduler=` out, place the data there with `dagad.shard`, or pass what `.gather()` returns."
+            )
+    return chosen
+
+
+def _grainsize(grainsize: Any, columns: Sliced) -> int | None:
+    size = check_grainsize(grainsize, columns.n_rows)
+    if columns.shards:
+        cut = columns.shards[0].plan.grainsize
+        if size not in (None, cut) and columns.n_rows:
+            raise PlanError(
+                f"The Shards were cut into chunks of {cut} rows, so `grainsize={size}` can't be had. Leave it out, or "
+                f"cut the data anew: `dagad.shard(shards.gather(), grainsize={size})`."
+            )
+        return max(cut, 1)
+    return check_grainsize(setting("grainsize"), columns.n_rows) if size is None else size
+
+
+def _check_leaves(leaves: list[Any]) -> None:
+    for leaf in leaves:
+        refuse_stale(leaf, "A value that a reduction is given, or that its function carries,")
+        if not pytree.is_differentiable_or_traced(leaf):
+            raise NotDifferentiableError(
+                f"An argument being differentiated is a {type(pytree.plain(leaf)).__name__} without floating-point "
+                "numbers. Convert it with `.astype(float)`."
+            )
+
+
+def _automatic_grainsize(
+    f: Any, sliced: Any, shared: Any, chunked: Any, columns: Sliced, leaves: list[Any], n_theta: int
+) -> int:
+    """Find out how many rows a chunk should have; see `find_grainsize`."""
+    plain = [pytree.plain(leaf) for leaf in leaves]
+
+    def run(start: int, stop: int) -> None:
+        chunk = Chunk(0, start, stop)
+        owned = [plain[leaf] if rows is None else plain[leaf][rows] for leaf, rows in columns.targets(chunk)]
+        args = Place(chunk, new_names("grainsize")), columns.rows(chunk), plain[:n_theta], owned
+        with calm_process:
+            if leaves:
+                chunked.record(*args)
+            else:
+                chunked.value(*args)
+
+    if columns.n_rows < 2:
+        return 1
+    # Recorded but not pulled back: about a third of a value with its gradient, not recorded about a quarter.
+    weight = 3.0 if leaves else 4.0
+    arguments = {type(chunked).__name__: (sliced, shared)}  # a function of rows and one of items are two
+    return find_grainsize(f, arguments, columns.n_rows, run, weight)

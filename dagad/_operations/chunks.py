@@ -1,0 +1,240 @@
+"""A chunk function and its rows, made flat: what is differentiated in lists of leaves, all else out of the way.
+
+A chunk task is ``function(place, rows, theta, active_rows)``: `function` holds everything that is the same for all
+chunks, `rows` the constant rows of one chunk, `theta` and `active_rows` the leaves that are being differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dagad._engines.autograd.patches import patches
+from dagad._engines.autograd.tape import refuse_boxes, refuse_strangers
+from dagad._engines.base import Engine, LeafPullback
+from dagad._engines.explicit import Explicit, check_count
+from dagad._errors import ClosureError, NotDifferentiableError, StructureError, add_note_once
+from dagad._executors.context import TOGETHER, DefaultPolicy, current_mode, like_here
+from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, unused_pullback
+from dagad._pytrees import pytree
+from dagad._pytrees.shipping import Portable, opened
+from dagad._sources.plan import Chunk
+from dagad._sources.rows import Rows
+
+Names = Callable[[str, Any], Any]
+
+
+class Place(NamedTuple):
+    """Which chunk a task works on, and what its keys are called."""
+
+    chunk: Chunk
+    names: Names
+
+    def note(self, role: str) -> str:
+        """Return what a user's exception is told about where it was raised."""
+        number, start, stop = self.chunk
+        return f"dagad: {role} of chunk {number} (rows {start}:{stop}), key {self.names(role, number)!r}"
+
+
+class ChunkFunction(Portable):
+    """The user's chunk function with everything that all chunks share.
+
+    Parameters
+    ----------
+    make
+        From the values that the function had in its closures (and which are being differentiated) to the function.
+    n_hoisted
+        How many such values there are; they come first in `theta`.
+    shared
+        The shared arguments, with gaps for what is being differentiated.
+    engine
+        What differentiates it.
+    nested
+        Default policy of reductions inside it: in another process nobody else could tell them.
+    """
+
+    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "as_told", "engine")
+
+    def __init__(
+        self,
+        make: Callable[[Sequence[Any]], Any],
+        n_hoisted: int,
+        shared: tuple[pytree.Form, ...],
+        engine: Engine,
+        nested: DefaultPolicy = TOGETHER,
+    ) -> None:
+        self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
+        self.engine, self._nested = engine, nested
+        self.as_told: Any = patches if nested is TOGETHER else _Told(nested)
+
+    def state(self) -> tuple[Any, ...]:
+        return self._make, self._n_hoisted, self._shared, self.engine, self._nested
+
+    def value(self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None) -> Any:
+        """Run one chunk, tracing nothing."""
+        try:
+            call = BoundChunk(self, opened(rows), len(theta))
+            leaves = [pytree.settled(leaf) for leaf in (*theta, *(active_rows or ()))]
+            fun = self._make(leaves[: self._n_hoisted])
+            args = call.arguments(leaves)
+            with self.as_told:
+                return _checked(fun.value(*args) if isinstance(fun, Explicit) else fun(*args), place)
+        except Exception as error:
+            add_note_once(error, place.note("value"))
+            raise
+
+    def record(
+        self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None
+    ) -> tuple[Any, Pullback, Callable[[], int]]:
+        """Run one chunk traced; see `Recordable`."""
+        value, pull, nbytes = self.linearize(place, rows, theta, active_rows)
+        return value, self._pullback(place, value, pull, len(theta), active_rows), nbytes
+
+    def preaccumulate(
+        self,
+        counters: Counters,
+        place: Place,
+        rows: Any,
+        theta: Sequence[Any],
+        active_rows: Sequence[Any] | None = None,
+    ) -> Preaccumulated:
+        """Run one chunk traced and pull the seed 1 at once; see `Recordable`."""
+        value, pull, nbytes = self.linearize(place, rows, theta, active_rows)
+        counters.recorded()
+        if is_scalar(value):
+            gradient = self.pull(place, pull, [unit_seed(value)], len(theta), active_rows)
+            counters.used_up()
+            return value, gradient, unused_pullback, int
+        outputs = pytree.flatten(value)[0]
+        if not any(map(pytree.is_differentiable, outputs)):  # an integer, say: its derivative is none, with any seed
+            gradient = self.pull(place, pull, [None] * len(outputs), len(theta), active_rows)
+            counters.used_up()
+            return value, gradient, unused_pullback, int
+        return value, None, self._pullback(place, value, pull, len(theta), active_rows), nbytes
+
+    def _pullback(
+        self, place: Place, value: Any, pull: LeafPullback, n_theta: int, active_rows: Sequence[Any] | None
+    ) -> Pullback:
+        def pullback(cotangent: Any) -> tuple[Any, ...]:
+            return self.pull(place, pull, pytree.leaf_seeds(value, cotangent), n_theta, active_rows)
+
+        return pullback
+
+    def linearize(
+        self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None
+    ) -> tuple[Any, LeafPullback, Callable[[], int]]:
+        leaves = [pytree.settled(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
+        call = BoundChunk(self, opened(rows), len(theta))
+        try:
+            with self.as_told:
+                value, pull, nbytes = self.engine.linearize(call, leaves)
+            if type(value) is not np.float64 and not any(map(pytree.is_traced, leaves)):
+                _checked(value, place)
+        except NotImplementedError as error:
+            if not str(error).startswith("VJP of"):  # the user's own
+                add_note_once(error, place.note("value"))
+                raise
+            raise _no_rule(error, place) from error
+        except Exception as error:
+            add_note_once(error, place.note("value"))
+            raise
+        return value, pull, nbytes
+
+    def pull(
+        self, place: Place, pull: LeafPullback, seeds: list[Any], n_theta: int, active_rows: Sequence[Any] | None
+    ) -> tuple[Any, ...]:
+        """Return the cotangents in groups, as the task has its arguments: of theta, of the rows."""
+        try:
+            with patches:
+                cotangents = pull([pytree.settled(seed) for seed in seeds])
+        except Exception as error:
+            add_note_once(error, place.note("pullback"))
+            raise
+        if active_rows is None:
+            return (cotangents,)
+        return (cotangents[:n_theta], cotangents[n_theta:]) if n_theta else (cotangents,)
+
+
+class _Told:
+    """Holds the patches, and tells the reductions inside a chunk what to do by default."""
+
+    def __init__(self, policy: DefaultPolicy) -> None:
+        self._policy = policy
+
+    def __enter__(self) -> None:
+        patches.__enter__()
+        like_here(self._policy).__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        current_mode().__exit__()
+        patches.__exit__()
+
+
+class BoundChunk:
+    """A chunk function at its rows, as a function of the leaves being differentiated: theta first, then rows."""
+
+    __slots__ = ("_function", "_n_theta", "_rows")
+
+    def __init__(self, function: ChunkFunction, rows: Rows, n_theta: int) -> None:
+        self._function, self._rows, self._n_theta = function, rows, n_theta
+
+    @property
+    def fun(self) -> Callable[..., Any]:
+        if self._function._n_hoisted:
+            raise ClosureError(
+                "An explicit function carries a value being differentiated in its closure, for which its pullback "
+                "returns nothing. Pass the value to the function as a shared argument."
+            )
+        fun = self._function._make(())
+        return fun.fun if isinstance(fun, Explicit) else fun
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        output = self._function._make(leaves[: self._function._n_hoisted])(*self.arguments(leaves))
+        refuse_strangers(output, leaves)
+        return output
+
+    def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        theta = iter(leaves[self._function._n_hoisted : self._n_theta])
+        shared = [form.fill(theta) for form in self._function._shared]
+        return self._rows.fill(iter(leaves[self._n_theta :])), *shared
+
+    def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
+        shared = self._function._shared
+        cotangents = check_count(cotangents, 1 + len(shared))
+        theta = [leaf for form, part in zip(shared, cotangents[1:], strict=True) for leaf in form.pick(part)]
+        return [*theta, *self._rows.pick(cotangents[0])]
+
+
+_NUMERIC = (np.ndarray, np.generic, int, float, complex)
+
+
+def _checked(value: Any, place: Place) -> Any:
+    """Return a partial sum after making sure that it can be summed."""
+    if type(value) is np.float64 or type(value) is float:
+        return value
+    leaves, _ = pytree.flatten(value)
+    for leaf in leaves:
+        refuse_boxes(leaf, f"What chunk {place.chunk.number} returned")
+        if not isinstance(leaf, _NUMERIC) or np.asarray(leaf).dtype.kind not in "fciub":
+            raise StructureError(
+                f"A chunk function returned a {type(leaf).__name__}, which can't be summed. Return a number, an array, "
+                "or a structure of these."
+            )
+    if not leaves:
+        raise StructureError(
+            "A chunk function returned None or an empty structure, so there is nothing to sum. "
+            "Return a number, an array, or a structure of these."
+        )
+    return value
+
+
+def _no_rule(error: NotImplementedError, place: Place) -> NotDifferentiableError:
+    primitive = str(error).split()[2]
+    raised = NotDifferentiableError(
+        f"autograd has no derivative of `{primitive}` in an argument that is being differentiated in. Write it with "
+        "other functions of `autograd.numpy`, or give it a derivative with `autograd.extend.defvjp`."
+    )
+    raised.add_note(place.note("value"))
+    return raised

@@ -1,0 +1,77 @@
+"""Which leaves go into each chunk of a derived function, and where what it owns belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagad._sources.columns import Sliced
+from dagad._sources.plan import AnyPlan
+
+Targets = list[tuple[int, slice | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What goes into each chunk: how many shared leaves, and which rows of which leaf, in groups.
+
+    `rows[chunk]` holds for each group of sliced leaves the chunk's targets, numbered within the group.
+    """
+
+    theta: tuple[int, ...]
+    sliced: tuple[int, ...]
+    rows: list[tuple[Targets, ...]]
+
+    @classmethod
+    def of(cls, plan: AnyPlan, sliced: Sliced, n_theta: int) -> Inputs:
+        """Return the inputs of a chunk function: one group of each kind."""
+        rows: list[tuple[Targets, ...]] = [
+            ([(leaf - n_theta, own) for leaf, own in sliced.targets(chunk)],) for chunk in plan
+        ]
+        n_rows = 1 + max((leaf for groups in rows for leaf, _ in groups[0]), default=-1)
+        return cls((n_theta,), (n_rows,), rows)
+
+    def groups(self, leaves: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
+        """Return the shared leaves in groups."""
+        rest = iter(leaves)
+        return [[next(rest) for _ in range(size)] for size in sizes]
+
+    def targets(self, number: int) -> Targets:
+        """Return the targets of a chunk, numbered among all leaves."""
+        first, found = sum(self.theta), list[tuple[int, slice | None]]()
+        for size, targets in zip(self.sliced, self.rows[number], strict=True):
+            found.extend((first + leaf, rows) for leaf, rows in targets)
+            first += size
+        return found
+
+    def flat(self) -> list[Targets]:
+        """Return the targets of all chunks, numbered among the sliced leaves."""
+        first = sum(self.theta)
+        return [[(leaf - first, rows) for leaf, rows in self.targets(number)] for number in range(len(self.rows))]
+
+    def times(self, count: int) -> Inputs:
+        """Return the same inputs as many times."""
+        return Inputs(self.theta * count, self.sliced * count, [groups * count for groups in self.rows])
+
+    def and_seeds(self, summed: int, own: int, owned_rows: list[Targets] | None) -> Inputs:
+        """Return the inputs of the pullback: with one more group of each kind, for the seeds."""
+        if owned_rows is None:
+            return Inputs((*self.theta, summed), self.sliced, self.rows)
+        rows = [(*groups, extra) for groups, extra in zip(self.rows, owned_rows, strict=True)]
+        return Inputs((*self.theta, summed), (*self.sliced, own), rows)
+
+
+def apart(copies: int, n_own: int, n_chunks: int) -> list[Targets]:
+    """Return places where each chunk has leaves of its own: copy by copy, in each chunk by chunk."""
+    each = n_own // copies
+    return [
+        [((copy * n_chunks + number) * each + leaf, None) for copy in range(copies) for leaf in range(each)]
+        for number in range(n_chunks)
+    ]
+
+
+def times(places: list[Targets], count: int) -> list[Targets]:
+    """Return targets for as many copies of the leaves, one copy after the other."""
+    each = 1 + max((leaf for targets in places for leaf, _ in targets), default=-1)
+    return [[(leaf + number * each, rows) for number in range(count) for leaf, rows in own] for own in places]

@@ -1,0 +1,79 @@
+"""A function of one item as a chunk function: the sum over the items of a chunk, in their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dagad._engines.explicit import Explicit, check_count, value_and_pullback
+from dagad._errors import StructureError
+from dagad._graphs.sums import add_up
+from dagad._pytrees import pytree
+
+
+class ItemSum:
+    """``sum(fun(item, *shared) for item in rows)``."""
+
+    __slots__ = ("fun",)
+
+    def __init__(self, fun: Any) -> None:
+        self.fun = fun
+
+    @classmethod
+    def of(cls, fun: Any) -> Any:
+        """Return the chunk function; one that brings its own derivative if the item's does."""
+        return Explicit(ExplicitItemSum(fun.fun)) if isinstance(fun, Explicit) else cls(fun)
+
+    def __call__(self, rows: Any, *shared: Any) -> Any:
+        total: Any = None
+        for item in pytree.items_of(rows):
+            value = self.fun(item, *shared)
+            total = value if total is None else _add(total, value)
+        return total
+
+
+class ExplicitItemSum:
+    """The same for a function that returns its value and its pullback."""
+
+    def __init__(self, fun: Any) -> None:
+        self.fun = fun
+
+    def __call__(self, rows: Any, *shared: Any) -> tuple[Any, Any]:
+        pairs = [value_and_pullback(self.fun, (item, *shared)) for item in pytree.items_of(rows)]
+
+        def pullback(cotangent: Any) -> tuple[Any, ...]:
+            parts = [check_count(pull(cotangent), 1 + len(shared)) for _, pull in pairs]
+            shared_parts = [add_up(*(part[place + 1] for part in parts)) for place in range(len(shared))]
+            return _joined(rows, [part[0] for part in parts]), *shared_parts
+
+        return add_up(*(value for value, _ in pairs)), pullback
+
+
+def _add(total: Any, value: Any) -> Any:
+    a_leaves, a_def = pytree.flatten(total)
+    b_leaves, b_def = pytree.flatten(value)
+    pytree.check_same_structure(a_def, b_def, "The values of two items differ in structure")
+    for a, b in zip(a_leaves, b_leaves, strict=True):
+        if pytree.shape_of(pytree.plain(a)) != pytree.shape_of(pytree.plain(b)):
+            raise StructureError(
+                f"The values of two items differ in shape: {pytree.shape_of(pytree.plain(a))} and "
+                f"{pytree.shape_of(pytree.plain(b))}. Return the same shape for every item."
+            )
+    return pytree.unflatten(a_def, [a + b for a, b in zip(a_leaves, b_leaves, strict=True)])
+
+
+def _joined(rows: Any, parts: list[Any]) -> Any:
+    """Return one cotangent for all rows from one per item; None where no item has one."""
+    if all(part is None for part in parts):
+        return None
+    if isinstance(rows, list):
+        return parts
+    leaves, treedef = pytree.flatten(rows, is_leaf=pytree.is_list)
+    columns = zip(*(pytree.subtrees(treedef, part) for part in parts), strict=True)
+    pairs = zip(leaves, columns, strict=True)
+    return pytree.unflatten(treedef, [_column(leaf, list(column)) for leaf, column in pairs])
+
+
+def _column(leaf: Any, parts: list[Any]) -> Any:
+    if isinstance(leaf, list):
+        return parts
+    return None if any(part is None for part in parts) else pytree.stack(parts)

@@ -1,0 +1,97 @@
+"""Leaves <-> one buffer: how arguments and gradients of a hot loop travel. What arrives is numbers, and is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dagad._errors import StructureError
+from dagad._pytrees import pytree
+
+ALIGNMENT = 16  # of every leaf in a buffer
+
+
+class Spec(NamedTuple):
+    """What a leaf looks like: `kind` is "array", "numpy" for numbers of numpy's, "python" for Python's."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    order: str
+    kind: str
+
+    @classmethod
+    def of(cls, leaf: Any) -> Spec:
+        """Return what a leaf looks like."""
+        if isinstance(leaf, np.ndarray):
+            order = "F" if leaf.flags.f_contiguous and not leaf.flags.c_contiguous else "C"
+            return cls(leaf.dtype.str, leaf.shape, order, "array")
+        if isinstance(leaf, np.generic):
+            return cls(leaf.dtype.str, (), "C", "numpy")
+        return cls(np.dtype(type(leaf)).str, (), "C", "python")
+
+
+class Layout:
+    """Where leaves of some specs stand in one buffer."""
+
+    __slots__ = ("_dtypes", "_places", "nbytes", "specs")
+
+    def __init__(self, specs: Sequence[Spec]) -> None:
+        self.specs = tuple(specs)
+        self._dtypes = [np.dtype(spec.dtype) for spec in specs]
+        self._places: list[slice] = []
+        at = 0
+        for spec, dtype in zip(self.specs, self._dtypes, strict=True):
+            size = dtype.itemsize * int(np.prod(spec.shape, dtype=int))
+            self._places.append(slice(at, at + size))
+            at += -(-size // ALIGNMENT) * ALIGNMENT
+        self.nbytes = at
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Layout, (self.specs,)
+
+    def write(self, leaves: Sequence[Any], buffer: np.ndarray[Any, Any]) -> list[int]:
+        """Copy leaves into a buffer of bytes; return which of them are None."""
+        gaps = []
+        for number, (leaf, spec, dtype, place) in enumerate(
+            zip(leaves, self.specs, self._dtypes, self._places, strict=True)
+        ):
+            if leaf is None:
+                gaps.append(number)
+                continue
+            if np.shape(leaf) != spec.shape or np.asarray(leaf).dtype != dtype:
+                raise StructureError(
+                    f"A leaf of shape {np.shape(leaf)} and dtype {np.asarray(leaf).dtype} was to travel as one of "
+                    f"shape {spec.shape} and dtype {dtype}."
+                )
+            self._view(buffer[place], spec, dtype)[...] = leaf
+        return gaps
+
+    def read(self, buffer: np.ndarray[Any, Any], gaps: Sequence[int] = ()) -> list[Any]:
+        """Return the leaves in a buffer of bytes, as views where that can be."""
+        leaves: list[Any] = []
+        for spec, dtype, place in zip(self.specs, self._dtypes, self._places, strict=True):
+            leaf: Any = pytree.settled(self._view(buffer[place], spec, dtype))
+            if spec.kind != "array":
+                leaf = leaf[()].item() if spec.kind == "python" else leaf[()]
+            leaves.append(leaf)
+        for number in gaps:
+            if type(number) is not int or not 0 <= number < len(leaves):
+                raise StructureError(f"A message has a gap at {number!r}, where none of {len(leaves)} leaves is.")
+            leaves[number] = None
+        return leaves
+
+    @staticmethod
+    def _view(part: np.ndarray[Any, Any], spec: Spec, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        view = part.view(dtype)
+        return view.reshape(spec.shape, order="F") if spec.order == "F" else view.reshape(spec.shape)
+
+
+def as_bytes(data: Any, nbytes: int) -> np.ndarray[Any, Any]:
+    """Return what came in a message as an array of so many bytes."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        data = np.frombuffer(data, np.uint8)
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (nbytes,):
+        raise StructureError(f"A message of {nbytes} bytes was expected, and another came.")
+    return data

@@ -1,0 +1,226 @@
+"""How functions and their data travel: pickled once, opened in the task that needs them, with four repairs.
+
+* A primitive of autograd goes by reference, or with its rules. Stock pickling makes a copy without derivatives.
+* An array arrives with this process's own dtype object and aligned. With an equal dtype that came out of a pickle
+  ``np.add.at`` is fifty times slower; at an odd address numpy avoids BLAS, and the last bits differ.
+* A record that is defined in `__main__` brings its registration as a pytree, or the other side takes it for a leaf.
+* A traced value does not travel: its tape would be copied and the derivative lost.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from autograd import tracer
+
+from dagad._errors import ClosureError, PortabilityError
+from dagad._pytrees import pytree
+from dagad._pytrees.arrived_primitives import empty_primitive, reduce_primitive
+
+PYTHON = ".".join(map(str, sys.version_info[:2]))
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """cloudpickle's, with the repairs."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._on_the_way: set[type] = set()  # records whose registration is being written
+        self.singletons: list[Any] = []  # classes and primitives that go by value and exist once a process
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how an object is made again."""
+        kind = type(obj)
+        if kind is np.ndarray and obj.dtype.kind in "biufcSU":
+            return _reduce_array(obj)
+        if isinstance(obj, type) and obj not in self._on_the_way:
+            how = None if _is_importable(obj) else pytree.registration(obj)
+            if how is not None:
+                self._on_the_way.add(obj)
+                return _arrived_record, (obj, *how)
+        if kind is FunctionType and getattr(obj, "_is_autograd_primitive", False):
+            reduced = reduce_primitive(obj)
+            if reduced[0] is empty_primitive:
+                self.singletons.append(obj)
+            return reduced
+        if kind in tracer.box_types:
+            raise ClosureError(
+                "A chunk function holds a value that is being differentiated where dagad does not see it (a global, "
+                "or an attribute of a class). Pass that value to the function as a shared argument."
+            )
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:  # with a state: by value
+            self.singletons.append(obj)
+        return reduced
+
+
+def _is_importable(cls: type) -> bool:
+    """Return whether every process finds a class under its name."""
+    if cls.__module__ == "__main__":
+        return False
+    found: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
+
+
+def _arrived_record(cls: type, *how: Any) -> type:
+    """Register a class that came by value: its importers do it where it is imported, and nobody imported this one."""
+    pytree.register(cls, *how)
+    return cls
+
+
+def _reduce_array(array: Any) -> tuple[Any, ...]:
+    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    flat: Any = array if order == "F" else np.ascontiguousarray(array)
+    return _restore_array, (pickle.PickleBuffer(flat), array.dtype.str, array.shape, order)
+
+
+def _restore_array(buffer: Any, dtype: str, shape: tuple[int, ...], order: Any) -> np.ndarray[Any, Any]:
+    if 0 in shape:
+        return np.empty(shape, np.dtype(dtype), order)
+    array = np.frombuffer(buffer, np.dtype(dtype)).reshape(shape, order=order)
+    if not array.flags.aligned:
+        array = array.copy("K")
+        array.flags.writeable = False
+    return array
+
+
+class Parcel:
+    """Something pickled. It travels as bytes, and can neither fail to be pickled nor to be unpickled.
+
+    ============  ===========================================================================================
+    `payload`     two pickles one after the other, the contents and `singletons`; and their buffers
+    `python`      the version of Python that packed it: functions by value are bytecode, which no other runs
+    `singletons`  the classes and primitives that go by value, once it is open; see `dagad._pytrees.singletons`
+    ============  ===========================================================================================
+    """
+
+    __slots__ = ("_contents", "_lock", "payload", "python", "singletons")
+
+    def __init__(self, payload: tuple[Any, ...], python: str, contents: Any = None) -> None:
+        self.payload, self.python, self._contents = payload, python, contents
+        self.singletons: tuple[Any, ...] = ()
+        self._lock = threading.Lock()
+
+    def open(self) -> Any:
+        """Return what is inside, unpickled once a process."""
+        with self._lock:
+            if self._contents is None:
+                if self.python != PYTHON:
+                    raise PortabilityError(
+                        f"A function and its data were packed by Python {self.python}, and this is Python {PYTHON}, "
+                        "which can't run the other's bytecode. Start workers of the client's version of Python."
+                    )
+                head, *buffers = self.payload
+                try:
+                    unpickler = pickle.Unpickler(io.BytesIO(head), buffers=buffers)
+                    contents = unpickler.load()
+                    self.singletons, self._contents = unpickler.load(), contents
+                except Exception as error:
+                    raise PortabilityError(
+                        f"A function and its data could not be unpickled here ({type(error).__name__}: {error}). "
+                        f"{_remedy(error)}"
+                    ) from error
+        return self._contents
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        head, *buffers = self.payload
+        wrap = pickle.PickleBuffer if protocol >= 5 else bytes
+        parts = [wrap(buffer) for buffer in buffers]
+        return _parcel, (self.python, head, *parts)
+
+    def __sizeof__(self) -> int:
+        return 200 + sum(memoryview(part).nbytes for part in self.payload)
+
+
+def _remedy(error: Exception) -> str:
+    remedy = "The modules that it needs must be importable, in the same versions, on every worker."
+    name = (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if name:
+        remedy += (
+            f' If {name} is a file of yours, send it there with `client.upload_file("{name}.py")`, or let what it '
+            f"defines travel with your functions: `cloudpickle.register_pickle_by_value({name})`."
+        )
+    return remedy
+
+
+def _parcel(python: str, *payload: Any) -> Parcel:
+    return Parcel(payload, python)
+
+
+def pack(obj: Any) -> Parcel:
+    """Pickle something for another process.
+
+    Raises
+    ------
+    PortabilityError
+        If it can't be pickled; the message names the part.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    pickler = Pickler(file, protocol=5, buffer_callback=buffers.append)
+    try:
+        pickler.dump(obj)
+        pickler.dump(tuple(pickler.singletons))  # the same pickler's: references to what it has written already
+    except ClosureError:
+        raise
+    except Exception as error:
+        raise PortabilityError(
+            f"A chunk function or its data can't be pickled ({type(error).__name__}: {error}), so it can't run in "
+            'another process. Leave out what holds locks, files or generators, or use `scheduler="threads"`.'
+        ) from error
+    parcel = Parcel((file.getvalue(), *(buffer.raw() for buffer in buffers)), PYTHON, obj)
+    parcel.singletons = tuple(pickler.singletons)
+    return parcel
+
+
+def pack_call(function: Callable[..., Any], *args: Any) -> Parcel:
+    """Pickle a call: what is opened is what it returns there."""
+    return pack(_Recipe(function, args))
+
+
+class Portable:
+    """Base of what travels by `pack`; unpickled it is a Parcel, to be opened by the task."""
+
+    __slots__ = ("_parcel",)
+    _parcel: Parcel
+
+    def state(self) -> tuple[Any, ...]:
+        """Return the arguments that make this object again."""
+        raise NotImplementedError(f"`{type(self).__name__}.state` has to say what the object consists of.")
+
+    def parcel(self) -> Parcel:
+        """Return this object packed; packed once."""
+        try:
+            return self._parcel
+        except AttributeError:
+            self._parcel = pack(_Recipe(type(self), self.state()))
+            return self._parcel
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return self.parcel().__reduce_ex__(protocol)
+
+
+class _Recipe:
+    __slots__ = ("make",)
+
+    def __init__(self, cls: Any, state: tuple[Any, ...]) -> None:
+        self.make = (cls, state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        cls, state = self.make
+        return cls, state
+
+
+def opened(obj: Any) -> Any:
+    """Return what a parcel holds; anything else as it is."""
+    return obj.open() if type(obj) is Parcel else obj

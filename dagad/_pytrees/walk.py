@@ -1,0 +1,294 @@
+"""Walks through all that a function carries, and what it reaches by name, in search of traced values."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+from autograd.tracer import Box
+
+from dagad._errors import ClosureError
+from dagad._pytrees.containers import Cached, kind_of
+from dagad._pytrees.copies import Descriptor, Instance, Kind, contents_of
+
+_PLAIN = frozenset(
+    {np.ndarray, np.float64, np.float32, np.int64, np.int32, np.bool_, np.dtype, np.ufunc}
+    | {int, float, complex, bool, str, bytes, type(None), range, slice, CodeType}
+)
+_LIBRARIES = frozenset(
+    "numpy scipy pandas autograd dagad dask distributed cloudpickle optree jax jaxlib torch tensorflow sklearn numba "
+    "statsmodels sympy matplotlib polars pyarrow xarray zarr pymc pytensor networkx "
+    "_pytest pytest pluggy".split()  # an `assert` in a test's chunk function leads to the whole session
+)
+# Not walked into: a logger, say, leads to every other logger. What is usually used to hold values is.
+_CLOSED = (sys.stdlib_module_names | _LIBRARIES) - {"__main__", "types", "collections"}
+# What runs where nobody names it, as long as nobody makes an instance.
+_MAKERS = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"})
+
+
+class Scope:
+    """A module, or a class: what is in it counts where a function that is carried names it."""
+
+    __slots__ = ("is_class", "label", "owner", "seen", "space")
+
+    def __init__(self, space: Any, label: str, owner: int, is_class: bool) -> None:
+        self.space, self.label, self.owner, self.is_class = space, label, owner, is_class
+        self.seen: set[str] = set()
+
+    def named(self, names: set[str]) -> Iterator[tuple[str, Any]]:
+        """Yield what one of `names` may mean, or needs none, and has not been yielded before."""
+        space = self.space
+        for key in (set(space) if self.is_class else names & space.keys()) - self.seen:
+            value = space[key]
+            if not self.is_class or key in names or type(value) in Box.types or self._runs_unnamed(key, value, names):
+                self.seen.add(key)
+                yield key, value
+
+    def _runs_unnamed(self, key: str, value: Any, names: set[str]) -> bool:
+        if not (key.startswith("__") and key.endswith("__") and _is_code(value)):
+            return False
+        return key not in _MAKERS or self.label in names
+
+
+class Walk:
+    """Looks through everything that a function carries, then through what it reaches by name, each object once.
+
+    ==========  ======================================================================================
+    `boxes`     the traced values that it carries, by id
+    `_reached`  those that it reaches only by the name of a global, or of something in a module or class
+    `_owners`   for each part, the ids of the objects that have it
+    `_links`    for each part, the first of them, and which of its parts it is
+    `_entries`  what is reached by name: its id, the way, and the id of what names it
+    `_spaces`   where functions look for globals, and for which
+    `_keyed`    keys of containers, among them whole numbers, which may be ids
+    ==========  ======================================================================================
+    """
+
+    def __init__(self, fun: Any) -> None:
+        self.boxes: dict[int, Any] = {}
+        self._reached: dict[int, Any] = {}
+        self._objects: dict[int, Any] = {id(fun): fun}  # they are kept alive, or an id could come again
+        self._owners: dict[int, list[int]] = {}
+        self._links: dict[int, tuple[int, int]] = {}
+        self._entries: dict[int, tuple[str, int]] = {}
+        self._functions: list[FunctionType] = []
+        self._spaces: list[tuple[Any, tuple[str, ...]]] = []
+        self._scopes: dict[int, Scope | None] = {}
+        self._keyed: list[Any] = []
+        self._stack: list[Any] = [fun]
+        self._look(self.boxes)
+        self._look_by_name()
+
+    def _look(self, found: dict[int, Any]) -> None:
+        while self._stack:
+            obj = self._stack.pop()
+            cls = type(obj)
+            if cls in Box.types:
+                found[id(obj)] = obj
+            elif isinstance(obj, type | ModuleType):
+                self._enter(obj, obj.__name__, id(obj))
+            else:
+                kind = kind_of(cls)
+                if cls is FunctionType:
+                    self._functions.append(obj)
+                if may_be_walked(cls):
+                    self._take(obj, kind)
+                if cls.__module__ != "builtins":
+                    self._enter(cls, cls.__name__, id(obj))
+
+    def _take(self, obj: Any, kind: type[Kind]) -> None:
+        objects, owner = self._objects, id(obj)
+        if kind in _CONTAINERS and self._is_plain(obj):
+            return
+        for index, part in enumerate((*kind.first(obj), *kind.rest(obj))):
+            if type(part) in _PLAIN and not (type(part) is np.ndarray and part.dtype.kind == "O"):
+                continue
+            key = id(part)
+            if key not in objects:
+                objects[key] = part
+                self._links[key] = owner, index
+                self._stack.append(part)
+            self._owners.setdefault(key, []).append(owner)
+
+    def _is_plain(self, obj: Any) -> bool:
+        """Return whether a container holds plain data only: long ones are common, and looked through in C."""
+        keys = dict.keys(obj) if isinstance(obj, dict) else obj if isinstance(obj, set | frozenset) else ()
+        kinds = set(map(type, keys))
+        if int in kinds:
+            self._keyed.append(list(keys))
+        if type(obj).__module__ not in ("builtins", "collections") or getattr(obj, "__dict__", None):
+            return False
+        if not isinstance(getattr(obj, "default_factory", None), type | None):
+            return False
+        items = obj.values() if isinstance(obj, dict) else obj
+        kinds.update(map(type, items))
+        if not kinds <= _PLAIN:
+            return False
+        return np.ndarray not in kinds or not any(type(each) is np.ndarray and each.dtype.kind == "O" for each in items)
+
+    def _enter(self, home: Any, label: str, owner: int) -> None:
+        """Note that names may mean what is in a module, or in a class."""
+        if id(home) in self._scopes:
+            return
+        self._objects[id(home)] = home
+        if isinstance(home, ModuleType):
+            closed = _root(home) in _CLOSED
+            self._scopes[id(home)] = None if closed else Scope(vars(home), label, owner, is_class=False)
+            return
+        for cls in home.__mro__:
+            if id(cls) not in self._scopes:
+                closed = cls.__module__ == "builtins" or _root(cls) in _CLOSED
+                self._scopes[id(cls)] = None if closed else Scope(vars(cls), cls.__name__, owner, is_class=True)
+
+    def _look_by_name(self) -> None:
+        names: set[str] = set()
+        fresh = True
+        while fresh or self._functions:
+            while self._functions:
+                function = self._functions.pop()
+                scope = function.__globals__
+                if str(scope.get("__name__", "")).partition(".")[0] not in _CLOSED:
+                    used = names_of(function.__code__)
+                    names.update(used)
+                    self._spaces.append((scope, used))
+                    for name in used:
+                        if name in scope:
+                            self._reach(scope[name], f"the global `{name}`", name, id(function))
+                        elif isinstance(sys.modules.get(name), ModuleType):  # imported inside
+                            self._enter(sys.modules[name], name, id(function))
+                self._look(self._reached)
+            fresh = False
+            for home in [scope for scope in self._scopes.values() if scope]:
+                more = ", an attribute of a class" if home.is_class else ""
+                for key, value in list(home.named(names)):
+                    self._reach(value, f"`{home.label}.{key}`{more}", key, home.owner)
+                    fresh = True
+            self._look(self._reached)
+
+    def _reach(self, value: Any, way: str, label: str, owner: int) -> None:
+        if type(value) in _PLAIN and not (type(value) is np.ndarray and value.dtype.kind == "O"):
+            return
+        if isinstance(value, type | ModuleType):
+            self._enter(value, label, owner)
+            return
+        self._entries.setdefault(id(value), (way, owner))
+        if id(value) not in self._objects:
+            self._objects[id(value)] = value
+            self._stack.append(value)
+
+    def carried(self) -> list[Any]:
+        """Return all of the user's that was looked into."""
+        objects = [obj for obj in self._objects.values() if not isinstance(obj, type | ModuleType)]
+        return [obj for obj in objects if may_be_walked(type(obj)) and _root(type(obj)) != "dagad"]
+
+    def spaces(self) -> list[tuple[Any, tuple[str, ...]]]:
+        """Return where names are looked for, and which."""
+        return [*self._spaces, *self.scopes()]
+
+    def scopes(self) -> list[tuple[Any, tuple[str, ...]]]:
+        """Return the modules and classes in which names may mean something, and which."""
+        names = tuple(dict.fromkeys(name for _, used in self._spaces for name in used))
+        return [(scope.space, names) for scope in self._scopes.values() if scope]
+
+    def carriers(self) -> set[int]:
+        """Return the ids of all objects that lead to a traced value."""
+        found = {*self.boxes, *self._reached}
+        new: Iterable[int] = list(found)
+        while new:
+            fresh = list(new)
+            while fresh:
+                above = [owner for owner in self._owners.get(fresh.pop(), ()) if owner not in found]
+                found.update(above)
+                fresh.extend(above)
+            new = [memory for key in found for memory in self._memories(key) if memory not in found]
+            found.update(new)
+        return found.difference(self.boxes, self._reached)
+
+    def _memories(self, key: int) -> list[int]:
+        """Return the weak dictionaries of a function's closure: what it has remembered is of the function as it was."""
+        function = self._objects.get(key)
+        cells = (function.__closure__ or ()) if type(function) is FunctionType else ()
+        held = [contents for cell in cells for contents in contents_of(cell)]
+        return [id(contents) for contents in held if type(contents) is weakref.WeakKeyDictionary]
+
+    def refuse_names(self, carriers: set[int]) -> None:
+        """Refuse what is reached by a name and leads to a traced value."""
+        for key, (way, owner) in self._entries.items() if carriers or self._reached or self.boxes else ():
+            if key in carriers or key in self.boxes or key in self._reached:
+                raise ClosureError(
+                    f"A value being differentiated reaches {self._name(owner)} through {way}. Chunks can't take it "
+                    "from there. Pass it to the function as a shared argument."
+                )
+
+    def refuse_ids(self, carriers: set[int]) -> None:
+        """Refuse containers that know by its id what will be another object in a chunk."""
+        for keys in self._keyed:
+            for key in carriers.intersection(key for key in keys if type(key) is int):
+                raise ClosureError(
+                    f"{self._name(key)} holds a value being differentiated, so every chunk gets a copy of it; but "
+                    "something that the function reaches knows it by its `id`, which the copy has not. Pass the value "
+                    "to the function as a shared argument, or look the object up by a name."
+                )
+
+    def refuse_weak(self, carriers: set[int]) -> None:
+        """Refuse weak references to what nobody else would hold: a copy of it would be gone at once."""
+        for key in carriers:
+            if type(self._objects[key]) is weakref.ref:
+                target = id(self._objects[key]())
+                if all(type(self._objects[owner]) in _WEAK for owner in self._owners.get(target, ())):
+                    raise ClosureError(
+                        f"{self._name(target)} holds a value being differentiated, and the function has only a weak "
+                        "reference to it. Pass the value to the function as a shared argument."
+                    )
+
+    def _name(self, key: int) -> str:
+        """Return how the user would call an object, by the way it was found."""
+        owner, index = self._links.get(key, (0, 0))
+        if not owner:
+            obj = self._objects[key]
+            return f"`{getattr(obj, '__qualname__', None) or type(obj).__qualname__}`"
+        above = self._objects[owner]
+        label = kind_of(type(above)).label(above, index)
+        return self._name(owner).join(label.rpartition("{}")[::2])
+
+
+def may_be_walked(cls: type) -> bool:
+    """Return whether the instances of a class are looked into."""
+    return kind_of(cls) is not Instance or _root(cls) == "dagad" or _root(cls) not in _CLOSED
+
+
+_WEAK = (weakref.ref, weakref.WeakKeyDictionary)
+_CONTAINERS = frozenset(map(kind_of, (dict, list, tuple)))
+
+
+def _is_code(value: Any) -> bool:
+    return kind_of(type(value)) in (Descriptor, Cached) or type(value) is FunctionType
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code and those of the functions defined in it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from codes(const)
+
+
+@functools.lru_cache(maxsize=1024)
+def names_of(code: CodeType) -> tuple[str, ...]:
+    """Return the names of globals and attributes in a code, and words that may be asked for with `getattr`."""
+    found: dict[str, None] = {}
+    for each in codes(code):
+        found.update(dict.fromkeys(each.co_names))
+        found.update((const, None) for const in each.co_consts if isinstance(const, str) and const.isidentifier())
+    return tuple(found)
+
+
+def _root(thing: Any) -> str:
+    """Return the top-level package that a module or a class belongs to."""
+    home = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
+    return str(home).partition(".")[0]

@@ -1,0 +1,98 @@
+"""The memory of a gradient, allocated before the first task starts and filled as cotangents land.
+
+Glossary of the state, all of it in `Slots`:
+
+==========  ======================================================================================================
+`_arrays`   one array per leaf, of the leaf's shape and dtype. Chunks own disjoint rows of sliced leaves; a shared
+            leaf is written once, by the root of its tree of sums. No two writers ever meet, so there is no lock.
+`_missing`  entries not yet written, per leaf; goes down under `_lock`
+`_owned`    per leaf, the first rows of what has been written: a second writer of the same rows is refused
+`_sealed`   all written: the arrays are read-only from now on, and held by whoever asked for them
+==========  ======================================================================================================
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._errors import StructureError
+from dagad._pytrees import pytree
+
+
+class Slots:
+    """Preallocated gradients of `leaves`."""
+
+    __slots__ = ("_arrays", "_leaves", "_lock", "_missing", "_owned", "_sealed")
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self._leaves = leaves
+        self._arrays = [np.empty(pytree.shape_of(leaf), pytree.dtype_of(leaf)) for leaf in leaves]
+        self._missing = [array.size for array in self._arrays]
+        self._owned: list[set[int]] = [set() for _ in self._arrays]
+        self._lock, self._sealed = threading.Lock(), False
+
+    def write(self, index: int, rows: slice | None, cotangent: Any) -> None:
+        """Copy a cotangent into a leaf's slot, or into some of its rows; None means zeros.
+
+        What comes from a worker is checked here before it is believed.
+        """
+        if self._sealed:
+            raise StructureError(f"The gradient of leaf {index} was to be written a second time, when it was complete.")
+        target = self._arrays[index] if rows is None else self._arrays[index][rows]
+        dtype = getattr(cotangent, "dtype", target.dtype)
+        if cotangent is not None and (np.shape(cotangent) != target.shape or dtype != target.dtype):
+            raise StructureError(
+                f"A cotangent of shape {np.shape(cotangent)} and dtype {dtype} came for a slot of shape {target.shape} "
+                f"and dtype {target.dtype}."
+            )
+        if rows is not None and not target.size:  # no rows have no owner, and begin where others do
+            return
+        self._own(index, 0 if rows is None else rows.start, target.size)
+        target[...] = 0 if cotangent is None else cotangent
+
+    def write_all(self, targets: Sequence[tuple[int, slice | None]], cotangents: Sequence[Any] | None) -> None:
+        """Copy one cotangent into each of some slots; None means zeros for all."""
+        parts = [None] * len(targets) if cotangents is None else cotangents
+        for (leaf, rows), part in zip(targets, parts, strict=True):
+            self.write(leaf, rows, part)
+
+    def _own(self, index: int, first: int, size: int) -> None:
+        with self._lock:
+            if self._sealed or first in self._owned[index] or self._missing[index] < size:
+                raise StructureError(f"The gradient of leaf {index} from row {first} was to be written a second time.")
+            self._owned[index].add(first)
+            self._missing[index] -= size
+
+    def seal(self) -> list[Any]:
+        """Return the gradients, read-only; numbers for leaves that are numbers."""
+        with self._lock:
+            if any(self._missing):
+                lacking = [index for index, missing in enumerate(self._missing) if missing]
+                raise StructureError(f"The gradients of leaves {lacking} are not complete.")
+            self._sealed = True
+            arrays, self._arrays = self._arrays, []  # whoever asked for them holds them now
+        for array in arrays:
+            array.flags.writeable = False
+        return [
+            array if isinstance(leaf, np.ndarray) else array[()]
+            for array, leaf in zip(arrays, self._leaves, strict=True)
+        ]
+
+
+class Landing:
+    """Takes results as they land: cotangents into their slots, anything else where it is waited for."""
+
+    def __init__(self, leaves: Sequence[Any], sinks: dict[Any, Any], others: dict[Any, dict[Any, Any]]) -> None:
+        self.slots = Slots(leaves)
+        self._sinks, self._others = sinks, others
+
+    def __call__(self, key: Any, result: Any) -> None:
+        targets = self._sinks.get(key)
+        if targets is None:
+            self._others[key][key] = result
+        else:
+            self.slots.write_all(targets, result)

@@ -1,0 +1,70 @@
+"""What users say with `dask.annotate` about where and when tasks run: it goes before our own placement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from dask import get_annotations  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
+
+from dagad_scheduler.roles import Key
+
+# Ours among the tasks of one priority of the user's, so that pullbacks still wait for values.
+FINER = 1 / 64
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """The annotations in force where a graph is submitted."""
+
+    given: dict[str, Any]
+
+    @property
+    def restrict(self) -> bool:
+        """Whether they say which workers may run tasks."""
+        return bool(self.given.keys() & {"workers", "resources"})
+
+    @property
+    def needs_tasks(self) -> bool:
+        """Whether they say something that only tasks can follow; what fails without tasks is tried again as tasks."""
+        return self.restrict or "priority" in self.given
+
+    @property
+    def workers(self) -> Collection[str] | None:
+        """The addresses of the only workers that may run tasks; None where that is not said, or not in so few words."""
+        named, others = self.given.get("workers"), self.given.get("allow_other_workers")
+        named = [named] if isinstance(named, str) else named
+        return None if callable(named) or others or not named else list(named)
+
+    def with_ours(self, priority: Callable[[Key], int], homes: Callable[[Key], list[str]] | None) -> dict[str, Any]:
+        """Return what to add to them: our priorities within the user's, and homes where the user names no workers.
+
+        A home is a wish, `allow_other_workers`. Together with resources that no worker has yet, Dask's scheduler fails
+        on it; together with the user's own workers it would set these free.
+        """
+        users = self.given.get("priority")
+        ours: dict[str, Any] = {"priority": priority if users is None else _Finer(users, priority)}
+        if homes is not None and not self.restrict:
+            ours |= {"workers": homes, "allow_other_workers": True}
+        return ours
+
+    def __str__(self) -> str:
+        said = {name: value for name, value in self.given.items() if name in ("workers", "resources", "priority")}
+        return f"`dask.annotate({', '.join(f'{name}={value!r}' for name, value in said.items())})`"
+
+
+class _Finer:
+    """The user's priority of a key, and within one priority ours."""
+
+    def __init__(self, users: Any, ours: Callable[[Key], int]) -> None:
+        self._users, self._ours = users, ours
+
+    def __call__(self, key: Key) -> float:
+        users = self._users(key) if callable(self._users) else self._users
+        return float(users) + FINER * self._ours(key)
+
+
+def annotated() -> Annotated:
+    """Return the annotations in force here."""
+    return Annotated(dict(get_annotations()))

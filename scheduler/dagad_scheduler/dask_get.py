@@ -1,0 +1,69 @@
+"""Any other Dask ``get``, such as dask.multiprocessing's: results are reported when all of them are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from dask._task_spec import DataNode
+
+from dagad_scheduler.process import calmed
+from dagad_scheduler.roles import Key
+from dagad_scheduler.run import Graph, OnResult, Progress
+
+
+class ForeignRun:
+    """One graph handed whole to somebody else's scheduler."""
+
+    def __init__(self, get: Callable[..., Any], graph: Graph, keys: list[Key], on_result: OnResult, keep: set[Key]):
+        self._get, self._graph, self._keys, self._on_result, self._keep = get, graph, keys, on_result, keep
+        self.kept: dict[Key, Any] = {}
+        self._done = False
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Compute everything; a Dask ``get`` can't be left early, so `timeout` has no effect."""
+        del timeout
+        wanted = [*self._keys, *self._keep]
+        for key, result in zip(wanted, self._get(self._graph, wanted), strict=True):
+            if key in self._keep:
+                self.kept[key] = result
+            else:
+                self._on_result(key, result)
+        self._done = True
+
+    def cancel(self) -> None:
+        """Do nothing: a Dask ``get`` can't be left early."""
+
+    def progress(self) -> Progress:
+        """Return nothing: a Dask ``get`` doesn't tell."""
+        return Progress()
+
+
+class Foreign:
+    """Run graphs with any Dask ``get``."""
+
+    remote, workers = True, None
+
+    def __init__(self, get: Callable[..., Any]) -> None:
+        self._get, self.name = get, getattr(get, "__module__", None) or "get"
+
+    def start(
+        self,
+        graph: Graph,
+        keys: Collection[Key],
+        on_result: OnResult,
+        *,
+        keep: Collection[Key] = (),
+        kept: Mapping[Key, Any] | None = None,
+    ) -> ForeignRun:
+        """Prepare the run; `wait` does it."""
+        whole = calmed(dict(graph))
+        whole.update({key: DataNode(key, value) for key, value in (kept or {}).items()})
+        return ForeignRun(self._get, whole, list(keys), on_result, set(keep))
+
+    def lines(self) -> None:
+        """Return nothing: there are no workers to call."""
+
+    def alone(self) -> Foreign:
+        """Return this scheduler: the work is elsewhere in any case."""
+        return self

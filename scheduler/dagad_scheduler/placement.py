@@ -1,0 +1,98 @@
+"""Where the tasks of a graph go first on a cluster: neighbours together, rows and pullbacks to their values."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection
+from typing import Any
+
+from dask._task_spec import DataNode, Task, TaskRef
+
+from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, Names, Role, rank, role_of
+
+
+def _index_of(key: Key) -> int:
+    index = key[1] if isinstance(key, tuple) and len(key) > 1 else 0
+    return index if isinstance(index, int) else 0
+
+
+def homes_of(graph: dict[Key, Any], workers: list[str], kept: Collection[Key]) -> Callable[[Key], list[str]]:
+    """Return where each task of a graph goes first; `kept` are the keys that earlier runs left on the cluster.
+
+    What has no home goes anywhere. Bound to workers that are all gone, it would not run on those that replace them.
+    """
+    homes: dict[Key, list[str]] = {}
+    # What depends on nothing is bound to nothing: with its worker gone it would wait for ever.
+    bound = [key for key, node in graph.items() if node.dependencies]
+    pullbacks = [key for key in bound if _rank_of(key) == PULLBACK_RANK]
+    for keys in (
+        [key for key in bound if _rank_of(key) == VALUE_RANK],
+        [key for key in bound if role_of(key) == Role.SHARD],
+        [key for key in kept if _rank_of(key) == VALUE_RANK],
+    ):  # as many neighbours for each worker, so that most sums stay on one
+        for place, key in enumerate(sorted(keys, key=_index_of)):
+            homes[key] = workers[place * len(workers) // len(keys) :][:1]
+    for key in pullbacks:  # where its value is, be there pullbacks of all values or of some
+        homes[key] = next((homes[needed] for needed in graph[key].dependencies if needed in homes), [])
+    for key, readers in _readers(graph).items():  # rows of one chunk would land anywhere, and travel on
+        homes[key] = homes.get(readers[0], []) if len(readers) == 1 else []
+
+    def home(key: Key) -> list[str]:
+        return homes.get(key, [])
+
+    return home
+
+
+def _rank_of(key: Key) -> int:
+    return rank(key[0] if isinstance(key, tuple) else key)
+
+
+def _readers(graph: dict[Key, Any]) -> dict[Key, list[Key]]:
+    """Return for each input that has an anchor who reads it."""
+    found: dict[Key, list[Key]] = {
+        key: []
+        for key, node in graph.items()
+        if role_of(key) == Role.INPUT and type(node) is Task and node.func is _after
+    }
+    for key, node in graph.items():
+        for needed in node.dependencies & found.keys():
+            found[needed].append(key)
+    return found
+
+
+def anchored(graph: dict[Key, Any]) -> dict[Key, Any]:
+    """Return the graph with every value depending on something, so that it may have a home; see `ClusterRun`."""
+    roots = [
+        node
+        for key, node in graph.items()
+        if type(node) is Task and not node.dependencies and role_of(key) in (Role.VALUE, Role.PULLBACK)
+    ]
+    # Rows of one chunk; what all chunks need goes wherever it is needed.
+    rows = [key for key, node in graph.items() if type(node) is DataNode and _is_of_one_chunk(key)]
+    if roots or rows:
+        anchor = Names(uuid.uuid4().hex)(Role.INPUT, "anchor")
+        graph[anchor] = Task(anchor, _nothing)
+    for key in rows:
+        graph[key] = Task(key, _after, TaskRef(anchor), _given, graph[key].value)
+    for node in roots:
+        graph[node.key] = Task(node.key, _after, TaskRef(anchor), node.func, *node.args, **node.kwargs)
+    return graph
+
+
+def _is_of_one_chunk(key: Key) -> bool:
+    return role_of(key) == Role.INPUT and isinstance(key, tuple) and isinstance(key[1], tuple)
+
+
+def _given(value: Any) -> Any:
+    """Return what was sent with the graph."""
+    return value
+
+
+def _nothing() -> None:
+    """Do nothing, wherever there is a worker."""
+
+
+def _after(anchor: None, func: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Run a task that needs nothing but a worker."""
+    del anchor
+    return func(*args, **kwargs)

@@ -1,0 +1,238 @@
+"""What a process is told while chunks run in it: one BLAS thread, a patient collector, memory that stays.
+
+All of it is taken back when the last chunk has left; a setting that somebody else has changed meanwhile is left as it
+is. Only two things outlast the chunks: the collector stays patient while large tapes live, and what the allocator has
+learned can't be unlearned (`keep_freed_memory`).
+
+State, all of it in `_Calm` and changed only under its lock (but `spared`, which is changed by single operations):
+
+=============  ======================================================================================
+`depth`        how many runs are inside; the first one in changes the process, the last one out restores it
+`found`        the BLAS libraries that had more than one thread before the first run came in, and how many
+`collector`    the collector's thresholds as they were found and as they were set; None while they are not held
+`spared`       what lives on and is not to be walked by the collector again and again: the ids of `Spared`
+`controller`   the BLAS libraries found; looked for again when more modules have been imported
+`tuned`        whether the allocator has been told (once per process)
+=============  ======================================================================================
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import dask
+import threadpoolctl
+from dask._task_spec import Task
+
+from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, rank
+from dagad_scheduler.run import inside_task
+
+# A tape of a hundred thousand operations holds about a million containers; the collector's stock 700 makes it walk
+# the growing tape again and again. Bounded, so that cyclic garbage of a user's function is still collected.
+COLLECT_AFTER = 2_000_000
+LARGE_TAPE = 100_000  # containers; to walk fewer of them takes less than 20 ms
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+TRIM_VARIABLE = "MALLOC_TRIM_THRESHOLD_"
+LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc refuses more
+
+Thresholds = tuple[int, int, int]
+
+
+class _Calm:
+    """A reentrant, process-wide hold. Entering from several threads at once is fine."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.depth = 0
+        self.found: list[tuple[Any, int]] = []
+        self.collector: tuple[Thresholds, Thresholds] | None = None
+        self.spared: set[int] = set()
+        self.controller: Any = None
+        self.modules = 0
+        self.tuned = False
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.depth:
+                try:
+                    self._hold()
+                except BaseException:  # KeyboardInterrupt, half way
+                    self._restore()
+                    raise
+            self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.depth -= 1
+            if self.depth == 0:
+                self._restore()
+        self.look_again()
+
+    def _hold(self) -> None:
+        if len(sys.modules) != self.modules:
+            self.controller, self.modules = threadpoolctl.ThreadpoolController(), len(sys.modules)
+        # One by one: threadpoolctl's own limiter looks every library over, which costs more than a small chunk.
+        libraries = [library for library in self.controller.lib_controllers if library.user_api == "blas"]
+        self.found = [(library, number) for library in libraries if (number := library.get_num_threads()) != 1]
+        for library, _ in self.found:
+            _set_threads(library, 1)
+        self._hold_collector()
+        if not self.tuned:
+            self.tuned = True
+            keep_freed_memory(dask.config.get("dagad.keep-freed-memory", default=256 * 2**20))
+
+    def _hold_collector(self) -> None:
+        found = gc.get_threshold()
+        if self.collector is not None and self.collector[1] == found:
+            return  # held since an earlier run, for tapes that live
+        self.collector = None
+        if 0 < found[0] < COLLECT_AFTER:
+            self.collector = found, (COLLECT_AFTER, *found[1:])
+            gc.set_threshold(*self.collector[1])
+
+    def _restore(self) -> None:
+        for library, number in self.found:
+            if library.get_num_threads() == 1:  # else somebody has set it meanwhile
+                _set_threads(library, number)
+        self.found = []
+        if not self.spared:
+            self._restore_collector()
+
+    def _restore_collector(self) -> None:
+        if self.collector is not None and gc.get_threshold() == self.collector[1]:
+            gc.set_threshold(*self.collector[0])
+        self.collector = None
+
+    def look_again(self) -> None:
+        """Give the collector back once nothing is spared any more and no run is inside.
+
+        It is called by `Spared.__del__`, so wherever memory is freed, maybe by the thread that has the lock: it never
+        waits for the lock. Who has it calls this once more when it has let go.
+        """
+        while self.collector is not None and not self.spared and not self.depth and self.lock.acquire(blocking=False):
+            try:
+                if not self.spared and not self.depth:
+                    self._restore_collector()
+            finally:
+                self.lock.release()
+
+
+class Spared:
+    """As long as this lives, something large does, and the collector stays patient after the runs that made it.
+
+    Called with a cotangent it returns no cotangents, so that it may stand where a tape begins.
+    """
+
+    __slots__ = ("_calm",)
+
+    def __init__(self, calm: _Calm) -> None:
+        self._calm = calm
+        calm.spared.add(id(self))
+
+    def __call__(self, cotangent: Any) -> tuple[()]:
+        """Return nothing: what stands at the beginning has no parents."""
+        del cotangent
+        return ()
+
+    def __del__(self) -> None:
+        self._calm.spared.discard(id(self))
+        self._calm.look_again()
+
+
+calm_process = _Calm()
+
+
+def spared_if_large() -> Spared | None:
+    """Return what is to be kept along with something that has just been made, if that is of many containers."""
+    return Spared(calm_process) if gc.get_count()[0] > LARGE_TAPE else None
+
+
+def _set_threads(library: Any, number: int) -> None:
+    """Set the number of threads of a BLAS library, from whatever thread this is.
+
+    threadpoolctl 3.8 obeys only the first thread that ever set OpenBLAS's, and silently ignores all others. Here the
+    lock sees to it that only one does at a time; nobody is left as the one to obey.
+    """
+    clear = getattr(library, "clear_controlling_thread", _nothing)
+    clear(force=True)
+    library.set_num_threads(number)
+    clear(force=True)
+
+
+def _nothing(*, force: bool) -> None:
+    del force
+
+
+def keep_freed_memory(nbytes: int | None) -> bool:
+    """Have glibc keep freed memory for the next array instead of returning it at once; None leaves it alone.
+
+    Left to itself glibc maps large arrays, faults them in page by page and unmaps them again, until it has seen some
+    freed: numpy is up to four times slower then. This tells it that an array of 32 MB has been freed, by freeing one
+    (which was never touched): it then keeps up to 64 MB, as after any such array of the user's.
+
+    A Dask nanny has switched that off for its workers: every array above 128 kB is mapped and unmapped again. There,
+    and only there, the thresholds are set, to `nbytes`. Who has set glibc's variables for another process is obeyed,
+    and elsewhere than on glibc nothing happens. Returns whether anything was done.
+    """
+    if not nbytes or not sys.platform.startswith("linux"):
+        return False
+    try:
+        libc = ctypes.CDLL(None)
+        mallopt, malloc, free = libc.mallopt, libc.malloc, libc.free
+    except (AttributeError, OSError):
+        return False
+    if _is_child_of_a_nanny():
+        largest = min(nbytes, LARGEST_MMAP_THRESHOLD)
+        return bool(mallopt(M_MMAP_THRESHOLD, largest) and mallopt(M_TRIM_THRESHOLD, nbytes))
+    malloc.restype, malloc.argtypes, free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+    free(malloc(min(nbytes, LARGEST_MMAP_THRESHOLD) - 2**16))  # with its head it must not be larger than that
+    return True
+
+
+def _is_child_of_a_nanny() -> bool:
+    """Return whether a Dask nanny started this process, with its own setting of glibc's trim threshold."""
+    pinned = dask.config.get(f"distributed.nanny.pre-spawn-environ.{TRIM_VARIABLE}", None)
+    return multiprocessing.parent_process() is not None and os.environ.get(TRIM_VARIABLE) == str(pinned)
+
+
+def run_calmly(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Run one task in a calm process: the wrapper of tasks that leave for another process."""
+    with calm_process, inside_task:
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            _say_where(error)
+            raise
+
+
+def _say_where(error: Exception) -> None:
+    """Add the worker's address to the note that says which chunk it was."""
+    where, notes = _worker(), getattr(error, "__notes__", [])
+    for place, note in enumerate(notes):
+        if where is not None and note.startswith("dagad: ") and ", worker " not in note:
+            notes[place] = f"{note}, worker {where}"
+
+
+def _worker() -> str | None:
+    """Return the address of the worker that this thread runs a task for, if it does."""
+    module = sys.modules.get("distributed.worker")
+    state = getattr(getattr(module, "thread_state", None), "execution_state", None)
+    return None if state is None else str(state["worker"].address)
+
+
+def calmed(graph: dict[Key, Any]) -> dict[Key, Any]:
+    """Return the graph with every value and pullback task wrapped in `run_calmly`."""
+    heavy = (VALUE_RANK, PULLBACK_RANK)
+    return {
+        key: Task(key, run_calmly, node.func, *node.args, **node.kwargs)
+        if type(node) is Task and isinstance(key, tuple) and rank(key[0]) in heavy
+        else node
+        for key, node in graph.items()
+    }

@@ -1,0 +1,1 @@
+"""Hot loops: what answers on a worker, and how a client calls it."""

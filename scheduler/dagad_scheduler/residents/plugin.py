@@ -1,0 +1,26 @@
+"""Plugins of a distributed cluster. The one module that needs `distributed` to be imported; others do when it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed import WorkerPlugin
+
+from dagad_scheduler.residents.service import Desk
+
+
+class Resident(WorkerPlugin):
+    """Gives every worker a desk for calls in a hot loop, those that join later too."""
+
+    name, idempotent = "dagad-resident", True
+
+    def setup(self, worker: Any) -> None:
+        """Open the desk."""
+        self.desk = Desk(worker)
+        worker.handlers["dagad_line"] = self.desk.line
+        worker.handlers["dagad_relayed"] = self.desk.relayed
+
+    def teardown(self, worker: Any) -> None:
+        """Close it."""
+        for name in ("dagad_line", "dagad_relayed"):
+            worker.handlers.pop(name, None)

@@ -1,0 +1,134 @@
+"""The local scheduler: a Dask ``get`` that runs values first and reports each result as it lands.
+
+Dask's own threaded scheduler can't serve here: it runs the newest task first (so values come last), knows no
+priorities, hands results over only at the end, reports to callbacks only and deadlocks when a task calls
+it on the pool it runs in. An executor of ``concurrent.futures`` may bring the threads; what is written here is the
+queue in front of them, in `local`. The thread that waits is one of the workers, so a run needs no free thread in the
+pool to end: nested calls in a shared pool cannot deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Executor
+from typing import Any
+
+import dask
+from dask._task_spec import convert_legacy_graph
+from dask.order import order
+from dask.system import CPU_COUNT
+from dask.utils import ensure_dict
+
+from dagad_scheduler.callbacks import Told, telling
+from dagad_scheduler.helpers import Helpers, lent
+from dagad_scheduler.local import LocalRun
+from dagad_scheduler.roles import Key, priorities
+from dagad_scheduler.run import Graph, OnResult
+
+
+class Threads:
+    """Run graphs in the threads of this process, values before pullbacks.
+
+    Parameters
+    ----------
+    num_workers
+        Number of threads, the one that waits included; by default Dask's ``num_workers`` setting, else as many as the
+        pool has, else one per core.
+    pool
+        A pool of threads to take the others from; by default Dask's ``pool`` setting, else threads of the run's own
+        that end with it.
+    """
+
+    remote = False
+
+    @property
+    def workers(self) -> int:
+        """Number of threads, as Dask's configuration has it now."""
+        return self._num_workers or dask.config.get("num_workers", None) or self._lent()[1] or CPU_COUNT
+
+    def _lent(self) -> tuple[Executor | None, int | None]:
+        return lent(self._pool or dask.config.get("pool", None))
+
+    def __init__(self, num_workers: int | None = None, pool: Executor | None = None, name: str = "threads") -> None:
+        self.name, self._num_workers, self._pool = name, num_workers, pool
+
+    def lines(self) -> None:
+        """Return nothing: there are no workers to call."""
+
+    def alone(self) -> Threads:
+        """Return a scheduler that leaves the work to the thread that waits."""
+        return Threads(1, name=self.name)
+
+    def start(
+        self,
+        graph: Graph,
+        keys: Collection[Key],
+        on_result: OnResult,
+        *,
+        keep: Collection[Key] = (),
+        kept: Mapping[Key, Any] | None = None,
+    ) -> LocalRun:
+        """Prepare the run. It begins when somebody waits for it: the thread that waits is its first worker."""
+        return self._start(graph, keys, on_result, keep, kept or {}, priorities(graph))
+
+    def get(self, dsk: Graph, keys: Any, callbacks: Any = None, **_: Any) -> Any:
+        """Compute `keys` of a graph: Dask's ``get`` protocol, for ``dask.compute(..., scheduler=Threads().get)``."""
+        graph = convert_legacy_graph(ensure_dict(dsk.__dask_graph__() if hasattr(dsk, "__dask_graph__") else dsk))
+        places, wanted, results = order(graph), set(_flat(keys)), dict[Key, Any]()
+        with telling(callbacks, graph, wanted, places.get) as told:
+            run = self._start(graph, wanted, results.__setitem__, (), {}, priorities(graph, places), told)
+            run.wait()
+        return _nested(keys, results)
+
+    def _start(
+        self,
+        graph: Graph,
+        keys: Collection[Key],
+        on_result: OnResult,
+        keep: Collection[Key],
+        kept: Mapping[Key, Any],
+        priority: Mapping[Key, int],
+        told: Told | None = None,
+    ) -> LocalRun:
+        workers = self.workers
+        helpers = Helpers(workers - 1, self._lent()[0]) if workers > 1 else None
+        return LocalRun(graph, keys, on_result, keep, kept, priority, helpers, told)
+
+
+def _flat(keys: Any) -> list[Key]:
+    return [key for item in keys for key in _flat(item)] if isinstance(keys, list) else [keys]
+
+
+def _nested(keys: Any, results: Mapping[Key, Any]) -> Any:
+    return tuple(_nested(key, results) for key in keys) if isinstance(keys, list) else results[keys]
+
+
+def get(dsk: Any, keys: Any, **kwargs: Any) -> Any:
+    """Compute `keys` of a Dask graph in threads, values first: ``dask.compute(..., scheduler=dagad.get)``.
+
+    Parameters
+    ----------
+    dsk
+        A Dask graph.
+    keys
+        A key, or nested lists of keys.
+    **kwargs
+        As for ``dask.threaded.get``: `num_workers`, the number of threads; `pool`, a ``ThreadPoolExecutor`` or a
+        ``multiprocessing.pool.ThreadPool`` to take them from (as many as it has, if `num_workers` is not given);
+        `callbacks`, which by default are those that are active, such as a ``ProgressBar``. The thread that calls is
+        one of the threads. Anything else is ignored, as Dask does.
+
+    Returns
+    -------
+    object
+        The result of the key, or nested tuples of results.
+
+    Examples
+    --------
+    >>> import dask, dagad
+    >>> x = dask.delayed(3.0)
+    >>> value, gradient = dagad.value_and_gradient(x * x, x)
+    >>> dask.compute(value, gradient, scheduler=dagad.get)
+    (np.float64(9.0), np.float64(6.0))
+    """
+    return Threads(kwargs.get("num_workers"), kwargs.get("pool")).get(dsk, keys, kwargs.get("callbacks"))

@@ -1,0 +1,148 @@
+"""Which workers a cluster has, and whether they can run what will be sent to them; asked before anything is sent.
+
+A worker that can't import dagad dies of the first task that it reads, and one of another version of Python of the first
+function: functions travel as bytecode. Whoever waits would wait for ever. So every worker is looked at once, with
+nothing but what any version of Dask answers and functions of the standard library, by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pkgutil
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Collection
+from concurrent.futures import CancelledError, Future
+from typing import Any
+
+from dagad_scheduler.run import SchedulerLost, WorkersUnfit
+
+ASK_AGAIN, ANSWER_WITHIN = 1.0, 3.0  # seconds
+NAME = "dagad-workers"
+
+
+def workers_of(client: Any) -> Workers:
+    """Return what is known of the workers of a client's cluster; it stays with the client."""
+    found: Workers = client.extensions.setdefault(NAME, Workers(client))
+    return found
+
+
+class Workers:
+    """The workers of a client's cluster.
+
+    ==========  ============================================================================================
+    `_seen`     addresses of workers that have been found fit
+    `_asked`    addresses of workers that have been asked, and the answer that is to come
+    `_told`     differences that have been warned of
+    ==========  ============================================================================================
+
+    `_asked` changes under `_lock`; the others only grow, and two threads that look at the same time find the same.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._seen: set[str] = set()
+        self._asked: dict[frozenset[str], Future[Any]] = {}
+        self._lock = threading.Lock()
+        self._told: set[tuple[str, Any]] = set()
+
+    def addresses(self) -> list[str]:
+        """Return where the workers are; raise soon if there is no scheduler any more that could tell."""
+        client = self._client
+        while client.status == "running":
+            with contextlib.suppress(OSError):  # it may be busy, or the client has yet to notice that it is gone
+                return sorted(client.sync(client.scheduler.ncores, callback_timeout=ASK_AGAIN))
+        raise SchedulerLost(f"The client {client.id} is {client.status}: it has lost its scheduler.")
+
+    def fit(self, among: Collection[str] | None = None, patience: float | None = None) -> list[str]:
+        """Return where the workers are, after a look at those that have joined since the last time.
+
+        Parameters
+        ----------
+        among
+            The only ones that matter; None for all.
+        patience
+            Seconds to wait for their answers, some by default; those that come later are read next time.
+
+        Raises
+        ------
+        WorkersUnfit
+            If one of them can't run our tasks.
+        """
+        addresses = self.addresses()
+        until = time.monotonic() + (ANSWER_WITHIN if patience is None else patience)
+        with self._lock:
+            known = self._seen.union(*self._asked)
+            new = frozenset(one for one in addresses if one not in known and (among is None or one in among))
+            if new:
+                self._asked[new] = asyncio.run_coroutine_threadsafe(self._ask(new), self._client.loop.asyncio_loop)
+            asked = dict(self._asked)
+        for some, answer in asked.items():
+            answers = {}
+            try:
+                answers = answer.result(max(until - time.monotonic(), 0.0))
+            except (OSError, CancelledError):
+                if not answer.done():  # one of them has died just now, or imports from a slow disk
+                    continue
+            with self._lock:
+                self._asked.pop(some, None)
+            self._look_at(answers)
+        return addresses
+
+    def refuse_unseen(self, address: str) -> None:
+        """Raise for a worker that died before anybody could look at it, where none has been found fit so far."""
+        if not self._seen:
+            raise WorkersUnfit(
+                {address: "it joined and died at once; its own log says why, most often that dagad can't be imported"}
+            )
+
+    async def _ask(self, new: Collection[str]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+        """Return what new workers say of themselves, and whether they can import dagad."""
+        from distributed.protocol.pickle import dumps
+
+        ask = self._client.scheduler.broadcast
+        versions = await ask(msg={"op": "versions"}, workers=list(new), on_error="ignore")
+        call = {"function": dumps(pkgutil.resolve_name), "args": dumps(("dagad:__version__",)), "kwargs": dumps({})}
+        imports = await ask(msg={"op": "run", "wait": True, **call}, workers=list(versions), on_error="ignore")
+        return {address: (versions[address], imports[address]) for address in imports}
+
+    def _look_at(self, answers: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
+        reasons = {address: _reason(*answer) for address, answer in answers.items()}
+        if unfit := {address: reason for address, reason in reasons.items() if reason}:
+            raise WorkersUnfit(unfit)
+        for address, (versions, imported) in answers.items():
+            self._compare(address, "numpy", versions["packages"].get("numpy"), _version_here("numpy"))
+            self._compare(address, "dagad", imported.get("result"), _version_here("dagad"))
+        self._seen.update(answers)
+
+    def _compare(self, address: str, package: str, there: Any, here: Any) -> None:
+        if there != here and None not in (there, here) and (package, there) not in self._told:
+            self._told.add((package, there))
+            warnings.warn(
+                f"The worker {address} has {package} {there}, and the client {here}. Results may differ, in their last "
+                "bits or in more. Install the same version on both.",
+                stacklevel=2,
+            )
+
+
+def _reason(versions: dict[str, Any], imported: dict[str, Any]) -> str:
+    """Return what is wrong with a worker; nothing if it is fit."""
+    from distributed.core import clean_exception
+
+    there, here = str(versions["host"]["python"]).split(".")[:2], list(map(str, sys.version_info[:2]))
+    if there != here:
+        return (
+            f"it runs Python {'.'.join(there)} and the client {'.'.join(here)}, and functions travel as bytecode, "
+            "which no other version runs"
+        )
+    if imported.get("status") == "OK":
+        return ""
+    _, error, _ = clean_exception(**imported)
+    return f"it can't import dagad ({type(error).__name__}: {error})"
+
+
+def _version_here(package: str) -> Any:
+    return getattr(sys.modules.get(package), "__version__", None)

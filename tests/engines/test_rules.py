@@ -1,0 +1,144 @@
+"""Rules beside autograd's: are derivatives right that autograd has wrong, and autograd's own tables left alone?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd
+import autograd.numpy as np
+import numpy as onp
+import pytest
+import scipy.special
+from autograd import core
+from autograd.extend import defjvp, defvjp, primitive
+from autograd.scipy import special, stats
+from autograd.scipy.special import digamma, gammaln, psi
+
+import dagad
+from dagad._engines.autograd import rules
+from dagad._engines.autograd.rules import trigamma
+from dagad.testing import check_grads
+
+X = onp.array([0.3, 1.0, 2.5, 7.0, 40.0])
+
+
+def test_trigamma_is_that_of_scipy() -> None:
+    at = onp.concatenate([onp.geomspace(1e-8, 1e12, 2001), onp.linspace(0.01, 30.0, 2001)])
+    onp.testing.assert_allclose(trigamma(at), scipy.special.polygamma(1, at), rtol=1e-14)
+    assert trigamma(onp.inf) == 0.0
+    assert onp.isnan(trigamma(onp.nan))
+    onp.testing.assert_allclose(trigamma(onp.array([-0.5, 2.0])), scipy.special.polygamma(1, onp.array([-0.5, 2.0])))
+    assert trigamma(onp.ones(2, onp.float32)).dtype == onp.float32
+
+
+@pytest.mark.parametrize("function", [gammaln, psi, digamma])
+def test_all_orders_are_right(function: Any) -> None:
+    order = {gammaln: 0}.get(function, 1)  # gammaln is the one before psi, of which polygamma counts the derivatives
+    onp.testing.assert_allclose(
+        dagad.grad(lambda x: np.sum(function(x)))(X), scipy.special.polygamma(order, X), rtol=1e-13
+    )
+    second = dagad.hvp(lambda x: np.sum(function(x)), X, onp.ones(5))
+    onp.testing.assert_allclose(second, scipy.special.polygamma(order + 1, X), rtol=1e-13)
+    third = dagad.grad(lambda x: np.sum(dagad.hvp(lambda x: np.sum(function(x)), x, onp.ones(5))))(X)
+    onp.testing.assert_allclose(third, scipy.special.polygamma(order + 2, X), rtol=1e-12)
+    check_grads(function, X, order=2)
+
+
+def test_a_hessian_computes_each_derivative_once() -> None:
+    calls = []
+
+    @primitive  # type: ignore[untyped-decorator]  # autograd has no types
+    def cube(x: Any) -> Any:
+        return x**3
+
+    def derivative(x: Any) -> Any:
+        calls.append(1)
+        return 3 * x**2
+
+    defvjp(cube, rules._once(derivative))
+    value, pullback = dagad.vjp(cube, X)
+    for _ in range(3):
+        (cotangent,) = pullback(onp.ones(5))
+    assert len(value) == 5
+    onp.testing.assert_allclose(cotangent, 3 * X**2)
+    assert len(calls) == 1
+
+
+# --- chi-squared, orders ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pdf", "logpdf"])
+@pytest.mark.parametrize("df", [1.0, 2.5, 4.0, onp.array([0.7, 2.0, 3.3, 5.0, 9.9])])
+def test_is_the_derivative_of_chi_squared_right_for_all_degrees_of_freedom(name: str, df: Any) -> None:
+    fun, step = getattr(stats.chi2, name), 1e-6
+    slope = (fun(X + step, df) - fun(X - step, df)) / (2 * step)
+    onp.testing.assert_allclose(dagad.grad(lambda x: np.sum(fun(x, df)))(X), slope, rtol=1e-5, atol=1e-9)
+    onp.testing.assert_allclose(dagad.jvp(lambda x: fun(x, df), X, onp.ones(5))[1], slope, rtol=1e-5, atol=1e-9)
+    check_grads(lambda x: fun(x, df), X, order=2)
+
+
+def test_is_the_derivative_of_chi_squared_right_in_chunks(scheduler: Any) -> None:
+    def loss(scale: Any) -> Any:
+        return dagad.reduce_sum(
+            lambda rows, s: np.sum(stats.chi2.logpdf(rows * s, 2.5)), X, scale, grainsize=2, scheduler=scheduler
+        )
+
+    expected = onp.sum(X * (2.5 - 1.3 * X - 2.0) / (2.0 * 1.3 * X))
+    assert dagad.grad(loss)(1.3) == pytest.approx(expected)
+    assert autograd.grad(loss)(1.3) == pytest.approx(expected)
+
+
+def test_leaves_autograd_its_own_rule_for_chi_squared() -> None:
+    assert dagad.grad(lambda x: stats.chi2.logpdf(x, 2.5))(1.3) == pytest.approx(-0.3076923076923077)
+    assert autograd.grad(lambda x: stats.chi2.logpdf(x, 2.5))(1.3) == 0.0
+
+
+def test_are_degrees_of_freedom_and_orders_refused_that_have_no_derivative() -> None:
+    refused = [
+        ("logpdf", lambda v: stats.chi2.logpdf(1.3, v)),
+        ("pdf", lambda v: stats.chi2.pdf(v, v)),
+        ("iv", lambda v: special.iv(v, 0.7)),  # 0 for autograd, -0.29 in truth
+        ("ive", lambda v: special.ive(v, v)),
+        ("jv", lambda v: special.jn(v, 0.7)),
+        ("polygamma", lambda v: special.polygamma(v, 0.7)),
+    ]
+    for name, fun in refused:
+        with pytest.raises(dagad.NotDifferentiableError, match=f"no derivative of `{name}`.*defvjp"):
+            dagad.grad(lambda t, f=fun: dagad.reduce_sum(lambda r, t: f(t), onp.ones(1), t, scheduler="sync"))(2.0)
+        with pytest.raises(dagad.NotDifferentiableError, match=f"no derivative of `{name}`.*defvjp"):
+            dagad.jvp(fun, 2.0, 1.0)
+    assert dagad.grad(lambda x: special.iv(1.5, x))(0.7) == pytest.approx(scipy.special.ivp(1.5, 0.7))
+
+
+# --- whose rule counts ------------------------------------------------------------------------------------------------
+
+
+def test_counts_a_rule_that_a_user_gives_later() -> None:
+    before = dict(core.primitive_vjps), dict(core.primitive_jvps)
+    assert dagad.grad(gammaln)(2.5) == pytest.approx(scipy.special.psi(2.5))
+    try:
+        defvjp(gammaln, lambda ans, x: lambda g: g * 100.0)
+        assert dagad.grad(gammaln)(2.5) == 100.0
+        assert dagad.jvp(gammaln, 2.5, 1.0)[1] == 100.0
+        where = rules._traced(onp.where)
+        defjvp(where, None, lambda g, ans, c, x, y: 7.0 * g, lambda g, ans, c, x, y: g)
+        assert dagad.jvp(lambda x: np.where(True, x, 0.0), 2.5, 1.0)[1] == 7.0
+    finally:
+        for table, old in zip((core.primitive_vjps, core.primitive_jvps), before, strict=True):
+            table.update(old)
+    assert dagad.grad(gammaln)(2.5) == pytest.approx(scipy.special.psi(2.5))
+
+
+def test_are_rules_of_autograds_known_from_others() -> None:
+    autograds = [core.primitive_vjps[fun] for fun in (gammaln, special.iv, np.add, stats.norm.pdf)]
+    assert all(map(rules.is_autograds, autograds))
+    assert rules.is_autograds(core.primitive_jvps[np.max])
+
+    @primitive  # type: ignore[untyped-decorator]  # autograd has no types
+    def mine(x: Any) -> Any:
+        return x
+
+    defvjp(mine, lambda ans, x: lambda g: g)
+    defjvp(mine, lambda g, ans, x: g)
+    assert not rules.is_autograds(core.primitive_vjps[mine])
+    assert not rules.is_autograds(core.primitive_jvps[mine])

@@ -1,0 +1,723 @@
+"""Evaluation: is the value there first, and does one that is lazy, late, cancelled or forgotten behave?"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import autograd.numpy as anp
+import dask
+import numpy as np
+import pytest
+from autograd.extend import defvjp, primitive
+from distributed import Client
+
+import dagad
+from dagad.extend import Keep, explicit
+from dagad_scheduler import Progress
+
+LOCAL = ["sync", "threads"]
+PATIENCE = 20.0
+X = np.arange(8.0)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.002)
+
+
+def evaluation_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("dagad")]
+
+
+def squares(rows: Any, theta: Any) -> Any:
+    return anp.sum((rows - theta) ** 2)
+
+
+def loss_on(scheduler: Any, fun: Any = squares, **options: Any) -> Callable[[Any], Any]:
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(fun, X, theta, grainsize=1, scheduler=scheduler, **options)
+
+    return loss
+
+
+class Steps:
+    """A chunk function whose pullbacks wait at a gate, and a record of what was run in which order."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.values, self.pullbacks = threading.Event(), threading.Event()
+
+    def fun(self) -> Any:
+        @explicit
+        def fun(rows: Any, theta: Any) -> Any:
+            assert self.values.wait(PATIENCE)
+            self.events.append("value")
+
+            def pullback(seed: Any) -> Any:
+                assert self.pullbacks.wait(PATIENCE)
+                self.events.append("pullback")
+                return None, seed * rows[0]
+
+            return theta * rows[0], pullback
+
+        return fun
+
+    def primitive(self) -> Any:
+        @primitive  # type: ignore[untyped-decorator]  # autograd has no types
+        def slow(theta: Any, row: Any) -> Any:
+            assert self.values.wait(PATIENCE)
+            self.events.append("value")
+            return theta * row
+
+        def pull(ans: Any, theta: Any, row: Any) -> Any:
+            def pullback(seed: Any) -> Any:
+                assert self.pullbacks.wait(PATIENCE)
+                self.events.append("pullback")
+                return seed * row
+
+            return pullback
+
+        defvjp(slow, pull, None)
+        return lambda rows, theta: slow(theta, rows[0])
+
+
+# Values first
+
+
+@pytest.mark.parametrize("kind", ["explicit", "primitive"])
+@pytest.mark.parametrize("local", LOCAL)
+def test_the_value_is_there_before_any_pullback_has_ended(kind: str, local: str) -> None:
+    steps = Steps()
+    fun = steps.fun() if kind == "explicit" else steps.primitive()
+    evaluation = dagad.evaluate(loss_on(local, fun), 2.0)
+    steps.values.set()
+    assert evaluation.value(PATIENCE) == 2.0 * X.sum()
+    assert steps.events == ["value"] * 8
+    progress = evaluation.progress
+    assert progress == Progress(8, 8, 0, progress.gradients_total)
+    steps.pullbacks.set()
+    assert evaluation.gradient(PATIENCE) == X.sum()
+    assert steps.events == ["value"] * 8 + ["pullback"] * 8
+
+
+def test_the_value_of_several_reductions_is_there_before_any_pullback() -> None:
+    steps = Steps()
+    loss = loss_on("threads", steps.fun())
+    evaluation = dagad.evaluate(lambda theta: loss(theta) ** 2 + loss(3 * theta), 2.0)
+    steps.values.set()
+    steps.pullbacks.set()
+    total = X.sum()
+    assert evaluation.value(PATIENCE) == (2 * total) ** 2 + 6 * total
+    assert evaluation.gradient(PATIENCE) == 2 * (2 * total) * total + 3 * total
+    assert steps.events == ["value"] * 16 + ["pullback"] * 16
+
+
+def logged(path: str) -> Any:
+    """Return a chunk function that writes down what it does, in whatever process it runs."""
+
+    def note(word: str) -> None:
+        with open(path, "a") as file:
+            file.write(word + "\n")
+
+    @explicit
+    def fun(rows: Any, theta: Any) -> Any:
+        note("value")
+
+        def pullback(seed: Any) -> Any:
+            note("pullback")
+            return None, seed * np.sum(rows)
+
+        return theta * np.sum(rows), pullback
+
+    return fun
+
+
+def test_without_a_request_a_lazy_evaluation_runs_no_pullback(scheduler: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    evaluation = dagad.evaluate(loss_on(scheduler, logged(str(log))), 2.0, lazy=True)
+    assert evaluation.value(PATIENCE) == 2.0 * X.sum()
+    until(lambda: not evaluation_threads())
+    assert log.read_text().split() == ["value"] * 8
+    assert evaluation.gradient(PATIENCE) == X.sum()
+    assert log.read_text().split() == ["value"] * 8 + ["pullback"] * 8
+
+
+def test_a_lazy_evaluation_of_nested_reductions_runs_no_pullback(scheduler: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    inner = logged(str(log))
+
+    def chunk(rows: Any, theta: Any) -> Any:
+        return dagad.reduce_sum(inner, rows, theta, grainsize=1)
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(chunk, X, theta, grainsize=4, scheduler=scheduler)
+
+    evaluation = dagad.evaluate(loss, 2.0, lazy=True)
+    assert evaluation.value(PATIENCE) == 2.0 * X.sum()
+    assert log.read_text().split() == ["value"] * 8
+    assert evaluation.gradient(PATIENCE) == X.sum()
+    assert log.read_text().split().count("pullback") == 8
+
+
+def test_a_policy_counts_no_pullback_before_the_request() -> None:
+    policy = Keep()
+    evaluation = dagad.evaluate(loss_on("threads", policy=policy), 1.0, lazy=True)
+    evaluation.value(PATIENCE)
+    assert (policy.n_primal, policy.n_pullback) == (8, 0)
+    evaluation.gradient(PATIENCE)
+    assert (policy.n_primal, policy.n_pullback) == (8, 8)
+
+
+@pytest.mark.parametrize("local", LOCAL)
+def test_evaluate_returns_at_once(local: str) -> None:
+    steps = Steps()
+    evaluation = dagad.evaluate(loss_on(local, steps.fun()), 2.0)
+    assert not steps.events
+    with pytest.raises(TimeoutError):
+        evaluation.value(0.0)
+    steps.values.set()
+    steps.pullbacks.set()
+    assert evaluation.gradient(PATIENCE) == X.sum()
+
+
+# Results
+
+
+def test_value_and_gradient_are_those_of_value_and_grad(scheduler: Any) -> None:
+    def loss(params: Any, scale: Any) -> Any:
+        return anp.exp(-0.01 * loss_on(scheduler)(params["a"])) * scale + params["b"][0]
+
+    params = {"a": 1.5, "b": [np.array(0.5)]}
+    for argnums in (0, 1, (0, 1)):
+        evaluation = dagad.evaluate(loss, params, 3.0, argnums=argnums)
+        value, gradient = dagad.value_and_grad(loss, argnums)(params, 3.0)
+        assert evaluation.value(PATIENCE) == value
+        assert evaluation.gradient(PATIENCE) == gradient
+
+
+def test_a_result_can_be_asked_for_again_and_in_any_order() -> None:
+    evaluation = dagad.evaluate(loss_on("threads"), 1.0, lazy=True)
+    for _ in range(2):
+        assert evaluation.gradient(PATIENCE) == -40.0
+        assert evaluation.value(PATIENCE) == 92.0
+
+
+def test_several_threads_may_wait_for_the_same_gradient() -> None:
+    policy = Keep()
+    evaluation = dagad.evaluate(loss_on("threads", policy=policy), 1.0, lazy=True)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert {float(found) for found in pool.map(lambda _: evaluation.gradient(PATIENCE), range(8))} == {-40.0}
+    assert policy.n_pullback == 8
+
+
+def test_many_evaluations_may_run_at_once(scheduler: Any) -> None:
+    evaluations = [dagad.evaluate(loss_on(scheduler), float(theta)) for theta in range(6)]
+    for theta, evaluation in enumerate(evaluations):
+        assert evaluation.gradient(PATIENCE) == -2 * np.sum(X - theta)
+
+
+def test_an_evaluation_sees_the_callers_context() -> None:
+    def divide(rows: Any, theta: Any) -> Any:
+        return anp.sum(rows / (0.0 * theta))
+
+    with np.errstate(divide="raise", invalid="raise"):
+        evaluation = dagad.evaluate(loss_on("threads", divide), 1.0)
+    with pytest.raises(FloatingPointError):
+        evaluation.value(PATIENCE)
+
+
+# Progress
+
+
+def test_progress_goes_up_to_all_chunks(scheduler: Any) -> None:
+    evaluation = dagad.evaluate(loss_on(scheduler), 1.0, lazy=True)
+    evaluation.value(PATIENCE)
+    progress = evaluation.progress
+    assert progress == Progress(8, 8, 0, progress.gradients_total)
+    evaluation.gradient(PATIENCE)
+    assert evaluation.progress == Progress(8, 8, 8, 8)
+    assert repr(evaluation) == "<Evaluation: 8 of 8 values, 8 of 8 gradients>"
+
+
+def test_progress_adds_up_all_reductions() -> None:
+    loss = loss_on("threads")
+    evaluation = dagad.evaluate(lambda theta: loss(theta) + loss(2 * theta), 1.0)
+    evaluation.gradient(PATIENCE)
+    assert evaluation.progress == Progress(16, 16, 16, 16)
+
+
+def test_progress_can_be_watched(scheduler: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def chunk(rows: Any, theta: Any) -> Any:
+        for ticket in range(3):  # three chunks may pass, the others wait
+            try:
+                Path(folder, f"ticket{ticket}").touch(exist_ok=False)
+                break
+            except FileExistsError:
+                continue
+        else:
+            deadline = time.monotonic() + PATIENCE
+            while not Path(folder, "gate").exists() and time.monotonic() < deadline:
+                time.sleep(0.005)
+        return theta * anp.sum(rows)
+
+    evaluation = dagad.evaluate(loss_on(scheduler, chunk), 1.0)
+    until(lambda: evaluation.progress.values_done == 3)
+    assert evaluation.progress.values_total == 8
+    Path(folder, "gate").touch()
+    evaluation.gradient(PATIENCE)
+    assert evaluation.progress == Progress(8, 8, 8, 8)
+
+
+def test_before_anything_has_started_there_is_no_progress() -> None:
+    gate = threading.Event()
+
+    def loss(theta: Any) -> Any:
+        assert gate.wait(PATIENCE)
+        return theta**2
+
+    evaluation = dagad.evaluate(loss, 3.0)
+    assert evaluation.progress == Progress(0, 0, 0, 0)
+    gate.set()
+    assert evaluation.gradient(PATIENCE) == 6.0
+
+
+# Cancelling
+
+
+def assert_cancelled(wait: Callable[[float], Any]) -> None:
+    with pytest.raises(dagad.CancelledError, match="cancelled") as caught:
+        wait(PATIENCE)
+    assert isinstance(caught.value, dagad.DagadError)
+    assert isinstance(caught.value, concurrent.futures.CancelledError)
+
+
+def test_cancelled_before_the_first_chunk_no_chunk_is_run() -> None:
+    gate, ran = threading.Event(), []
+
+    def chunk(rows: Any, theta: Any) -> Any:
+        ran.append(rows)
+        return theta * anp.sum(rows)
+
+    def loss(theta: Any) -> Any:
+        assert gate.wait(PATIENCE)
+        return loss_on("threads", chunk)(theta)
+
+    evaluation = dagad.evaluate(loss, 1.0)
+    evaluation.cancel()
+    assert_cancelled(evaluation.value)
+    assert_cancelled(evaluation.gradient)
+    gate.set()
+    until(lambda: not evaluation_threads())
+    assert not ran
+
+
+@pytest.mark.parametrize("local", LOCAL)
+def test_cancelled_during_the_values_no_further_chunk_is_run(local: str) -> None:
+    started, gate, ran = threading.Event(), threading.Event(), []
+
+    def chunk(rows: Any, theta: Any) -> Any:
+        ran.append(rows)
+        started.set()
+        assert gate.wait(PATIENCE)
+        return theta * anp.sum(rows)
+
+    with dask.config.set(num_workers=2):
+        evaluation = dagad.evaluate(loss_on(local, chunk), 1.0)
+        assert started.wait(PATIENCE)
+        evaluation.cancel()
+        assert_cancelled(evaluation.value)  # although a chunk is still running
+        assert_cancelled(evaluation.gradient)
+        gate.set()
+        until(lambda: not evaluation_threads())
+    assert len(ran) <= 2
+    assert evaluation.progress.gradients_done == 0
+
+
+@pytest.mark.parametrize("local", LOCAL)
+def test_cancelled_during_the_pullbacks_the_value_stays(local: str) -> None:
+    steps = Steps()
+    steps.values.set()
+    with dask.config.set(num_workers=2):
+        evaluation = dagad.evaluate(loss_on(local, steps.fun()), 2.0)
+        assert evaluation.value(PATIENCE) == 2.0 * X.sum()
+        evaluation.cancel()
+        assert_cancelled(evaluation.gradient)
+        steps.pullbacks.set()
+        until(lambda: not evaluation_threads())
+    assert evaluation.value(0.0) == 2.0 * X.sum()
+    assert steps.events.count("pullback") <= 2
+
+
+def test_cancelled_on_a_cluster_no_further_chunk_is_run(cluster: Client, tmp_path: Path) -> None:
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    paths = str(log), str(gate)
+
+    def chunk(rows: Any, theta: Any) -> Any:
+        with open(paths[0], "a") as file:
+            file.write(f"{rows[0]}\n")
+        deadline = time.monotonic() + PATIENCE
+        while not Path(paths[1]).exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return theta * anp.sum(rows)
+
+    theirs = cluster.submit(sum, [3, 4], pure=False)
+    assert theirs.result() == 7
+    evaluation = dagad.evaluate(loss_on(cluster, chunk), 1.0)
+    until(log.exists)
+    evaluation.cancel()
+    assert_cancelled(evaluation.value)
+    assert_cancelled(evaluation.gradient)
+    until(lambda: not evaluation_threads())
+    until(lambda: not any(cluster.processing().values()))  # the word has come through
+    gate.touch()
+    assert len(log.read_text().split()) <= 2
+    assert dagad.grad(loss_on(cluster))(1.0) == -40.0
+    assert theirs.status == "finished"  # a slip here would cost the client its connection, with all that it holds
+    assert theirs.result() == 7
+
+
+def test_a_lazy_evaluation_that_is_cancelled_has_no_gradient() -> None:
+    evaluation = dagad.evaluate(loss_on("threads"), 1.0, lazy=True)
+    assert evaluation.value(PATIENCE) == 92.0
+    evaluation.cancel()
+    assert_cancelled(evaluation.gradient)
+
+
+def n_tapes() -> int:
+    from dagad._graphs.linearization import Linearization
+
+    gc.collect()
+    return sum(type(thing) is Linearization for thing in gc.get_objects())
+
+
+def tapes_on(scheduler: Any) -> int:
+    return sum(scheduler.run(n_tapes).values()) if isinstance(scheduler, Client) else n_tapes()
+
+
+@pytest.mark.parametrize("n_before", [0, 12])
+def test_the_tapes_of_a_cancelled_evaluation_go_though_it_stays(n_before: int, scheduler: Any) -> None:
+    data = dagad.shard(np.arange(1.0, 9.0), grainsize=2, scheduler=scheduler)
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(squares, data, theta)
+
+    for _ in range(n_before):  # with some, the loop is hot
+        dagad.value_and_grad(loss)(2.0)
+    until(lambda: tapes_on(scheduler) == 0)  # those of earlier tests may be on their way out
+    evaluation = dagad.evaluate(loss, 2.0, lazy=True)
+    value = evaluation.value()
+    assert tapes_on(scheduler) == 4 or n_before
+    done = evaluation.progress
+    evaluation.cancel()
+    until(lambda: tapes_on(scheduler) == 0)
+    assert evaluation.value() == value
+    assert evaluation.progress == done
+    assert_cancelled(evaluation.gradient)
+
+
+def test_cancelling_what_is_done_changes_nothing() -> None:
+    evaluation = dagad.evaluate(loss_on("threads"), 1.0)
+    assert evaluation.gradient(PATIENCE) == -40.0
+    evaluation.cancel()
+    evaluation.cancel()
+    assert evaluation.value(0.0) == 92.0
+    assert evaluation.gradient(0.0) == -40.0
+
+
+def test_cancelling_reaches_nested_reductions() -> None:
+    started, gate, ran = threading.Event(), threading.Event(), []
+
+    def inner(rows: Any, theta: Any) -> Any:
+        ran.append(rows)
+        started.set()
+        assert gate.wait(PATIENCE)
+        return theta * anp.sum(rows)
+
+    def outer(rows: Any, theta: Any) -> Any:
+        return dagad.reduce_sum(inner, rows, theta, grainsize=1)
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(outer, X, theta, grainsize=8, scheduler="threads")
+
+    evaluation = dagad.evaluate(loss, 1.0)
+    assert started.wait(PATIENCE)
+    evaluation.cancel()
+    gate.set()
+    assert_cancelled(evaluation.value)
+    until(lambda: not evaluation_threads())
+    assert len(ran) == 1
+
+
+# Waiting
+
+
+def test_a_wait_that_times_out_lets_the_evaluation_go_on() -> None:
+    steps = Steps()
+    evaluation = dagad.evaluate(loss_on("threads", steps.fun()), 2.0)
+    with pytest.raises(TimeoutError):
+        evaluation.value(0.01)
+    with pytest.raises(TimeoutError):
+        evaluation.gradient(timeout=0.01)
+    steps.values.set()
+    assert evaluation.value(PATIENCE) == 2.0 * X.sum()
+    with pytest.raises(TimeoutError):
+        evaluation.gradient(0.01)
+    steps.pullbacks.set()
+    assert evaluation.gradient(PATIENCE) == X.sum()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_an_evaluation_can_be_awaited(lazy: bool, scheduler: Any) -> None:
+    async def both() -> Any:
+        return await dagad.evaluate(loss_on(scheduler), 1.0, lazy=lazy)
+
+    assert asyncio.run(both()) == (92.0, -40.0)
+
+
+def test_several_coroutines_may_await_the_same_evaluation() -> None:
+    async def gather() -> Any:
+        async def both() -> Any:
+            return await evaluation
+
+        evaluation = dagad.evaluate(loss_on("threads"), 1.0)
+        return await asyncio.gather(both(), both(), both())
+
+    assert asyncio.run(gather()) == [(92.0, -40.0)] * 3
+
+
+def test_the_loop_goes_on_while_an_evaluation_is_awaited() -> None:
+    steps = Steps()
+    steps.pullbacks.set()
+
+    async def both() -> Any:
+        async def open_gate() -> None:
+            steps.values.set()
+
+        evaluation = dagad.evaluate(loss_on("threads", steps.fun()), 2.0)
+        task = asyncio.create_task(open_gate())
+        result = await evaluation
+        await task
+        return result
+
+    assert asyncio.run(both()) == (2.0 * X.sum(), X.sum())
+
+
+def test_an_await_that_times_out_lets_the_evaluation_go_on() -> None:
+    steps = Steps()
+
+    async def impatient() -> Any:
+        evaluation = dagad.evaluate(loss_on("threads", steps.fun()), 2.0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(evaluation, 0.01)
+        steps.values.set()
+        steps.pullbacks.set()
+        return evaluation, await evaluation
+
+    evaluation, both = asyncio.run(impatient())
+    assert both == (evaluation.value(0.0), evaluation.gradient(0.0)) == (2.0 * X.sum(), X.sum())
+
+
+def test_awaiting_a_cancelled_evaluation_raises() -> None:
+    async def cancelled() -> None:
+        steps = Steps()
+        evaluation = dagad.evaluate(loss_on("threads", steps.fun()), 2.0)
+        evaluation.cancel()
+        steps.values.set()
+        with pytest.raises(dagad.CancelledError):
+            await evaluation
+
+    asyncio.run(cancelled())
+
+
+# Errors
+
+
+class Refusal(Exception):
+    """A user's own."""
+
+
+def test_what_a_chunk_raises_comes_from_value_and_from_gradient(scheduler: Any) -> None:
+    def refuse(rows: Any, theta: Any) -> Any:
+        if rows[0] == 5:
+            raise Refusal("five")
+        return theta * anp.sum(rows)
+
+    evaluation = dagad.evaluate(loss_on(scheduler, refuse), 1.0)
+    for wait in (evaluation.value, evaluation.gradient):
+        with pytest.raises(Refusal, match="five") as caught:
+            wait(PATIENCE)
+        assert any("chunk 5 (rows 5:6)" in note for note in caught.value.__notes__)
+    assert dagad.evaluate(loss_on(scheduler), 1.0).gradient(PATIENCE) == -40.0
+
+
+def test_what_a_pullback_raises_comes_from_gradient_only(scheduler: Any) -> None:
+    @explicit
+    def refuse(rows: Any, theta: Any) -> Any:
+        def pullback(seed: Any) -> Any:
+            raise Refusal("no gradient today")
+
+        return theta * np.sum(rows), pullback
+
+    evaluation = dagad.evaluate(loss_on(scheduler, refuse), 2.0)
+    assert evaluation.value(PATIENCE) == 2.0 * X.sum()
+    with pytest.raises(Refusal, match="no gradient today") as caught:
+        evaluation.gradient(PATIENCE)
+    assert any("pullback of chunk" in note for note in caught.value.__notes__)
+
+
+def test_what_the_program_itself_raises_comes_out() -> None:
+    def refuse(theta: Any) -> Any:
+        raise Refusal("at once")
+
+    evaluation = dagad.evaluate(refuse, 1.0)
+    with pytest.raises(Refusal, match="at once"):
+        evaluation.value(PATIENCE)
+    with pytest.raises(Refusal, match="at once"):
+        evaluation.gradient(PATIENCE)
+
+
+def test_a_value_that_is_no_number_is_refused_by_value() -> None:
+    evaluation = dagad.evaluate(lambda theta: theta * np.ones(3), 1.0)
+    with pytest.raises(dagad.NotDifferentiableError, match="array of shape"):
+        evaluation.value(PATIENCE)
+
+
+def test_arguments_without_floats_are_refused_at_once() -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match="Convert integers"):
+        dagad.evaluate(loss_on("threads"), 1)
+    with pytest.raises(dagad.StructureError, match="argnums=2"):
+        dagad.evaluate(loss_on("threads"), 1.0, argnums=2)
+
+
+# Forgetting
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_lazy_evaluation_that_is_dropped_leaves_nothing(asked: bool) -> None:
+    policy = Keep()
+    evaluation = dagad.evaluate(loss_on("threads", policy=policy), 1.0, lazy=True)
+    evaluation.value(PATIENCE)
+    if asked:
+        evaluation.gradient(PATIENCE)
+    until(lambda: not evaluation_threads())
+    forgotten = weakref.ref(evaluation)
+    del evaluation
+    gc.collect()
+    assert forgotten() is None
+    assert policy.n_pullback == (8 if asked else 0)
+
+
+def test_an_evaluation_that_is_dropped_comes_to_its_end() -> None:
+    steps = Steps()
+    forgotten = weakref.ref(dagad.evaluate(loss_on("threads", steps.fun()), 2.0))
+    steps.values.set()
+    steps.pullbacks.set()
+    until(lambda: not evaluation_threads())
+    gc.collect()
+    assert forgotten() is None
+    assert steps.events == ["value"] * 8 + ["pullback"] * 8
+
+
+ENDING = """
+import sys, threading, time
+import autograd.numpy as np, dask
+import dagad
+
+started = threading.Barrier(3)
+
+def chunk(rows, theta):
+    print(int(rows[0]), flush=True)
+    if rows[0] < 2:
+        started.wait(20)
+        time.sleep(0.5)  # longer than it takes to end
+    else:
+        time.sleep(0.1)
+    return theta * np.sum(rows)
+
+dask.config.set(num_workers=2)
+dagad.evaluate(lambda t: dagad.reduce_sum(chunk, np.arange(50.0), t, grainsize=1, scheduler="threads"), 1.0)
+started.wait(20)
+"""
+
+
+def test_a_program_that_ends_does_not_wait_for_what_nobody_waits_for() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60)
+    assert not done.stderr
+    assert done.returncode == 0
+    assert len(done.stdout.split()) <= 4  # of 50 chunks
+
+
+def dagad_tasks(dask_scheduler: Any) -> list[str]:
+    return [str(key) for key in dask_scheduler.tasks if "dagad" in str(key)]
+
+
+@pytest.mark.parametrize("end", ["done", "lazy", "cancelled", "failed"])
+def test_nothing_stays_on_the_cluster_when_the_evaluation_is_gone(end: str, cluster: Client) -> None:
+    def fail(rows: Any, theta: Any) -> Any:
+        if rows[0] == 3:
+            raise Refusal("three")
+        return theta * anp.sum(rows)
+
+    fun = fail if end == "failed" else squares
+    evaluation = dagad.evaluate(loss_on(cluster, fun), 1.0, lazy=end == "lazy")
+    if end == "cancelled":
+        evaluation.cancel()
+    elif end == "failed":
+        with pytest.raises(Refusal):
+            evaluation.value(PATIENCE)
+    else:
+        evaluation.value(PATIENCE)
+    if end == "done":
+        evaluation.gradient(PATIENCE)
+    until(lambda: not evaluation_threads())
+    del evaluation
+    gc.collect()
+    until(lambda: not cluster.run_on_scheduler(dagad_tasks))
+
+
+def test_nothing_stays_on_the_cluster_after_value_and_grad_and_vjp(cluster: Client) -> None:
+    dagad.value_and_grad(loss_on(cluster))(1.0)
+    value, pullback = dagad.vjp(loss_on(cluster), 1.0)
+    assert cluster.run_on_scheduler(dagad_tasks)
+    pullback(1.0)
+    del value, pullback
+    gc.collect()
+    until(lambda: not cluster.run_on_scheduler(dagad_tasks))
+
+
+# vjp
+
+
+def test_a_pullback_can_be_called_again_with_another_cotangent(scheduler: Any) -> None:
+    def moments(theta: Any) -> Any:
+        def chunk(rows: Any, theta: Any) -> Any:
+            return theta * anp.sum(rows)
+
+        return dagad.reduce_sum(chunk, X, theta, grainsize=2, scheduler=scheduler)
+
+    _, pullback = dagad.vjp(moments, np.array([1.0, 2.0]))
+    for seed in ([1.0, 0.0], [0.0, 3.0], [1.0, 0.0]):
+        np.testing.assert_array_equal(pullback(np.array(seed))[0], X.sum() * np.array(seed))
+
+
+def test_no_pullback_of_a_chunk_runs_before_vjps_pullback_is_called(scheduler: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    value, pullback = dagad.vjp(loss_on(scheduler, logged(str(log))), 2.0)
+    assert value == 2.0 * X.sum()
+    assert log.read_text().split() == ["value"] * 8
+    assert pullback(2.0) == (2.0 * X.sum(),)
+    assert log.read_text().split() == ["value"] * 8 + ["pullback"] * 8

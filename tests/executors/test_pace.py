@@ -1,0 +1,72 @@
+"""How a plan went says how it runs next: with threads or alone, and in how large tasks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from dagad._executors.pace import TRY_AGAIN, WORTH_THREADS, History, Pace, Road, choose_road
+from dagad._sources.plan import Plan
+
+PLAN = Plan(8, 1)
+PARALLEL, IN_TURNS, WAITING = Pace(1.9, 1.0, 2), Pace(1.0, 1.0, 2), Pace(0.01, 1.0, 2)
+
+
+def after(*paces: Pace) -> History:
+    history = History()
+    for pace in paces:
+        history = history.after(pace)
+    return history
+
+
+def test_nothing_is_known_at_first_so_threads_are_tried() -> None:
+    assert choose_road(PLAN, History(), 2) == Road()
+
+
+@pytest.mark.parametrize(("plan", "workers"), [(Plan(8, 8), 2), (PLAN, 1)])
+def test_one_chunk_or_one_worker_needs_no_graph(plan: Plan, workers: int) -> None:
+    assert choose_road(plan, after(PARALLEL, PARALLEL), workers).alone
+
+
+@pytest.mark.parametrize("pace", [PARALLEL, WAITING])
+def test_threads_that_overlap_or_wait_stay(pace: Pace) -> None:
+    assert not choose_road(PLAN, after(*[pace] * 1000), 2).alone
+
+
+def test_threads_that_take_turns_are_compared_with_one() -> None:
+    history = after(IN_TURNS, IN_TURNS)
+    assert choose_road(PLAN, history, 2).alone
+    assert choose_road(PLAN, history.after(Pace(0.8, 0.8, 1)), 2).alone
+    assert not choose_road(PLAN, history.after(Pace(1.2, 1.2, 1)), 2).alone
+
+
+@pytest.mark.parametrize("alone", [0.8, 1.2])
+def test_what_lost_is_tried_again_ever_more_seldom(alone: float) -> None:
+    history, tried = History(), []
+    for number in range(40 * TRY_AGAIN):
+        road = choose_road(PLAN, history, 2)
+        tried.append(road.alone)
+        history = history.after(Pace(alone, alone, 1) if road.alone else IN_TURNS)
+        if number > 2 * TRY_AGAIN:
+            assert (road.alone == (alone < 1.0)) or tried[-2] != road.alone
+    loser = [number for number, was_alone in enumerate(tried) if was_alone == (alone > 1.0) and number > 3]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(loser)]
+    assert len(loser) >= 3
+    assert gaps == sorted(gaps)
+
+
+def test_a_way_that_has_become_better_is_found() -> None:
+    history = after(IN_TURNS, IN_TURNS)
+    for _ in range(2 * TRY_AGAIN):
+        alone = choose_road(PLAN, history, 2).alone
+        history = history.after(Pace(0.8, 0.8, 1) if alone else Pace(0.9, 0.5, 2))
+    assert not choose_road(PLAN, history, 2).alone
+
+
+def test_what_is_cheap_never_starts_a_thread_again() -> None:
+    cheap = WORTH_THREADS / 3
+    history = after(Pace(cheap, cheap, 2))
+    for _ in range(5 * TRY_AGAIN):
+        assert choose_road(PLAN, history, 2).alone
+        history = history.after(Pace(cheap, cheap, 1))

@@ -1,0 +1,310 @@
+"""Derived functions: are pushforwards and pullbacks of chunk functions chunk functions that agree with each other?
+
+Graphs are run by calling their tasks one by one, with a dict of values.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd
+import autograd.numpy as np
+import numpy as onp
+import pytest
+
+import dagad
+from dagad._engines.autograd.tape import AutogradEngine
+from dagad._executors.evaluation import find_scheduler, new_names
+from dagad._executors.mapped import Mapped
+from dagad._graphs.activity import topological
+from dagad._operations.chunks import ChunkFunction, Place
+from dagad._operations.derivatives import Pulled, Pushed, WithUnit
+from dagad._operations.derived import Apart, Derived, Parts, Summed
+from dagad._operations.inputs import Inputs
+from dagad._operations.item_outputs import EndToEnd, Items, Stack
+from dagad._pytrees import pytree
+from dagad._pytrees.shipping import opened
+from dagad._sources.columns import ArrayColumn, Sliced
+from dagad._sources.plan import GivenPlan, Plan
+from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute
+
+RNG = onp.random.default_rng(5)
+N, WIDTH = 7, 3
+X, THETA, SCALE = RNG.standard_normal((N, WIDTH)), RNG.standard_normal(WIDTH), 0.7
+LEAVES = [THETA, SCALE, X]
+
+
+class Itself:
+    """Makes a function of the values in its closures, of which there are none."""
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        self.fun = fun
+
+    def __call__(self, values: Any) -> Any:
+        del values
+        return self.fun
+
+
+def total(rows: Any, theta: Any, scale: Any) -> Any:
+    return {"a": np.sum(np.sin(rows * theta) * scale), "n": len(rows), "b": np.sum(rows**2, axis=0) * theta}
+
+
+def one(item: Any, theta: Any, scale: Any) -> Any:
+    return np.sin(item * theta) * scale, 3, np.sum(item * theta) ** 2
+
+
+def row(item: Any, theta: Any, scale: Any) -> Any:
+    return np.sin(item[: int(pytree.plain(item)[0] > 0) * 2] * theta[0]) * scale
+
+
+def chunk_function(fun: Callable[..., Any]) -> ChunkFunction:
+    forms = tuple(pytree.Form.of(leaf, pytree.is_differentiable).bare() for leaf in (THETA, SCALE))
+    return ChunkFunction(Itself(fun), 0, forms, AutogradEngine())
+
+
+FUNCTIONS: dict[str, Derived] = {
+    "summed": Summed(chunk_function(total)),
+    "apart": Apart(chunk_function(total)),
+    "stacked": Items(chunk_function(one), Stack()),
+    "end to end": Items(chunk_function(row), EndToEnd()),
+}
+SLICED = Sliced(pytree.flatten(0)[1], [ArrayColumn(None, 2)], N, False)
+
+
+def operation(name: str, grainsize: int = 3, policy: Any = None, **options: Any) -> Mapped:
+    plan = Plan(N, grainsize)
+    return Mapped(
+        FUNCTIONS[name],
+        plan,
+        SLICED,
+        Inputs.of(plan, SLICED, 2),
+        find_scheduler("sync"),
+        policy or Keep(),
+        **options,
+    )
+
+
+def run_by_hand(mapped: Mapped, leaves: Sequence[Any]) -> list[Parts]:
+    """Return what each chunk gives, by calling the tasks of the graph one after the other."""
+    (graph, chunks, _), values = mapped._graph(leaves, new_names()), dict[Any, Any]()
+    for key in topological(graph, chunks):
+        values[key] = graph[key]({name: values[name] for name in graph[key].dependencies})
+    return [values[key] for key in chunks]
+
+
+def moved(leaves: Sequence[Any], tangents: Sequence[Any], n_theta: int = 2) -> list[Any]:
+    """Return leaves and tangents as a pushforward takes them: shared ones first."""
+    return [*leaves[:n_theta], *tangents[:n_theta], *leaves[n_theta:], *tangents[n_theta:]]
+
+
+def directions() -> list[Any]:
+    return [RNG.standard_normal(WIDTH), float(RNG.standard_normal()), RNG.standard_normal((N, WIDTH))]
+
+
+def seeds_for(value: Parts) -> list[Any]:
+    return [RNG.standard_normal(onp.shape(leaf)) for leaf in value.floats()]
+
+
+def turned_leaves(value: Parts, leaves: Sequence[Any], seeds: Sequence[Any], n_theta: int = 2) -> list[Any]:
+    n_summed = len(Parts(value.summed, []).floats())
+    return [*leaves[:n_theta], *seeds[:n_summed], *leaves[n_theta:], *seeds[n_summed:]]
+
+
+def inner(some: Sequence[Any], others: Sequence[Any]) -> float:
+    return float(sum(onp.sum(onp.asarray(a) * b) for a, b in zip(some, others, strict=True)))
+
+
+def cotangents(parts: Parts) -> list[Any]:
+    return [*(parts.summed or ()), *parts.own]
+
+
+def same(some: Sequence[Any], others: Sequence[Any], rtol: float = 1e-12) -> None:
+    for a, b in zip(some, others, strict=True):
+        onp.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grainsize", [1, 3, 7, 9])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_does_a_graph_run_by_hand_give_what_the_operation_gives(name: str, grainsize: int) -> None:
+    for mapped in (operation(name, grainsize), operation(name, grainsize).pushed(2)):
+        leaves = LEAVES if mapped.function is FUNCTIONS[name] else [*LEAVES[:2] * 3, *LEAVES[2:] * 3]
+        chunks, whole = run_by_hand(mapped, leaves), mapped.value(leaves)
+        assert len(chunks) == -(-N // grainsize)
+        own = [leaf for chunk in chunks for leaf in chunk.own]
+        assert sum(onp.size(leaf) for leaf in own) == sum(onp.size(leaf) for leaf in whole.own)
+        if mapped.function.sums:
+            summed = [pytree.flatten(chunk.summed)[0] for chunk in chunks]
+            same([sum(column) for column in zip(*summed, strict=True)], pytree.flatten(whole.summed)[0])
+        assert whole.places is not None
+        for chunk, targets in zip(chunks, whole.places, strict=True):
+            for part, (leaf, rows) in zip(chunk.own, targets, strict=True):
+                assert onp.array_equal(part, whole.own[leaf] if rows is None else whole.own[leaf][rows])
+
+
+@pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_are_pushforward_and_pullback_adjoint(name: str, policy: Any) -> None:
+    mapped, tangents = operation(name, policy=policy), directions()
+    value, (moving,) = mapped.moved(mapped.pushed(1).value(moved(LEAVES, tangents)), 1)
+    same(value.leaves(), mapped.linearized(LEAVES).leaves())
+    seeds = seeds_for(value)
+    pulled = mapped.pulled(LEAVES, seeds)
+    assert inner(moving, seeds) == pytest.approx(inner(tangents, pulled), rel=1e-12)
+    same(mapped.pulled(LEAVES, seeds), pulled, 0)
+    many = mapped.pulled_many(LEAVES, [seeds, [None] * len(seeds), seeds])
+    for leaf, found in zip(pulled, many, strict=True):
+        assert found[1] is None
+        for part in (found[0], found[2]):
+            assert onp.array_equal(part.full() if hasattr(part, "full") else part, leaf)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_is_a_pullback_as_an_operation_the_pullback(name: str) -> None:
+    mapped = operation(name)
+    value = mapped.linearized(LEAVES)
+    seeds = seeds_for(value)
+    back = mapped.turned(value).value(turned_leaves(value, LEAVES, seeds))
+    same(cotangents(back), mapped.pulled(LEAVES, seeds))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_is_the_transpose_of_the_transpose_the_pushforward(name: str) -> None:
+    mapped, tangents = operation(name), directions()
+    value, (moving,) = mapped.moved(mapped.pushed(1).value(moved(LEAVES, tangents)), 1)
+    turned = mapped.turned(mapped.linearized(LEAVES))
+    leaves = turned_leaves(value, LEAVES, seeds_for(value))
+    turned.linearized(leaves)
+    again = turned.pulled(leaves, tangents)  # a pullback is linear in its seeds, and its transpose sends tangents on
+    n_summed = len(Parts(value.summed, []).floats())
+    same([*again[2 : 2 + n_summed], *again[3 + n_summed :]], moving)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_is_the_pushforward_of_the_pullback_the_pullback_of_the_pushforward(name: str) -> None:
+    mapped, tangents = operation(name), directions()
+    value = mapped.linearized(LEAVES)
+    seeds, zeros = seeds_for(value), [onp.zeros_like(leaf) for leaf in value.floats()]
+    n_summed = len(Parts(value.summed, []).floats())
+    turned = mapped.turned(value)
+    leaves, still = turned_leaves(value, LEAVES, seeds), turned_leaves(value, tangents, zeros)
+    _, (of_pullback,) = turned.moved(turned.pushed(1).value(moved(leaves, still, 2 + n_summed)), 1)
+
+    pushed = mapped.pushed(1)
+    pushed.linearized(moved(LEAVES, tangents))
+    along = [*zeros[:n_summed], *seeds[:n_summed], *zeros[n_summed:], *seeds[n_summed:]]
+    found = pushed.pulled(moved(LEAVES, tangents), along)
+    same([*found[:2], found[4]], of_pullback, 1e-10)
+    same([*found[2:4], found[5]], mapped.pulled(LEAVES, seeds))
+
+
+def test_does_a_pullback_of_several_directions_add_them_up() -> None:
+    mapped, some = operation("summed"), [directions() for _ in range(3)]
+    leaves = [*LEAVES[:2], *(part for each in some for part in each[:2]), X, *(each[2] for each in some)]
+    value, tangents = mapped.moved(mapped.pushed(3).value(leaves), 3)
+    for own, found in zip(some, tangents, strict=True):
+        same(mapped.moved(mapped.pushed(1).value(moved(LEAVES, own)), 1)[1][0], found, 0)
+    assert len(value.floats()) == 2
+
+
+# --- one chunk --------------------------------------------------------------------------------------------------------
+
+
+def test_are_functions_the_same_after_a_journey() -> None:
+    place, rows = Place(next(iter(Plan(N, N))), new_names()), SLICED.rows(next(iter(Plan(N, N))))
+    args: Any = [[THETA, SCALE]], [[X]]
+    for function in FUNCTIONS.values():
+        value = function.value(place, rows, *args)
+        n_summed = len(Parts(value.summed, []).floats())
+        seeds = [onp.ones(onp.shape(leaf)) for leaf in value.floats()]
+        back = Pulled(function, True, True)
+        theta, active = [*args[0], seeds[:n_summed]], [*args[1], seeds[n_summed:]] if function.owns else args[1]
+        others: Any = [(Pushed(function, 1), (args[0] * 2, args[1] * 2)), (back, (theta, active))]
+        for made, own in [(function, args), *others]:
+            arrived = opened(pickle.loads(pickle.dumps(made)))
+            assert type(arrived) is type(made)
+            assert (arrived.sums, arrived.owns, arrived.copies) == (made.sums, made.owns, made.copies)
+            found, expected = arrived.value(place, rows, *own), made.value(place, rows, *own)
+            same(found.leaves(), expected.leaves(), 0)
+            parts, pull, nbytes = arrived.record(place, rows, *own)
+            same(parts.leaves(), expected.leaves(), 0)
+            assert len(pull([onp.ones(onp.shape(leaf)) for leaf in parts.floats()])) == 2
+            assert nbytes() > 0
+
+
+def test_is_a_unit_gradient_there_only_for_one_real_number() -> None:
+    place, rows = Place(next(iter(Plan(N, N))), new_names()), SLICED.rows(next(iter(Plan(N, N))))
+    scalar = Summed(chunk_function(lambda rows, theta, scale: np.sum(np.sin(rows * theta)) * scale))
+    parts = WithUnit(scalar, owns=True).value(place, rows, [[THETA, SCALE]], [[X]])
+    expected = [autograd.grad(lambda *a: np.sum(np.sin(a[2] * a[0])) * a[1], n)(*LEAVES) for n in range(3)]
+    same([*parts.summed[1], *parts.own], expected)
+    assert WithUnit(FUNCTIONS["summed"], owns=True).value(place, rows, [[THETA, SCALE]], [[X]]).summed[1] is None
+
+
+def test_do_seeds_belong_to_the_leaves_that_have_them_in_any_chunk() -> None:
+    parts = Parts({"a": 0, "b": 2.0, "c": None}, [onp.ones(2), 3])
+    assert parts.floats()[0] == 2.0
+    assert [seed is None for seed in parts.seeds([1.0, 5.0, 7.0, onp.ones(2), None])] == [True, False, False, True]
+    assert parts.seeds([1.0, 5.0, 7.0, None, None])[1] == 5.0
+    assert parts.seeds([5.0, None])[1] == 5.0
+    with pytest.raises(dagad.StructureError, match=r"integers in this chunk.*`float\(...\)`"):
+        parts.seeds([1.0, 5.0, None])
+    with pytest.raises(dagad.StructureError, match=r"A cotangent came of shape \(3,\)"):
+        parts.seeds([5.0, onp.ones(3)])
+
+
+def test_may_chunks_have_no_rows() -> None:
+    plan = GivenPlan((0, 0, 3, 3, 7))
+    for name in ("summed", "apart"):
+        mapped = Mapped(
+            FUNCTIONS[name], plan, SLICED, Inputs.of(plan, SLICED, 2), find_scheduler("sync"), Keep(), CompensatedSum()
+        )
+        tangents = directions()
+        value, (moving,) = mapped.moved(mapped.pushed(1).value(moved(LEAVES, tangents)), 1)
+        mapped.linearized(LEAVES)
+        seeds = seeds_for(value)
+        assert inner(moving, seeds) == pytest.approx(inner(tangents, mapped.pulled(LEAVES, seeds)), rel=1e-12)
+
+
+# --- what is run ------------------------------------------------------------------------------------------------------
+
+
+def test_do_seeds_that_are_zero_cost_nothing() -> None:
+    policy = Keep()
+    mapped = operation("stacked", policy=policy)
+    value = mapped.linearized(LEAVES)
+    assert (policy.n_primal, policy.n_pullback, policy.peak_linearizations) == (3, 0, 3)
+    seeds: list[Any] = [onp.zeros_like(leaf) for leaf in value.floats()]
+    assert all(not onp.any(part) for part in mapped.pulled(LEAVES, seeds))
+    assert policy.n_pullback == 0
+    seeds[0][4] = 1.0
+    gradient = mapped.pulled(LEAVES, seeds)[2]
+    assert policy.n_pullback == 1
+    assert onp.flatnonzero(onp.any(gradient, axis=1)).tolist() == [4]
+
+
+@pytest.mark.parametrize(("policy", "runs"), [(Keep, 3), (Recompute, 6), (Preaccumulate, 3)])
+def test_is_a_chunk_recorded_once_for_any_number_of_seeds(policy: Any, runs: int) -> None:
+    counted = policy()
+    mapped = operation("apart", policy=counted)
+    value = mapped.linearized(LEAVES)
+    assert counted.n_pullback == 0
+    mapped.pulled_many(LEAVES, [seeds_for(value) for _ in range(5)])
+    assert (counted.n_primal, counted.n_pullback) == (runs, 15)
+
+
+def test_is_a_sum_to_one_number_pulled_once_and_scaled() -> None:
+    for policy in (Keep(), Recompute()):
+
+        def of(theta: Any, policy: Any = policy) -> Any:
+            options: Any = {"grainsize": 3, "policy": policy, "sum": CompensatedSum(), "scheduler": "sync"}
+            return dagad.reduce_sum(lambda rows, t: np.sum(np.sin(rows * t)), X, theta, **options)
+
+        pullback = dagad.vjp(of, THETA)[1]
+        one, two = pullback(1.0)[0], pullback(2.0)[0]
+        assert onp.array_equal(two, 2.0 * one)
+        assert policy.n_pullback == 3

@@ -1,0 +1,296 @@
+"""Frozen: is a function that has changed told from one that has only been defined again?"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import sys
+import types
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import autograd.numpy as anp
+import cloudpickle
+import numpy as np
+import pytest
+from autograd.extend import primitive
+
+from dagad._engines.autograd.tape import AutogradEngine
+from dagad._engines.explicit import Explicit, ExplicitEngine
+from dagad._operations.chunks import ChunkFunction
+from dagad._operations.items import ItemSum
+from dagad._pytrees import pytree
+from dagad._pytrees.fingerprint import same, snapshot
+
+SCALE: Any = 2.0
+
+
+def unchanged(one: Any, other: Any) -> bool:
+    return same(snapshot(one), snapshot(other))
+
+
+def is_frozen(thing: Any) -> bool:
+    """Return whether nothing in it can change: then its snapshot is that of itself."""
+    taken = snapshot(thing)
+    assert (taken is not None) == same(taken, snapshot(thing))
+    return taken is not None
+
+
+def capturing(contents: Any) -> Callable[..., Any]:
+    def fun(rows: Any, theta: Any) -> Any:
+        return contents
+
+    return fun
+
+
+def with_default(default: Any) -> Callable[..., Any]:
+    def fun(rows: Any, theta: Any = default) -> Any:
+        return theta
+
+    return fun
+
+
+def with_keyword(default: Any) -> Callable[..., Any]:
+    def fun(rows: Any, *, theta: Any = default) -> Any:
+        return theta
+
+    return fun
+
+
+def in_a_partial(argument: Any) -> Callable[..., Any]:
+    return functools.partial(capturing(1.0), argument)
+
+
+def in_a_partials_keyword(argument: Any) -> Callable[..., Any]:
+    return functools.partial(capturing(1.0), theta=argument)
+
+
+def nested(contents: Any) -> Callable[..., Any]:
+    inner = capturing(contents)
+
+    def outer(rows: Any, theta: Any) -> Any:
+        return inner(rows, theta)
+
+    return outer
+
+
+def reading(value: Any, name: str = "SCALE") -> Callable[..., Any]:
+    """Return a function of another module, as it were, with a global of its own."""
+    scope = {"__name__": "elsewhere", name: value}
+    made = types.FunctionType(_reader.__code__, scope, "_reader")
+    return made
+
+
+def _reader(rows: Any, theta: Any) -> Any:
+    return SCALE * theta
+
+
+WAYS = [capturing, with_default, with_keyword, in_a_partial, in_a_partials_keyword, nested, reading]
+FROZEN = [
+    *(1, -1, 0.5, 2.0 - 1.0j, "word", b"word", True, None, ..., math, np, np.sin, np.sum, len, math.sin, float),
+    *(np.float64(0.5), np.float32(0.5), np.int64(3), np.bool_(True), (), (1.0, ("a", 2)), frozenset({1, 2})),
+    *(ValueError, _reader, operator.add),
+]
+
+
+@dataclass
+class Record:
+    x: float
+
+
+Pair = namedtuple("Pair", ["x", "y"])
+
+MUTABLE = [
+    *([1.0], {"a": 1.0}, {1.0}, bytearray(b"x"), np.ones(2), np.array(1.0), Record(1.0), object(), iter(()), range(3)),
+    *(Pair([1.0], 2.0), ([1.0],), (np.ones(1),), ((1, ({},)),), {}.get, [].append, np.random.default_rng(0).normal),
+    *(Record(1.0).__repr__, types.SimpleNamespace(x=1.0), types.ModuleType("made"), primitive(lambda x: x)),
+]
+
+
+# The same
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("contents", FROZEN, ids=repr)
+def test_a_function_defined_again_is_the_same(way: Any, contents: Any) -> None:
+    assert way(contents) is not way(contents)
+    assert unchanged(way(contents), way(contents))
+
+
+def test_equal_numbers_that_are_other_objects_are_the_same() -> None:
+    assert unchanged(capturing(float("0.1")), capturing(float("0.10")))
+    assert unchanged(capturing(10**30), capturing(10**30))
+    assert unchanged(capturing(np.float64(0.25)), capturing(np.float64(0.25)))
+    assert unchanged(capturing(("a", 1.5, (2,))), capturing(("a", float("1.5"), (2,))))
+
+
+def test_a_function_that_calls_itself_is_the_same() -> None:
+    def make(step: float) -> Callable[..., Any]:
+        def fun(rows: Any, theta: Any) -> Any:
+            return fun(rows, theta - step) if theta > 0 else theta
+
+        return fun
+
+    assert unchanged(make(1.0), make(1.0))
+    assert not unchanged(make(1.0), make(2.0))
+
+
+def test_a_variable_without_a_value_is_like_none_other() -> None:
+    def make(is_set: bool) -> Callable[..., Any]:
+        def fun(rows: Any) -> Any:
+            return late
+
+        if is_set:
+            late = 1.0
+        return fun
+
+    assert unchanged(make(False), make(False))
+    assert not unchanged(make(False), make(True))
+
+
+def test_what_reductions_wrap_functions_in_is_seen_through() -> None:
+    for wrap in (ItemSum, Explicit, lambda fun: ItemSum.of(Explicit(fun))):
+        assert unchanged(wrap(capturing(1.0)), wrap(capturing(1.0)))
+        assert not unchanged(wrap(capturing(1.0)), wrap(capturing(2.0)))
+        assert not unchanged(wrap(capturing(1.0)), capturing(1.0))
+    assert not unchanged(ItemSum(capturing(1.0)), Explicit(capturing(1.0)))
+
+
+@pytest.mark.parametrize("shared", [(), (2.0,), ((1.0, "a"), None)])
+def test_a_chunk_function_of_the_usual_kind_is_frozen(shared: tuple[Any, ...]) -> None:
+    """Else it would be pickled for every evaluation of a hot loop."""
+
+    def state(scale: float, *, first: Any = shared) -> tuple[Any, ...]:
+        def fun(rows: Any, theta: Any) -> Any:
+            return anp.sum(anp.tanh(rows * theta)) * scale
+
+        make: Any = functools.partial(capturing, fun)
+        forms = tuple(pytree.Form.of(part, pytree.is_traced) for part in first)
+        return ChunkFunction(make, 0, forms, AutogradEngine()).state()
+
+    assert same(snapshot(*state(1.0)), snapshot(*state(1.0)))
+    assert not same(snapshot(*state(1.0)), snapshot(*state(2.0)))
+    assert not same(snapshot(*state(1.0)), snapshot(*state(1.0, first=(*shared, 3.0))))
+
+
+def test_another_engine_is_another_function() -> None:
+    assert not unchanged(AutogradEngine(), ExplicitEngine())
+
+
+# Not the same
+
+
+CHANGES = [
+    *((1.0, 2.0), (0.0, -0.0), (1.0, 1), (True, 1), (False, 0), (1.0, True), (1, 1 + 0j), ("a", "b"), (b"a", "a")),
+    *((None, 0), (np.float64(1.0), 1.0), (np.float32(1.0), np.float64(1.0)), (complex(0.0, -0.0), 0j)),
+    *(((1.0,), (2.0,)), ((1.0,), (1.0, 1.0)), ((), ((),)), ((0.0, (0.0,)), (0.0, (-0.0,))), (((1,), 2), (1, (2,)))),
+    *((np.sin, np.cos), (len, sum), (math, operator), (int, float), (frozenset({1}), frozenset({2}))),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("before", "after"), CHANGES, ids=repr)
+def test_a_change_is_seen(way: Any, before: Any, after: Any) -> None:
+    assert not unchanged(way(before), way(after))
+    assert not unchanged(way(after), way(before))
+
+
+def test_not_a_number_is_no_surprise() -> None:
+    assert not unchanged(capturing(math.nan), capturing(0.0))
+    assert not unchanged(capturing(0.0), capturing(math.nan))
+
+
+def test_another_code_is_another_function() -> None:
+    def one(rows: Any, theta: Any) -> Any:
+        return rows
+
+    def other(rows: Any, theta: Any) -> Any:
+        return theta
+
+    assert not unchanged(one, other)
+    assert not unchanged(capturing(one), capturing(other))
+
+
+def test_a_global_that_is_set_anew_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fun(rows: Any, theta: Any) -> Any:
+        return [SCALE * row for row in rows]  # used in a comprehension, which may have a code of its own
+
+    before = snapshot(fun)
+    assert same(before, snapshot(fun))
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert not same(before, snapshot(fun))
+    monkeypatch.delitem(globals(), "SCALE")
+    assert not same(before, snapshot(fun))
+
+
+def test_it_is_seen_which_of_two_functions_is_used() -> None:
+    def make(use_first: bool) -> Callable[..., Any]:
+        first, second = capturing(1.0), nested(2.0)
+        used = first if use_first else second
+
+        def fun(rows: Any, theta: Any) -> Any:
+            return first(rows, theta) + second(rows, theta) + used(rows, theta)
+
+        return fun
+
+    assert unchanged(make(True), make(True))
+    assert not unchanged(make(True), make(False))
+
+
+def test_other_numbers_of_parts_are_not_the_same() -> None:
+    assert not same(snapshot(1.0), snapshot(1.0, 1.0))
+    assert not same(snapshot(), snapshot(1.0))
+    assert same(snapshot(), snapshot())
+
+
+# What may change
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("contents", MUTABLE, ids=lambda contents: type(contents).__name__)
+def test_what_holds_anything_that_may_change_is_never_taken_for_the_same(way: Any, contents: Any) -> None:
+    assert not is_frozen(way(contents))
+
+
+def test_neither_is_a_class_that_is_not_found_by_its_name() -> None:
+    """Such a class travels with its attributes, and these may change."""
+
+    class Settings:
+        scale = 1.0
+
+    assert not is_frozen(capturing(Settings))
+
+
+def test_neither_is_a_function_of_a_module_that_travels_by_value() -> None:
+    """Such a function travels with the globals that it reads, and these may be set anew."""
+    assert is_frozen(_reader)
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        assert not _is_the_same_when(SCALE=3.0)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_the_same_when(**changed: Any) -> bool:
+    before, found = snapshot(_reader), {name: globals()[name] for name in changed}
+    globals().update(changed)
+    try:
+        return same(before, snapshot(_reader))
+    finally:
+        globals().update(found)
+
+
+def test_neither_is_a_decorated_function() -> None:
+    fun: Any = capturing(1.0)
+    fun.note = 1.0
+    assert not is_frozen(fun)
+
+
+def test_what_may_change_is_not_even_the_same_as_itself() -> None:
+    assert not same(None, None)
+    assert not same(snapshot(1.0), None)
+    assert not same(None, snapshot(1.0))

@@ -1,0 +1,124 @@
+"""What users say with `dask.annotate`: is it done, on graphs, on Shards and in hot loops, and does nothing break?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import autograd.numpy as anp
+import dask
+import pytest
+from distributed import Client, get_worker
+from faults import PATIENCE, a_worker, bits, until
+from hot import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
+
+import dagad
+from dagad_scheduler.annotations import Annotated
+
+pytestmark = pytest.mark.timeout(90)
+annotate: Any = dask.annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client() -> Iterator[Client]:
+    """A cluster that is to be empty in the end."""
+    with a_watched_cluster() as client:
+        yield client
+
+
+def chunk(rows: Any, theta: Any) -> Any:
+    return anp.sum(anp.tanh(rows @ theta))
+
+
+def where_it_runs(rows: Any, theta: Any) -> Any:
+    """Return a number that tells the worker's port, beside what depends on theta."""
+    return anp.sum(theta) * 0.0 + float(get_worker().address.rpartition(":")[2])
+
+
+def ports(scheduler: Any, data: Any = X) -> float:
+    """Return the sum of the ports of the workers that six chunks ran on."""
+    options: dict[str, Any] = {} if isinstance(data, dagad.Shards) else {"scheduler": scheduler, "grainsize": 4}
+    return float(dagad.value_and_grad(lambda theta: dagad.reduce_sum(where_it_runs, data, theta, **options))(THETA)[0])
+
+
+def port(address: str) -> float:
+    return float(address.rpartition(":")[2])
+
+
+def addresses(client: Client) -> list[str]:
+    return list(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def holders(client: Client, shards: Any) -> set[str]:
+    until(lambda: all(future.done() for future in shards.kept.values()))
+    return {address for held in client.who_has(list(shards.kept.values())).values() for address in held}
+
+
+def test_workers_are_kept_to(client: Client) -> None:
+    for address in addresses(client):
+        with annotate(workers=[address]):
+            assert ports(client) == 6 * port(address)
+            shards = shards_on(client)
+        assert holders(client, shards) == {address}
+
+
+def test_a_hot_loop_keeps_to_them_too(client: Client) -> None:
+    shards = shards_on(client)
+    there = in_all(lambda theta: dagad.reduce_sum(chunk, shards, theta))
+    heat_up(client, lambda: there(THETA))
+    expected = there(THETA)
+    for address in addresses(client):
+        with annotate(workers=address):
+            assert ports(client, shards) == 6 * port(address)
+            assert there(THETA) == expected
+    with annotate(retries=2, some_word="fit"):
+        heat_up(client, lambda: there(THETA))
+        assert is_hot(client, lambda: there(THETA))
+
+
+def test_resources_that_no_worker_has_are_waited_for_and_harm_nobody(client: Client) -> None:
+    """Dask's scheduler fails on them together with the places that we would like, and forgets other tasks then."""
+    shards = shards_on(client)
+    loss: Callable[[Any], Any] = lambda theta: dagad.reduce_sum(chunk, X, theta, grainsize=4, scheduler=client)  # noqa: E731  # short
+    expected = bits(dagad.value_and_grad(loss)(THETA))
+    with annotate(resources={"GPU": 1}):
+        evaluation = dagad.evaluate(loss, THETA)
+    until(lambda: evaluation.progress.values_total)
+    assert bits(dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, shards, theta))(THETA)) == expected
+    assert not evaluation._value.done()
+    where: Any = client.cluster
+    with a_worker(where.scheduler_address, "--resources", "GPU=1"):
+        assert bits([evaluation.value(PATIENCE), evaluation.gradient(PATIENCE)]) == expected
+    until(lambda: len(addresses(client)) == 2)
+    assert bits(dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, shards, theta))(THETA)) == expected
+
+
+def test_priorities_are_the_users_and_within_them_ours(client: Client) -> None:
+    def ours(key: Any) -> int:
+        return {"value": 10, "pullback": 0}[key]
+
+    for users in (3, lambda key: 3):
+        found = Annotated({"priority": users}).with_ours(ours, None)["priority"]
+        assert 3 <= found("pullback") < found("value") < 4
+    assert Annotated({}).with_ours(ours, None)["priority"] is ours
+    with annotate(priority=7):
+        shards = shards_on(client)
+    assert holders(client, shards)
+    assert set(client.run_on_scheduler(priorities, keys=list(shards.kept))) == {-7.0 - 20 / 64}
+
+
+def priorities(dask_scheduler: Any, keys: list[Any]) -> list[float]:
+    return [dask_scheduler.tasks[key].priority[0] for key in keys]
+
+
+def test_what_is_said_of_workers() -> None:
+    assert Annotated({}).workers is None
+    assert Annotated({"workers": "a"}).workers == ["a"]
+    assert Annotated({"workers": ["a", "b"]}).workers == ["a", "b"]
+    assert Annotated({"workers": ["a"], "allow_other_workers": True}).workers is None
+    assert Annotated({"workers": str}).workers is None
+    homes: Any = {"home": ["a"]}.get
+    assert "workers" not in Annotated({"workers": ["a"]}).with_ours(int, homes)
+    assert "workers" not in Annotated({"resources": {"GPU": 1}}).with_ours(int, homes)
+    assert Annotated({"retries": 2}).with_ours(int, homes)["workers"] is homes
+    assert str(Annotated({"workers": ["a"], "retries": 2})) == "`dask.annotate(workers=['a'])`"

@@ -1,0 +1,107 @@
+"""Helpers: do threads join a run when they are needed, again after a pause, and never once it is over?"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from dask._task_spec import Task, TaskRef
+
+from dagad_scheduler import Threads
+from dagad_scheduler.helpers import Helpers
+
+PATIENCE = 20.0
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.001)
+
+
+def test_threads_join_again_after_one_had_nothing_to_do() -> None:
+    barrier = threading.Barrier(3)
+
+    def long() -> None:
+        until(lambda: run._idle)  # the helper that ran `short` has nothing to do
+
+    def meet(*_: Any) -> None:
+        barrier.wait(PATIENCE)
+
+    graph: dict[Any, Any] = {"long": Task("long", long), "short": Task("short", float)}
+    graph |= {i: Task(i, meet, TaskRef("long")) for i in range(3)}
+    run = Threads(3).start(graph, [*graph], lambda *_: None)
+    run.wait()
+    assert run._idle == 0
+    assert run.n_workers == 3
+
+
+@pytest.mark.timeout(60)
+def test_after_control_c_in_a_thread_that_waits_no_task_is_started() -> None:
+    ran, helping, released = list[str](), threading.Event(), threading.Event()
+    main = threading.main_thread()
+
+    def short() -> None:
+        ran.append("short")
+        assert helping.wait(PATIENCE)
+
+    def long() -> None:
+        ran.append("long")
+        helping.set()
+        until(lambda: run._idle)  # the main thread waits for this one
+        assert main.ident is not None
+        signal.pthread_kill(main.ident, signal.SIGINT)
+        assert released.wait(PATIENCE)
+
+    graph: dict[Any, Any] = {"short": Task("short", short), "long": Task("long", long)}
+    graph |= {f"after {i}": Task(f"after {i}", ran.append, TaskRef("long")) for i in range(3)}
+    run = Threads(2).start(graph, [*graph], lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        run.wait()
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name == "dagad":
+            thread.join(PATIENCE)
+    assert sorted(ran) == ["long", "short"]
+
+
+class Slow(ThreadPoolExecutor):
+    """Something happens between what asks for a thread and the answer."""
+
+    meanwhile: Callable[[], Any]
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(fn, *args, **kwargs)
+        self.meanwhile()
+        return future
+
+
+@pytest.mark.timeout(60)
+def test_who_asks_a_full_pool_while_the_run_is_closed_leaves_nothing_behind() -> None:
+    over, served = threading.Event(), list[int]()
+    with Slow(1) as pool:
+        pool.meanwhile = int
+        pool.submit(over.wait, PATIENCE)  # the pool has other things to do
+        helpers = Helpers(4, pool)
+        helpers.start_one(lambda: served.append(1))
+        pool.meanwhile = lambda: helpers.close(wait=True)
+        helpers.start_one(lambda: served.append(2))
+        helpers.start_one(lambda: served.append(3))
+        assert [future.cancelled() for future in helpers._futures] == [True, True]
+        over.set()
+    assert served == []
+
+
+def test_nobody_joins_once_it_is_closed() -> None:
+    served: list[int] = []
+    helpers = Helpers(4, None)
+    helpers.close(wait=True)
+    helpers.start_one(lambda: served.append(1))
+    assert not helpers._threads
+    assert not served

@@ -1,0 +1,73 @@
+"""Roles: what is a key for, and what runs first?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dagad_scheduler import Names, Role, role_of
+from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, priorities, rank
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_key_names_its_role_its_evaluation_and_its_index(role: Role) -> None:
+    key = Names("4f2a")(role, 7)
+    assert key == (f"dagad-{role}-4f2a", 7)
+    assert role_of(key) is role
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_role_may_be_given_by_name(role: Role) -> None:
+    assert Names("t")(str(role), 0) == Names("t")(role, 0)
+
+
+def test_an_index_may_be_a_tuple() -> None:
+    assert role_of(Names("t")("sum", ("cotangent", 0, 1, 2))) is Role.SUM
+
+
+@pytest.mark.parametrize(
+    "key", ["x", ("x", 0), ("dagad", 0), ("dagad-", 0), ("dagad-nonsense-t", 0), (), 3, None, (1, 2)]
+)
+def test_anybody_elses_key_has_no_role(key: Any) -> None:
+    assert role_of(key) is None
+
+
+def test_a_string_key_of_ours_has_a_role() -> None:
+    assert role_of("dagad-value-t") is Role.VALUE
+
+
+def test_two_tokens_never_give_the_same_key() -> None:
+    assert Names("a")("value", 0) != Names("b")("value", 0)
+
+
+def test_a_token_with_hyphens_is_still_a_token() -> None:
+    assert role_of(Names("a-b-c")("pullback", 0)) is Role.PULLBACK
+    assert rank("dagad-pullback-a-b-c") == PULLBACK_RANK
+
+
+def test_sums_come_before_values_and_values_before_pullbacks() -> None:
+    names = Names("t")
+    keys = [names(role, index) for role in ("pullback", "value", "sum", "part") for index in (0, 1)]
+    found = priorities(keys)
+    order = [role_of(key) for key in sorted(keys, key=found.__getitem__)]
+    assert order[-4:] == [Role.VALUE, Role.VALUE, Role.PULLBACK, Role.PULLBACK]
+
+
+def test_within_a_role_the_order_of_the_graph_decides() -> None:
+    names = Names("t")
+    keys = [names("value", index) for index in (2, 0, 1)]
+    found = priorities(keys)
+    assert sorted(keys, key=found.__getitem__) == keys
+
+
+def test_places_decide_where_they_are_given() -> None:
+    found = priorities(["a", "b"], {"a": 1, "b": 0})
+    assert found["b"] < found["a"]
+
+
+def test_anybody_elses_keys_count_as_values() -> None:
+    names = Names("t")
+    found = priorities([names("pullback", 0), "theirs", ("theirs", 0), 12, names("sum", 0)])
+    assert rank("theirs") == rank("dagad-nonsense-t") == VALUE_RANK
+    assert found[names("sum", 0)] < found["theirs"] < found[names("pullback", 0)]

@@ -1,0 +1,264 @@
+"""Hot loops at work: does Dask see them while they last, and no longer, and go its way when somebody wants it to?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import autograd.numpy as anp
+import pytest
+from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
+from distributed import Client, SchedulerPlugin
+from faults import PATIENCE, kill, until
+from hot import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
+
+import dagad
+from dagad_scheduler import Role, role_of
+from dagad_scheduler.residents.standing import Standing
+
+pytestmark = pytest.mark.timeout(90)
+
+Loop = Callable[[], None]
+
+
+class Sent(SchedulerPlugin):
+    """Counts all tasks, and workers that leave."""
+
+    name = "dagad-tests-sent"
+
+    def __init__(self) -> None:
+        self.n_tasks = self.n_gone = 0
+
+    def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
+        self.n_tasks += start == "released" and finish == "waiting"
+
+    def remove_worker(self, *args: Any, **kwargs: Any) -> None:
+        self.n_gone += 1
+
+
+def sent(dask_scheduler: Any) -> tuple[int, int]:
+    plugin = dask_scheduler.plugins[Sent.name]
+    return plugin.n_tasks, plugin.n_gone
+
+
+@pytest.fixture(autouse=True)
+def _soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagad_scheduler.residents.standing.LINGER", 1.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client() -> Iterator[Client]:
+    """A cluster that is to be empty in the end."""
+    with a_watched_cluster() as client:
+        client.register_plugin(Sent())
+        yield client
+
+
+@pytest.fixture
+def frail() -> Iterator[Client]:
+    """A cluster whose workers may go."""
+    with a_watched_cluster() as client:
+        client.register_plugin(Sent())
+        yield client
+
+
+def chunk(rows: Any, theta: Any) -> Any:
+    return anp.sum(anp.logaddexp(0.0, anp.dot(rows, theta)))
+
+
+def loss(sliced: Any, **options: Any) -> Callable[[Any], Any]:
+    return lambda theta: dagad.reduce_sum(chunk, sliced, theta, **options)
+
+
+EXPECTED = in_all(loss(X, grainsize=4, scheduler="sync"))(THETA)
+
+
+def hot_on(client: Client) -> Loop:
+    """Return one evaluation of a hot loop, which sees to its bits."""
+    there = in_all(loss(shards_on(client)))
+
+    def evaluate() -> None:
+        assert there(THETA) == EXPECTED
+
+    heat_up(client, evaluate)
+    return evaluate
+
+
+def evaluate_while(evaluate: Loop, condition: Callable[[], bool]) -> None:
+    """Evaluate until something is no longer true."""
+    deadline = time.monotonic() + PATIENCE
+    while condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        evaluate()
+
+
+def for_seconds(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() < end
+
+
+def standing(dask_scheduler: Any) -> dict[str, list[str]]:
+    """Return which tasks stand for loops, on the scheduler's word: long-running ones, by worker."""
+    return {
+        address: [str(task.key) for task in worker.long_running if role_of(task.key) == Role.LOOP]
+        for address, worker in dask_scheduler.workers.items()
+    }
+
+
+def on_all(client: Client) -> bool:
+    found = client.run_on_scheduler(standing)
+    return bool(found) and all(len(keys) == 1 for keys in found.values())
+
+
+def on_none(client: Client) -> bool:
+    return not any(client.run_on_scheduler(standing).values())
+
+
+def test_a_few_tasks_stand_for_hundreds_of_evaluations_and_end_with_them(client: Client) -> None:
+    evaluate, other = hot_on(client), hot_on(client)
+    before, n_evaluations = client.run_on_scheduler(sent)[0], 0
+    watch = for_seconds(2.0)
+    while watch() or not on_all(client):
+        evaluate()
+        other()
+        n_evaluations += 1
+    assert client.run_on_scheduler(sent)[0] - before <= 2 < n_evaluations
+    until(lambda: on_none(client), 10.0)
+    evaluate_while(evaluate, lambda: not on_all(client))  # and begin again with them
+    evaluate = other = cast("Any", None)  # the Shards go
+    until(lambda: on_none(client), 0.9)
+
+
+def test_they_take_nobodys_place(client: Client) -> None:
+    evaluate = hot_on(client)
+    evaluate_while(evaluate, lambda: not on_all(client))
+    workers = list(client.scheduler_info(n_workers=-1)["workers"])
+    others = [client.submit(os.getpid, workers=[address], pure=False) for address in workers for _ in range(4)]
+    assert len(set(client.gather(others))) == 2
+    evaluate()
+    assert on_all(client)
+    tasks = client.run_on_scheduler(annotations_of_all)
+    assert all("resources" not in some for some in tasks)
+
+
+def annotations_of_all(dask_scheduler: Any) -> list[dict[str, Any]]:
+    return [dict(task.annotations or {}) for task in dask_scheduler.tasks.values() if role_of(task.key) == Role.LOOP]
+
+
+def test_what_the_caller_annotates_is_not_meant_for_them(client: Client) -> None:
+    evaluate = hot_on(client)
+    until(lambda: on_none(client))
+    with annotate(retries=7):
+        evaluate_while(evaluate, lambda: not on_all(client))
+    assert all("retries" not in some for some in client.run_on_scheduler(annotations_of_all))
+
+
+def test_workers_at_work_are_retired_when_they_are_named_and_not_otherwise(frail: Client) -> None:
+    evaluate, cluster = hot_on(frail), cast("Any", frail.cluster)
+    evaluate_while(evaluate, lambda: not on_all(frail))
+    assert frail.retire_workers() == {}
+    cluster.scale(1)  # Dask names one
+    evaluate_while(evaluate, lambda: len(frail.run_on_scheduler(standing)) > 1)
+    evaluate_while(evaluate, lambda: not on_all(frail) or bool(frail.run_on_scheduler(unrunnable)))
+    evaluate_while(evaluate, lambda: not is_hot(frail, evaluate))
+
+
+def test_a_scheduler_is_not_idle_while_a_loop_works_and_is_afterwards(client: Client) -> None:
+    """Idle, it would close itself after the setting `distributed.scheduler.idle-timeout`."""
+    evaluate, found = hot_on(client), list[float | None]()
+    evaluate_while(evaluate, lambda: not on_all(client))
+    watch = for_seconds(1.5)
+    while watch():
+        for _ in range(20):
+            evaluate()
+        found.append(client.run_on_scheduler(idle_since))
+    assert found == [None] * len(found)
+    until(lambda: client.run_on_scheduler(idle_since) is not None, 10.0)
+
+
+def idle_since(dask_scheduler: Any) -> float | None:
+    since: float | None = dask_scheduler.check_idle()
+    return since
+
+
+def test_adaptive_scaling_leaves_a_loop_alone_and_goes_on_after_it(frail: Client) -> None:
+    evaluate, cluster = hot_on(frail), cast("Any", frail.cluster)
+    adaptive = cluster.adapt(minimum=0, maximum=2, interval="300ms")
+    evaluate_while(evaluate, for_seconds(3.0))
+    assert frail.run_on_scheduler(sent)[1] == 0, adaptive.log
+    evaluate = cast("Any", None)  # the Shards go
+    until(lambda: not frail.run_on_scheduler(standing), 10.0)
+
+
+def unrunnable(dask_scheduler: Any) -> list[str]:
+    return [str(key) for key in dask_scheduler.unrunnable]
+
+
+KILLED = """
+import sys
+import dagad, numpy as np, autograd.numpy as anp
+from distributed import Client
+
+def chunk(rows, theta):
+    return anp.sum(anp.logaddexp(0.0, anp.dot(rows, theta)))
+
+client = Client(sys.argv[1])
+shards = dagad.shard(np.ones((24, 3)), grainsize=4, scheduler=client)
+loss = lambda theta: dagad.reduce_sum(chunk, shards, theta)
+while True:
+    dagad.grad(loss)(np.ones(3))
+    held = dagad.vjp(loss, np.ones(3))
+"""
+
+
+def test_a_client_that_is_killed_leaves_nothing_behind(client: Client) -> None:
+    address = client.scheduler_info()["address"]
+    client.run(os.getpid)
+    with subprocess.Popen([sys.executable, "-c", KILLED, address], stderr=subprocess.DEVNULL) as process:
+        try:
+            until(lambda: on_all(client) and 0 not in client.run(n_held).values())
+        finally:
+            kill(process.pid)
+    until(lambda: on_none(client) and set(client.run(n_held).values()) == {0}, 10.0)
+    until(lambda: not any(client.run(n_coroutines).values()), 10.0)
+    until(lambda: not any(client.run(n_programs).values()), 10.0)
+
+
+def n_held(dask_worker: Any) -> int:
+    line = dask_worker.handlers.get("dagad_line")
+    return len(line.__self__._held) if line else 0
+
+
+def n_programs(dask_worker: Any) -> int:
+    return len(dask_worker.handlers["dagad_line"].__self__._programs)
+
+
+def n_coroutines(dask_worker: Any) -> int:
+    """Return how many tasks are still being executed on a worker, given up by the scheduler or not."""
+    return sum(role_of(key) == Role.LOOP for key in dask_worker.active_keys)
+
+
+def test_tasks_that_fail_are_not_sent_for_ever(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a scheduler that can't load it, say: the loop goes on unseen."""
+    monkeypatch.setattr("dagad_scheduler.residents.standing.stand_for_loop", failing)
+    monkeypatch.setattr("dagad_scheduler.residents.standing.SEND_AGAIN", 0.0)
+    evaluate = hot_on(client)
+    before, found = client.run_on_scheduler(sent)[0], list[bool]()
+    look = Standing._look
+
+    def looked(self: Standing) -> None:
+        look(self)
+        found.append(self._n_failed > 2)
+
+    monkeypatch.setattr(Standing, "_look", looked)
+    evaluate_while(evaluate, lambda: not any(found))
+    evaluate_while(evaluate, for_seconds(1.2))
+    assert client.run_on_scheduler(sent)[0] - before <= 6
+
+
+def failing(*args: Any) -> None:
+    raise RuntimeError("no module named dagad_scheduler")

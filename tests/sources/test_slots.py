@@ -1,0 +1,123 @@
+"""Slots: is the memory of a gradient written once, completely, and then left alone?"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+import pytest
+
+import dagad
+from dagad._sources.slots import Slots
+
+
+def test_rows_of_a_sliced_leaf_are_filled_in_any_order() -> None:
+    slots = Slots([np.zeros(5)])
+    for start in (4, 0, 2):
+        rows = slice(start, min(start + 2, 5))
+        slots.write(0, rows, np.arange(5.0)[rows])
+    np.testing.assert_array_equal(slots.seal()[0], np.arange(5.0))
+
+
+def test_the_memory_is_there_before_anything_is_written() -> None:
+    slots = Slots([np.zeros((3, 2), np.float32), 1.0])
+    slots.write(0, None, np.ones((3, 2), np.float32))
+    slots.write(1, None, 2.0)
+    array, number = slots.seal()
+    assert array.shape == (3, 2)
+    assert array.dtype == np.float32
+    assert isinstance(number, np.float64)
+
+
+def test_none_means_zeros() -> None:
+    slots = Slots([np.ones(2), np.ones((2, 2))])
+    slots.write(0, None, None)
+    slots.write(1, slice(0, 1), None)
+    slots.write(1, slice(1, 2), np.ones((1, 2)))
+    vector, matrix = slots.seal()
+    np.testing.assert_array_equal(vector, [0, 0])
+    np.testing.assert_array_equal(matrix, [[0, 0], [1, 1]])
+
+
+def test_what_is_written_is_copied() -> None:
+    slots, cotangent = Slots([np.ones(2)]), np.array([1.0, 2.0])
+    slots.write(0, None, cotangent)
+    cotangent[:] = -1
+    np.testing.assert_array_equal(slots.seal()[0], [1, 2])
+
+
+def test_after_the_seal_a_slot_is_read_only() -> None:
+    slots = Slots([np.ones(2)])
+    slots.write(0, None, np.ones(2))
+    (array,) = slots.seal()
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 5.0
+    assert not array.flags.writeable
+
+
+def test_a_second_write_of_a_whole_leaf_is_refused() -> None:
+    slots = Slots([np.ones(2)])
+    slots.write(0, None, np.ones(2))
+    with pytest.raises(dagad.StructureError, match="a second time"):
+        slots.write(0, None, np.zeros(2))
+
+
+def test_a_second_write_of_the_same_rows_is_refused_while_others_are_missing() -> None:
+    slots = Slots([np.ones(4)])
+    slots.write(0, slice(0, 2), np.ones(2))
+    with pytest.raises(dagad.StructureError, match="leaf 0 from row 0 was to be written a second time"):
+        slots.write(0, slice(0, 2), np.ones(2))
+
+
+def test_a_write_after_the_seal_is_refused() -> None:
+    slots = Slots([np.ones(2)])
+    slots.write(0, None, np.ones(2))
+    (array,) = slots.seal()
+    with pytest.raises(dagad.StructureError, match="a second time"):
+        slots.write(0, slice(0, 1), np.zeros(1))
+    np.testing.assert_array_equal(array, [1, 1])
+
+
+@pytest.mark.parametrize(
+    "cotangent",
+    [np.ones(3), np.ones((2, 1)), 1.0, np.ones(2, np.float32), np.ones(2, complex)],
+    ids=["long", "deep", "number", "float32", "complex"],
+)
+def test_a_cotangent_of_another_shape_or_dtype_is_refused_and_writes_nothing(cotangent: Any) -> None:
+    slots = Slots([np.ones(2)])
+    with pytest.raises(dagad.StructureError, match=r"came for a slot of shape \(2,\) and dtype float64"):
+        slots.write(0, None, cotangent)
+    with pytest.raises(dagad.StructureError, match="not complete"):
+        slots.seal()
+
+
+def test_an_incomplete_gradient_is_not_handed_out() -> None:
+    slots = Slots([np.ones(2), np.ones(3)])
+    slots.write(0, None, np.ones(2))
+    slots.write(1, slice(0, 2), np.ones(2))
+    with pytest.raises(dagad.StructureError, match=r"leaves \[1\] are not complete"):
+        slots.seal()
+
+
+def test_leaves_without_entries_are_complete_from_the_start() -> None:
+    assert Slots([np.ones((0, 3))]).seal()[0].shape == (0, 3)
+
+
+def test_many_threads_fill_disjoint_rows() -> None:
+    n = 64
+    slots = Slots([np.zeros((n, 3))])
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: slots.write(0, slice(i, i + 1), np.full((1, 3), float(i))), range(n)))
+    np.testing.assert_array_equal(slots.seal()[0][:, 0], np.arange(n))
+
+
+def test_gradients_of_rows_are_the_callers_own(scheduler: Any) -> None:
+    def loss(x: Any) -> Any:
+        return dagad.reduce_sum(lambda rows: anp.sum(rows**2), x, grainsize=2, scheduler=scheduler)
+
+    gradient = dagad.grad(loss)(np.arange(5.0))
+    np.testing.assert_array_equal(gradient, 2 * np.arange(5.0))
+    gradient += 1.0
+    np.testing.assert_array_equal(dagad.grad(loss)(np.arange(5.0)), 2 * np.arange(5.0))
