@@ -14,6 +14,7 @@ from dagad._api.program import Program
 from dagad._api.transforms import grad
 from dagad._errors import StructureError
 from dagad._pytrees import pytree
+from dagad._pytrees.partition import Partition
 
 
 def jvp(fun: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
@@ -78,9 +79,9 @@ def _as_lists(primals: Any, tangents: Any) -> tuple[Sequence[Any], Sequence[Any]
 
 
 def _tangent(value: Any, moved: Sequence[Any]) -> Any:
-    form = pytree.Form.of(value, pytree.is_differentiable_or_traced)
-    pairs = zip((moved[place] for place in form.positions), form.taken, strict=True)
-    return form.cotangent(
+    partition = Partition.of(value, pytree.is_differentiable_or_traced)
+    pairs = zip((moved[place] for place in partition.positions), partition.taken, strict=True)
+    return partition.arrange(
         iter([pytree.zeros_like(pytree.plain(leaf)) if part is None else part for part, leaf in pairs])
     )
 

@@ -12,7 +12,9 @@ from dagad._engines.autograd.forward import push
 from dagad._engines.autograd.tape import all_opened, pull, record
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
+from dagad._pytrees.canonical import canonical
 from dagad._pytrees.handed_out import handed_out
+from dagad._pytrees.partition import Partition
 
 
 class Program:
@@ -24,11 +26,11 @@ class Program:
         for place in self._places:
             args[place] = all_opened(args[place])
         self._args = args
-        self.forms = [pytree.Form.of(args[place], pytree.is_differentiable_or_traced) for place in self._places]
-        for place, form in zip(self._places, self.forms, strict=True):
-            if not form.positions:
+        self.partitions = [Partition.of(args[place], pytree.is_differentiable_or_traced) for place in self._places]
+        for place, partition in zip(self._places, self.partitions, strict=True):
+            if not partition.positions:
                 raise NotDifferentiableError(_no_leaves(place, args[place]))
-        self.leaves = [pytree.settled(leaf) for form in self.forms for leaf in form.taken]
+        self.leaves = [canonical(leaf) for p in self.partitions for leaf in p.taken]
 
     def record(self, *, once: bool = False) -> tuple[Any, Callable[[Sequence[Any]], Any]]:
         """Run the program: what it returned, and from cotangents of its leaves to the gradient.
@@ -58,20 +60,20 @@ class Program:
     def direction(self, tangents: Sequence[Any]) -> list[Any]:
         """Return one tangent per leaf, from one pytree per argument."""
         found: list[Any] = []
-        for place, form, tangent in zip(self._places, self.forms, tangents, strict=True):
+        for place, partition, tangent in zip(self._places, self.partitions, tangents, strict=True):
             what = f"The tangent of argument {place}"
             try:
-                parts = form.pick(all_opened(tangent))
+                parts = partition.extract(all_opened(tangent))
             except StructureError as error:
                 raise StructureError(f"{what} has not the structure of the argument.") from error
-            pairs = zip(parts, form.taken, strict=True)
+            pairs = zip(parts, partition.taken, strict=True)
             found.extend(_moved(part, leaf, f"{what} has a part") for part, leaf in pairs)
         return found
 
     def _run(self, leaves: Sequence[Any]) -> Any:
         rest, args = iter(leaves), list(self._args)
-        for place, form in zip(self._places, self.forms, strict=True):
-            args[place] = form.fill(rest)
+        for place, partition in zip(self._places, self.partitions, strict=True):
+            args[place] = partition.merge(rest)
         return self._fun(*args, **self._kwargs)
 
     def _gradient(self, cotangents: Sequence[Any]) -> Any:
@@ -84,7 +86,7 @@ class Program:
     def arranged(self, parts: Sequence[Any]) -> Any:
         """Put one part per leaf into the structure of the arguments."""
         rest = iter(parts)
-        gradients = tuple(form.cotangent(rest) for form in self.forms)
+        gradients = tuple(p.arrange(rest) for p in self.partitions)
         return gradients[0] if isinstance(self._argnums, int) else gradients
 
 

@@ -18,6 +18,7 @@ from dagad._api.transforms import vjp
 from dagad._errors import NotDifferentiableError
 from dagad._executors.context import operations_seen
 from dagad._pytrees import pytree
+from dagad._pytrees.partition import Partition
 
 
 class Subject(Protocol):
@@ -56,52 +57,52 @@ class FunctionSubject:
 
     def __init__(self, fun: Callable[..., Any], args: Sequence[Any]) -> None:
         self._fun, self._args = fun, list(args)
-        forms = [pytree.Form.of(arg, pytree.is_differentiable) for arg in args]
-        self._forms = {place: form for place, form in enumerate(forms) if form.positions}
-        if not self._forms:
+        partitions = [Partition.of(arg, pytree.is_differentiable) for arg in args]
+        self._partitions = {place: p for place, p in enumerate(partitions) if p.positions}
+        if not self._partitions:
             raise NotDifferentiableError(
                 "There is nothing to check: no argument holds floating-point numbers. Convert with `float(...)` or "
                 "`.astype(float)`."
             )
-        self.leaves = [leaf for form in self._forms.values() for leaf in form.taken]
+        self.leaves = [leaf for p in self._partitions.values() for leaf in p.taken]
         self.names = [
             f"argument {place}" + (f", leaf {path}" if path else "")
-            for place, form in self._forms.items()
-            for path in [pytree.paths(args[place])[position] for position in form.positions]
+            for place, partition in self._partitions.items()
+            for path in [pytree.paths(args[place])[position] for position in partition.positions]
         ]
 
     def _at(self, leaves: Sequence[Any]) -> list[Any]:
         rest, args = iter(leaves), list(self._args)
-        for place, form in self._forms.items():
-            args[place] = form.fill(rest)
+        for place, partition in self._partitions.items():
+            args[place] = partition.merge(rest)
         return args
 
     def _moving(self, *moving: Any) -> Any:
         args = list(self._args)
-        for place, argument in zip(self._forms, moving, strict=True):
+        for place, argument in zip(self._partitions, moving, strict=True):
             args[place] = argument
         return self._fun(*args)
 
     @property
     def _primals(self) -> list[Any]:
-        return [self._args[place] for place in self._forms]
+        return [self._args[place] for place in self._partitions]
 
     def _trees(self, parts: Sequence[Any]) -> list[Any]:
         rest = iter(parts)
-        return [form.cotangent(rest) for form in self._forms.values()]
+        return [p.arrange(rest) for p in self._partitions.values()]
 
     def value(self, leaves: Sequence[Any]) -> list[Any]:
         return _floats(self._fun(*self._at(leaves)))
 
     def push(self, tangents: Sequence[Any]) -> list[Any]:
         value, tangent = jvp(self._moving, self._primals, self._trees(tangents))
-        return pytree.Form.of(value, pytree.is_differentiable_or_traced).pick(tangent)
+        return Partition.of(value, pytree.is_differentiable_or_traced).extract(tangent)
 
     def pull(self, seeds: Sequence[Any]) -> list[Any]:
         value, pullback = vjp(self._moving, *self._primals)
-        cotangents = pullback(pytree.Form.of(value, pytree.is_differentiable_or_traced).cotangent(iter(seeds)))
-        forms = self._forms.values()
-        return [part for form, tree in zip(forms, cotangents, strict=True) for part in form.pick(tree)]
+        cotangents = pullback(Partition.of(value, pytree.is_differentiable_or_traced).arrange(iter(seeds)))
+        partitions = self._partitions.values()
+        return [part for p, tree in zip(partitions, cotangents, strict=True) for part in p.extract(tree)]
 
     def derived(self, mode: str, direction: Sequence[Any], seeds: Sequence[Any]) -> FunctionSubject:
         def moved(*args: Any) -> Any:
@@ -110,7 +111,7 @@ class FunctionSubject:
 
         def pulled(*args: Any) -> Any:
             value, pullback = vjp(self._moving, *args)
-            return pullback(pytree.Form.of(value, pytree.is_differentiable_or_traced).cotangent(iter(seeds)))
+            return pullback(Partition.of(value, pytree.is_differentiable_or_traced).arrange(iter(seeds)))
 
         made = FunctionSubject(moved if mode == "fwd" else pulled, self._primals)
         made.names = self.names
@@ -129,23 +130,23 @@ class GraphSubject:
         self._y = y
         self._nodes = pytree.flatten(list(wrt), is_leaf=_is_delayed)[0]
         values = compute(*self._nodes, scheduler="sync")
-        self._forms = [pytree.Form.of(value, pytree.is_differentiable) for value in values]
-        self.leaves = [leaf for form in self._forms for leaf in form.taken]
+        self._partitions = [Partition.of(value, pytree.is_differentiable) for value in values]
+        self.leaves = [leaf for p in self._partitions for leaf in p.taken]
         self.names = [
-            f"`{node.key}`" for node, form in zip(self._nodes, self._forms, strict=True) for _ in form.positions
+            f"`{node.key}`" for node, p in zip(self._nodes, self._partitions, strict=True) for _ in p.positions
         ]
 
     def _at(self, y: Delayed, leaves: Sequence[Any]) -> Delayed:
         """Return a graph with other values for the nodes that move."""
         rest, graph = iter(leaves), dict(ensure_dict(y.__dask_graph__()))
-        for node, form in zip(self._nodes, self._forms, strict=True):
-            graph[node.key] = DataNode(node.key, form.fill(rest))
+        for node, partition in zip(self._nodes, self._partitions, strict=True):
+            graph[node.key] = DataNode(node.key, partition.merge(rest))
         made: Delayed = Delayed(y.key, graph)
         return made
 
     def _trees(self, parts: Sequence[Any]) -> list[Any]:
         rest = iter(parts)
-        return [form.cotangent(rest) for form in self._forms]
+        return [p.arrange(rest) for p in self._partitions]
 
     def value(self, leaves: Sequence[Any]) -> list[Any]:
         return _floats(self._at(self._y, leaves).compute(scheduler="sync"))
@@ -153,11 +154,11 @@ class GraphSubject:
     def push(self, tangents: Sequence[Any]) -> list[Any]:
         pair = jvp(self._y, self._nodes, [_Held(tree).delayed() for tree in self._trees(tangents)])
         value, tangent = compute(*pair, scheduler="sync")
-        return pytree.Form.of(value, pytree.is_differentiable).pick(tangent)
+        return Partition.of(value, pytree.is_differentiable).extract(tangent)
 
     def pull(self, seeds: Sequence[Any]) -> list[Any]:
         gradients = compute(*gradient(self._dotted(seeds), self._nodes), scheduler="sync")
-        return [part for form, tree in zip(self._forms, gradients, strict=True) for part in form.pick(tree)]
+        return [part for p, tree in zip(self._partitions, gradients, strict=True) for part in p.extract(tree)]
 
     def _dotted(self, seeds: Sequence[Any]) -> Delayed:
         dotted: Delayed = delayed(_dot)(self._y, _Held(list(seeds)))

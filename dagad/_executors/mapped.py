@@ -25,6 +25,8 @@ from dagad._operations.derivatives import Pulled, Pushed, WithUnit
 from dagad._operations.derived import DIFFERENT, Derived, Parts, Seeds, Summed, check_alike, joined
 from dagad._operations.inputs import Inputs, Targets, apart, times
 from dagad._pytrees import pytree
+from dagad._pytrees.canonical import contiguous
+from dagad._pytrees.partition import Partition
 from dagad._sources.columns import Sliced, owned
 from dagad._sources.plan import AnyPlan
 from dagad._sources.slots import Landing
@@ -73,8 +75,8 @@ class Mapped:
     def moved(self, both: Parts, count: int) -> tuple[Parts, list[list[Any]]]:
         """Take what `pushed` gave apart: the value, and for each direction the tangents of its float leaves."""
         value, trees = both.summed if self.function.sums else (None, [None] * count)
-        form = pytree.Form.of(value, pytree.is_differentiable_or_traced)
-        moving = [form.pick(tree) for tree in trees]
+        partition = Partition.of(value, pytree.is_differentiable_or_traced)
+        moving = [partition.extract(tree) for tree in trees]
         each = len(both.own) // (1 + count)
         own_places = [[at for at in targets if at[0] < each] for targets in both.places]
         parts = Parts(value, both.own[:each], both.note, own_places)
@@ -114,7 +116,7 @@ class Mapped:
     def _evaluated(self, leaves: Sequence[Any], record: bool) -> Parts:
         names, lin = new_names(), None
         with calm_here(self.scheduler):
-            graph, chunks, inputs = self._graph([pytree.laid_out(leaf) for leaf in leaves], names)
+            graph, chunks, inputs = self._graph([contiguous(leaf) for leaf in leaves], names)
             values = {key: key for key in chunks}
             if record:
                 lin = linearize(graph, chunks, inputs, names, self.policy, apart=self.scheduler.remote)

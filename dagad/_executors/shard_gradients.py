@@ -105,15 +105,15 @@ def value_and_unit_of_rows(
     """Run a chunk, and pull the seed 1 back to theta and to the rows in some columns: a node of a graph."""
     began = time.perf_counter()
     open_rows: Rows = opened(rows)
-    with_gaps, forms = open_rows.with_gaps(columns)
-    own = [leaf for form in forms for leaf in form.taken]
+    with_gaps, partitions = open_rows.with_gaps(columns)
+    own = [leaf for p in partitions for leaf in p.taken]
     value, gradient, _, _ = opened(function).preaccumulate(policy.counters, place, with_gaps, theta, own)
     if gradient is None:
         return Outcome(value, None, None, time.perf_counter() - began)
     cotangents = iter(
         pytree.zeros_like(leaf) if part is None else part for part, leaf in zip(gradient[-1], own, strict=True)
     )
-    parts = [Rows.of(form.cotangent(cotangents)) for form in forms]
+    parts = [Rows.of(p.arrange(cotangents)) for p in partitions]
     return Outcome(value, gradient[0] if len(theta) else None, parts, time.perf_counter() - began)
 
 

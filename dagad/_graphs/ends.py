@@ -9,21 +9,22 @@ import numpy as np
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._graphs.linearization import is_scalar, unit_seed
 from dagad._pytrees import pytree
+from dagad._pytrees.partition import Partition
 
 
 def fitting_direction(tangent: Any, value: Any) -> Any:
     """Return the tangent of a Delayed that moves, checked against what the Delayed turned out to be."""
-    form = pytree.Form.of(value, pytree.is_differentiable_or_traced)
-    if not form.positions and tangent is not None:
+    partition = Partition.of(value, pytree.is_differentiable_or_traced)
+    if not partition.positions and tangent is not None:
         raise NotDifferentiableError(
             f"A primal that is {_describe(value)} can't move. Make it floating point, with `float(...)` or "
             "`.astype(float)`, or leave it out."
         )
     try:
-        parts = form.pick(tangent)
+        parts = partition.extract(tangent)
     except StructureError as error:
         raise StructureError("A tangent has not the structure of the Delayed that it moves.") from error
-    return form.cotangent(iter([_fitting(*pair) for pair in zip(parts, form.taken, strict=True)]))
+    return partition.arrange(iter([_fitting(*pair) for pair in zip(parts, partition.taken, strict=True)]))
 
 
 def _fitting(part: Any, leaf: Any) -> Any:
@@ -34,9 +35,9 @@ def _fitting(part: Any, leaf: Any) -> Any:
 
 def complete_tangent(tangent: Any, value: Any) -> Any:
     """Return a complete tangent: zeros where nothing moves a leaf, None for constants."""
-    form = pytree.Form.of(value, pytree.is_differentiable_or_traced)
-    pairs = zip(form.pick(tangent), form.taken, strict=True)
-    return form.cotangent(
+    partition = Partition.of(value, pytree.is_differentiable_or_traced)
+    pairs = zip(partition.extract(tangent), partition.taken, strict=True)
+    return partition.arrange(
         iter([pytree.zeros_like(pytree.plain(leaf)) if part is None else part for part, leaf in pairs])
     )
 

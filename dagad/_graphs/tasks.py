@@ -18,6 +18,8 @@ from dagad._errors import NotDifferentiableError, add_note_once
 from dagad._graphs.activity import Key, is_copy, references
 from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, value_of_task
 from dagad._pytrees import pytree
+from dagad._pytrees.canonical import canonical
+from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import Portable, opened
 
 
@@ -88,7 +90,7 @@ class TaskFunction(Portable):
     def value(self, *values: Any) -> Any:
         """Run the task on the values of its dependencies."""
         with patches:
-            return self._task(dict(zip(self._keys, map(pytree.settled, values), strict=True)))
+            return self._task(dict(zip(self._keys, map(canonical, values), strict=True)))
 
     def record(self, *values: Any) -> tuple[Any, Pullback, Callable[[], int]]:
         """Run the task traced; see `Recordable`."""
@@ -104,7 +106,7 @@ class TaskFunction(Portable):
         self._refuse_boxes(bound, value)
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
-            seeds = [pytree.settled(seed) for seed in pytree.leaf_seeds(value, cotangent)]
+            seeds = [canonical(seed) for seed in pytree.leaf_seeds(value, cotangent)]
             try:
                 return bound.grouped(pull_leaves(seeds))
             except Exception as error:
@@ -131,11 +133,11 @@ class TaskFunction(Portable):
             add_note_once(error, f"dagad: while task {self._task.key!r} was moved")
             raise
         self._refuse_boxes(bound, value)
-        form = pytree.Form.of(value, pytree.is_differentiable_or_traced)
-        parts = (moved[place] for place in form.positions)
-        pairs = zip(parts, form.taken, strict=True)
+        partition = Partition.of(value, pytree.is_differentiable_or_traced)
+        parts = (moved[place] for place in partition.positions)
+        pairs = zip(parts, partition.taken, strict=True)
         filled = [pytree.zeros_like(pytree.plain(leaf)) if part is None else part for part, leaf in pairs]
-        return value, form.cotangent(iter(filled))
+        return value, partition.arrange(iter(filled))
 
     def preaccumulate(self, counters: Counters, *values: Any) -> Preaccumulated:
         """Run the task traced and pull the seed 1 at once; see `Recordable`."""
@@ -154,29 +156,31 @@ class _BoundTask:
     def __init__(self, function: TaskFunction, values: Sequence[Any], active: tuple[int, ...]) -> None:
         self.fun = function.value
         self._values, self._active = list(values), active
-        self._forms = [pytree.Form.of(values[place], pytree.is_differentiable_or_traced) for place in active]
+        self._partitions = [Partition.of(values[place], pytree.is_differentiable_or_traced) for place in active]
         # Traced already, by a derivative of this derivative: then the value is too, and rightly.
         self.traced = any(hasattr(leaf, "_trace") for value in values for leaf in pytree.flatten(value)[0])
-        self.leaves = [pytree.settled(leaf) for form in self._forms for leaf in form.taken]
+        self.leaves = [canonical(leaf) for p in self._partitions for leaf in p.taken]
 
     def run(self, leaves: Sequence[Any]) -> Any:
         return self.fun(*self.arguments(leaves))
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         values, rest = list(self._values), iter(leaves)
-        for place, form in zip(self._active, self._forms, strict=True):
-            values[place] = form.fill(rest)
+        for place, partition in zip(self._active, self._partitions, strict=True):
+            values[place] = partition.merge(rest)
         return tuple(values)
 
     def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
         return [
-            leaf for form, place in zip(self._forms, self._active, strict=True) for leaf in form.pick(cotangents[place])
+            leaf
+            for p, place in zip(self._partitions, self._active, strict=True)
+            for leaf in p.extract(cotangents[place])
         ]
 
     def directions(self, tangents: Sequence[Any]) -> list[Any]:
         """Return the tangents of the leaves, from one pytree per active dependency."""
-        pairs = zip(self._forms, tangents, strict=True)
-        parts = [part for form, tangent in pairs for part in form.pick(tangent)]
+        pairs = zip(self._partitions, tangents, strict=True)
+        parts = [part for p, tangent in pairs for part in p.extract(tangent)]
         return [
             part
             if part is None or pytree.is_traced(part) or pytree.is_traced(leaf)
@@ -187,7 +191,7 @@ class _BoundTask:
     def grouped(self, cotangents: Sequence[Any]) -> tuple[Any, ...]:
         """Return one pytree of cotangents per dependency, None where a leaf has none."""
         rest = iter(cotangents)
-        return tuple(form.cotangent(rest) for form in self._forms)
+        return tuple(p.arrange(rest) for p in self._partitions)
 
 
 class _ExplicitCall:
@@ -199,8 +203,8 @@ class _ExplicitCall:
     def __init__(self, explicit: Explicit, task: Task, keys: Sequence[Key], bound: _BoundTask) -> None:
         self._task, self._keys, self._bound = task, keys, bound
         (self._args, kwargs), self._ends, self._roots = record(self._wired, bound.leaves)
-        self._forms = [pytree.Form.of(arg, _every_leaf) for arg in self._args]
-        n_leaves = sum(len(form.positions) for form in self._forms)
+        self._partitions = [Partition.of(arg, _every_leaf) for arg in self._args]
+        n_leaves = sum(len(p.positions) for p in self._partitions)
         if any(end is not None for end in self._ends[n_leaves:]):
             raise NotDifferentiableError(
                 "A function that is marked explicit got what is being differentiated by keyword, of which its pullback "
@@ -225,8 +229,8 @@ class _ExplicitCall:
         return tuple(self._args)
 
     def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
-        leaves, parts = self._bound.leaves, check_count(cotangents, len(self._forms))
-        pairs = [pair for form, part in zip(self._forms, parts, strict=True) for pair in _pairs(form, part)]
+        leaves, parts = self._bound.leaves, check_count(cotangents, len(self._partitions))
+        pairs = [pair for p, part in zip(self._partitions, parts, strict=True) for pair in _pairs(p, part)]
         seeds = []
         for (seed, leaf), end in zip(pairs, self._ends, strict=False):
             if end is not None and seed is None:  # one that is asked for; the engine says so
@@ -245,5 +249,5 @@ def _every_leaf(leaf: Any) -> bool:
     return True
 
 
-def _pairs(form: pytree.Form, cotangent: Any) -> list[tuple[Any, Any]]:
-    return list(zip(form.pick(cotangent), form.taken, strict=True))
+def _pairs(partition: Partition, cotangent: Any) -> list[tuple[Any, Any]]:
+    return list(zip(partition.extract(cotangent), partition.taken, strict=True))

@@ -19,9 +19,11 @@ from dagad._executors.grainsize import find_grainsize
 from dagad._graphs.policies import Policy, checked_policy
 from dagad._operations.chunks import ChunkFunction, Place
 from dagad._pytrees import pytree
+from dagad._pytrees.canonical import all_read_only, contiguous
 from dagad._pytrees.carried_arrays import with_arrays
 from dagad._pytrees.closures import hoist
 from dagad._pytrees.identity import identity_of
+from dagad._pytrees.partition import Partition
 from dagad._pytrees.snapshots import snapshot, snapshots
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Chunk, Plan, check_grainsize
@@ -52,19 +54,19 @@ def read_arguments(
     if isinstance(engine, ExplicitEngine) and not isinstance(f, Explicit):
         f = Explicit(f)
     lasting = current_mode().lasting
-    f = with_arrays(f, snapshot if lasting else pytree.laid_out)
+    f = with_arrays(f, snapshot if lasting else contiguous)
     if patches.somebody_traces():  # then look for what is traced
         sliced, shared = all_opened((sliced, tuple(shared)))
         hoisted, make = hoist(f)
     else:
         hoisted, make = [], _Itself(f)
-    taken = snapshots if lasting else pytree.all_protected
-    forms = tuple(pytree.Form.of(taken(argument), pytree.is_traced) for argument in shared)
-    theta = [*hoisted, *(leaf for form in forms for leaf in form.taken)]
+    taken = snapshots if lasting else all_read_only
+    partitions = tuple(Partition.of(taken(argument), pytree.is_traced) for argument in shared)
+    theta = [*hoisted, *(leaf for p in partitions for leaf in p.taken)]
     columns, active_rows = read_sliced(sliced, itertools.count(len(theta)))
     place = _place(options["scheduler"], columns)
     size = _grainsize(options["grainsize"], columns)
-    function = ChunkFunction(make, len(hoisted), tuple(form.bare() for form in forms), engine, current_mode().policy)
+    function = ChunkFunction(make, len(hoisted), tuple(p.bare() for p in partitions), engine, current_mode().policy)
     leaves = [*theta, *active_rows]
     _check_leaves(leaves)
     if size is None:

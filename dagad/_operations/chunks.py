@@ -19,6 +19,8 @@ from dagad._errors import ClosureError, NotDifferentiableError, StructureError, 
 from dagad._executors.context import TOGETHER, DefaultPolicy, current_mode, like_here
 from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, unused_pullback
 from dagad._pytrees import pytree
+from dagad._pytrees.canonical import canonical
+from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import Portable, opened
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Rows
@@ -61,7 +63,7 @@ class ChunkFunction(Portable):
         self,
         make: Callable[[Sequence[Any]], Any],
         n_hoisted: int,
-        shared: tuple[pytree.Form, ...],
+        shared: tuple[Partition, ...],
         engine: Engine,
         nested: DefaultPolicy = TOGETHER,
     ) -> None:
@@ -76,7 +78,7 @@ class ChunkFunction(Portable):
         """Run one chunk, tracing nothing."""
         try:
             call = BoundChunk(self, opened(rows), len(theta))
-            leaves = [pytree.settled(leaf) for leaf in (*theta, *(active_rows or ()))]
+            leaves = [canonical(leaf) for leaf in (*theta, *(active_rows or ()))]
             fun = self._make(leaves[: self._n_hoisted])
             args = call.arguments(leaves)
             with self.as_told:
@@ -125,7 +127,7 @@ class ChunkFunction(Portable):
     def linearize(
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None
     ) -> tuple[Any, LeafPullback, Callable[[], int]]:
-        leaves = [pytree.settled(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
+        leaves = [canonical(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
         call = BoundChunk(self, opened(rows), len(theta))
         try:
             with self.as_told:
@@ -148,7 +150,7 @@ class ChunkFunction(Portable):
         """Return the cotangents in groups, as the task has its arguments: of theta, of the rows."""
         try:
             with patches:
-                cotangents = pull([pytree.settled(seed) for seed in seeds])
+                cotangents = pull([canonical(seed) for seed in seeds])
         except Exception as error:
             add_note_once(error, place.note("pullback"))
             raise
@@ -197,14 +199,14 @@ class BoundChunk:
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         theta = iter(leaves[self._function._n_hoisted : self._n_theta])
-        shared = [form.fill(theta) for form in self._function._shared]
-        return self._rows.fill(iter(leaves[self._n_theta :])), *shared
+        shared = [p.merge(theta) for p in self._function._shared]
+        return self._rows.merge(iter(leaves[self._n_theta :])), *shared
 
     def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
         shared = self._function._shared
         cotangents = check_count(cotangents, 1 + len(shared))
-        theta = [leaf for form, part in zip(shared, cotangents[1:], strict=True) for leaf in form.pick(part)]
-        return [*theta, *self._rows.pick(cotangents[0])]
+        theta = [leaf for p, part in zip(shared, cotangents[1:], strict=True) for leaf in p.extract(part)]
+        return [*theta, *self._rows.extract(cotangents[0])]
 
 
 _NUMERIC = (np.ndarray, np.generic, int, float, complex)

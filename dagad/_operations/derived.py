@@ -21,6 +21,7 @@ from dagad._errors import NotDifferentiableError, StructureError, add_note_once
 from dagad._graphs.linearization import Counters, Preaccumulated, Pullback
 from dagad._operations.chunks import BoundChunk, ChunkFunction, Place
 from dagad._pytrees import pytree
+from dagad._pytrees.canonical import canonical
 from dagad._pytrees.shipping import Portable, opened
 
 Groups = Sequence[Sequence[Any]]
@@ -94,7 +95,7 @@ class Derived(Portable):
     def value(self, place: Place, rows: Any, theta: Groups, active: Groups = ()) -> Parts:
         """Run one chunk, tracing nothing."""
         try:
-            return self.run(place, opened(rows), _settled(theta), _settled(active))
+            return self.run(place, opened(rows), _canonical(theta), _canonical(active))
         except Exception as error:
             add_note_once(error, place.note("value"))
             raise
@@ -103,7 +104,7 @@ class Derived(Portable):
         self, place: Place, rows: Any, theta: Groups, active: Groups = ()
     ) -> tuple[Any, Pullback, Callable[[], int]]:
         """Run one chunk traced; see `Recordable`."""
-        theta, active = _settled(theta), _settled(active)
+        theta, active = _canonical(theta), _canonical(active)
         leaves = [leaf for group in (*theta, *active) for leaf in group]
 
         def run(leaves: Sequence[Any]) -> Parts:
@@ -142,8 +143,8 @@ def in_groups(cotangents: Sequence[Any], theta: Groups, active: Groups) -> tuple
     return (*parts, list(cotangents[n_theta:])) if active else parts
 
 
-def _settled(groups: Groups) -> list[list[Any]]:
-    return [[pytree.settled(leaf) for leaf in group] for group in groups]
+def _canonical(groups: Groups) -> list[list[Any]]:
+    return [[canonical(leaf) for leaf in group] for group in groups]
 
 
 def regrouped(groups: Groups, leaves: Iterator[Any]) -> list[list[Any]]:

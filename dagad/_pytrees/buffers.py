@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._pytrees import pytree
+from dagad._pytrees.canonical import canonical
 
 ALIGNMENT = 16  # of every leaf in a buffer
 
@@ -72,7 +72,7 @@ class Layout:
         """Return the leaves in a buffer of bytes, as views where that can be."""
         leaves: list[Any] = []
         for spec, dtype, place in zip(self.specs, self._dtypes, self._places, strict=True):
-            leaf: Any = pytree.settled(self._view(buffer[place], spec, dtype))
+            leaf: Any = canonical(self._view(buffer[place], spec, dtype))
             if spec.kind != "array":
                 leaf = leaf[()].item() if spec.kind == "python" else leaf[()]
             leaves.append(leaf)

@@ -14,6 +14,7 @@ from typing import Any
 
 from dagad._engines.autograd.tape import open_containers
 from dagad._pytrees import pytree
+from dagad._pytrees.partition import Partition
 from dagad._pytrees.templates import Template
 from dagad._pytrees.walk import Walk
 
@@ -45,21 +46,21 @@ def _flat(hoisted: list[Any], make: Any) -> tuple[list[Any], Any]:
     """Take traced containers, as autograd's own transforms make them of pytrees, apart into their leaves."""
     if not any(isinstance(pytree.plain(box), list | tuple | dict) for box in hoisted):
         return hoisted, make
-    forms = [pytree.Form.of(open_containers(box), pytree.is_traced) for box in hoisted]
-    return [leaf for form in forms for leaf in form.taken], _Refilled(make, [form.bare() for form in forms])
+    partitions = [Partition.of(open_containers(box), pytree.is_traced) for box in hoisted]
+    return [leaf for p in partitions for leaf in p.taken], _Refilled(make, [p.bare() for p in partitions])
 
 
 class _Refilled:
     """Puts leaves back into containers before a function is made with them."""
 
-    __slots__ = ("_forms", "_make")
+    __slots__ = ("_make", "_partitions")
 
-    def __init__(self, make: Any, forms: list[pytree.Form]) -> None:
-        self._make, self._forms = make, forms
+    def __init__(self, make: Any, partitions: list[Partition]) -> None:
+        self._make, self._partitions = make, partitions
 
     def __call__(self, values: Any) -> Any:
         rest = iter(values)
-        return self._make([form.fill(rest) for form in self._forms])
+        return self._make([p.merge(rest) for p in self._partitions])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Refilled, (self._make, self._forms)
+        return _Refilled, (self._make, self._partitions)

@@ -20,6 +20,7 @@ from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._operations.items import ExplicitItemSum, ItemSum
 from dagad._pytrees import pytree
 from dagad._pytrees.copies import contents_of
+from dagad._pytrees.partition import Partition
 from dagad._pytrees.walk import codes
 
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
@@ -60,7 +61,7 @@ def _take(part: Any, atoms: list[Any], seen: dict[int, int]) -> None:
         atoms.append(part)
     elif kind in (AutogradEngine, ExplicitEngine):
         atoms.append(kind)
-    elif kind is pytree.Form:
+    elif kind is Partition:
         atoms.extend((kind, part.treedef))
         _take((part.positions, tuple(part.leaves)), atoms, seen)
     elif kind is FunctionType and id(part) in seen:

@@ -18,7 +18,6 @@ from dagad._errors import StructureError
 NAMESPACE = "dagad"  # where records are looked up; it inherits what is registered globally
 TreeDef = optree.PyTreeSpec
 
-_ARRAYS = frozenset({np.ndarray, np.memmap})
 _tree_flatten = optree.tree_flatten
 atexit.register(end_other_threads, globals(), "_tree_flatten")
 _BARE = frozenset({np.ndarray, np.float64, float})
@@ -127,50 +126,6 @@ def cast_like(cotangent: Any, leaf: Any, what: str) -> Any:
     return np.asarray(cotangent, dtype) if isinstance(leaf, np.ndarray) else dtype.type(cotangent)
 
 
-_OWN_DTYPES = {char: np.dtype(char) for char in "bBhHiIlLqQefdgFDG?"}
-
-
-def settled(leaf: Any) -> Any:
-    """Return the leaf as this process would have made it: with its own dtype object, and aligned.
-
-    A dtype that came out of a pickle equals ours but is another object, and numpy then misses its fast paths:
-    ``np.add.at``, which is autograd's rule for ``x[index]``, becomes fifty times slower. An array that points into a
-    message may begin at any byte; numpy then takes other roads, without BLAS, which are slower and round differently.
-    """
-    if type(leaf) is np.ndarray:
-        own = _OWN_DTYPES.get(leaf.dtype.char)
-        if own is not None and own is not leaf.dtype and own == leaf.dtype:
-            leaf = leaf.view(own)
-        if not leaf.flags.aligned:
-            leaf = leaf.copy("K")
-    return leaf
-
-
-def laid_out(leaf: Any) -> Any:
-    """Return the leaf as it would arrive in another process: settled and contiguous. Its layout shows in the bits."""
-    leaf = settled(leaf)
-    if type(leaf) is np.ndarray and not (leaf.flags.c_contiguous or leaf.flags.f_contiguous):
-        return np.ascontiguousarray(leaf)
-    return leaf
-
-
-def protected(leaf: Any) -> Any:
-    """Return a laid out view that can't be written to: what spoils its data would be wrong when run again."""
-    if type(leaf) is np.memmap:
-        leaf = leaf.view(np.ndarray)
-    if type(leaf) is np.ndarray:
-        leaf = laid_out(leaf).view()
-        leaf.flags.writeable = False
-    return leaf
-
-
-def all_protected(tree: Any) -> Any:
-    """Return a tree with all its arrays protected."""
-    leaves, treedef = flatten(tree)
-    held = not _ARRAYS.isdisjoint(map(type, leaves))
-    return unflatten(treedef, [protected(leaf) for leaf in leaves]) if held else tree
-
-
 def plain(leaf: Any) -> Any:
     """Return the plain value of a leaf that somebody may be tracing."""
     while hasattr(leaf, "_trace"):
@@ -191,76 +146,6 @@ def is_placed(leaf: Any) -> bool:
 def is_differentiable_or_traced(leaf: Any) -> bool:
     """Return whether a leaf is floating point, or holds what is, be it traced by somebody else."""
     return is_differentiable(plain(leaf)) or is_placed(leaf)
-
-
-class Form:
-    """A pytree with some of its leaves taken out.
-
-    Parameters
-    ----------
-    treedef
-        The structure.
-    leaves
-        All leaves; those at `positions` are of no account.
-    positions
-        Where leaves were taken out.
-    """
-
-    __slots__ = ("_bare", "_whole", "leaves", "positions", "treedef")
-
-    def __init__(self, treedef: TreeDef, leaves: list[Any], positions: tuple[int, ...]) -> None:
-        self.treedef, self.leaves, self.positions = treedef, leaves, positions
-        self._bare = bool(positions) and treedef.is_leaf()
-        # Without holes the tree is made once; a bare leaf needs no making at all.
-        self._whole = (unflatten(treedef, leaves),) if not positions else ()
-
-    @classmethod
-    def of(cls, tree: Any, take: Callable[[Any], bool]) -> Form:
-        """Take out the leaves for which `take` says so."""
-        leaves, treedef = flatten(tree)
-        return cls(treedef, leaves, tuple(i for i, leaf in enumerate(leaves) if take(leaf)))
-
-    @property
-    def taken(self) -> list[Any]:
-        """The leaves that were taken out."""
-        return [self.leaves[i] for i in self.positions]
-
-    def fill(self, values: Iterator[Any]) -> Any:
-        """Return the tree with the next of `values` where leaves were taken out."""
-        if self._whole:
-            return self._whole[0]
-        if self._bare:
-            return next(values)
-        leaves = list(self.leaves)
-        for i in self.positions:
-            leaves[i] = next(values)
-        return unflatten(self.treedef, leaves)
-
-    def pick(self, cotangent: Any) -> list[Any]:
-        """Return the cotangents of the leaves that were taken out; None for all when there is none."""
-        if not self.positions:
-            return []
-        if cotangent is None:
-            return [None] * len(self.positions)
-        if self._bare:
-            return [cotangent]
-        parts = subtrees(self.treedef, cotangent)
-        return [parts[i] for i in self.positions]
-
-    def cotangent(self, values: Iterator[Any]) -> Any:
-        """Return the next of `values` in this structure, None for all other leaves."""
-        parts: list[Any] = [None] * len(self.leaves)
-        for i in self.positions:
-            parts[i] = next(values)
-        return unflatten(self.treedef, parts)
-
-    def bare(self) -> Form:
-        """Return the form without the leaves that were taken out, so that they do not travel with it."""
-        held = set(self.positions)
-        return Form(self.treedef, [None if i in held else leaf for i, leaf in enumerate(self.leaves)], self.positions)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Form, (self.treedef, self.leaves, self.positions)
 
 
 def dtype_of(leaf: Any) -> np.dtype[Any]:

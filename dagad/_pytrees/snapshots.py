@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dagad._pytrees import pytree
+from dagad._pytrees.canonical import contiguous
 from dagad._sources.tables import is_table
 
 
@@ -21,9 +22,9 @@ def snapshot(leaf: Any) -> Any:
         leaf = leaf.view(np.ndarray)
     if not is_frozen(leaf):
         # Laid out first: so it would be for a chunk, and an axis order of its own would show in the bits.
-        leaf = np.array(pytree.laid_out(leaf), copy=True, order="K", subok=True)
+        leaf = np.array(contiguous(leaf), copy=True, order="K", subok=True)
         leaf.flags.writeable = False
-    return pytree.laid_out(leaf)
+    return contiguous(leaf)
 
 
 def snapshots(tree: Any, is_leaf: Any = None) -> Any:

@@ -12,6 +12,8 @@ from dask.delayed import Delayed
 
 from dagad._errors import PlanError, StructureError
 from dagad._pytrees import pytree
+from dagad._pytrees.canonical import all_read_only, canonical
+from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import opened
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.rows import ELSEWHERE, GAP, Ragged, Rows
@@ -44,12 +46,12 @@ class ListColumn:
 
     def piece(self, chunk: Chunk) -> Any:
         items = self.items[chunk.start : chunk.stop]
-        return items if self.first is None else Ragged([form.bare() for form in items])
+        return items if self.first is None else Ragged([p.bare() for p in items])
 
     def targets(self, rows: slice) -> Iterator[tuple[int, slice | None]]:
         if self.first is not None:
-            for form, first in zip(self.items[rows], self.first[rows], strict=True):
-                for place in range(len(form.positions)):
+            for partition, first in zip(self.items[rows], self.first[rows], strict=True):
+                for place in range(len(partition.positions)):
                     yield first + place, None
 
 
@@ -263,20 +265,18 @@ def _column(leaf: Any, number: Iterator[int], traced: list[Any]) -> ArrayColumn 
         traced.append(leaf)
         return ShardColumn(pytree.plain(leaf), next(number))
     if isinstance(leaf, list):
-        forms = (
-            [pytree.Form.of(item, pytree.is_traced) for item in pytree.all_protected(leaf)]
-            if _holds_traced(leaf)
-            else None
+        partitions = (
+            [Partition.of(item, pytree.is_traced) for item in all_read_only(leaf)] if _holds_traced(leaf) else None
         )
-        if forms is None:
-            return ListColumn(pytree.all_protected(leaf), None)
+        if partitions is None:
+            return ListColumn(all_read_only(leaf), None)
         first = []
-        for form in forms:
-            first.append(next(number) if form.positions else 0)
-            for _ in form.positions[1:]:
+        for partition in partitions:
+            first.append(next(number) if partition.positions else 0)
+            for _ in partition.positions[1:]:
                 next(number)
-            traced.extend(form.taken)
-        return ListColumn(forms, first)
+            traced.extend(partition.taken)
+        return ListColumn(partitions, first)
     if pytree.is_traced(leaf):
         traced.append(leaf)
         return ArrayColumn(None, next(number))
@@ -292,7 +292,7 @@ def _read_only(array: Any) -> Any:
     if isinstance(array, np.memmap):  # what is read from a file is an array like any other
         array = array.view(np.ndarray)
     if isinstance(array, np.ndarray):
-        array = pytree.settled(array).view()
+        array = canonical(array).view()
         array.flags.writeable = False
     return array
 

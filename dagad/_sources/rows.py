@@ -11,6 +11,7 @@ import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._pytrees import pytree
+from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import Portable, opened
 from dagad._pytrees.sizes import nbytes_of
 from dagad._pytrees.snapshots import snapshot, snapshots
@@ -19,8 +20,8 @@ from dagad._pytrees.snapshots import snapshot, snapshots
 class Rows(Portable):
     """The rows of one chunk: pieces to be put together, with gaps for the leaves that are being differentiated.
 
-    A piece is a constant, `GAP` for one whole array, `ELSEWHERE` for what `joined` brings, or a list of `Form` for a
-    list of items.
+    A piece is a constant, `GAP` for one whole array, `ELSEWHERE` for what `joined` brings, or a `Partition` for each
+    item of a list.
 
     With `views`, pieces are views of arrays that somebody may write into, and the rows are to stay what they are: they
     are copied by whoever uses them first, a chunk's task.
@@ -37,7 +38,7 @@ class Rows(Portable):
 
     def joined(self, shards: Iterator[Any]) -> Rows:
         """Return the rows with what was elsewhere."""
-        pieces = [opened(next(shards)).fill(iter(())) if piece is ELSEWHERE else piece for piece in self._pieces]
+        pieces = [opened(next(shards)).merge(iter(())) if piece is ELSEWHERE else piece for piece in self._pieces]
         complete = not any(piece is GAP or type(piece) is Ragged for piece in pieces)
         return Rows(self._treedef, pieces, complete, self._views)
 
@@ -61,15 +62,15 @@ class Rows(Portable):
         """Return rows with nothing taken out."""
         return cls(pytree.flatten(0)[1], [tree], True)
 
-    def with_gaps(self, columns: Sequence[int] | None) -> tuple[Rows, list[pytree.Form]]:
+    def with_gaps(self, columns: Sequence[int] | None) -> tuple[Rows, list[Partition]]:
         """Take the floating-point leaves out of some columns, or of all the rows."""
         whole = columns is None
-        pieces = [self.fill(iter(()))] if whole else list(self._pieces)
+        pieces = [self.merge(iter(()))] if whole else list(self._pieces)
         numbers = (0,) if columns is None else columns
-        forms = [pytree.Form.of(pieces[number], pytree.is_differentiable) for number in numbers]
-        for number, form in zip(numbers, forms, strict=True):
-            pieces[number] = Whole(form.bare())
-        return Rows(pytree.flatten(0)[1] if whole else self._treedef, pieces, False), forms
+        partitions = [Partition.of(pieces[number], pytree.is_differentiable) for number in numbers]
+        for number, partition in zip(numbers, partitions, strict=True):
+            pieces[number] = Whole(partition.bare())
+        return Rows(pytree.flatten(0)[1] if whole else self._treedef, pieces, False), partitions
 
     def items(self, leaves: Sequence[Any]) -> Iterator[tuple[Rows, list[tuple[int, int | None]]]]:
         """Yield each row as rows of its own, and its gaps: numbers of `leaves`, with its place in arrays of rows."""
@@ -82,7 +83,7 @@ class Rows(Portable):
                 n_rows, number = len(leaves[number]), number + 1
             elif type(piece) is Ragged:
                 columns.append((piece.items, number))
-                n_rows, number = len(piece.items), number + sum(len(form.positions) for form in piece.items)
+                n_rows, number = len(piece.items), number + sum(len(p.positions) for p in piece.items)
             else:
                 columns.append((list(pytree.items_of(_row_by_row(piece))), None))
                 n_rows = len(columns[-1][0])
@@ -97,15 +98,15 @@ class Rows(Portable):
                     pieces.append(GAP)
                     gaps.append((first, place))
                 elif not items[place].positions:
-                    pieces.append(items[place].fill(iter(())))
+                    pieces.append(items[place].merge(iter(())))
                 else:
-                    form, here = items[place], firsts[column]
-                    pieces.append(Whole(form))
-                    gaps.extend((here + count, None) for count in range(len(form.positions)))
-                    firsts[column] = here + len(form.positions)
+                    partition, here = items[place], firsts[column]
+                    pieces.append(Whole(partition))
+                    gaps.extend((here + count, None) for count in range(len(partition.positions)))
+                    firsts[column] = here + len(partition.positions)
             yield Rows(self._treedef, pieces, not gaps), gaps
 
-    def fill(self, leaves: Iterator[Any]) -> Any:
+    def merge(self, leaves: Iterator[Any]) -> Any:
         """Return the rows, with the next of `leaves` in the gaps."""
         if self._views:
             self._take_snapshot()
@@ -113,7 +114,7 @@ class Rows(Portable):
             return self._whole[0]
         return pytree.unflatten(self._treedef, [_filled(piece, leaves) for piece in self._pieces])
 
-    def pick(self, cotangent: Any) -> list[Any]:
+    def extract(self, cotangent: Any) -> list[Any]:
         """Return the cotangents that belong in the gaps, from one for all rows."""
         if self._whole:
             return []
@@ -121,16 +122,16 @@ class Rows(Portable):
             cotangents: Sequence[Any] = [None] * len(self._pieces)
         else:
             cotangents = pytree.subtrees(self._treedef, cotangent)
-        picked: list[Any] = []
+        extracted: list[Any] = []
         for piece, part in zip(self._pieces, cotangents, strict=True):
             if piece is GAP:
-                picked.append(part)
+                extracted.append(part)
             elif type(piece) is Whole:
-                picked.extend(piece.form.pick(part))
+                extracted.extend(piece.partition.extract(part))
             elif type(piece) is Ragged:
                 items = [None] * len(piece.items) if part is None else part
-                picked.extend(leaf for form, item in zip(piece.items, items, strict=True) for leaf in form.pick(item))
-        return picked
+                extracted.extend(leaf for p, item in zip(piece.items, items, strict=True) for leaf in p.extract(item))
+        return extracted
 
 
 def row_by_row(leaf: Any) -> Any:
@@ -179,36 +180,36 @@ GAP, ELSEWHERE = _Mark("GAP"), _Mark("ELSEWHERE")
 class Ragged:
     """Items of a list some of whose leaves are being differentiated."""
 
-    items: list[pytree.Form]
+    items: list[Partition]
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
     """Anything some leaves of which are being differentiated."""
 
-    form: pytree.Form
+    partition: Partition
 
 
 def _filled(piece: Any, leaves: Iterator[Any]) -> Any:
     if piece is GAP:
         return next(leaves)
     if type(piece) is Whole:
-        return piece.form.fill(leaves)
-    return [form.fill(leaves) for form in piece.items] if type(piece) is Ragged else piece
+        return piece.partition.merge(leaves)
+    return [p.merge(leaves) for p in piece.items] if type(piece) is Ragged else piece
 
 
 def _nbytes_of(piece: Any) -> int:
     if type(piece) is Ragged:
-        return nbytes_of([form.leaves for form in piece.items])
-    return nbytes_of(piece.form.leaves if type(piece) is Whole else piece)
+        return nbytes_of([p.leaves for p in piece.items])
+    return nbytes_of(piece.partition.leaves if type(piece) is Whole else piece)
 
 
 def _snapshot_of(piece: Any) -> Any:
     if type(piece) is Ragged:
         return Ragged(
             [
-                pytree.Form(form.treedef, [snapshot(leaf) for leaf in form.leaves], form.positions)
-                for form in piece.items
+                Partition(partition.treedef, [snapshot(leaf) for leaf in partition.leaves], partition.positions)
+                for partition in piece.items
             ]
         )
     return piece if type(piece) in (_Mark, Whole) else snapshots(piece)

@@ -9,6 +9,7 @@ import numpy as np
 
 from dagad._errors import PlanError
 from dagad._pytrees import pytree
+from dagad._pytrees.canonical import canonical
 from dagad._pytrees.shipping import opened
 from dagad._sources.columns import cut, read_sliced
 from dagad._sources.plan import Chunk
@@ -40,14 +41,14 @@ def cut_out(piece: Any, start: int, stop: int, shared: bool) -> Rows:
 def from_blocks(rows: Any, shared: bool, *blocks: Any) -> Rows:
     """Return rows with blocks of dask arrays where they belong; see `cut_out`."""
     leaf = pytree.flatten(0)[1]
-    parts = [Rows(leaf, [cut(pytree.settled(np.asarray(block)), slice(None))], True, views=shared) for block in blocks]
+    parts = [Rows(leaf, [cut(canonical(np.asarray(block)), slice(None))], True, views=shared) for block in blocks]
     whole: Rows = opened(rows).joined(iter(parts))
     return whole
 
 
 def contents(rows: Any) -> Any:
     """Return rows as the user gave them."""
-    return opened(rows).fill(iter(()))
+    return opened(rows).merge(iter(()))
 
 
 def joined_data(parts: list[Any]) -> Any:

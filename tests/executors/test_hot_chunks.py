@@ -21,6 +21,7 @@ from dagad._graphs.sums import RunningTree, Subtree, assembled
 from dagad._operations.chunks import ChunkFunction
 from dagad._pytrees import pytree
 from dagad._pytrees.buffers import Layout, Spec
+from dagad._pytrees.partition import Partition
 from dagad._sources.columns import read_sliced
 from dagad._sources.plan import Plan
 
@@ -40,8 +41,8 @@ class Always:
 
 
 def program_of(fun: Callable[..., Any], plan: Plan, theta: Sequence[Any]) -> HotChunks:
-    forms = tuple(pytree.Form.of(leaf, pytree.is_differentiable).bare() for leaf in theta)
-    function = ChunkFunction(Always(fun), 0, forms, AutogradEngine())
+    partitions = tuple(Partition.of(leaf, pytree.is_differentiable).bare() for leaf in theta)
+    function = ChunkFunction(Always(fun), 0, partitions, AutogradEngine())
     return HotChunks(function, plan, None, tuple(map(Spec.of, theta)), new_names())
 
 

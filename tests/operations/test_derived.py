@@ -25,6 +25,7 @@ from dagad._operations.derived import Apart, Derived, Parts, Summed
 from dagad._operations.inputs import Inputs
 from dagad._operations.item_outputs import EndToEnd, Items, Stack
 from dagad._pytrees import pytree
+from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import opened
 from dagad._sources.columns import ArrayColumn, Sliced
 from dagad._sources.plan import GivenPlan, Plan
@@ -60,8 +61,8 @@ def row(item: Any, theta: Any, scale: Any) -> Any:
 
 
 def chunk_function(fun: Callable[..., Any]) -> ChunkFunction:
-    forms = tuple(pytree.Form.of(leaf, pytree.is_differentiable).bare() for leaf in (THETA, SCALE))
-    return ChunkFunction(Itself(fun), 0, forms, AutogradEngine())
+    partitions = tuple(Partition.of(leaf, pytree.is_differentiable).bare() for leaf in (THETA, SCALE))
+    return ChunkFunction(Itself(fun), 0, partitions, AutogradEngine())
 
 
 FUNCTIONS: dict[str, Derived] = {

@@ -13,7 +13,7 @@ from distributed import Client
 from faults import bits
 
 import dagad
-from dagad._pytrees import pytree
+from dagad._pytrees.canonical import contiguous
 from dagad._pytrees.carried_arrays import with_arrays
 from dagad.extend import explicit
 
@@ -22,13 +22,13 @@ STRIDED = WIDE[::2, ::2]
 X = np.random.default_rng(1).standard_normal(12)
 
 
-def is_laid_out(array: Any) -> float:
+def is_contiguous(array: Any) -> float:
     return float(array.flags.c_contiguous or array.flags.f_contiguous)
 
 
 def in_a_closure() -> Callable[..., Any]:
     weights = STRIDED
-    return lambda rows, theta: is_laid_out(weights) + 0.0 * theta
+    return lambda rows, theta: is_contiguous(weights) + 0.0 * theta
 
 
 def in_a_helper() -> Callable[..., Any]:
@@ -37,19 +37,19 @@ def in_a_helper() -> Callable[..., Any]:
 
 
 def of_a_partial(weights: Any, rows: Any, theta: Any, more: Any = None) -> Any:
-    return is_laid_out(weights) * is_laid_out(more) + 0.0 * theta
+    return is_contiguous(weights) * is_contiguous(more) + 0.0 * theta
 
 
 def in_a_default() -> Callable[..., Any]:
     def fun(rows: Any, theta: Any, weights: Any = STRIDED, *, more: Any = STRIDED) -> Any:
-        return is_laid_out(weights) * is_laid_out(more) + 0.0 * theta
+        return is_contiguous(weights) * is_contiguous(more) + 0.0 * theta
 
     return fun
 
 
 def by_hand() -> Callable[..., Any]:
     weights = STRIDED
-    return explicit(lambda rows, theta: (is_laid_out(weights), lambda seed: (0.0 * rows, 0.0 * seed)))
+    return explicit(lambda rows, theta: (is_contiguous(weights), lambda seed: (0.0 * rows, 0.0 * seed)))
 
 
 MADE: dict[str, Callable[[], Any]] = {
@@ -64,7 +64,7 @@ REDUCTIONS = {"reduce_sum": dagad.reduce_sum, "map_sum": dagad.map_sum}
 
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 @pytest.mark.parametrize("reduction", REDUCTIONS.values(), ids=REDUCTIONS)
-def test_a_carried_array_is_laid_out_as_on_a_worker(make: Any, reduction: Any, scheduler: Any) -> None:
+def test_a_carried_array_is_contiguous_as_on_a_worker(make: Any, reduction: Any, scheduler: Any) -> None:
     def loss(theta: Any) -> Any:
         return reduction(make(), X, theta, grainsize=1, scheduler=scheduler)
 
@@ -88,14 +88,14 @@ def test_the_bits_are_those_of_a_worker(cluster: Client) -> None:
 
 
 def test_functions_without_such_arrays_stay_what_they_are() -> None:
-    laid_out, count = np.zeros(3), [0]
+    ordered, count = np.zeros(3), [0]
 
     def fun(rows: Any) -> Any:
         count[0] += 1
-        return np.sum(rows * laid_out)
+        return np.sum(rows * ordered)
 
     for same in (fun, functools.partial(fun), len, np.sum, anp.sin):
-        assert with_arrays(same, pytree.laid_out) is same
+        assert with_arrays(same, contiguous) is same
 
 
 def test_variables_that_others_write_to_stay_shared() -> None:
@@ -104,7 +104,7 @@ def test_variables_that_others_write_to_stay_shared() -> None:
     def fun(rows: Any) -> Any:
         nonlocal n_calls
         n_calls += 1
-        return is_laid_out(weights)
+        return is_contiguous(weights)
 
     assert dagad.reduce_sum(fun, X, grainsize=4, scheduler="sync") == 3.0
     assert n_calls == 3
@@ -114,7 +114,7 @@ def test_a_function_that_calls_itself() -> None:
     weights = STRIDED
 
     def fun(rows: Any) -> Any:
-        return is_laid_out(weights) if len(rows) == 1 else fun(rows[:1])
+        return is_contiguous(weights) if len(rows) == 1 else fun(rows[:1])
 
     assert np.isfinite(dagad.reduce_sum(fun, X, grainsize=4, scheduler="sync"))
 

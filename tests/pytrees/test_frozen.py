@@ -24,6 +24,7 @@ from dagad._operations.chunks import ChunkFunction
 from dagad._operations.items import ItemSum
 from dagad._pytrees import pytree
 from dagad._pytrees.fingerprint import same, snapshot
+from dagad._pytrees.partition import Partition
 
 SCALE: Any = 2.0
 
@@ -168,8 +169,8 @@ def test_a_chunk_function_of_the_usual_kind_is_frozen(shared: tuple[Any, ...]) -
             return anp.sum(anp.tanh(rows * theta)) * scale
 
         make: Any = functools.partial(capturing, fun)
-        forms = tuple(pytree.Form.of(part, pytree.is_traced) for part in first)
-        return ChunkFunction(make, 0, forms, AutogradEngine()).state()
+        partitions = tuple(Partition.of(part, pytree.is_traced) for part in first)
+        return ChunkFunction(make, 0, partitions, AutogradEngine()).state()
 
     assert same(snapshot(*state(1.0)), snapshot(*state(1.0)))
     assert not same(snapshot(*state(1.0)), snapshot(*state(2.0)))

@@ -229,7 +229,7 @@ def test_what_nobody_can_write_into_is_not_copied(tmp_path: Path) -> None:
     for frozen in (owned, owned[2:], on_disk, on_disk[:4], np.frombuffer(X.tobytes())):
         assert is_frozen(frozen)
         assert np.shares_memory(snapshot(frozen), frozen)
-        assert np.shares_memory(dagad.shard(frozen, grainsize=8, scheduler="sync").kept.popitem()[1].fill(()), frozen)
+        assert np.shares_memory(dagad.shard(frozen, grainsize=8, scheduler="sync").kept.popitem()[1].merge(()), frozen)
 
 
 def test_what_somebody_can_write_into_is_copied(tmp_path: Path) -> None:

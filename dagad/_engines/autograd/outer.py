@@ -23,7 +23,9 @@ from dagad._graphs.policies import Preaccumulate
 from dagad._operations.derived import Parts, Summed
 from dagad._operations.inputs import Inputs
 from dagad._pytrees import pytree
+from dagad._pytrees.canonical import contiguous
 from dagad._pytrees.handed_out import writable
+from dagad._pytrees.partition import Partition
 
 Operation = Reduction | Mapped
 
@@ -96,7 +98,7 @@ def _dense(tangent: Any, leaf: Any) -> Any:
 
 def _filled(value: Parts, leaves: Iterator[Any]) -> Parts:
     """Return a result with other leaves where it has floating-point ones."""
-    summed = pytree.Form.of(value.summed, pytree.is_differentiable_or_traced).fill(leaves)
+    summed = Partition.of(value.summed, pytree.is_differentiable_or_traced).merge(leaves)
     own = [next(leaves) if pytree.is_differentiable_or_traced(leaf) else leaf for leaf in value.own]
     return Parts(summed, own, value.note, value.places)
 
@@ -107,7 +109,7 @@ def _filled(value: Parts, leaves: Iterator[Any]) -> Parts:
 def _reverse(operation: Operation, below: list[Any], nodes: dict[int, Any], level: int) -> Parts:
     """Run the operation; its pullback becomes one node of the outer tape."""
     if not any(map(pytree.is_traced, below)):
-        below = [traceable(pytree.laid_out(leaf)) for leaf in below]
+        below = [traceable(contiguous(leaf)) for leaf in below]
     value, unit = _ready(operation, below)
     outputs = value.floats()
     if not outputs:
@@ -174,7 +176,7 @@ class Pull:
         return [found[place] for place in self._places]
 
     def _structured(self, seeds: Sequence[Any]) -> Any:
-        return pytree.Form.of(self._value.summed, pytree.is_differentiable_or_traced).cotangent(iter(seeds))
+        return Partition.of(self._value.summed, pytree.is_differentiable_or_traced).arrange(iter(seeds))
 
     def _pulled(self, seeds: list[Any]) -> list[Any]:
         if self._unit is not None:

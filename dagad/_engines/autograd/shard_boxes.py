@@ -42,5 +42,5 @@ def tell_autograd(shards: type) -> None:
 
 def added_rows(one: Any, other: Any) -> Rows:
     """Add the rows of two gradients."""
-    trees = [pytree.flatten(opened(rows).fill(iter(()))) for rows in (one, other)]
+    trees = [pytree.flatten(opened(rows).merge(iter(()))) for rows in (one, other)]
     return Rows.of(pytree.unflatten(trees[0][1], [a + b for a, b in zip(trees[0][0], trees[1][0], strict=True)]))
