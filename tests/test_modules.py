@@ -59,7 +59,8 @@ def importers(package: str) -> set[str]:
     return {name for name, needed in IMPORTS.items() if any(module.partition(".")[0] == package for module in needed)}
 
 
-NEEDS_DISTRIBUTED = "dagad_scheduler.residents.plugin"  # subclasses of its plugins; imported when there is a cluster
+# Imported when there is a cluster.
+NEED_DISTRIBUTED = {"dagad_scheduler.residents.plugin", "dagad_scheduler.private_distributed"}
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -81,11 +82,14 @@ def test_the_scheduler_knows_nothing_of_dagad() -> None:
 
 
 def test_only_the_evaluation_talks_to_the_scheduler() -> None:
-    ours = {name for name in importers("dagad_scheduler") if not name.startswith("dagad_scheduler")}
+    ours = {
+        name
+        for name, needed in IMPORTS.items()
+        if any(module.startswith("dagad_scheduler") for module in needed - {"dagad_scheduler.private"})
+    } - {name for name in FILES if name.startswith("dagad_scheduler")}
     assert ours == {"dagad._executors.evaluation", "dagad._engines.autograd.tape"}
-    assert IMPORTS["dagad._engines.autograd.tape"] & FILES.keys() & {n for n in FILES if n.startswith("dagad_s")} == {
-        "dagad_scheduler.process"  # a tape that lives on is told to what holds the collector
-    }
+    there = {module for module in IMPORTS["dagad._engines.autograd.tape"] if module.startswith("dagad_scheduler")}
+    assert there == {"dagad_scheduler.process"}  # a tape that lives on is told to what holds the collector
 
 
 def test_only_the_tree_talks_to_optree() -> None:
@@ -107,9 +111,9 @@ def test_a_plan_knows_no_dask_and_no_derivatives() -> None:
 def test_only_optional_packages_are_imported_late(name: str) -> None:
     tree = TREES[name]
     late = [node for function in functions(tree) for part in function.body for node in ast.walk(part)]
-    found = {module for node in late for module in imported(name, node)} - {NEEDS_DISTRIBUTED}
+    found = {module for node in late for module in imported(name, node)} - NEED_DISTRIBUTED
     assert {module.partition(".")[0] for module in found} <= OPTIONAL
-    if name == NEEDS_DISTRIBUTED:
+    if name in NEED_DISTRIBUTED:
         return
     early = {module for node in tree.body for module in imported(name, node)}
     assert not {module.partition(".")[0] for module in early} & OPTIONAL

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dask._task_spec import GraphNode, Task, TaskRef
 from dask.base import is_dask_collection
 from dask.delayed import Delayed, delayed
 from dask.highlevelgraph import HighLevelGraph
@@ -22,6 +21,7 @@ from dagad._graphs.primal import Primal
 from dagad._graphs.tangent import tangent
 from dagad._graphs.transpose import transpose
 from dagad._pytrees import pytree
+from dagad_scheduler.private import GraphNode, Task, TaskRef
 
 # Dask handles each gradient with all layers of its graph. A few may share the user's own; for many, all is one layer.
 FEW = 8

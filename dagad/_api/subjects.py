@@ -7,10 +7,8 @@ from typing import Any, Protocol
 
 import autograd.numpy as anp
 import numpy as np
-from dask._task_spec import DataNode
 from dask.base import compute
 from dask.delayed import Delayed, delayed
-from dask.utils import ensure_dict
 
 from dagad._api.collections import gradient
 from dagad._api.higher_order import jvp
@@ -19,6 +17,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._executors.context import operations_seen
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
+from dagad_scheduler.private import DataNode, ensure_dict
 
 
 class Subject(Protocol):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dask._task_spec import DataNode, GraphNode, TaskRef
 
 from dagad._errors import StructureError
 from dagad._executors.evaluation import Scheduler, new_names, run_graph
@@ -16,6 +15,7 @@ from dagad._graphs.summation import Summation
 from dagad._graphs.transpose import pulled_together, transpose
 from dagad._pytrees import pytree
 from dagad._sources.columns import owned
+from dagad_scheduler.private import DataNode, GraphNode, TaskRef
 
 Key = Any
 Targets = list[tuple[int, slice | None]]

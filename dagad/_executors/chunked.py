@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
 from dagad._executors.apart import Apart
 from dagad._executors.blocks import Sweep
@@ -42,6 +41,7 @@ from dagad._pytrees import pytree
 from dagad._sources.columns import Sliced, owned
 from dagad._sources.plan import AnyPlan
 from dagad._sources.slots import Landing, Slots
+from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 
 Key = Any
 

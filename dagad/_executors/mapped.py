@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 
 from dagad._executors.blocks import Blocks, Sweep, cut_rows
 from dagad._executors.chunked import scaled
@@ -30,6 +29,7 @@ from dagad._pytrees.partition import Partition
 from dagad._sources.columns import Sliced, owned
 from dagad._sources.plan import AnyPlan
 from dagad._sources.slots import Landing
+from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 
 Key = Any
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dask._task_spec import GraphNode, Task, TaskRef
-
 from dagad._graphs.linearization import value_of_task
 from dagad._graphs.sums import add_up
 from dagad._operations.chunk_graph import ReductionGraph
 from dagad._pytrees.shipping import opened
+from dagad_scheduler.private import GraphNode, Task, TaskRef
 
 Key = Any
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dask._task_spec import DataNode, GraphNode, Task, TaskRef
-
 from dagad._errors import NotDifferentiableError
 from dagad._executors.evaluation import new_names, run_graph
 from dagad._executors.outcomes import Outcome, add_up_outcomes
@@ -22,6 +20,7 @@ from dagad._sources.columns import ShardColumn, Sliced
 from dagad._sources.rows import Rows
 from dagad._sources.shards import Shards
 from dagad._sources.slots import Slots
+from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 
 Key = Any
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from dask._task_spec import Alias, GraphNode, Task, TaskRef
+from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
 
 Key = Any
 Graph = Mapping[Key, GraphNode]

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from dask._task_spec import Alias, GraphNode, Task
-
 from dagad._errors import NotDifferentiableError
 from dagad._graphs.activity import Graph, Key, substituted
 from dagad._graphs.linearization import pull_back, value_and_pullback, value_of_task, value_part
 from dagad._graphs.linearize import Names
 from dagad._pytrees.shipping import opened
+from dagad_scheduler.private import Alias, GraphNode, Task
 
 
 def forget(

@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dask._task_spec import GraphNode
 from dask.base import get_annotations
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 from dagad._graphs.activity import Key
+from dagad_scheduler.private import GraphNode
 
 Annotations = dict[str, Any]
 _WITH_TASK = ("dagad-value-", "dagad-part-", "dagad-pullback-")

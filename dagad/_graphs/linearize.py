@@ -6,13 +6,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask._task_spec import Alias, GraphNode, Task, TaskRef
-
 from dagad._engines.base import Engine
 from dagad._graphs.activity import Graph, Key, active, topological
 from dagad._graphs.linearization import value_and_pullback, value_part
 from dagad._graphs.sums import add_up
 from dagad._graphs.tasks import TaskFunction as TaskFunction, as_recordable
+from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
 
 Names = Callable[[str, Any], Key]
 

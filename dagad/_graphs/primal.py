@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dask._task_spec import GraphNode, Task, TaskRef, convert_legacy_graph
 from dask.highlevelgraph import HighLevelGraph
-from dask.utils import ensure_dict
 
 from dagad._engines.explicit import Explicit
 from dagad._errors import NotDifferentiableError, StructureError
@@ -17,6 +15,7 @@ from dagad._graphs.copies import laid_open
 from dagad._graphs.delinearize import forget, is_ours
 from dagad._graphs.layers import Annotations, annotations_of, high_level
 from dagad._graphs.linearize import Names
+from dagad_scheduler.private import GraphNode, Task, TaskRef, convert_legacy_graph, ensure_dict
 
 
 @dataclass(frozen=True, slots=True)

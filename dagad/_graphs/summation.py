@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from dask._task_spec import Task, TaskRef
 
 from dagad._errors import StructureError
 from dagad._graphs.linearization import Linearization
 from dagad._graphs.sums import FAN_IN, sum_tree
 from dagad._pytrees import pytree
+from dagad_scheduler.private import Task, TaskRef
 
 Key = Any
 Tasks = tuple[Any, dict[Key, Task]]

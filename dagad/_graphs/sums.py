@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from dask._task_spec import Task, TaskRef
 
 from dagad._errors import StructureError
 from dagad._graphs.linearization import Linearization
 from dagad._pytrees import pytree
+from dagad_scheduler.private import Task, TaskRef
 
 Key = Any
 

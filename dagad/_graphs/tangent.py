@@ -6,13 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask._task_spec import Alias, GraphNode, Task, TaskRef
-
 from dagad._graphs.activity import Graph, Key, active, topological
 from dagad._graphs.linearization import cotangent_part
 from dagad._graphs.linearize import Names
 from dagad._graphs.tasks import as_recordable
 from dagad._pytrees.shipping import opened
+from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import autograd.numpy as anp
-from dask._task_spec import Task, TaskRef
 
 from dagad._engines.autograd.forward import push
 from dagad._engines.autograd.patches import patches
@@ -21,6 +20,7 @@ from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import Portable, opened
+from dagad_scheduler.private import Task, TaskRef
 
 
 def as_recordable(node: Task, inputs: Sequence[Key], engine: Engine | None = None) -> tuple[Any, tuple[Any, ...]]:

@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dask._task_spec import GraphNode, Task, TaskRef
-
 from dagad._graphs.activity import Key
 from dagad._graphs.linearization import cotangent_part, pull_back, pull_back_many
 from dagad._graphs.linearize import Names, Step
 from dagad._graphs.summation import PlainSum, Summation
 from dagad._graphs.sums import UnitPart
+from dagad_scheduler.private import GraphNode, Task, TaskRef
 
 Turn = Callable[[Step, Any, Names, dict[Key, GraphNode]], list[Any]]
 

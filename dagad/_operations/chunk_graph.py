@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dask._task_spec import DataNode, GraphNode, List, Task, TaskRef
-
 from dagad._graphs.linearization import value_of_task
 from dagad._graphs.sums import sum_tree
 from dagad._operations.chunks import ChunkFunction, Place
 from dagad._operations.groups import GroupFunction
 from dagad._sources.columns import Sliced, owned
 from dagad._sources.plan import AnyPlan
+from dagad_scheduler.private import DataNode, GraphNode, List, Task, TaskRef
 
 Key = Any
 Names = Callable[[str, Any], Key]

@@ -17,7 +17,7 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
-from autograd.tracer import Box
+from autograd.extend import Box
 
 from dagad._engines.explicit import ExplicitEngine
 from dagad._errors import ClosureError

@@ -10,7 +10,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
-from autograd.tracer import Box
+from autograd.extend import Box
 
 from dagad._errors import ClosureError
 from dagad._pytrees.containers import Cached, kind_of

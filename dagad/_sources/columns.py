@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-from dask._task_spec import GraphNode, Task, TaskRef
 from dask.delayed import Delayed
 
 from dagad._errors import PlanError, StructureError
@@ -18,6 +17,7 @@ from dagad._pytrees.shipping import opened
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.rows import ELSEWHERE, GAP, Ragged, Rows
 from dagad._sources.tables import is_table, refuse_table
+from dagad_scheduler.private import GraphNode, Task, TaskRef
 
 Key = Any
 

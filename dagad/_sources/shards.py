@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from dask._task_spec import DataNode, GraphNode, Task, TaskRef, convert_legacy_graph
 from dask.base import is_dask_collection
 from dask.delayed import Delayed
-from dask.utils import ensure_dict
 
 from dagad._config import setting
 from dagad._engines.autograd.shard_boxes import tell_autograd
@@ -36,6 +34,7 @@ from dagad._sources.shard_tasks import (
     placed,
     scaled_rows,
 )
+from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef, convert_legacy_graph, ensure_dict
 
 Key = Any
 Graph = dict[Key, GraphNode]

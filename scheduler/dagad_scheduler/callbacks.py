@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dask.callbacks import Callback, local_callbacks, unpack_callbacks
-from dask.local import finish_task, start_state_from_dask
+from dask.callbacks import Callback
 
+from dagad_scheduler.private import finish_task, local_callbacks, start_state_from_dask, unpack_callbacks
 from dagad_scheduler.roles import Key
 
 

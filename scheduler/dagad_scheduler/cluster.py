@@ -33,11 +33,11 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
-from dask._expr import LLGExpr
 
 from dagad_scheduler.annotations import annotated
 from dagad_scheduler.large_graphs import LARGE_GRAPHS
 from dagad_scheduler.placement import anchored, homes_of
+from dagad_scheduler.private import LLGExpr
 from dagad_scheduler.process import calmed
 from dagad_scheduler.residents.client import Lines, lines_of
 from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, rank

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from dask._task_spec import DataNode
-
+from dagad_scheduler.private import DataNode
 from dagad_scheduler.process import calmed
 from dagad_scheduler.roles import Key
 from dagad_scheduler.run import Graph, OnResult, Progress

@@ -25,10 +25,9 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import CancelledError
 from typing import Any
 
-from dask._task_spec import DataNode, GraphNode, Task, TaskRef
-
 from dagad_scheduler.callbacks import Told, is_watched, telling
 from dagad_scheduler.helpers import Helpers
+from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.process import calm_process
 from dagad_scheduler.roles import PULLBACK_RANK, RANK_SHIFT, VALUE_RANK, Key
 from dagad_scheduler.run import Graph, OnResult, Progress, inside_task, is_inside_task

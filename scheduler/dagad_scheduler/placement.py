@@ -6,8 +6,7 @@ import uuid
 from collections.abc import Callable, Collection
 from typing import Any
 
-from dask._task_spec import DataNode, Task, TaskRef
-
+from dagad_scheduler.private import DataNode, Task, TaskRef
 from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, Names, Role, rank, role_of
 
 

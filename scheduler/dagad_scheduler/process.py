@@ -29,8 +29,8 @@ from typing import Any
 
 import dask
 import threadpoolctl
-from dask._task_spec import Task
 
+from dagad_scheduler.private import Task
 from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, rank
 from dagad_scheduler.run import inside_task
 

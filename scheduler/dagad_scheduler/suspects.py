@@ -10,9 +10,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from dask._expr import LLGExpr
-from dask._task_spec import Task
-
+from dagad_scheduler.private import LLGExpr, Task
 from dagad_scheduler.roles import Key
 
 

@@ -14,14 +14,12 @@ from concurrent.futures import Executor
 from typing import Any
 
 import dask
-from dask._task_spec import convert_legacy_graph
 from dask.order import order
-from dask.system import CPU_COUNT
-from dask.utils import ensure_dict
 
 from dagad_scheduler.callbacks import Told, telling
 from dagad_scheduler.helpers import Helpers, lent
 from dagad_scheduler.local import LocalRun
+from dagad_scheduler.private import CPU_COUNT, convert_legacy_graph, ensure_dict
 from dagad_scheduler.roles import Key, priorities
 from dagad_scheduler.run import Graph, OnResult
 

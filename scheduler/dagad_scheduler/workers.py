@@ -101,7 +101,7 @@ class Workers:
 
     async def _ask(self, new: Collection[str]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         """Return what new workers say of themselves, and whether they can import dagad."""
-        from distributed.protocol.pickle import dumps
+        from dagad_scheduler.private_distributed import dumps
 
         ask = self._client.scheduler.broadcast
         versions = await ask(msg={"op": "versions"}, workers=list(new), on_error="ignore")
@@ -130,7 +130,7 @@ class Workers:
 
 def _reason(versions: dict[str, Any], imported: dict[str, Any]) -> str:
     """Return what is wrong with a worker; nothing if it is fit."""
-    from distributed.core import clean_exception
+    from dagad_scheduler.private_distributed import clean_exception
 
     there, here = str(versions["host"]["python"]).split(".")[:2], list(map(str, sys.version_info[:2]))
     if there != here:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autograd.core import add_outgrads
-
 from dagad._engines.autograd.patches import patches
+from dagad._engines.autograd.private import add_outgrads
 from dagad._engines.autograd.tape import downward, like
 from dagad._executors.blocks import Blocks
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from autograd import core
-from autograd.core import JVPNode
-from autograd.tracer import isbox, new_box
+from autograd.extend import JVPNode, vspace
 
 from dagad._engines.autograd.patches import OwnNode, patches
+from dagad._engines.autograd.private import isbox, new_box, primitive_vjps
 from dagad._engines.autograd.rules import jvp_rule, learn_rules, vjp_rule
 from dagad._engines.autograd.tape import (
     RETURNED,
@@ -86,7 +85,7 @@ def _pushed(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Sequence[int]
     if not moving:
         return None
     numbers, parts = zip(*moving, strict=True)
-    rule, has_pullback = jvp_rule(fun, args, kwargs), fun in core.primitive_vjps
+    rule, has_pullback = jvp_rule(fun, args, kwargs), fun in primitive_vjps
     if rule is None:
         return _by_transposition(fun, value, args, kwargs, numbers, parts)
     try:
@@ -119,7 +118,7 @@ def _by_transposition(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Any
             "other functions of `autograd.numpy`, or give it a derivative with `autograd.extend.defvjp` or `defjvp`."
         )
     # Not zeros: pullbacks may leave out what a zero cotangent does not need, as that of `eigh` does.
-    start = core.vspace(value).ones()
+    start = vspace(value).ones()
     try:
         with patches.new_trace() as level:
             root = TapeNode.new_root()

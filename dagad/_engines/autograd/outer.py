@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from autograd.core import JVPNode, VJPNode
-from autograd.tracer import new_box
+from autograd.extend import JVPNode, VJPNode
 
 from dagad._engines.autograd.forward import TangentNode
+from dagad._engines.autograd.private import new_box
 from dagad._engines.autograd.tape import open_containers, traceable
 from dagad._errors import NotDifferentiableError
 from dagad._executors.blocks import Blocks

@@ -43,12 +43,21 @@ import threading
 from typing import Any
 
 import numpy as np
-from autograd import builtins, tracer
-from autograd.core import JVPNode, VJPNode
-from autograd.numpy import numpy_boxes, numpy_vjps, numpy_wrapper
-from autograd.tracer import Box, find_top_boxed_args, isbox, new_box
-from autograd.util import subvals
+from autograd.extend import Box, JVPNode, VJPNode
 
+from dagad._engines.autograd.private import (
+    TraceStack,
+    builtins,
+    find_top_boxed_args,
+    isbox,
+    new_box,
+    notrace_primitives,
+    numpy_boxes,
+    numpy_vjps,
+    numpy_wrapper,
+    subvals,
+    tracer,
+)
 from dagad._errors import NotDifferentiableError
 
 GAP = 2**14  # more traces than are ever open at once: some hundred per thread would exhaust Python's own stack
@@ -164,13 +173,13 @@ class _Trace:
 
 def _check(stack: Any) -> None:
     """Refuse an autograd that numbers its traces in another way than we know; else let it know our nodes."""
-    if type(stack) is not tracer.TraceStack or not isinstance(getattr(stack, "top", None), int):
+    if type(stack) is not TraceStack or not isinstance(getattr(stack, "top", None), int):
         raise NotDifferentiableError(
             f"This autograd numbers its traces by {type(stack).__name__}, which dagad does not know: derivatives in "
             "threads could be silently wrong. Install autograd 1.9, or a newer dagad."
         )
     for kind in OwnNode.__subclasses__():  # what has no derivative for autograd has none for us
-        tracer.notrace_primitives[kind] = tracer.notrace_primitives[VJPNode if issubclass(kind, VJPNode) else JVPNode]
+        notrace_primitives[kind] = notrace_primitives[VJPNode if issubclass(kind, VJPNode) else JVPNode]
 
 
 # Helpers: answers for plain arrays and numbers, and the originals for everything else

@@ -25,10 +25,9 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd import core, tracer
 from autograd.extend import defvjp, primitive
-from autograd.numpy.numpy_vjps import unbroadcast_f
 
+from dagad._engines.autograd.private import primitive_jvps, primitive_vjps, trace_primitives_map, unbroadcast_f
 from dagad._pytrees import pytree
 
 _VJPS: dict[Any, Any] = {}
@@ -38,14 +37,14 @@ _WRONG: dict[Any, Callable[[Any, Any], bool]] = {}
 
 def vjp_rule(fun: Any) -> Any:
     """Return what makes the pullback of a primitive; None where there is nothing."""
-    rule = core.primitive_vjps.get(fun)
+    rule = primitive_vjps.get(fun)
     return _VJPS.get(rule, rule)
 
 
 def jvp_rule(fun: Any, args: Any, kwargs: Any) -> Any:
     """Return what pushes through a primitive; None where there is nothing, or it is wrong and a pullback is not."""
-    rule = core.primitive_jvps.get(fun)
-    if rule in _WRONG and fun in core.primitive_vjps and _WRONG[rule](args, kwargs):
+    rule = primitive_jvps.get(fun)
+    if rule in _WRONG and fun in primitive_vjps and _WRONG[rule](args, kwargs):
         return None
     return _JVPS.get(rule, rule)
 
@@ -87,7 +86,7 @@ def _in_first(fun: Any, rule: Callable[..., Any]) -> Any:
 
 def _not_in_order(fun: Any) -> Any:
     """Return what makes the pullback of a primitive whose first argument is an order."""
-    rule: Any = core.primitive_vjps.get(fun)
+    rule: Any = primitive_vjps.get(fun)
 
     def make(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
         if 0 in argnums:
@@ -131,37 +130,37 @@ def _not_linear(args: Any, kwargs: Any) -> bool:
 
 def _traced(function: Any) -> Any:
     """Return the primitive of a function of numpy's; some of those in `autograd.numpy` are wrappers of it."""
-    return tracer.trace_primitives_map.get(function)
+    return trace_primitives_map.get(function)
 
 
-_replace(_JVPS, core.primitive_jvps, _traced(np.where), _where)
+_replace(_JVPS, primitive_jvps, _traced(np.where), _where)
 for _name in ("max", "min", "amax", "amin", "var", "std"):
-    _replace(_WRONG, core.primitive_jvps, _traced(getattr(np, _name)), _several_axes)
+    _replace(_WRONG, primitive_jvps, _traced(getattr(np, _name)), _several_axes)
 for _name in ("sort", "partition"):
-    _replace(_WRONG, core.primitive_jvps, _traced(getattr(np, _name)), _not_flat)
-_replace(_WRONG, core.primitive_jvps, _traced(np.pad), _not_linear)
+    _replace(_WRONG, primitive_jvps, _traced(getattr(np, _name)), _not_flat)
+_replace(_WRONG, primitive_jvps, _traced(np.pad), _not_linear)
 
 
 # Scipy: each reads a module, and returns whether it was there as a whole; another thread may be importing it
 
 
 def _special(special: Any) -> bool:
-    if getattr(special, "logsumexp", None) not in core.primitive_jvps:  # the last one
+    if getattr(special, "logsumexp", None) not in primitive_jvps:  # the last one
         return False
     for fun, derivative in (
         (special.gammaln, special.psi),
         (special.psi, traced_trigamma(special)),
         (special.digamma, traced_trigamma(special)),
     ):
-        _replace(_VJPS, core.primitive_vjps, fun, _in_first(fun, _once(derivative)))
+        _replace(_VJPS, primitive_vjps, fun, _in_first(fun, _once(derivative)))
     for fun in (special.polygamma, special.jn, special.yn, special.iv, special.ive):
-        _replace(_VJPS, core.primitive_vjps, fun, _not_in_order(fun))
-    _replace(_WRONG, core.primitive_jvps, special.logsumexp, _several_axes)
+        _replace(_VJPS, primitive_vjps, fun, _not_in_order(fun))
+    _replace(_WRONG, primitive_jvps, special.logsumexp, _several_axes)
     return True
 
 
 def _chi2(chi2: Any) -> bool:
-    if getattr(chi2, "pdf", None) not in core.primitive_vjps:  # the last one
+    if getattr(chi2, "pdf", None) not in primitive_vjps:  # the last one
         return False
 
     def slope(x: Any, df: Any) -> Any:
@@ -174,8 +173,8 @@ def _chi2(chi2: Any) -> bool:
         del ans
         return unbroadcast_f(x, lambda g: g * slope(x, df))
 
-    _replace(_VJPS, core.primitive_vjps, chi2.pdf, _in_first(chi2.pdf, of_pdf))
-    _replace(_VJPS, core.primitive_vjps, chi2.logpdf, _in_first(chi2.logpdf, of_logpdf))
+    _replace(_VJPS, primitive_vjps, chi2.pdf, _in_first(chi2.pdf, of_pdf))
+    _replace(_VJPS, primitive_vjps, chi2.logpdf, _in_first(chi2.logpdf, of_logpdf))
     return True
 
 

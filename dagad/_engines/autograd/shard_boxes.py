@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from autograd.core import VSpace
-from autograd.tracer import Box
+from autograd.extend import Box, VSpace
 
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened

@@ -7,10 +7,10 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from autograd.core import VJPNode, add_outgrads
-from autograd.tracer import Box, isbox, new_box
+from autograd.extend import Box, VJPNode
 
 from dagad._engines.autograd.patches import OwnNode, patches
+from dagad._engines.autograd.private import add_outgrads, isbox, new_box
 from dagad._engines.autograd.rules import learn_rules, vjp_rule
 from dagad._engines.base import Call, LeafPullback
 from dagad._errors import ClosureError, NotDifferentiableError

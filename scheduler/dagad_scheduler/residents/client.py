@@ -211,7 +211,7 @@ class Lines:
         return comms
 
     async def _open(self, address: str) -> Any:
-        from distributed.comm.core import connect
+        from dagad_scheduler.private_distributed import connect
 
         try:
             comm = await connect(address, timeout=REACH_WITHIN, **self._client.rpc.connection_args)

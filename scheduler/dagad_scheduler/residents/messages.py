@@ -11,7 +11,7 @@ INLINE = 2**16  # bytes that go inside a message; more go beside it, uncopied
 
 def blob(buffer: Any) -> Any:
     """Return a buffer as a message takes it: a short one inside, a long one beside it, uncopied."""
-    from distributed.protocol.serialize import to_serialize
+    from dagad_scheduler.private_distributed import to_serialize
 
     return bytes(buffer) if len(buffer) <= INLINE else to_serialize(np.frombuffer(buffer, np.uint8))
 

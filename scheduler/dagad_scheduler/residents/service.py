@@ -123,7 +123,7 @@ class Desk:
 
     async def line(self, comm: Any, client: str = "") -> Any:
         """Serve a client that keeps its connection open; what runs is told to stop when it hangs up."""
-        from distributed.core import Status
+        from dagad_scheduler.private_distributed import Status
 
         hung_up, last, guest = asyncio.Event(), set[str](), self._clients.setdefault(client, Guest())
         guest.n_lines += 1

@@ -31,9 +31,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
-from dask._expr import LLGExpr
-from dask._task_spec import Task
 
+from dagad_scheduler.private import LLGExpr, Task
 from dagad_scheduler.roles import Names, Role
 
 logger = logging.getLogger("dagad")
@@ -49,7 +48,8 @@ IS_ON = ("executing", "long-running")
 async def stand_for_loop(token: str, number: int, address: str) -> None:
     """Last for as long as somebody calls this worker, and holds on to this task; elsewhere than at home not at all."""
     from distributed import get_worker
-    from distributed.worker_state_machine import SecedeEvent
+
+    from dagad_scheduler.private_distributed import SecedeEvent
 
     worker, key = get_worker(), Names(token)(Role.LOOP, number)
     desk = getattr(worker.plugins.get("dagad-resident"), "desk", None)

@@ -1,0 +1,19 @@
+"""What dagad takes from Dask that is not in its documentation, all of it; listed in test_private."""
+
+from dask._expr import LLGExpr as LLGExpr
+from dask._task_spec import (
+    Alias as Alias,
+    DataNode as DataNode,
+    Dict as Dict,
+    GraphNode as GraphNode,
+    List as List,
+    Set as Set,
+    Task as Task,
+    TaskRef as TaskRef,
+    Tuple as Tuple,
+    convert_legacy_graph as convert_legacy_graph,
+)
+from dask.callbacks import local_callbacks as local_callbacks, unpack_callbacks as unpack_callbacks
+from dask.local import finish_task as finish_task, start_state_from_dask as start_state_from_dask
+from dask.system import CPU_COUNT as CPU_COUNT
+from dask.utils import ensure_dict as ensure_dict

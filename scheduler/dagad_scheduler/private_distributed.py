@@ -1,0 +1,7 @@
+"""What dagad takes from distributed that is not in its documentation; imported late, when there is a cluster."""
+
+from distributed.comm.core import connect as connect
+from distributed.core import Status as Status, clean_exception as clean_exception
+from distributed.protocol.pickle import dumps as dumps
+from distributed.protocol.serialize import to_serialize as to_serialize
+from distributed.worker_state_machine import SecedeEvent as SecedeEvent
