@@ -118,7 +118,7 @@ def wrong_leaf(operation: Any, leaves: Sequence[Any], chunk: Any, tolerance: flo
     """Return which leaf one chunk has a wrong reverse-mode derivative in; nothing if it is right, or elsewhere."""
     general = mapped(operation)
     rows, inputs = general.sliced.rows(chunk), general.inputs
-    if not hasattr(opened(rows), "fill") or any(map(pytree.is_placed, leaves)):  # they live on a cluster
+    if not hasattr(opened(rows), "with_gaps") or any(map(pytree.is_placed, leaves)):  # they live on a cluster
         return ""
     theta = list(leaves[: inputs.theta[0]])
     own = [leaves[leaf] if at is None else leaves[leaf][at] for leaf, at in inputs.targets(chunk.number)]

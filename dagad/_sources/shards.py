@@ -71,7 +71,7 @@ class Shards:
         tell_autograd(Shards)
         self.plan, self.scheduler = plan, scheduler
         self.keys, self.kept = list(keys), dict(kept)
-        self.is_here = all(hasattr(rows, "fill") or hasattr(rows, "payload") for rows in self.kept.values())
+        self.is_here = all(hasattr(rows, "with_gaps") or hasattr(rows, "payload") for rows in self.kept.values())
         self._roads: dict[tuple[Key, ...], HotRoad] = {}
         self._lock = threading.Lock()
 
