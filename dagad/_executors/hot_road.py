@@ -105,15 +105,14 @@ class HotRoad:
         sent = self._program(owner, function, template, theta)
         arguments = bytearray(sent.layout.nbytes)
         sent.layout.write(theta, as_bytes(arguments, len(arguments)))
-        number = "" if lease is None else lease.number
-        message = {"token": f"{sent.lease.number}-{homes.version}", "role": role, "number": number, "keep": keep}
-        message["arguments"] = memoryview(arguments)
+        message = {"token": f"{sent.lease.number}-{homes.version}", "role": role, "keep": keep}
+        message |= {"number": "" if lease is None else lease.number, "arguments": memoryview(arguments)}
         waiting, replies = set(homes.parts), dict[str, Any]()
         for _ in range(2):
             calls = {address: message | self._introduction(sent, homes, address) for address in waiting}
             if keep:
                 lease.left_at(calls)
-            run = self._ask(calls, role, bool(number), LEAST_PATIENCE + PATIENCE * expected)
+            run = self._ask(calls, role, bool(message["number"]), LEAST_PATIENCE + PATIENCE * expected)
             replies |= run.replies
             if lease is not None and not keep:
                 lease.taken_from([address for address in waiting if replies[address].get("status") == "OK"])
