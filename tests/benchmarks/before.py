@@ -10,15 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import statistics
-import sys
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +22,7 @@ import report
 from competitors import COMPETITORS, dagad_early
 from rich.table import Table
 from seats import Stamps, stopped, turn, workload
-from threadpoolctl import threadpool_limits
+from sides import Side, checked_checkout, side
 from workloads import Case, tiny_case
 
 ALLOWED = 1.03
@@ -81,7 +76,7 @@ def main() -> None:
     ):
         table.add_column(name, justify="left" if name in ("workload", "bar") else "right")
     here = Path(__file__).parents[2]
-    with side(Path(options.checkout)) as before, side(here) as now:
+    with side(checked_checkout(options.checkout), Player) as before, side(here, Player) as now:
         for item in chosen:
             old, new = both(item, before, now, options.rounds or rounds_of(item))
             record["ratios"][item] = found = compared(old, new)
@@ -99,10 +94,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="workloads by the beginnings of their names, with commas")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of every workload, in place of its own number")
     parser.add_argument("--json", default="", help="write all figures to this file")
-    options = parser.parse_args()
-    if not (Path(options.checkout) / "dagad" / "__init__.py").exists():
-        raise SystemExit(f"`{options.checkout}` holds no `dagad`. Give a checkout of an earlier commit.")
-    return options
+    return parser.parse_args()
 
 
 def rounds_of(item: str) -> int:
@@ -110,7 +102,7 @@ def rounds_of(item: str) -> int:
     return next((count for name, count in FEW.items() if item.startswith(name)), ROUNDS)
 
 
-def both(item: str, before: Asked, now: Asked, n_rounds: int) -> tuple[list[Sample], list[Sample]]:
+def both(item: str, before: Side, now: Side, n_rounds: int) -> tuple[list[Sample], list[Sample]]:
     """The samples of both sides by round, after one round that does not count; first they have to agree."""
     gap = difference(before("outcome", item), now("outcome", item))
     if gap > 1e-12:
@@ -152,55 +144,10 @@ def figures(old: list[Sample], new: list[Sample], found: dict[str, float]) -> li
     return [*cells, *(f"{ratio:.3f}" for ratio in ratios), f"{found['n']:.0f}", f"at most {ALLOWED}: {met}"]
 
 
-Asked = Callable[..., Any]
-
-
-@contextmanager
-def side(checkout: Path) -> Iterator[Asked]:
-    """A process with the sources of one checkout, as a function that asks it."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(str(checkout.resolve()), theirs))
-    process.start()
-    theirs.close()
-
-    def ask(*question: Any) -> Any:
-        ours.send(question)
-        good, answer = ours.recv()
-        if not good:
-            raise RuntimeError(f"{checkout} failed:\n{answer}")
-        return answer
-
-    try:
-        yield ask
-    finally:
-        ours.send(None)
-        process.join(30)
-        process.kill()
-
-
-def serve(checkout: str, pipe: Connection) -> None:
-    """One side: take the sources of `checkout`, then answer until told to stop."""
-    sources = [checkout, f"{checkout}/scheduler"]
-    sys.path[:0] = sources
-    os.environ["PYTHONPATH"] = os.pathsep.join(sources)  # for its workers
-    with threadpool_limits(1), ExitStack() as stack:
-        player = Player(checkout, stack)
-        while (question := pipe.recv()) is not None:
-            try:
-                pipe.send((True, getattr(player, question[0])(*question[1:])))
-            except Exception:
-                pipe.send((False, traceback.format_exc()))
-
-
 class Player:
     """The calls of one side, made when first asked for; one workload at a time."""
 
-    def __init__(self, checkout: str, stack: ExitStack) -> None:
-        import dagad
-
-        if not str(dagad.__file__).startswith(checkout):
-            raise RuntimeError(f"`dagad` came from {dagad.__file__}, not from {checkout}.")
+    def __init__(self, stack: ExitStack) -> None:
         self._stack, self._item = stack, ""
         self._client: Any = None
         self._call: Callable[[], Any]
