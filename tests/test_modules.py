@@ -77,11 +77,6 @@ LEFT = {
     "_engines.autograd.shard_boxes": "_sources",
     "_operations.arguments": "_executors",
     "_operations.chunks": "_executors",
-    "_pytrees.carried_arrays": "_engines _operations",
-    "_pytrees.closures": "_engines",
-    "_pytrees.fingerprint": "_engines _operations",
-    "_pytrees.memory": "_engines",
-    "_pytrees.snapshots": "_sources",
     "_sources.shards": "_executors",
 }
 

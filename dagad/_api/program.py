@@ -9,7 +9,7 @@ import numpy as np
 from dask.base import is_dask_collection
 
 from dagad._engines.autograd.forward import push
-from dagad._engines.autograd.tape import all_opened, pull, record
+from dagad._engines.autograd.tape import pull, record
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
@@ -24,7 +24,7 @@ class Program:
         self._fun, self._kwargs, self._argnums = fun, kwargs, argnums
         self._places, args = _places(argnums, args), list(args)
         for place in self._places:
-            args[place] = all_opened(args[place])
+            args[place] = pytree.all_opened(args[place])
         self._args = args
         self.partitions = [Partition.of(args[place], pytree.is_differentiable_or_traced) for place in self._places]
         for place, partition in zip(self._places, self.partitions, strict=True):
@@ -63,7 +63,7 @@ class Program:
         for place, partition, tangent in zip(self._places, self.partitions, tangents, strict=True):
             what = f"The tangent of argument {place}"
             try:
-                parts = partition.extract(all_opened(tangent))
+                parts = partition.extract(pytree.all_opened(tangent))
             except StructureError as error:
                 raise StructureError(f"{what} has not the structure of the argument.") from error
             pairs = zip(parts, partition.taken, strict=True)

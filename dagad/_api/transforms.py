@@ -10,7 +10,6 @@ import numpy as np
 
 from dagad._api.program import Program
 from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.tape import all_opened
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._executors.context import TOGETHER, VALUES_FIRST, like_here
 from dagad._executors.evaluation import Evaluation
@@ -175,7 +174,7 @@ def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tu
     outputs, treedef = pytree.flatten(value)
 
     def pull_back(cotangent: Any) -> tuple[Any, ...]:
-        cotangent = all_opened(cotangent)
+        cotangent = pytree.all_opened(cotangent)
         parts, given = pytree.flatten(cotangent)
         if given != treedef and pytree.flatten_with_none(cotangent)[1] == pytree.flatten_with_none(value)[1]:
             parts = pytree.leaf_seeds(value, cotangent)  # None is zero, and what belongs to a constant

@@ -16,6 +16,8 @@ from dagad._pytrees import pytree
 class Explicit:
     """A chunk function that returns its value and its pullback; see `explicit`."""
 
+    __dagad_wraps__ = True
+
     def __init__(self, fun: Callable[..., tuple[Any, Callable[[Any], Any]]]) -> None:
         functools.update_wrapper(self, fun)
         self.fun = fun
@@ -70,7 +72,9 @@ def explicit(fun: Callable[..., tuple[Any, Callable[[Any], Any]]]) -> Explicit:
 class ExplicitEngine:
     """Asks the function for its own pullback."""
 
+    __slots__ = ()
     name = "explicit"
+    may_remember = True  # it is never recorded, so what it keeps from one run can't be taken for a constant in the next
 
     def linearize(self, call: Call, leaves: Sequence[Any]) -> tuple[Any, LeafPullback, Callable[[], int]]:
         """Call the function; see `Engine.linearize`."""

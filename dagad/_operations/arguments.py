@@ -9,7 +9,7 @@ from typing import Any
 
 from dagad._config import setting
 from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.tape import all_opened, refuse_stale
+from dagad._engines.autograd.tape import refuse_stale
 from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._engines.registry import find_engine
 from dagad._errors import NotDifferentiableError, PlanError
@@ -56,7 +56,7 @@ def read_arguments(
     lasting = current_mode().lasting
     f = with_arrays(f, snapshot if lasting else contiguous)
     if patches.somebody_traces():  # then look for what is traced
-        sliced, shared = all_opened((sliced, tuple(shared)))
+        sliced, shared = pytree.all_opened((sliced, tuple(shared)))
         hoisted, make = hoist(f)
     else:
         hoisted, make = [], _Itself(f)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._engines.autograd.tape import AutogradEngine, open_containers, pull, record, tape_nbytes
+from dagad._engines.autograd.tape import AutogradEngine, pull, record, tape_nbytes
 from dagad._errors import NotDifferentiableError, StructureError, add_note_once
 from dagad._graphs.linearization import Counters, Preaccumulated, Pullback
 from dagad._operations.chunks import BoundChunk, ChunkFunction, Place
@@ -229,7 +229,7 @@ def run_traced(function: ChunkFunction, rows: Any, leaves: Sequence[Any], n_thet
             "explicit has it). Write the function with `autograd.numpy`, without `explicit`, to go further."
         )
     with function.as_told:
-        return open_containers(BoundChunk(function, rows, n_theta).run(leaves))
+        return pytree.open_containers(BoundChunk(function, rows, n_theta).run(leaves))
 
 
 def joined(parts: Sequence[Any]) -> Any:

@@ -14,6 +14,7 @@ class ItemSum:
     """``sum(fun(item, *shared) for item in rows)``."""
 
     __slots__ = ("fun",)
+    __dagad_wraps__ = True
 
     def __init__(self, fun: Any) -> None:
         self.fun = fun
@@ -33,6 +34,8 @@ class ItemSum:
 
 class ExplicitItemSum:
     """The same for a function that returns its value and its pullback."""
+
+    __dagad_wraps__ = True
 
     def __init__(self, fun: Any) -> None:
         self.fun = fun

@@ -12,7 +12,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dagad._engines.autograd.tape import open_containers
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.templates import Template
@@ -46,7 +45,7 @@ def _flat(hoisted: list[Any], make: Any) -> tuple[list[Any], Any]:
     """Take traced containers, as autograd's own transforms make them of pytrees, apart into their leaves."""
     if not any(isinstance(pytree.plain(box), list | tuple | dict) for box in hoisted):
         return hoisted, make
-    partitions = [Partition.of(open_containers(box), pytree.is_traced) for box in hoisted]
+    partitions = [Partition.of(pytree.open_containers(box), pytree.is_traced) for box in hoisted]
     return [leaf for p in partitions for leaf in p.taken], _Refilled(make, [p.bare() for p in partitions])
 
 

@@ -15,13 +15,10 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from dagad._engines.autograd.tape import AutogradEngine
-from dagad._engines.explicit import Explicit, ExplicitEngine
-from dagad._operations.items import ExplicitItemSum, ItemSum
 from dagad._pytrees import pytree
 from dagad._pytrees.copies import contents_of
 from dagad._pytrees.partition import Partition
-from dagad._pytrees.walk import codes
+from dagad._pytrees.walk import codes, is_wrapper
 
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
 _ATOMS = frozenset({type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype})
@@ -59,7 +56,7 @@ def _take(part: Any, atoms: list[Any], seen: dict[int, int]) -> None:
     kind = type(part)
     if kind in _VALUES or kind in _ATOMS or _goes_by_name(part):
         atoms.append(part)
-    elif kind in (AutogradEngine, ExplicitEngine):
+    elif _holds_nothing(kind) and _goes_by_name(kind):
         atoms.append(kind)
     elif kind is Partition:
         atoms.extend((kind, part.treedef))
@@ -71,6 +68,12 @@ def _take(part: Any, atoms: list[Any], seen: dict[int, int]) -> None:
         _take_all(kind, _carried(part), atoms, seen)
     else:
         _take_all(kind, _inside(part), atoms, seen)
+
+
+def _holds_nothing(kind: type) -> bool:
+    """Return whether instances of a class have no room for anything: those of most engines."""
+    room = kind.__dictoffset__ or kind.__itemsize__ or kind.__basicsize__ > object.__basicsize__
+    return not room and kind is not object
 
 
 def _take_all(kind: type, parts: Sequence[Any], atoms: list[Any], seen: dict[int, int]) -> None:
@@ -85,7 +88,7 @@ def _inside(part: Any) -> Sequence[Any]:
         return tuple(part)
     if kind is functools.partial:
         return part.func, part.args, *part.keywords.items()
-    if kind in (Explicit, ItemSum, ExplicitItemSum):
+    if is_wrapper(kind):
         return (part.fun,)
     raise _MutableError
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from autograd.extend import Box
 
-from dagad._engines.explicit import ExplicitEngine
 from dagad._errors import ClosureError
 from dagad._pytrees.containers import kind_of
 from dagad._pytrees.copies import contents_of
@@ -114,7 +113,7 @@ def _holds_numbers(part: Any, depth: int = 4) -> bool:
 
 def value_to_run_again(function: Any, args: Sequence[Any]) -> Any:
     """Return the value of a function that will be recorded later, if it keeps nothing."""
-    if isinstance(getattr(function, "engine", None), ExplicitEngine):
+    if getattr(getattr(function, "engine", None), "may_remember", False):
         return function.value(*args)
     memory = Memory(function)
     value = function.value(*args)

@@ -138,6 +138,26 @@ def is_traced(leaf: Any) -> bool:
     return hasattr(leaf, "_trace")
 
 
+def open_containers(output: Any) -> Any:
+    """Return autograd's boxed lists, tuples and dicts as plain ones of boxed entries."""
+    held = plain(output) if is_traced(output) else None
+    if isinstance(held, list | tuple):
+        return type(held)([open_containers(output[i]) for i in range(len(held))])
+    if isinstance(held, dict):
+        return {key: open_containers(output[key]) for key in held}
+    return output
+
+
+def all_opened(tree: Any) -> Any:
+    """Return a tree in which no list, tuple or dict is boxed as a whole."""
+    if type(tree) is np.ndarray or type(tree) is float:
+        return tree
+    leaves, treedef = flatten(tree)
+    if any(isinstance(plain(leaf), list | tuple | dict) for leaf in leaves if is_traced(leaf)):
+        return unflatten(treedef, [open_containers(leaf) for leaf in leaves])
+    return tree
+
+
 def is_placed(leaf: Any) -> bool:
     """Return whether a leaf is Shards: rows that are somewhere else."""
     return getattr(type(plain(leaf)), "is_placed", False)

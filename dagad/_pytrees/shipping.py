@@ -1,6 +1,7 @@
 """How functions and their data travel: pickled once, opened in the task that needs them, with four repairs.
 
-* A primitive of autograd goes by reference, or with its rules. Stock pickling makes a copy without derivatives.
+* What an engine marks goes as the engine says: a primitive of autograd by reference, or with its rules. Stock pickling
+  makes a copy without derivatives.
 * An array arrives with this process's own dtype object and aligned. With an equal dtype that came out of a pickle
   ``np.add.at`` is fifty times slower; at an odd address numpy avoids BLAS, and the last bits differ.
 * A record that is defined in `__main__` brings its registration as a pytree, or the other side takes it for a leaf.
@@ -15,15 +16,14 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
-from autograd import tracer
+from autograd.extend import Box
 
 from dagad._errors import ClosureError, PortabilityError
 from dagad._pytrees import pytree
-from dagad._pytrees.arrived_primitives import empty_primitive, reduce_primitive
 
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 
@@ -46,20 +46,36 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             if how is not None:
                 self._on_the_way.add(obj)
                 return _arrived_record, (obj, *how)
-        if kind is FunctionType and getattr(obj, "_is_autograd_primitive", False):
-            reduced = reduce_primitive(obj)
-            if reduced[0] is empty_primitive:
-                self.singletons.append(obj)
-            return reduced
-        if kind in tracer.box_types:
+        if kind in Box.types:
             raise ClosureError(
                 "A chunk function holds a value that is being differentiated where dagad does not see it (a global, "
                 "or an attribute of a class). Pass that value to the function as a shared argument."
             )
-        reduced = super().reducer_override(obj)
-        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:  # with a state: by value
+        own = marked(obj) if kind is FunctionType and obj.__dict__ else None
+        reduced = own.reduce(obj) if own else super().reducer_override(obj)
+        if (own or isinstance(obj, type)) and isinstance(reduced, tuple) and len(reduced) > 2:  # with a state: by value
             self.singletons.append(obj)
         return reduced
+
+
+class Marked(NamedTuple):
+    """How functions travel that an engine marks by an attribute."""
+
+    reduce: Callable[[Any], tuple[Any, ...]]
+    state: Callable[[Any], tuple[Any, ...]]  # what counts as a change of one
+
+
+_MARKED: dict[str, Marked] = {}
+
+
+def register(mark: str, reduce: Callable[[Any], tuple[Any, ...]], state: Callable[[Any], tuple[Any, ...]]) -> None:
+    """Say how functions with an attribute `mark` travel; called when the engine is imported."""
+    _MARKED[mark] = Marked(reduce, state)
+
+
+def marked(function: FunctionType) -> Marked | None:
+    """Return how a function travels that an engine has marked."""
+    return next((_MARKED[mark] for mark in _MARKED.keys() & function.__dict__.keys()), None)
 
 
 def _is_importable(cls: type) -> bool:

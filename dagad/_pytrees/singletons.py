@@ -13,8 +13,7 @@ import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dagad._pytrees.arrived_primitives import rules_of
-from dagad._pytrees.shipping import Pickler
+from dagad._pytrees.shipping import Pickler, marked
 
 # Made anew, or filled in, by Python itself; `cloudpickle` leaves them out or makes them again too.
 _NOT_STATE = frozenset({"__dict__", "__weakref__", "__annotations__", "_abc_impl", "__firstlineno__"})
@@ -69,7 +68,8 @@ class _Content(Pickler):
         return self._numbers.get(id(obj))
 
 
-def _state(part: Any) -> dict[str, Any]:
+def _state(part: Any) -> dict[Any, Any]:
     if isinstance(part, type):
         return {name: value for name, value in part.__dict__.items() if name not in _NOT_STATE}
-    return dict(zip(("fun", "vjp", "jvp"), rules_of(part), strict=True))
+    how = marked(part)
+    return dict(enumerate(how.state(part) if how else ()))

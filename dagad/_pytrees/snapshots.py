@@ -8,7 +8,9 @@ import numpy as np
 
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import contiguous
-from dagad._sources.tables import is_table
+
+_LIBRARIES = frozenset({"pandas", "polars", "pyarrow", "xarray", "cudf", "modin"})
+_PROTOCOLS = ("__dataframe__", "__arrow_c_stream__", "__arrow_c_array__")
 
 
 def snapshot(leaf: Any) -> Any:
@@ -17,7 +19,7 @@ def snapshot(leaf: Any) -> Any:
     An array that is read-only, down to the memory that it is a view of, is taken as it is.
     """
     if not isinstance(leaf, np.ndarray):
-        return leaf.copy() if is_table(leaf) and callable(getattr(leaf, "copy", None)) else leaf
+        return leaf.copy() if library_of(leaf) and callable(getattr(leaf, "copy", None)) else leaf
     if isinstance(leaf, np.memmap):
         leaf = leaf.view(np.ndarray)
     if not is_frozen(leaf):
@@ -46,3 +48,16 @@ def is_frozen(array: Any) -> bool:
             return memory.readonly
     except TypeError:
         return False
+
+
+def library_of(leaf: Any) -> str | None:
+    """Return whose table, column of one, or array with labels or gaps a leaf is; None if it is none."""
+    kind = type(leaf)
+    roots = [cls.__module__.partition(".")[0] for cls in kind.__mro__]
+    if "dask" in roots or not (
+        issubclass(kind, np.ma.MaskedArray)
+        or not _LIBRARIES.isdisjoint(roots)
+        or any(hasattr(kind, protocol) for protocol in _PROTOCOLS)
+    ):
+        return None
+    return min(_LIBRARIES.intersection(roots), default=roots[0])

@@ -31,6 +31,11 @@ _CLOSED = (sys.stdlib_module_names | _LIBRARIES) - {"__main__", "types", "collec
 _MAKERS = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"})
 
 
+def is_wrapper(kind: type) -> bool:
+    """Return whether a class of ours wraps a function: all that its instances hold is `fun`."""
+    return getattr(kind, "__dagad_wraps__", False) is True
+
+
 class Scope:
     """A module, or a class: what is in it counts where a function that is carried names it."""
 

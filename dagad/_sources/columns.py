@@ -14,9 +14,10 @@ from dagad._pytrees import pytree
 from dagad._pytrees.canonical import all_read_only, canonical
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import opened
+from dagad._pytrees.snapshots import library_of
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.rows import ELSEWHERE, GAP, Ragged, Rows
-from dagad._sources.tables import is_table, refuse_table
+from dagad._sources.tables import refuse_table
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 
 Key = Any
@@ -216,7 +217,7 @@ def _length(leaf: Any) -> int | None:
         return len(leaf) if leaf.ndim else None
     if pytree.is_placed(leaf):
         return int(pytree.plain(leaf).plan.n_rows)
-    if is_table(leaf):
+    if library_of(leaf):
         refuse_table(leaf)
     if hasattr(leaf, "__dask_graph__"):
         raise StructureError(

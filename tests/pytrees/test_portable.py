@@ -23,7 +23,7 @@ from autograd import core, tracer
 from autograd.extend import defjvp, defvjp, primitive
 
 import dagad
-from dagad._pytrees import arrived_primitives
+from dagad._engines.autograd import primitives as arrived_primitives
 from dagad._pytrees.shipping import PYTHON, Parcel, pack
 
 X = onp.linspace(-1.0, 1.0, 24).reshape(12, 2)

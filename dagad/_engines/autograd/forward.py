@@ -14,7 +14,6 @@ from dagad._engines.autograd.rules import jvp_rule, learn_rules, vjp_rule
 from dagad._engines.autograd.tape import (
     RETURNED,
     TapeNode,
-    open_containers,
     pull,
     refuse_hidden_boxes,
     refuse_stale,
@@ -50,7 +49,7 @@ def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Seq
             still = all(tangent is None for tangent in tangents)
             moving.append(leaf if still else new_box(traceable(leaf), level, TangentNode.new_root(tangents)))
         output = run(moving)
-    outputs, treedef = pytree.flatten(open_containers(output))
+    outputs, treedef = pytree.flatten(pytree.open_containers(output))
     pairs = [_ends(leaf, level, len(directions)) for leaf in outputs]
     values = pytree.unflatten(treedef, [value for value, _ in pairs])
     return values, [[tangents[number] for _, tangents in pairs] for number in range(len(directions))]

@@ -13,7 +13,7 @@ from autograd.extend import JVPNode, VJPNode
 
 from dagad._engines.autograd.forward import TangentNode
 from dagad._engines.autograd.private import new_box
-from dagad._engines.autograd.tape import open_containers, traceable
+from dagad._engines.autograd.tape import traceable
 from dagad._errors import NotDifferentiableError
 from dagad._executors.blocks import Blocks
 from dagad._executors.chunked import Reduction
@@ -117,7 +117,7 @@ def _reverse(operation: Operation, below: list[Any], nodes: dict[int, Any], leve
     pull = Pull(operation, below, value, unit, tuple(nodes))
     answer = outputs[0] if len(outputs) == 1 else tuple(outputs)
     node = _node_of(tuple(nodes.values()), pull, answer, [below[place] for place in nodes])
-    opened = open_containers(new_box(answer, level, node))
+    opened = pytree.open_containers(new_box(answer, level, node))
     return _filled(value, iter(opened if isinstance(opened, tuple) else (opened,)))
 
 
@@ -200,7 +200,7 @@ class Pull:
 
 
 def _opened(cotangent: Any) -> list[Any]:
-    opened = open_containers(cotangent)
+    opened = pytree.open_containers(cotangent)
     return list(opened) if isinstance(opened, tuple | list) else [opened]
 
 

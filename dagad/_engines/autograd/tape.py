@@ -21,6 +21,7 @@ from dagad_scheduler.process import spared_if_large
 class AutogradEngine:
     """Differentiates tasks written with ``autograd.numpy``."""
 
+    __slots__ = ()
     name = "autograd"
 
     def linearize(self, call: Call, leaves: Sequence[Any]) -> tuple[Any, LeafPullback, Callable[[], int]]:
@@ -60,7 +61,7 @@ def record(fun: Callable[[list[Any]], Any], leaves: Sequence[Any]) -> tuple[Any,
     if type(output) in Box.types or type(output) is np.ndarray:
         value, end = untraced(output, level)
         return value, [end], roots
-    outputs, treedef = pytree.flatten(open_containers(output))
+    outputs, treedef = pytree.flatten(pytree.open_containers(output))
     pairs = [untraced(leaf, level) for leaf in outputs]
     return pytree.unflatten(treedef, [value for value, _ in pairs]), [end for _, end in pairs], roots
 
@@ -94,26 +95,6 @@ def refuse_hidden_boxes(leaf: Any, level: int) -> None:
             f"A function being differentiated returned a `{type(leaf).__name__}` with traced values inside, which "
             'dagad can\'t look into. Return arrays, or register the class with optree in the namespace "dagad".'
         )
-
-
-def open_containers(output: Any) -> Any:
-    """Return autograd's boxed lists, tuples and dicts as plain ones of boxed entries."""
-    held = pytree.plain(output) if isbox(output) else None
-    if isinstance(held, list | tuple):
-        return type(held)([open_containers(output[i]) for i in range(len(held))])
-    if isinstance(held, dict):
-        return {key: open_containers(output[key]) for key in held}
-    return output
-
-
-def all_opened(tree: Any) -> Any:
-    """Return a tree in which no list, tuple or dict is boxed as a whole."""
-    if type(tree) is np.ndarray or type(tree) is float:
-        return tree
-    leaves, treedef = pytree.flatten(tree)
-    if any(isinstance(pytree.plain(leaf), list | tuple | dict) for leaf in leaves if isbox(leaf)):
-        return pytree.unflatten(treedef, [open_containers(leaf) for leaf in leaves])
-    return tree
 
 
 _HOW = (

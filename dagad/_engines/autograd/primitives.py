@@ -17,7 +17,10 @@ import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from autograd import core, tracer
+from autograd.extend import primitive as as_primitive
+
+from dagad._engines.autograd.private import primitive_jvps, primitive_vjps, trace_primitives_map
+from dagad._pytrees import shipping
 
 _PRIMITIVES: MutableMapping[str, Any] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
@@ -25,7 +28,7 @@ _LOCK = threading.Lock()
 Rules = tuple[Callable[..., Any], Any, Any]  # what it computes, its rule in reverse mode, in forward mode; or None
 
 
-def reduce_primitive(primitive: Any) -> tuple[Any, ...]:
+def _reduce(primitive: Any) -> tuple[Any, ...]:
     """Return how to pickle a primitive: by reference where every process finds it, else with its rules."""
     home = _home_of(primitive)
     if home is not None:
@@ -34,12 +37,12 @@ def reduce_primitive(primitive: Any) -> tuple[Any, ...]:
     with _LOCK:
         _PRIMITIVES.setdefault(token, primitive)
     # The rules travel as state, after the object itself is known: they usually mention the primitive.
-    return empty_primitive, (token, primitive.__name__), rules_of(primitive), None, None, _fill_primitive
+    return _empty_primitive, (token, primitive.__name__), rules_of(primitive), None, None, _fill_primitive
 
 
 def rules_of(primitive: Any) -> Rules:
     """Return what a primitive computes and its rules, wherever it comes from."""
-    fun, vjp, jvp = primitive.fun, core.primitive_vjps.get(primitive), core.primitive_jvps.get(primitive)
+    fun, vjp, jvp = primitive.fun, primitive_vjps.get(primitive), primitive_jvps.get(primitive)
     cell = primitive.__dict__.get("_dagad_cell")
     if cell is None:
         return fun, vjp, jvp
@@ -98,10 +101,10 @@ class _Rule:
         return getattr(self._cell(), self._kind)(*args)
 
 
-_TABLES = {"vjp": core.primitive_vjps, "jvp": core.primitive_jvps}
+_TABLES = {"vjp": primitive_vjps, "jvp": primitive_jvps}
 
 
-def empty_primitive(token: str, name: str) -> Any:
+def _empty_primitive(token: str, name: str) -> Any:
     with _LOCK:
         arrived = _PRIMITIVES.get(token)
         if arrived is None:
@@ -111,10 +114,10 @@ def empty_primitive(token: str, name: str) -> Any:
                 return cell.fun(*args, **kwargs)
 
             raw.__name__ = name
-            arrived = tracer.primitive(raw)
+            arrived = as_primitive(raw)
             # autograd lists every primitive by what it wraps, for numpy functions that meet a traced value; ours is
             # no numpy function, and would stay for ever.
-            getattr(tracer, "trace_primitives_map", {}).pop(raw, None)
+            trace_primitives_map.pop(raw, None)
             arrived.__dict__.update(_dagad_token=token, _dagad_cell=cell)
             cell.key = _Key(arrived)
             weakref.finalize(arrived, _forget, cell.key).atexit = False
@@ -137,3 +140,6 @@ def _fill_primitive(primitive: Any, rules: Rules) -> None:
 def _forget(key: _Key) -> None:
     for table in _TABLES.values():
         table.pop(key, None)
+
+
+shipping.register("_is_autograd_primitive", _reduce, rules_of)
