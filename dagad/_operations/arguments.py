@@ -20,8 +20,7 @@ from dagad._graphs.policies import Policy, checked_policy
 from dagad._operations.chunks import ChunkFunction, Place
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import all_read_only, contiguous
-from dagad._pytrees.carried_arrays import with_arrays
-from dagad._pytrees.closures import hoist
+from dagad._pytrees.closures import hoist, with_arrays
 from dagad._pytrees.identity import identity_of
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.snapshots import snapshot, snapshots

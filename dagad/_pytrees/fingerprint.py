@@ -16,7 +16,7 @@ import cloudpickle
 import numpy as np
 
 from dagad._pytrees import pytree
-from dagad._pytrees.copies import contents_of
+from dagad._pytrees.kinds import contents_of
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.walk import codes, is_wrapper
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._pytrees.copies import contents_of
+from dagad._pytrees.kinds import contents_of
 
 # Bound ones are made anew whenever they are looked up.
 _BY_NAME = (BuiltinFunctionType, MethodWrapperType, MethodDescriptorType, np.ufunc, type(np.sum))

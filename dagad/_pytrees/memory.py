@@ -20,8 +20,7 @@ import numpy as np
 from autograd.extend import Box
 
 from dagad._errors import ClosureError
-from dagad._pytrees.containers import kind_of
-from dagad._pytrees.copies import contents_of
+from dagad._pytrees.kinds import contents_of, kind_of
 from dagad._pytrees.walk import Walk, codes, may_be_walked, names_of
 
 _NOTHING = object()
@@ -35,7 +34,7 @@ class Memory:
     def __init__(self, fun: Any) -> None:
         walk = Walk(fun)
         # Held until they are compared, or an id could come again.
-        carried = [(obj, kind_of(type(obj)).rest(obj)) for obj in walk.carried()]
+        carried = [(obj, kind_of(type(obj)).parts(obj)) for obj in walk.carried()]
         held = {id(part) for obj, parts in carried if type(obj) is not CellType for part in parts}
         held.update(id(part) for space, names in walk.scopes() for part in _named(space, names))
         logs = _logs(obj for obj, _ in carried if type(obj) is FunctionType) - held
@@ -45,11 +44,11 @@ class Memory:
     def refuse_changes(self) -> None:
         """Raise if numbers were put anywhere since."""
         for obj, before in self._objects:
-            self._refuse(before, kind_of(type(obj)).rest(obj), f"a {type(obj).__name__}")
+            self._refuse(before, kind_of(type(obj)).parts(obj), f"a {type(obj).__name__}")
         for space, names, before in self._spaces:
             self._refuse(before, _named(space, names), "a variable or attribute of a module or a class")
 
-    def _refuse(self, before: list[Any], after: list[Any], where: str) -> None:
+    def _refuse(self, before: Sequence[Any], after: Sequence[Any], where: str) -> None:
         if len(before) == len(after) and all(a is b for a, b in zip(before, after, strict=True)):
             return
         known = set(map(id, before))
@@ -107,8 +106,7 @@ def _holds_numbers(part: Any, depth: int = 4) -> bool:
         return part.dtype.kind in "fc"
     if not depth or isinstance(part, type | ModuleType) or not may_be_walked(type(part)):
         return False
-    kind = kind_of(type(part))
-    return any(_holds_numbers(inner, depth - 1) for inner in (*kind.first(part), *kind.rest(part)))
+    return any(_holds_numbers(inner, depth - 1) for inner in kind_of(type(part)).parts(part))
 
 
 def value_to_run_again(function: Any, args: Sequence[Any]) -> Any:

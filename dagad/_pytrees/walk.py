@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -13,8 +13,7 @@ import numpy as np
 from autograd.extend import Box
 
 from dagad._errors import ClosureError
-from dagad._pytrees.containers import Cached, kind_of
-from dagad._pytrees.copies import Descriptor, Instance, Kind, contents_of
+from dagad._pytrees.kinds import CACHED, DESCRIPTOR, FIXED, INSTANCE, MAPPING, SERIES, Kind, contents_of, kind_of
 
 _PLAIN = frozenset(
     {np.ndarray, np.float64, np.float32, np.int64, np.int32, np.bool_, np.dtype, np.ufunc}
@@ -106,11 +105,11 @@ class Walk:
                 if cls.__module__ != "builtins":
                     self._enter(cls, cls.__name__, id(obj))
 
-    def _take(self, obj: Any, kind: type[Kind]) -> None:
+    def _take(self, obj: Any, kind: Kind) -> None:
         objects, owner = self._objects, id(obj)
         if kind in _CONTAINERS and self._is_plain(obj):
             return
-        for index, part in enumerate((*kind.first(obj), *kind.rest(obj))):
+        for index, part in enumerate(kind.parts(obj)):
             if type(part) in _PLAIN and not (type(part) is np.ndarray and part.dtype.kind == "O"):
                 continue
             key = id(part)
@@ -202,17 +201,14 @@ class Walk:
 
     def carriers(self) -> set[int]:
         """Return the ids of all objects that lead to a traced value."""
-        found = {*self.boxes, *self._reached}
-        new: Iterable[int] = list(found)
-        while new:
-            fresh = list(new)
-            while fresh:
-                above = [owner for owner in self._owners.get(fresh.pop(), ()) if owner not in found]
-                found.update(above)
-                fresh.extend(above)
-            new = [memory for key in found for memory in self._memories(key) if memory not in found]
-            found.update(new)
-        return found.difference(self.boxes, self._reached)
+        traced = {*self.boxes, *self._reached}
+        found, n_found = leading_to(traced, self._owners), 0
+        while len(found) > n_found:
+            n_found = len(found)
+            found.update([memory for key in found for memory in self._memories(key)])
+            if len(found) > n_found:
+                found |= leading_to(found, self._owners)
+        return found - traced
 
     def _memories(self, key: int) -> list[int]:
         """Return the weak dictionaries of a function's closure: what it has remembered is of the function as it was."""
@@ -262,17 +258,28 @@ class Walk:
         return self._name(owner).join(label.rpartition("{}")[::2])
 
 
+def leading_to(keys: Iterable[int], owners: Mapping[int, Sequence[int]]) -> set[int]:
+    """Return the ids of all that leads to some parts, by the ids of what has each part."""
+    found: set[int] = set()
+    fresh = list(keys)
+    while fresh:
+        above = [owner for owner in owners.get(fresh.pop(), ()) if owner not in found]
+        found.update(above)
+        fresh.extend(above)
+    return found
+
+
 def may_be_walked(cls: type) -> bool:
     """Return whether the instances of a class are looked into."""
-    return kind_of(cls) is not Instance or _root(cls) == "dagad" or _root(cls) not in _CLOSED
+    return kind_of(cls) is not INSTANCE or _root(cls) == "dagad" or _root(cls) not in _CLOSED
 
 
 _WEAK = (weakref.ref, weakref.WeakKeyDictionary)
-_CONTAINERS = frozenset(map(kind_of, (dict, list, tuple)))
+_CONTAINERS = frozenset({MAPPING, SERIES, FIXED})
 
 
 def _is_code(value: Any) -> bool:
-    return kind_of(type(value)) in (Descriptor, Cached) or type(value) is FunctionType
+    return kind_of(type(value)) in (DESCRIPTOR, CACHED) or type(value) is FunctionType
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:

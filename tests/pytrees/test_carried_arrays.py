@@ -14,7 +14,7 @@ from faults import bits
 
 import dagad
 from dagad._pytrees.canonical import contiguous
-from dagad._pytrees.carried_arrays import with_arrays
+from dagad._pytrees.closures import with_arrays
 from dagad.extend import explicit
 
 WIDE = np.random.default_rng(0).standard_normal((64, 64))

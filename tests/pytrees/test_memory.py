@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -206,16 +207,28 @@ def test_is_a_log_that_is_read_under_another_name_none(reader: Any) -> None:
         gradients(reader(), ROWS, Recompute(), grainsize=8, scheduler="sync")[0]()
 
 
-def test_is_a_log_that_somebody_else_holds_none() -> None:
+HOLDERS: dict[str, Any] = {
+    "a record": lambda seen: types.SimpleNamespace(seen=seen),
+    "a tuple": lambda seen: (seen,),
+    "a partial": lambda seen: functools.partial(list, seen),
+    "a method": lambda seen: seen.copy,
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
+@pytest.mark.parametrize("place", ["sync", "threads"])
+def test_is_a_log_that_somebody_else_holds_none(holder: Any, place: str) -> None:
+    """Held by a tuple, a partial or a method of its own, it was taken for a log: the gradient was 0 without a word."""
     seen: list[Any] = []
-    record = types.SimpleNamespace(seen=seen)
+    held = holder(seen)
 
     def chunk(rows: Any, t: Any) -> Any:
         seen.append(t**2)
-        return np.sum(rows * record.seen[0])
+        again = held[0] if isinstance(held, tuple) else held() if callable(held) else held.seen
+        return np.sum(rows * again[0])
 
     with pytest.raises(dagad.ClosureError, match=r"Keep\(\)"):
-        gradients(chunk, ROWS, Recompute(), grainsize=8, scheduler="sync")[0]()
+        gradients(chunk, ROWS, Recompute(), grainsize=8, scheduler=place)[0]()
 
 
 def test_may_a_function_with_its_own_derivative_remember() -> None:
