@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dagad._api.jacobian import Dense as Dense, Layout as Layout, Sparse as Sparse
-from dagad._engines.autograd.tape import AutogradEngine as AutogradEngine
-from dagad._engines.base import Call as Call, Engine as Engine
+from dagad._engines.autograd.engine import AutogradEngine as AutogradEngine
+from dagad._engines.base import (
+    Engine as Engine,
+    FlatFunction as FlatFunction,
+    LeafPullback as LeafPullback,
+)
 from dagad._engines.explicit import ExplicitEngine as ExplicitEngine, explicit as explicit
 from dagad._graphs.linearization import Linearization as Linearization
 from dagad._graphs.policies import (

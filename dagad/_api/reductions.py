@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dagad._engines.autograd.outer import differentiable
+from dagad._engines.registry import find_engine
 from dagad._errors import PlanError
 from dagad._executors.chunked import Reduction
 from dagad._executors.mapped import Mapped
@@ -14,7 +15,7 @@ from dagad._operations.arguments import Arguments, read_arguments
 from dagad._operations.chunks import ChunkFunction
 from dagad._operations.derived import Derived, Summed
 from dagad._operations.inputs import Inputs
-from dagad._operations.items import ItemSum
+from dagad._operations.items import item_sum
 
 
 def reduce_sum(
@@ -151,7 +152,7 @@ def map_sum(
     [2.0, 2.0]
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler, "sum": sum}
-    return reduce_sum(ItemSum.of(f), sliced, *shared, **options)
+    return reduce_sum(item_sum(f, find_engine(engine, f)), sliced, *shared, **options)
 
 
 def itself(function: ChunkFunction) -> ChunkFunction:

@@ -1,56 +1,163 @@
-"""The protocol of engines: one task as a function of its leaves -> its value and a pullback."""
+"""The protocol of engines: what differentiates a flat function, which takes a list of leaves and returns one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-# Cotangents of the output's leaves -> cotangents of the inputs' leaves; None stands for "none" on both sides.
-LeafPullback = Callable[[Sequence[Any]], list[Any]]
+import numpy as np
+
+from dagad._pytrees.partition import Partition
+
+_BARE = frozenset({float, np.float64, np.ndarray})
+
+Leaves = Sequence[Any]
+# In an engine's own language: its arrays in, its arrays out.
+Flat = Callable[[Leaves], list[Any]]
 
 
-class Call(Protocol):
-    """One task, seen as a function of the leaves that are being differentiated."""
+class FlatFunction:
+    """One task as a function of leaves to leaves: those of what it returns that are the engine's.
+
+    Attributes
+    ----------
+    takes
+        Which leaves are the engine's; see `Engine.takes`.
+    out
+        The structure of the last output, with the leaves that are not the engine's; None for a bare leaf.
+    """
+
+    __slots__ = ("out", "takes")
+    takes: Callable[[Any], bool]
+    out: Partition | None
 
     @property
-    def fun(self) -> Callable[..., Any]:
-        """The function."""
+    def name(self) -> str:
+        """The name of the user's function, for sentences about it."""
+        raise NotImplementedError(f"`{type(self).__name__}.name` has to name a function.")
 
-    def run(self, leaves: Sequence[Any]) -> Any:
-        """Run the task with `leaves` where the differentiated ones belong."""
+    def run(self, leaves: Leaves) -> Any:
+        """Run the task with `leaves` where the differentiated ones belong; return what it returned."""
+        raise NotImplementedError(f"`{type(self).__name__}.run` has to run one task.")
 
-    def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the arguments of `fun`, with `leaves` where the differentiated ones belong."""
+    def extract(self, cotangents: Any) -> list[Any]:
+        """Return one cotangent per differentiated leaf, from one per argument of the user's function."""
+        raise NotImplementedError(f"`{type(self).__name__}.extract` has to sort cotangents.")
 
-    def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
-        """Take one cotangent per argument apart into one per differentiated leaf."""
+    def __call__(self, leaves: Leaves) -> list[Any]:
+        return self.flatten(self.run(leaves))
+
+    def flatten(self, output: Any) -> list[Any]:
+        """Return the engine's leaves of an output, and remember the rest."""
+        if (type(output) in _BARE or hasattr(output, "_trace")) and self.takes(output):  # nearly always
+            self.out = None
+            return [output]
+        self.out = Partition.of(output, self.takes)
+        return self.out.taken
+
+    def merge(self, leaves: Leaves) -> Any:
+        """Return the output with other leaves where it has the engine's."""
+        return leaves[0] if self.out is None else self.out.merge(iter(leaves))
+
+    def select(self, seeds: Sequence[Any]) -> Sequence[Any]:
+        """Return the seeds of the engine's leaves, from those of all leaves of the output."""
+        if self.out is None or len(self.out.positions) == len(seeds):
+            return seeds
+        return [seeds[index] for index in self.out.positions]
+
+
+class LeafPullback(Protocol):
+    """Cotangents of a function's outputs -> cotangents of its leaves; None stands for zero on both sides."""
+
+    def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
+        """Pull; may be called again, with other cotangents, in any thread."""
+
+    def nbytes(self) -> int:
+        """Return the memory, in bytes, that the pullback holds on to."""
 
 
 class Engine(Protocol):
-    """What differentiates one task.
+    """What differentiates the functions that run in chunks and tasks: autograd, or anything with these methods.
 
-    An engine has to be importable or picklable, since it travels with the task.
+    An engine sees *flat functions*: a list of leaves in, a list of leaves out. It is given leaves as numpy's arrays and
+    numbers and gives back the same; in between, the function is called with whatever arrays the engine likes, and
+    returns such arrays. `pushforward` and `pullback` stay in that language: what they are given and what they return
+    are functions of the engine's own arrays, so that any derivative of any derivative is `value` or `linearize` of a
+    flat function. dagad composes them; an engine that knows no second order raises in `pushforward` and `pullback`.
+
+    An engine travels with its tasks, so it has to be importable or picklable. Give it as ``engine=`` to a reduction or
+    a map. `explicit` functions have an engine of their own.
+
+    Examples
+    --------
+    Derivatives by the complex step: exact for functions that are analytic, and written in numpy.
+
+    >>> import numpy as np
+    >>> import dagad
+    >>> def step(fun, leaves, direction):
+    ...     moved = [x + 1e-200j * dx for x, dx in zip(leaves, direction)]
+    ...     return [np.imag(y) * 1e200 for y in fun(moved)]
+    >>> class ComplexStep:
+    ...     name = "complex step"
+    ...     def takes(self, leaf):
+    ...         return np.asarray(leaf).dtype.kind in "fc"
+    ...     def value(self, fun, leaves):
+    ...         return [np.real(y)[()] for y in fun(leaves)]
+    ...     def linearize(self, fun, leaves):
+    ...         return self.value(fun, leaves), Numbers(fun, leaves)
+    ...     def pushforward(self, fun, n):
+    ...         raise dagad.NotDifferentiableError("The complex step gives first derivatives, in reverse.")
+    ...     pullback = pushforward
+    >>> class Numbers:
+    ...     '''Of numbers, one number: as many steps as leaves.'''
+    ...     def __init__(self, fun, leaves):
+    ...         self.fun, self.leaves = fun, leaves
+    ...     def __call__(self, cotangents):
+    ...         units = np.eye(len(self.leaves))
+    ...         return [step(self.fun, self.leaves, unit)[0] * cotangents[0] for unit in units]
+    ...     def nbytes(self):
+    ...         return 0
+    >>> def energy(rows, a, b):
+    ...     return np.sum(np.sin(a * rows) * b)
+    >>> def total(a, b):
+    ...     return dagad.reduce_sum(energy, np.arange(4.0), a, b, grainsize=2, engine=ComplexStep())
+    >>> [round(float(part), 6) for part in dagad.grad(total, (0, 1))(0.5, 2.0)]
+    [4.340798, 2.318392]
     """
 
     name: str
 
-    def linearize(self, call: Call, leaves: Sequence[Any]) -> tuple[Any, LeafPullback, Callable[[], int]]:
-        """Run a task at `leaves`.
+    def takes(self, leaf: Any) -> bool:
+        """Return whether a leaf of what a function returned is the engine's: a number that may have a derivative.
+
+        All others (words, integers, what the engine does not know) are handed on as they are.
+        """
+
+    def value(self, fun: Flat, leaves: Leaves) -> list[Any]:
+        """Run a flat function at numpy leaves; return numpy leaves."""
+
+    def linearize(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
+        """Run a flat function at numpy leaves, ready to be pulled.
 
         Parameters
         ----------
-        call
-            The task.
+        fun
+            The function. One that comes from a task, rather than from `pushforward` or `pullback`, is a
+            `FlatFunction`, which also knows its task.
         leaves
             Floating-point arrays or numbers to differentiate in.
 
         Returns
         -------
-        value
-            What the task returned, free of the engine's own types.
+        leaves
+            What `fun` returned, as numpy's.
         pullback
-            From one cotangent (or None) per leaf of the value to one (or None) per entry of `leaves`. It may be called
-            again.
-        nbytes
-            Returns the memory, in bytes, that the pullback holds on to.
+            A `LeafPullback`: from one cotangent (or None) per leaf of the output to one (or None) per entry of
+            `leaves`.
         """
+
+    def pushforward(self, fun: Flat, n: int) -> Flat:
+        """Return ``[*x, *dx_1, ..., *dx_n] -> [*y, *dy_1, ..., *dy_n]``: a function in the engine's own language."""
+
+    def pullback(self, fun: Flat, n: int) -> Flat:
+        """Return ``[*x, *ybar] -> xbar``, with `n` leaves in x: a function in the engine's own language."""

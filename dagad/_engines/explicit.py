@@ -6,11 +6,68 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from dagad._engines.base import Call, LeafPullback
+from dagad._engines.base import Flat, FlatFunction, Leaves
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
+
+
+class ExplicitEngine:
+    """Asks the function for its own pullback."""
+
+    __slots__ = ()
+    name = "explicit"
+    may_remember = True  # it is never recorded, so what it keeps from one run can't be taken for a constant in the next
+
+    def takes(self, leaf: Any) -> bool:
+        """Take everything: the function's pullback speaks of all that it returned."""
+        del leaf
+        return True
+
+    def value(self, fun: Any, leaves: Leaves) -> list[Any]:
+        """Return the first of what the function returns."""
+        outputs: list[Any] = fun.flatten(checked_pair(fun.run(leaves), fun.name)[0])
+        return outputs
+
+    def linearize(self, fun: Any, leaves: Leaves) -> tuple[list[Any], OwnPullback]:
+        """Call the function; see `Engine.linearize`."""
+        value, pullback = checked_pair(fun.run(leaves), fun.name)
+        outputs = fun.flatten(value)
+        return outputs, OwnPullback(fun, leaves, outputs, pullback)
+
+    def pushforward(self, fun: Flat, n: int) -> Flat:
+        """Refuse: there is no rule."""
+        del fun, n
+        raise NotDifferentiableError(
+            "Forward mode was asked for, through a function that is marked explicit: it has a pullback only. Write it "
+            "with `autograd.numpy`, without `explicit`, to go further."
+        )
+
+    def pullback(self, fun: Flat, n: int) -> Flat:
+        """Refuse: there is no rule."""
+        del fun, n
+        raise NotDifferentiableError(
+            "A derivative of a derivative was asked for, through a function that is marked explicit: its pullback "
+            "is a first derivative only. Write it with `autograd.numpy`, without `explicit`, to go further."
+        )
+
+
+class OwnPullback:
+    """The pullback that a function brings along, on leaves."""
+
+    __slots__ = ("_fun", "_leaves", "_outputs", "_pullback")
+
+    def __init__(self, fun: FlatFunction, leaves: Leaves, outputs: Sequence[Any], pullback: Any) -> None:
+        self._fun, self._leaves, self._outputs, self._pullback = fun, leaves, outputs, pullback
+
+    def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
+        pairs = zip(cotangents, self._outputs, strict=True)
+        filled = [pytree.zeros_like(output) if part is None else part for part, output in pairs]
+        parts = self._pullback(self._fun.merge(filled))
+        return _checked(self._fun.extract(parts), self._leaves)
+
+    def nbytes(self) -> int:
+        """Return the bytes of what went in and came out; the rest is the function's secret."""
+        return sum(getattr(leaf, "nbytes", 8) for leaf in (*self._leaves, *self._outputs))
 
 
 class Explicit:
@@ -22,12 +79,16 @@ class Explicit:
         functools.update_wrapper(self, fun)
         self.fun = fun
 
+    @property
+    def __dagad_engine__(self) -> ExplicitEngine:
+        return ExplicitEngine()
+
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Callable[[Any], Any]]:
         return self.fun(*args, **kwargs)
 
-    def value(self, *args: Any) -> Any:
+    def value(self, *args: Any, **kwargs: Any) -> Any:
         """Return the value alone."""
-        return value_and_pullback(self.fun, args)[0]
+        return checked_pair(self.fun(*args, **kwargs), name_of(self.fun))[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Explicit, (self.fun,)
@@ -69,44 +130,17 @@ def explicit(fun: Callable[..., tuple[Any, Callable[[Any], Any]]]) -> Explicit:
     return Explicit(fun)
 
 
-class ExplicitEngine:
-    """Asks the function for its own pullback."""
-
-    __slots__ = ()
-    name = "explicit"
-    may_remember = True  # it is never recorded, so what it keeps from one run can't be taken for a constant in the next
-
-    def linearize(self, call: Call, leaves: Sequence[Any]) -> tuple[Any, LeafPullback, Callable[[], int]]:
-        """Call the function; see `Engine.linearize`."""
-        if any(map(pytree.is_traced, leaves)):
-            raise NotDifferentiableError(
-                "A derivative of a derivative was asked for, through a function that is marked explicit: its pullback "
-                "is a first derivative only. Write it with `autograd.numpy`, without `explicit`, to go further."
-            )
-        value, own_pullback = value_and_pullback(call.fun, call.arguments(leaves))
-        if type(value) is float or type(value) is np.float64:  # nearly always
-            return value, lambda seeds: _checked(call.leaf_cotangents(own_pullback(seeds[0])), leaves), _no_bytes
-        outputs, treedef = pytree.flatten(value)
-
-        def pullback(cotangents: Sequence[Any]) -> list[Any]:
-            filled = [pytree.zeros_like(o) if c is None else c for c, o in zip(cotangents, outputs, strict=True)]
-            parts = own_pullback(pytree.unflatten(treedef, filled))
-            return _checked(call.leaf_cotangents(parts), leaves)
-
-        return value, pullback, lambda: sum(getattr(leaf, "nbytes", 8) for leaf in (*leaves, *outputs))
+def name_of(fun: Any) -> str:
+    """Return what sentences call a function."""
+    return str(getattr(fun, "__name__", fun))
 
 
-def _no_bytes() -> int:
-    return 0
-
-
-def value_and_pullback(fun: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, Callable[[Any], Any]]:
-    """Call an explicit function and check that it returned a pair."""
-    pair = fun(*args)
+def checked_pair(pair: Any, name: str) -> tuple[Any, Callable[[Any], Any]]:
+    """Return what an explicit function returned, if it is a value and a pullback."""
     if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[1])):
         raise StructureError(
-            f"`{getattr(fun, '__name__', fun)}` is marked explicit, so it has to return `(value, pullback)`; "
-            f"it returned a {type(pair).__name__}."
+            f"`{name}` is marked explicit, so it has to return `(value, pullback)`; it returned a "
+            f"{type(pair).__name__}."
         )
     return pair
 

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dagad._config import setting
-from dagad._engines.autograd.tape import AutogradEngine
+from dagad._engines.autograd.engine import AutogradEngine
 from dagad._engines.base import Engine
-from dagad._engines.explicit import Explicit, ExplicitEngine
+from dagad._engines.explicit import ExplicitEngine
 from dagad._errors import PlanError
 
-_ENGINES: dict[str, type[AutogradEngine] | type[ExplicitEngine]] = {
+_ENGINES: dict[str, Callable[[], Engine]] = {
     "autograd": AutogradEngine,
     "explicit": ExplicitEngine,
 }
+_METHODS = ("takes", "value", "linearize", "pushforward", "pullback")
+
+
+def own_engine(fun: Any) -> tuple[Any, Engine | None]:
+    """Return a function, and the engine that it brings along; methods such as `Explicit.value` stand for their own."""
+    owner = getattr(fun, "__self__", fun)
+    found = getattr(owner, "__dagad_engine__", None)
+    return (fun, None) if found is None else (owner, found)
 
 
 def find_engine(engine: Any, fun: Any) -> Engine:
     """Return the engine that a name means, or the one that a function brings along."""
-    if isinstance(fun, Explicit):
-        return ExplicitEngine()
+    own = own_engine(fun)[1]
+    if own is not None:
+        return own
     chosen = setting("engine") if engine is None else engine
     if isinstance(chosen, str):
         if chosen not in _ENGINES:
             raise PlanError(f"There is no engine {chosen!r}. Choose one of {sorted(_ENGINES)}, or give an object.")
         return _ENGINES[chosen]()
-    if not callable(getattr(chosen, "linearize", None)):
-        raise PlanError(f"`engine={chosen!r}` is no engine: it has no method `linearize`. See `dagad.extend.Engine`.")
-    return chosen  # type: ignore[no-any-return]  # anything with the method is an engine
+    missing = [name for name in _METHODS if not callable(getattr(chosen, name, None))]
+    if missing or isinstance(chosen, type):
+        what = f"has no method `{missing[0]}`" if missing else "is a class; give an object of it"
+        raise PlanError(f"`engine={chosen!r}` is no engine: it {what}. See `dagad.extend.Engine`.")
+    return chosen  # type: ignore[no-any-return]  # anything with the methods is an engine

@@ -8,7 +8,7 @@ from typing import Any
 
 from dask.highlevelgraph import HighLevelGraph
 
-from dagad._engines.explicit import Explicit
+from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._graphs.activity import Graph, Key, active, substituted, topological
 from dagad._graphs.copies import laid_open
@@ -133,18 +133,25 @@ def _not_in_graph(y: Any, keys: list[Key], raw: Mapping[Key, Any]) -> str:
 def _explicit_as_values(nodes: Graph, names: Names) -> tuple[dict[Key, GraphNode], dict[Key, Key]]:
     """Return the graph with the values of explicit functions in place of their pairs, and what got new names by it."""
     renamed: dict[Key, Key] = {}
-    if not any(isinstance(node, Task) and isinstance(node.func, Explicit) for node in nodes.values()):
+    if not any(map(_gives_pairs, nodes.values())):
         return dict(nodes), renamed
     result = dict(nodes)
     for place, (key, refs) in enumerate(topological(nodes, nodes).items()):
-        node = nodes[key]
-        explicit = node.func if isinstance(node, Task) and isinstance(node.func, Explicit) else None
-        if explicit is None and not any(ref in renamed for ref in refs):
+        node, gives_a_pair = nodes[key], _gives_pairs(nodes[key])
+        if not gives_a_pair and not any(ref in renamed for ref in refs):
             continue
         new = renamed[key] = names("input", ("explicit", place))
-        if explicit is not None:
+        if gives_a_pair:
             assert isinstance(node, Task)
-            node = Task(key, explicit.value, *node.args, **node.kwargs)
+            marked: Any = node.func
+            node = Task(key, marked.value, *node.args, **node.kwargs)
         result[new] = substituted(node, renamed, new)
         del result[key]
     return result, renamed
+
+
+def _gives_pairs(node: Any) -> bool:
+    """Return whether a task runs a function that brings its own engine, rather than the `value` of one."""
+    fun = getattr(node, "func", None)
+    found, engine = own_engine(fun)
+    return engine is not None and found is fun

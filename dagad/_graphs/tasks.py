@@ -8,11 +8,14 @@ from typing import Any
 
 import autograd.numpy as anp
 
+from dagad._engines.autograd.embedded import traced_engine
+from dagad._engines.autograd.engine import AutogradEngine
 from dagad._engines.autograd.forward import push
 from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.tape import AutogradEngine, pull, record, refuse_boxes
-from dagad._engines.base import Engine
-from dagad._engines.explicit import Explicit, ExplicitEngine, check_count
+from dagad._engines.autograd.tape import pull, record, refuse_boxes
+from dagad._engines.base import Engine, FlatFunction
+from dagad._engines.explicit import check_count, name_of
+from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, add_note_once
 from dagad._graphs.activity import Key, is_copy, references
 from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, value_of_task
@@ -58,27 +61,21 @@ def _places(keys: Sequence[Key], inputs: Sequence[Key]) -> tuple[int, ...]:
     return tuple(place_of[key] for key in inputs)
 
 
-def explicit_of(function: Any) -> Explicit | None:
-    """Return the function that is marked explicit, of a task that runs it, or its `value`."""
-    owner = getattr(function, "__self__", None)
-    found = owner if getattr(function, "__func__", None) is Explicit.value else function
-    return found if isinstance(found, Explicit) else None
-
-
 class TaskFunction(Portable):
-    """A task as a function of its dependencies; the value of one that is marked explicit is its value alone."""
+    """A task as a function of its dependencies; what is dagad's own in a graph is autograd's to differentiate."""
 
     __slots__ = ("_active", "_engine", "_keys", "_task")
 
     def __init__(
         self, task: Task, keys: tuple[Key, ...], active: tuple[int, ...], engine: Engine | None = None
     ) -> None:
-        explicit = explicit_of(task.func)
-        if explicit is None and isinstance(engine, ExplicitEngine):
-            explicit = Explicit(task.func)
-        if explicit is not None:
-            task, engine = Task(task.key, explicit.value, *task.args, **task.kwargs), ExplicitEngine()
-        self._task, self._keys, self._active, self._engine = task, keys, active, engine
+        fun, own = own_engine(task.func)
+        if own is not None:
+            task, engine = Task(task.key, fun, *task.args, **task.kwargs), own
+        elif str(getattr(fun, "__module__", "")).startswith("dagad."):
+            engine = None
+        self._task, self._keys, self._active = task, keys, active
+        self._engine = engine or AutogradEngine()
 
     def state(self) -> tuple[Any, ...]:
         return self._task, self._keys, self._active, self._engine
@@ -89,50 +86,44 @@ class TaskFunction(Portable):
 
     def value(self, *values: Any) -> Any:
         """Run the task on the values of its dependencies."""
-        with patches:
-            return self._task(dict(zip(self._keys, map(canonical, values), strict=True)))
+        fun = _BoundTask(self._engine, self._task, self._keys, values, ())
+        return traced_engine(self._engine).run(fun, [])
 
     def record(self, *values: Any) -> tuple[Any, Pullback, Callable[[], int]]:
         """Run the task traced; see `Recordable`."""
-        bound = _BoundTask(self, values, self._active)
-        engine = self._engine or AutogradEngine()
-        explicit = explicit_of(self._task.func)
+        fun = _BoundTask(self._engine, self._task, self._keys, values, self._active)
         try:
-            call = bound if explicit is None else _ExplicitCall(explicit, self._task, self._keys, bound)
-            value, pull_leaves, nbytes = engine.linearize(call, bound.leaves)
+            outputs, pull_leaves = traced_engine(self._engine).linearize(fun, fun.leaves)
+            value = fun.merge(outputs)
         except Exception as error:
             add_note_once(error, f"dagad: while task {self._task.key!r} was linearized")
             raise
-        self._refuse_boxes(bound, value)
+        self._refuse_boxes(fun, value)
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
             seeds = [canonical(seed) for seed in pytree.leaf_seeds(value, cotangent)]
             try:
-                return bound.grouped(pull_leaves(seeds))
+                return fun.grouped(pull_leaves(fun.select(seeds)))
             except Exception as error:
                 add_note_once(error, f"dagad: while task {self._task.key!r} was pulled back")
                 raise
 
-        return value, pullback, nbytes
+        return value, pullback, pull_leaves.nbytes
 
-    def _refuse_boxes(self, bound: _BoundTask, value: Any) -> None:
-        for leaf in pytree.flatten(value)[0] if not bound.traced else ():
+    def _refuse_boxes(self, fun: _BoundTask, value: Any) -> None:
+        for leaf in pytree.flatten(value)[0] if not fun.traced else ():
             refuse_boxes(leaf, f"What task {self._task.key!r} returned")
 
     def push(self, values: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """Run the task on dependencies that move: its value and tangent, zeros where nothing arrives."""
-        bound = _BoundTask(self, values, self._active)
+        fun = _BoundTask(self._engine, self._task, self._keys, values, self._active)
+        run = functools.partial(traced_engine(self._engine).run, fun)
         try:
-            if explicit_of(self._task.func) is not None:
-                raise NotDifferentiableError(
-                    "A function that is marked explicit has a pullback only, so it can't be moved in forward mode. "
-                    "Write it with `autograd.numpy`, without `explicit`."
-                )
-            value, (moved,) = push(bound.run, bound.leaves, [bound.directions(tangents)])
+            value, (moved,) = push(run, fun.leaves, [fun.directions(tangents)])
         except Exception as error:
             add_note_once(error, f"dagad: while task {self._task.key!r} was moved")
             raise
-        self._refuse_boxes(bound, value)
+        self._refuse_boxes(fun, value)
         partition = Partition.of(value, pytree.is_differentiable_or_traced)
         parts = (moved[place] for place in partition.positions)
         pairs = zip(parts, partition.taken, strict=True)
@@ -150,32 +141,60 @@ class TaskFunction(Portable):
         return value, gradient, pullback, nbytes
 
 
-class _BoundTask:
+class _BoundTask(FlatFunction):
     """A task at the values of its dependencies, as a function of the leaves being differentiated."""
 
-    def __init__(self, function: TaskFunction, values: Sequence[Any], active: tuple[int, ...]) -> None:
-        self.fun = function.value
+    def __init__(
+        self, engine: Engine, task: Task, keys: Sequence[Key], values: Sequence[Any], active: tuple[int, ...]
+    ) -> None:
+        self.takes, self._task, self._keys = engine.takes, task, keys
         self._values, self._active = list(values), active
         self._partitions = [Partition.of(values[place], pytree.is_differentiable_or_traced) for place in active]
-        # Traced already, by a derivative of this derivative: then the value is too, and rightly.
-        self.traced = any(hasattr(leaf, "_trace") for value in values for leaf in pytree.flatten(value)[0])
         self.leaves = [canonical(leaf) for p in self._partitions for leaf in p.taken]
 
-    def run(self, leaves: Sequence[Any]) -> Any:
-        return self.fun(*self.arguments(leaves))
+    @property
+    def name(self) -> str:
+        return name_of(self._task.func)
 
-    def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+    @property
+    def traced(self) -> bool:
+        """Whether somebody traces it, for a derivative of this derivative: then its value is traced too."""
+        return any(hasattr(leaf, "_trace") for value in self._values for leaf in pytree.flatten(value)[0])
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        with patches:
+            return pytree.open_containers(self._task(self._dependencies(leaves)))
+
+    def _dependencies(self, leaves: Sequence[Any]) -> dict[Key, Any]:
         values, rest = list(self._values), iter(leaves)
         for place, partition in zip(self._active, self._partitions, strict=True):
             values[place] = partition.merge(rest)
-        return tuple(values)
+        return dict(zip(self._keys, map(canonical, values), strict=True))
 
-    def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
-        return [
-            leaf
-            for p, place in zip(self._partitions, self._active, strict=True)
-            for leaf in p.extract(cotangents[place])
-        ]
+    def extract(self, cotangents: Any) -> list[Any]:
+        """Return the cotangents of the leaves, from those of the function's arguments, which hold the leaves somewhere.
+
+        The way from the leaves to the arguments (through lists, dicts, several at once) is a tape of its own.
+        """
+        (args, _), ends, roots = record(self._gathered, self.leaves)
+        partitions = [Partition.of(arg, _every_leaf) for arg in args]
+        if any(end is not None for end in ends[sum(len(p.positions) for p in partitions) :]):
+            raise NotDifferentiableError(
+                "A function that is marked explicit got what is being differentiated by keyword, of which its pullback "
+                "does not speak. Pass it by position."
+            )
+        parts = check_count(cotangents, len(partitions))
+        pairs = [pair for p, part in zip(partitions, parts, strict=True) for pair in _pairs(p, part)]
+        seeds = []
+        for (seed, leaf), end in zip(pairs, ends, strict=False):
+            if end is not None and seed is None:  # one that is asked for; the engine says so
+                return [None] * len(self.leaves)
+            what = "An explicit pullback returned a cotangent"
+            seeds.append(None if end is None else pytree.cast_like(seed, leaf, what))
+        return pull(ends[: len(seeds)], seeds, roots, self.leaves)
+
+    def _gathered(self, leaves: Sequence[Any]) -> Any:
+        return Task(None, _gathered, *self._task.args, **self._task.kwargs)(self._dependencies(leaves))
 
     def directions(self, tangents: Sequence[Any]) -> list[Any]:
         """Return the tangents of the leaves, from one pytree per active dependency."""
@@ -192,52 +211,6 @@ class _BoundTask:
         """Return one pytree of cotangents per dependency, None where a leaf has none."""
         rest = iter(cotangents)
         return tuple(p.arrange(rest) for p in self._partitions)
-
-
-class _ExplicitCall:
-    """A task that is marked explicit: its pullback speaks of its arguments, which hold the dependencies somewhere.
-
-    The way from the dependencies to the arguments (through lists, dicts, several at once) is a tape of its own.
-    """
-
-    def __init__(self, explicit: Explicit, task: Task, keys: Sequence[Key], bound: _BoundTask) -> None:
-        self._task, self._keys, self._bound = task, keys, bound
-        (self._args, kwargs), self._ends, self._roots = record(self._wired, bound.leaves)
-        self._partitions = [Partition.of(arg, _every_leaf) for arg in self._args]
-        n_leaves = sum(len(p.positions) for p in self._partitions)
-        if any(end is not None for end in self._ends[n_leaves:]):
-            raise NotDifferentiableError(
-                "A function that is marked explicit got what is being differentiated by keyword, of which its pullback "
-                "does not speak. Pass it by position."
-            )
-
-        @functools.wraps(explicit.fun)
-        def fun(*args: Any) -> Any:
-            return explicit.fun(*args, **kwargs)
-
-        self.fun: Callable[..., Any] = fun
-
-    def _wired(self, leaves: Sequence[Any]) -> Any:
-        values = dict(zip(self._keys, self._bound.arguments(leaves), strict=True))
-        return Task(None, _gathered, *self._task.args, **self._task.kwargs)(values)
-
-    def run(self, leaves: Sequence[Any]) -> Any:
-        return self._bound.run(leaves)
-
-    def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        del leaves  # those that it is bound at
-        return tuple(self._args)
-
-    def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
-        leaves, parts = self._bound.leaves, check_count(cotangents, len(self._partitions))
-        pairs = [pair for p, part in zip(self._partitions, parts, strict=True) for pair in _pairs(p, part)]
-        seeds = []
-        for (seed, leaf), end in zip(pairs, self._ends, strict=False):
-            if end is not None and seed is None:  # one that is asked for; the engine says so
-                return [None] * len(leaves)
-            what = "An explicit pullback returned a cotangent"
-            seeds.append(None if end is None else pytree.cast_like(seed, leaf, what))
-        return pull(self._ends[: len(seeds)], seeds, self._roots, leaves)
 
 
 def _gathered(*args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 from dagad._config import setting
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import refuse_stale
-from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._engines.registry import find_engine
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._executors.context import current_mode, default_policy
@@ -50,8 +49,6 @@ def read_arguments(
     `options` are its keywords; `chunked` makes of the user's function what runs a whole chunk, for it to be timed.
     """
     engine = find_engine(options["engine"], f)
-    if isinstance(engine, ExplicitEngine) and not isinstance(f, Explicit):
-        f = Explicit(f)
     lasting = current_mode().lasting
     f = with_arrays(f, snapshot if lasting else contiguous)
     if patches.somebody_traces():  # then look for what is traced

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dagad._engines.autograd.embedded import traced_engine
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import refuse_boxes, refuse_strangers
-from dagad._engines.base import Engine, LeafPullback
-from dagad._engines.explicit import Explicit, check_count
+from dagad._engines.base import Engine, FlatFunction, LeafPullback
+from dagad._engines.explicit import check_count, name_of
 from dagad._errors import ClosureError, NotDifferentiableError, StructureError, add_note_once
 from dagad._executors.context import TOGETHER, DefaultPolicy, current_mode, like_here
 from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, unused_pullback
@@ -26,6 +27,8 @@ from dagad._sources.plan import Chunk
 from dagad._sources.rows import Rows
 
 Names = Callable[[str, Any], Any]
+# Cotangents of the value's leaves -> cotangents of the leaves differentiated in; None stands for zero on both sides.
+PullLeaves = Callable[[Sequence[Any]], list[Any]]
 
 
 class Place(NamedTuple):
@@ -57,7 +60,7 @@ class ChunkFunction(Portable):
         Default policy of reductions inside it: in another process nobody else could tell them.
     """
 
-    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "as_told", "engine")
+    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "_traced", "as_told", "engine")
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class ChunkFunction(Portable):
     ) -> None:
         self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
         self.engine, self._nested = engine, nested
+        self._traced = traced_engine(engine)
         self.as_told: Any = patches if nested is TOGETHER else _Told(nested)
 
     def state(self) -> tuple[Any, ...]:
@@ -77,15 +81,18 @@ class ChunkFunction(Portable):
     def value(self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None) -> Any:
         """Run one chunk, tracing nothing."""
         try:
-            call = BoundChunk(self, opened(rows), len(theta))
+            fun = BoundChunk(self, rows, len(theta))
             leaves = [canonical(leaf) for leaf in (*theta, *(active_rows or ()))]
-            fun = self._make(leaves[: self._n_hoisted])
-            args = call.arguments(leaves)
             with self.as_told:
-                return _checked(fun.value(*args) if isinstance(fun, Explicit) else fun(*args), place)
+                return _checked(self._traced.run(fun, leaves), place)
         except Exception as error:
             add_note_once(error, place.note("value"))
             raise
+
+    def run(self, rows: Any, leaves: Sequence[Any], n_theta: int) -> Any:
+        """Run one chunk on leaves some of which somebody traces."""
+        with self.as_told:
+            return self._traced.run(BoundChunk(self, rows, n_theta), leaves)
 
     def record(
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None
@@ -117,7 +124,7 @@ class ChunkFunction(Portable):
         return value, None, self._pullback(place, value, pull, len(theta), active_rows), nbytes
 
     def _pullback(
-        self, place: Place, value: Any, pull: LeafPullback, n_theta: int, active_rows: Sequence[Any] | None
+        self, place: Place, value: Any, pull: PullLeaves, n_theta: int, active_rows: Sequence[Any] | None
     ) -> Pullback:
         def pullback(cotangent: Any) -> tuple[Any, ...]:
             return self.pull(place, pull, pytree.leaf_seeds(value, cotangent), n_theta, active_rows)
@@ -126,12 +133,13 @@ class ChunkFunction(Portable):
 
     def linearize(
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None
-    ) -> tuple[Any, LeafPullback, Callable[[], int]]:
+    ) -> tuple[Any, PullLeaves, Callable[[], int]]:
         leaves = [canonical(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
-        call = BoundChunk(self, opened(rows), len(theta))
+        fun = BoundChunk(self, rows, len(theta))
         try:
             with self.as_told:
-                value, pull, nbytes = self.engine.linearize(call, leaves)
+                values, pull = self._traced.linearize(fun, leaves)
+            value = fun.merge(values)
             if type(value) is not np.float64 and not any(map(pytree.is_traced, leaves)):
                 _checked(value, place)
         except NotImplementedError as error:
@@ -142,10 +150,10 @@ class ChunkFunction(Portable):
         except Exception as error:
             add_note_once(error, place.note("value"))
             raise
-        return value, pull, nbytes
+        return value, pull if fun.out is None else _selecting(fun, pull), pull.nbytes
 
     def pull(
-        self, place: Place, pull: LeafPullback, seeds: list[Any], n_theta: int, active_rows: Sequence[Any] | None
+        self, place: Place, pull: PullLeaves, seeds: list[Any], n_theta: int, active_rows: Sequence[Any] | None
     ) -> tuple[Any, ...]:
         """Return the cotangents in groups, as the task has its arguments: of theta, of the rows."""
         try:
@@ -174,39 +182,48 @@ class _Told:
         patches.__exit__()
 
 
-class BoundChunk:
+class BoundChunk(FlatFunction):
     """A chunk function at its rows, as a function of the leaves being differentiated: theta first, then rows."""
 
     __slots__ = ("_function", "_n_theta", "_rows")
 
-    def __init__(self, function: ChunkFunction, rows: Rows, n_theta: int) -> None:
-        self._function, self._rows, self._n_theta = function, rows, n_theta
+    def __init__(self, function: ChunkFunction, rows: Any, n_theta: int) -> None:
+        self.takes, self._function, self._n_theta = function.engine.takes, function, n_theta
+        self._rows: Rows = opened(rows)
 
     @property
-    def fun(self) -> Callable[..., Any]:
-        if self._function._n_hoisted:
-            raise ClosureError(
-                "An explicit function carries a value being differentiated in its closure, for which its pullback "
-                "returns nothing. Pass the value to the function as a shared argument."
-            )
-        fun = self._function._make(())
-        return fun.fun if isinstance(fun, Explicit) else fun
+    def name(self) -> str:
+        return name_of(self._function._make([None] * self._function._n_hoisted))
 
     def run(self, leaves: Sequence[Any]) -> Any:
         output = self._function._make(leaves[: self._function._n_hoisted])(*self.arguments(leaves))
+        if type(output) is float or type(output) is np.float64:
+            return output
         refuse_strangers(output, leaves)
-        return output
+        return pytree.open_containers(output)
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         theta = iter(leaves[self._function._n_hoisted : self._n_theta])
         shared = [p.merge(theta) for p in self._function._shared]
         return self._rows.merge(iter(leaves[self._n_theta :])), *shared
 
-    def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
+    def extract(self, cotangents: Any) -> list[Any]:
         shared = self._function._shared
+        if self._function._n_hoisted:
+            raise ClosureError(
+                "An explicit function carries a value being differentiated in its closure, for which its pullback "
+                "returns nothing. Pass the value to the function as a shared argument."
+            )
         cotangents = check_count(cotangents, 1 + len(shared))
         theta = [leaf for p, part in zip(shared, cotangents[1:], strict=True) for leaf in p.extract(part)]
         return [*theta, *self._rows.extract(cotangents[0])]
+
+
+def _selecting(fun: FlatFunction, pull: LeafPullback) -> PullLeaves:
+    """Return a pullback from the seeds of all leaves of a value, where not all of them are the engine's."""
+    if fun.out is None or len(fun.out.positions) == len(fun.out.leaves):
+        return pull
+    return lambda seeds: pull(fun.select(seeds))
 
 
 _NUMERIC = (np.ndarray, np.generic, int, float, complex)

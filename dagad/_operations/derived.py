@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._engines.autograd.tape import AutogradEngine, pull, record, tape_nbytes
-from dagad._errors import NotDifferentiableError, StructureError, add_note_once
+from dagad._engines.autograd.tape import pull, record, tape_nbytes
+from dagad._errors import StructureError, add_note_once
 from dagad._graphs.linearization import Counters, Preaccumulated, Pullback
-from dagad._operations.chunks import BoundChunk, ChunkFunction, Place
+from dagad._operations.chunks import ChunkFunction, Place
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.shipping import Portable, opened
@@ -167,7 +167,7 @@ class Summed(Derived):
         leaves = [*theta[0], *(active[0] if active else ())]
         if not any(map(pytree.is_traced, leaves)):
             return Parts(self.function.value(place, rows, theta[0], active[0] if active else None), [])
-        return Parts(run_traced(self.function, rows, leaves, len(theta[0])), [])
+        return Parts(self.function.run(rows, leaves, len(theta[0])), [])
 
     def record(self, place: Place, rows: Any, theta: Groups, active: Groups = ()) -> Any:
         """Run one chunk by its own engine; see `Recordable`."""
@@ -218,18 +218,6 @@ class Note:
 
     def __init__(self, treedef: pytree.TreeDef) -> None:
         self.treedef = treedef
-
-
-def run_traced(function: ChunkFunction, rows: Any, leaves: Sequence[Any], n_theta: int) -> Any:
-    """Run a chunk function on leaves some of which somebody traces."""
-    if not isinstance(function.engine, AutogradEngine):
-        raise NotDifferentiableError(
-            f"Forward mode was asked for, or a derivative of a derivative, through the engine "
-            f"{function.engine.name!r}, which knows first derivatives in reverse mode only (a function that is marked "
-            "explicit has it). Write the function with `autograd.numpy`, without `explicit`, to go further."
-        )
-    with function.as_told:
-        return pytree.open_containers(BoundChunk(function, rows, n_theta).run(leaves))
 
 
 def joined(parts: Sequence[Any]) -> Any:

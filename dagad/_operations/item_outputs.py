@@ -23,7 +23,6 @@ from dagad._operations.derived import (
     check_alike,
     in_groups,
     joined,
-    run_traced,
 )
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
@@ -120,7 +119,7 @@ class Items(Derived):
         for number, (item, own) in enumerate(_items(rows, leaves)):
             with _named(place, number):
                 if traced:
-                    outputs.append(run_traced(self.function, item, [*shared, *own], len(shared)))
+                    outputs.append(self.function.run(item, [*shared, *own], len(shared)))
                 else:
                     outputs.append(self.function.value(place, item, shared, own))
         return self._together(place, outputs)[0]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dagad._engines.explicit import Explicit, check_count, value_and_pullback
+from dagad._engines.base import Engine
+from dagad._engines.explicit import Explicit, ExplicitEngine, check_count, checked_pair, name_of
 from dagad._errors import StructureError
 from dagad._graphs.sums import add_up
 from dagad._pytrees import pytree
@@ -19,11 +20,6 @@ class ItemSum:
     def __init__(self, fun: Any) -> None:
         self.fun = fun
 
-    @classmethod
-    def of(cls, fun: Any) -> Any:
-        """Return the chunk function; one that brings its own derivative if the item's does."""
-        return Explicit(ExplicitItemSum(fun.fun)) if isinstance(fun, Explicit) else cls(fun)
-
     def __call__(self, rows: Any, *shared: Any) -> Any:
         total: Any = None
         for item in pytree.items_of(rows):
@@ -32,7 +28,7 @@ class ItemSum:
         return total
 
 
-class ExplicitItemSum:
+class PairSum:
     """The same for a function that returns its value and its pullback."""
 
     __dagad_wraps__ = True
@@ -41,7 +37,7 @@ class ExplicitItemSum:
         self.fun = fun
 
     def __call__(self, rows: Any, *shared: Any) -> tuple[Any, Any]:
-        pairs = [value_and_pullback(self.fun, (item, *shared)) for item in pytree.items_of(rows)]
+        pairs = [checked_pair(self.fun(item, *shared), name_of(self.fun)) for item in pytree.items_of(rows)]
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
             parts = [check_count(pull(cotangent), 1 + len(shared)) for _, pull in pairs]
@@ -49,6 +45,15 @@ class ExplicitItemSum:
             return _joined(rows, [part[0] for part in parts]), *shared_parts
 
         return add_up(*(value for value, _ in pairs)), pullback
+
+
+# By engine, where its functions return something else than their value.
+_SUMS = {ExplicitEngine.name: lambda fun: Explicit(PairSum(fun))}
+
+
+def item_sum(fun: Any, engine: Engine) -> Any:
+    """Return the chunk function for a function of one item and its engine."""
+    return _SUMS.get(engine.name, ItemSum)(fun)
 
 
 def _add(total: Any, value: Any) -> Any:

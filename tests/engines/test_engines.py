@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,12 +10,13 @@ import autograd
 import autograd.numpy as np
 import numpy as onp
 import pytest
+from autograd import builtins
 from autograd.extend import defvjp, primitive
 
 import dagad
 from dagad._engines.autograd.tape import pull, record, tape_nbytes
 from dagad._engines.registry import find_engine
-from dagad.extend import AutogradEngine, Call, ExplicitEngine, explicit
+from dagad.extend import AutogradEngine, ExplicitEngine, FlatFunction, explicit
 
 RNG = onp.random.default_rng(3)
 X, THETA = RNG.standard_normal((11, 3)), onp.array([0.4, -0.2, 0.9])
@@ -23,26 +24,20 @@ X, THETA = RNG.standard_normal((11, 3)), onp.array([0.4, -0.2, 0.9])
 # --- the autograd engine ----------------------------------------------------------------------------------------------
 
 
-class Whole:
-    """A call all of whose arguments are differentiated."""
+class Whole(FlatFunction):
+    """A function all of whose arguments are differentiated."""
 
     def __init__(self, fun: Callable[..., Any]) -> None:
-        self.fun = fun
+        self.fun, self.takes = fun, AutogradEngine().takes
 
-    def run(self, leaves: Sequence[Any]) -> Any:
+    def run(self, leaves: Any) -> Any:
         return self.fun(*leaves)
-
-    def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(leaves)
-
-    def leaf_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
-        return list(cotangents)
 
 
 def test_may_a_pullback_be_called_again_and_leaves_it_its_seeds_alone() -> None:
-    call: Call = Whole(lambda a, b: {"s": a * b + a + a, "t": [np.sum(b), "text", 3]})
-    value, pullback, _ = AutogradEngine().linearize(call, [THETA, THETA])
-    assert value["t"][1:] == ["text", 3]
+    fun = Whole(lambda a, b: {"s": a * b + a + a, "t": [np.sum(b), "text", 3]})
+    values, pullback = AutogradEngine().linearize(fun, [THETA, THETA])
+    assert fun.merge(values)["t"][1:] == ["text", 3]
     seed = onp.array([1.0, 2.0, 3.0])
     first = pullback([seed, 2.0, None, None])
     again = pullback([seed, 2.0, None, None])
@@ -53,8 +48,8 @@ def test_may_a_pullback_be_called_again_and_leaves_it_its_seeds_alone() -> None:
 
 
 def test_is_there_no_cotangent_where_no_path_leads() -> None:
-    value, pullback, _ = AutogradEngine().linearize(Whole(lambda a, b: (np.sum(a), np.sum(b))), [THETA, THETA])
-    assert value == (THETA.sum(), THETA.sum())
+    values, pullback = AutogradEngine().linearize(Whole(lambda a, b: (np.sum(a), np.sum(b))), [THETA, THETA])
+    assert values == [THETA.sum(), THETA.sum()]
     assert pullback([None, None]) == [None, None]
     of_a, of_b = pullback([None, 2.0])
     assert of_a is None
@@ -63,8 +58,8 @@ def test_is_there_no_cotangent_where_no_path_leads() -> None:
 
 def test_has_a_cotangent_the_dtype_of_its_leaf() -> None:
     leaves = [THETA.astype("f4"), onp.float32(2.0), 2.0, THETA, THETA + 1j]
-    call = Whole(lambda a, b, c, d, e: np.sum(a * b * c * d * np.real(e * e)))
-    _, pullback, _ = AutogradEngine().linearize(call, leaves)
+    fun = Whole(lambda a, b, c, d, e: np.sum(a * b * c * d * np.real(e * e)))
+    _, pullback = AutogradEngine().linearize(fun, leaves)
     cotangents = pullback([1.0])
     assert [onp.asarray(cotangent).dtype for cotangent in cotangents] == ["f4", "f4", "f8", "f8", "c16"]
     assert [onp.shape(cotangent) for cotangent in cotangents] == [(3,), (), (), (3,), (3,)]
@@ -91,14 +86,22 @@ def test_are_a_long_tape_and_a_wide_one_pulled_without_a_deep_stack() -> None:
 # --- engines by name --------------------------------------------------------------------------------------------------
 
 
-class Doubling:
+class Doubling(AutogradEngine):
     """An engine from outside: what autograd says, times two."""
 
     name = "doubling"
 
-    def linearize(self, call: Any, leaves: Any) -> Any:
-        value, pullback, nbytes = AutogradEngine().linearize(call, leaves)
-        return value, lambda seeds: [2 * part for part in pullback(seeds)], nbytes
+    def linearize(self, fun: Any, leaves: Any) -> Any:
+        values, pullback = super().linearize(fun, leaves)
+        return values, Doubled(pullback)
+
+
+class Doubled:
+    def __init__(self, pullback: Any) -> None:
+        self.pullback, self.nbytes = pullback, pullback.nbytes
+
+    def __call__(self, seeds: Any) -> Any:
+        return [2 * part for part in self.pullback(seeds)]
 
 
 def squares(rows: Any, theta: Any) -> Any:
@@ -115,7 +118,7 @@ def test_may_an_engine_come_from_outside(scheduler: Any) -> None:
 def test_is_an_unknown_engine_refused_with_the_choice() -> None:
     with pytest.raises(dagad.PlanError, match=r"no engine 'jaxx'.*'autograd', 'explicit'"):
         dagad.reduce_sum(squares, X, THETA, engine="jaxx")
-    with pytest.raises(dagad.PlanError, match=r"has no method `linearize`"):
+    with pytest.raises(dagad.PlanError, match=r"has no method `takes`"):
         find_engine(3, squares)
     assert isinstance(find_engine("autograd", explicit(squares)), ExplicitEngine)  # the function knows best
 
@@ -311,3 +314,14 @@ def test_the_size_of_a_tape_counts_arrays_that_a_rule_holds_in_lists() -> None:
     assert value == 100_000.0
     assert 400_000 <= tape_nbytes(ends) < 410_000
     assert pull(ends, [1.0], roots, [2.0]) == [50_000.0]
+
+
+def test_may_a_chunk_return_a_container_of_autograds_own(scheduler: Any) -> None:
+    def both(rows: Any, theta: Any) -> Any:
+        return builtins.tuple((np.sum(rows * theta), theta))
+
+    def loss(theta: Any) -> Any:
+        first, second = dagad.reduce_sum(both, X, theta, grainsize=6, scheduler=scheduler)
+        return first + np.sum(second**2)
+
+    assert onp.allclose(dagad.grad(loss)(THETA), X.sum(axis=0) + 8 * THETA)

@@ -13,7 +13,7 @@ from faults import bits
 from hypothesis import given, settings, strategies as st
 
 import dagad
-from dagad._engines.autograd.tape import AutogradEngine
+from dagad._engines.autograd.engine import AutogradEngine
 from dagad._executors.evaluation import new_names
 from dagad._executors.hot_chunks import FEWEST_STACKED, GRADIENT, LARGEST_STACK, VALUE, HotChunks, Stack
 from dagad._executors.hot_road import _parts, _read

@@ -92,9 +92,9 @@ class Counting(AutogradEngine):
     name = "counting"
     runs = 0
 
-    def linearize(self, call: Any, leaves: Any) -> Any:
+    def linearize(self, fun: Any, leaves: Any) -> Any:
         Counting.runs += 1
-        return super().linearize(call, leaves)
+        return super().linearize(fun, leaves)
 
 
 def pair(x: Any, scale: Any) -> Any:
@@ -205,7 +205,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, str]] = {
         r"`squares` is marked explicit.*`\(value, pullback\)`",
     ),
     "by keyword": (
-        lambda: dagad.gradient(delayed(half_square)(x := delayed(A), scale=x), x),
+        lambda: dagad.gradient(delayed(np.sum)(delayed(half_square)(x := delayed(A), scale=x)), x),
         dagad.NotDifferentiableError,
         "by keyword.*Pass it by position",
     ),

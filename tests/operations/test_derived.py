@@ -15,7 +15,7 @@ import numpy as onp
 import pytest
 
 import dagad
-from dagad._engines.autograd.tape import AutogradEngine
+from dagad._engines.autograd.engine import AutogradEngine
 from dagad._executors.evaluation import find_scheduler, new_names
 from dagad._executors.mapped import Mapped
 from dagad._graphs.activity import topological

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from autograd.extend import primitive
 
-from dagad._engines.autograd.tape import AutogradEngine
+from dagad._engines.autograd.engine import AutogradEngine
 from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._operations.chunks import ChunkFunction
-from dagad._operations.items import ItemSum
+from dagad._operations.items import ItemSum, item_sum
 from dagad._pytrees import pytree
 from dagad._pytrees.fingerprint import same, snapshot
 from dagad._pytrees.partition import Partition
@@ -153,7 +153,7 @@ def test_a_variable_without_a_value_is_like_none_other() -> None:
 
 
 def test_what_reductions_wrap_functions_in_is_seen_through() -> None:
-    for wrap in (ItemSum, Explicit, lambda fun: ItemSum.of(Explicit(fun))):
+    for wrap in (ItemSum, Explicit, lambda fun: item_sum(Explicit(fun), ExplicitEngine())):
         assert unchanged(wrap(capturing(1.0)), wrap(capturing(1.0)))
         assert not unchanged(wrap(capturing(1.0)), wrap(capturing(2.0)))
         assert not unchanged(wrap(capturing(1.0)), capturing(1.0))

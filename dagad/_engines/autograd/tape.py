@@ -1,4 +1,4 @@
-"""The autograd engine: records one task on a tape and pulls cotangents back through it."""
+"""Reverse mode on autograd's tracer: a function is recorded on a tape, and cotangents are pulled back through it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,10 @@ from autograd.extend import Box, VJPNode
 from dagad._engines.autograd.patches import OwnNode, patches
 from dagad._engines.autograd.private import add_outgrads, isbox, new_box
 from dagad._engines.autograd.rules import learn_rules, vjp_rule
-from dagad._engines.base import Call, LeafPullback
+from dagad._engines.base import Flat
 from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._pytrees import pytree
 from dagad_scheduler.process import spared_if_large
-
-
-class AutogradEngine:
-    """Differentiates tasks written with ``autograd.numpy``."""
-
-    __slots__ = ()
-    name = "autograd"
-
-    def linearize(self, call: Call, leaves: Sequence[Any]) -> tuple[Any, LeafPullback, Callable[[], int]]:
-        """Record `call` at `leaves`; see `Engine.linearize`."""
-        value, ends, roots = record(call.run, leaves)
-
-        def pullback(cotangents: Sequence[Any]) -> list[Any]:
-            return pull(ends, cotangents, roots, leaves)
-
-        return value, pullback, lambda: tape_nbytes(ends)
 
 
 class TapeNode(OwnNode, VJPNode):  # type: ignore[misc]  # autograd has no types
@@ -49,21 +33,50 @@ class TapeNode(OwnNode, VJPNode):  # type: ignore[misc]  # autograd has no types
         self.vjp = rule(argnums, value, args, kwargs)
 
 
-def record(fun: Callable[[list[Any]], Any], leaves: Sequence[Any]) -> tuple[Any, list[Any], list[Any]]:
+def record(fun: Callable[[Any], Any], leaves: Sequence[Any]) -> tuple[Any, list[Any], list[Any]]:
     """Run `fun` on traced leaves: its value, the tape's node behind each leaf of it (or None), and the tape's roots."""
+    held: list[pytree.TreeDef] = []
+
+    def flat(leaves: Sequence[Any]) -> list[Any]:
+        outputs, treedef = pytree.flatten(pytree.open_containers(fun(leaves)))
+        held.append(treedef)
+        return outputs
+
+    values, ends, roots = record_flat(flat, leaves)
+    return pytree.unflatten(held[0], values), ends, roots
+
+
+def record_flat(fun: Flat, leaves: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Run a flat function on traced leaves: its values, the tape's node behind each (or None), and the tape's roots."""
     learn_rules()
     with patches.new_trace() as level:
         roots = [TapeNode.new_root() for _ in leaves]
-        output = fun([new_box(traceable(leaf), level, root) for leaf, root in zip(leaves, roots, strict=True)])
+        outputs = fun([new_box(traceable(leaf), level, root) for leaf, root in zip(leaves, roots, strict=True)])
     spared = spared_if_large()
     if spared is not None and roots:
         roots[0].vjp = spared  # it lives as long as the tape; nobody asks a root for cotangents
-    if type(output) in Box.types or type(output) is np.ndarray:
+    values, ends = [], []
+    for output in outputs:
         value, end = untraced(output, level)
-        return value, [end], roots
-    outputs, treedef = pytree.flatten(pytree.open_containers(output))
-    pairs = [untraced(leaf, level) for leaf in outputs]
-    return pytree.unflatten(treedef, [value for value, _ in pairs]), [end for _, end in pairs], roots
+        values.append(value)
+        ends.append(end)
+    return values, ends, roots
+
+
+class TapePullback:
+    """Sends cotangents back through a tape."""
+
+    __slots__ = ("_ends", "_leaves", "_roots")
+
+    def __init__(self, ends: Sequence[Any], roots: Sequence[Any], leaves: Sequence[Any]) -> None:
+        self._ends, self._roots, self._leaves = ends, roots, leaves
+
+    def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
+        return pull(self._ends, cotangents, self._roots, self._leaves)
+
+    def nbytes(self) -> int:
+        """Return the bytes that the tape holds on to."""
+        return tape_nbytes(self._ends)
 
 
 def traceable(leaf: Any) -> Any:

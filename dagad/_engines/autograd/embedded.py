@@ -1,0 +1,178 @@
+"""Any engine, met by autograd's tracers: a function of its own is one node on their tapes, with derivatives of its own.
+
+What surrounds the user's function in a chunk (sums over items, stacks, seeds, tangents) is differentiated by autograd's
+tracer, as is the program outside. Where a traced leaf reaches a function of another engine, traces are taken off one by
+one, the innermost first, as they are around a whole reduction: forward mode makes of the function its pushforward,
+reverse mode its pullback, which are functions of the same kind. So the engine sees nothing but plain leaves, and a
+derivative of any order is the value of a function that it has made itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from autograd.extend import JVPNode
+
+from dagad._engines.autograd.forward import TangentNode
+from dagad._engines.autograd.private import new_box
+from dagad._engines.autograd.tape import traceable
+from dagad._engines.base import Engine, Flat, FlatFunction, LeafPullback, Leaves
+from dagad._pytrees import pytree
+
+
+class TracedEngine:
+    """An engine whose functions may be given leaves that autograd traces."""
+
+    __slots__ = ("engine",)
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def run(self, fun: FlatFunction, leaves: Leaves) -> Any:
+        """Return what a task returns, free of the engine's own types."""
+        return fun.merge(self.value(fun, leaves))
+
+    def value(self, fun: Flat, leaves: Leaves) -> list[Any]:
+        """Run a flat function; what comes out is traced by those who trace the leaves."""
+        level = max((leaf._trace for leaf in leaves if pytree.is_traced(leaf)), default=None)
+        if level is None:
+            return self.engine.value(fun, list(map(traceable, leaves)))
+        nodes = {index: leaf._node for index, leaf in enumerate(leaves) if getattr(leaf, "_trace", None) == level}
+        below = [leaf._value if index in nodes else leaf for index, leaf in enumerate(leaves)]
+        if isinstance(next(iter(nodes.values())), JVPNode):
+            return self._forward(fun, below, nodes, level)
+        return self._reverse(fun, below, nodes, level)
+
+    def linearize(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
+        """Run a flat function, ready to be pulled; see `Engine.linearize`."""
+        if any(map(pytree.is_traced, leaves)):
+            values, own = self.value(fun, leaves), None
+        else:
+            leaves = list(map(traceable, leaves))
+            values, own = self.engine.linearize(fun, leaves)
+        return values, EnginePullback(self, fun, leaves, own)
+
+    def _forward(self, fun: Flat, below: list[Any], nodes: dict[int, Any], level: int) -> list[Any]:
+        """Move those leaves that are moved: a tangent of zero at an infinite slope would be nan."""
+        many = isinstance(next(iter(nodes.values())), TangentNode)
+        tangents = [node.g if many else [node.g] for node in nodes.values()]
+        count, moving = len(tangents[0]), list(nodes)
+        pushed = self.engine.pushforward(fun, count)  # which refuses what it has no rule for
+        if len(moving) < len(below):
+            pushed = _Pushforward(self.engine, fun, moving, count)
+        pairs = [
+            pair for number in range(count) for pair in zip((own[number] for own in tangents), moving, strict=True)
+        ]
+        both = self.value(pushed, [*below, *(_dense(part, below[index]) for part, index in pairs)])
+        each = len(both) // (1 + count)
+        values, moved = both[:each], [both[start : start + each] for start in range(each, len(both), each)]
+        return [
+            new_box(traceable(value), level, TangentNode.new_root(list(own)) if many else JVPNode.new_root(own[0]))
+            for value, *own in zip(values, *moved, strict=True)
+        ]
+
+    def _reverse(self, fun: Flat, below: list[Any], nodes: dict[int, Any], level: int) -> list[Any]:
+        """Put one node on the tape, which pulls all outputs together."""
+        values, pullback = self.linearize(fun, below)
+        if not values:
+            return values
+        kind: Any = type(next(iter(nodes.values())))
+        node = kind.__new__(kind)
+        node.parents, node.vjp = tuple(nodes.values()), _NodePullback(pullback, below, list(nodes))
+        answer = traceable(values[0]) if len(values) == 1 else tuple(map(traceable, values))
+        opened = pytree.open_containers(new_box(answer, level, node))
+        return list(opened) if isinstance(opened, tuple) else [opened]
+
+
+def traced_engine(engine: Any) -> Any:
+    """Return an engine as one whose functions may be given traced leaves: autograd's may be already."""
+    return engine if getattr(engine, "is_autograds", False) else TracedEngine(engine)
+
+
+class _Pushforward:
+    """``[*x, *dx_1, ...] -> [*y, *dy_1, ...]``, with tangents of some of the leaves; in the engine's own language."""
+
+    def __init__(self, engine: Engine, fun: Flat, moving: list[int], count: int) -> None:
+        self._engine, self._fun, self._moving, self._count = engine, fun, moving, count
+
+    def __call__(self, leaves: Leaves) -> list[Any]:
+        n_leaves = len(leaves) - self._count * len(self._moving)
+        still = list(leaves[:n_leaves])
+
+        def of_moving(own: Leaves) -> list[Any]:
+            whole = list(still)
+            for index, leaf in zip(self._moving, own, strict=True):
+                whole[index] = leaf
+            return self._fun(whole)
+
+        own = [still[index] for index in self._moving]
+        return self._engine.pushforward(of_moving, self._count)([*own, *leaves[n_leaves:]])
+
+
+class _Pullback:
+    """``[*x, *ybar] -> xbar``, with cotangents of some of the outputs; in the engine's own language."""
+
+    def __init__(self, engine: Engine, fun: Flat, n: int, seeded: list[int]) -> None:
+        self._fun, self._seeded = fun, seeded
+        self._pulled = engine.pullback(self._some, n)
+
+    def __call__(self, leaves: Leaves) -> list[Any]:
+        return self._pulled(leaves)
+
+    def _some(self, leaves: Leaves) -> list[Any]:
+        outputs = self._fun(leaves)
+        return [outputs[index] for index in self._seeded]
+
+
+class EnginePullback:
+    """The pullback of an engine's function, by the engine's own, or by a function that pulls where somebody traces."""
+
+    __slots__ = ("_engine", "_fun", "_leaves", "_own")
+
+    def __init__(self, engine: TracedEngine, fun: Flat, leaves: Leaves, own: LeafPullback | None) -> None:
+        self._engine, self._fun, self._leaves, self._own = engine, fun, leaves, own
+
+    def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
+        seeded = [index for index, part in enumerate(cotangents) if part is not None]
+        if not seeded:
+            return [None] * len(self._leaves)
+        if self._own is not None and not any(map(pytree.is_traced, cotangents)):
+            return [self._fitting(*pair) for pair in zip(self._own(cotangents), self._leaves, strict=True)]
+        pulled = _Pullback(self._engine.engine, self._fun, len(self._leaves), seeded)
+        found = self._engine.value(pulled, [*self._leaves, *(cotangents[index] for index in seeded)])
+        return [self._fitting(*pair) for pair in zip(found, self._leaves, strict=True)]
+
+    def _fitting(self, part: Any, leaf: Any) -> Any:
+        if part is None or pytree.is_traced(part) or pytree.is_traced(leaf):
+            return part
+        return pytree.cast_like(part, leaf, f"The engine {self._engine.engine.name!r} returned a cotangent")
+
+    def nbytes(self) -> int:
+        """Return the bytes that the engine's own pullback holds on to."""
+        return 0 if self._own is None else self._own.nbytes()
+
+
+class _NodePullback:
+    """The pullback of an engine's function as a tape knows it: from one cotangent, a tuple for several outputs."""
+
+    __slots__ = ("_indices", "_leaves", "_pullback")
+
+    def __init__(self, pullback: LeafPullback, leaves: list[Any], indices: list[int]) -> None:
+        self._pullback, self._leaves, self._indices = pullback, leaves, indices
+
+    def __call__(self, cotangent: Any) -> tuple[Any, ...]:
+        opened = pytree.open_containers(cotangent)
+        parts = list(opened) if isinstance(opened, tuple | list) else [opened]
+        # Of outputs that nobody used autograd says zero, which at an infinite slope would be nan.
+        found = self._pullback([part if pytree.is_traced(part) or np.any(part) else None for part in parts])
+        return tuple(_dense(found[index], self._leaves[index]) for index in self._indices)
+
+
+def _dense(part: Any, leaf: Any) -> Any:
+    if part is None:
+        return pytree.zeros_like(pytree.plain(leaf))
+    if pytree.is_traced(part) or pytree.is_traced(leaf):
+        return part
+    return pytree.cast_like(part, leaf, "A tangent came")

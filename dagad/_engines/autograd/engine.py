@@ -1,0 +1,63 @@
+"""The autograd engine: differentiates functions written with ``autograd.numpy``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dagad._engines.autograd.forward import push
+from dagad._engines.autograd.tape import TapePullback, pull, record_flat
+from dagad._engines.base import Flat, FlatFunction, Leaves
+from dagad._pytrees import pytree
+
+
+class AutogradEngine:
+    """Differentiates tasks written with ``autograd.numpy``."""
+
+    __slots__ = ()
+    name = "autograd"
+    is_autograds = True  # what traces outside is what traces inside: traced leaves go right through a function
+
+    def takes(self, leaf: Any) -> bool:
+        """Take everything, to see traced values wherever they are hidden."""
+        del leaf
+        return True
+
+    def value(self, fun: Flat, leaves: Leaves) -> list[Any]:
+        """Run a function; see `Engine.value`."""
+        return fun(leaves)
+
+    def run(self, fun: FlatFunction, leaves: Leaves) -> Any:
+        """Return what a task returns; the leaves may be traced."""
+        return fun.run(leaves)
+
+    def linearize(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], TapePullback]:
+        """Record a function; see `Engine.linearize`."""
+        values, ends, roots = record_flat(fun, leaves)
+        return values, TapePullback(ends, roots, leaves)
+
+    def pushforward(self, fun: Flat, n: int) -> Flat:
+        """Push along several directions; see `Engine.pushforward`."""
+
+        def pushed(leaves: Leaves) -> list[Any]:
+            each = len(leaves) // (1 + n)
+            directions = [leaves[start : start + each] for start in range(each, len(leaves), each)]
+            values, tangents = push(fun, leaves[:each], directions)
+            pairs = (pair for moved in tangents for pair in zip(moved, values, strict=True))
+            return [*values, *(zeros_like(value) if part is None else part for part, value in pairs)]
+
+        return pushed
+
+    def pullback(self, fun: Flat, n: int) -> Flat:
+        """Record, and pull; see `Engine.pullback`."""
+
+        def pulled(leaves: Leaves) -> list[Any]:
+            _, ends, roots = record_flat(fun, leaves[:n])
+            found = pull(ends, leaves[n:], roots, leaves[:n])
+            return [zeros_like(leaf) if part is None else part for part, leaf in zip(found, leaves[:n], strict=True)]
+
+        return pulled
+
+
+def zeros_like(leaf: Any) -> Any:
+    """Return zeros like a leaf that somebody may trace."""
+    return pytree.zeros_like(pytree.plain(leaf))

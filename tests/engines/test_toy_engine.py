@@ -1,0 +1,184 @@
+"""A new engine is one file: does a toy of sixty lines work in every mode, with all operations, wherever it runs?
+
+What can't exist, by its mathematics: derivatives of what is not analytic, `abs` and `max` say. Nothing else is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import autograd
+import autograd.numpy as anp
+import numpy as onp
+import pytest
+from dask.base import compute as dask_compute
+from dask.config import set as dask_set
+from dask.delayed import delayed
+from every_mode import MODES, check, derivatives
+from toy_engine import ComplexStep
+
+import dagad
+from dagad._engines import registry
+from dagad.extend import CompensatedSum, Engine, Keep, Preaccumulate, Recompute
+
+compute: Any = dask_compute  # Dask has few types
+ROWS = onp.linspace(0.2, 1.3, 7)
+LISTS = [ROWS[:2], ROWS[2:5], ROWS[5:], ROWS[:0]]
+PAIRS = ROWS[:6].reshape(3, 2)
+
+
+def wave(np: Any, rows: Any, t: Any) -> Any:
+    return np.sum(np.sin(rows * t) * np.exp(-t * t))
+
+
+class Written:
+    """A function of rows and one number, written with numpy for the toy, with autograd's numpy for what is right."""
+
+    def __init__(self, fun: Callable[..., Any], np: Any = onp) -> None:
+        self.fun, self.np = fun, np
+
+    def __call__(self, *args: Any) -> Any:
+        return self.fun(self.np, *args)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.fun, self.np)
+
+
+def parts(np: Any, rows: Any, t: Any) -> Any:
+    return {"wave": wave(np, rows, t), "n": len(rows), "first": rows[:1] * t}
+
+
+def outputs(np: Any, item: Any, t: Any) -> Any:
+    return np.sin(item * t), np.cos(t) * item**2
+
+
+def ragged(np: Any, item: Any, t: Any) -> Any:
+    return np.sin(item * t)
+
+
+def either(left: Any, right: Any) -> Any:
+    return left + right - 0.1 * left * right
+
+
+def weighed(np: Any, tree: Any) -> Any:
+    """Return one number of all that an operation gave, which is not linear in it."""
+    leaves = [tree[key] for key in sorted(tree)] if isinstance(tree, dict) else tree
+    leaves = leaves if isinstance(leaves, tuple | list) else [leaves]
+    return sum(np.sum(np.sin(leaf + 1.0)) for leaf in leaves)
+
+
+def combined(np: Any, t: Any) -> Any:
+    first, second, third, fourth = (wave(np, ROWS[start : start + 2], t) for start in range(0, 7, 2))
+    return either(either(first, second), either(third, fourth))
+
+
+# Each with the options of the operation, and the whole before it was cut.
+OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
+    "reduce_sum": (
+        lambda t, **o: dagad.reduce_sum(Written(wave), ROWS, t, grainsize=2, **o),
+        lambda t: wave(anp, ROWS, t),
+    ),
+    "of rows": (
+        lambda t, **o: dagad.reduce_sum(Written(wave), ROWS * t, t, grainsize=2, **o),
+        lambda t: wave(anp, ROWS * t, t),
+    ),
+    "of a tree": (
+        lambda t, **o: weighed(anp, dagad.reduce_sum(Written(parts), ROWS, t, grainsize=2, **o)),
+        lambda t: weighed(anp, {"a": anp.sum(ROWS[::2]) * t, "b": 7, "c": wave(anp, ROWS, t)}),
+    ),
+    "compensated": (
+        lambda t, **o: dagad.reduce_sum(Written(wave), ROWS, t, grainsize=2, sum=CompensatedSum(), **o),
+        lambda t: wave(anp, ROWS, t),
+    ),
+    "map_sum": (
+        lambda t, **o: dagad.map_sum(Written(wave), LISTS, t, grainsize=2, **o),
+        lambda t: sum(wave(anp, item, t) for item in LISTS),
+    ),
+    "map": (
+        lambda t, **o: weighed(anp, dagad.map(Written(outputs), PAIRS * t, t, grainsize=2, **o)),
+        lambda t: weighed(anp, outputs(anp, PAIRS * t, t)),
+    ),
+    "map_rect": (
+        lambda t, **o: weighed(anp, dagad.map_rect(Written(ragged), [item * t for item in LISTS], t, grainsize=2, **o)),
+        lambda t: weighed(anp, [ragged(anp, item * t, t) for item in LISTS]),
+    ),
+    "map_reduce": (
+        lambda t, **o: dagad.map_reduce(Written(wave), either, ROWS, t, grainsize=2, **o),
+        lambda t: combined(anp, t),
+    ),
+}
+RIGHT = {name: derivatives(whole) for name, (_, whole) in OPERATIONS.items()}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_new_engine_works_in_every_mode(mode: str, name: str) -> None:
+    check(mode, partial(OPERATIONS[name][0], engine=ComplexStep(), scheduler="sync"), RIGHT[name])
+
+
+@pytest.mark.parametrize("name", ["of a tree", "map_rect"])
+@pytest.mark.parametrize("mode", ["value_and_grad", "jvp", "hvp", "hessian"])
+def test_a_new_engine_works_wherever_it_is_run(mode: str, name: str, scheduler: Any) -> None:
+    check(mode, partial(OPERATIONS[name][0], engine=ComplexStep(), scheduler=scheduler), RIGHT[name])
+
+
+@pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()])
+def test_policies_have_their_way_with_a_new_engine(policy: Any) -> None:
+    for mode in ("value_and_grad", "vjp", "hessian"):
+        check(mode, partial(OPERATIONS["of rows"][0], engine=ComplexStep(), policy=policy), RIGHT["of rows"])
+
+
+def test_an_engine_has_a_name_or_comes_as_an_object(monkeypatch: pytest.MonkeyPatch, scheduler: Any) -> None:
+    engine: Engine = ComplexStep()
+    ways: list[Any] = [engine, "toy", None]
+    monkeypatch.setitem(registry._ENGINES, "toy", ComplexStep)
+    with dask_set({"dagad.engine": "toy"}):
+        for way in ways:
+            check("hvp", partial(OPERATIONS["map"][0], engine=way, scheduler=scheduler), RIGHT["map"])
+
+
+def test_tasks_of_a_graph_have_derivatives_of_any_engine() -> None:
+    def loss(x: Any, np: Any = onp) -> Any:
+        return np.sum(np.sin(x) ** 2)
+
+    at = onp.array([0.3, -0.2])
+    x = delayed(at)
+    slope = dagad.gradient(delayed(loss)(x), x, engine=ComplexStep())
+    curvature = dagad.gradient(delayed(anp.sum)(slope), x, engine=ComplexStep())
+    found = compute(slope, curvature, scheduler="sync")
+    onp.testing.assert_allclose(found[0], onp.sin(2 * at), rtol=1e-12)
+    onp.testing.assert_allclose(found[1], 2 * onp.cos(2 * at), rtol=1e-10)
+
+
+def test_what_does_not_move_or_has_no_seed_is_left_alone() -> None:
+    """At an infinite slope a zero would be nan."""
+
+    def roots(rows: Any, a: Any, b: Any) -> Any:
+        return {"a": onp.sqrt(a) * onp.sum(rows), "b": b**3 * onp.sum(rows)}
+
+    def total(a: Any, b: Any) -> Any:
+        return dagad.reduce_sum(roots, ROWS, a, b, grainsize=3, engine=ComplexStep(), scheduler="sync")
+
+    value, tangent = dagad.jvp(total, (0.0, 2.0), (0.0, 1.0))
+    assert value["b"] == pytest.approx(8.0 * ROWS.sum())
+    assert tangent["b"] == pytest.approx(12.0 * ROWS.sum())
+    assert tangent["a"] == 0.0
+    assert dagad.hvp(lambda b: total(0.0, b)["b"], 2.0, 1.0) == pytest.approx(12.0 * ROWS.sum())
+
+
+def test_no_array_of_another_engine_gets_into_a_function() -> None:
+    """Else autograd would differentiate where the engine should."""
+    seen = set()
+
+    def curious(rows: Any, t: Any) -> Any:
+        seen.add(type(t).__module__.partition(".")[0])
+        return onp.sum(rows * t**2)
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(curious, ROWS, t, grainsize=3, engine=ComplexStep(), scheduler="sync")
+
+    assert autograd.grad(autograd.grad(loss))(0.7) == pytest.approx(2 * ROWS.sum())
+    assert dagad.hvp(loss, 0.7, 1.0) == pytest.approx(2 * ROWS.sum())
+    assert seen <= {"numpy", "builtins"}
