@@ -12,8 +12,7 @@ from dagad._engines.autograd.forward import push
 from dagad._engines.autograd.tape import pull, record
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
-from dagad._pytrees.canonical import canonical
-from dagad._pytrees.handed_out import handed_out
+from dagad._pytrees.canonical import canonical, handed_out
 from dagad._pytrees.partition import Partition
 
 

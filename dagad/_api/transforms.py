@@ -15,7 +15,7 @@ from dagad._executors.context import TOGETHER, VALUES_FIRST, like_here
 from dagad._executors.evaluation import Evaluation
 from dagad._graphs.linearization import is_scalar, unit_seed
 from dagad._pytrees import pytree
-from dagad._pytrees.snapshots import snapshots
+from dagad._pytrees.canonical import snapshots
 
 
 def _scalar_forward(program: Program, has_aux: bool) -> tuple[Any, Any, Callable[[], Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dagad._pytrees import pytree
-from dagad._pytrees.identity import identity_of
+from dagad._pytrees.fingerprint import identity_of
 from dagad._remembered import Remembered
 from dagad._sources.plan import Timing, choose_grainsize
 

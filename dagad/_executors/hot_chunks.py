@@ -15,8 +15,7 @@ from dagad._graphs.sums import RunningTree, Subtree, assembled, halves
 from dagad._operations.chunks import ChunkFunction, Place
 from dagad._pytrees.buffers import Layout, Spec, as_bytes
 from dagad._pytrees.memory import value_to_run_again
-from dagad._pytrees.shipping import PYTHON, Parcel, Portable, opened, pack_call
-from dagad._pytrees.singletons import Singletons
+from dagad._pytrees.shipping import PYTHON, Parcel, Portable, Singletons, opened, pack_call
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.rows import Rows
 

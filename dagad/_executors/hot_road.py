@@ -27,7 +27,7 @@ from dagad._executors.hot_chunks import GRADIENT, program_of, reply_layout
 from dagad._graphs.sums import Subtree, assembled, subtrees
 from dagad._operations.chunks import ChunkFunction
 from dagad._pytrees.buffers import Layout, Spec, as_bytes
-from dagad._pytrees.fingerprint import same, snapshot
+from dagad._pytrees.fingerprint import fingerprint, same
 from dagad._pytrees.shipping import pack
 from dagad._sources.plan import AnyPlan
 from dagad._sources.rows import Rows
@@ -177,7 +177,7 @@ class HotRoad:
     def _program(self, owner: Any, function: ChunkFunction, template: Rows | None, theta: Sequence[Any]) -> Sent:
         specs = tuple(map(Spec.of, theta))
         looks = owner, specs, None if template is None else template.state()[0]
-        frozen = snapshot(*function.state())
+        frozen = fingerprint(*function.state())
         with self._lock:
             sent = self._sent.get(looks)
             if sent is not None and same(sent.frozen, frozen):

@@ -15,8 +15,8 @@ from dagad._errors import PortabilityError
 from dagad._graphs.counters import Counters as Counters
 from dagad._pytrees import pytree
 from dagad._pytrees.memory import value_to_run_again
+from dagad._pytrees.pytree import nbytes_of
 from dagad._pytrees.shipping import opened, pack
-from dagad._pytrees.sizes import nbytes_of
 
 # Cotangent of the value -> one cotangent per argument being differentiated.
 Pullback = Callable[[Any], tuple[Any, ...]]

@@ -18,11 +18,10 @@ from dagad._executors.grainsize import find_grainsize
 from dagad._graphs.policies import Policy, checked_policy
 from dagad._operations.chunks import ChunkFunction, Place
 from dagad._pytrees import pytree
-from dagad._pytrees.canonical import all_read_only, contiguous
+from dagad._pytrees.canonical import all_read_only, contiguous, snapshot, snapshots
 from dagad._pytrees.closures import hoist, with_arrays
-from dagad._pytrees.identity import identity_of
+from dagad._pytrees.fingerprint import identity_of
 from dagad._pytrees.partition import Partition
-from dagad._pytrees.snapshots import snapshot, snapshots
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Chunk, Plan, check_grainsize
 

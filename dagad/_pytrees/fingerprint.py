@@ -1,34 +1,46 @@
-"""Has a function changed since it was sent? Told without pickling it, where nothing in it can change.
+"""Is this the function that was met before? By all that it consists of, or by its code, where it is defined again.
 
 A function that is sent once and called often must be sent again when anything that it carries has changed. What can't
-change is compared by identity; where a function carries anything that can, the answer is `None`: pickle and compare.
+change is compared by identity; where a function carries anything that can, there is no fingerprint: pickle and compare.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+import weakref
+from collections.abc import Hashable, Sequence
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from dagad._pytrees import pytree
 from dagad._pytrees.kinds import contents_of
 from dagad._pytrees.partition import Partition
+from dagad._pytrees.pytree import TreeDef
 from dagad._pytrees.walk import codes, is_wrapper
 
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
-_ATOMS = frozenset({type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype})
+_ATOMS = frozenset({type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype, TreeDef})
+# Bound ones are made anew whenever they are looked up.
+_BY_NAME = (BuiltinFunctionType, MethodWrapperType, MethodDescriptorType, np.ufunc, type(np.sum))
+MOST = 32  # functions that an identity looks at, each once
 
 
 class _MutableError(Exception):
     """Something was found that may change."""
 
 
-def snapshot(*parts: Any) -> tuple[Any, ...] | None:
+def fingerprint(*parts: Any) -> tuple[Any, ...] | None:
     """Return what parts consist of, to be compared by `same`; None if something in them can change."""
     atoms: list[Any] = []
     try:
@@ -40,7 +52,7 @@ def snapshot(*parts: Any) -> tuple[Any, ...] | None:
 
 
 def same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
-    """Return whether two snapshots are of the same thing; what may have changed is not."""
+    """Return whether two fingerprints are of the same thing; what may have changed is not."""
     if one is None or other is None or len(one) != len(other):
         return False
     return all(a is b or (type(a) is type(b) and _equal(a, b)) for a, b in zip(one, other, strict=True))
@@ -49,7 +61,7 @@ def same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
 def _equal(a: Any, b: Any) -> bool:
     if type(a) in _VALUES:
         return bool(a == b) and repr(a) == repr(b)  # -0.0 equals 0.0 and is another number
-    return isinstance(a, pytree.TreeDef) and a == b
+    return isinstance(a, TreeDef) and a == b
 
 
 def _take(part: Any, atoms: list[Any], seen: dict[int, int]) -> None:
@@ -58,16 +70,15 @@ def _take(part: Any, atoms: list[Any], seen: dict[int, int]) -> None:
         atoms.append(part)
     elif _holds_nothing(kind) and _goes_by_name(kind):
         atoms.append(kind)
-    elif kind is Partition:
-        atoms.extend((kind, part.treedef))
-        _take((part.positions, tuple(part.leaves)), atoms, seen)
     elif kind is FunctionType and id(part) in seen:
         atoms.extend((kind, seen[id(part)]))  # which one it is counts too
-    elif kind is FunctionType:
-        seen[id(part)] = len(seen)
-        _take_all(kind, _carried(part), atoms, seen)
     else:
-        _take_all(kind, _inside(part), atoms, seen)
+        if kind is FunctionType:
+            seen[id(part)] = len(seen)
+        inside = _inside(part)
+        atoms.extend((kind, len(inside)))  # or (1, (2,)) would be ((1,), 2)
+        for one in inside:
+            _take(one, atoms, seen)
 
 
 def _holds_nothing(kind: type) -> bool:
@@ -76,21 +87,27 @@ def _holds_nothing(kind: type) -> bool:
     return not room and kind is not object
 
 
-def _take_all(kind: type, parts: Sequence[Any], atoms: list[Any], seen: dict[int, int]) -> None:
-    atoms.extend((kind, len(parts)))  # or (1, (2,)) would be ((1,), 2)
-    for part in parts:
-        _take(part, atoms, seen)
-
-
 def _inside(part: Any) -> Sequence[Any]:
     kind = type(part)
     if kind is tuple or kind is frozenset:
         return tuple(part)
     if kind is functools.partial:
         return part.func, part.args, *part.keywords.items()
+    if kind is Partition:
+        return part.treedef, part.positions, tuple(part.leaves)
     if is_wrapper(kind):
         return (part.fun,)
-    raise _MutableError
+    if kind is not FunctionType or part.__dict__:  # autograd's primitives, and whatever else has been decorated
+        raise _MutableError
+    scope = part.__globals__
+    used = {name: None for code in codes(part.__code__) for name in code.co_names}
+    return [
+        part.__code__,
+        part.__defaults__,
+        tuple((part.__kwdefaults__ or {}).items()),
+        *(contents_of(cell) for cell in part.__closure__ or ()),
+        *((name, scope[name]) for name in used if name in scope),
+    ]
 
 
 def _goes_by_name(part: Any) -> bool:
@@ -115,15 +132,75 @@ def _found(home: Any, path: str) -> Any:
     return home
 
 
-def _carried(function: FunctionType) -> list[Any]:
-    if function.__dict__:  # autograd's primitives, and whatever else has been decorated
-        raise _MutableError
-    scope = function.__globals__
-    used = {name: None for code in codes(function.__code__) for name in code.co_names}
-    return [
-        function.__code__,
-        function.__defaults__,
-        tuple((function.__kwdefaults__ or {}).items()),
-        *(contents_of(cell) for cell in function.__closure__ or ()),
-        *((name, scope[name]) for name in used if name in scope),
-    ]
+def identity_of(fun: Any) -> Hashable:
+    """Return what stays the same when a function is defined again: its code, and that of the functions that it holds.
+
+    What a decorator made of two functions differs by what it was made of; what two make of one, by their own code.
+    Equal code is the same function, that of a cell that is run again for instance.
+
+    >>> def scaled(factor):
+    ...     return lambda x: factor * x
+    >>> identity_of(scaled(2.0)) == identity_of(scaled(3.0))
+    True
+    >>> def twice(fun):
+    ...     return lambda x: 2 * fun(x)
+    >>> identity_of(twice(scaled(2.0))) == identity_of(twice(twice(scaled(2.0))))
+    False
+    """
+    if _is_bare(fun):
+        code: Hashable = fun.__code__
+        return code  # nearly always
+    inner: Any = getattr(fun, "fun", None)  # of what is marked explicit, say
+    return (type(fun), inner.__code__) if _is_bare(inner) else _identity(fun, set())
+
+
+def _is_bare(fun: Any) -> bool:
+    """Return whether something is a function that holds no other."""
+    return type(fun) is FunctionType and not (fun.__closure__ or fun.__defaults__ or fun.__kwdefaults__ or fun.__dict__)
+
+
+def _identity(fun: Any, seen: set[int]) -> Hashable:
+    kind: Any = type(fun)
+    first = not seen
+    if id(fun) in seen or len(seen) > MOST:
+        return None
+    seen.add(id(fun))
+    if kind is FunctionType:
+        return _with_held(fun.__code__, _held_by(fun), seen)
+    if isinstance(fun, _BY_NAME):
+        return kind, getattr(fun, "__module__", None), getattr(fun, "__qualname__", getattr(fun, "__name__", None))
+    if isinstance(fun, functools.partial):
+        return _with_held(kind, (fun.func, *fun.args, *fun.keywords.values()), seen)
+    if isinstance(fun, MethodType):
+        return _identity(fun.__func__, seen), type(fun.__self__)
+    call = getattr(kind, "__call__", None)  # noqa: B004  # the function is wanted, not whether there is one
+    code = call.__code__ if isinstance(call, FunctionType) else None
+    held = _wrapped_by(fun)
+    if code is not None or any(map(callable, held)):
+        return _with_held((kind, code), held, seen)
+    return _itself(fun) if first else kind
+
+
+def _held_by(function: FunctionType) -> Sequence[Any]:
+    held = [contents for cell in function.__closure__ or () for contents in contents_of(cell)]
+    held.extend((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
+    return [*held, *_wrapped_by(function)] if function.__dict__ else held
+
+
+def _wrapped_by(fun: Any) -> Sequence[Any]:
+    return getattr(fun, "__wrapped__", None), getattr(fun, "fun", None)
+
+
+def _with_held(own: Hashable, held: Sequence[Any], seen: set[int]) -> Hashable:
+    found = [_identity(part, seen) for part in held if callable(part)]
+    return (own, *found) if found else own
+
+
+def _itself(fun: Any) -> Hashable:
+    """Return a weak reference to a function that has no code, else its type."""
+    kind: Any = type(fun)
+    try:
+        hash(fun)
+        return weakref.ref(fun)
+    except TypeError:
+        return kind  # type: ignore[no-any-return]  # a class is hashable

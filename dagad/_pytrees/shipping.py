@@ -14,7 +14,7 @@ import io
 import pickle
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -25,6 +25,9 @@ from autograd.extend import Box
 from dagad._errors import ClosureError, PortabilityError
 from dagad._pytrees import pytree
 
+# Made anew, or filled in, by Python itself; `cloudpickle` leaves them out or makes them again too.
+_NOT_STATE = frozenset({"__dict__", "__weakref__", "__annotations__", "_abc_impl", "__firstlineno__"})
+_ABSENT = object()
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 
 
@@ -116,7 +119,7 @@ class Parcel:
     ============  ===========================================================================================
     `payload`     two pickles one after the other, the contents and `singletons`; and their buffers
     `python`      the version of Python that packed it: functions by value are bytecode, which no other runs
-    `singletons`  the classes and primitives that go by value, once it is open; see `dagad._pytrees.singletons`
+    `singletons`  the classes and primitives that go by value, once it is open; see `Singletons`
     ============  ===========================================================================================
     """
 
@@ -240,3 +243,64 @@ class _Recipe:
 def opened(obj: Any) -> Any:
     """Return what a parcel holds; anything else as it is."""
     return obj.open() if type(obj) is Parcel else obj
+
+
+class Singletons:
+    """Classes and primitives of one program, with the state that they had when it was opened.
+
+    Classes of `__main__` and primitives go by value, but every pickle that brings one fills the same object again: an
+    instance from one pickle has to be an instance for all others. So a program that was opened earlier runs with
+    whatever state came last, with another program, in a task of the user's own, or with rows that moved. No bytes on
+    the sending side can tell; whoever opened the program has to look.
+    """
+
+    __slots__ = ("_found", "_parts")
+
+    def __init__(self, parts: Iterable[Any]) -> None:
+        self._parts = tuple(parts)
+        self._found = [_state(part) for part in self._parts]
+
+    def are_as_found(self) -> bool:
+        """Return whether all have the state that they had; equal parts that came with another pickle are the same."""
+        for number, part in enumerate(self._parts):
+            found, now = self._found[number], _state(part)
+            if len(found) != len(now):
+                return False
+            if not all(self._is_same(value, now.get(name, _ABSENT)) for name, value in found.items()):
+                return False
+            self._found[number] = now  # the next look compares by identity again
+        return True
+
+    def _is_same(self, one: Any, other: Any) -> bool:
+        if one is other:
+            return True
+        if type(one) is not type(other):
+            return False
+        try:
+            return self._content(one) == self._content(other)
+        except Exception:  # what can't be pickled can't have arrived by pickle: somebody here has put it there
+            return False
+
+    def _content(self, value: Any) -> list[bytes]:
+        buffers: list[pickle.PickleBuffer] = []
+        file = io.BytesIO()
+        _Content(self._parts, file, protocol=5, buffer_callback=buffers.append).dump(value)
+        return [file.getvalue(), *(bytes(buffer.raw()) for buffer in buffers)]
+
+
+class _Content(Pickler):
+    """Writes what something consists of, up to the classes and primitives: these are looked at one by one."""
+
+    def __init__(self, parts: Sequence[Any], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._numbers = {id(part): number for number, part in enumerate(parts)}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        return self._numbers.get(id(obj))
+
+
+def _state(part: Any) -> dict[Any, Any]:
+    if isinstance(part, type):
+        return {name: value for name, value in part.__dict__.items() if name not in _NOT_STATE}
+    how = marked(part)
+    return dict(enumerate(how.state(part) if how else ()))

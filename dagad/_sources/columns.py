@@ -11,10 +11,9 @@ from dask.delayed import Delayed
 
 from dagad._errors import PlanError, StructureError
 from dagad._pytrees import pytree
-from dagad._pytrees.canonical import all_read_only, canonical
+from dagad._pytrees.canonical import all_read_only, canonical, library_of
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import opened
-from dagad._pytrees.snapshots import library_of
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.rows import ELSEWHERE, GAP, Ragged, Rows
 from dagad._sources.tables import refuse_table

@@ -11,10 +11,10 @@ import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._pytrees import pytree
+from dagad._pytrees.canonical import snapshot, snapshots
 from dagad._pytrees.partition import Partition
+from dagad._pytrees.pytree import nbytes_of
 from dagad._pytrees.shipping import Portable, opened
-from dagad._pytrees.sizes import nbytes_of
-from dagad._pytrees.snapshots import snapshot, snapshots
 
 
 class Rows(Portable):

@@ -19,8 +19,8 @@ from dagad._errors import PlanError, PortabilityError, StructureError
 from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, run_graph
 from dagad._executors.hot_road import HotRoad
 from dagad._pytrees import pytree
-from dagad._pytrees.sizes import SAMPLE
-from dagad._pytrees.snapshots import snapshot, snapshots
+from dagad._pytrees.canonical import snapshot, snapshots
+from dagad._pytrees.pytree import SAMPLE
 from dagad._sources.columns import ListColumn, Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
 from dagad._sources.rows import ELSEWHERE, Rows

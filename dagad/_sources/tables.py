@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._pytrees.snapshots import library_of
+from dagad._pytrees.canonical import library_of
 
 
 def refuse_table(leaf: Any) -> None:

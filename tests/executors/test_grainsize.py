@@ -20,7 +20,7 @@ from hypothesis import given, strategies as st
 
 import dagad
 from dagad._executors.grainsize import _SIZES, MOST_SIZES, _shapes
-from dagad._pytrees.identity import identity_of
+from dagad._pytrees.fingerprint import identity_of
 from dagad._remembered import Remembered
 from dagad._sources.plan import MOST_CHUNKS, Timing, choose_grainsize
 from dagad.extend import explicit

@@ -23,20 +23,20 @@ from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._operations.chunks import ChunkFunction
 from dagad._operations.items import ItemSum, item_sum
 from dagad._pytrees import pytree
-from dagad._pytrees.fingerprint import same, snapshot
+from dagad._pytrees.fingerprint import fingerprint, same
 from dagad._pytrees.partition import Partition
 
 SCALE: Any = 2.0
 
 
 def unchanged(one: Any, other: Any) -> bool:
-    return same(snapshot(one), snapshot(other))
+    return same(fingerprint(one), fingerprint(other))
 
 
 def is_frozen(thing: Any) -> bool:
-    """Return whether nothing in it can change: then its snapshot is that of itself."""
-    taken = snapshot(thing)
-    assert (taken is not None) == same(taken, snapshot(thing))
+    """Return whether nothing in it can change: then its fingerprint is that of itself."""
+    taken = fingerprint(thing)
+    assert (taken is not None) == same(taken, fingerprint(thing))
     return taken is not None
 
 
@@ -172,9 +172,9 @@ def test_a_chunk_function_of_the_usual_kind_is_frozen(shared: tuple[Any, ...]) -
         partitions = tuple(Partition.of(part, pytree.is_traced) for part in first)
         return ChunkFunction(make, 0, partitions, AutogradEngine()).state()
 
-    assert same(snapshot(*state(1.0)), snapshot(*state(1.0)))
-    assert not same(snapshot(*state(1.0)), snapshot(*state(2.0)))
-    assert not same(snapshot(*state(1.0)), snapshot(*state(1.0, first=(*shared, 3.0))))
+    assert same(fingerprint(*state(1.0)), fingerprint(*state(1.0)))
+    assert not same(fingerprint(*state(1.0)), fingerprint(*state(2.0)))
+    assert not same(fingerprint(*state(1.0)), fingerprint(*state(1.0, first=(*shared, 3.0))))
 
 
 def test_another_engine_is_another_function() -> None:
@@ -219,12 +219,12 @@ def test_a_global_that_is_set_anew_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     def fun(rows: Any, theta: Any) -> Any:
         return [SCALE * row for row in rows]  # used in a comprehension, which may have a code of its own
 
-    before = snapshot(fun)
-    assert same(before, snapshot(fun))
+    before = fingerprint(fun)
+    assert same(before, fingerprint(fun))
     monkeypatch.setitem(globals(), "SCALE", 3.0)
-    assert not same(before, snapshot(fun))
+    assert not same(before, fingerprint(fun))
     monkeypatch.delitem(globals(), "SCALE")
-    assert not same(before, snapshot(fun))
+    assert not same(before, fingerprint(fun))
 
 
 def test_it_is_seen_which_of_two_functions_is_used() -> None:
@@ -242,9 +242,9 @@ def test_it_is_seen_which_of_two_functions_is_used() -> None:
 
 
 def test_other_numbers_of_parts_are_not_the_same() -> None:
-    assert not same(snapshot(1.0), snapshot(1.0, 1.0))
-    assert not same(snapshot(), snapshot(1.0))
-    assert same(snapshot(), snapshot())
+    assert not same(fingerprint(1.0), fingerprint(1.0, 1.0))
+    assert not same(fingerprint(), fingerprint(1.0))
+    assert same(fingerprint(), fingerprint())
 
 
 # What may change
@@ -277,10 +277,10 @@ def test_neither_is_a_function_of_a_module_that_travels_by_value() -> None:
 
 
 def _is_the_same_when(**changed: Any) -> bool:
-    before, found = snapshot(_reader), {name: globals()[name] for name in changed}
+    before, found = fingerprint(_reader), {name: globals()[name] for name in changed}
     globals().update(changed)
     try:
-        return same(before, snapshot(_reader))
+        return same(before, fingerprint(_reader))
     finally:
         globals().update(found)
 
@@ -293,5 +293,5 @@ def test_neither_is_a_decorated_function() -> None:
 
 def test_what_may_change_is_not_even_the_same_as_itself() -> None:
     assert not same(None, None)
-    assert not same(snapshot(1.0), None)
-    assert not same(None, snapshot(1.0))
+    assert not same(fingerprint(1.0), None)
+    assert not same(None, fingerprint(1.0))

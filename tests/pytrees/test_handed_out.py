@@ -13,7 +13,7 @@ from distributed import Client
 
 import dagad
 from dagad._pytrees import pytree
-from dagad._pytrees.handed_out import handed_out
+from dagad._pytrees.canonical import handed_out
 from dagad._sources.slots import Slots
 from dagad.extend import CompensatedSum, Keep, Recompute
 

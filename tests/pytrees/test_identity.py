@@ -12,7 +12,7 @@ import pytest
 from autograd.extend import primitive
 
 from dagad._operations.items import ItemSum
-from dagad._pytrees.identity import identity_of
+from dagad._pytrees.fingerprint import identity_of
 from dagad.extend import explicit
 
 

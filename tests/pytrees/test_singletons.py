@@ -14,7 +14,7 @@ from hot import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
 import dagad
 from dagad._executors.hot_road import HotRoad
-from dagad._pytrees.singletons import Singletons
+from dagad._pytrees.shipping import Singletons
 
 pytestmark = pytest.mark.timeout(90)
 

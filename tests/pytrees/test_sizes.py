@@ -12,7 +12,7 @@ import pytest
 
 import dagad
 from dagad._graphs.linearization import Linearization
-from dagad._pytrees.sizes import nbytes_of
+from dagad._pytrees.pytree import nbytes_of
 from dagad._sources.rows import Rows
 
 ZEROS = np.zeros(2_000_000)

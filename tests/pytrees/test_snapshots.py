@@ -17,7 +17,7 @@ from distributed import Client
 from faults import bits
 
 import dagad
-from dagad._pytrees.snapshots import is_frozen, snapshot
+from dagad._pytrees.canonical import is_frozen, snapshot
 from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute, explicit
 
 X = np.arange(1.0, 9.0)

@@ -23,8 +23,7 @@ from dagad._graphs.policies import Preaccumulate
 from dagad._operations.derived import Parts, Summed
 from dagad._operations.inputs import Inputs
 from dagad._pytrees import pytree
-from dagad._pytrees.canonical import contiguous
-from dagad._pytrees.handed_out import writable
+from dagad._pytrees.canonical import contiguous, writable
 from dagad._pytrees.partition import Partition
 
 Operation = Reduction | Mapped
