@@ -127,19 +127,27 @@ def rows(program: Program, layout: Layout) -> Any:
         )
     with like_here(VALUES_FIRST):
         value, ends, roots = program.tape()
-        outputs = pytree.flatten(value)[0]
-        found: list[Any] = []
-        for place, output in enumerate(outputs):
-            if not pytree.is_differentiable_or_traced(output):
-                found.append(None)
-                continue
-            plain = pytree.plain(output)
-            _refuse_complex([plain])
-            seeds = [_seeds(len(outputs), place, Blocks.one_hot(plain, index)) for index in range(np.size(plain))]
-            parts = pull_many(ends, seeds, roots, program.leaves)
-            pairs = zip(parts, program.leaves, strict=True)
-            found.append(program.arranged([layout.rows(_fitting(own, leaf), output, leaf) for own, leaf in pairs]))
-    return pytree.unflatten(pytree.flatten(value)[1], found)
+        outputs, treedef = pytree.flatten(value)
+        active = [place for place, output in enumerate(outputs) if pytree.is_differentiable_or_traced(output)]
+        plain = [pytree.plain(outputs[place]) for place in active]
+        _refuse_complex(plain)
+        # All at once: what the chunks left behind is used up by a pull.
+        seeds = [
+            _seeds(len(outputs), place, Blocks.one_hot(leaf, index))
+            for place, leaf in zip(active, plain, strict=True)
+            for index in range(np.size(leaf))
+        ]
+        columns = pull_many(ends, seeds, roots, program.leaves)
+        found: list[Any] = [None] * len(outputs)
+        start = 0
+        for place, leaf in zip(active, plain, strict=True):
+            stop = start + np.size(leaf)
+            pairs = zip((column[start:stop] for column in columns), program.leaves, strict=True)
+            found[place] = program.arranged(
+                [layout.rows(_fitting(own, leaf), outputs[place], leaf) for own, leaf in pairs]
+            )
+            start = stop
+    return pytree.unflatten(treedef, found)
 
 
 def _fitting(parts: Sequence[Any], leaf: Any) -> list[Any]:
