@@ -267,6 +267,19 @@ def test_is_each_chunk_run_once_for_64_rows(policy: Any, runs: int, local: str) 
     assert close(dagad.jacfwd(lambda t: dagad.reduce_sum(waves, X, t, grainsize=2, scheduler=local))(t), jacobian)
 
 
+@pytest.mark.parametrize(("policy", "runs"), [(Keep, 1), (Recompute, 2)])
+def test_is_each_chunk_run_once_for_several_outputs(policy: Any, runs: int) -> None:
+    kept = policy()
+
+    def two(rows: Any, t: Any) -> Any:
+        return {"waves": moments(rows, t), "number": np.sum(np.cos(rows @ t))}
+
+    jacobian = dagad.jacrev(lambda t: dagad.reduce_sum(two, X, t, grainsize=2, policy=kept, scheduler="sync"))(THETA)
+    assert close(jacobian["waves"], autograd.jacobian(lambda t: two(X, t)["waves"])(THETA))
+    assert close(jacobian["number"], autograd.grad(lambda t: two(X, t)["number"])(THETA))
+    assert kept.n_primal == 4 * runs
+
+
 PULLED: list[float] = []
 
 
