@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dagad._engines.base import Engine
 from dagad._engines.explicit import Explicit, ExplicitEngine, check_count, checked_pair, name_of
 from dagad._errors import StructureError
@@ -84,4 +86,4 @@ def _joined(rows: Any, parts: list[Any]) -> Any:
 def _column(leaf: Any, parts: list[Any]) -> Any:
     if isinstance(leaf, list):
         return parts
-    return None if any(part is None for part in parts) else pytree.stack(parts)
+    return None if any(part is None for part in parts) else np.stack(parts)

@@ -35,16 +35,16 @@ class Spec(NamedTuple):
 class Layout:
     """Where leaves of some specs stand in one buffer."""
 
-    __slots__ = ("_dtypes", "_places", "nbytes", "specs")
+    __slots__ = ("_dtypes", "_ranges", "nbytes", "specs")
 
     def __init__(self, specs: Sequence[Spec]) -> None:
         self.specs = tuple(specs)
         self._dtypes = [np.dtype(spec.dtype) for spec in specs]
-        self._places: list[slice] = []
+        self._ranges: list[slice] = []
         at = 0
         for spec, dtype in zip(self.specs, self._dtypes, strict=True):
             size = dtype.itemsize * int(np.prod(spec.shape, dtype=int))
-            self._places.append(slice(at, at + size))
+            self._ranges.append(slice(at, at + size))
             at += -(-size // ALIGNMENT) * ALIGNMENT
         self.nbytes = at
 
@@ -54,8 +54,8 @@ class Layout:
     def write(self, leaves: Sequence[Any], buffer: np.ndarray[Any, Any]) -> list[int]:
         """Copy leaves into a buffer of bytes; return which of them are None."""
         gaps = []
-        for number, (leaf, spec, dtype, place) in enumerate(
-            zip(leaves, self.specs, self._dtypes, self._places, strict=True)
+        for number, (leaf, spec, dtype, span) in enumerate(
+            zip(leaves, self.specs, self._dtypes, self._ranges, strict=True)
         ):
             if leaf is None:
                 gaps.append(number)
@@ -65,14 +65,14 @@ class Layout:
                     f"A leaf of shape {np.shape(leaf)} and dtype {np.asarray(leaf).dtype} was to travel as one of "
                     f"shape {spec.shape} and dtype {dtype}."
                 )
-            self._view(buffer[place], spec, dtype)[...] = leaf
+            self._view(buffer[span], spec, dtype)[...] = leaf
         return gaps
 
     def read(self, buffer: np.ndarray[Any, Any], gaps: Sequence[int] = ()) -> list[Any]:
         """Return the leaves in a buffer of bytes, as views where that can be."""
         leaves: list[Any] = []
-        for spec, dtype, place in zip(self.specs, self._dtypes, self._places, strict=True):
-            leaf: Any = canonical(self._view(buffer[place], spec, dtype))
+        for spec, dtype, span in zip(self.specs, self._dtypes, self._ranges, strict=True):
+            leaf: Any = canonical(self._view(buffer[span], spec, dtype))
             if spec.kind != "array":
                 leaf = leaf[()].item() if spec.kind == "python" else leaf[()]
             leaves.append(leaf)

@@ -115,15 +115,15 @@ def handed_out(parts: list[Any]) -> list[Any]:
     """
     alone = np.empty(0)
     holders = sys.getrefcount(alone)  # of an array that a local variable holds
-    for place in range(len(parts)):
-        if type(parts[place]) is not np.ndarray:
+    for index in range(len(parts)):
+        if type(parts[index]) is not np.ndarray:
             continue
-        part, parts[place] = parts[place], None
+        part, parts[index] = parts[index], None
         if part.base is not None or sys.getrefcount(part) > holders:
             part = part.copy("K")
         elif not part.flags.writeable:
             part.flags.writeable = True
-        parts[place] = part
+        parts[index] = part
     return parts
 
 

@@ -114,15 +114,19 @@ def _show(treedef: TreeDef) -> str:
 
 def cast_like(cotangent: Any, leaf: Any, what: str) -> Any:
     """Return a cotangent with its leaf's dtype, after checking that it has the leaf's shape."""
-    if type(cotangent) is np.ndarray and type(leaf) is np.ndarray:
-        if cotangent.shape == leaf.shape and cotangent.dtype == leaf.dtype:
-            return cotangent
     if np.shape(cotangent) != shape_of(leaf):
         raise StructureError(
             f"{what} of shape {np.shape(cotangent)} where one of shape {shape_of(leaf)} belongs. "
             "A cotangent has the shape of what it belongs to."
         )
-    dtype = leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else np.dtype(type(leaf))
+    return cast(cotangent, leaf)
+
+
+def cast(cotangent: Any, leaf: Any) -> Any:
+    """Return a cotangent with its leaf's dtype: float32 stays float32, real stays real."""
+    dtype = dtype_of(leaf)
+    if type(cotangent) is np.ndarray and cotangent.dtype == dtype:
+        return cotangent
     if dtype.kind != "c" and np.iscomplexobj(cotangent):
         cotangent = np.real(cotangent)
     return np.asarray(cotangent, dtype) if isinstance(leaf, np.ndarray) else dtype.type(cotangent)
@@ -175,13 +179,10 @@ def dtype_of(leaf: Any) -> np.dtype[Any]:
     return leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else np.dtype(type(leaf))
 
 
-def stack(leaves: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Return equal leaves as one array with a new first axis."""
-    return np.stack(leaves)
-
-
 def nbytes_of(tree: Any) -> int:
     """Return about how many bytes a pytree holds: those of its arrays exactly, of long lists by every so many items.
+
+    Nothing is drawn at random, as Dask does: how rows are cut depends on it, and so do the bits.
 
     >>> import numpy as np
     >>> nbytes_of({"x": np.zeros(3), "items": [np.zeros(2)] * 1000})

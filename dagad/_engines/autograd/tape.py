@@ -201,14 +201,7 @@ def like(cotangent: Any, leaf: Any) -> Any:
     """Give a cotangent the dtype of its leaf: float32 stays float32, real stays real."""
     if cotangent is None or isbox(cotangent) or isbox(leaf) or pytree.is_placed(leaf):
         return cotangent
-    dtype = leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else np.dtype(type(leaf))
-    if type(cotangent) is np.ndarray and cotangent.dtype == dtype:
-        return cotangent
-    if dtype.kind != "c" and np.iscomplexobj(cotangent):
-        cotangent = np.real(cotangent)
-    if isinstance(leaf, np.ndarray):
-        return np.asarray(cotangent, dtype)
-    return dtype.type(cotangent)
+    return pytree.cast(cotangent, leaf)
 
 
 # A tape of more nodes is measured by samples: looking behind each of them costs as much as recording it.
