@@ -30,7 +30,17 @@ def _no_leaks() -> Iterator[None]:
     threads, processes = set(threading.enumerate()), set(multiprocessing.active_children())
     yield
     # Dask and asyncio start threads of their own when they first need them
-    foreign = ("Dask-", "IO loop", "Profile", "TCP-Exec", "asyncio_", "AsyncProc", "QueueFeeder", "ThreadPoolExecutor-")
+    foreign = (
+        "Dask-",
+        "IO loop",
+        "Profile",
+        "TCP-Exec",
+        "asyncio_",
+        "AsyncProc",
+        "QueueFeeder",
+        "ThreadPoolExecutor-",
+        "zarr_",
+    )
     left = [thread for thread in set(threading.enumerate()) - threads if not thread.name.startswith(foreign)]
     for thread in left:
         starting: Any = thread

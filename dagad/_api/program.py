@@ -12,8 +12,9 @@ from dagad._engines.autograd.forward import push
 from dagad._engines.autograd.tape import pull, record
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
-from dagad._pytrees.canonical import canonical, handed_out
+from dagad._pytrees.canonical import canonical, handed_out, library_of
 from dagad._pytrees.partition import Partition
+from dagad._sources.rows import BY_COLUMN
 
 
 class Program:
@@ -27,6 +28,8 @@ class Program:
         self._args = args
         self.partitions = [Partition.of(args[place], pytree.is_differentiable_or_traced) for place in self._places]
         for place, partition in zip(self._places, self.partitions, strict=True):
+            if len(partition.positions) < len(partition.leaves):
+                _refuse_tables(place, partition)
             if not partition.positions:
                 raise NotDifferentiableError(_no_leaves(place, args[place]))
         self.leaves = [canonical(leaf) for p in self.partitions for leaf in p.taken]
@@ -129,6 +132,14 @@ def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
                 "positional arguments. Pass what is to be differentiated in by position."
             )
     return [place % len(args) for place in wanted]
+
+
+def _refuse_tables(place: int, argument: Partition) -> None:
+    for leaf in (leaf for at, leaf in enumerate(argument.leaves) if at not in argument.positions):
+        if getattr(type(leaf), "is_rows", False) or library_of(leaf):
+            raise NotDifferentiableError(
+                f"Argument {place} holds a `{type(leaf).__name__}`, which can't be differentiated in. {BY_COLUMN}"
+            )
 
 
 def _no_leaves(place: int, argument: Any) -> str:

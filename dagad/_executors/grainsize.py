@@ -78,4 +78,6 @@ def _shape(leaf: Any) -> Hashable:
     if isinstance(leaf, list):
         # Looking at every item would cost as much as a chunk; the first one tells light rows from heavy ones.
         return "list", len(leaf), _shapes(leaf[0]) if leaf else ()
-    return (leaf.shape, leaf.dtype.str) if isinstance(leaf, np.ndarray) else type(leaf).__name__
+    if isinstance(leaf, np.ndarray):
+        return leaf.shape, leaf.dtype.str
+    return type(leaf).__name__, str(getattr(leaf, "shape", ""))  # of a table, a stored array

@@ -16,9 +16,8 @@ from dagad._graphs.sums import sum_tree
 from dagad._operations.chunks import Place
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
-from dagad._sources.columns import ShardColumn, Sliced
+from dagad._sources.columns import Sliced
 from dagad._sources.rows import Rows
-from dagad._sources.shards import Shards
 from dagad._sources.slots import Slots
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 
@@ -39,9 +38,7 @@ class Wrt:
     def of(cls, sliced: Sliced, n_theta: int, n_leaves: int) -> Wrt:
         """Find them; nothing else of the rows can be differentiated at the same time."""
         found = {
-            number: column.leaf
-            for number, column in enumerate(sliced.columns)
-            if isinstance(column, ShardColumn) and column.leaf is not None
+            number: column.placed_leaf for number, column in enumerate(sliced.columns) if column.placed_leaf is not None
         }
         if len(found) != n_leaves - n_theta:
             raise NotDifferentiableError(
@@ -91,10 +88,7 @@ def value_and_gradient(reduction: Any, leaves: Sequence[Any]) -> tuple[Any, list
         )
     slots = Slots(leaves[:n_theta])
     slots.write_all([(leaf, None) for leaf in range(n_theta)], outcome.theta)
-    placed = {
-        leaf: Shards(reduction.plan, reduction.scheduler, keys, {key: run.kept[key] for key in keys})
-        for leaf, keys in kept.items()
-    }
+    placed = {leaf: sliced.shards[0].like(keys, run.kept, reduction.scheduler) for leaf, keys in kept.items()}
     return outcome.value, [*slots.seal(), *(placed[leaf] for leaf in range(n_theta, len(leaves)))]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +57,7 @@ def read_arguments(
     taken = snapshots if lasting else all_read_only
     partitions = tuple(Partition.of(taken(argument), pytree.is_traced) for argument in shared)
     theta = [*hoisted, *(leaf for p in partitions for leaf in p.taken)]
-    columns, active_rows = read_sliced(sliced, itertools.count(len(theta)))
+    columns, active_rows = read_sliced(sliced, len(theta))
     place = _place(options["scheduler"], columns)
     size = _grainsize(options["grainsize"], columns)
     function = ChunkFunction(make, len(hoisted), tuple(p.bare() for p in partitions), engine, current_mode().policy)

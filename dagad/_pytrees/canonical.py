@@ -62,7 +62,10 @@ def snapshot(leaf: Any) -> Any:
     An array that is read-only, down to the memory that it is a view of, is taken as it is.
     """
     if not isinstance(leaf, np.ndarray):
-        return leaf.copy() if library_of(leaf) and callable(getattr(leaf, "copy", None)) else leaf
+        if getattr(type(leaf), "is_rows", False):
+            return leaf.snapshot()
+        copy = getattr(leaf, "copy", None) or getattr(leaf, "clone", None)
+        return copy() if callable(copy) and library_of(leaf) else leaf
     if isinstance(leaf, np.memmap):
         leaf = leaf.view(np.ndarray)
     if not is_frozen(leaf):

@@ -208,8 +208,9 @@ def items_of(rows: Any) -> Iterator[Any]:
         yield from rows
         return
     leaves, treedef = flatten(rows, is_leaf=is_list)
-    for index in range(len(leaves[0])):
-        yield unflatten(treedef, [leaf[index] for leaf in leaves])
+    columns = [leaf.by_item() if getattr(type(leaf), "is_rows", False) else leaf for leaf in leaves]
+    for index in range(len(columns[0])):
+        yield unflatten(treedef, [column[index] for column in columns])
 
 
 def is_list(obj: Any) -> bool:

@@ -3,25 +3,57 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
+from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
-from dagad._pytrees.canonical import snapshot, snapshots
+from dagad._pytrees.canonical import all_read_only, snapshot, snapshots
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.pytree import nbytes_of
 from dagad._pytrees.shipping import Portable, opened
 
+BY_COLUMN = (
+    "A table holds no traced values. Give its columns as arrays, `{name: table[name].to_numpy() for name in names}`."
+)
+Gaps = Sequence[tuple[int, int | None]]  # numbers of leaves, with the row where these are arrays of rows
+
+
+class Piece(Protocol):
+    """The rows that one source has in a chunk.
+
+    Attributes
+    ----------
+    n_gaps
+        How many leaves are missing, because they are being differentiated.
+    stays
+        Whether it is the same object each time it is merged, and may be kept.
+    """
+
+    n_gaps: int
+    stays: bool
+
+    def merge(self, leaves: Iterator[Any]) -> Any:
+        """Return the rows, with the next of `leaves` in the gaps."""
+
+    def extract(self, cotangent: Any) -> Sequence[Any]:
+        """Return the cotangents that belong in the gaps, from one of the rows or None."""
+
+    def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
+        """Yield each row as a piece, and its gaps; `first` is the number of the first gap among `leaves`."""
+
+    def snapshot(self) -> Piece:
+        """Return a piece that stays what it is, whatever is written into the user's arrays."""
+
+    def nbytes(self) -> int:
+        """Return about how many bytes it holds."""
+
 
 class Rows(Portable):
     """The rows of one chunk: pieces to be put together, with gaps for the leaves that are being differentiated.
-
-    A piece is a constant, `GAP` for one whole array, `ELSEWHERE` for what `joined` brings, or a `Partition` for each
-    item of a list.
 
     With `views`, pieces are views of arrays that somebody may write into, and the rows are to stay what they are: they
     are copied by whoever uses them first, a chunk's task.
@@ -29,82 +61,68 @@ class Rows(Portable):
 
     __slots__ = ("_pieces", "_treedef", "_views", "_whole")
 
-    def __init__(self, treedef: pytree.TreeDef, pieces: list[Any], complete: bool, views: bool = False) -> None:
+    def __init__(self, treedef: pytree.TreeDef, pieces: list[Piece], views: bool = False) -> None:
         self._treedef, self._pieces, self._views = treedef, pieces, views
-        self._whole = (pieces[0] if treedef.is_leaf() else pytree.unflatten(treedef, pieces),) if complete else ()
+        self._whole: tuple[Any, ...] = ()
 
     def state(self) -> tuple[Any, ...]:
-        return self._treedef, self._pieces, bool(self._whole)
+        return self._treedef, self._pieces
+
+    @property
+    def stays(self) -> bool:
+        """Whether all rows are here, and nothing is missing or made where it is used."""
+        return False not in [piece.stays for piece in self._pieces]
 
     def joined(self, shards: Iterator[Any]) -> Rows:
         """Return the rows with what was elsewhere."""
-        pieces = [opened(next(shards)).merge(iter(())) if piece is ELSEWHERE else piece for piece in self._pieces]
-        complete = not any(piece is GAP or type(piece) is Ragged for piece in pieces)
-        return Rows(self._treedef, pieces, complete, self._views)
+        pieces = [
+            Constant(opened(next(shards)).merge(iter(()))) if piece is ELSEWHERE else piece for piece in self._pieces
+        ]
+        return Rows(self._treedef, pieces, self._views)
+
+    def made(self) -> Rows:
+        """Return the rows with what is made where it is used made here, once and for all."""
+        pieces = [piece if piece.stays or piece.n_gaps else Constant(piece.merge(iter(()))) for piece in self._pieces]
+        return Rows(self._treedef, pieces, self._views)
 
     def snapshot(self) -> Rows:
         """Return rows that stay what they are, whatever is written into the arrays that they are views of."""
-        taken = Rows(self._treedef, self._pieces, bool(self._whole), views=True)
-        taken._take_snapshot()
-        return taken
+        return Rows(self._treedef, [piece.snapshot() for piece in self._pieces])
 
     def _take_snapshot(self) -> None:
-        self._pieces = [_snapshot_of(piece) for piece in self._pieces]
-        if self._whole:
-            self._whole = (pytree.unflatten(self._treedef, self._pieces),)
+        self._pieces, self._whole = [piece.snapshot() for piece in self._pieces], ()
         self._views = False
 
     def __sizeof__(self) -> int:
-        return 200 + sum(map(_nbytes_of, self._pieces))
+        return 200 + sum(piece.nbytes() for piece in self._pieces)
 
     @classmethod
     def of(cls, tree: Any) -> Rows:
         """Return rows with nothing taken out."""
-        return cls(pytree.flatten(0)[1], [tree], True)
+        return cls(pytree.flatten(0)[1], [Constant(tree)])
 
     def with_gaps(self, columns: Sequence[int] | None) -> tuple[Rows, list[Partition]]:
         """Take the floating-point leaves out of some columns, or of all the rows."""
-        whole = columns is None
-        pieces = [self.merge(iter(()))] if whole else list(self._pieces)
-        numbers = (0,) if columns is None else columns
-        partitions = [Partition.of(pieces[number], pytree.is_differentiable) for number in numbers]
-        for number, partition in zip(numbers, partitions, strict=True):
-            pieces[number] = Whole(partition.bare())
-        return Rows(pytree.flatten(0)[1] if whole else self._treedef, pieces, False), partitions
+        numbers = range(len(self._pieces)) if columns is None else columns
+        taken = {number: self._pieces[number].merge(iter(())) for number in numbers}
+        whole = pytree.unflatten(self._treedef, [taken.get(at, piece) for at, piece in enumerate(self._pieces)])
+        parts, treedef = pytree.flatten(whole, is_leaf=pytree.is_list)
+        # What was a piece still is one; what was taken apart has pieces of its own, a list being one.
+        others = {id(piece) for at, piece in enumerate(self._pieces) if at not in taken}
+        pieces = [part if id(part) in others else _with_gaps(part) for part in parts]
+        trees = [whole] if columns is None else [taken[number] for number in numbers]
+        return Rows(treedef, pieces), [Partition.of(tree, pytree.is_differentiable) for tree in trees]
 
     def items(self, leaves: Sequence[Any]) -> Iterator[tuple[Rows, list[tuple[int, int | None]]]]:
-        """Yield each row as rows of its own, and its gaps: numbers of `leaves`, with its place in arrays of rows."""
+        """Yield each row as rows of its own, and its gaps."""
         if self._views:
             self._take_snapshot()
-        columns, number, n_rows = list[tuple[Any, int | None]](), 0, 0
+        columns, first = list[Iterable[tuple[Piece, Gaps]]](), 0
         for piece in self._pieces:
-            if piece is GAP:
-                columns.append((GAP, number))
-                n_rows, number = len(leaves[number]), number + 1
-            elif type(piece) is Ragged:
-                columns.append((piece.items, number))
-                n_rows, number = len(piece.items), number + sum(len(p.positions) for p in piece.items)
-            else:
-                columns.append((list(pytree.items_of(_row_by_row(piece))), None))
-                n_rows = len(columns[-1][0])
-        firsts = [first for _, first in columns]
-        for place in range(n_rows):
-            here: Any
-            pieces, gaps = [], list[tuple[int, int | None]]()
-            for column, (items, first) in enumerate(columns):
-                if first is None:
-                    pieces.append(items[place])
-                elif items is GAP:
-                    pieces.append(GAP)
-                    gaps.append((first, place))
-                elif not items[place].positions:
-                    pieces.append(items[place].merge(iter(())))
-                else:
-                    partition, here = items[place], firsts[column]
-                    pieces.append(Whole(partition))
-                    gaps.extend((here + count, None) for count in range(len(partition.positions)))
-                    firsts[column] = here + len(partition.positions)
-            yield Rows(self._treedef, pieces, not gaps), gaps
+            columns.append(piece.items(first, leaves))
+            first += piece.n_gaps
+        for row in zip(*columns, strict=True):
+            yield Rows(self._treedef, [piece for piece, _ in row]), [gap for _, gaps in row for gap in gaps]
 
     def merge(self, leaves: Iterator[Any]) -> Any:
         """Return the rows, with the next of `leaves` in the gaps."""
@@ -112,26 +130,209 @@ class Rows(Portable):
             self._take_snapshot()
         if self._whole:
             return self._whole[0]
-        return pytree.unflatten(self._treedef, [_filled(piece, leaves) for piece in self._pieces])
+        parts = [piece.merge(leaves) for piece in self._pieces]
+        whole = parts[0] if self._treedef.is_leaf() else pytree.unflatten(self._treedef, parts)
+        if self.stays:
+            self._whole = (whole,)
+        return whole
 
     def extract(self, cotangent: Any) -> list[Any]:
         """Return the cotangents that belong in the gaps, from one for all rows."""
-        if self._whole:
+        if not any(piece.n_gaps for piece in self._pieces):
             return []
-        if cotangent is None:
-            cotangents: Sequence[Any] = [None] * len(self._pieces)
-        else:
-            cotangents = pytree.subtrees(self._treedef, cotangent)
-        extracted: list[Any] = []
-        for piece, part in zip(self._pieces, cotangents, strict=True):
-            if piece is GAP:
-                extracted.append(part)
-            elif type(piece) is Whole:
-                extracted.extend(piece.partition.extract(part))
-            elif type(piece) is Ragged:
-                items = [None] * len(piece.items) if part is None else part
-                extracted.extend(leaf for p, item in zip(piece.items, items, strict=True) for leaf in p.extract(item))
-        return extracted
+        parts = [None] * len(self._pieces) if cotangent is None else pytree.subtrees(self._treedef, cotangent)
+        return [leaf for piece, part in zip(self._pieces, parts, strict=True) for leaf in piece.extract(part)]
+
+
+class _Gapless:
+    """What all pieces have in common that nothing is taken out of."""
+
+    __slots__ = ()
+    n_gaps = 0
+    stays = True
+
+    def extract(self, cotangent: Any) -> Sequence[Any]:
+        """Return nothing."""
+        del cotangent
+        return ()
+
+
+class Constant(_Gapless):
+    """Rows nothing of which is being differentiated."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def merge(self, leaves: Iterator[Any]) -> Any:
+        del leaves
+        return self.value
+
+    def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
+        del first, leaves
+        return [(Constant(item), ()) for item in pytree.items_of(_row_by_row(self.value))]
+
+    def snapshot(self) -> Constant:
+        return Constant(snapshots(self.value))
+
+    def nbytes(self) -> int:
+        return nbytes_of(self.value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Constant, (self.value,)
+
+
+class Made(_Gapless):
+    """Rows that ``make(*args)`` makes where and whenever they are used; all that travels is how."""
+
+    __slots__ = ("args", "make")
+    stays = False
+
+    def __init__(self, make: Callable[..., Any], *args: Any) -> None:
+        self.make, self.args = make, args
+
+    def merge(self, leaves: Iterator[Any]) -> Any:
+        del leaves
+        return all_read_only(self.make(*self.args))
+
+    def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
+        return Constant(self.merge(iter(()))).items(first, leaves)
+
+    def snapshot(self) -> Made:
+        return self
+
+    def nbytes(self) -> int:
+        return nbytes_of(list(self.args))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Made, (self.make, *self.args)
+
+
+class _Elsewhere(_Gapless):
+    """Stands for what `Rows.joined` brings."""
+
+    __slots__ = ()
+    stays = False
+
+    def merge(self, leaves: Iterator[Any]) -> Any:
+        raise NotImplementedError("Rows that are elsewhere have to be joined first.")
+
+    def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
+        raise NotImplementedError("Rows that are elsewhere have to be joined first.")
+
+    def snapshot(self) -> _Elsewhere:
+        return self
+
+    def nbytes(self) -> int:
+        return 0
+
+    def __reduce__(self) -> str:
+        return "ELSEWHERE"
+
+
+class _Gap:
+    """Stands for the rows of an array that is being differentiated."""
+
+    __slots__ = ()
+    n_gaps = 1
+    stays = False
+
+    def merge(self, leaves: Iterator[Any]) -> Any:
+        return next(leaves)
+
+    def extract(self, cotangent: Any) -> Sequence[Any]:
+        return (cotangent,)
+
+    def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
+        return [(GAP, ((first, row),)) for row in range(len(leaves[first]))]
+
+    def snapshot(self) -> _Gap:
+        return self
+
+    def nbytes(self) -> int:
+        return 0
+
+    def __reduce__(self) -> str:
+        return "GAP"
+
+
+GAP, ELSEWHERE = _Gap(), _Elsewhere()
+
+
+class Item:
+    """An item of a list, some leaves of which are being differentiated."""
+
+    __slots__ = ("n_gaps", "partition")
+    stays = False
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition, self.n_gaps = partition, len(partition.positions)
+
+    def merge(self, leaves: Iterator[Any]) -> Any:
+        return self.partition.merge(leaves)
+
+    def extract(self, cotangent: Any) -> Sequence[Any]:
+        return self.partition.extract(cotangent)
+
+    def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
+        raise NotImplementedError("An item has no rows.")
+
+    def snapshot(self) -> Item:
+        whole = self.partition
+        return Item(Partition(whole.treedef, [snapshot(leaf) for leaf in whole.leaves], whole.positions))
+
+    def nbytes(self) -> int:
+        return nbytes_of(self.partition.leaves)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Item, (self.partition,)
+
+
+class Ragged:
+    """Items of a list, some leaves of which are being differentiated."""
+
+    __slots__ = ("n_gaps", "partitions")
+    stays = False
+
+    def __init__(self, partitions: list[Partition]) -> None:
+        self.partitions, self.n_gaps = partitions, sum(len(item.positions) for item in partitions)
+
+    def merge(self, leaves: Iterator[Any]) -> Any:
+        return [item.merge(leaves) for item in self.partitions]
+
+    def extract(self, cotangent: Any) -> Sequence[Any]:
+        parts = [None] * len(self.partitions) if cotangent is None else cotangent
+        return [leaf for item, part in zip(self.partitions, parts, strict=True) for leaf in item.extract(part)]
+
+    def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
+        for item in self.partitions:
+            n_gaps = len(item.positions)
+            piece: Piece = Item(item) if n_gaps else Constant(item.merge(iter(())))
+            yield piece, [(first + gap, None) for gap in range(n_gaps)]
+            first += n_gaps
+
+    def snapshot(self) -> Ragged:
+        return Ragged([Item(item).snapshot().partition for item in self.partitions])
+
+    def nbytes(self) -> int:
+        return nbytes_of([item.leaves for item in self.partitions])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ragged, (self.partitions,)
+
+
+def _with_gaps(part: Any) -> Piece:
+    """Return an array or list as a piece with gaps wherever it has floating-point numbers."""
+    if getattr(type(part), "is_rows", False):
+        raise NotDifferentiableError(f"The rows of a table can't be differentiated in. {BY_COLUMN}")
+    if pytree.is_differentiable(part):
+        return GAP
+    if isinstance(part, list):
+        items = [Partition.of(item, pytree.is_differentiable) for item in part]
+        if any(item.positions for item in items):
+            return Ragged([item.bare() for item in items])
+    return Constant(part)
 
 
 def row_by_row(leaf: Any) -> Any:
@@ -163,53 +364,3 @@ def _row_by_row(piece: Any) -> Any:
         return piece
     leaves, treedef = pytree.flatten(piece, is_leaf=pytree.is_list)
     return pytree.unflatten(treedef, list(map(row_by_row, leaves)))
-
-
-class _Mark:
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __reduce__(self) -> str:
-        return self._name
-
-
-GAP, ELSEWHERE = _Mark("GAP"), _Mark("ELSEWHERE")
-
-
-@dataclass(frozen=True, slots=True)
-class Ragged:
-    """Items of a list some of whose leaves are being differentiated."""
-
-    items: list[Partition]
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """Anything some leaves of which are being differentiated."""
-
-    partition: Partition
-
-
-def _filled(piece: Any, leaves: Iterator[Any]) -> Any:
-    if piece is GAP:
-        return next(leaves)
-    if type(piece) is Whole:
-        return piece.partition.merge(leaves)
-    return [p.merge(leaves) for p in piece.items] if type(piece) is Ragged else piece
-
-
-def _nbytes_of(piece: Any) -> int:
-    if type(piece) is Ragged:
-        return nbytes_of([p.leaves for p in piece.items])
-    return nbytes_of(piece.partition.leaves if type(piece) is Whole else piece)
-
-
-def _snapshot_of(piece: Any) -> Any:
-    if type(piece) is Ragged:
-        return Ragged(
-            [
-                Partition(partition.treedef, [snapshot(leaf) for leaf in partition.leaves], partition.positions)
-                for partition in piece.items
-            ]
-        )
-    return piece if type(piece) in (_Mark, Whole) else snapshots(piece)

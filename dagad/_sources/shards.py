@@ -1,49 +1,44 @@
-"""Data -> Shards: cut once and placed where the chunks will run, as tasks with a lineage; then reduced many times."""
+"""Shards: rows that were cut once and placed where the chunks will run, as tasks with a lineage; reduced many times."""
 
 from __future__ import annotations
 
 import itertools
-import math
-import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dask.base import is_dask_collection
-from dask.delayed import Delayed
 
-from dagad._config import setting
 from dagad._engines.autograd.shard_boxes import tell_autograd
-from dagad._errors import PlanError, PortabilityError, StructureError
-from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, run_graph
-from dagad._executors.hot_road import HotRoad
+from dagad._errors import PlanError, PortabilityError
 from dagad._pytrees import pytree
-from dagad._pytrees.canonical import snapshot, snapshots
-from dagad._pytrees.pytree import SAMPLE
-from dagad._sources.columns import ListColumn, Sliced, read_sliced
-from dagad._sources.plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
-from dagad._sources.rows import ELSEWHERE, Rows
-from dagad._sources.shard_tasks import (
-    anchor_task,
-    contents,
-    cut_out,
-    from_blocks,
-    joined_data,
-    length,
-    placed,
-    scaled_rows,
-)
-from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef, convert_legacy_graph, ensure_dict
+from dagad._pytrees.shipping import opened
+from dagad._sources.base import Graph, Key, Placed, Source, Taken
+from dagad._sources.plan import AnyPlan, Chunk
+from dagad._sources.rows import ELSEWHERE, Piece, Rows
+from dagad_scheduler.private import Task, TaskRef
 
-Key = Any
-Graph = dict[Key, GraphNode]
-
-# The function that will run is not known yet: pieces that fit a cache, and some for every worker. Items of lists are
-# few and dear more often than rows of arrays.
-USUAL_BYTES = 4 * 2**20
-FEWEST, FEWEST_OF_ITEMS, MOST = 8, 64, 1024
 MOST_ROADS = 16  # combinations with other Shards whose calls are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """How graphs are run, for what knows neither schedulers nor evaluations.
+
+    Attributes
+    ----------
+    names
+        Returns fresh names for keys.
+    run
+        ``run(scheduler, graph, keys, on_result, keep=, kept=)`` runs a graph to its end.
+    road
+        Returns how to call the workers that hold rows, from their lines, the plan and the keys of each chunk.
+    """
+
+    names: Callable[[], Callable[[str, Any], Key]]
+    run: Callable[..., Any]
+    road: Callable[..., Any]
 
 
 class Shards:
@@ -67,12 +62,12 @@ class Shards:
 
     is_placed = True
 
-    def __init__(self, plan: AnyPlan, scheduler: Scheduler, keys: Sequence[Key], kept: Mapping[Key, Any]) -> None:
+    def __init__(self, plan: AnyPlan, scheduler: Any, keys: Sequence[Key], kept: Mapping[Key, Any], home: Home) -> None:
         tell_autograd(Shards)
-        self.plan, self.scheduler = plan, scheduler
+        self.plan, self.scheduler, self._home = plan, scheduler, home
         self.keys, self.kept = list(keys), dict(kept)
         self.is_here = all(hasattr(rows, "with_gaps") or hasattr(rows, "payload") for rows in self.kept.values())
-        self._roads: dict[tuple[Key, ...], HotRoad] = {}
+        self._roads: dict[tuple[Key, ...], Any] = {}
         self._lock = threading.Lock()
 
     @property
@@ -90,7 +85,7 @@ class Shards:
         key = self.keys[number]
         return self.kept[key] if self.is_here else TaskRef(key)
 
-    def road(self, shards: Sequence[Any]) -> HotRoad | None:
+    def road(self, shards: Sequence[Any]) -> Any:
         """Return how to call the workers that hold these Shards and others of the same plan; None if nobody can."""
         lines = self.scheduler.lines()
         if lines is None:
@@ -99,28 +94,36 @@ class Shards:
         with self._lock:
             road = self._roads.pop(which, None)
             if road is None:
-                road = HotRoad(lines, self.plan, list(zip(*(one.keys for one in shards), strict=True)))
+                road = self._home.road(lines, self.plan, list(zip(*(one.keys for one in shards), strict=True)))
             self._roads[which] = road  # the one used last stands last
             while len(self._roads) > MOST_ROADS:
                 del self._roads[next(iter(self._roads))]
         return road
 
+    def like(self, keys: Sequence[Key], kept: Mapping[Key, Any], scheduler: Any) -> Shards:
+        """Return Shards of the same cut, from what a run has kept; nothing else of it is held."""
+        return Shards(self.plan, scheduler, keys, {key: kept[key] for key in keys}, self._home)
+
     def mapped(self, task: Any, *others: Any) -> Shards:
         """Return Shards of the same cut: what a task makes of the rows of each chunk, and of those of other Shards."""
-        names = new_names()
+        names = self._home.names()
         keys = [names("shard", number) for number in range(len(self.keys))]
+        shards = [one for one in (self, *others) if isinstance(one, Shards)]
         graph: Graph = {}
         for number, key in enumerate(keys):
-            args = [one.rows(number) if isinstance(one, Shards) else one for one in (self, *others)]
+            args = [one.rows(number) if one in shards else one for one in (self, *others)]
             graph[key] = Task(key, task, *args)
-        held = {key: rows for one in (self, *others) if isinstance(one, Shards) for key, rows in one.kept.items()}
-        kept = run_graph(self.scheduler, graph, (), _ignore, keep=keys, kept=held).kept
-        # Not what they were made from: that is as large, and may go when nobody else needs it.
-        return Shards(self.plan, self.scheduler, keys, {key: kept[key] for key in keys})
+        held = {key: rows for one in shards for key, rows in one.kept.items()}
+        run = self._home.run(self.scheduler, graph, (), ignore, keep=keys, kept=held)
+        return self.like(keys, run.kept, self.scheduler)
 
     def zeros(self) -> Shards:
         """Return zeros of the same cut, shapes and dtypes."""
         return self.mapped(scaled_rows, 0.0)
+
+    def added(self, other: Shards) -> Shards:
+        """Return the sums of the rows."""
+        return self.mapped(added_rows, other)
 
     def scaled(self, factor: float) -> Shards:
         """Return the rows times a number."""
@@ -137,12 +140,12 @@ class Shards:
         if self.is_here:
             parts = [contents(self.kept[key]) for key in self.keys]
         else:
-            names, results = new_names(), dict[Key, Any]()
+            names, results = self._home.names(), dict[Key, Any]()
             copies = [names("part", number) for number in range(len(self.keys))]
             graph: Graph = {
                 copy: Task(copy, contents, TaskRef(key)) for copy, key in zip(copies, self.keys, strict=True)
             }
-            run_graph(self.scheduler, graph, copies, results.__setitem__, kept=self.kept)
+            self._home.run(self.scheduler, graph, copies, results.__setitem__, kept=self.kept)
             parts = [results[copy] for copy in copies]
         return joined_data(parts)
 
@@ -158,171 +161,70 @@ class Shards:
         )
 
 
-def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Shards:
-    """Cut data and place them once, for reductions that are evaluated many times.
+@dataclass(slots=True)
+class ShardSource(Source):
+    """Rows that were cut and placed before."""
 
-    Parameters
-    ----------
-    data
-        Pytree of arrays, shape (rows, ...), lists and dask arrays that agree on their first length; or a list of
-        ``Delayed`` loaders, each of which gives the rows of one piece. They are taken as they are now: what is written
-        into the arrays later does not show.
-    grainsize
-        Rows per chunk. "auto" takes the pieces as they come where data arrive in pieces (dask arrays, loaders), else
-        chunks of a few MiB; it depends on the shapes alone.
-    scheduler
-        Where the data go, in Dask's words; by default what Dask would choose. Reductions over the Shards run there.
+    n_rows: int
+    placed: Placed
+    placed_leaf: int | None
 
-    Returns
-    -------
-    Shards
-        Goes wherever a reduction takes a sliced argument. The bits are those of the same data with the same grainsize.
-
-    Raises
-    ------
-    PlanError
-        If `grainsize` is neither a positive int nor "auto".
-    StructureError
-        If the leaves differ in length or have no rows.
-
-    Examples
-    --------
-    >>> import autograd.numpy as np
-    >>> import dagad
-    >>> data = dagad.shard({"x": np.arange(6.0), "y": np.ones(6)}, grainsize=2, scheduler="threads")
-    >>> data
-    <Shards: 6 rows in 3 chunks on threads>
-    >>> def loss(rows, theta):
-    ...     return np.sum((rows["x"] * theta - rows["y"]) ** 2)
-    >>> float(dagad.grad(lambda theta: dagad.reduce_sum(loss, data, theta))(1.0))
-    80.0
-    """
-    place = find_scheduler(scheduler)
-    leaves, treedef = pytree.flatten(data, is_leaf=lambda tree: isinstance(tree, list))
-    if any(isinstance(item, Shards) for leaf in leaves for item in (leaf if isinstance(leaf, list) else [leaf])):
-        raise PlanError(
-            "There are Shards among the data already. Pass what `.gather()` returns to cut the data in another way."
-        )
-    if isinstance(data, list) and data and all(map(_is_delayed, data)):
-        return _from_loaders(data, grainsize, place)
-    if any(map(_is_delayed, leaves)):
-        raise StructureError(
-            "A Delayed among the data can't be cut. Give a list of loaders, each of which gives the rows of one piece."
-        )
-    lazy = {number: leaf for number, leaf in enumerate(leaves) if _is_dask_array(leaf)}
-    if lazy:
-        return _from_dask(leaves, treedef, lazy, grainsize, place)
-    # Copies, on a cluster too: what is sent leaves when Dask gets round to it, and the data are to be those of now.
-    columns = read_sliced(snapshots(data), itertools.count())[0]
-    plan = _plan(grainsize, columns.n_rows, columns)
-    names = new_names()
-    keys = [names("shard", chunk.number) for chunk in plan]
-    rows = {key: columns.rows(chunk) for key, chunk in zip(keys, plan, strict=True)}
-    if not place.remote:
-        return Shards(plan, place, keys, rows)
-    anchor = names("input", "anchor")
-    graph: Graph = {key: Task(key, placed, part, TaskRef(anchor)) for key, part in rows.items()}
-    # Bound to a home that is gone, and waiting for nothing, a task would wait for ever. The anchor is bound to none.
-    graph[anchor] = Task(anchor, anchor_task)
-    return Shards(plan, place, keys, run_graph(place, graph, (), _ignore, keep=keys).kept)
+    def piece(self, chunk: Chunk) -> Piece:
+        del chunk
+        return ELSEWHERE
 
 
-def _ignore(key: Key, result: Any) -> None:
+def read_shards(leaf: Any, taken: Taken) -> Source | None:
+    """Return Shards as a source."""
+    if not pytree.is_placed(leaf):
+        return None
+    shards = pytree.plain(leaf)
+    return ShardSource(shards.n_rows, shards, taken.take(leaf) if pytree.is_traced(leaf) else None)
+
+
+def ignore(key: Key, result: Any) -> None:
+    """Do nothing with a result that stays where it is."""
     del key, result
 
 
-def _plan(grainsize: Any, n_rows: int, columns: Sliced) -> Plan:
-    size = check_grainsize(grainsize, n_rows)
-    size = check_grainsize(setting("grainsize"), n_rows) if size is None else size
-    if size is None:
-        first = columns.rows(Chunk(0, 0, min(n_rows, SAMPLE)))
-        nbytes = sys.getsizeof(first) / max(min(n_rows, SAMPLE), 1) * n_rows
-        fewest = FEWEST_OF_ITEMS if any(isinstance(column, ListColumn) for column in columns.columns) else FEWEST
-        count = min(max(nbytes / USUAL_BYTES, fewest), MOST)
-        size = max(-(-n_rows // (1 << round(math.log2(count)))), 1)
-    return Plan(n_rows, size)
+# What the tasks behind Shards do
 
 
-def _from_loaders(loaders: Sequence[Any], grainsize: Any, place: Scheduler) -> Shards:
-    """Load every piece where it is to stay, and ask how many rows it has."""
-    size = check_grainsize(grainsize, len(loaders))
-    names, lengths = new_names(), dict[Key, int]()
-    graph: Graph = {}
-    for loader in loaders:
-        graph.update(_graph_of(loader))
-    counts = [names("part", ("length", number)) for number in range(len(loaders))]
-    graph.update({key: Task(key, length, TaskRef(one.key)) for key, one in zip(counts, loaders, strict=True)})
-    pieces = run_graph(
-        place, graph, counts, lengths.__setitem__, keep=dict.fromkeys(loader.key for loader in loaders)
-    ).kept
-    chunks = [
-        (loader.key, start, min(start + (size or lengths[count]), lengths[count]))
-        for loader, count in zip(loaders, counts, strict=True)
-        for start in range(0, lengths[count], size or max(lengths[count], 1))
-    ]
-    keys = [names("shard", number) for number in range(len(chunks))]
-    cuts: Graph = {
-        key: Task(key, cut_out, TaskRef(piece), start, stop, not place.remote)
-        for key, (piece, start, stop) in zip(keys, chunks, strict=True)
-    }
-    kept = run_graph(place, cuts, (), _ignore, keep=keys, kept=pieces).kept
-    bounds = itertools.accumulate((stop - start for _, start, stop in chunks), initial=0)
-    return Shards(GivenPlan(tuple(bounds)), place, keys, {key: kept[key] for key in keys})
+def contents(rows: Any) -> Any:
+    """Return rows as the user gave them."""
+    return opened(rows).merge(iter(()))
 
 
-def _from_dask(
-    leaves: list[Any], treedef: pytree.TreeDef, lazy: dict[int, Any], grainsize: Any, place: Scheduler
-) -> Shards:
-    """Take the blocks of dask arrays as they are computed, beside the same rows of whatever else there is."""
-    for array in lazy.values():
-        if not array.ndim or math.isnan(array.shape[0]):
-            raise StructureError(
-                "A dask array without rows, or with an unknown number of them, can't be cut. Call its "
-                "`compute_chunk_sizes()` first."
-            )
-    others = snapshots(tuple(leaf for number, leaf in enumerate(leaves) if number not in lazy))
-    rest = read_sliced(others, itertools.count())[0] if others else None
-    n_rows = int(next(iter(lazy.values())).shape[0])
-    found = {int(array.shape[0]) for array in lazy.values()} | ({rest.n_rows} if rest else set())
-    if len(found) > 1:
-        raise StructureError(f"The data have leaves of {sorted(found)} rows. Rows have to agree.")
-    size = check_grainsize(grainsize, n_rows)
-    first = next(iter(lazy.values()))
-    bounds = tuple(dict.fromkeys((0, *itertools.accumulate(first.chunks[0]))))  # without empty blocks
-    plan = Plan(n_rows, size or 1) if size or not n_rows else GivenPlan(bounds)
-    by_rows = tuple(chunk.stop - chunk.start for chunk in plan)
-    graph: Graph = {}
-    blocks: dict[int, list[Key]] = {}
-    for number, array in lazy.items() if n_rows else ():
-        whole = array.rechunk((by_rows, *((length,) for length in array.shape[1:])))
-        graph.update(_graph_of(whole))
-        blocks[number] = [_first_of(keys) for keys in whole.__dask_keys__()]
-    names = new_names()
-    keys = [names("shard", chunk.number) for chunk in plan]
-    for key, chunk in zip(keys, plan, strict=True):
-        column = iter(rest.columns if rest else ())
-        pieces = [ELSEWHERE if number in lazy else next(column).piece(chunk) for number in range(len(leaves))]
-        refs = [TaskRef(blocks[number][chunk.number]) for number in lazy]
-        graph[key] = Task(key, from_blocks, Rows(treedef, pieces, False), not place.remote, *refs)
-    return Shards(plan, place, keys, run_graph(place, graph, (), _ignore, keep=keys).kept)
+def joined_data(parts: list[Any]) -> Any:
+    """Return pieces as one: arrays joined along their first axis, lists and tables one after the other."""
+    if not parts:
+        raise PlanError("There are no rows to gather.")
+    columns = [pytree.flatten(part, is_leaf=pytree.is_list) for part in parts]
+    leaves = zip(*(leaves for leaves, _ in columns), strict=True)
+    return pytree.unflatten(columns[0][1], [_joined(pieces) for pieces in leaves])
 
 
-def _graph_of(collection: Any) -> Graph:
-    """Return the graph of a collection, with the arrays that it holds as they are now."""
-    graph: Graph = convert_legacy_graph(ensure_dict(collection.__dask_graph__()))
-    held = {key: node.value for key, node in graph.items() if type(node) is DataNode}
-    return graph | {key: DataNode(key, snapshot(value)) for key, value in held.items() if isinstance(value, np.ndarray)}
+def _joined(pieces: tuple[Any, ...]) -> Any:
+    first, *others = pieces
+    if getattr(type(first), "is_rows", False):
+        return first.joined(others)
+    return list(itertools.chain(*pieces)) if isinstance(first, list) else np.concatenate(pieces)
 
 
-def _first_of(keys: Any) -> Key:
-    while isinstance(keys, list):
-        keys = keys[0]
-    return keys
+def scaled_rows(rows: Any, factor: float) -> Rows:
+    """Return the floating-point leaves of rows times a number."""
+    leaves, treedef = pytree.flatten(contents(rows))
+    scaled = [_scaled(leaf, factor) if pytree.is_differentiable(leaf) else None for leaf in leaves]
+    return Rows.of(pytree.unflatten(treedef, scaled))
 
 
-def _is_delayed(obj: Any) -> bool:
-    return isinstance(obj, Delayed)
+def _scaled(leaf: Any, factor: float) -> Any:
+    if not factor:
+        return pytree.zeros_like(leaf)
+    return leaf * (leaf.dtype.type(factor) if isinstance(leaf, np.ndarray | np.generic) else factor)
 
 
-def _is_dask_array(obj: Any) -> bool:
-    return is_dask_collection(obj) and not isinstance(obj, Delayed) and hasattr(obj, "rechunk")
+def added_rows(one: Any, other: Any) -> Rows:
+    """Add the rows of two gradients."""
+    trees = [pytree.flatten(contents(rows)) for rows in (one, other)]
+    return Rows.of(pytree.unflatten(trees[0][1], [a + b for a, b in zip(trees[0][0], trees[1][0], strict=True)]))

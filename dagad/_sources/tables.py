@@ -1,33 +1,208 @@
-"""Tables among the rows: refused, since their own arithmetic skips what is missing and knows no derivatives."""
+"""Rows that are tables, of pandas, polars, pyarrow and their like: columns by name, made arrays where they are read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._pytrees.canonical import library_of
+from dagad._pytrees.canonical import canonical, library_of, snapshot
+from dagad._sources.base import Source, Taken, cut
+from dagad._sources.labels import CATEGORIES, DATES, DECIMALS, MISSING, OBJECTS, WORDS, Labels, objects
+from dagad._sources.plan import Chunk
+from dagad._sources.rows import Constant, Piece
 
 
-def refuse_table(leaf: Any) -> None:
-    """Refuse a table as sliced argument.
+class Table(Source, Mapping[str, Any]):
+    """Some rows of a table as a mapping from names to arrays.
+
+    A column becomes an array when it is first read: what nobody reads need not be numbers, and costs nothing. What
+    travels, and what is gathered, are arrays: nobody needs the library there.
+    """
+
+    __slots__ = ("_columns", "_read", "_rows", "n_rows")
+    is_rows = True
+
+    def __init__(self, columns: Mapping[str, Any], n_rows: int, rows: slice | None = None) -> None:
+        self._columns, self._rows, self._read = columns, slice(0, n_rows) if rows is None else rows, dict[str, Any]()
+        self.n_rows = self._rows.stop - self._rows.start
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._read:
+            if name not in self._columns:
+                raise KeyError(f"The table has no column {name!r}; it has {', '.join(map(repr, self._columns))}.")
+            column = cut(self._columns[name], self._rows)
+            column.flags.writeable = False
+            self._read[name] = column
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def piece(self, chunk: Chunk) -> Piece:
+        """Return some of the rows, which are constants."""
+        start = self._rows.start
+        return Constant(Table(self._columns, self.n_rows, slice(start + chunk.start, start + chunk.stop)))
+
+    def by_item(self) -> Sequence[TableItem]:
+        """Return the rows one by one."""
+        return [TableItem(self, index) for index in range(self.n_rows)]
+
+    def snapshot(self) -> Table:
+        """Return the same rows as they are now."""
+        return Table({name: snapshot(self[name]) for name in self}, self.n_rows)
+
+    def joined(self, others: Sequence[Table]) -> Table:
+        """Return these rows and those of other pieces of the same table."""
+        parts = (self, *others)
+        n_rows = sum(part.n_rows for part in parts)
+        return Table({name: np.concatenate([part[name] for part in parts]) for name in self}, n_rows)
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes the rows have; nothing is read to find out."""
+        if isinstance(self._columns, Frame):
+            return 8 * self.n_rows * len(self)
+        return sum(self[name].nbytes for name in self)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many rows and columns there are."""
+        return self.n_rows, len(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.n_rows} rows of {', '.join(map(repr, self))}>"
+
+    def __reduce__(self) -> Any:
+        return Table, ({name: self[name] for name in self}, self.n_rows)
+
+
+class TableItem(Mapping[str, Any]):
+    """One row of a table: a mapping from names to numbers, words, dates."""
+
+    __slots__ = ("_index", "_table")
+
+    def __init__(self, table: Table, index: int) -> None:
+        self._table, self._index = table, index
+
+    def __getitem__(self, name: str) -> Any:
+        column = self._table[name]
+        return column.item_at(self._index) if isinstance(column, Labels) else column[self._index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class Frame(Mapping[str, Any]):
+    """All columns of a table in some library's memory, each read once."""
+
+    __slots__ = ("_frame", "_names", "_read")
+
+    def __init__(self, frame: Any) -> None:
+        self._frame, self._names, self._read = frame, frame.columns, dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._read:
+            column = canonical(_array_of(self._frame.get_column(name), name)).view()
+            column.flags.writeable = False
+            self._read[name] = column
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _array_of(column: Any, name: str) -> np.ndarray[Any, Any]:
+    """Return a column as numbers of its own type, or as labels; what is missing among floats is nan."""
+    dtype = column.dtype
+    whole = dtype.is_float() or not column.null_count()
+    if whole and not dtype.is_decimal():
+        array: np.ndarray[Any, Any] = column.to_numpy()
+        if array.dtype.kind in "biufc":
+            return array
+    if dtype.is_temporal():
+        array = column.to_numpy()
+        if array.dtype.kind in "mM":
+            return Labels.of(array, name, DATES)
+    return Labels.of(objects(column.to_list(), column.is_null().to_numpy()), name, _kind_of(dtype))
+
+
+def _kind_of(dtype: Any) -> str:
+    if dtype.is_decimal():
+        return DECIMALS
+    if dtype.is_integer() or str(dtype) == "Boolean":
+        return MISSING
+    if str(dtype) == "String":
+        return WORDS
+    return CATEGORIES if str(dtype).startswith(("Categorical", "Enum")) else DATES if dtype.is_temporal() else OBJECTS
+
+
+def read_table(leaf: Any, taken: Taken) -> Source | None:
+    """Return a table as a source.
 
     Raises
     ------
     StructureError
-        The message says how to give its columns as arrays.
+        If it is no table, but a column of one, say; the message says how to give the numbers in it.
     """
-    raise StructureError(
-        f"The sliced argument, or a part of it, is a `{type(leaf).__name__}` of {library_of(leaf)}. Its arithmetic "
-        f"skips missing numbers without a word, and can't be differentiated in. Give {_arrays_of(leaf)}, once you have "
-        "decided what is to become of what is missing."
-    )
+    del taken
+    library = library_of(leaf)
+    if library is None:
+        return None
+    if not hasattr(type(leaf), "columns"):
+        raise StructureError(
+            f"The sliced argument, or a part of it, is a `{type(leaf).__name__}` of {library}. Its arithmetic skips "
+            f"missing numbers without a word, and can't be differentiated in. Give {_numbers_of(leaf)}, once you have "
+            "decided what is to become of what is missing."
+        )
+    columns = Frame(_frame_of(leaf, library))
+    if not len(columns) or not all(isinstance(name, str) for name in columns):
+        raise StructureError(
+            f"The table's columns are {list(columns)}. There have to be some, and their names have to be words: "
+            "`table.rename(columns=str)`."
+        )
+    return Table(columns, len(columns._frame))
 
 
-def _arrays_of(leaf: Any) -> str:
+def _frame_of(table: Any, library: str) -> Any:
+    try:
+        import narwhals  # an optional package
+    except ImportError:
+        raise StructureError(
+            f"The sliced argument, or a part of it, is a table of {library}, and narwhals, which reads tables, is not "
+            'installed here. Install it, `pip install "dagad[tables]"`, or give '
+            "`{name: table[name].to_numpy() for name in names}`."
+        ) from None
+    try:
+        return narwhals.from_native(table, eager_only=True)
+    except (TypeError, ValueError) as error:
+        raise StructureError(
+            f"The sliced argument, or a part of it, is a `{type(table).__name__}` of {library} that can't be read "
+            f"({error}). Compute it, name each column once, or give its columns as arrays, "
+            "`{name: table[name].to_numpy() for name in names}`."
+        ) from error
+
+
+def _numbers_of(leaf: Any) -> str:
     if isinstance(leaf, np.ma.MaskedArray):
         return "`array.filled(value)`"
-    if hasattr(leaf, "columns") or hasattr(leaf, "data_vars"):
-        return "its columns as arrays, `{name: table[name].to_numpy() for name in names}`"
+    if hasattr(type(leaf), "data_vars"):
+        return "its variables as arrays, `{name: data[name].to_numpy() for name in names}`, or `dagad.shard(data)`"
     return "the array behind it, `column.to_numpy()`"

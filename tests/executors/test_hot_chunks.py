@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,7 +52,7 @@ def packed(layout: Layout, theta: Sequence[Any]) -> bytes:
 
 
 def rows_of(plan: Plan, data: Any = X) -> Callable[[int], list[Any]]:
-    columns, chunks = read_sliced(data[: plan.n_rows], itertools.count())[0], list(plan)
+    columns, chunks = read_sliced(data[: plan.n_rows])[0], list(plan)
     return lambda number: [columns.rows(chunks[number])]
 
 

@@ -27,7 +27,8 @@ from dagad._operations.item_outputs import EndToEnd, Items, Stack
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import opened
-from dagad._sources.columns import ArrayColumn, Sliced
+from dagad._sources.arrays import ArraySource
+from dagad._sources.columns import Sliced
 from dagad._sources.plan import GivenPlan, Plan
 from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute
 
@@ -71,7 +72,7 @@ FUNCTIONS: dict[str, Derived] = {
     "stacked": Items(chunk_function(one), Stack()),
     "end to end": Items(chunk_function(row), EndToEnd()),
 }
-SLICED = Sliced(pytree.flatten(0)[1], [ArrayColumn(None, 2)], N, False)
+SLICED = Sliced(pytree.flatten(0)[1], [ArraySource(N, None, 2)], N)
 
 
 def operation(name: str, grainsize: int = 3, policy: Any = None, **options: Any) -> Mapped:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dagad._operations.inputs import Inputs, apart, times
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
-from dagad._sources.columns import ArrayColumn, ListColumn, Sliced
+from dagad._sources.arrays import ArraySource
+from dagad._sources.columns import Sliced
+from dagad._sources.lists import ListSource
 from dagad._sources.plan import Plan
 
 
@@ -13,7 +15,7 @@ def test_are_leaves_numbered_group_by_group() -> None:
     plan = Plan(5, 2)
     treedef = pytree.flatten((0, 0))[1]
     items = [Partition.of(item, pytree.is_differentiable) for item in ([1.0, 2.0], [], [3.0], ["a"], [4.0])]
-    sliced = Sliced(treedef, [ArrayColumn(None, 2), ListColumn(items, [3, 0, 5, 0, 6])], 5, False)
+    sliced = Sliced(treedef, [ArraySource(5, None, 2), ListSource(5, [], items, [3, 0, 5, 0, 6])], 5)
     inputs = Inputs.of(plan, sliced, 2)
     assert (inputs.theta, inputs.sliced) == ((2,), (5,))
     assert inputs.targets(0) == [(2, slice(0, 2)), (3, None), (4, None)]

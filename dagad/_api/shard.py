@@ -1,0 +1,146 @@
+"""The public function `shard`: data -> Shards, cut once and placed where the chunks will run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from dagad._config import setting
+from dagad._errors import PlanError
+from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, run_graph
+from dagad._executors.hot_road import HotRoad
+from dagad._pytrees import pytree
+from dagad._pytrees.canonical import snapshots
+from dagad._pytrees.pytree import SAMPLE
+from dagad._sources.base import Graph, Key
+from dagad._sources.collections import graph_of, loaders_of, read_blocks, without_labels
+from dagad._sources.columns import READERS, Sliced, read_sliced
+from dagad._sources.plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
+from dagad._sources.shard_tasks import anchor_task, cut_out, length, placed
+from dagad._sources.shards import Home, Shards, ignore
+from dagad_scheduler.private import Task, TaskRef
+
+# The function that will run is not known yet: pieces that fit a cache, and some for every worker. Items of lists are
+# few and dear more often than rows of arrays.
+USUAL_BYTES = 4 * 2**20
+FEWEST, FEWEST_OF_ITEMS, MOST = 8, 64, 1024
+
+HOME = Home(new_names, run_graph, HotRoad)
+
+
+def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Shards:
+    """Cut data and place them once, for reductions that are evaluated many times.
+
+    Parameters
+    ----------
+    data
+        Pytree of arrays, shape (rows, ...), lists, tables (pandas, polars, pyarrow), dask arrays, arrays of zarr, which
+        are read where their rows are to stay, and xarray's arrays and datasets, which lose their labels; they agree on
+        their first length. Or a dask dataframe, or a list of ``Delayed`` loaders, each of which gives the rows of one
+        piece. All are taken as they are now: what is written into the arrays later does not show.
+    grainsize
+        Rows per chunk. "auto" takes the pieces as they come where data arrive in pieces (dask collections, loaders,
+        zarr), else chunks of a few MiB; it depends on the shapes alone.
+    scheduler
+        Where the data go, in Dask's words; by default what Dask would choose. Reductions over the Shards run there.
+
+    Returns
+    -------
+    Shards
+        Goes wherever a reduction takes a sliced argument. The bits are those of the same data with the same grainsize.
+
+    Raises
+    ------
+    PlanError
+        If `grainsize` is neither a positive int nor "auto".
+    StructureError
+        If the leaves differ in length or have no rows.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> data = dagad.shard({"x": np.arange(6.0), "y": np.ones(6)}, grainsize=2, scheduler="threads")
+    >>> data
+    <Shards: 6 rows in 3 chunks on threads>
+    >>> def loss(rows, theta):
+    ...     return np.sum((rows["x"] * theta - rows["y"]) ** 2)
+    >>> float(dagad.grad(lambda theta: dagad.reduce_sum(loss, data, theta))(1.0))
+    80.0
+    """
+    place = find_scheduler(scheduler)
+    _refuse_shards(data)
+    loaders = loaders_of(data)
+    if loaders is not None:
+        return _from_loaders(loaders, grainsize, place)
+    # Copies, on a cluster too: what is sent leaves when Dask gets round to it, and the data are to be those of now.
+    columns = read_sliced(snapshots(without_labels(data)), readers=(read_blocks, *READERS))[0]
+    plan, names = _plan(grainsize, columns), new_names()
+    keys = [names("shard", chunk.number) for chunk in plan]
+    rows = {key: columns.rows(chunk) for key, chunk in zip(keys, plan, strict=True)}
+    if not place.remote and all(part.stays for part in rows.values()):
+        return Shards(plan, place, keys, rows, HOME)
+    # Bound to a home that is gone, and waiting for nothing, a task would wait for ever. The anchor is bound to none.
+    anchor = names("input", "anchor")
+    graph: Graph = {anchor: Task(anchor, anchor_task)}
+    blocks = [found for column in columns.columns if len(plan) and (found := column.blocks(plan)) is not None]
+    for made, _ in blocks:
+        graph.update(made)
+    for number, (key, part) in enumerate(rows.items()):
+        refs = [TaskRef(by_chunk[number]) for _, by_chunk in blocks]
+        graph[key] = Task(key, placed, part, not place.remote, TaskRef(anchor), *refs)
+    return Shards(plan, place, keys, run_graph(place, graph, (), ignore, keep=keys).kept, HOME)
+
+
+def _refuse_shards(data: Any) -> None:
+    leaves = pytree.flatten(data, is_leaf=pytree.is_list)[0]
+    if any(pytree.is_placed(item) for leaf in leaves for item in (leaf if isinstance(leaf, list) else [leaf])):
+        raise PlanError(
+            "There are Shards among the data already. Pass what `.gather()` returns to cut the data in another way."
+        )
+
+
+def _plan(grainsize: Any, columns: Sliced) -> AnyPlan:
+    n_rows = columns.n_rows
+    size = check_grainsize(grainsize, n_rows)
+    given = next((column.plan for column in columns.columns if column.plan is not None), None)
+    if size is None and given is not None and n_rows:
+        return given
+    size = check_grainsize(setting("grainsize"), n_rows) if size is None else size
+    if size is None:
+        sample = min(n_rows, SAMPLE)
+        nbytes = sys.getsizeof(columns.rows(Chunk(0, 0, sample))) / max(sample, 1) * n_rows
+        fewest = FEWEST_OF_ITEMS if any(column.of_items for column in columns.columns) else FEWEST
+        count = min(max(nbytes / USUAL_BYTES, fewest), MOST)
+        size = max(-(-n_rows // (1 << round(math.log2(count)))), 1)
+    return Plan(n_rows, size)
+
+
+def _from_loaders(loaders: Sequence[Any], grainsize: Any, place: Scheduler) -> Shards:
+    """Load every piece where it is to stay, and ask how many rows it has."""
+    size = check_grainsize(grainsize, len(loaders))
+    names, lengths = new_names(), dict[Key, int]()
+    graph: Graph = {}
+    for loader in loaders:
+        graph.update(graph_of(loader))
+    counts = [names("part", ("length", number)) for number in range(len(loaders))]
+    graph.update({key: Task(key, length, TaskRef(one.key)) for key, one in zip(counts, loaders, strict=True)})
+    pieces = run_graph(
+        place, graph, counts, lengths.__setitem__, keep=dict.fromkeys(loader.key for loader in loaders)
+    ).kept
+    chunks = [
+        (loader.key, start, min(start + (size or lengths[count]), lengths[count]))
+        for loader, count in zip(loaders, counts, strict=True)
+        for start in range(0, lengths[count], size or max(lengths[count], 1))
+    ]
+    keys = [names("shard", number) for number in range(len(chunks))]
+    cuts: Graph = {
+        key: Task(key, cut_out, TaskRef(piece), start, stop, not place.remote)
+        for key, (piece, start, stop) in zip(keys, chunks, strict=True)
+    }
+    kept = run_graph(place, cuts, (), ignore, keep=keys, kept=pieces).kept
+    bounds = itertools.accumulate((stop - start for _, start, stop in chunks), initial=0)
+    return Shards(GivenPlan(tuple(bounds)), place, keys, {key: kept[key] for key in keys}, HOME)

@@ -1,0 +1,60 @@
+"""Rows that are arrays: cut along their first axis; a chunk owns its rows of the cotangent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dagad._pytrees import pytree
+from dagad._pytrees.canonical import canonical
+from dagad._sources.base import Source, Taken, cut
+from dagad._sources.plan import Chunk
+from dagad._sources.rows import GAP, Constant, Piece
+
+
+@dataclass(slots=True)
+class ArraySource(Source):
+    """An array; `leaf` is its number among the leaves being differentiated, None for constant data."""
+
+    n_rows: int
+    array: Any
+    leaf: int | None
+
+    def piece(self, chunk: Chunk) -> Piece:
+        return GAP if self.leaf is not None else Constant(cut(self.array, slice(chunk.start, chunk.stop)))
+
+    def targets(self, rows: slice) -> Iterator[tuple[int, slice | None]]:
+        if self.leaf is not None:
+            yield self.leaf, rows
+
+
+def read_numbers(leaf: Any, taken: Taken) -> Source | None:
+    """Return an array, or one that is being differentiated; None for what has no rows."""
+    if type(leaf) is np.ndarray:
+        return ArraySource(len(leaf), _read_only(leaf), None) if leaf.ndim else None
+    if not pytree.is_traced(leaf) or pytree.is_placed(leaf):
+        return None
+    shape = np.shape(pytree.plain(leaf))
+    return ArraySource(shape[0], None, taken.take(leaf)) if shape else None
+
+
+def read_array(leaf: Any, taken: Taken) -> Source | None:
+    """Return whatever can be cut like an array."""
+    del taken
+    if isinstance(leaf, range):
+        return ArraySource(len(leaf), leaf, None)
+    shape = getattr(leaf, "shape", None)
+    return ArraySource(int(shape[0]), _read_only(leaf), None) if shape else None
+
+
+def _read_only(array: Any) -> Any:
+    """Return a view that can't be written to; its rows are laid out chunk by chunk, in `cut`."""
+    if isinstance(array, np.memmap):  # what is read from a file is an array like any other
+        array = array.view(np.ndarray)
+    if isinstance(array, np.ndarray):
+        array = canonical(array).view()
+        array.flags.writeable = False
+    return array

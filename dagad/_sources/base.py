@@ -1,0 +1,121 @@
+"""What a source of rows is: one leaf of the sliced argument, or of the data that `shard` is given.
+
+A new kind of rows is one file with a `Source`, and one line in `columns.READERS`; or an object that has the methods of
+a source, which is taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from dagad._sources.plan import AnyPlan, Chunk
+from dagad._sources.rows import Piece
+from dagad_scheduler.private import GraphNode
+
+Key = Any
+Graph = dict[Key, GraphNode]
+Targets = list[tuple[int, slice | None]]
+
+
+class Source(Protocol):
+    """Rows, whatever they are kept in. All but `n_rows` and `piece` may be left as it is here.
+
+    Attributes
+    ----------
+    n_rows
+        How many there are.
+    plan
+        How they lie in pieces already; None where they can be cut anywhere. `shard` takes it for "auto".
+    placed
+        The Shards that they are, if they have been cut and placed.
+    placed_leaf
+        Their number among the leaves, if these Shards are being differentiated in.
+    of_items
+        Whether a row is an item of a list: few and dear more often than rows of arrays.
+    """
+
+    n_rows: int
+    plan: AnyPlan | None = None
+    placed: Placed | None = None
+    placed_leaf: int | None = None
+    of_items: bool = False
+
+    def piece(self, chunk: Chunk) -> Piece:
+        """Return what a chunk's task is given of them."""
+
+    def targets(self, rows: slice) -> Iterator[tuple[int, slice | None]]:
+        """Return which leaves being differentiated some rows are of, and which rows; None for a leaf as a whole."""
+        del rows
+        return iter(())
+
+    def blocks(self, plan: AnyPlan) -> tuple[Graph, list[Key]] | None:
+        """Return the graph that computes the rows, and the key of each chunk's; None where they are no tasks."""
+        del plan
+        return None
+
+
+class Placed(Protocol):
+    """Rows that were cut and placed before; what `shard` returns."""
+
+    @property
+    def plan(self) -> AnyPlan:
+        """How the rows were cut."""
+
+    @property
+    def scheduler(self) -> Any:
+        """Where they are."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether they are in this process."""
+
+    @property
+    def kept(self) -> Mapping[Key, Any]:
+        """The rows of each chunk, as the scheduler refers to them."""
+
+    def rows(self, number: int) -> Any:
+        """Return the rows of a chunk, or a reference where they are elsewhere."""
+
+    def like(self, keys: Any, kept: Mapping[Key, Any], scheduler: Any) -> Placed:
+        """Return Shards of the same cut, from what a run has kept."""
+
+    def road(self, shards: Any) -> Any:
+        """Return how to call the workers that hold these Shards and others of the same plan."""
+
+
+class Taken:
+    """The leaves of the sliced argument that are being differentiated, numbered as they are found."""
+
+    def __init__(self, first: int) -> None:
+        self.leaves: list[Any] = []
+        self._first = first
+
+    def take(self, leaf: Any) -> int:
+        """Take a leaf; return its number."""
+        self.leaves.append(leaf)
+        return self._first + len(self.leaves) - 1
+
+
+# From a leaf of the sliced argument to its source; None if it is of another kind.
+Reader = Callable[[Any, Taken], Source | None]
+
+
+def cut(array: Any, rows: slice) -> Any:
+    """Return some rows, laid out as they would arrive in another process: the layout shows in the bits."""
+    part = array[rows]
+    if type(part) is np.ndarray:
+        flags = part.flags
+        if not (flags.c_contiguous or flags.f_contiguous):
+            part = np.ascontiguousarray(part)
+            flags = part.flags
+        if flags.writeable:
+            flags.writeable = False
+    return part
+
+
+def owned(leaf: Any, rows: slice | None) -> Any:
+    """Return the part of a leaf that a chunk owns."""
+    return leaf if rows is None else cut(leaf, rows)

@@ -1,0 +1,130 @@
+"""Rows that Dask computes: arrays by blocks, dataframes and lists of loaders by pieces; and what xarray labels."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from dask.base import is_dask_collection
+from dask.delayed import Delayed
+
+from dagad._errors import StructureError
+from dagad._pytrees import pytree
+from dagad._pytrees.canonical import snapshot
+from dagad._sources.base import Graph, Key, Source, Taken
+from dagad._sources.plan import AnyPlan, Chunk, GivenPlan
+from dagad._sources.rows import ELSEWHERE, Piece
+from dagad_scheduler.private import DataNode, convert_legacy_graph, ensure_dict
+
+
+@dataclass(slots=True)
+class BlockSource(Source):
+    """A dask array, whose blocks are tasks: only `shard` takes it."""
+
+    n_rows: int
+    array: Any
+    plan: AnyPlan | None
+
+    def piece(self, chunk: Chunk) -> Piece:
+        del chunk
+        return ELSEWHERE
+
+    def blocks(self, plan: AnyPlan) -> tuple[Graph, list[Key]]:
+        """Return the graph of the array cut by a plan, and the key of each chunk's rows."""
+        by_rows = tuple(chunk.stop - chunk.start for chunk in plan)
+        whole = self.array.rechunk((by_rows, *((length,) for length in self.array.shape[1:])))
+        return graph_of(whole), [_first_of(keys) for keys in whole.__dask_keys__()]
+
+
+def read_blocks(leaf: Any, taken: Taken) -> Source | None:
+    """Return a dask array as a source."""
+    del taken
+    if not is_dask_collection(leaf) or not hasattr(leaf, "rechunk"):
+        return None
+    if not leaf.ndim or math.isnan(leaf.shape[0]):
+        raise StructureError(
+            "A dask array without rows, or with an unknown number of them, can't be cut. Call its "
+            "`compute_chunk_sizes()` first."
+        )
+    bounds = tuple(dict.fromkeys((0, *itertools.accumulate(leaf.chunks[0]))))  # without empty blocks
+    return BlockSource(int(leaf.shape[0]), leaf, GivenPlan(bounds))
+
+
+def loaders_of(data: Any) -> Sequence[Delayed] | None:
+    """Return tasks each of which gives the rows of one piece, if that is what the data are."""
+    if isinstance(data, list) and data and all(isinstance(one, Delayed) for one in data):
+        return data
+    if is_dask_collection(data) and _is_dataframe(data):
+        return list(data.to_delayed())
+    if any(isinstance(leaf, Delayed) for leaf in pytree.flatten(data)[0]):
+        raise StructureError(
+            "A Delayed among the data can't be cut. Give a list of loaders, each of which gives the rows of one piece."
+        )
+    return None
+
+
+def refuse_collection(leaf: Any, taken: Taken) -> None:
+    """Refuse what has not been computed, where it can't be."""
+    del taken
+    if hasattr(leaf, "__dask_graph__") and is_dask_collection(leaf):
+        _refuse(leaf)
+
+
+def _refuse(leaf: Any) -> NoReturn:
+    raise StructureError(
+        f"The sliced argument holds a `{type(leaf).__name__}` of Dask, which has not been computed. Compute it, or "
+        f"place it where the chunks will run: {_how_to_place(leaf)}."
+    )
+
+
+def _how_to_place(collection: Any) -> str:
+    """Return what to write so that a collection of Dask's becomes Shards."""
+    if isinstance(collection, Delayed):
+        return "`dagad.shard([loader, ...])`, a list of Delayed each of which gives the rows of one piece"
+    if _is_dataframe(collection):
+        return "`dagad.shard(table)`, all that is sliced in one table"
+    if hasattr(collection, "to_dask_array"):
+        return "`dagad.shard(column.to_dask_array(lengths=True))`"
+    return "`dagad.shard(array)`" if hasattr(collection, "rechunk") else "`dagad.shard(collection.to_delayed())`"
+
+
+def _is_dataframe(collection: Any) -> bool:
+    return hasattr(type(collection), "columns") and getattr(collection, "ndim", 0) == 2
+
+
+def graph_of(collection: Any) -> Graph:
+    """Return the graph of a collection, with the arrays that it holds as they are now."""
+    graph: Graph = convert_legacy_graph(ensure_dict(collection.__dask_graph__()))
+    held = {key: node.value for key, node in graph.items() if type(node) is DataNode}
+    return graph | {key: DataNode(key, snapshot(value)) for key, value in held.items() if isinstance(value, np.ndarray)}
+
+
+def _first_of(keys: Any) -> Key:
+    while isinstance(keys, list):
+        keys = keys[0]
+    return keys
+
+
+def without_labels(data: Any) -> Any:
+    """Return data with what xarray holds as the arrays that it labels: a dataset as a dict of them."""
+    leaves, treedef = pytree.flatten(data, is_leaf=pytree.is_list)
+    return pytree.unflatten(treedef, [_without_labels(leaf) for leaf in leaves])
+
+
+def _without_labels(leaf: Any) -> Any:
+    if type(leaf).__module__.partition(".")[0] != "xarray":
+        return leaf
+    if not hasattr(type(leaf), "data_vars"):
+        return leaf.data
+    rows = {variable.dims[:1] for variable in leaf.data_vars.values()}
+    if len(rows) > 1 or () in rows:
+        found = ", ".join(f"{name!r} along {variable.dims}" for name, variable in leaf.data_vars.items())
+        raise StructureError(
+            f"The variables of a dataset have to have their rows along the same first dimension; there are {found}. "
+            "Use `dataset[names].transpose(rows, ...)`, and pass the others as shared arguments."
+        )
+    return {name: variable.data for name, variable in leaf.data_vars.items()}

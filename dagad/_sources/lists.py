@@ -1,0 +1,52 @@
+"""Rows that are items of lists, ragged ones too: an item's leaves are its own, and so are their cotangents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagad._pytrees import pytree
+from dagad._pytrees.canonical import all_read_only
+from dagad._pytrees.partition import Partition
+from dagad._sources.base import Source, Taken
+from dagad._sources.plan import Chunk
+from dagad._sources.rows import Constant, Piece, Ragged
+
+
+@dataclass(slots=True)
+class ListSource(Source):
+    """A list; `partitions` are its items where some of their leaves are being differentiated, else None.
+
+    `first` holds for each item the number of the first of these leaves.
+    """
+
+    n_rows: int
+    items: list[Any]
+    partitions: list[Partition] | None = None
+    first: Sequence[int] = ()
+
+    of_items = True
+
+    def piece(self, chunk: Chunk) -> Piece:
+        rows = slice(chunk.start, chunk.stop)
+        if self.partitions is None:
+            return Constant(self.items[rows])
+        return Ragged([item.bare() for item in self.partitions[rows]])
+
+    def targets(self, rows: slice) -> Iterator[tuple[int, slice | None]]:
+        for item, first in zip((self.partitions or ())[rows], self.first[rows], strict=True):
+            for index in range(len(item.positions)):
+                yield first + index, None
+
+
+def read_list(leaf: Any, taken: Taken) -> Source | None:
+    """Return a list as a source."""
+    if not isinstance(leaf, list):
+        return None
+    items = all_read_only(leaf)
+    if not any(map(pytree.is_traced, pytree.flatten(leaf)[0])):
+        return ListSource(len(items), items)
+    partitions = [Partition.of(item, pytree.is_traced) for item in items]
+    numbers = [[taken.take(leaf) for leaf in item.taken] for item in partitions]
+    return ListSource(len(items), [], partitions, [own[0] if own else 0 for own in numbers])
