@@ -126,8 +126,9 @@ def test_only_the_evaluation_talks_to_the_scheduler() -> None:
     assert there == {"dagad_scheduler.process"}  # a tape that lives on is told to what holds the collector
 
 
-def test_only_the_tree_talks_to_optree() -> None:
+def test_only_the_tree_talks_to_optree_and_knows_traced_values() -> None:
     assert importers("optree") == {"dagad._pytrees.pytree"}
+    assert {name for name in importers("autograd") if "_pytrees" in name} == {"dagad._pytrees.pytree"}
 
 
 def test_derivatives_and_schedulers_do_not_meet() -> None:

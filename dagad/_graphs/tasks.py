@@ -159,7 +159,7 @@ class _BoundTask(FlatFunction):
     @property
     def traced(self) -> bool:
         """Whether somebody traces it, for a derivative of this derivative: then its value is traced too."""
-        return any(hasattr(leaf, "_trace") for value in self._values for leaf in pytree.flatten(value)[0])
+        return any(pytree.is_traced(leaf) for value in self._values for leaf in pytree.flatten(value)[0])
 
     def run(self, leaves: Sequence[Any]) -> Any:
         with patches:

@@ -17,10 +17,10 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
-from autograd.extend import Box
 
 from dagad._errors import ClosureError
 from dagad._pytrees.kinds import contents_of, kind_of
+from dagad._pytrees.pytree import TRACED
 from dagad._pytrees.walk import Walk, codes, may_be_walked, names_of
 
 _NOTHING = object()
@@ -100,7 +100,7 @@ def _named(space: Any, names: Sequence[str]) -> list[Any]:
 
 def _holds_numbers(part: Any, depth: int = 4) -> bool:
     """Return whether there is something in a value that may depend on others; counts and words may be kept."""
-    if isinstance(part, float | complex | np.inexact | Box):
+    if isinstance(part, float | complex | np.inexact) or type(part) in TRACED:
         return True
     if isinstance(part, np.ndarray) and part.dtype.kind != "O":
         return part.dtype.kind in "fc"

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import optree
+from autograd.extend import Box
 
 from dagad._ending import end_other_threads
 from dagad._errors import StructureError
 
 NAMESPACE = "dagad"  # where records are looked up; it inherits what is registered globally
 TreeDef = optree.PyTreeSpec
+TRACED = Box.types  # the classes of traced values; autograd adds to them
 
 _tree_flatten = optree.tree_flatten
 atexit.register(end_other_threads, globals(), "_tree_flatten")
@@ -134,14 +136,14 @@ def cast(cotangent: Any, leaf: Any) -> Any:
 
 def plain(leaf: Any) -> Any:
     """Return the plain value of a leaf that somebody may be tracing."""
-    while hasattr(leaf, "_trace"):
+    while type(leaf) in TRACED:
         leaf = leaf._value
     return leaf
 
 
 def is_traced(leaf: Any) -> bool:
     """Return whether somebody is tracing a leaf."""
-    return hasattr(leaf, "_trace")
+    return type(leaf) in TRACED
 
 
 def open_containers(output: Any) -> Any:

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
-from autograd.extend import Box
 
 from dagad._errors import ClosureError, PortabilityError
 from dagad._pytrees import pytree
@@ -49,7 +48,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
             if how is not None:
                 self._on_the_way.add(obj)
                 return _arrived_record, (obj, *how)
-        if kind in Box.types:
+        if kind in pytree.TRACED:
             raise ClosureError(
                 "A chunk function holds a value that is being differentiated where dagad does not see it (a global, "
                 "or an attribute of a class). Pass that value to the function as a shared argument."

@@ -10,10 +10,10 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
-from autograd.extend import Box
 
 from dagad._errors import ClosureError
 from dagad._pytrees.kinds import CACHED, DESCRIPTOR, FIXED, INSTANCE, MAPPING, SERIES, Kind, contents_of, kind_of
+from dagad._pytrees.pytree import TRACED
 
 _PLAIN = frozenset(
     {np.ndarray, np.float64, np.float32, np.int64, np.int32, np.bool_, np.dtype, np.ufunc}
@@ -49,7 +49,7 @@ class Scope:
         space = self.space
         for key in (set(space) if self.is_class else names & space.keys()) - self.seen:
             value = space[key]
-            if not self.is_class or key in names or type(value) in Box.types or self._runs_unnamed(key, value, names):
+            if not self.is_class or key in names or type(value) in TRACED or self._runs_unnamed(key, value, names):
                 self.seen.add(key)
                 yield key, value
 
@@ -92,7 +92,7 @@ class Walk:
         while self._stack:
             obj = self._stack.pop()
             cls = type(obj)
-            if cls in Box.types:
+            if cls in TRACED:
                 found[id(obj)] = obj
             elif isinstance(obj, type | ModuleType):
                 self._enter(obj, obj.__name__, id(obj))

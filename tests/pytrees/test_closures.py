@@ -430,6 +430,34 @@ def test_may_a_boxed_container_of_autograds_be_closed_over() -> None:
     assert autograd.grad(whole)(at)["a"] == pytest.approx(expected_at(0.7)[1], rel=1e-12)
 
 
+class Event:
+    """Has an attribute of the name that autograd's traced values have."""
+
+    def __init__(self, x: float) -> None:
+        self.x, self._trace = x, "a log"
+
+    def wave(self, rows: Any) -> Any:
+        return wave(rows, self.x)
+
+
+def test_is_an_object_with_a_trace_of_its_own_no_traced_value(scheduler: Any) -> None:
+    events = [Event(x) for x in ROWS]
+
+    def by_rows(events: Any, t: Any) -> Any:
+        return wave(np.array([event.x for event in events]), t)
+
+    def by_argument(rows: Any, event: Any, t: Any) -> Any:
+        return wave(rows, t * event.x)
+
+    losses: list[Any] = [
+        lambda t: dagad.reduce_sum(by_rows, events, t, grainsize=4, scheduler=scheduler),
+        lambda t: dagad.reduce_sum(by_argument, ROWS, Event(1.0), t, grainsize=4, scheduler=scheduler),
+        lambda t: dagad.reduce_sum(Event(t).wave, ROWS, grainsize=4, scheduler=scheduler),
+    ]
+    for loss in losses:
+        assert dagad.grad(loss)(0.7) == pytest.approx(expected_at(0.7)[1], rel=1e-12)
+
+
 # --- nothing is changed -----------------------------------------------------------------------------------------------
 
 
