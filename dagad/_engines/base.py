@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
 
 _BARE = frozenset({float, np.float64, np.ndarray})
@@ -16,40 +17,88 @@ Leaves = Sequence[Any]
 Flat = Callable[[Leaves], list[Any]]
 
 
+class _Mark:
+    """Stands for a leaf."""
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex)
+
+
 class FlatFunction:
     """One task as a function of leaves to leaves: those of what it returns that are the engine's.
+
+    An engine that compiles makes inputs of the constants: it puts what stands for them into `given` before it runs the
+    function, or one that was derived from it, whose `base` is this one.
 
     Attributes
     ----------
     takes
         Which leaves are the engine's; see `Engine.takes`.
+    n_leaves
+        How many leaves it takes.
+    given
+        What stands for `constants`, in their order; None for the constants themselves.
     out
         The structure of the last output, with the leaves that are not the engine's; None for a bare leaf.
     """
 
-    __slots__ = ("out", "takes")
+    __slots__ = ("given", "n_leaves", "out", "takes")
     takes: Callable[[Any], bool]
+    n_leaves: int
+    given: Sequence[Any] | None
     out: Partition | None
+
+    @property
+    def base(self) -> FlatFunction:
+        """The function of a task that a flat function is, or is derived from."""
+        return self
 
     @property
     def name(self) -> str:
         """The name of the user's function, for sentences about it."""
         raise NotImplementedError(f"`{type(self).__name__}.name` has to name a function.")
 
+    def function(self, leaves: Leaves) -> Callable[..., Any]:
+        """Return the user's function, with `leaves` where it carried differentiated ones."""
+        raise NotImplementedError(f"`{type(self).__name__}.function` has to find a function.")
+
+    def arguments(self, leaves: Leaves) -> tuple[Any, ...]:
+        """Return its arguments, with `leaves` where the differentiated ones belong and numpy's constants elsewhere."""
+        raise NotImplementedError(f"`{type(self).__name__}.arguments` has to find a function's arguments.")
+
+    def constants(self) -> list[Any]:
+        """Return the numbers among the arguments that are not differentiated."""
+        return self._marked()[0].taken
+
+    def _marked(self) -> tuple[Partition, list[_Mark]]:
+        marks = [_Mark() for _ in range(self.n_leaves)]
+        return Partition.of(self.arguments(marks), _is_number), marks
+
     def run(self, leaves: Leaves) -> Any:
-        """Run the task with `leaves` where the differentiated ones belong; return what it returned."""
-        raise NotImplementedError(f"`{type(self).__name__}.run` has to run one task.")
+        """Return what the user's function returns."""
+        if self.given is None:
+            return self.function(leaves)(*self.arguments(leaves))
+        partition, marks = self._marked()
+        parts, treedef = pytree.flatten(partition.merge(iter(self.given)))
+        at = dict(zip(marks, leaves, strict=True))
+        parts = [at[part] if type(part) is _Mark else part for part in parts]
+        return self.function(leaves)(*pytree.unflatten(treedef, parts))
 
     def extract(self, cotangents: Any) -> list[Any]:
         """Return one cotangent per differentiated leaf, from one per argument of the user's function."""
         raise NotImplementedError(f"`{type(self).__name__}.extract` has to sort cotangents.")
 
     def __call__(self, leaves: Leaves) -> list[Any]:
-        return self.flatten(self.run(leaves))
+        output = self.run(leaves)
+        if hasattr(output, "_trace"):  # autograd's, nearly always
+            self.out = None
+            return [output]
+        return self.flatten(output)
 
     def flatten(self, output: Any) -> list[Any]:
         """Return the engine's leaves of an output, and remember the rest."""
-        if (type(output) in _BARE or hasattr(output, "_trace")) and self.takes(output):  # nearly always
+        if type(output) in _BARE and self.takes(output):
             self.out = None
             return [output]
         self.out = Partition.of(output, self.takes)
@@ -85,8 +134,12 @@ class Engine(Protocol):
     are functions of the engine's own arrays, so that any derivative of any derivative is `value` or `linearize` of a
     flat function. dagad composes them; an engine that knows no second order raises in `pushforward` and `pullback`.
 
+    What is not differentiated, rows say, reaches the function as numpy's. An engine whose functions want its own arrays
+    there too, or which compiles, and so has to know what may change between calls, finds a task's constants in
+    ``fun.base``; see `FlatFunction`. That needs its derivatives to have the attribute `base` of what they come from.
+
     An engine travels with its tasks, so it has to be importable or picklable. Give it as ``engine=`` to a reduction or
-    a map. `explicit` functions have an engine of their own.
+    a map, or in the setting ``dagad.engine``. `explicit` functions have an engine of their own.
 
     Examples
     --------

@@ -151,6 +151,7 @@ class _BoundTask(FlatFunction):
         self._values, self._active = list(values), active
         self._partitions = [Partition.of(values[place], pytree.is_differentiable_or_traced) for place in active]
         self.leaves = [canonical(leaf) for p in self._partitions for leaf in p.taken]
+        self.n_leaves, self.given = len(self.leaves), None
 
     @property
     def name(self) -> str:
@@ -161,15 +162,19 @@ class _BoundTask(FlatFunction):
         """Whether somebody traces it, for a derivative of this derivative: then its value is traced too."""
         return any(pytree.is_traced(leaf) for value in self._values for leaf in pytree.flatten(value)[0])
 
-    def run(self, leaves: Sequence[Any]) -> Any:
-        with patches:
-            return pytree.open_containers(self._task(self._dependencies(leaves)))
+    def function(self, leaves: Sequence[Any]) -> Callable[..., Any]:
+        del leaves  # a task carries none: they come by its dependencies
+        return lambda *values: self._task(dict(zip(self._keys, values, strict=True)))
 
-    def _dependencies(self, leaves: Sequence[Any]) -> dict[Key, Any]:
+    def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         values, rest = list(self._values), iter(leaves)
         for place, partition in zip(self._active, self._partitions, strict=True):
             values[place] = partition.merge(rest)
-        return dict(zip(self._keys, map(canonical, values), strict=True))
+        return tuple(map(canonical, values))
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        with patches:
+            return pytree.open_containers(super().run(leaves))
 
     def extract(self, cotangents: Any) -> list[Any]:
         """Return the cotangents of the leaves, from those of the function's arguments, which hold the leaves somewhere.
@@ -194,7 +199,9 @@ class _BoundTask(FlatFunction):
         return pull(ends[: len(seeds)], seeds, roots, self.leaves)
 
     def _gathered(self, leaves: Sequence[Any]) -> Any:
-        return Task(None, _gathered, *self._task.args, **self._task.kwargs)(self._dependencies(leaves))
+        return Task(None, _gathered, *self._task.args, **self._task.kwargs)(
+            dict(zip(self._keys, self.arguments(leaves), strict=True))
+        )
 
     def directions(self, tangents: Sequence[Any]) -> list[Any]:
         """Return the tangents of the leaves, from one pytree per active dependency."""

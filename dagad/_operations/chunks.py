@@ -81,8 +81,8 @@ class ChunkFunction(Portable):
     def value(self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None) -> Any:
         """Run one chunk, tracing nothing."""
         try:
-            fun = BoundChunk(self, rows, len(theta))
             leaves = [canonical(leaf) for leaf in (*theta, *(active_rows or ()))]
+            fun = BoundChunk(self, rows, len(theta), len(leaves))
             with self.as_told:
                 return _checked(self._traced.run(fun, leaves), place)
         except Exception as error:
@@ -92,7 +92,7 @@ class ChunkFunction(Portable):
     def run(self, rows: Any, leaves: Sequence[Any], n_theta: int) -> Any:
         """Run one chunk on leaves some of which somebody traces."""
         with self.as_told:
-            return self._traced.run(BoundChunk(self, rows, n_theta), leaves)
+            return self._traced.run(BoundChunk(self, rows, n_theta, len(leaves)), leaves)
 
     def record(
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None
@@ -135,7 +135,7 @@ class ChunkFunction(Portable):
         self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None
     ) -> tuple[Any, PullLeaves, Callable[[], int]]:
         leaves = [canonical(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
-        fun = BoundChunk(self, rows, len(theta))
+        fun = BoundChunk(self, rows, len(theta), len(leaves))
         try:
             with self.as_told:
                 values, pull = self._traced.linearize(fun, leaves)
@@ -167,6 +167,9 @@ class ChunkFunction(Portable):
         return (cotangents[:n_theta], cotangents[n_theta:]) if n_theta else (cotangents,)
 
 
+_BARE = frozenset({float, np.float64, np.ndarray})
+
+
 class _Told:
     """Holds the patches, and tells the reductions inside a chunk what to do by default."""
 
@@ -187,20 +190,28 @@ class BoundChunk(FlatFunction):
 
     __slots__ = ("_function", "_n_theta", "_rows")
 
-    def __init__(self, function: ChunkFunction, rows: Any, n_theta: int) -> None:
+    def __init__(self, function: ChunkFunction, rows: Any, n_theta: int, n_leaves: int) -> None:
         self.takes, self._function, self._n_theta = function.engine.takes, function, n_theta
+        self.n_leaves, self.given = n_leaves, None
         self._rows: Rows = opened(rows)
 
     @property
     def name(self) -> str:
-        return name_of(self._function._make([None] * self._function._n_hoisted))
+        return name_of(self.function([None] * self._function._n_hoisted))
+
+    def function(self, leaves: Sequence[Any]) -> Callable[..., Any]:
+        made: Callable[..., Any] = self._function._make(leaves[: self._function._n_hoisted])
+        return made
 
     def run(self, leaves: Sequence[Any]) -> Any:
-        output = self._function._make(leaves[: self._function._n_hoisted])(*self.arguments(leaves))
-        if type(output) is float or type(output) is np.float64:
+        if self.given is None:  # nearly always: to ask the base costs more than to look
+            output = self._function._make(leaves[: self._function._n_hoisted])(*self.arguments(leaves))
+        else:
+            output = super().run(leaves)
+        if type(output) in _BARE:
             return output
         refuse_strangers(output, leaves)
-        return pytree.open_containers(output)
+        return output if type(getattr(output, "_value", None)) in _BARE else pytree.open_containers(output)
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         theta = iter(leaves[self._function._n_hoisted : self._n_theta])

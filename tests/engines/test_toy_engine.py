@@ -182,3 +182,40 @@ def test_no_array_of_another_engine_gets_into_a_function() -> None:
     assert autograd.grad(autograd.grad(loss))(0.7) == pytest.approx(2 * ROWS.sum())
     assert dagad.hvp(loss, 0.7, 1.0) == pytest.approx(2 * ROWS.sum())
     assert seen <= {"numpy", "builtins"}
+
+
+class Own(onp.ndarray):
+    """An array of an engine's own."""
+
+
+class OwnArrays(ComplexStep):
+    """An engine that gives its functions nothing but arrays of its own, as jax and torch need it."""
+
+    def value(self, fun: Any, leaves: Any) -> Any:
+        fun.base.given = [constant.view(Own) for constant in map(onp.asarray, fun.base.constants())]
+        return super().value(fun, [onp.asarray(leaf).view(Own) for leaf in leaves])
+
+    def pushforward(self, fun: Any, n: int) -> Any:
+        pushed = super().pushforward(fun, n)
+        pushed.base = fun.base
+        return pushed
+
+    def pullback(self, fun: Any, n: int) -> Any:
+        pulled = super().pullback(fun, n)
+        pulled.base = fun.base
+        return pulled
+
+
+def test_constants_may_be_arrays_of_the_engines_own_too() -> None:
+    def strict(rows: Any, options: Any, t: Any) -> Any:
+        assert isinstance(rows["x"], Own)
+        assert isinstance(options["scale"], Own)
+        assert options["name"] == "a name"
+        return onp.sum(onp.sin(rows["x"] * t) * options["scale"])
+
+    def loss(t: Any) -> Any:
+        options = {"scale": 2.0, "name": "a name"}
+        return dagad.reduce_sum(strict, {"x": ROWS}, options, t, grainsize=3, engine=OwnArrays(), scheduler="sync")
+
+    for mode in ("value_and_grad", "hvp", "hessian"):
+        check(mode, loss, derivatives(lambda t: 2.0 * anp.sum(anp.sin(ROWS * t))))

@@ -91,39 +91,46 @@ def traced_engine(engine: Any) -> Any:
     return engine if getattr(engine, "is_autograds", False) else TracedEngine(engine)
 
 
+def base_of(fun: Flat) -> Any:
+    """Return the function of a task that a flat function is derived from, if its engine tells."""
+    return getattr(fun, "base", None)
+
+
 class _Pushforward:
     """``[*x, *dx_1, ...] -> [*y, *dy_1, ...]``, with tangents of some of the leaves; in the engine's own language."""
 
     def __init__(self, engine: Engine, fun: Flat, moving: list[int], count: int) -> None:
-        self._engine, self._fun, self._moving, self._count = engine, fun, moving, count
+        self._engine, self._fun, self._moving, self._count, self.base = engine, fun, moving, count, base_of(fun)
 
     def __call__(self, leaves: Leaves) -> list[Any]:
         n_leaves = len(leaves) - self._count * len(self._moving)
-        still = list(leaves[:n_leaves])
-
-        def of_moving(own: Leaves) -> list[Any]:
-            whole = list(still)
-            for index, leaf in zip(self._moving, own, strict=True):
-                whole[index] = leaf
-            return self._fun(whole)
-
-        own = [still[index] for index in self._moving]
-        return self._engine.pushforward(of_moving, self._count)([*own, *leaves[n_leaves:]])
+        moving = [leaves[index] for index in self._moving]
+        fun = _Inputs(self._fun, leaves[:n_leaves], self._moving)
+        return self._engine.pushforward(fun, self._count)([*moving, *leaves[n_leaves:]])
 
 
-class _Pullback:
-    """``[*x, *ybar] -> xbar``, with cotangents of some of the outputs; in the engine's own language."""
+class _Inputs:
+    """A flat function of some of its leaves, at the others; in the engine's own language."""
 
-    def __init__(self, engine: Engine, fun: Flat, n: int, seeded: list[int]) -> None:
-        self._fun, self._seeded = fun, seeded
-        self._pulled = engine.pullback(self._some, n)
+    def __init__(self, fun: Flat, leaves: Leaves, indices: list[int]) -> None:
+        self._fun, self._leaves, self._indices, self.base = fun, leaves, indices, base_of(fun)
+
+    def __call__(self, own: Leaves) -> list[Any]:
+        whole = list(self._leaves)
+        for index, leaf in zip(self._indices, own, strict=True):
+            whole[index] = leaf
+        return self._fun(whole)
+
+
+class _Outputs:
+    """A flat function with some of its outputs; in the engine's own language."""
+
+    def __init__(self, fun: Flat, indices: list[int]) -> None:
+        self._fun, self._indices, self.base = fun, indices, base_of(fun)
 
     def __call__(self, leaves: Leaves) -> list[Any]:
-        return self._pulled(leaves)
-
-    def _some(self, leaves: Leaves) -> list[Any]:
         outputs = self._fun(leaves)
-        return [outputs[index] for index in self._seeded]
+        return [outputs[index] for index in self._indices]
 
 
 class EnginePullback:
@@ -140,7 +147,8 @@ class EnginePullback:
             return [None] * len(self._leaves)
         if self._own is not None and not any(map(pytree.is_traced, cotangents)):
             return [self._fitting(*pair) for pair in zip(self._own(cotangents), self._leaves, strict=True)]
-        pulled = _Pullback(self._engine.engine, self._fun, len(self._leaves), seeded)
+        fun = self._fun if len(seeded) == len(cotangents) else _Outputs(self._fun, seeded)
+        pulled = self._engine.engine.pullback(fun, len(self._leaves))
         found = self._engine.value(pulled, [*self._leaves, *(cotangents[index] for index in seeded)])
         return [self._fitting(*pair) for pair in zip(found, self._leaves, strict=True)]
 

@@ -55,12 +55,11 @@ def record_flat(fun: Flat, leaves: Sequence[Any]) -> tuple[list[Any], list[Any],
     spared = spared_if_large()
     if spared is not None and roots:
         roots[0].vjp = spared  # it lives as long as the tape; nobody asks a root for cotangents
-    values, ends = [], []
-    for output in outputs:
-        value, end = untraced(output, level)
-        values.append(value)
-        ends.append(end)
-    return values, ends, roots
+    if len(outputs) == 1:  # nearly always
+        value, end = untraced(outputs[0], level)
+        return [value], [end], roots
+    pairs = [untraced(output, level) for output in outputs]
+    return [value for value, _ in pairs], [end for _, end in pairs], roots
 
 
 class TapePullback:
