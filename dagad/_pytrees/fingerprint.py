@@ -150,7 +150,7 @@ def identity_of(fun: Any) -> Hashable:
     if _is_bare(fun):
         code: Hashable = fun.__code__
         return code  # nearly always
-    inner: Any = getattr(fun, "fun", None)  # of what is marked explicit, say
+    inner: Any = getattr(fun, "fun", None) if type(fun) is not FunctionType else None  # of what is marked explicit, say
     return (type(fun), inner.__code__) if _is_bare(inner) else _identity(fun, set())
 
 

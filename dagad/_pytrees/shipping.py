@@ -1,7 +1,7 @@
 """How functions and their data travel: pickled once, opened in the task that needs them, with four repairs.
 
-* What an engine marks goes as the engine says: a primitive of autograd by reference, or with its rules. Stock pickling
-  makes a copy without derivatives.
+* A primitive goes as its engine says: autograd's by reference, or with its rules. Stock pickling makes a copy without
+  derivatives.
 * An array arrives with this process's own dtype object and aligned. With an equal dtype that came out of a pickle
   ``np.add.at`` is fifty times slower; at an odd address numpy avoids BLAS, and the last bits differ.
 * A record that is defined in `__main__` brings its registration as a pytree, or the other side takes it for a leaf.
@@ -15,7 +15,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -53,31 +53,33 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
                 "A chunk function holds a value that is being differentiated where dagad does not see it (a global, "
                 "or an attribute of a class). Pass that value to the function as a shared argument."
             )
-        own = marked(obj) if kind is FunctionType and obj.__dict__ else None
+        own = _as_primitive(obj) if kind is FunctionType and obj.__dict__ else None
         reduced = own.reduce(obj) if own else super().reducer_override(obj)
         if (own or isinstance(obj, type)) and isinstance(reduced, tuple) and len(reduced) > 2:  # with a state: by value
             self.singletons.append(obj)
         return reduced
 
 
-class Marked(NamedTuple):
-    """How functions travel that an engine marks by an attribute."""
+class Primitives(NamedTuple):
+    """How an engine's primitives travel: functions of one code, which mean nothing without the engine's tables."""
 
+    code: CodeType
     reduce: Callable[[Any], tuple[Any, ...]]
     state: Callable[[Any], tuple[Any, ...]]  # what counts as a change of one
 
 
-_MARKED: dict[str, Marked] = {}
+_PRIMITIVES: list[Primitives] = []
 
 
-def register(mark: str, reduce: Callable[[Any], tuple[Any, ...]], state: Callable[[Any], tuple[Any, ...]]) -> None:
-    """Say how functions with an attribute `mark` travel; called when the engine is imported."""
-    _MARKED[mark] = Marked(reduce, state)
+def register(primitives: Primitives) -> None:
+    """Say how an engine's primitives travel; called when the engine is imported."""
+    _PRIMITIVES.append(primitives)
 
 
-def marked(function: FunctionType) -> Marked | None:
-    """Return how a function travels that an engine has marked."""
-    return next((_MARKED[mark] for mark in _MARKED.keys() & function.__dict__.keys()), None)
+def _as_primitive(function: Any) -> Primitives | None:
+    """Return how a primitive travels. Attributes say nothing: a decorator copies those of what it decorates."""
+    code = getattr(function, "__code__", None)
+    return next((each for each in _PRIMITIVES if each.code is code), None)
 
 
 def _is_importable(cls: type) -> bool:
@@ -301,5 +303,5 @@ class _Content(Pickler):
 def _state(part: Any) -> dict[Any, Any]:
     if isinstance(part, type):
         return {name: value for name, value in part.__dict__.items() if name not in _NOT_STATE}
-    how = marked(part)
+    how = _as_primitive(part)
     return dict(enumerate(how.state(part) if how else ()))

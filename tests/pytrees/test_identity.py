@@ -95,6 +95,11 @@ def test_what_two_decorators_make_of_one_function_is_two() -> None:
     assert len({identity_of(made(a_vector)) for made in (called, wrapping, summing)}) == 3
 
 
+def test_what_decorates_a_primitive_is_another() -> None:
+    made: Any = primitive(a_sum)
+    assert len({identity_of(each) for each in (made, wrapping(made), summing(made))}) == 3
+
+
 @pytest.mark.parametrize(
     "held", [lambda n: np.full(3, n), float, lambda n: [n], lambda n: Model(n), lambda n: Model(n).loss]
 )

@@ -71,6 +71,27 @@ def test_comes_a_primitive_of_this_process_home_as_itself() -> None:
     assert float(autograd.grad(travelled(functools.partial(local)))(2.0)) == 4.0
 
 
+@functools.wraps(np.sin)
+def doubled(x: Any) -> Any:
+    return 2.0 * np.sin(x)
+
+
+@functools.wraps(cube)
+def halved(x: Any) -> Any:
+    return 0.5 * cube(x)
+
+
+@pytest.mark.parametrize(("fun", "slope"), [(doubled, 2.0 * onp.cos(0.5)), (halved, 1.5 * 0.25)])
+def test_does_what_decorates_a_primitive_stay_what_it_is(fun: Any, slope: float, scheduler: Any) -> None:
+    """A decorator copies the marks of what it decorates. On a cluster it was the primitive alone: half the value."""
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(lambda rows: np.sum(fun(rows * t)), onp.ones(1), scheduler=scheduler)
+
+    assert float(loss(0.5)) == pytest.approx(float(fun(0.5)), rel=1e-15)
+    assert dagad.grad(loss)(0.5) == pytest.approx(slope, rel=1e-14)
+
+
 SCRIPT = """
 import functools, json, sys
 import autograd.numpy as anp
