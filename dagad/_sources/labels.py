@@ -61,8 +61,10 @@ class Labels(np.ndarray[Any, Any]):
             self._refuse()
         try:
             return self._labelled(getattr(ufunc, method)(*_plain(inputs), **options))
-        except TypeError as error:  # an order of words and nothing, say
-            self._refuse(error)
+        except TypeError as error:
+            if self.kind == MISSING:  # what is missing has no order
+                self._refuse(error)
+            raise
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         del types
@@ -81,10 +83,14 @@ class Labels(np.ndarray[Any, Any]):
         del args, kwargs
         self._refuse()
 
-    def item_at(self, index: int) -> Any:
-        """Return the entry of one row: a word as it is, anything else as labels without dimensions."""
-        entry = self[index]
-        return entry if isinstance(entry, str) else self[index : index + 1].reshape(())
+    def __getitem__(self, key: Any) -> Any:
+        """Return some entries; a word as it is, any other single entry as labels without dimensions."""
+        found = super().__getitem__(key)
+        if isinstance(found, np.ndarray | str) or (found is None and self.kind in (WORDS, CATEGORIES)):
+            return found
+        entry = np.empty((), self.dtype)
+        entry[()] = found
+        return Labels.of(entry, self.name, self.kind)
 
     def __hash__(self) -> int:  # type: ignore[override]  # arrays have none, but an entry can be looked up in a dict
         return hash(self.item())

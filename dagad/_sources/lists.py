@@ -11,7 +11,7 @@ from dagad._pytrees.canonical import all_read_only
 from dagad._pytrees.partition import Partition
 from dagad._sources.base import Source, Taken
 from dagad._sources.plan import Chunk
-from dagad._sources.rows import Constant, Piece, Ragged
+from dagad._sources.rows import Constant, Item, Piece, Ragged
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class ListSource(Source):
         rows = slice(chunk.start, chunk.stop)
         if self.partitions is None:
             return Constant(self.items[rows])
-        return Ragged([item.bare() for item in self.partitions[rows]])
+        return Ragged([Item(item.bare()) for item in self.partitions[rows]])
 
     def targets(self, rows: slice) -> Iterator[tuple[int, slice | None]]:
         for item, first in zip((self.partitions or ())[rows], self.first[rows], strict=True):

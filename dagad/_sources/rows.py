@@ -23,7 +23,7 @@ Gaps = Sequence[tuple[int, int | None]]  # numbers of leaves, with the row where
 
 
 class Piece(Protocol):
-    """The rows that one source has in a chunk.
+    """The rows that one source has in a chunk; what is not said otherwise is that of rows without gaps.
 
     Attributes
     ----------
@@ -33,23 +33,30 @@ class Piece(Protocol):
         Whether it is the same object each time it is merged, and may be kept.
     """
 
-    n_gaps: int
-    stays: bool
+    __slots__ = ()
+    n_gaps: int = 0
+    stays: bool = False
 
     def merge(self, leaves: Iterator[Any]) -> Any:
         """Return the rows, with the next of `leaves` in the gaps."""
 
     def extract(self, cotangent: Any) -> Sequence[Any]:
         """Return the cotangents that belong in the gaps, from one of the rows or None."""
+        del cotangent
+        return ()
 
     def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
         """Yield each row as a piece, and its gaps; `first` is the number of the first gap among `leaves`."""
+        del first, leaves
+        return [(Constant(item), ()) for item in pytree.items_of(_row_by_row(self.merge(iter(()))))]
 
     def snapshot(self) -> Piece:
         """Return a piece that stays what it is, whatever is written into the user's arrays."""
+        return self
 
     def nbytes(self) -> int:
         """Return about how many bytes it holds."""
+        return 0
 
 
 class Rows(Portable):
@@ -144,23 +151,11 @@ class Rows(Portable):
         return [leaf for piece, part in zip(self._pieces, parts, strict=True) for leaf in piece.extract(part)]
 
 
-class _Gapless:
-    """What all pieces have in common that nothing is taken out of."""
-
-    __slots__ = ()
-    n_gaps = 0
-    stays = True
-
-    def extract(self, cotangent: Any) -> Sequence[Any]:
-        """Return nothing."""
-        del cotangent
-        return ()
-
-
-class Constant(_Gapless):
+class Constant(Piece):
     """Rows nothing of which is being differentiated."""
 
     __slots__ = ("value",)
+    stays = True
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -169,25 +164,17 @@ class Constant(_Gapless):
         del leaves
         return self.value
 
-    def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
-        del first, leaves
-        return [(Constant(item), ()) for item in pytree.items_of(_row_by_row(self.value))]
-
     def snapshot(self) -> Constant:
         return Constant(snapshots(self.value))
 
     def nbytes(self) -> int:
         return nbytes_of(self.value)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Constant, (self.value,)
 
-
-class Made(_Gapless):
+class Made(Piece):
     """Rows that ``make(*args)`` makes where and whenever they are used; all that travels is how."""
 
     __slots__ = ("args", "make")
-    stays = False
 
     def __init__(self, make: Callable[..., Any], *args: Any) -> None:
         self.make, self.args = make, args
@@ -196,47 +183,24 @@ class Made(_Gapless):
         del leaves
         return all_read_only(self.make(*self.args))
 
-    def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
-        return Constant(self.merge(iter(()))).items(first, leaves)
 
-    def snapshot(self) -> Made:
-        return self
-
-    def nbytes(self) -> int:
-        return nbytes_of(list(self.args))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Made, (self.make, *self.args)
-
-
-class _Elsewhere(_Gapless):
+class _Elsewhere(Piece):
     """Stands for what `Rows.joined` brings."""
 
     __slots__ = ()
-    stays = False
 
     def merge(self, leaves: Iterator[Any]) -> Any:
         raise NotImplementedError("Rows that are elsewhere have to be joined first.")
-
-    def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
-        raise NotImplementedError("Rows that are elsewhere have to be joined first.")
-
-    def snapshot(self) -> _Elsewhere:
-        return self
-
-    def nbytes(self) -> int:
-        return 0
 
     def __reduce__(self) -> str:
         return "ELSEWHERE"
 
 
-class _Gap:
+class _Gap(Piece):
     """Stands for the rows of an array that is being differentiated."""
 
     __slots__ = ()
     n_gaps = 1
-    stays = False
 
     def merge(self, leaves: Iterator[Any]) -> Any:
         return next(leaves)
@@ -247,12 +211,6 @@ class _Gap:
     def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
         return [(GAP, ((first, row),)) for row in range(len(leaves[first]))]
 
-    def snapshot(self) -> _Gap:
-        return self
-
-    def nbytes(self) -> int:
-        return 0
-
     def __reduce__(self) -> str:
         return "GAP"
 
@@ -260,11 +218,10 @@ class _Gap:
 GAP, ELSEWHERE = _Gap(), _Elsewhere()
 
 
-class Item:
+class Item(Piece):
     """An item of a list, some leaves of which are being differentiated."""
 
     __slots__ = ("n_gaps", "partition")
-    stays = False
 
     def __init__(self, partition: Partition) -> None:
         self.partition, self.n_gaps = partition, len(partition.positions)
@@ -275,9 +232,6 @@ class Item:
     def extract(self, cotangent: Any) -> Sequence[Any]:
         return self.partition.extract(cotangent)
 
-    def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
-        raise NotImplementedError("An item has no rows.")
-
     def snapshot(self) -> Item:
         whole = self.partition
         return Item(Partition(whole.treedef, [snapshot(leaf) for leaf in whole.leaves], whole.positions))
@@ -285,41 +239,33 @@ class Item:
     def nbytes(self) -> int:
         return nbytes_of(self.partition.leaves)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Item, (self.partition,)
 
-
-class Ragged:
+class Ragged(Piece):
     """Items of a list, some leaves of which are being differentiated."""
 
-    __slots__ = ("n_gaps", "partitions")
-    stays = False
+    __slots__ = ("n_gaps", "parts")
 
-    def __init__(self, partitions: list[Partition]) -> None:
-        self.partitions, self.n_gaps = partitions, sum(len(item.positions) for item in partitions)
+    def __init__(self, parts: list[Item]) -> None:
+        self.parts, self.n_gaps = parts, sum(item.n_gaps for item in parts)
 
     def merge(self, leaves: Iterator[Any]) -> Any:
-        return [item.merge(leaves) for item in self.partitions]
+        return [item.merge(leaves) for item in self.parts]
 
     def extract(self, cotangent: Any) -> Sequence[Any]:
-        parts = [None] * len(self.partitions) if cotangent is None else cotangent
-        return [leaf for item, part in zip(self.partitions, parts, strict=True) for leaf in item.extract(part)]
+        cotangents = [None] * len(self.parts) if cotangent is None else cotangent
+        return [leaf for item, part in zip(self.parts, cotangents, strict=True) for leaf in item.extract(part)]
 
     def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
-        for item in self.partitions:
-            n_gaps = len(item.positions)
-            piece: Piece = Item(item) if n_gaps else Constant(item.merge(iter(())))
-            yield piece, [(first + gap, None) for gap in range(n_gaps)]
-            first += n_gaps
+        for item in self.parts:
+            piece: Piece = item if item.n_gaps else Constant(item.merge(iter(())))
+            yield piece, [(first + gap, None) for gap in range(item.n_gaps)]
+            first += item.n_gaps
 
     def snapshot(self) -> Ragged:
-        return Ragged([Item(item).snapshot().partition for item in self.partitions])
+        return Ragged([item.snapshot() for item in self.parts])
 
     def nbytes(self) -> int:
-        return nbytes_of([item.leaves for item in self.partitions])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Ragged, (self.partitions,)
+        return nbytes_of([item.partition.leaves for item in self.parts])
 
 
 def _with_gaps(part: Any) -> Piece:
@@ -331,7 +277,7 @@ def _with_gaps(part: Any) -> Piece:
     if isinstance(part, list):
         items = [Partition.of(item, pytree.is_differentiable) for item in part]
         if any(item.positions for item in items):
-            return Ragged([item.bare() for item in items])
+            return Ragged([Item(item.bare()) for item in items])
     return Constant(part)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -91,8 +92,7 @@ class TableItem(Mapping[str, Any]):
         self._table, self._index = table, index
 
     def __getitem__(self, name: str) -> Any:
-        column = self._table[name]
-        return column.item_at(self._index) if isinstance(column, Labels) else column[self._index]
+        return self._table[name][self._index]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._table)
@@ -129,29 +129,24 @@ class Frame(Mapping[str, Any]):
         return len(self._names)
 
 
+_KINDS = {"String": WORDS, "Categorical": CATEGORIES, "Enum": CATEGORIES, "Decimal": DECIMALS}
+_KINDS |= dict.fromkeys(("Datetime", "Date", "Duration", "Time"), DATES)
+_KINDS |= dict.fromkeys(("Struct", "List", "Binary", "Object"), OBJECTS)
+
+
 def _array_of(column: Any, name: str) -> np.ndarray[Any, Any]:
     """Return a column as numbers of its own type, or as labels; what is missing among floats is nan."""
-    dtype = column.dtype
-    whole = dtype.is_float() or not column.null_count()
-    if whole and not dtype.is_decimal():
-        array: np.ndarray[Any, Any] = column.to_numpy()
-        if array.dtype.kind in "biufc":
-            return array
-    if dtype.is_temporal():
-        array = column.to_numpy()
-        if array.dtype.kind in "mM":
-            return Labels.of(array, name, DATES)
-    return Labels.of(objects(column.to_list(), column.is_null().to_numpy()), name, _kind_of(dtype))
-
-
-def _kind_of(dtype: Any) -> str:
-    if dtype.is_decimal():
-        return DECIMALS
-    if dtype.is_integer() or str(dtype) == "Boolean":
-        return MISSING
-    if str(dtype) == "String":
-        return WORDS
-    return CATEGORIES if str(dtype).startswith(("Categorical", "Enum")) else DATES if dtype.is_temporal() else OBJECTS
+    kind, missing = _KINDS.get(str(column.dtype).partition("(")[0]), column.null_count()
+    if kind == DATES or (kind is None and (column.dtype.is_float() or not missing)):
+        with contextlib.suppress(Exception):  # the library's own, for numbers of 128 bits, say, which numpy has not
+            array: np.ndarray[Any, Any] = column.to_numpy()
+            if array.dtype.kind in "mM":
+                return Labels.of(array, name, DATES)
+            if array.dtype.kind in "biufc":
+                return array
+    return Labels.of(
+        objects(column.to_list(), column.is_null().to_numpy()), name, kind or (MISSING if missing else OBJECTS)
+    )
 
 
 def read_table(leaf: Any, taken: Taken) -> Source | None:

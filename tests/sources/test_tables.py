@@ -197,6 +197,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "dates and integers": (lambda rows: np.sum(rows["when"] + 1), r"'when' .* dates or times"),
     "dates as integers": (lambda rows: np.sum(rows["when"].astype(int)), r"'when' .* dates or times"),
     "their differences": (lambda rows: (rows["when"] - rows["when"][0]).astype(float), r"'when' .* dates or times"),
+    "one by one": (lambda rows: sum(rows["some"]), r"'some' .* missing values"),
     "categories": (lambda rows: anp.exp(rows["kind"]), r"'kind' .* categories\. .* zeros and ones"),
 }
 
@@ -220,6 +221,18 @@ def test_it_is_refused_on_a_cluster_in_shards_and_where_it_is_traced(scheduler: 
         for run in (total, dagad.grad(total)):
             with pytest.raises(dagad.StructureError, match="The column 'some' of a table was read as numbers"):
                 run(2.0, data)
+
+
+def test_what_looks_like_numbers_is_none() -> None:
+    groups, wide = (
+        pd.DataFrame({"a": pd.Categorical([1, 2, 1])}),
+        pl.DataFrame({"a": [1, 2, 3]}, schema={"a": pl.Int128}),
+    )
+    records, money = pl.DataFrame({"a": [{"b": 1}] * 3}), pl.DataFrame({"a": [1, 2, 3]}, schema={"a": pl.Decimal(9, 2)})
+    kinds = {"categories": groups, "objects of Python": wide, "objects .*": records, "decimals": money}
+    for kind, table in kinds.items():
+        with pytest.raises(dagad.StructureError, match=f"The column 'a' of a table was read as numbers.*{kind}"):
+            dagad.reduce_sum(lambda rows: np.sum(rows["a"]), table, grainsize=2, scheduler="sync")
 
 
 def test_an_entry_of_one_row_is_refused_too() -> None:
