@@ -33,8 +33,9 @@ def map(
     f
         ``f(item, *shared) -> number, array or pytree``, of the same shape for every item.
     sliced
-        The items: a list of anything, or a pytree of arrays, shape (items, ...), and lists that agree on their first
-        length; an item then has the same structure, with one row of each. Shards may stand for any leaf.
+        The items: a list of anything, or a pytree of arrays, shape (items, ...), lists and tables that agree on their
+        first length; an item then has the same structure, with one row of each: of a table a mapping from names to
+        numbers. Shards may stand for any leaf.
     *shared
         Pytrees that every call gets whole.
     grainsize

@@ -38,9 +38,11 @@ def reduce_sum(
         ``f(rows, *shared) -> partial sum`` of one chunk: a number, an array or a pytree, of the same shape for every
         chunk.
     sliced
-        Pytree of arrays, shape (rows, ...), and lists, which agree on their first length. Lists are cut along their
-        length and may hold anything, ragged arrays included; tuples, dicts and records are structure. Inside `f` the
-        rows are read-only. Data that many evaluations use are better placed once: `Shards` may stand for any leaf.
+        Pytree of arrays, shape (rows, ...), lists and tables, which agree on their first length. Lists are cut along
+        their length and may hold anything, ragged arrays included; tuples, dicts and records are structure. Of a table
+        (pandas, polars, pyarrow) ``rows["name"]`` is that column as an array; one that holds no numbers is refused when
+        it is read as numbers. Inside `f` the rows are read-only. Data that many evaluations use are better placed once:
+        `Shards` may stand for any leaf.
     *shared
         Pytrees that every chunk gets whole.
     grainsize
@@ -113,8 +115,9 @@ def map_sum(
     f
         ``f(item, *shared) -> number, array or pytree``, of the same shape for every item.
     sliced
-        The items: a list of anything, or a pytree of arrays, shape (items, ...), and lists that agree on their first
-        length; an item then has the same structure, with one row of each.
+        The items: a list of anything, or a pytree of arrays, shape (items, ...), lists and tables that agree on their
+        first length; an item then has the same structure, with one row of each: of a table a mapping from names to
+        numbers.
     *shared
         Pytrees that every call gets whole.
     grainsize
