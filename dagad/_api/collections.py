@@ -206,7 +206,7 @@ def pushed(y: Delayed, wrt: Any, tangents: Any) -> tuple[Delayed, Delayed]:
         raise StructureError("`primals` holds a Delayed twice. Give it once, with the sum of its tangents.")
     moving = {source: names("input", ("direction", place)) for place, source in enumerate(sources)}
     refs = {key: TaskRef(name) for key, name in moving.items()}
-    found = tangent(primal.nodes, [output], refs, names)
+    found = tangent(primal.nodes, [output], refs, names, find_engine(None, None))
     graph = primal.others | found.graph
     for part, (source, name) in zip(parts, moving.items(), strict=True):
         at = found.values.get(source, TaskRef(source))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dagad._engines.base import Engine
 from dagad._graphs.activity import Graph, Key, active, topological
 from dagad._graphs.linearization import cotangent_part
 from dagad._graphs.linearize import Names
@@ -24,10 +25,13 @@ class Tangents:
     numbers: dict[int, Key] = field(default_factory=dict)  # number in keys of this graph -> key of the primal
 
 
-def tangent(graph: Graph, keys: Collection[Key], moving: Mapping[Key, Any], names: Names) -> Tangents:
+def tangent(
+    graph: Graph, keys: Collection[Key], moving: Mapping[Key, Any], names: Names, engine: Engine | None = None
+) -> Tangents:
     """Return a graph of values and tangents.
 
     `moving` maps keys to references to their tangents; what does not depend on them keeps its key and has no tangent.
+    `engine` moves the tasks that bring none; None is autograd's.
     """
     order = topological(graph, keys)
     made = Tangents({key: graph[key] for key in order}, tangents=dict(moving))
@@ -39,7 +43,7 @@ def tangent(graph: Graph, keys: Collection[Key], moving: Mapping[Key, Any], name
             continue
         assert isinstance(node, Task)
         both, parts = names("value", place), (names("part", ("value", place)), names("part", ("tangent", place)))
-        made.graph[both] = _pushed(both, node, inputs, made.values, made.tangents)
+        made.graph[both] = _pushed(both, node, inputs, made, engine)
         for number, part in enumerate(parts):
             made.graph[part] = Task(part, cotangent_part, TaskRef(both), number)
         made.values[key], made.numbers[place] = TaskRef(parts[0]), key
@@ -48,13 +52,11 @@ def tangent(graph: Graph, keys: Collection[Key], moving: Mapping[Key, Any], name
     return made
 
 
-def _pushed(
-    name: Key, node: Task, inputs: Sequence[Key], values: Mapping[Key, Any], tangents: Mapping[Key, Any]
-) -> Task:
+def _pushed(name: Key, node: Task, inputs: Sequence[Key], made: Tangents, engine: Engine | None) -> Task:
     """Return the task that runs a task and moves it."""
-    task, args = as_recordable(node, inputs)
-    moving = [tangents[key] for key in inputs]
-    return Task(name, value_and_tangent, task, len(moving), *moving, *(_at(arg, values) for arg in args))
+    task, args = as_recordable(node, inputs, engine)
+    moving = [made.tangents[key] for key in inputs]
+    return Task(name, value_and_tangent, task, len(moving), *moving, *(_at(arg, made.values) for arg in args))
 
 
 def _at(arg: Any, values: Mapping[Key, Any]) -> Any:

@@ -150,6 +150,10 @@ def test_tasks_of_a_graph_have_derivatives_of_any_engine() -> None:
     found = compute(slope, curvature, scheduler="sync")
     onp.testing.assert_allclose(found[0], onp.sin(2 * at), rtol=1e-12)
     onp.testing.assert_allclose(found[1], 2 * onp.cos(2 * at), rtol=1e-10)
+    with dask_set({"dagad.engine": ComplexStep()}):
+        value, tangent = compute(*dagad.jvp(delayed(loss)(x), x, onp.array([1.0, 0.0])), scheduler="sync")
+    assert value == pytest.approx(onp.sum(onp.sin(at) ** 2))
+    assert tangent == pytest.approx(onp.sin(0.6))
 
 
 def test_what_does_not_move_or_has_no_seed_is_left_alone() -> None:
@@ -182,6 +186,26 @@ def test_no_array_of_another_engine_gets_into_a_function() -> None:
     assert autograd.grad(autograd.grad(loss))(0.7) == pytest.approx(2 * ROWS.sum())
     assert dagad.hvp(loss, 0.7, 1.0) == pytest.approx(2 * ROWS.sum())
     assert seen <= {"numpy", "builtins"}
+
+
+@pytest.mark.parametrize("engines", [(None, ComplexStep()), (ComplexStep(), ComplexStep())], ids=["autograd", "toy"])
+@pytest.mark.parametrize("mode", ["value_and_grad", "jvp", "hvp", "hessian"])
+def test_reductions_in_chunks_have_engines_of_their_own(mode: str, engines: Any, scheduler: Any) -> None:
+    outer, inner = engines
+
+    def nested(rows: Any, t: Any) -> Any:
+        return t * dagad.reduce_sum(Written(wave), rows, t, grainsize=1, engine=inner)
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(nested, ROWS, t, grainsize=4, engine=outer, scheduler=scheduler)
+
+    check(mode, loss, derivatives(lambda t: t * wave(anp, ROWS, t)))
+
+
+def test_shards_have_derivatives_of_any_engine(cluster: Any) -> None:
+    shards = dagad.shard(ROWS, grainsize=2, scheduler=cluster)
+    for mode in ("value_and_grad", "value_and_grad", "vjp", "jvp", "hvp", "hessian"):
+        check(mode, lambda t: dagad.reduce_sum(Written(wave), shards, t, engine=ComplexStep()), RIGHT["reduce_sum"])
 
 
 class Own(onp.ndarray):
