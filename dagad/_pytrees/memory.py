@@ -2,12 +2,14 @@
 
 A run that traces nothing leaves plain numbers in the caches of a function. A run that is recorded later would take them
 for constants, and the gradient would be wrong without a word. (A recorded run leaves traced values, which are refused.)
-A list that the function only appends to is a log: it never reads what it wrote there. A function that brings its own
-derivative is never recorded, and may remember what it likes.
+A list that the function only appends to is a log: it never reads what it wrote there. Arrays that can be written to are
+compared by their numbers, long ones by samples. A function that brings its own derivative is never recorded, and may
+remember what it likes.
 """
 
 from __future__ import annotations
 
+import array
 import collections
 import dis
 import functools
@@ -23,6 +25,7 @@ from dagad._pytrees.kinds import contents_of, kind_of
 from dagad._pytrees.pytree import TRACED
 from dagad._pytrees.walk import Walk, codes, may_be_walked, names_of
 
+SAMPLE, MOST_BUFFERS = 4096, 1024  # numbers of an array that are looked at, and arrays
 _NOTHING = object()
 _APPENDS = frozenset({"append", "appendleft", "extend"})
 _LOADS = frozenset({"LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLASSDEREF"})
@@ -40,6 +43,9 @@ class Memory:
         logs = _logs(obj for obj, _ in carried if type(obj) is FunctionType) - held
         self._objects = [(obj, parts) for obj, parts in carried if id(obj) not in logs]
         self._spaces = [(space, names, _named(space, names)) for space, names in walk.spaces()]
+        everything = (parts for held in (self._objects, self._spaces) for *_, parts in held)
+        found = {id(part): part for parts in everything for part in parts if _is_buffer(part)}
+        self._buffers = [(part, _numbers_in(part)) for part in itertools.islice(found.values(), MOST_BUFFERS)]
 
     def refuse_changes(self) -> None:
         """Raise if numbers were put anywhere since."""
@@ -47,17 +53,38 @@ class Memory:
             self._refuse(before, kind_of(type(obj)).parts(obj), f"a {type(obj).__name__}")
         for space, names, before in self._spaces:
             self._refuse(before, _named(space, names), "a variable or attribute of a module or a class")
+        for buffer, numbers in self._buffers:
+            if _numbers_in(buffer) != numbers:
+                raise _kept(f"the memory of a {type(buffer).__name__}")
 
     def _refuse(self, before: Sequence[Any], after: Sequence[Any], where: str) -> None:
         if len(before) == len(after) and all(a is b for a, b in zip(before, after, strict=True)):
             return
         known = set(map(id, before))
         if any(id(part) not in known and _holds_numbers(part) for part in after):
-            raise ClosureError(
-                f"A chunk function keeps numbers from one run for the next, in {where}, and a gradient by "
-                "`Recompute()` runs it again: they would be constants then. Let it keep nothing and pass values as "
-                "shared arguments, or take `policy=dagad.extend.Keep()`."
-            )
+            raise _kept(where)
+
+
+def _kept(where: str) -> ClosureError:
+    return ClosureError(
+        f"A chunk function keeps numbers from one run for the next, in {where}, and a gradient by `Recompute()` runs "
+        "it again: they would be constants then. Let it keep nothing and pass values as shared arguments, or take "
+        "`policy=dagad.extend.Keep()`."
+    )
+
+
+def _is_buffer(part: Any) -> bool:
+    """Return whether something is a piece of memory that numbers can be written into."""
+    if isinstance(part, np.ndarray):
+        return part.flags.writeable and part.dtype.kind in "fc"
+    return isinstance(part, array.array | memoryview) and not memoryview(part).readonly
+
+
+def _numbers_in(buffer: Any) -> bytes:
+    """Return the numbers in a buffer; of a long one every so many, and the last."""
+    numbers = np.asarray(buffer)
+    step = -(-numbers.size // SAMPLE) or 1
+    return numbers.flat[::step].tobytes() + numbers.flat[-1:].tobytes()
 
 
 def _logs(functions: Iterable[FunctionType]) -> set[int]:

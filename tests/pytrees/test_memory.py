@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import functools
 import types
 from collections.abc import Callable
@@ -101,7 +102,35 @@ def in_a_class() -> Any:
     return chunk
 
 
+def in_memory(buffer: Any) -> Any:
+    record = types.SimpleNamespace(buffer=buffer)
+
+    def chunk(rows: Any, t: Any) -> Any:
+        if record.buffer[-1] == 0.0:
+            record.buffer[-1] = t**2
+        return np.sum(rows * record.buffer[-1])
+
+    return chunk
+
+
+def in_an_array() -> Any:
+    return in_memory(onp.zeros(1))
+
+
+def in_a_long_array() -> Any:
+    return in_memory(onp.zeros(100_000)[::2])
+
+
+def in_a_buffer() -> Any:
+    return in_memory(array.array("d", [0.0]))
+
+
+def in_a_view_of_memory() -> Any:
+    return in_memory(memoryview(bytearray(8)).cast("d"))
+
+
 KEEPERS = [in_a_dict, in_a_list, in_a_variable, in_an_attribute, in_itself]
+IN_MEMORY = [in_an_array, in_a_long_array, in_a_buffer, in_a_view_of_memory]
 BY_NAME = [in_a_global, in_a_global_dict, in_a_module, in_a_class]
 
 
@@ -123,7 +152,7 @@ def gradients(chunk: Any, data: Any, policy: Any, **options: Any) -> list[Callab
     ]
 
 
-@pytest.mark.parametrize("keeper", KEEPERS + BY_NAME)
+@pytest.mark.parametrize("keeper", KEEPERS + BY_NAME + IN_MEMORY)
 @pytest.mark.parametrize("place", ["sync", "threads"])
 def test_is_what_a_first_run_left_no_constant_for_the_second(keeper: Any, place: str) -> None:
     for number in range(4):
