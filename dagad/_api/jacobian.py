@@ -120,11 +120,7 @@ def _entries(part: Any, leaf: Any) -> tuple[Any, Any]:
 def rows(program: Program, layout: Layout) -> Any:
     """Return the Jacobian of a program, recorded once and pulled from each entry of its value."""
     _refuse_complex(program.leaves)
-    if any(map(pytree.is_placed, program.leaves)):
-        raise NotDifferentiableError(
-            "A Jacobian in rows that are in Shards can't be laid out. Use `dagad.grad`, whose gradient stays where the "
-            "rows are, or differentiate in what `shards.gather()` returns."
-        )
+    _refuse_placed(program.leaves)
     with like_here(VALUES_FIRST):
         value, ends, roots = program.tape()
         outputs, treedef = pytree.flatten(value)
@@ -163,6 +159,7 @@ def _seeds(count: int, place: int, seed: Any) -> list[Any]:
 def columns(program: Program) -> Any:
     """Return the Jacobian of a program, pushed in the direction of each entry of its leaves."""
     _refuse_complex(program.leaves)
+    _refuse_placed(program.leaves)
     plain = list(map(pytree.plain, program.leaves))
     directions = [
         [_whole(Blocks.one_hot(leaf, index)) if other == place else None for other in range(len(plain))]
@@ -206,4 +203,12 @@ def _refuse_complex(leaves: Sequence[Any]) -> None:
         raise NotDifferentiableError(
             "A Jacobian of complex numbers is no array of complex numbers unless the function is holomorphic. Use "
             "`dagad.vjp` or `dagad.jvp`, or differentiate in real and imaginary parts."
+        )
+
+
+def _refuse_placed(leaves: Sequence[Any]) -> None:
+    if any(map(pytree.is_placed, leaves)):
+        raise NotDifferentiableError(
+            "A Jacobian in rows that are in Shards can't be laid out. Use `dagad.grad` or `dagad.jvp`, which leave "
+            "what belongs to rows where these are, or differentiate in what `shards.gather()` returns."
         )

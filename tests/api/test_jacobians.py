@@ -338,3 +338,10 @@ def test_is_what_is_no_layout_refused() -> None:
 def test_is_a_sparse_jacobian_that_is_differentiated_refused() -> None:
     with pytest.raises(dagad.NotDifferentiableError, match="sparse Jacobian can't be differentiated"):
         dagad.grad(lambda b: dagad.jacrev(lambda a: a * b, layout=Sparse())(2.0))(1.0)
+
+
+@pytest.mark.parametrize("jacobian", [dagad.jacfwd, dagad.jacrev, dagad.hessian])
+def test_are_jacobians_in_shards_refused_with_the_remedy(jacobian: Any, scheduler: Any) -> None:
+    shards = dagad.shard(X, grainsize=2, scheduler=scheduler)
+    with pytest.raises(dagad.NotDifferentiableError, match=r"in Shards can't be laid out.*`shards\.gather\(\)`"):
+        jacobian(lambda rows: dagad.reduce_sum(lambda x, t: np.sum(np.cos(x @ t)), rows, THETA))(shards)
