@@ -16,7 +16,7 @@ from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import refuse_boxes, refuse_strangers
 from dagad._engines.base import Engine, FlatFunction, LeafPullback
 from dagad._engines.explicit import check_count, name_of
-from dagad._errors import ClosureError, NotDifferentiableError, StructureError, add_note_once
+from dagad._errors import ClosureError, StructureError, add_note_once
 from dagad._executors.context import TOGETHER, DefaultPolicy, current_mode, like_here
 from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, unused_pullback
 from dagad._pytrees import pytree
@@ -142,11 +142,6 @@ class ChunkFunction(Portable):
             value = fun.merge(values)
             if type(value) is not np.float64 and not any(map(pytree.is_traced, leaves)):
                 _checked(value, place)
-        except NotImplementedError as error:
-            if not str(error).startswith("VJP of"):  # the user's own
-                add_note_once(error, place.note("value"))
-                raise
-            raise _no_rule(error, place) from error
         except Exception as error:
             add_note_once(error, place.note("value"))
             raise
@@ -258,13 +253,3 @@ def _checked(value: Any, place: Place) -> Any:
             "Return a number, an array, or a structure of these."
         )
     return value
-
-
-def _no_rule(error: NotImplementedError, place: Place) -> NotDifferentiableError:
-    primitive = str(error).split()[2]
-    raised = NotDifferentiableError(
-        f"autograd has no derivative of `{primitive}` in an argument that is being differentiated in. Write it with "
-        "other functions of `autograd.numpy`, or give it a derivative with `autograd.extend.defvjp`."
-    )
-    raised.add_note(place.note("value"))
-    return raised

@@ -172,6 +172,23 @@ def test_what_does_not_move_or_has_no_seed_is_left_alone() -> None:
     assert dagad.hvp(lambda b: total(0.0, b)["b"], 2.0, 1.0) == pytest.approx(12.0 * ROWS.sum())
 
 
+class Wrong(ComplexStep):
+    """An engine whose derivatives have other shapes than they should."""
+
+    name = "wrong"
+
+    def value(self, fun: Any, leaves: Any) -> Any:
+        values = super().value(fun, leaves)
+        return values if hasattr(fun, "base") else [*values[:-1], onp.ones(5)]
+
+
+def test_an_engine_is_held_to_the_shapes_of_what_it_differentiates() -> None:
+    loss = partial(OPERATIONS["reduce_sum"][0], engine=Wrong(), scheduler="sync")
+    for mode, what in (("value_and_grad", "cotangent"), ("jvp", "tangent")):
+        with pytest.raises(dagad.StructureError, match=rf"engine 'wrong' returned a {what} of shape \(5,\) where"):
+            MODES[mode][0](loss)
+
+
 def test_no_array_of_another_engine_gets_into_a_function() -> None:
     """Else autograd would differentiate where the engine should."""
     seen = set()

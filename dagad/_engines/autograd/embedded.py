@@ -57,21 +57,26 @@ class TracedEngine:
     def _forward(self, fun: Flat, below: list[Any], nodes: dict[int, Any], level: int) -> list[Any]:
         """Move those leaves that are moved: a tangent of zero at an infinite slope would be nan."""
         many = isinstance(next(iter(nodes.values())), TangentNode)
-        tangents = [node.g if many else [node.g] for node in nodes.values()]
-        count, moving = len(tangents[0]), list(nodes)
+        tangents = {index: node.g if many else [node.g] for index, node in nodes.items()}
+        count = len(next(iter(tangents.values())))
         pushed = self.engine.pushforward(fun, count)  # which refuses what it has no rule for
-        if len(moving) < len(below):
-            pushed = _Pushforward(self.engine, fun, moving, count)
-        pairs = [
-            pair for number in range(count) for pair in zip((own[number] for own in tangents), moving, strict=True)
-        ]
-        both = self.value(pushed, [*below, *(_dense(part, below[index]) for part, index in pairs)])
+        if len(tangents) < len(below):
+            pushed = _Pushforward(self.engine, fun, list(tangents), count)
+        moving = [_dense(own[number], below[index]) for number in range(count) for index, own in tangents.items()]
+        both = self.value(pushed, [*below, *moving])
         each = len(both) // (1 + count)
-        values, moved = both[:each], [both[start : start + each] for start in range(each, len(both), each)]
-        return [
-            new_box(traceable(value), level, TangentNode.new_root(list(own)) if many else JVPNode.new_root(own[0]))
-            for value, *own in zip(values, *moved, strict=True)
-        ]
+        boxes = []
+        for number, value in enumerate(both[:each]):
+            own = [self.fitting(part, value, "tangent") for part in both[each + number :: each]]
+            node = TangentNode.new_root(own) if many else JVPNode.new_root(own[0])
+            boxes.append(new_box(traceable(value), level, node))
+        return boxes
+
+    def fitting(self, part: Any, leaf: Any, what: str) -> Any:
+        """Return what an engine says of a leaf in the leaf's dtype, if it has the leaf's shape."""
+        if part is None or pytree.is_traced(part) or pytree.is_traced(leaf):
+            return part
+        return pytree.cast_like(part, leaf, f"The engine {self.engine.name!r} returned a {what}")
 
     def _reverse(self, fun: Flat, below: list[Any], nodes: dict[int, Any], level: int) -> list[Any]:
         """Put one node on the tape, which pulls all outputs together."""
@@ -146,16 +151,15 @@ class EnginePullback:
         if not seeded:
             return [None] * len(self._leaves)
         if self._own is not None and not any(map(pytree.is_traced, cotangents)):
-            return [self._fitting(*pair) for pair in zip(self._own(cotangents), self._leaves, strict=True)]
+            return self._fitting(self._own(cotangents))
         fun = self._fun if len(seeded) == len(cotangents) else _Outputs(self._fun, seeded)
         pulled = self._engine.engine.pullback(fun, len(self._leaves))
         found = self._engine.value(pulled, [*self._leaves, *(cotangents[index] for index in seeded)])
-        return [self._fitting(*pair) for pair in zip(found, self._leaves, strict=True)]
+        return self._fitting(found)
 
-    def _fitting(self, part: Any, leaf: Any) -> Any:
-        if part is None or pytree.is_traced(part) or pytree.is_traced(leaf):
-            return part
-        return pytree.cast_like(part, leaf, f"The engine {self._engine.engine.name!r} returned a cotangent")
+    def _fitting(self, found: Sequence[Any]) -> list[Any]:
+        pairs = zip(found, self._leaves, strict=True)
+        return [self._engine.fitting(part, leaf, "cotangent") for part, leaf in pairs]
 
     def nbytes(self) -> int:
         """Return the bytes that the engine's own pullback holds on to."""

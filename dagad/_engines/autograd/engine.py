@@ -7,6 +7,7 @@ from typing import Any
 from dagad._engines.autograd.forward import push
 from dagad._engines.autograd.tape import TapePullback, pull, record_flat
 from dagad._engines.base import Flat, FlatFunction, Leaves
+from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
 
@@ -32,7 +33,16 @@ class AutogradEngine:
 
     def linearize(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], TapePullback]:
         """Record a function; see `Engine.linearize`."""
-        values, ends, roots = record_flat(fun, leaves)
+        try:
+            values, ends, roots = record_flat(fun, leaves)
+        except NotImplementedError as error:
+            if not str(error).startswith("VJP of"):  # the user's own
+                raise
+            raise NotDifferentiableError(
+                f"autograd has no derivative of `{str(error).split()[2]}` in an argument that is being differentiated "
+                "in. Write it with other functions of `autograd.numpy`, or give it a derivative with "
+                "`autograd.extend.defvjp`."
+            ) from error
         return values, TapePullback(ends, roots, leaves)
 
     def pushforward(self, fun: Flat, n: int) -> Flat:
