@@ -14,6 +14,7 @@ import collections
 import dis
 import functools
 import itertools
+import numbers
 from collections.abc import Iterable, Iterator, Sequence
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -25,7 +26,8 @@ from dagad._pytrees.kinds import contents_of, kind_of
 from dagad._pytrees.pytree import TRACED
 from dagad._pytrees.walk import Walk, codes, may_be_walked, names_of
 
-SAMPLE, MOST_BUFFERS = 4096, 1024  # numbers of an array that are looked at, and arrays
+SAMPLE, MOST_BUFFERS = 1024, 1024  # numbers of an array that are looked at, and arrays
+MOST_PARTS = 10_000  # of a value that is new; one of more is taken to hold numbers
 _NOTHING = object()
 _APPENDS = frozenset({"append", "appendleft", "extend"})
 _LOADS = frozenset({"LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLASSDEREF"})
@@ -37,11 +39,12 @@ class Memory:
     def __init__(self, fun: Any) -> None:
         walk = Walk(fun)
         # Held until they are compared, or an id could come again.
-        carried = [(obj, kind_of(type(obj)).parts(obj)) for obj in walk.carried()]
+        carried = [(obj, _parts_of(obj)) for obj in walk.carried()]
         held = {id(part) for obj, parts in carried if type(obj) is not CellType for part in parts}
         held.update(id(part) for space, names in walk.scopes() for part in _named(space, names))
         logs = _logs(obj for obj, _ in carried if type(obj) is FunctionType) - held
         self._objects = [(obj, parts) for obj, parts in carried if id(obj) not in logs]
+        self._objects.extend((obj, _parts_of(obj)) for obj in walk.standard())
         self._spaces = [(space, names, _named(space, names)) for space, names in walk.spaces()]
         everything = (parts for held in (self._objects, self._spaces) for *_, parts in held)
         found = {id(part): part for parts in everything for part in parts if _is_buffer(part)}
@@ -50,11 +53,11 @@ class Memory:
     def refuse_changes(self) -> None:
         """Raise if numbers were put anywhere since."""
         for obj, before in self._objects:
-            self._refuse(before, kind_of(type(obj)).parts(obj), f"a {type(obj).__name__}")
+            self._refuse(before, _parts_of(obj), f"a {type(obj).__name__}")
         for space, names, before in self._spaces:
             self._refuse(before, _named(space, names), "a variable or attribute of a module or a class")
-        for buffer, numbers in self._buffers:
-            if _numbers_in(buffer) != numbers:
+        for buffer, before in self._buffers:
+            if _numbers_in(buffer) != before:
                 raise _kept(f"the memory of a {type(buffer).__name__}")
 
     def _refuse(self, before: Sequence[Any], after: Sequence[Any], where: str) -> None:
@@ -82,9 +85,9 @@ def _is_buffer(part: Any) -> bool:
 
 def _numbers_in(buffer: Any) -> bytes:
     """Return the numbers in a buffer; of a long one every so many, and the last."""
-    numbers = np.asarray(buffer)
-    step = -(-numbers.size // SAMPLE) or 1
-    return numbers.flat[::step].tobytes() + numbers.flat[-1:].tobytes()
+    held = np.asarray(buffer)
+    step = -(-held.size // SAMPLE) or 1
+    return held.flat[::step].tobytes() + held.flat[-1:].tobytes()
 
 
 def _logs(functions: Iterable[FunctionType]) -> set[int]:
@@ -125,15 +128,32 @@ def _named(space: Any, names: Sequence[str]) -> list[Any]:
     return [space.get(name, _NOTHING) for name in names]
 
 
-def _holds_numbers(part: Any, depth: int = 4) -> bool:
+def _parts_of(obj: Any) -> Sequence[Any]:
+    """Return what an object holds; of one of the standard library, such as a `threading.local`, what that holds too."""
+    parts = kind_of(type(obj)).parts(obj)
+    return parts if may_be_walked(type(obj)) else [*parts, *itertools.chain(*map(_inner, parts))]
+
+
+def _inner(part: Any) -> Sequence[Any]:
+    return kind_of(type(part)).parts(part) if isinstance(part, dict | list | collections.deque) else ()
+
+
+def _holds_numbers(value: Any) -> bool:
     """Return whether there is something in a value that may depend on others; counts and words may be kept."""
-    if isinstance(part, float | complex | np.inexact) or type(part) in TRACED:
-        return True
-    if isinstance(part, np.ndarray) and part.dtype.kind != "O":
-        return part.dtype.kind in "fc"
-    if not depth or isinstance(part, type | ModuleType) or not may_be_walked(type(part)):
-        return False
-    return any(_holds_numbers(inner, depth - 1) for inner in kind_of(type(part)).parts(part))
+    stack, seen = [value], set[int]()
+    while stack:
+        part = stack.pop()
+        if isinstance(part, numbers.Number) and not isinstance(part, numbers.Integral):
+            return True
+        if type(part) in TRACED or len(seen) > MOST_PARTS:
+            return True
+        if isinstance(part, np.ndarray) and part.dtype.kind != "O":
+            if part.dtype.kind in "fc":
+                return True
+        elif id(part) not in seen and not isinstance(part, type | ModuleType) and may_be_walked(type(part)):
+            seen.add(id(part))
+            stack.extend(kind_of(type(part)).parts(part))
+    return False
 
 
 def value_to_run_again(function: Any, args: Sequence[Any]) -> Any:

@@ -187,8 +187,15 @@ class Walk:
 
     def carried(self) -> list[Any]:
         """Return all of the user's that was looked into."""
-        objects = [obj for obj in self._objects.values() if not isinstance(obj, type | ModuleType)]
-        return [obj for obj in objects if may_be_walked(type(obj)) and _root(type(obj)) != "dagad"]
+        return [obj for obj in self._instances() if may_be_walked(type(obj)) and _root(type(obj)) != "dagad"]
+
+    def standard(self) -> list[Any]:
+        """Return the instances of classes of the standard library: what is in them was not looked into."""
+        closed = [obj for obj in self._instances() if not may_be_walked(type(obj))]
+        return [obj for obj in closed if _root(type(obj)) in sys.stdlib_module_names]
+
+    def _instances(self) -> list[Any]:
+        return [obj for obj in self._objects.values() if not isinstance(obj, type | ModuleType)]
 
     def spaces(self) -> list[tuple[Any, tuple[str, ...]]]:
         """Return where names are looked for, and which."""

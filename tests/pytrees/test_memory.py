@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import array
+import fractions
 import functools
+import queue
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -129,6 +132,44 @@ def in_a_view_of_memory() -> Any:
     return in_memory(memoryview(bytearray(8)).cast("d"))
 
 
+def in_a_variable_of_the_thread() -> Any:
+    local = threading.local()
+
+    def chunk(rows: Any, t: Any) -> Any:
+        local.kept = getattr(local, "kept", t**2)
+        return np.sum(rows * local.kept)
+
+    return chunk
+
+
+def in_a_queue() -> Any:
+    waiting: queue.Queue[Any] = queue.Queue()
+
+    def chunk(rows: Any, t: Any) -> Any:
+        if waiting.empty():
+            waiting.put(t**2)
+        return np.sum(rows * waiting.queue[0])
+
+    return chunk
+
+
+def deep_down() -> Any:
+    cache: dict[str, Any] = {}
+    return lambda rows, t: np.sum(rows * cache.setdefault("t", [[[({"t": [t**2]},)]]])[0][0][0][0]["t"][0])
+
+
+def as_a_fraction() -> Any:
+    cache: dict[str, Any] = {}
+
+    def chunk(rows: Any, t: Any) -> Any:
+        if not cache:
+            cache["t"] = fractions.Fraction(float(t) ** 2)
+        return np.sum(rows * float(cache["t"]))
+
+    return chunk
+
+
+ELSEWHERE = [in_a_variable_of_the_thread, in_a_queue, deep_down, as_a_fraction]
 KEEPERS = [in_a_dict, in_a_list, in_a_variable, in_an_attribute, in_itself]
 IN_MEMORY = [in_an_array, in_a_long_array, in_a_buffer, in_a_view_of_memory]
 BY_NAME = [in_a_global, in_a_global_dict, in_a_module, in_a_class]
@@ -152,7 +193,7 @@ def gradients(chunk: Any, data: Any, policy: Any, **options: Any) -> list[Callab
     ]
 
 
-@pytest.mark.parametrize("keeper", KEEPERS + BY_NAME + IN_MEMORY)
+@pytest.mark.parametrize("keeper", KEEPERS + BY_NAME + IN_MEMORY + ELSEWHERE)
 @pytest.mark.parametrize("place", ["sync", "threads"])
 def test_is_what_a_first_run_left_no_constant_for_the_second(keeper: Any, place: str) -> None:
     for number in range(4):
