@@ -22,7 +22,9 @@ class _Mark:
 
 
 def _is_number(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex)
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.dtype.kind in "biufc"
+    return isinstance(leaf, bool | int | float | complex)
 
 
 class FlatFunction:
@@ -73,7 +75,7 @@ class FlatFunction:
 
     def _marked(self) -> tuple[Partition, list[_Mark]]:
         marks = [_Mark() for _ in range(self.n_leaves)]
-        return Partition.of(self.arguments(marks), _is_number), marks
+        return Partition.of(pytree.by_column(self.arguments(marks)), _is_number), marks
 
     def run(self, leaves: Leaves) -> Any:
         """Return what the user's function returns."""

@@ -215,6 +215,12 @@ def items_of(rows: Any) -> Iterator[Any]:
         yield unflatten(treedef, [column[index] for column in columns])
 
 
+def by_column(tree: Any) -> Any:
+    """Return a tree with dicts of columns for tables and their rows."""
+    leaves, treedef = flatten(tree)
+    return unflatten(treedef, [dict(leaf) if getattr(type(leaf), "has_columns", False) else leaf for leaf in leaves])
+
+
 def is_list(obj: Any) -> bool:
     """Return whether something is a list: those are rows, all else is structure."""
     return isinstance(obj, list)

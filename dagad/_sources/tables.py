@@ -24,7 +24,7 @@ class Table(Source, Mapping[str, Any]):
     """
 
     __slots__ = ("_columns", "_read", "_rows", "n_rows")
-    is_rows = True
+    is_rows = has_columns = True
 
     def __init__(self, columns: Mapping[str, Any], n_rows: int, rows: slice | None = None) -> None:
         self._columns, self._rows, self._read = columns, slice(0, n_rows) if rows is None else rows, dict[str, Any]()
@@ -87,6 +87,7 @@ class TableItem(Mapping[str, Any]):
     """One row of a table: a mapping from names to numbers, words, dates."""
 
     __slots__ = ("_index", "_table")
+    has_columns = True
 
     def __init__(self, table: Table, index: int) -> None:
         self._table, self._index = table, index

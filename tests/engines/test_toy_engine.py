@@ -247,6 +247,23 @@ class OwnArrays(ComplexStep):
         return pulled
 
 
+def test_the_columns_of_a_table_are_constants_too() -> None:
+    frame = pytest.importorskip("pandas").DataFrame({"x": ROWS, "word": ["a"] * len(ROWS)})
+
+    def strict(rows: Any, t: Any) -> Any:
+        assert isinstance(rows["x"], Own) or not onp.ndim(rows["x"])  # an entry of one
+        assert onp.all(rows["word"] == "a")
+        return onp.sum(onp.sin(rows["x"] * t))
+
+    for data in (frame, dagad.shard(frame, grainsize=3, scheduler="sync")):
+        for reduction in (dagad.reduce_sum, dagad.map_sum):
+
+            def loss(t: Any, data: Any = data, reduction: Any = reduction) -> Any:
+                return reduction(strict, data, t, engine=OwnArrays(), scheduler="sync", grainsize=3)
+
+            assert float(dagad.grad(loss)(0.7)) == pytest.approx(onp.sum(ROWS * onp.cos(ROWS * 0.7)))
+
+
 def test_constants_may_be_arrays_of_the_engines_own_too() -> None:
     def strict(rows: Any, options: Any, t: Any) -> Any:
         assert isinstance(rows["x"], Own)
