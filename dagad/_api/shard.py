@@ -124,8 +124,9 @@ def _from_loaders(loaders: Sequence[Any], grainsize: Any, place: Scheduler) -> S
     size = check_grainsize(grainsize, len(loaders))
     names, lengths = new_names(), dict[Key, int]()
     graph: Graph = {}
-    for loader in {id(loader.__dask_graph__()): loader for loader in loaders}.values():  # often one for all
-        graph.update(graph_of(loader))
+    held = [loader.__dask_graph__() for loader in loaders]
+    for each in {id(one): one for one in held}.values():  # often one for all
+        graph.update(graph_of(each))
     counts = [names("part", ("length", number)) for number in range(len(loaders))]
     graph.update({key: Task(key, length, TaskRef(one.key)) for key, one in zip(counts, loaders, strict=True)})
     pieces = run_graph(

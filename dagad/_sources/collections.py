@@ -37,7 +37,7 @@ class BlockSource(Source):
         """Return the graph of the array cut by a plan, and the key of each chunk's rows."""
         by_rows = tuple(chunk.stop - chunk.start for chunk in plan)
         whole = self.array.rechunk((by_rows, *((length,) for length in self.array.shape[1:])))
-        return graph_of(whole), [_first_of(keys) for keys in whole.__dask_keys__()]
+        return graph_of(whole.__dask_graph__()), [_first_of(keys) for keys in whole.__dask_keys__()]
 
 
 def read_blocks(leaf: Any, taken: Taken) -> Source | None:
@@ -96,9 +96,9 @@ def _is_dataframe(collection: Any) -> bool:
     return hasattr(type(collection), "columns") and getattr(collection, "ndim", 0) == 2
 
 
-def graph_of(collection: Any) -> Graph:
-    """Return the graph of a collection, with the arrays that it holds as they are now."""
-    graph: Graph = convert_legacy_graph(ensure_dict(collection.__dask_graph__()))
+def graph_of(graph: Any) -> Graph:
+    """Return the graph of a collection in Dask's own nodes, with the arrays that it holds as they are now."""
+    graph = convert_legacy_graph(ensure_dict(graph))
     held = {key: node.value for key, node in graph.items() if type(node) is DataNode}
     return graph | {key: DataNode(key, snapshot(value)) for key, value in held.items() if isinstance(value, np.ndarray)}
 
