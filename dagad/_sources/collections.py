@@ -98,9 +98,9 @@ def _is_dataframe(collection: Any) -> bool:
 
 def graph_of(graph: Any) -> Graph:
     """Return the graph of a collection in Dask's own nodes, with the arrays that it holds as they are now."""
-    graph = convert_legacy_graph(ensure_dict(graph))
-    held = {key: node.value for key, node in graph.items() if type(node) is DataNode}
-    return graph | {key: DataNode(key, snapshot(value)) for key, value in held.items() if isinstance(value, np.ndarray)}
+    nodes: Graph = convert_legacy_graph(ensure_dict(graph))
+    held = {key: node.value for key, node in nodes.items() if type(node) is DataNode}
+    return nodes | {key: DataNode(key, snapshot(value)) for key, value in held.items()}
 
 
 def _first_of(keys: Any) -> Key:
