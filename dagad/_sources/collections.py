@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import numpy as np
 from dask.base import is_dask_collection
 from dask.delayed import Delayed
 
