@@ -5,6 +5,7 @@ from __future__ import annotations
 from dagad._api.jacobian import Dense as Dense, Layout as Layout, Sparse as Sparse
 from dagad._engines.autograd.engine import AutogradEngine as AutogradEngine
 from dagad._engines.base import (
+    Composed as Composed,
     Engine as Engine,
     FlatFunction as FlatFunction,
     LeafPullback as LeafPullback,

@@ -31,7 +31,7 @@ class FlatFunction:
     """One task as a function of leaves to leaves: those of what it returns that are the engine's.
 
     An engine that compiles makes inputs of the constants: it puts what stands for them into `given` before it runs the
-    function, or one that was derived from it, whose `base` is this one.
+    function, or what was composed of it.
 
     Attributes
     ----------
@@ -51,9 +51,11 @@ class FlatFunction:
     given: Sequence[Any] | None
     out: Partition | None
 
+    key: tuple[Any, ...] = ()
+
     @property
     def base(self) -> FlatFunction:
-        """The function of a task that a flat function is, or is derived from."""
+        """The function of a task: itself."""
         return self
 
     @property
@@ -117,6 +119,27 @@ class FlatFunction:
         return [seeds[index] for index in self.out.positions]
 
 
+class Composed:
+    """A flat function that was made of another one, in the engine's own language.
+
+    Attributes
+    ----------
+    base
+        The task's function that it was made of in the end; None if nobody told.
+    key
+        How: two with equal keys do the same with their bases.
+    """
+
+    __slots__ = ("_call", "base", "key")
+
+    def __init__(self, call: Flat, fun: Flat, *key: Any) -> None:
+        self._call, self.base = call, getattr(fun, "base", None)
+        self.key: tuple[Any, ...] = (*getattr(fun, "key", ()), key)
+
+    def __call__(self, leaves: Leaves) -> list[Any]:
+        return self._call(leaves)
+
+
 class LeafPullback(Protocol):
     """Cotangents of a function's outputs -> cotangents of its leaves; None stands for zero on both sides."""
 
@@ -138,7 +161,7 @@ class Engine(Protocol):
 
     What is not differentiated, rows say, reaches the function as numpy's. An engine whose functions want its own arrays
     there too, or which compiles, and so has to know what may change between calls, finds a task's constants in
-    ``fun.base``; see `FlatFunction`. That needs its derivatives to have the attribute `base` of what they come from.
+    ``fun.base``, a `FlatFunction`, and what was made of that one in ``fun.key``; see `Composed`.
 
     An engine travels with its tasks, so it has to be importable or picklable. Give it as ``engine=`` to a reduction or
     a map, or in the setting ``dagad.engine``. `explicit` functions have an engine of their own.
@@ -197,8 +220,7 @@ class Engine(Protocol):
         Parameters
         ----------
         fun
-            The function. One that comes from a task, rather than from `pushforward` or `pullback`, is a
-            `FlatFunction`, which also knows its task.
+            The function: a `FlatFunction`, or one that was `Composed` of it.
         leaves
             Floating-point arrays or numbers to differentiate in.
 

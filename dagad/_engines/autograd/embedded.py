@@ -18,7 +18,7 @@ from autograd.extend import JVPNode
 from dagad._engines.autograd.forward import TangentNode
 from dagad._engines.autograd.private import new_box
 from dagad._engines.autograd.tape import traceable
-from dagad._engines.base import Engine, Flat, FlatFunction, LeafPullback, Leaves
+from dagad._engines.base import Composed, Engine, Flat, FlatFunction, LeafPullback, Leaves
 from dagad._pytrees import pytree
 
 
@@ -59,9 +59,9 @@ class TracedEngine:
         many = isinstance(next(iter(nodes.values())), TangentNode)
         tangents = {index: node.g if many else [node.g] for index, node in nodes.items()}
         count = len(next(iter(tangents.values())))
-        pushed = self.engine.pushforward(fun, count)  # which refuses what it has no rule for
+        pushed: Flat = Composed(self.engine.pushforward(fun, count), fun, "pushforward", count)  # or it is refused
         if len(tangents) < len(below):
-            pushed = _Pushforward(self.engine, fun, list(tangents), count)
+            pushed = pushforward_in(self.engine, fun, list(tangents), count)
         moving = [_dense(own[number], below[index]) for number in range(count) for index, own in tangents.items()]
         both = self.value(pushed, [*below, *moving])
         each = len(both) // (1 + count)
@@ -96,46 +96,30 @@ def traced_engine(engine: Any) -> Any:
     return engine if getattr(engine, "is_autograds", False) else TracedEngine(engine)
 
 
-def base_of(fun: Flat) -> Any:
-    """Return the function of a task that a flat function is derived from, if its engine tells."""
-    return getattr(fun, "base", None)
+def pushforward_in(engine: Engine, fun: Flat, moving: Sequence[int], count: int) -> Composed:
+    """Return ``[*x, *dx_1, ...] -> [*y, *dy_1, ...]``, with tangents of some of the leaves."""
+
+    def pushed(leaves: Leaves) -> list[Any]:
+        n_leaves = len(leaves) - count * len(moving)
+        still, own = leaves[:n_leaves], [leaves[index] for index in moving]
+
+        def of_moving(own: Leaves) -> list[Any]:
+            at = dict(zip(moving, own, strict=True))
+            return fun([at.get(index, leaf) for index, leaf in enumerate(still)])
+
+        return engine.pushforward(Composed(of_moving, fun, "inputs", *moving), count)([*own, *leaves[n_leaves:]])
+
+    return Composed(pushed, fun, "pushforward", count, *moving)
 
 
-class _Pushforward:
-    """``[*x, *dx_1, ...] -> [*y, *dy_1, ...]``, with tangents of some of the leaves; in the engine's own language."""
+def outputs_of(fun: Flat, indices: Sequence[int]) -> Composed:
+    """Return a flat function with some of its outputs."""
 
-    def __init__(self, engine: Engine, fun: Flat, moving: list[int], count: int) -> None:
-        self._engine, self._fun, self._moving, self._count, self.base = engine, fun, moving, count, base_of(fun)
+    def some(leaves: Leaves) -> list[Any]:
+        outputs = fun(leaves)
+        return [outputs[index] for index in indices]
 
-    def __call__(self, leaves: Leaves) -> list[Any]:
-        n_leaves = len(leaves) - self._count * len(self._moving)
-        moving = [leaves[index] for index in self._moving]
-        fun = _Inputs(self._fun, leaves[:n_leaves], self._moving)
-        return self._engine.pushforward(fun, self._count)([*moving, *leaves[n_leaves:]])
-
-
-class _Inputs:
-    """A flat function of some of its leaves, at the others; in the engine's own language."""
-
-    def __init__(self, fun: Flat, leaves: Leaves, indices: list[int]) -> None:
-        self._fun, self._leaves, self._indices, self.base = fun, leaves, indices, base_of(fun)
-
-    def __call__(self, own: Leaves) -> list[Any]:
-        whole = list(self._leaves)
-        for index, leaf in zip(self._indices, own, strict=True):
-            whole[index] = leaf
-        return self._fun(whole)
-
-
-class _Outputs:
-    """A flat function with some of its outputs; in the engine's own language."""
-
-    def __init__(self, fun: Flat, indices: list[int]) -> None:
-        self._fun, self._indices, self.base = fun, indices, base_of(fun)
-
-    def __call__(self, leaves: Leaves) -> list[Any]:
-        outputs = self._fun(leaves)
-        return [outputs[index] for index in self._indices]
+    return Composed(some, fun, "outputs", *indices)
 
 
 class EnginePullback:
@@ -152,8 +136,8 @@ class EnginePullback:
             return [None] * len(self._leaves)
         if self._own is not None and not any(map(pytree.is_traced, cotangents)):
             return self._fitting(self._own(cotangents))
-        fun = self._fun if len(seeded) == len(cotangents) else _Outputs(self._fun, seeded)
-        pulled = self._engine.engine.pullback(fun, len(self._leaves))
+        fun = self._fun if len(seeded) == len(cotangents) else outputs_of(self._fun, seeded)
+        pulled = Composed(self._engine.engine.pullback(fun, len(self._leaves)), fun, "pullback")
         found = self._engine.value(pulled, [*self._leaves, *(cotangents[index] for index in seeded)])
         return self._fitting(found)
 
