@@ -24,7 +24,7 @@ from dagad_scheduler.private import GraphNode, Task, TaskRef
 def read_source(leaf: Any, taken: Taken) -> Source | None:
     """Return what is a source already."""
     del taken
-    return leaf if callable(getattr(type(leaf), "piece", None)) else None
+    return leaf if callable(getattr(type(leaf), "piece", None)) and hasattr(leaf, "n_rows") else None
 
 
 # A new kind of rows is a line here; the first that knows a leaf takes it.
@@ -33,8 +33,8 @@ READERS: tuple[Reader, ...] = (
     read_shards,
     read_list,
     read_source,
-    refuse_collection,
     read_table,
+    refuse_collection,
     read_stored,
     read_array,
 )

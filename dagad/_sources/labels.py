@@ -36,6 +36,7 @@ _SELECTING = frozenset(
         *(np.concatenate, np.stack, np.hstack, np.split, np.array_split, np.reshape, np.ravel, np.broadcast_to),
     }
 )
+_OF_STRINGS = ("numpy.strings", "numpy.char")
 _SELECTING_DATES = frozenset({np.max, np.min, np.diff})
 _TIMES = (datetime.date, datetime.timedelta, np.datetime64, np.timedelta64)
 
@@ -57,18 +58,20 @@ class Labels(np.ndarray[Any, Any]):
         self.name, self.kind = getattr(obj, "name", ""), getattr(obj, "kind", OBJECTS)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        if ufunc not in _COMPARING and not (ufunc in _OF_DATES and all(map(_is_time, inputs))):
+        of_data = ufunc in _COMPARING or self.dtype.kind in "UST" or _is_of_python(ufunc)
+        if not of_data and not (ufunc in _OF_DATES and all(map(_is_time, inputs))):
             self._refuse()
         try:
             return self._labelled(getattr(ufunc, method)(*_plain(inputs), **options))
         except TypeError as error:
-            if self.kind == MISSING:  # what is missing has no order
-                self._refuse(error)
-            raise
+            if self.kind in (WORDS, CATEGORIES):  # words and None have no order
+                raise
+            self._refuse(error)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         del types
-        if func not in _SELECTING and not (func in _SELECTING_DATES and self.dtype.kind in "mM"):
+        of_data = func in _SELECTING or func.__module__ in _OF_STRINGS
+        if not of_data and not (func in _SELECTING_DATES and self.dtype.kind in "mM"):
             self._refuse()
         return self._labelled(func(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()}))
 
@@ -114,6 +117,11 @@ class Labels(np.ndarray[Any, Any]):
 
 def _is_time(operand: Any) -> bool:
     return isinstance(operand, _TIMES) or getattr(getattr(operand, "dtype", None), "kind", "") in ("m", "M")
+
+
+def _is_of_python(ufunc: Any) -> bool:
+    """Return whether a function was made by `np.vectorize` or `np.frompyfunc`: it knows what it is given."""
+    return list(ufunc.types) == [f"{'O' * ufunc.nin}->{'O' * ufunc.nout}"]
 
 
 def _plain(value: Any) -> Any:

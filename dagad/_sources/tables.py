@@ -67,9 +67,9 @@ class Table(Source, Mapping[str, Any]):
     @property
     def nbytes(self) -> int:
         """About how many bytes the rows have; nothing is read to find out."""
-        if isinstance(self._columns, Frame):
-            return 8 * self.n_rows * len(self)
-        return sum(self[name].nbytes for name in self)
+        if type(self._columns) is dict:
+            return sum(self[name].nbytes for name in self)
+        return 8 * self.n_rows * len(self)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -165,8 +165,8 @@ def read_table(leaf: Any, taken: Taken) -> Source | None:
     if not hasattr(type(leaf), "columns"):
         raise StructureError(
             f"The sliced argument, or a part of it, is a `{type(leaf).__name__}` of {library}. Its arithmetic skips "
-            f"missing numbers without a word, and can't be differentiated in. Give {_numbers_of(leaf)}, once you have "
-            "decided what is to become of what is missing."
+            "missing numbers without a word, and can't be differentiated in. Once you have decided what is to become of "
+            f"what is missing, give {_numbers_of(leaf, library)}."
         )
     columns = Frame(_frame_of(leaf, library))
     if not len(columns) or not all(isinstance(name, str) for name in columns):
@@ -196,9 +196,9 @@ def _frame_of(table: Any, library: str) -> Any:
         ) from error
 
 
-def _numbers_of(leaf: Any) -> str:
+def _numbers_of(leaf: Any, library: str) -> str:
     if isinstance(leaf, np.ma.MaskedArray):
         return "`array.filled(value)`"
-    if hasattr(type(leaf), "data_vars"):
-        return "its variables as arrays, `{name: data[name].to_numpy() for name in names}`, or `dagad.shard(data)`"
+    if library == "xarray":
+        return "its arrays, `{name: data[name].to_numpy() for name in names}`, or what `dagad.shard(data)` makes of it"
     return "the array behind it, `column.to_numpy()`"

@@ -205,5 +205,6 @@ def test_a_dataset_whose_rows_lie_elsewhere_is_refused() -> None:
         dataset = xr.Dataset({"x": (("time", "k"), X), "other": other})
         with pytest.raises(dagad.StructureError, match=r"'other' along \(.*transpose\(rows, \.\.\.\)"):
             dagad.shard(dataset, scheduler="sync")
-    with pytest.raises(dagad.StructureError, match=r"`Dataset` of xarray.*`dagad\.shard\(data\)`"):
-        dagad.reduce_sum(chunk, dataset, 1.0, scheduler="sync")
+    for labelled in (dataset, xr.DataArray(X), xr.DataArray(da.from_array(X))):
+        with pytest.raises(dagad.StructureError, match=r"of xarray.*`dagad\.shard\(data\)`"):
+            dagad.reduce_sum(chunk, labelled, 1.0, scheduler="sync")

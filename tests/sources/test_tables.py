@@ -194,6 +194,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "missing booleans": (lambda rows: np.sum(~rows["flag"]), r"'flag' .* missing values"),
     "a product": (lambda rows: anp.dot(rows["some"], np.ones(len(rows["some"]))), r"'some' .* missing values"),
     "dates": (lambda rows: anp.sum(rows["when"] * 2.0), r"'when' .* dates or times\. Take the time since"),
+    "dates above a number": (lambda rows: np.sum(rows["when"] > 3), r"'when' .* dates or times"),
     "dates and integers": (lambda rows: np.sum(rows["when"] + 1), r"'when' .* dates or times"),
     "dates as integers": (lambda rows: np.sum(rows["when"].astype(int)), r"'when' .* dates or times"),
     "their differences": (lambda rows: (rows["when"] - rows["when"][0]).astype(float), r"'when' .* dates or times"),
@@ -266,6 +267,20 @@ def test_as_data_it_does_no_harm(table: Any, scheduler: Any) -> None:
             1.0
         )
         assert float(found) == pytest.approx(expected, abs=1e-12)
+
+
+def test_words_are_worked_with() -> None:
+    def look(rows: Any) -> float:
+        codes = np.vectorize({"Paris": 1, "Rome": 2, None: 0}.get)(rows["city"])
+        initials = np.strings.slice(rows["kind"].astype(str), 1)
+        assert codes.tolist() == [{"Paris": 1, "Rome": 2, None: 0}[city] for city in rows["city"]]
+        assert set(np.strings.upper(initials)) <= {"P", "R"}
+        assert ("Paris" in rows["kind"], list(rows["city"])[:2]) == (True, ["Paris", "Rome"])
+        with pytest.raises(TypeError, match="not supported between"):
+            np.sort(rows["city"])  # numpy's own: words and None
+        return 0.0
+
+    dagad.reduce_sum(look, FRAME, grainsize=6, scheduler="sync")
 
 
 def test_what_is_missing_among_floats_is_nan() -> None:
