@@ -165,8 +165,8 @@ def read_table(leaf: Any, taken: Taken) -> Source | None:
     if not hasattr(type(leaf), "columns"):
         raise StructureError(
             f"The sliced argument, or a part of it, is a `{type(leaf).__name__}` of {library}. Its arithmetic skips "
-            "missing numbers without a word, and can't be differentiated in. Once you have decided what is to become of "
-            f"what is missing, give {_numbers_of(leaf, library)}."
+            "missing numbers without a word, and can't be differentiated in. Once you have decided what is to become "
+            f"of what is missing, give {_numbers_of(leaf, library)}."
         )
     columns = Frame(_frame_of(leaf, library))
     if not len(columns) or not all(isinstance(name, str) for name in columns):
