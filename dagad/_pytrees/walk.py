@@ -129,7 +129,7 @@ class Walk:
             return False
         if not isinstance(getattr(obj, "default_factory", None), type | None):
             return False
-        items = obj.values() if isinstance(obj, dict) else obj
+        items = list(obj.values() if isinstance(obj, dict) else obj)  # other threads may add to it
         kinds.update(map(type, items))
         if not kinds <= _PLAIN:
             return False

@@ -222,6 +222,20 @@ def test_may_counts_and_words_be_kept() -> None:
     assert len(seen) >= 4 * 4
 
 
+def test_may_other_chunks_write_while_one_is_looked_at() -> None:
+    """It was a RuntimeError now and then: the dictionary changed its size while it was looked through."""
+    counts: dict[int, Any] = {number: onp.arange(3) for number in range(500)}
+    rows = onp.linspace(0.0, 1.0, 1000)
+
+    def chunk(rows: Any, t: Any) -> Any:
+        counts[len(counts)] = onp.arange(3)
+        return np.sum(rows * t**2)
+
+    for _ in range(6):
+        slope = dagad.vjp(lambda t: dagad.reduce_sum(chunk, rows, t, grainsize=10, policy=Recompute()), 1.5)[1](1.0)[0]
+        assert slope == pytest.approx(3.0 * rows.sum())
+
+
 LOG: list[Any] = []
 
 
