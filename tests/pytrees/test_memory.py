@@ -6,6 +6,7 @@ import array
 import fractions
 import functools
 import queue
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import numpy as onp
 import pytest
 
 import dagad
+from dagad._pytrees.memory import Memory
 from dagad.extend import Keep, Recompute, explicit
 
 ROWS = onp.linspace(-1.0, 2.0, 8)
@@ -224,16 +226,25 @@ def test_may_counts_and_words_be_kept() -> None:
 
 def test_may_other_chunks_write_while_one_is_looked_at() -> None:
     """It was a RuntimeError now and then: the dictionary changed its size while it was looked through."""
-    counts: dict[int, Any] = {number: onp.arange(3) for number in range(500)}
-    rows = onp.linspace(0.0, 1.0, 1000)
+    interval, over = sys.getswitchinterval(), threading.Event()
+    counts: dict[int, Any] = {number: onp.arange(3) for number in range(1000)}
 
-    def chunk(rows: Any, t: Any) -> Any:
-        counts[len(counts)] = onp.arange(3)
-        return np.sum(rows * t**2)
+    def write() -> None:
+        while not over.is_set():
+            counts.update({number: counts[0] for number in range(1000, 1100)})
+            for number in range(1000, 1100):
+                del counts[number]
 
-    for _ in range(6):
-        slope = dagad.vjp(lambda t: dagad.reduce_sum(chunk, rows, t, grainsize=10, policy=Recompute()), 1.5)[1](1.0)[0]
-        assert slope == pytest.approx(3.0 * rows.sum())
+    writer = threading.Thread(target=write)
+    sys.setswitchinterval(1e-6)
+    writer.start()
+    try:
+        for _ in range(200):
+            Memory(lambda: counts).refuse_changes()
+    finally:
+        over.set()
+        writer.join()
+        sys.setswitchinterval(interval)
 
 
 LOG: list[Any] = []
