@@ -162,7 +162,8 @@ def read_table(leaf: Any, taken: Taken) -> Source | None:
     library = library_of(leaf)
     if library is None:
         return None
-    if not hasattr(type(leaf), "columns"):
+    kind = type(leaf)
+    if not hasattr(kind, "columns") and (hasattr(kind, "to_numpy") or not hasattr(kind, "__arrow_c_stream__")):
         raise StructureError(
             f"The sliced argument, or a part of it, is a `{type(leaf).__name__}` of {library}. Its arithmetic skips "
             "missing numbers without a word, and can't be differentiated in. Once you have decided what is to become "
@@ -187,8 +188,10 @@ def _frame_of(table: Any, library: str) -> Any:
             "`{name: table[name].to_numpy() for name in names}`."
         ) from None
     try:
-        return narwhals.from_native(table, eager_only=True)
-    except (TypeError, ValueError) as error:
+        if narwhals.dependencies.is_into_dataframe(table) or not hasattr(table, "__arrow_c_stream__"):
+            return narwhals.from_native(table, eager_only=True)
+        return narwhals.from_arrow(table, backend="pyarrow")  # of whom nobody has heard, but it speaks Arrow
+    except (ImportError, TypeError, ValueError) as error:
         raise StructureError(
             f"The sliced argument, or a part of it, is a `{type(table).__name__}` of {library} that can't be read "
             f"({error}). Compute it, name each column once, or give its columns as arrays, "

@@ -260,6 +260,7 @@ def test_rows_are_there_again_when_their_workers_have_died(deaths: int, frail: C
     of_data = dagad.shard(plain, grainsize=4, scheduler=frail)
     of_blocks = dagad.shard(da.from_array(X, chunks=(4, 2)), scheduler=frail)
     of_loaders = dagad.shard(loaders(X[:4], X[4:8], X[8:], log=str(log)), scheduler=frail)
+    of_table = dagad.shard(pytest.importorskip("pandas").DataFrame({"y": Y}), grainsize=4, scheduler=frail)
     for _ in range(2):
         assert [outcome(of_data), outcome(of_blocks), outcome(of_loaders)] == [
             on_one_thread(plain),
@@ -268,6 +269,7 @@ def test_rows_are_there_again_when_their_workers_have_died(deaths: int, frail: C
         ]
         kill_workers(frail, deaths)
         assert leaves_of(of_data.gather()) == leaves_of(plain)
+        assert of_table.gather()["y"].tobytes() == Y.tobytes()
         assert leaves_of(of_loaders.gather()) == leaves_of(of_blocks.gather()) == leaves_of(X)
     assert log.read_text().count("loaded") > 3  # what is lost is loaded again
 

@@ -181,6 +181,25 @@ def test_only_the_rows_of_a_chunk_travel() -> None:
         assert max(len(pickle.dumps(part)) for part in few.values()) < 3000
 
 
+class Spoken:
+    """A table of a library of its own, which shows its rows as Arrow's."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def test_whatever_speaks_arrow_is_a_table(scheduler: Any) -> None:
+    expected = outcome(COLUMNS, grainsize=5, scheduler="sync")
+    for table in (Spoken(TABLES["pyarrow"]), TABLES["pyarrow"].combine_chunks().to_batches()[0]):
+        assert outcome(table, grainsize=5, scheduler=scheduler) == expected
+        assert outcome(dagad.shard(table, grainsize=5, scheduler=scheduler)) == expected
+    with pytest.raises(dagad.StructureError, match=r"`Spoken` of .* that can't be read"):
+        dagad.reduce_sum(chunk, Spoken(pa.chunked_array([[1.0]])), 0.7, scheduler="sync")
+
+
 # What is no numbers
 
 
