@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dagad._errors import StructureError
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._sources.base import Source, Taken, cut
@@ -47,7 +48,15 @@ def read_array(leaf: Any, taken: Taken) -> Source | None:
     if isinstance(leaf, range):
         return ArraySource(len(leaf), leaf, None)
     shape = getattr(leaf, "shape", None)
-    return ArraySource(int(shape[0]), _read_only(leaf), None) if shape else None
+    if not shape:
+        return None
+    if isinstance(leaf[:0], np.ma.MaskedArray):  # a variable in a file, say, which masks what was never written
+        raise StructureError(
+            f"The sliced argument, or a part of it, is a `{type(leaf).__name__}` whose rows are masked arrays, whose "
+            "arithmetic skips what is masked without a word. Give `array[:].filled(value)`, once you have decided what "
+            "is to become of what is missing."
+        )
+    return ArraySource(int(shape[0]), _read_only(leaf), None)
 
 
 def _read_only(array: Any) -> Any:

@@ -65,6 +65,26 @@ def test_a_chunk_cannot_spoil_the_users_rows(make: Any, tmp_path: Path) -> None:
     assert total(rows) == 28.0
 
 
+class Variable:
+    """An array in a file, as libraries have it: what is read of it is of a kind of its own."""
+
+    shape, ndim = (8,), 1
+
+    def __init__(self, kind: Callable[[Any], Any]) -> None:
+        self._kind = kind
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self._kind(X[rows])
+
+
+def test_an_array_in_a_file_is_read_chunk_by_chunk(scheduler: Any) -> None:
+    assert dagad.reduce_sum(total, Variable(np.array), grainsize=3, scheduler=scheduler) == 28.0
+    assert dagad.reduce_sum(total, dagad.shard(Variable(np.array), grainsize=3, scheduler=scheduler)) == 28.0
+    for use in (dagad.shard, lambda rows, **options: dagad.reduce_sum(total, rows, **options)):
+        with pytest.raises(dagad.StructureError, match=r"`Variable` whose rows.*`array\[:\]\.filled\(value\)`"):
+            use(Variable(np.ma.masked_array), scheduler=scheduler)
+
+
 def test_the_users_array_stays_writable() -> None:
     mine = X.copy()
     dagad.reduce_sum(total, mine, grainsize=3, scheduler="sync")
