@@ -12,10 +12,10 @@ from dagad._engines.base import (
 )
 from dagad._engines.explicit import ExplicitEngine as ExplicitEngine, explicit as explicit
 from dagad._graphs.linearization import Linearization as Linearization
+from dagad._graphs.monoids import CompensatedSum as CompensatedSum, Monoid as Monoid, PlainSum as PlainSum
 from dagad._graphs.policies import (
     Keep as Keep,
     Policy as Policy,
     Preaccumulate as Preaccumulate,
     Recompute as Recompute,
 )
-from dagad._graphs.summation import CompensatedSum as CompensatedSum, PlainSum as PlainSum, Summation as Summation

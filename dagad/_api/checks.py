@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from dagad._api.subjects import Subject, dot
-from dagad._engines.autograd.outer import mapped
 from dagad._errors import GradientError
 from dagad._executors.evaluation import new_names
 from dagad._operations.chunks import Place
@@ -116,9 +115,8 @@ class Check:
 
 def wrong_leaf(operation: Any, leaves: Sequence[Any], chunk: Any, tolerance: float) -> str:
     """Return which leaf one chunk has a wrong reverse-mode derivative in; nothing if it is right, or elsewhere."""
-    general = mapped(operation)
-    rows, inputs = general.sliced.rows(chunk), general.inputs
-    if not hasattr(opened(rows), "with_gaps") or any(map(pytree.is_placed, leaves)):  # they live on a cluster
+    rows, inputs = operation.sliced.rows(chunk), operation.inputs
+    if not hasattr(opened(rows), "with_bundles") or any(map(pytree.is_placed, leaves)):  # they live on a cluster
         return ""
     theta = list(leaves[: inputs.theta[0]])
     own = [leaves[leaf] if at is None else leaves[leaf][at] for leaf, at in inputs.targets(chunk.number)]
@@ -126,14 +124,14 @@ def wrong_leaf(operation: Any, leaves: Sequence[Any], chunk: Any, tolerance: flo
 
     def parts(leaves: Sequence[Any]) -> Parts:
         active = ([leaves[len(theta) :]],) if own else ()
-        found: Parts = general.function.value(place, rows, [leaves[: len(theta)]], *active)
+        found: Parts = operation.kernel.value(place, rows, [leaves[: len(theta)]], *active)
         return found
 
     def value(leaves: Sequence[Any]) -> list[Any]:
         return parts(leaves).floats()
 
     seeds = [direction_of(rng, leaf) for leaf in value(point)]
-    _, pullback, _ = general.function.record(place, rows, [theta], *(([own],) if own else ()))
+    _, pullback, _ = operation.kernel.record(place, rows, [theta], *(([own],) if own else ()))
     cotangents = [part for group in pullback(seeds) for part in group]
     for number, leaf in enumerate(point):
         along = [direction_of(rng, leaf) if other == number else None for other in range(len(point))]

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dagad._api.reductions import itself, mapped
+from dagad._api.reductions import bound, itself
 from dagad._engines.autograd.outer import differentiable
+from dagad._engines.autograd.patches import patches
+from dagad._engines.autograd.tape import reverse_depth
 from dagad._errors import PlanError
-from dagad._operations.arguments import read_arguments
+from dagad._graphs.monoids import Subtree
+from dagad._operations.arguments import Arguments, read_arguments
 from dagad._operations.chunks import ChunkFunction, Place
+from dagad._operations.combined import CANT, Combined, combined
 from dagad._operations.derived import Apart, Parts
 from dagad._operations.item_outputs import EndToEnd, Items, Stack, numbers_of
+from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
+from dagad._pytrees.closures import hoist
+from dagad._sources.runs import Runs, runs_for
 
 
 def map(
@@ -163,7 +171,8 @@ def map_reduce(
     policy
         See `map`.
     scheduler
-        Where the chunks run; see `reduce_sum`. `combine` runs where `map_reduce` was called.
+        Where the chunks run; see `reduce_sum`. On a cluster `combine` runs where the chunks did, and then, on what the
+        workers send, where `map_reduce` was called.
 
     Returns
     -------
@@ -194,23 +203,33 @@ def map_reduce(
             "`map_reduce` got no rows, and nothing says what a combination of nothing is. Return that value without "
             "calling it, or use `reduce_sum`, whose sum of nothing is 0.0."
         )
-    parts = differentiable(mapped(read, Apart(read.function)), read.leaves)
+    runs = _runs(read, combine)
+    parts = differentiable(_by_runs(read, combine, runs), read.leaves)
     leaves = iter(parts.own)
     values = [
         pytree.unflatten(note.treedef, [next(leaves) for _ in range(note.treedef.num_leaves)]) for note in parts.note
     ]
     for value in values:
-        numbers_of(value, "`map_reduce` can't combine what a chunk gave")
-    return combined(combine, values)
+        numbers_of(value, CANT)
+    return combined(combine, values, runs or [Subtree(number, 0) for number in range(len(values))], len(read.plan))
 
 
-def combined(combine: Callable[[Any, Any], Any], values: Sequence[Any]) -> Any:
-    """Combine neighbours, then neighbours of these; a last one without a neighbour goes up as it is."""
-    level = list(values)
-    while len(level) > 1:
-        pairs = zip(level[::2], level[1::2], strict=False)
-        level = [combine(left, right) for left, right in pairs] + (level[-1:] if len(level) % 2 else [])
-    return level[0]
+def _runs(read: Arguments, combine: Any) -> list[Subtree] | None:
+    """Return which chunks are combined where they run; None where chunks are tasks of this process, or one each."""
+    count = getattr(read.place, "n_workers", None)
+    if count is None or (patches.somebody_traces() and hoist(combine)[0]):  # what it carries is traced here
+        return None
+    if any(reverse_depth(leaf) > 1 for leaf in read.leaves):  # by tapes of tapes sums come in another order
+        return None
+    runs = runs_for(len(read.plan), max(count(), 1))
+    return runs if len(runs) < len(read.plan) else None
+
+
+def _by_runs(read: Arguments, combine: Any, parts: list[Subtree] | None) -> Operation:
+    if parts is None:
+        return bound(read, Apart(read.function))
+    runs: Any = Runs(read.columns, read.plan, parts)
+    return bound(replace(read, plan=runs.plan, columns=runs), Combined(read.function, combine, read.plan, tuple(parts)))
 
 
 def _outputs(
@@ -224,7 +243,7 @@ def _outputs(
     read = read_arguments(f, sliced, shared, options, timed)
     if not len(read.plan):
         return None
-    parts: Parts = differentiable(mapped(read, Items(read.function, arrange)), read.leaves)
+    parts: Parts = differentiable(bound(read, Items(read.function, arrange)), read.leaves)
     return parts
 
 

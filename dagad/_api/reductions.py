@@ -8,14 +8,14 @@ from typing import Any
 from dagad._engines.autograd.outer import differentiable
 from dagad._engines.registry import find_engine
 from dagad._errors import PlanError
-from dagad._executors.chunked import Reduction
-from dagad._executors.mapped import Mapped
-from dagad._graphs.summation import PlainSum, Summation
+from dagad._executors.choose import executor_on
+from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._operations.arguments import Arguments, read_arguments
 from dagad._operations.chunks import ChunkFunction
 from dagad._operations.derived import Derived, Summed
 from dagad._operations.inputs import Inputs
 from dagad._operations.items import item_sum
+from dagad._operations.operation import Operation
 
 
 def reduce_sum(
@@ -92,10 +92,7 @@ def reduce_sum(
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
     read = read_arguments(f, sliced, shared, options, itself)
-    if sum is not None and not isinstance(_checked_sum(sum), PlainSum):
-        return summed_otherwise(read, sum)
-    reduction = Reduction(read.function, read.plan, read.columns, read.n_theta, read.place, read.policy, read.owner)
-    return differentiable(reduction, read.leaves) if read.leaves else reduction.value()
+    return differentiable(bound(read, Summed(read.function), _checked_sum(sum)), read.leaves).summed
 
 
 def map_sum(
@@ -163,24 +160,19 @@ def itself(function: ChunkFunction) -> ChunkFunction:
     return function
 
 
-def summed_otherwise(read: Arguments, summation: Summation) -> Any:
-    """Return the total by another way of adding up."""
-    if not len(read.plan):
-        return 0.0
-    operation = mapped(read, Summed(read.function), summation)
-    return differentiable(operation, read.leaves).summed
-
-
-def mapped(read: Arguments, function: Derived, summation: Summation | None = None) -> Mapped:
-    """Return a derived function on all chunks."""
+def bound(read: Arguments, kernel: Derived, monoid: Monoid = PLAIN) -> Operation:
+    """Return a kernel on all chunks."""
     inputs = Inputs.of(read.plan, read.columns, read.n_theta)
-    return Mapped(function, read.plan, read.columns, inputs, read.place, read.policy, summation or PlainSum())
+    executor = executor_on(read.place)
+    return Operation(kernel, read.plan, read.columns, inputs, executor, read.policy, read.owner, monoid)
 
 
-def _checked_sum(summation: Any) -> Any:
-    if not callable(getattr(summation, "tree", None)) or isinstance(summation, type):
+def _checked_sum(monoid: Any) -> Monoid:
+    if monoid is None:
+        return PLAIN
+    if isinstance(monoid, type) or not all(callable(getattr(monoid, name, None)) for name in ("lift", "add", "lower")):
         raise PlanError(
-            f"`sum={summation!r}` does not say how to add up. Give an object: `dagad.extend.PlainSum()` or "
+            f"`sum={monoid!r}` does not say how to add up. Give an object: `dagad.extend.PlainSum()` or "
             "`CompensatedSum()`, or None."
         )
-    return summation
+    return monoid  # type: ignore[no-any-return]  # anything with the methods is one

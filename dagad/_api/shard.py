@@ -11,7 +11,6 @@ from typing import Any
 from dagad._config import setting
 from dagad._errors import PlanError
 from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, run_graph
-from dagad._executors.hot_road import HotRoad
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import snapshots
 from dagad._pytrees.pytree import SAMPLE
@@ -27,8 +26,7 @@ from dagad_scheduler.private import Task, TaskRef
 # few and dear more often than rows of arrays.
 USUAL_BYTES = 4 * 2**20
 FEWEST, FEWEST_OF_ITEMS, MOST = 8, 64, 1024
-
-HOME = Home(new_names, run_graph, HotRoad)
+HOME = Home(new_names, run_graph)
 
 
 def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Shards:

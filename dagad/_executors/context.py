@@ -1,7 +1,7 @@
 """How reductions are to behave that run for somebody: which policy they take, and who watches.
 
-State, in the context of the running thread: `_STACK`, the modes entered and not yet left; `_SEEN`, where operations are
-written down while somebody looks for the chunk that is wrong.
+State, in the context of the running thread: `_STACK`, the modes entered and not yet left; `_SEEN` and `_JOBS`, where
+operations, and what ran them, are written down while somebody looks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagad._graphs.policies import Keep, Policy, Preaccumulate
 
@@ -43,6 +43,7 @@ class Mode:
         _STACK.set(_STACK.get()[:-1])
 
 
+_JOBS: ContextVar[list[JobSeen] | None] = ContextVar("dagad_jobs", default=None)
 _SEEN: ContextVar[list[Any] | None] = ContextVar("dagad_seen", default=None)
 _STACK: ContextVar[tuple[Mode, ...]] = ContextVar("dagad_mode", default=())
 _DEFAULT = Mode(TOGETHER)
@@ -79,6 +80,33 @@ def operations_seen() -> Iterator[list[Any]]:
         yield seen
     finally:
         _SEEN.reset(token)
+
+
+class JobSeen(NamedTuple):
+    """What ran a job: which executor, by which method, and how many chunks a task."""
+
+    executor: str
+    method: str
+    n_chunks: int
+    group: int
+
+
+@contextlib.contextmanager
+def jobs_seen() -> Iterator[list[JobSeen]]:
+    """Write down what runs the jobs of this thread, and of evaluations that it starts."""
+    seen: list[JobSeen] = []
+    token = _JOBS.set(seen)
+    try:
+        yield seen
+    finally:
+        _JOBS.reset(token)
+
+
+def note_job(executor: Any, method: str, job: Any) -> None:
+    """Write down what ran a job, if somebody looks."""
+    seen = _JOBS.get()
+    if seen is not None:
+        seen.append(JobSeen(executor.name, method, len(job.plan), executor.group))
 
 
 def note_operation(operation: Any, leaves: Any) -> None:

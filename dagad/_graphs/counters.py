@@ -15,7 +15,7 @@ class Counters:
     `n_pullback`           pullbacks run
     `peak_linearizations`  most tapes alive at the same time
     `_live`                tapes alive, and those in `_gone`
-    `_gone`                an entry for each tape that has gone and is still counted
+    `_gone`                how many tapes have gone and are still counted, as they went
     =====================  =========================================================
 
     All but `_gone` change under `_lock`.
@@ -24,21 +24,21 @@ class Counters:
     __slots__ = ("_gone", "_live", "_lock", "n_primal", "n_pullback", "peak_linearizations")
 
     def __init__(self) -> None:
-        self._lock, self._gone = threading.Lock(), deque[None]()
+        self._lock, self._gone = threading.Lock(), deque[int]()
         self.n_primal = self.n_pullback = self.peak_linearizations = self._live = 0
 
-    def ran(self) -> None:
-        """Count a run that left no tape."""
+    def ran(self, count: int = 1) -> None:
+        """Count runs that left no tape."""
         with self._lock:
-            self.n_primal += 1
+            self.n_primal += count
 
-    def recorded(self) -> None:
-        """Count a run that left a tape."""
+    def recorded(self, count: int = 1) -> None:
+        """Count runs that left a tape each."""
         with self._lock:
             if self._gone:
                 self._settle()
-            self.n_primal += 1
-            self._live += 1
+            self.n_primal += count
+            self._live += count
             self.peak_linearizations = max(self.peak_linearizations, self._live)
 
     def pulled(self, count: int) -> None:
@@ -46,21 +46,20 @@ class Counters:
         with self._lock:
             self.n_pullback += count
 
-    def used_up(self) -> None:
-        """Count a pullback and the end of its tape."""
+    def used_up(self, count: int = 1, n_pulled: int | None = None) -> None:
+        """Count the end of tapes, and pullbacks: as many unless it is said how many."""
         with self._lock:
-            self.n_pullback += 1
-            self._live = max(self._live - 1, 0)
+            self.n_pullback += count if n_pulled is None else n_pulled
+            self._live = max(self._live - count, 0)
 
-    def dropped(self) -> None:
-        """Count a tape that is gone; where memory is freed, so maybe in a thread that has the lock: it takes none."""
-        self._gone.append(None)
+    def dropped(self, count: int = 1) -> None:
+        """Count tapes that are gone; where memory is freed, so maybe in a thread that has the lock: it takes none."""
+        self._gone.append(count)
 
     def _settle(self) -> None:
         """Count what has gone; called under the lock."""
         while self._gone:
-            self._gone.popleft()
-            self._live = max(self._live - 1, 0)
+            self._live = max(self._live - self._gone.popleft(), 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Counters, ()  # counts are of one process

@@ -39,9 +39,6 @@ class Recordable(Protocol):
 Preaccumulated = tuple[Any, Sequence[Any] | None, Pullback, Callable[[], int]]
 
 
-_TAKEN = type(...)  # stands where a cotangent for the seed 1 was; None is one as well
-
-
 class Linearization:
     """The value of one task, and its pullback on demand.
 
@@ -54,20 +51,21 @@ class Linearization:
     =============  ================================================================================
     """
 
-    __slots__ = ("_counters", "_gradient", "_lock", "_nbytes", "_pull", "_recipe", "value")
+    __slots__ = ("_counters", "_gradient", "_lock", "_n_runs", "_nbytes", "_pull", "_recipe", "value")
 
     def __init__(self, value: Any, recipe: Any, counters: Counters | None = None) -> None:
         self.value, self._recipe, self._counters = value, recipe, counters or Counters()
         self._pull: Pullback | None = None
         self._gradient: list[Any] | None = None
         self._nbytes: Callable[[], int] = int
+        self._n_runs = 1
         self._lock = threading.Lock()
 
     @classmethod
     def unrecorded(cls, task: Recordable, args: tuple[Any, ...], counters: Counters | None = None) -> Linearization:
         """Run a task for its value; pulling will run it again."""
         made = cls(value_to_run_again(opened(task), args), (task, args), counters)
-        made._counters.ran()
+        made._counters.ran(n_runs(task, args))
         return made
 
     @classmethod
@@ -75,8 +73,8 @@ class Linearization:
         """Run a task and keep its tape until it is pulled."""
         value, pull, nbytes = opened(task).record(*args)
         made = cls(value, (task, args), counters)
-        made._pull, made._nbytes = pull, nbytes
-        made._counters.recorded()
+        made._pull, made._nbytes, made._n_runs = pull, nbytes, n_runs(task, args)
+        made._counters.recorded(made._n_runs)
         return made
 
     @classmethod
@@ -86,8 +84,13 @@ class Linearization:
         made = cls(value, (task, args), counters)
         made._gradient = None if gradient is None else list(gradient)
         if gradient is None:
-            made._pull, made._nbytes = pull, nbytes
+            made._pull, made._nbytes, made._n_runs = pull, nbytes, n_runs(task, args)
         return made
+
+    @property
+    def local_gradient(self) -> list[Any] | None:
+        """The cotangents for the seed 1, where they were computed with the value."""
+        return self._gradient
 
     def pull(self, cotangent: Any) -> tuple[Any, ...]:
         """Return the cotangents of the arguments being differentiated; the tape is dropped."""
@@ -96,15 +99,23 @@ class Linearization:
             pull, self._pull, self._nbytes = self._pull, None, int
         if pull is None:
             task, args = opened(self._recipe)
-            pull = opened(task).record(*args)[1]
-            self._counters.recorded()
+            if hasattr(opened(task), "pull_anew"):  # run after run, so that one tape is alive at a time
+                return opened(task).pull_anew(self._counters, cotangent, *args)  # type: ignore[no-any-return]
+            pull, self._n_runs = opened(task).record(*args)[1], n_runs(task, args)
+            self._counters.recorded(self._n_runs)
         try:
             result = pull(cotangent)
         except BaseException:
-            self._counters.dropped()
+            self._counters.dropped(self._n_runs)
             raise
-        self._counters.used_up()
+        self._counters.used_up(self._n_runs, self._n_pulls(cotangent, 1))
         return result
+
+    def _n_pulls(self, cotangent: Any, count: int) -> int:
+        """Return how many pullbacks of a user's function a pullback is, for what counts as so many cotangents."""
+        task, args = opened(self._recipe)
+        counted = getattr(opened(task), "n_pulls", None)
+        return count if counted is None else int(counted(cotangent, *args))
 
     def pull_scaled(self, cotangent: Any) -> tuple[Any, ...]:
         """Return the same as `pull`; of a real number those for the seed 1, times the cotangent.
@@ -115,32 +126,21 @@ class Linearization:
             return self.pull(cotangent)
         with self._lock:
             held, self._gradient = self._gradient, None
-        whole = held is not None and _TAKEN not in map(type, held)
-        unit = tuple(held or ()) if whole else self.pull(unit_seed(self.value))
-        factor = np.asarray(cotangent)[()]
-        return unit if factor == 1 else tuple(_scaled(part, factor) for part in unit)
+        unit = self.pull(unit_seed(self.value)) if held is None else tuple(held)
+        return tuple(scaled(part, cotangent) for part in unit)
 
-    def pull_many(self, cotangents: Sequence[Any]) -> list[tuple[Any, ...] | None]:
-        """Return the same as `pull` for several cotangents, some of them None; the tape stays for more of them."""
+    def pull_again(self, cotangent: Any, count: int) -> tuple[Any, ...]:
+        """Return the same as `pull` for what counts as so many cotangents; the tape stays for more of them."""
         with self._lock:
             if self._pull is None:
                 task, args = opened(self._recipe)
                 _, self._pull, self._nbytes = opened(task).record(*args)
-                self._counters.recorded()
+                self._n_runs = n_runs(task, args)
+                self._counters.recorded(self._n_runs)
             pull = self._pull
-        results = [None if cotangent is None else pull(cotangent) for cotangent in cotangents]
-        self._counters.pulled(sum(result is not None for result in results))
-        return results
-
-    def gradient(self, place: int) -> Any:
-        """Return the cotangent of one argument for the seed 1; None for a value that needs a seed of its own."""
-        if not is_scalar(self.value):
-            return None
-        with self._lock:
-            if self._gradient is not None and type(self._gradient[place]) is not _TAKEN:
-                part, self._gradient[place] = self._gradient[place], ...
-                return part
-        return self.pull(unit_seed(self.value))[place]
+        result = pull(cotangent)
+        self._counters.pulled(self._n_pulls(cotangent, count))
+        return result
 
     def __reduce__(self) -> tuple[Any, ...]:
         try:  # raising here would hang a cluster: what can't travel says so when it is pulled
@@ -163,7 +163,13 @@ class Linearization:
 
     def __del__(self) -> None:
         if getattr(self, "_pull", None) is not None:
-            self._counters.dropped()
+            self._counters.dropped(self._n_runs)
+
+
+def n_runs(task: Any, args: tuple[Any, ...]) -> int:
+    """Return how many runs of a user's function one run of a task is."""
+    count = getattr(opened(task), "n_runs", None)
+    return 1 if count is None else int(count(*args))
 
 
 def value_of_task(task: Any, *args: Any) -> Any:
@@ -188,26 +194,17 @@ def pull_back(linearization: Linearization, cotangent: Any) -> Any:
     return cotangents[0] if len(cotangents) == 1 else cotangents
 
 
-def _scaled(cotangents: Any, factor: Any) -> Any:
-    """Return a pytree of cotangents times a number, each leaf in its own dtype."""
-    leaves, treedef = pytree.flatten(cotangents)
+def scaled(gradient: Any, cotangent: Any) -> Any:
+    """Return a pytree of cotangents for the seed 1 times a number, each leaf in its own dtype."""
+    factor = np.asarray(cotangent)[()]
+    if factor == 1:
+        return gradient
+    if type(gradient) is np.ndarray:
+        return gradient * gradient.dtype.type(factor)
+    if pytree.is_placed(gradient):
+        return gradient.scaled(float(factor))
+    leaves, treedef = pytree.flatten(gradient)
     return pytree.unflatten(treedef, [leaf * pytree.dtype_of(leaf).type(factor) for leaf in leaves])
-
-
-def pull_back_many(linearization: Linearization, cotangents: Sequence[Any]) -> Any:
-    """Return the cotangents of a task's arguments for each of several seeds, one after the other, by argument."""
-    results = linearization.pull_many(cotangents)
-    some = next(result for result in results if result is not None)
-    groups = [
-        [part for result in results for part in (result[number] if result else [None] * len(group))]
-        for number, group in enumerate(some)
-    ]
-    return groups[0] if len(groups) == 1 else groups
-
-
-def unit_part(linearization: Linearization, place: int) -> Any:
-    """Return the cotangent of one argument for the seed 1."""
-    return linearization.gradient(place)
 
 
 def cotangent_part(cotangents: Any, index: int) -> Any:
@@ -258,6 +255,11 @@ def unit_seed(value: Any) -> Any:
     if type(value) is np.float64 or type(value) is float:
         return 1.0
     return pytree.cast_like(1.0, value, "A seed")
+
+
+def has_derivative(value: Any) -> bool:
+    """Return whether some of a value is a floating-point number: integers have no derivative, with any seed."""
+    return any(map(pytree.is_differentiable, pytree.flatten(value)[0]))
 
 
 def is_scalar(value: Any) -> bool:

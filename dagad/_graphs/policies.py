@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from dagad._errors import PlanError
 from dagad._graphs.linearization import Counters, Linearization
@@ -15,6 +15,14 @@ class Policy(Protocol):
     @property
     def counters(self) -> Counters:
         """What was run."""
+
+    @property
+    def together(self) -> bool:
+        """Whether the gradient of a number is computed with its value."""
+
+    @property
+    def keeps(self) -> bool | None:
+        """Whether tapes are kept for the gradient; None: only `linearize` knows, so it has to be called."""
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
         """Run a task so that it can be pulled back later."""
@@ -33,6 +41,8 @@ def checked_policy(policy: Any) -> Policy:
 @dataclass(frozen=True, slots=True)
 class _Counting:
     counters: Counters = field(default_factory=Counters, compare=False, repr=False)
+    together: ClassVar[bool] = False
+    keeps: ClassVar[bool | None] = None
 
     @property
     def n_primal(self) -> int:
@@ -70,6 +80,8 @@ class Keep(_Counting):
     (3, 3, 3)
     """
 
+    keeps: ClassVar[bool | None] = True
+
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
         """Record the task."""
         return Linearization.recorded(task, args, self.counters)
@@ -85,6 +97,8 @@ class Recompute(_Counting):
     >>> Recompute().n_primal
     0
     """
+
+    keeps: ClassVar[bool | None] = False
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
         """Run the task without recording."""
@@ -103,6 +117,9 @@ class Preaccumulate(_Counting):
     >>> Preaccumulate().peak_linearizations
     0
     """
+
+    together: ClassVar[bool] = True
+    keeps: ClassVar[bool | None] = True
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
         """Record the task, and pull the seed 1 at once."""

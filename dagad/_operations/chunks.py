@@ -18,7 +18,7 @@ from dagad._engines.base import Engine, FlatFunction, LeafPullback
 from dagad._engines.explicit import check_count, name_of
 from dagad._errors import ClosureError, StructureError, add_note_once
 from dagad._executors.context import TOGETHER, DefaultPolicy, current_mode, like_here
-from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, unused_pullback
+from dagad._graphs.linearization import Pullback
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.partition import Partition
@@ -100,28 +100,6 @@ class ChunkFunction(Portable):
         """Run one chunk traced; see `Recordable`."""
         value, pull, nbytes = self.linearize(place, rows, theta, active_rows)
         return value, self._pullback(place, value, pull, len(theta), active_rows), nbytes
-
-    def preaccumulate(
-        self,
-        counters: Counters,
-        place: Place,
-        rows: Any,
-        theta: Sequence[Any],
-        active_rows: Sequence[Any] | None = None,
-    ) -> Preaccumulated:
-        """Run one chunk traced and pull the seed 1 at once; see `Recordable`."""
-        value, pull, nbytes = self.linearize(place, rows, theta, active_rows)
-        counters.recorded()
-        if is_scalar(value):
-            gradient = self.pull(place, pull, [unit_seed(value)], len(theta), active_rows)
-            counters.used_up()
-            return value, gradient, unused_pullback, int
-        outputs = pytree.flatten(value)[0]
-        if not any(map(pytree.is_differentiable, outputs)):  # an integer, say: its derivative is none, with any seed
-            gradient = self.pull(place, pull, [None] * len(outputs), len(theta), active_rows)
-            counters.used_up()
-            return value, gradient, unused_pullback, int
-        return value, None, self._pullback(place, value, pull, len(theta), active_rows), nbytes
 
     def _pullback(
         self, place: Place, value: Any, pull: PullLeaves, n_theta: int, active_rows: Sequence[Any] | None

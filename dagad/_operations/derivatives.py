@@ -50,6 +50,11 @@ class Pushed(Derived):
         (summed, own), tangents = push(run, leaves, directions)
         return self._parts(Parts(summed, own, notes[0]), tangents)
 
+    def stacked_like(self, active: Groups) -> list[Any] | None:
+        """Return the inputs of the value's outputs, and for each direction these again."""
+        inputs = self.function.stacked_like(_split(active, 1 + self.n_directions)[0])
+        return inputs and inputs * (1 + self.n_directions)
+
     def _parts(self, value: Parts, directions: Sequence[Sequence[Any]]) -> Parts:
         """Return the value with its tangents: in what is summed, integers have None, as they may move elsewhere."""
         summed, treedef = pytree.flatten(value.summed)
@@ -98,6 +103,10 @@ class Pulled(Derived):
         cotangents: Parts = pulled_at(self.function, (place, rows, theta[:-1], actives), [*theta[-1], *own_seeds])[1]
         return cotangents
 
+    def stacked_like(self, active: Groups) -> list[Any] | None:
+        """Return the inputs of the function: its outputs are their cotangents."""
+        return [leaf for group in (active[:-1] if self.function.owns else active) for leaf in group]
+
 
 class WithUnit(Derived):
     """A function of a reduction with its gradient for the seed 1; without, where its value is not one real number."""
@@ -116,6 +125,10 @@ class WithUnit(Derived):
         if gradient is None:
             return Parts((value.summed, None), [])
         return Parts((value.summed, gradient.summed), gradient.own)
+
+    def stacked_like(self, active: Groups) -> list[Any] | None:
+        """Return all inputs: the outputs are their cotangents."""
+        return [leaf for group in active for leaf in group]
 
 
 def pulled_at(function: Derived, args: Any, seeds: Seeds | None) -> tuple[Parts, Any]:

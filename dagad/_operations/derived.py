@@ -10,7 +10,7 @@ each layer adds a group, or as many again, and takes them off when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import autograd.numpy as anp
@@ -18,7 +18,7 @@ import numpy as np
 
 from dagad._engines.autograd.tape import pull, record, tape_nbytes
 from dagad._errors import StructureError, add_note_once
-from dagad._graphs.linearization import Counters, Preaccumulated, Pullback
+from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, unused_pullback
 from dagad._operations.chunks import ChunkFunction, Place
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
@@ -82,10 +82,12 @@ def _cast(seed: Any, leaf: Any) -> Any:
 
 
 class Derived(Portable):
-    """Base of these functions; `run` is what they do, on leaves that somebody may trace."""
+    """Base of these functions; `run` is what they do, on leaves that somebody may trace, with a `function`."""
 
     __slots__ = ()
+    function: Any
     sums = owns = True  # whether anything of it is summed, or owned
+    is_reduction = False  # whether it may give one real number, and so have a gradient for the seed 1
     copies = 0  # of what is owned, where each chunk has leaves of its own; 0: these are one array's rows
 
     def run(self, place: Place, rows: Any, theta: Groups, active: Groups) -> Parts:
@@ -131,9 +133,24 @@ class Derived(Portable):
 
     def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
         """Run one chunk traced; what it gives has no seed that could be known. See `Recordable`."""
-        value, pullback, nbytes = self.record(*args)
+        parts, pullback, nbytes = self.record(*args)
         counters.recorded()
-        return value, None, pullback, nbytes
+        return parts, None, pullback, nbytes
+
+    def stacked_like(self, active: Groups) -> list[Any] | None:
+        """Return the sliced inputs that the stacked outputs correspond to, in their order; None where to none."""
+        del active
+        return None
+
+    @property
+    def engine(self) -> Any:
+        """What differentiates the user's function."""
+        return self.function.engine
+
+    @property
+    def signature(self) -> Hashable:
+        """What tells derivatives of one function apart: they don't cost the same."""
+        return type(self), getattr(self, "n_directions", 0), getattr(self.function, "signature", None)
 
 
 def in_groups(cotangents: Sequence[Any], theta: Groups, active: Groups) -> tuple[Any, ...]:
@@ -156,6 +173,7 @@ class Summed(Derived):
 
     __slots__ = ("function",)
     owns = False
+    is_reduction = True
 
     def __init__(self, function: ChunkFunction) -> None:
         self.function: ChunkFunction = opened(function)
@@ -180,12 +198,29 @@ class Summed(Derived):
 
         return parts, pullback, nbytes
 
+    def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
+        """Run one chunk by its own engine, and pull the seed 1 of a number at once; see `Recordable`."""
+        place, rows, (theta,), own = *args[:3], args[3][0] if len(args) > 3 else None
+        value, pull_leaves, nbytes = self.function.linearize(place, rows, theta, own)
+        counters.recorded()
+        parts = Parts(value, [])
+        if is_scalar(value) or not parts.floats():  # of an integer, say, the derivative is none, with any seed
+            seeds = [unit_seed(value)] if is_scalar(value) else [None] * len(parts.leaves())
+            gradient = self.function.pull(place, pull_leaves, seeds, len(theta), own)
+            counters.used_up()
+            return parts, gradient, unused_pullback, int
+
+        def pullback(seeds: Seeds) -> tuple[Any, ...]:
+            return self.function.pull(place, pull_leaves, parts.seeds(seeds), len(theta), own)
+
+        return parts, None, pullback, nbytes
+
 
 class Apart(Summed):
     """A chunk function whose values are combined by somebody else: each chunk owns all the leaves of its value."""
 
     __slots__ = ()
-    sums, owns, copies = False, True, 1
+    sums, owns, copies, is_reduction = False, True, 1, False
 
     def run(self, place: Place, rows: Any, theta: Groups, active: Groups) -> Parts:
         return _apart(super().run(place, rows, theta, active))
@@ -194,6 +229,8 @@ class Apart(Summed):
         """Run one chunk by its own engine; see `Recordable`."""
         parts, pullback, nbytes = super().record(place, rows, theta, active)
         return _apart(parts), pullback, nbytes
+
+    preaccumulate = Derived.preaccumulate
 
 
 def _apart(parts: Parts) -> Parts:
@@ -218,6 +255,9 @@ class Note:
 
     def __init__(self, treedef: pytree.TreeDef) -> None:
         self.treedef = treedef
+
+
+pytree.register(Note, lambda note: ((), note.treedef), lambda treedef, _: Note(treedef))
 
 
 def joined(parts: Sequence[Any]) -> Any:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dagad._sources.base import Target
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan
 
-Targets = list[tuple[int, slice | None]]
+Targets = list[Target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Inputs:
 
     def targets(self, number: int) -> Targets:
         """Return the targets of a chunk, numbered among all leaves."""
-        first, found = sum(self.theta), list[tuple[int, slice | None]]()
+        first, found = sum(self.theta), Targets()
         for size, targets in zip(self.sliced, self.rows[number], strict=True):
             found.extend((first + leaf, rows) for leaf, rows in targets)
             first += size

@@ -11,7 +11,7 @@ import numpy as np
 
 from dagad._errors import StructureError, add_note_once
 from dagad._graphs.linearization import Pullback
-from dagad._graphs.sums import RunningTree
+from dagad._graphs.monoids import RunningTree
 from dagad._operations.chunks import ChunkFunction, Place
 from dagad._operations.derived import (
     DIFFERENT,

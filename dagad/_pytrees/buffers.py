@@ -1,13 +1,20 @@
-"""Leaves <-> one buffer: how arguments and gradients of a hot loop travel. What arrives is numbers, and is checked."""
+"""Pytrees of numbers <-> a head and one buffer: how arguments and results of a hot loop travel.
+
+The head says what stands in the buffer. It is the same from call to call, so it is made and opened once. It is opened
+by pickle, as every result of a task is: who may run tasks on a worker is trusted.
+"""
 
 from __future__ import annotations
 
+import functools
+import pickle
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dagad._errors import StructureError
+from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 
 ALIGNMENT = 16  # of every leaf in a buffer
@@ -95,3 +102,29 @@ def as_bytes(data: Any, nbytes: int) -> np.ndarray[Any, Any]:
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (nbytes,):
         raise StructureError(f"A message of {nbytes} bytes was expected, and another came.")
     return data
+
+
+def pack_tree(tree: Any) -> tuple[bytes, np.ndarray[Any, Any]]:
+    """Return a pytree of numbers as a head and a buffer of bytes."""
+    leaves, treedef = pytree.flatten(tree)
+    head, layout = _headed(treedef, tuple(map(Spec.of, leaves)))
+    buffer = np.empty(layout.nbytes, np.uint8)
+    layout.write(leaves, buffer)
+    return head, buffer
+
+
+def unpack_tree(head: bytes, data: Any) -> Any:
+    """Return the pytree that was packed; its arrays are views of the buffer, where that can be."""
+    treedef, layout = _opened(bytes(head))
+    return pytree.unflatten(treedef, layout.read(as_bytes(data, layout.nbytes)))
+
+
+@functools.lru_cache(1024)
+def _headed(treedef: pytree.TreeDef, specs: tuple[Spec, ...]) -> tuple[bytes, Layout]:
+    return pickle.dumps((treedef, [tuple(spec) for spec in specs])), Layout(specs)
+
+
+@functools.lru_cache(1024)
+def _opened(head: bytes) -> tuple[pytree.TreeDef, Layout]:
+    treedef, specs = pickle.loads(head)
+    return treedef, Layout([Spec(*spec) for spec in specs])

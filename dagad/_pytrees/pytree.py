@@ -80,6 +80,11 @@ def shape_of(leaf: Any) -> tuple[int, ...]:
     return leaf.shape if isinstance(leaf, np.ndarray) else ()
 
 
+def size_of(leaf: Any) -> int:
+    """Return how many numbers a leaf has."""
+    return leaf.size if isinstance(leaf, np.ndarray) else 1
+
+
 def leaf_seeds(value: Any, cotangent: Any) -> list[Any]:
     """Return the cotangents of the leaves of `value`; None for all when there is none."""
     if type(value) is np.float64 or type(value) is np.ndarray or type(value) is float:
@@ -235,7 +240,9 @@ def registration(cls: type) -> tuple[Any, ...] | None:
     return None
 
 
-def register(cls: type, flatten_func: Any, unflatten_func: Any, entry_type: Any, namespace: str) -> None:
+def register(
+    cls: type, flatten_func: Any, unflatten_func: Any, entry_type: Any = optree.AutoEntry, namespace: str = NAMESPACE
+) -> None:
     """Register a record, unless that has been done."""
     if registration(cls) is None:
         where: Any = namespace or getattr(optree.registry, "__GLOBAL_NAMESPACE")  # no mangling outside a class

@@ -43,6 +43,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         kind = type(obj)
         if kind is np.ndarray and obj.dtype.kind in "biufcSU":
             return _reduce_array(obj)
+        if isinstance(obj, Portable):  # inside another: one parcel, with the singletons of both
+            return kind, obj.state()
         if isinstance(obj, type) and obj not in self._on_the_way:
             how = None if _is_importable(obj) else pytree.registration(obj)
             if how is not None:

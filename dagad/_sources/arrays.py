@@ -11,7 +11,7 @@ import numpy as np
 from dagad._errors import StructureError
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
-from dagad._sources.base import Source, Taken, cut
+from dagad._sources.base import Source, Taken, Target, cut
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import GAP, Constant, Piece
 
@@ -27,9 +27,9 @@ class ArraySource(Source):
     def piece(self, chunk: Chunk) -> Piece:
         return GAP if self.leaf is not None else Constant(cut(self.array, slice(chunk.start, chunk.stop)))
 
-    def targets(self, rows: slice) -> Iterator[tuple[int, slice | None]]:
+    def targets(self, chunk: Chunk) -> Iterator[Target]:
         if self.leaf is not None:
-            yield self.leaf, rows
+            yield self.leaf, slice(chunk.start, chunk.stop)
 
 
 def read_numbers(leaf: Any, taken: Taken) -> Source | None:

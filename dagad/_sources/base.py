@@ -6,7 +6,8 @@ a source, which is taken as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +18,18 @@ from dagad_scheduler.private import GraphNode
 
 Key = Any
 Graph = dict[Key, GraphNode]
-Targets = list[tuple[int, slice | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """The rows of a chunk of Shards, by its number: what belongs there stays where it is."""
+
+    number: int
+
+
+# A leaf that is differentiated in, and what of it: some rows, a chunk that stays where it is, or all.
+Target = tuple[int, slice | Stays | None]
+Targets = list[Target]
 
 
 class Source(Protocol):
@@ -46,9 +58,9 @@ class Source(Protocol):
     def piece(self, chunk: Chunk) -> Piece:
         """Return what a chunk's task is given of them."""
 
-    def targets(self, rows: slice) -> Iterator[tuple[int, slice | None]]:
-        """Return which leaves being differentiated some rows are of, and which rows; None for a leaf as a whole."""
-        del rows
+    def targets(self, chunk: Chunk) -> Iterator[Target]:
+        """Return which leaves being differentiated a chunk has rows of, and which; None for a leaf as a whole."""
+        del chunk
         return iter(())
 
     def blocks(self, plan: AnyPlan) -> tuple[Graph, list[Key]] | None:
@@ -59,6 +71,8 @@ class Source(Protocol):
 
 class Placed(Protocol):
     """Rows that were cut and placed before; what `shard` returns."""
+
+    keys: Sequence[Key]
 
     @property
     def plan(self) -> AnyPlan:
@@ -79,11 +93,11 @@ class Placed(Protocol):
     def rows(self, number: int) -> Any:
         """Return the rows of a chunk, or a reference where they are elsewhere."""
 
-    def like(self, keys: Any, kept: Mapping[Key, Any], scheduler: Any) -> Placed:
-        """Return Shards of the same cut, from what a run has kept."""
+    def of_chunks(self, rows: Mapping[int, Any]) -> Any:
+        """Return Shards of the same cut, of rows by chunk."""
 
-    def road(self, shards: Any) -> Any:
-        """Return how to call the workers that hold these Shards and others of the same plan."""
+    def remembered(self, which: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what was made before for these Shards together with others, made if it was not."""
 
 
 class Taken:
@@ -116,6 +130,8 @@ def cut(array: Any, rows: slice) -> Any:
     return part
 
 
-def owned(leaf: Any, rows: slice | None) -> Any:
+def owned(leaf: Any, rows: slice | Stays | None) -> Any:
     """Return the part of a leaf that a chunk owns."""
+    if isinstance(rows, Stays):
+        return leaf.rows(rows.number)
     return leaf if rows is None else cut(leaf, rows)

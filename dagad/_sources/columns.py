@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,11 +10,11 @@ from dagad._errors import PlanError, StructureError
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
 from dagad._sources.arrays import read_array, read_numbers
-from dagad._sources.base import Key, Placed, Reader, Source, Taken, cut as cut, owned as owned
+from dagad._sources.base import Key, Placed, Reader, Source, Taken, Targets
 from dagad._sources.collections import refuse_collection
 from dagad._sources.lists import read_list
 from dagad._sources.plan import Chunk
-from dagad._sources.rows import ELSEWHERE, Rows
+from dagad._sources.rows import Rows
 from dagad._sources.shards import read_shards
 from dagad._sources.stored import read_stored
 from dagad._sources.tables import read_table
@@ -63,8 +63,8 @@ class Sliced:
         return rows
 
     def _with_shards(self, chunk: Chunk, rows: Rows) -> Any:
-        placed = [shards.rows(chunk.number) for shards in self.shards]
-        if self.treedef.is_leaf():
+        placed = [shards.rows(chunk.number) for shards in self.constant_shards]
+        if placed and self.treedef.is_leaf():
             return placed[0]
         if any(isinstance(part, GraphNode | TaskRef) for part in placed):
             return Task(None, joined, rows, *placed)
@@ -75,25 +75,36 @@ class Sliced:
         return replace(self, taken={})
 
     @property
-    def all_placed(self) -> bool:
-        """Whether all rows were placed before, elsewhere."""
-        return bool(self.shards) and len(self.shards) == len(self.columns) and not any(s.is_here for s in self.shards)
+    def constant_shards(self) -> list[Placed]:
+        """Those that are not differentiated in."""
+        return [one.placed for one in self.columns if one.placed is not None and one.placed_leaf is None]
 
     @property
-    def template(self) -> Rows | None:
-        """The rows of any chunk without what was placed before; None where that is all."""
+    def is_resident(self) -> bool:
+        """Whether there are rows that live on workers, none of which are differentiated in."""
+        if not self.shards or any(shards.is_here for shards in self.shards):
+            return False
+        return len(self.constant_shards) == len(self.shards)
+
+    def keys(self) -> list[tuple[Key, ...]]:
+        """Return for each chunk the keys of its rows that live elsewhere and are not differentiated in."""
+        return list(zip(*(shards.keys for shards in self.constant_shards), strict=True))
+
+    def templates(self, chunks: Iterable[Chunk]) -> tuple[Any, dict[int, Any] | None]:
+        """Return the rows of any chunk without what lives on workers; or, where they differ, those of each chunk."""
         if self.treedef.is_leaf():
-            return None
-        return Rows(self.treedef, [ELSEWHERE] * len(self.columns))
+            return None, None
+        by_chunk = {chunk.number: self.rows(chunk).args[0] for chunk in chunks}
+        first = next(iter(by_chunk.values()))
+        return (first, None) if first.is_template else (None, by_chunk)
 
     def kept(self) -> dict[Key, Any]:
         """Return what the rows refer to."""
         return {key: value for shards in self.shards for key, value in shards.kept.items()}
 
-    def targets(self, chunk: Chunk) -> list[tuple[int, slice | None]]:
+    def targets(self, chunk: Chunk) -> Targets:
         """Return which leaves being differentiated a chunk owns rows of, and which rows."""
-        rows = slice(chunk.start, chunk.stop)
-        return [target for column in self.columns for target in column.targets(rows)]
+        return [target for column in self.columns for target in column.targets(chunk)]
 
 
 def joined(rows: Any, *shards: Any) -> Rows:

@@ -9,7 +9,7 @@ from typing import Any
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import all_read_only
 from dagad._pytrees.partition import Partition
-from dagad._sources.base import Source, Taken
+from dagad._sources.base import Source, Taken, Target
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Constant, Item, Piece, Ragged
 
@@ -34,7 +34,8 @@ class ListSource(Source):
             return Constant(self.items[rows])
         return Ragged([Item(item.bare()) for item in self.partitions[rows]])
 
-    def targets(self, rows: slice) -> Iterator[tuple[int, slice | None]]:
+    def targets(self, chunk: Chunk) -> Iterator[Target]:
+        rows = slice(chunk.start, chunk.stop)
         for item, first in zip((self.partitions or ())[rows], self.first[rows], strict=True):
             for index in range(len(item.positions)):
                 yield first + index, None

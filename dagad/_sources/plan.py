@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 from collections.abc import Iterator
@@ -37,10 +36,13 @@ class Plan:
     def __len__(self) -> int:
         return -(-self.n_rows // self.grainsize)
 
+    def chunk(self, number: int) -> Chunk:
+        """Return one of the chunks."""
+        start = number * self.grainsize
+        return Chunk(number, start, min(start + self.grainsize, self.n_rows))
+
     def __iter__(self) -> Iterator[Chunk]:
-        for number in range(len(self)):
-            start = number * self.grainsize
-            yield Chunk(number, start, min(start + self.grainsize, self.n_rows))
+        return map(self.chunk, range(len(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,12 @@ class GivenPlan:
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
+    def chunk(self, number: int) -> Chunk:
+        """Return one of the chunks."""
+        return Chunk(number, self.bounds[number], self.bounds[number + 1])
+
     def __iter__(self) -> Iterator[Chunk]:
-        for number, (start, stop) in enumerate(itertools.pairwise(self.bounds)):
-            yield Chunk(number, start, stop)
+        return map(self.chunk, range(len(self)))
 
 
 AnyPlan = Plan | GivenPlan

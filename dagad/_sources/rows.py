@@ -31,11 +31,14 @@ class Piece(Protocol):
         How many leaves are missing, because they are being differentiated.
     stays
         Whether it is the same object each time it is merged, and may be kept.
+    mark
+        What it is called where it only stands for rows that come another way.
     """
 
     __slots__ = ()
     n_gaps: int = 0
     stays: bool = False
+    mark: str | None = None
 
     def merge(self, leaves: Iterator[Any]) -> Any:
         """Return the rows, with the next of `leaves` in the gaps."""
@@ -108,17 +111,25 @@ class Rows(Portable):
         """Return rows with nothing taken out."""
         return cls(pytree.flatten(0)[1], [Constant(tree)])
 
-    def with_gaps(self, columns: Sequence[int] | None) -> tuple[Rows, list[Partition]]:
-        """Take the floating-point leaves out of some columns, or of all the rows."""
-        numbers = range(len(self._pieces)) if columns is None else columns
-        taken = {number: self._pieces[number].merge(iter(())) for number in numbers}
-        whole = pytree.unflatten(self._treedef, [taken.get(at, piece) for at, piece in enumerate(self._pieces)])
-        parts, treedef = pytree.flatten(whole, is_leaf=pytree.is_list)
-        # What was a piece still is one; what was taken apart has pieces of its own, a list being one.
-        others = {id(piece) for at, piece in enumerate(self._pieces) if at not in taken}
-        pieces = [part if id(part) in others else _with_gaps(part) for part in parts]
-        trees = [whole] if columns is None else [taken[number] for number in numbers]
-        return Rows(treedef, pieces), [Partition.of(tree, pytree.is_differentiable) for tree in trees]
+    @property
+    def marks(self) -> tuple[Any, ...]:
+        """What stands for each piece that is not there; None for those that are."""
+        return self._treedef, *(piece.mark for piece in self._pieces)
+
+    @property
+    def is_template(self) -> bool:
+        """Whether no piece is there, so that all chunks have the same rows but for what comes from elsewhere."""
+        return None not in [piece.mark for piece in self._pieces]
+
+    def with_bundles(self, bundles: Iterator[Any]) -> Rows:
+        """Return the rows with the columns of bundles, and gaps for their leaves, where bundles belong."""
+        trees, pieces = list[Any](), list[Piece]()
+        for piece in self._pieces:
+            bundle = next(bundles) if piece is BUNDLE else None
+            trees.append(piece if bundle is None else bundle.tree([object() for _ in bundle.pieces]))
+            pieces.extend([piece] if bundle is None else bundle.pieces)
+        treedef = pytree.flatten(pytree.unflatten(self._treedef, trees), is_leaf=pytree.is_list)[1]
+        return Rows(treedef, pieces, self._views)
 
     def items(self, leaves: Sequence[Any]) -> Iterator[tuple[Rows, list[tuple[int, int | None]]]]:
         """Yield each row as rows of its own, and its gaps."""
@@ -188,6 +199,7 @@ class _Elsewhere(Piece):
     """Stands for what `Rows.joined` brings."""
 
     __slots__ = ()
+    mark = "ELSEWHERE"
 
     def merge(self, leaves: Iterator[Any]) -> Any:
         raise NotImplementedError("Rows that are elsewhere have to be joined first.")
@@ -196,11 +208,22 @@ class _Elsewhere(Piece):
         return "ELSEWHERE"
 
 
+class _Bundle(_Elsewhere):
+    """Stands for rows in Shards that are differentiated in: what `Rows.with_bundles` brings."""
+
+    __slots__ = ()
+    mark = "BUNDLE"
+
+    def __reduce__(self) -> str:
+        return "BUNDLE"
+
+
 class _Gap(Piece):
     """Stands for the rows of an array that is being differentiated."""
 
     __slots__ = ()
     n_gaps = 1
+    mark = "GAP"
 
     def merge(self, leaves: Iterator[Any]) -> Any:
         return next(leaves)
@@ -215,7 +238,7 @@ class _Gap(Piece):
         return "GAP"
 
 
-GAP, ELSEWHERE = _Gap(), _Elsewhere()
+GAP, ELSEWHERE, BUNDLE = _Gap(), _Elsewhere(), _Bundle()
 
 
 class Item(Piece):
@@ -268,7 +291,7 @@ class Ragged(Piece):
         return nbytes_of([item.partition.leaves for item in self.parts])
 
 
-def _with_gaps(part: Any) -> Piece:
+def with_gaps(part: Any) -> Piece:
     """Return an array or list as a piece with gaps wherever it has floating-point numbers."""
     if getattr(type(part), "is_rows", False):
         raise NotDifferentiableError(f"The rows of a table can't be differentiated in. {BY_COLUMN}")

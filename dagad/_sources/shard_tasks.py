@@ -9,7 +9,8 @@ import numpy as np
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.shipping import opened
-from dagad._sources.columns import cut, read_sliced
+from dagad._sources.base import cut
+from dagad._sources.columns import read_sliced
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Constant, Rows
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from dagad._engines.autograd.shard_boxes import tell_autograd
 from dagad._errors import PlanError, PortabilityError
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
-from dagad._sources.base import Graph, Key, Placed, Source, Taken
+from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
 from dagad._sources.plan import AnyPlan, Chunk
-from dagad._sources.rows import ELSEWHERE, Piece, Rows
+from dagad._sources.rows import BUNDLE, ELSEWHERE, Piece, Rows
 from dagad_scheduler.private import Task, TaskRef
 
-MOST_ROADS = 16  # combinations with other Shards whose calls are remembered
+MOST_REMEMBERED = 16  # combinations with other Shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,17 @@ class Home:
         Returns fresh names for keys.
     run
         ``run(scheduler, graph, keys, on_result, keep=, kept=)`` runs a graph to its end.
-    road
-        Returns how to call the workers that hold rows, from their lines, the plan and the keys of each chunk.
     """
 
     names: Callable[[], Callable[[str, Any], Key]]
     run: Callable[..., Any]
-    road: Callable[..., Any]
+
+
+class Kept(NamedTuple):
+    """What a graph has left where it was computed: its key, and how a scheduler refers to it."""
+
+    key: Key
+    value: Any
 
 
 class Shards:
@@ -66,8 +70,8 @@ class Shards:
         tell_autograd(Shards)
         self.plan, self.scheduler, self._home = plan, scheduler, home
         self.keys, self.kept = list(keys), dict(kept)
-        self.is_here = all(hasattr(rows, "with_gaps") or hasattr(rows, "payload") for rows in self.kept.values())
-        self._roads: dict[tuple[Key, ...], Any] = {}
+        self.is_here = all(hasattr(rows, "with_bundles") or hasattr(rows, "payload") for rows in self.kept.values())
+        self._made: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 
     @property
@@ -85,24 +89,30 @@ class Shards:
         key = self.keys[number]
         return self.kept[key] if self.is_here else TaskRef(key)
 
-    def road(self, shards: Sequence[Any]) -> Any:
-        """Return how to call the workers that hold these Shards and others of the same plan; None if nobody can."""
-        lines = self.scheduler.lines()
-        if lines is None:
-            return None
-        which = tuple(one.keys[0] for one in shards if one.keys)
+    def remembered(self, which: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what was made before for these Shards together with others, made if it was not."""
         with self._lock:
-            road = self._roads.pop(which, None)
-            if road is None:
-                road = self._home.road(lines, self.plan, list(zip(*(one.keys for one in shards), strict=True)))
-            self._roads[which] = road  # the one used last stands last
-            while len(self._roads) > MOST_ROADS:
-                del self._roads[next(iter(self._roads))]
-        return road
+            found = self._made.pop(which, None)
+            self._made[which] = found = make() if found is None else found  # the one used last stands last
+            while len(self._made) > MOST_REMEMBERED:
+                del self._made[next(iter(self._made))]
+        return found
 
-    def like(self, keys: Sequence[Key], kept: Mapping[Key, Any], scheduler: Any) -> Shards:
+    def like(self, keys: Sequence[Key], kept: Mapping[Key, Any]) -> Shards:
         """Return Shards of the same cut, from what a run has kept; nothing else of it is held."""
-        return Shards(self.plan, scheduler, keys, {key: kept[key] for key in keys}, self._home)
+        return Shards(self.plan, self.scheduler, keys, {key: kept[key] for key in keys}, self._home)
+
+    def of_chunks(self, rows: Mapping[int, Any]) -> Shards:
+        """Return Shards of the same cut, of rows by chunk as whatever runs graphs keeps them; zeros for None."""
+        names, zeros = self._home.names(), self.zeros() if any(part is None for part in rows.values()) else None
+        kept: dict[Key, Any] = {}
+        for number in range(len(self.keys)):
+            part = rows[number]
+            if part is None and zeros is not None:
+                part = Kept(zeros.keys[number], zeros.kept[zeros.keys[number]])
+            key, value = part if type(part) is Kept else (names("shard", number), part)
+            kept[key] = value
+        return self.like(list(kept), kept)
 
     def mapped(self, task: Any, *others: Any) -> Shards:
         """Return Shards of the same cut: what a task makes of the rows of each chunk, and of those of other Shards."""
@@ -115,7 +125,7 @@ class Shards:
             graph[key] = Task(key, task, *args)
         held = {key: rows for one in shards for key, rows in one.kept.items()}
         run = self._home.run(self.scheduler, graph, (), ignore, keep=keys, kept=held)
-        return self.like(keys, run.kept, self.scheduler)
+        return self.like(keys, run.kept)
 
     def zeros(self) -> Shards:
         """Return zeros of the same cut, shapes and dtypes."""
@@ -171,7 +181,11 @@ class ShardSource(Source):
 
     def piece(self, chunk: Chunk) -> Piece:
         del chunk
-        return ELSEWHERE
+        return ELSEWHERE if self.placed_leaf is None else BUNDLE
+
+    def targets(self, chunk: Chunk) -> Iterator[Target]:
+        if self.placed_leaf is not None:
+            yield self.placed_leaf, Stays(chunk.number)
 
 
 def read_shards(leaf: Any, taken: Taken) -> Source | None:

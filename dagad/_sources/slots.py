@@ -3,8 +3,9 @@
 Glossary of the state, all of it in `Slots`:
 
 ==========  ======================================================================================================
-`_arrays`   one array per leaf, of the leaf's shape and dtype. Chunks own disjoint rows of sliced leaves; a shared
-            leaf is written once, by the root of its tree of sums. No two writers ever meet, so there is no lock.
+`_arrays`   one array per leaf, of the leaf's shape and dtype; for Shards, what stays of each chunk. Chunks own
+            disjoint rows of sliced leaves; a shared leaf is written once, by the root of its tree of sums. No two
+            writers ever meet, so there is no lock.
 `_missing`  entries not yet written, per leaf; goes down under `_lock`
 `_owned`    per leaf, the first rows of what has been written: a second writer of the same rows is refused
 `_sealed`   all written: the arrays are read-only from now on, and held by whoever asked for them
@@ -21,6 +22,7 @@ import numpy as np
 
 from dagad._errors import StructureError
 from dagad._pytrees import pytree
+from dagad._sources.base import Stays, Target
 
 
 class Slots:
@@ -30,18 +32,24 @@ class Slots:
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         self._leaves = leaves
-        self._arrays = [np.empty(pytree.shape_of(leaf), pytree.dtype_of(leaf)) for leaf in leaves]
-        self._missing = [array.size for array in self._arrays]
+        self._arrays: list[Any] = [
+            {} if pytree.is_placed(leaf) else np.empty(pytree.shape_of(leaf), pytree.dtype_of(leaf)) for leaf in leaves
+        ]
+        self._missing = [len(leaf.plan) if pytree.is_placed(leaf) else pytree.size_of(leaf) for leaf in leaves]
         self._owned: list[set[int]] = [set() for _ in self._arrays]
         self._lock, self._sealed = threading.Lock(), False
 
-    def write(self, index: int, rows: slice | None, cotangent: Any) -> None:
+    def write(self, index: int, rows: slice | Stays | None, cotangent: Any) -> None:
         """Copy a cotangent into a leaf's slot, or into some of its rows; None means zeros.
 
         What comes from a worker is checked here before it is believed.
         """
         if self._sealed:
             raise StructureError(f"The gradient of leaf {index} was to be written a second time, when it was complete.")
+        if isinstance(rows, Stays):
+            self._own(index, rows.number, 1)
+            self._arrays[index][rows.number] = cotangent
+            return
         target = self._arrays[index] if rows is None else self._arrays[index][rows]
         dtype = getattr(cotangent, "dtype", target.dtype)
         if cotangent is not None and (np.shape(cotangent) != target.shape or dtype != target.dtype):
@@ -54,8 +62,9 @@ class Slots:
         self._own(index, 0 if rows is None else rows.start, target.size)
         target[...] = 0 if cotangent is None else cotangent
 
-    def write_all(self, targets: Sequence[tuple[int, slice | None]], cotangents: Sequence[Any] | None) -> None:
-        """Copy one cotangent into each of some slots; None means zeros for all."""
+    def write_all(self, targets: Sequence[Target], cotangents: Sequence[Any] | None, first: int = 0) -> None:
+        """Copy one cotangent into each of some slots; None means zeros for all. There is one seed, the first."""
+        del first
         parts = [None] * len(targets) if cotangents is None else cotangents
         for (leaf, rows), part in zip(targets, parts, strict=True):
             self.write(leaf, rows, part)
@@ -75,12 +84,14 @@ class Slots:
                 raise StructureError(f"The gradients of leaves {lacking} are not complete.")
             self._sealed = True
             arrays, self._arrays = self._arrays, []  # whoever asked for them holds them now
-        for array in arrays:
-            array.flags.writeable = False
-        return [
-            array if isinstance(leaf, np.ndarray) else array[()]
-            for array, leaf in zip(arrays, self._leaves, strict=True)
-        ]
+        return [_sealed(array, leaf) for array, leaf in zip(arrays, self._leaves, strict=True)]
+
+
+def _sealed(array: Any, leaf: Any) -> Any:
+    if pytree.is_placed(leaf):
+        return leaf.of_chunks(array)
+    array.flags.writeable = False
+    return array if isinstance(leaf, np.ndarray) else array[()]
 
 
 class Landing:

@@ -48,6 +48,7 @@ from dagad_scheduler.workers import workers_of
 logger = logging.getLogger("dagad")
 
 LOOK_EVERY, SAY_AFTER = 1.0, 5.0  # seconds in which nothing lands
+COUNT_EVERY = 5.0  # seconds
 
 # A foreign key counts as a value; a pullback must never hold up a value (Dask runs the higher priority first).
 _PRIORITY = {0: 20, VALUE_RANK: 10, PULLBACK_RANK: 0}
@@ -256,6 +257,14 @@ class Cluster:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._lines: Lines | None = None
+        self._counted, self._n_workers = -COUNT_EVERY, 1
+
+    def n_workers(self) -> int:
+        """Return how many workers there were lately."""
+        now = time.monotonic()
+        if now > self._counted + COUNT_EVERY:
+            self._counted, self._n_workers = now, len(workers_of(self._client).addresses())
+        return self._n_workers
 
     def lines(self) -> Lines:
         """Return how to call residents of the workers directly."""

@@ -17,7 +17,7 @@ import numpy as onp
 import pytest
 
 import dagad
-from dagad._executors.blocks import SEEDS_A_TASK
+from dagad._executors.graph import SEEDS_A_TASK
 from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute
 
 X, THETA = onp.random.default_rng(0).standard_normal((3, 3)), onp.array([0.1, 0.2, 0.3])

@@ -18,8 +18,8 @@ from faults import bits
 from hot import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
 import dagad
-from dagad._executors import hot_road
 from dagad._sources import shards as shards_module
+from dagad_scheduler.residents import loop
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -279,7 +279,7 @@ def test_evaluations_from_several_threads(client: Client) -> None:
 def test_several_functions_and_several_shards_in_turn(
     most: int, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hot_road, "MOST_PROGRAMS", most)
+    monkeypatch.setattr(loop, "MOST_PROGRAMS", most)
     data = [X, np.ascontiguousarray(X[::-1])]
     places = [shards_on(client, each) for each in data]
     funs = [chunk, scaled_by(2.0, float), scaled_by(3.0, float), of_twice]
@@ -297,29 +297,44 @@ def of_twice(rows: Any, theta: Any) -> Any:
     return chunk(rows, 2.0 * theta)
 
 
+def loops_of(shards: Any) -> list[Any]:
+    return [made for made in shards._made.values() if isinstance(made, loop.Loop)]
+
+
 def test_functions_over_several_shards_in_turn_make_no_state_anew(client: Client) -> None:
     one, other = shards_on(client), shards_on(client, X[::-1])
-    first = [one.road([one]), one.road([one, other])]
-    assert None not in first
-    assert all(a is b for a, b in zip(first, [one.road([one]), one.road([one, other])], strict=True))
-    for _ in range(shards_module.MOST_ROADS + 1):
-        one.road([one, shards_on(client)])
-    assert len(one._roads) == shards_module.MOST_ROADS
+
+    def of_both(rows: Any, theta: Any) -> Any:
+        return chunk(rows[0], theta) + chunk(rows[1], 2.0 * theta)
+
+    acts = [in_all(on(one)), in_all(on((one, other), of_both))]
+    for act in acts:
+        heat_up(client, lambda act=act: act(THETA))  # type: ignore[misc]  # a default argument has no type
+    first = loops_of(one)
+    assert len(first) == 2
+    for act in (*acts, *acts):
+        act(THETA)
+    assert set(map(id, loops_of(one))) == set(map(id, first))
+    for number in range(shards_module.MOST_REMEMBERED):
+        one.remembered(number, object)
+        assert one.remembered("used", object) is one.remembered("used", object)
+    assert len(one._made) == shards_module.MOST_REMEMBERED
+    assert loops_of(one) == []
 
 
 def test_a_program_is_held_once(client: Client) -> None:
     constant, shards = np.ones(100_000), shards_on(client)
     there = in_all(on(shards, of_constants, constant, {"n": 1.0}))
     heat_up(client, lambda: there(THETA))
-    road: Any = shards.road([shards])
-    (sent,) = road._sent.values()
+    (made,) = loops_of(shards)
+    (sent,) = made._sent.values()
     large = [np.frombuffer(part, np.uint8) for part in sent.payload if len(part) >= constant.nbytes]
     assert len(large) == 1
     assert any(np.shares_memory(large[0], np.frombuffer(part, np.uint8)) for part in sent.program if len(part))
     assert sum(len(part) for part in sent.program) < constant.nbytes + 10_000
-    road._looked, road._homes = -1e9, None  # as if rows had moved
+    made._looked, made._homes = -1e9, None  # as if rows had moved
     there(THETA)
-    assert {version for version, _ in sent.known} == {road._homes.version}
+    assert {version for version, _ in sent.known} == {made._homes.version}
 
 
 def desk_of(worker: Any) -> Any:

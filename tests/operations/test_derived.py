@@ -16,14 +16,17 @@ import pytest
 
 import dagad
 from dagad._engines.autograd.engine import AutogradEngine
+from dagad._executors.choose import executor_on
 from dagad._executors.evaluation import find_scheduler, new_names
-from dagad._executors.mapped import Mapped
+from dagad._executors.graph import GraphExecutor, lower
+from dagad._executors.inline import Inline
 from dagad._graphs.activity import topological
 from dagad._operations.chunks import ChunkFunction, Place
 from dagad._operations.derivatives import Pulled, Pushed, WithUnit
 from dagad._operations.derived import Apart, Derived, Parts, Summed
 from dagad._operations.inputs import Inputs
 from dagad._operations.item_outputs import EndToEnd, Items, Stack
+from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import opened
@@ -75,25 +78,47 @@ FUNCTIONS: dict[str, Derived] = {
 SLICED = Sliced(pytree.flatten(0)[1], [ArraySource(N, None, 2)], N)
 
 
-def operation(name: str, grainsize: int = 3, policy: Any = None, **options: Any) -> Mapped:
-    plan = Plan(N, grainsize)
-    return Mapped(
-        FUNCTIONS[name],
-        plan,
-        SLICED,
-        Inputs.of(plan, SLICED, 2),
-        find_scheduler("sync"),
-        policy or Keep(),
-        **options,
-    )
+SYNC = find_scheduler("sync")
+EXECUTORS: dict[str, Any] = {
+    "inline": Inline(),
+    "graph": GraphExecutor(SYNC),
+    "grouped": GraphExecutor(SYNC, 2),
+    "chosen": executor_on(SYNC),
+}
 
 
-def run_by_hand(mapped: Mapped, leaves: Sequence[Any]) -> list[Parts]:
+def operation(name: str, grainsize: int = 3, policy: Any = None, executor: str = "graph", **options: Any) -> Operation:
+    plan = options.pop("plan", Plan(N, grainsize))
+    inputs = Inputs.of(plan, SLICED, 2)
+    return Operation(FUNCTIONS[name], plan, SLICED, inputs, EXECUTORS[executor], policy or Keep(), name, **options)
+
+
+class Run:
+    """An operation at leaves: its value, and pullbacks."""
+
+    def __init__(self, operation: Operation, leaves: Sequence[Any]) -> None:
+        self.operation, self.leaves = operation, leaves
+        self.value, self.state = operation.forward(leaves)
+
+    def pulled(self, seeds: Sequence[Any]) -> list[Any]:
+        found, self.state = self.operation.backward(self.leaves, self.value, self.state, seeds)
+        return found
+
+    def many(self, seeds: Sequence[Any]) -> list[list[Any]]:
+        found, self.state = self.operation.backward_many(self.leaves, self.value, self.state, seeds)
+        return found
+
+
+def run_by_hand(made: Operation, leaves: Sequence[Any]) -> list[Parts]:
     """Return what each chunk gives, by calling the tasks of the graph one after the other."""
-    (graph, chunks, _), values = mapped._graph(leaves, new_names()), dict[Any, Any]()
-    for key in topological(graph, chunks):
+    lowered, values = lower(made.job(leaves), new_names(), 1), dict[Any, Any]()
+    graph = lowered.graph
+    for key in topological(graph, list(lowered.batches)):
         values[key] = graph[key]({name: values[name] for name in graph[key].dependencies})
-    return [values[key] for key in chunks]
+    found = [values[key] for key in lowered.batches]
+    if not made.kernel.owns:
+        return [Parts(summed, []) for summed in found]
+    return [Parts(batched.reduced, batched.stacked[0], batched.notes[0]) for batched in found]
 
 
 def moved(leaves: Sequence[Any], tangents: Sequence[Any], n_theta: int = 2) -> list[Any]:
@@ -133,32 +158,34 @@ def same(some: Sequence[Any], others: Sequence[Any], rtol: float = 1e-12) -> Non
 @pytest.mark.parametrize("grainsize", [1, 3, 7, 9])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_does_a_graph_run_by_hand_give_what_the_operation_gives(name: str, grainsize: int) -> None:
-    for mapped in (operation(name, grainsize), operation(name, grainsize).pushed(2)):
-        leaves = LEAVES if mapped.function is FUNCTIONS[name] else [*LEAVES[:2] * 3, *LEAVES[2:] * 3]
-        chunks, whole = run_by_hand(mapped, leaves), mapped.value(leaves)
+    for made in (operation(name, grainsize), operation(name, grainsize).pushed(2)):
+        leaves = LEAVES if made.kernel is FUNCTIONS[name] else [*LEAVES[:2] * 3, *LEAVES[2:] * 3]
+        chunks, whole = run_by_hand(made, leaves), made.call(leaves)
         assert len(chunks) == -(-N // grainsize)
         own = [leaf for chunk in chunks for leaf in chunk.own]
         assert sum(onp.size(leaf) for leaf in own) == sum(onp.size(leaf) for leaf in whole.own)
-        if mapped.function.sums:
+        if made.kernel.sums:
             summed = [pytree.flatten(chunk.summed)[0] for chunk in chunks]
             same([sum(column) for column in zip(*summed, strict=True)], pytree.flatten(whole.summed)[0])
-        assert whole.places is not None
-        for chunk, targets in zip(chunks, whole.places, strict=True):
+        assert bool(whole.places) == made.kernel.owns
+        for chunk, targets in zip(chunks, whole.places or [[]] * len(chunks), strict=True):
             for part, (leaf, rows) in zip(chunk.own, targets, strict=True):
                 assert onp.array_equal(part, whole.own[leaf] if rows is None else whole.own[leaf][rows])
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_are_pushforward_and_pullback_adjoint(name: str, policy: Any) -> None:
-    mapped, tangents = operation(name, policy=policy), directions()
-    value, (moving,) = mapped.moved(mapped.pushed(1).value(moved(LEAVES, tangents)), 1)
-    same(value.leaves(), mapped.linearized(LEAVES).leaves())
+def test_are_pushforward_and_pullback_adjoint(name: str, policy: Any, executor: str) -> None:
+    made, tangents = operation(name, policy=policy, executor=executor), directions()
+    value, (moving,) = made.moved(made.pushed(1).call(moved(LEAVES, tangents)), 1)
+    run = Run(made, LEAVES)
+    same(value.leaves(), run.value.leaves())
     seeds = seeds_for(value)
-    pulled = mapped.pulled(LEAVES, seeds)
+    pulled = run.pulled(seeds)
     assert inner(moving, seeds) == pytest.approx(inner(tangents, pulled), rel=1e-12)
-    same(mapped.pulled(LEAVES, seeds), pulled, 0)
-    many = mapped.pulled_many(LEAVES, [seeds, [None] * len(seeds), seeds])
+    same(run.pulled(seeds), pulled, 0)
+    many = run.many([seeds, [None] * len(seeds), seeds])
     for leaf, found in zip(pulled, many, strict=True):
         assert found[1] is None
         for part in (found[0], found[2]):
@@ -167,49 +194,45 @@ def test_are_pushforward_and_pullback_adjoint(name: str, policy: Any) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_is_a_pullback_as_an_operation_the_pullback(name: str) -> None:
-    mapped = operation(name)
-    value = mapped.linearized(LEAVES)
-    seeds = seeds_for(value)
-    back = mapped.turned(value).value(turned_leaves(value, LEAVES, seeds))
-    same(cotangents(back), mapped.pulled(LEAVES, seeds))
+    run = Run(operation(name), LEAVES)
+    seeds = seeds_for(run.value)
+    back = run.operation.pullback(run.value).call(turned_leaves(run.value, LEAVES, seeds))
+    same(cotangents(back), run.pulled(seeds))
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_is_the_transpose_of_the_transpose_the_pushforward(name: str) -> None:
-    mapped, tangents = operation(name), directions()
-    value, (moving,) = mapped.moved(mapped.pushed(1).value(moved(LEAVES, tangents)), 1)
-    turned = mapped.turned(mapped.linearized(LEAVES))
-    leaves = turned_leaves(value, LEAVES, seeds_for(value))
-    turned.linearized(leaves)
-    again = turned.pulled(leaves, tangents)  # a pullback is linear in its seeds, and its transpose sends tangents on
+def test_is_the_transpose_of_the_transpose_the_pushforward(name: str, executor: str) -> None:
+    made, tangents = operation(name, executor=executor), directions()
+    value, (moving,) = made.moved(made.pushed(1).call(moved(LEAVES, tangents)), 1)
+    turned = Run(made.pullback(value), turned_leaves(value, LEAVES, seeds_for(value)))
+    again = turned.pulled(tangents)  # a pullback is linear in its seeds, and its transpose sends tangents on
     n_summed = len(Parts(value.summed, []).floats())
     same([*again[2 : 2 + n_summed], *again[3 + n_summed :]], moving)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_is_the_pushforward_of_the_pullback_the_pullback_of_the_pushforward(name: str) -> None:
-    mapped, tangents = operation(name), directions()
-    value = mapped.linearized(LEAVES)
+    run, tangents = Run(operation(name), LEAVES), directions()
+    value = run.value
     seeds, zeros = seeds_for(value), [onp.zeros_like(leaf) for leaf in value.floats()]
     n_summed = len(Parts(value.summed, []).floats())
-    turned = mapped.turned(value)
+    turned = run.operation.pullback(value)
     leaves, still = turned_leaves(value, LEAVES, seeds), turned_leaves(value, tangents, zeros)
-    _, (of_pullback,) = turned.moved(turned.pushed(1).value(moved(leaves, still, 2 + n_summed)), 1)
+    _, (of_pullback,) = turned.moved(turned.pushed(1).call(moved(leaves, still, 2 + n_summed)), 1)
 
-    pushed = mapped.pushed(1)
-    pushed.linearized(moved(LEAVES, tangents))
     along = [*zeros[:n_summed], *seeds[:n_summed], *zeros[n_summed:], *seeds[n_summed:]]
-    found = pushed.pulled(moved(LEAVES, tangents), along)
+    found = Run(run.operation.pushed(1), moved(LEAVES, tangents)).pulled(along)
     same([*found[:2], found[4]], of_pullback, 1e-10)
-    same([*found[2:4], found[5]], mapped.pulled(LEAVES, seeds))
+    same([*found[2:4], found[5]], run.pulled(seeds))
 
 
 def test_does_a_pullback_of_several_directions_add_them_up() -> None:
-    mapped, some = operation("summed"), [directions() for _ in range(3)]
+    made, some = operation("summed"), [directions() for _ in range(3)]
     leaves = [*LEAVES[:2], *(part for each in some for part in each[:2]), X, *(each[2] for each in some)]
-    value, tangents = mapped.moved(mapped.pushed(3).value(leaves), 3)
+    value, tangents = made.moved(made.pushed(3).call(leaves), 3)
     for own, found in zip(some, tangents, strict=True):
-        same(mapped.moved(mapped.pushed(1).value(moved(LEAVES, own)), 1)[1][0], found, 0)
+        same(made.moved(made.pushed(1).call(moved(LEAVES, own)), 1)[1][0], found, 0)
     assert len(value.floats()) == 2
 
 
@@ -259,43 +282,41 @@ def test_do_seeds_belong_to_the_leaves_that_have_them_in_any_chunk() -> None:
         parts.seeds([5.0, onp.ones(3)])
 
 
-def test_may_chunks_have_no_rows() -> None:
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_may_chunks_have_no_rows(executor: str) -> None:
     plan = GivenPlan((0, 0, 3, 3, 7))
     for name in ("summed", "apart"):
-        mapped = Mapped(
-            FUNCTIONS[name], plan, SLICED, Inputs.of(plan, SLICED, 2), find_scheduler("sync"), Keep(), CompensatedSum()
-        )
-        tangents = directions()
-        value, (moving,) = mapped.moved(mapped.pushed(1).value(moved(LEAVES, tangents)), 1)
-        mapped.linearized(LEAVES)
-        seeds = seeds_for(value)
-        assert inner(moving, seeds) == pytest.approx(inner(tangents, mapped.pulled(LEAVES, seeds)), rel=1e-12)
+        made, tangents = operation(name, plan=plan, monoid=CompensatedSum(), executor=executor), directions()
+        value, (moving,) = made.moved(made.pushed(1).call(moved(LEAVES, tangents)), 1)
+        run, seeds = Run(made, LEAVES), seeds_for(value)
+        assert inner(moving, seeds) == pytest.approx(inner(tangents, run.pulled(seeds)), rel=1e-12)
 
 
 # --- what is run ------------------------------------------------------------------------------------------------------
 
 
-def test_do_seeds_that_are_zero_cost_nothing() -> None:
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_do_seeds_that_are_zero_cost_nothing(executor: str) -> None:
     policy = Keep()
-    mapped = operation("stacked", policy=policy)
-    value = mapped.linearized(LEAVES)
+    run = Run(operation("stacked", policy=policy, executor=executor), LEAVES)
     assert (policy.n_primal, policy.n_pullback, policy.peak_linearizations) == (3, 0, 3)
-    seeds: list[Any] = [onp.zeros_like(leaf) for leaf in value.floats()]
-    assert all(not onp.any(part) for part in mapped.pulled(LEAVES, seeds))
-    assert policy.n_pullback == 0
+    seeds: list[Any] = [onp.zeros_like(leaf) for leaf in run.value.floats()]
+    assert all(not onp.any(part) for part in run.many([seeds])[2])
+    assert executor != "graph" or policy.n_pullback == 0
+    before = policy.n_pullback
     seeds[0][4] = 1.0
-    gradient = mapped.pulled(LEAVES, seeds)[2]
-    assert policy.n_pullback == 1
+    gradient = run.pulled(seeds)[2]
+    assert executor != "graph" or policy.n_pullback == before + 1
     assert onp.flatnonzero(onp.any(gradient, axis=1)).tolist() == [4]
 
 
+@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize(("policy", "runs"), [(Keep, 3), (Recompute, 6), (Preaccumulate, 3)])
-def test_is_a_chunk_recorded_once_for_any_number_of_seeds(policy: Any, runs: int) -> None:
+def test_is_a_chunk_recorded_once_for_any_number_of_seeds(policy: Any, runs: int, executor: str) -> None:
     counted = policy()
-    mapped = operation("apart", policy=counted)
-    value = mapped.linearized(LEAVES)
+    run = Run(operation("apart", policy=counted, executor=executor), LEAVES)
     assert counted.n_pullback == 0
-    mapped.pulled_many(LEAVES, [seeds_for(value) for _ in range(5)])
+    run.many([seeds_for(run.value) for _ in range(5)])
     assert (counted.n_primal, counted.n_pullback) == (runs, 15)
 
 

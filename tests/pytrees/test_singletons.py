@@ -13,8 +13,8 @@ from distributed import Client
 from hot import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
 import dagad
-from dagad._executors.hot_road import HotRoad
 from dagad._pytrees.shipping import Singletons
+from dagad_scheduler.residents.loop import Loop
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -152,14 +152,14 @@ def test_what_has_not_changed_is_not_sent_again(kind: Any, client: Client, monke
     heat_up(client, turn)
     turn()
     introduced: list[Any] = []
-    introduction = HotRoad._introduction
+    introduction = Loop._introduction
 
     def watched(self: Any, sent: Any, homes: Any, address: str) -> Any:
         told = introduction(self, sent, homes, address)
         introduced.extend(told)
         return told
 
-    monkeypatch.setattr(HotRoad, "_introduction", watched)
+    monkeypatch.setattr(Loop, "_introduction", watched)
     turn()
     turn()
     assert introduced == []

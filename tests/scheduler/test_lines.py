@@ -33,8 +33,8 @@ from faults import (
 from hot import THETA, Act, X, a_watched_cluster, chunks_as_tasks, heat_up, in_all, is_hot, shards_on, until_hung_up
 
 import dagad
-from dagad._executors import hot_road
-from dagad_scheduler.residents import client as lines
+from dagad._executors import resident
+from dagad_scheduler.residents import client as lines, loop
 from dagad_scheduler.residents.client import Lines
 
 pytestmark = pytest.mark.timeout(90)
@@ -125,7 +125,7 @@ def test_a_worker_that_died_between_evaluations(deaths: int, road: Road, frail: 
             kill(pid)
         began = time.monotonic()
         assert there(THETA) == EXPECTED(THETA)
-        assert time.monotonic() - began < hot_road.LEAST_PATIENCE
+        assert time.monotonic() - began < resident.LEAST_PATIENCE
     reheat(frail, there)
 
 
@@ -134,7 +134,7 @@ def test_a_worker_that_dies_in_a_call(road: Road, frail: Client, tmp_path: Path)
     trouble.touch()
     began = time.monotonic()
     assert there(THETA) == EXPECTED(THETA)
-    assert time.monotonic() - began < hot_road.LEAST_PATIENCE
+    assert time.monotonic() - began < resident.LEAST_PATIENCE
     assert not trouble.exists()
     reheat(frail, there)
 
@@ -161,7 +161,7 @@ def test_rows_that_have_moved_are_found_again(client: Client, caplog: pytest.Log
 
 
 def test_workers_that_have_come_take_their_part(alone: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hot_road, "LOOK_AGAIN", 0.0)
+    monkeypatch.setattr(loop, "LOOK_AGAIN", 0.0)
     there, cluster = heated(alone), cast("Any", alone.cluster)
     cluster.scale(2)
     alone.wait_for_workers(2, PATIENCE)
@@ -182,8 +182,8 @@ def test_a_worker_that_has_stopped_is_not_waited_for_for_ever(
 ) -> None:
     there = heated(client)
     pid = next(iter(pids_of(client).values()))
-    monkeypatch.setattr(hot_road, "LEAST_PATIENCE", 0.5)
-    monkeypatch.setattr(hot_road, "PATIENCE", 0.0)
+    monkeypatch.setattr(resident, "LEAST_PATIENCE", 0.5)
+    monkeypatch.setattr(resident, "PATIENCE", 0.0)
     before = chunks_as_tasks(client)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -264,11 +264,11 @@ def test_a_client_that_is_closed_says_so(client: Client, monkeypatch: pytest.Mon
         until(lambda: there(THETA) == EXPECTED(THETA))
         there(THETA)
     for seconds in (60.0, 0.0):
-        monkeypatch.setattr(hot_road, "LOOK_AGAIN", seconds)
+        monkeypatch.setattr(loop, "LOOK_AGAIN", seconds)
         began = time.monotonic()
         with pytest.raises(dagad.SchedulerLostError, match=re.escape(closed.id)):
             there(THETA)
-        assert time.monotonic() - began < hot_road.LEAST_PATIENCE
+        assert time.monotonic() - began < resident.LEAST_PATIENCE
 
 
 # What chunks raise, and who gives up

@@ -143,6 +143,15 @@ def traces_of(leaf: Any) -> Iterator[int]:
         leaf = leaf._value
 
 
+def reverse_depth(leaf: Any) -> int:
+    """Return by how many tapes a value is followed."""
+    depth = 0
+    while isbox(leaf):
+        depth += isinstance(leaf._node, VJPNode)
+        leaf = leaf._value
+    return depth
+
+
 RETURNED = "What a function being differentiated returned"
 
 

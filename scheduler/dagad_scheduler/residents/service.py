@@ -61,8 +61,12 @@ class Job(Protocol):
     def reply(self, parts: Sequence[Part], sums: dict[Part, Any]) -> tuple[dict[str, Any], Any]:
         """Return a few words and one buffer: the sums of the subtrees asked for, packed."""
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is left for a later call."""
+
     def nbytes(self) -> int:
-        """Return how much memory it holds on to until its gradient is asked for."""
+        """Return how much memory it holds on to until a later call."""
 
 
 class Program(Protocol):
@@ -71,11 +75,8 @@ class Program(Protocol):
     def is_current(self) -> bool:
         """Return whether it still is what was sent; else it has to be sent again."""
 
-    def job(self, role: str, arguments: Any, held: Any, *, keep: bool) -> Job:
-        """Return one call: for the role "value" or "gradient", with what an earlier value left behind.
-
-        With `keep` it is to leave something behind itself.
-        """
+    def job(self, message: dict[str, Any], held: Any) -> Job:
+        """Return one call, with what an earlier one left behind; if the message says `keep`, it may do so itself."""
 
 
 class _MissingError(Exception):
@@ -213,7 +214,7 @@ class Desk:
     async def _call(self, message: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
         if "program" in message:
             await self._learn(message, stopped)
-        token, number, role = message["token"], message["number"], message["role"]
+        token, number = message["token"], message["number"]
         if token not in self._programs:
             return {"status": "unknown"}
         known, rows = self._programs[token], self._rows_of(token)
@@ -224,7 +225,7 @@ class Desk:
         def begin() -> tuple[Job, list[list[Part]]]:
             if not program.is_current():
                 raise _StaleError
-            job = program.job(role, message["arguments"], held, keep=message["keep"])
+            job = program.job(message, held)
             return job, job.split(parts, worker.state.nthreads)
 
         def compute(job: Job, some: Sequence[Part]) -> dict[Part, Any]:
@@ -250,7 +251,7 @@ class Desk:
             if held is not None and not stopped():  # the same call comes again
                 self._keep(number, held)
             raise
-        if message["keep"] and not stopped():
+        if job.holds and not stopped():
             self._keep(number, job)
         seconds = (time.perf_counter() - began) * n_shares
         return {"status": "OK", "seconds": seconds, **head, "data": blob(buffer)}
@@ -306,6 +307,8 @@ class Desk:
 
     async def _weigh(self, number: str) -> None:
         """Find out once how large a job is, in a thread, and let go of the oldest if all together are too large."""
+        if number not in self._held:  # it has been asked for since
+            return
         job, pool = self._held[number], self._worker.executors["default"]
         try:
             nbytes = await self._worker.loop.asyncio_loop.run_in_executor(pool, job.nbytes)

@@ -1,26 +1,17 @@
-"""Many cotangents of one program: kept by blocks where they are zero elsewhere, and pulled together, chunk by chunk."""
+"""Cotangents that are zero but for some rows: kept by blocks, and gathered for many seeds at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._executors.evaluation import Scheduler, new_names, run_graph
-from dagad._graphs.linearize import Step
-from dagad._graphs.summation import Summation
-from dagad._graphs.transpose import pulled_together, transpose
 from dagad._pytrees import pytree
-from dagad._sources.columns import owned
-from dagad_scheduler.private import DataNode, GraphNode, TaskRef
+from dagad._sources.base import Stays, Target, owned
 
-Key = Any
-Targets = list[tuple[int, slice | None]]
-# So many seeds make a task: few enough that the workers share them, enough that a task's own cost is small.
-SEEDS_A_TASK = 16
+Targets = list[Target]
 
 
 class Blocks:
@@ -69,54 +60,32 @@ def cut_rows(seed: Any, rows: slice | None) -> Any:
     return owned(seed, rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """A linearized graph, pulled with many seeds."""
-
-    steps: Sequence[Step]
-    inputs: Mapping[Key, Targets]
-    scheduler: Scheduler
-    kept: Mapping[Key, Any]
-    summation: Summation
-
-    def run(
-        self, leaves: Sequence[Any], n_seeds: int, arriving: Callable[[range], Mapping[Key, list[Any]]]
-    ) -> list[list[Any]]:
-        """Return for each of `leaves` its cotangents, one per seed; None for zero.
-
-        `arriving` says for some of the seeds which keys they arrive at: one cotangent or None per seed.
-        """
-        graph: dict[Key, GraphNode] = {}
-        sinks: dict[Key, tuple[range, Targets]] = {}
-        for start in range(0, n_seeds, SEEDS_A_TASK):
-            some, names = range(start, min(start + SEEDS_A_TASK, n_seeds)), new_names()
-            refs = {}
-            for number, (key, seeds) in enumerate(arriving(some).items()):
-                if all(seed is None for seed in seeds):
-                    continue
-                name = names("input", ("seed", number))
-                graph[name], refs[key] = DataNode(name, seeds), TaskRef(name)
-            cotangents, reverse = transpose(self.steps, refs, names, pulled_together, self.summation)
-            graph.update(reverse)
-            sinks.update((cotangents[at].key, (some, own)) for at, own in self.inputs.items() if at in cotangents)
-        found: list[list[Any]] = [[None] * n_seeds for _ in leaves]
-
-        def landed(key: Key, result: Any) -> None:
-            some, targets = sinks[key]
-            parts = iter(result)
-            for index in some:
-                for leaf, rows in targets:
-                    found[leaf][index] = _placed(found[leaf][index], leaves[leaf], rows, next(parts))
-
-        if sinks:
-            run_graph(self.scheduler, graph, list(sinks), landed, kept=self.kept)
-        return found
+def full(seed: Any) -> Any:
+    """Return a whole array where a seed is kept by blocks; anything else as it is."""
+    return seed.full() if isinstance(seed, Blocks) else seed
 
 
-def _placed(found: Any, leaf: Any, rows: slice | None, part: Any) -> Any:
+class SparseSlots:
+    """The cotangents of some leaves for many seeds: `found` has one per seed for each leaf, None for zero."""
+
+    def __init__(self, leaves: Sequence[Any], n_seeds: int) -> None:
+        self._leaves = leaves
+        self.found: list[list[Any]] = [[None] * n_seeds for _ in leaves]
+
+    def write_all(self, targets: Targets, parts: Sequence[Any] | None, first: int = 0) -> None:
+        """Take the cotangents of some targets, seed by seed from the first one on; None where all are zero."""
+        for number, part in enumerate(parts or ()):
+            seed, at = divmod(number, len(targets))
+            leaf, rows = targets[at]
+            found = self.found[leaf]
+            found[first + seed] = _placed(found[first + seed], self._leaves[leaf], rows, part)
+
+
+def _placed(found: Any, leaf: Any, rows: slice | Stays | None, part: Any) -> Any:
     """Return what was found of a leaf's cotangent together with one more part of it, after checking it."""
     if part is None:
         return found
+    assert not isinstance(rows, Stays)  # Jacobians in Shards are refused before anything runs
     shape, dtype = pytree.shape_of(leaf), pytree.dtype_of(leaf)
     expected = shape if rows is None else (rows.stop - rows.start, *shape[1:])
     if np.shape(part) != expected or pytree.dtype_of(part) != dtype:

@@ -6,7 +6,17 @@ import itertools
 
 import pytest
 
-from dagad._executors.pace import TRY_AGAIN, WORTH_THREADS, History, Pace, Road, choose_road
+from dagad._executors.cost_model import (
+    TASKS_FOR_WORKERS,
+    TRY_AGAIN,
+    WORTH_THREADS,
+    Cost,
+    History,
+    Pace,
+    Road,
+    choose_group,
+    choose_road,
+)
 from dagad._sources.plan import Plan
 
 PLAN = Plan(8, 1)
@@ -70,3 +80,43 @@ def test_what_is_cheap_never_starts_a_thread_again() -> None:
     for _ in range(5 * TRY_AGAIN):
         assert choose_road(PLAN, history, 2).alone
         history = history.after(Pace(cheap, cheap, 1))
+
+
+# Other processes
+
+
+def test_a_cost_is_that_of_the_last_run() -> None:
+    queued = Cost().after_graph(120.0, 120.0, in_vain=False)
+    assert (queued.seconds, queued.longest) == (120.0, 120.0)
+    assert queued.after_graph(3.0, 0.1, in_vain=False) == Cost(3.0, 0.1)
+    assert queued.known_to_give(scalar=True).after_call(0.2, 0.3) == Cost(0.2, 0.2, scalar=True)
+
+
+def test_what_failed_is_tried_ever_more_seldom() -> None:
+    cost, rests = Cost(), []
+    for _ in range(3):
+        cost = cost.after_graph(1.0, 1.0, in_vain=True)
+        rests.append(cost.rest)
+        while cost.rest:
+            cost = cost.after_graph(1.0, 1.0, in_vain=False)
+    assert rests == [TRY_AGAIN, 2 * TRY_AGAIN, 4 * TRY_AGAIN]
+    assert cost.after_call(1.0, 1.0).refusals == 0
+
+
+@pytest.mark.parametrize("n_chunks", [1, 64, 127, 128, 1000, 10**5])
+@pytest.mark.parametrize("seconds", [0.0, 1e-3, 0.1, 10.0])
+def test_a_task_of_several_chunks_is_a_subtree_and_leaves_enough_tasks(n_chunks: int, seconds: float) -> None:
+    group = choose_group(n_chunks, Cost(seconds=seconds))
+    assert group & (group - 1) == 0
+    assert group == 1 or n_chunks // group >= TASKS_FOR_WORKERS
+    assert choose_group(n_chunks, None) == 1
+
+
+def test_functions_that_nothing_tells_apart_do_not_take_turns_at_being_wrong() -> None:
+    """One gives numbers, one arrays, of which a number was expected: then it is run twice."""
+    cost, wasted = Cost(), 0
+    for number in range(200):
+        scalar = number % 2 == 0
+        wasted += not scalar and cost.scalar is True
+        cost = cost.known_to_give(scalar=scalar).after_graph(1.0, 1.0, in_vain=False).after_call(1.0, 1.0)
+    assert wasted <= 1

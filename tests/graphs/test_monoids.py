@@ -13,7 +13,7 @@ from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 from hypothesis import given, settings, strategies as st
 
 import dagad
-from dagad._graphs.sums import FAN_IN, RunningTree, Subtree, add_up, assembled, halves, subtrees, sum_tree
+from dagad._graphs.monoids import FAN_IN, RunningTree, Subtree, add_up, assembled, halves, subtrees, sum_tree
 
 Terms = list[Any]
 Cuts = list[int]

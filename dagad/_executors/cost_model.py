@@ -2,7 +2,7 @@
 
 Only where and in how many tasks the chunks run depends on it, never what is added to what: the bits stay.
 
-State: `_HISTORIES` and `_COSTS`, the `History` and the `Cost` by the code of the chunk function and the plan.
+State: `_HISTORIES` and `_COSTS`, the `History` and the `Cost` by what jobs have in common: see `Job.signature`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
-from dagad._graphs.sums import FAN_IN
+from dagad._graphs.monoids import FAN_IN
 from dagad._remembered import Remembered
 from dagad._sources.plan import AnyPlan
 
@@ -127,7 +127,7 @@ class Cost:
     ==========  ===============================================================================================
     `seconds`   of all chunks together, as they were measured; else what the caller waited
     `longest`   of the worker that took longest: at most what the caller waited, and what all chunks took
-    `scalar`    whether each chunk gave one real number
+    `scalar`    whether each chunk gave one real number; None: not known
     `refusals`  how often something was tried in vain, one time after the other, that the graph then could do
     `rest`      how many runs there are to be before it is tried again
     ==========  ===============================================================================================
@@ -135,18 +135,29 @@ class Cost:
 
     seconds: float = 0.0
     longest: float = 0.0
-    scalar: bool = True
+    scalar: bool | None = None
     refusals: int = 0
     rest: int = 0
 
-    def after_graph(self, seconds: float, wall: float, *, scalar: bool, in_vain: bool) -> Cost:
+    def after_graph(self, seconds: float, wall: float, *, in_vain: bool) -> Cost:
         """Return the cost after a run of the graph; `in_vain`: something quicker was tried before, and failed."""
         longest = min(seconds, wall)
         if in_vain:
-            return Cost(seconds, longest, scalar, self.refusals + 1, TRY_AGAIN * 2 ** min(self.refusals, 10))
-        # Another function of the same code may give arrays: whether each gives a number is not forgotten at once.
-        scalar = scalar and (self.scalar or not self.rest)
-        return Cost(seconds, longest, scalar, self.refusals, max(self.rest - 1, 0))
+            rest = TRY_AGAIN * 2 ** min(self.refusals, 10)
+            return Cost(seconds, longest, self.scalar, self.refusals + 1, rest)
+        return Cost(seconds, longest, self.scalar, self.refusals, max(self.rest - 1, 0))
+
+    def after_call(self, seconds: float, wall: float) -> Cost:
+        """Return the cost after a run by residents."""
+        return Cost(seconds, min(seconds, wall), self.scalar)
+
+    def known_to_give(self, *, scalar: bool) -> Cost:
+        """Return the cost of what gave numbers, or something else.
+
+        What once gave something else is not taken at its word again: functions that nothing tells apart may take turns.
+        """
+        scalar = scalar and self.scalar is not False
+        return self if self.scalar is scalar else replace(self, scalar=scalar)
 
 
 # A task costs Dask about a millisecond, and is worth having for a tenth of a second: to be seen, moved and tried again.
@@ -178,21 +189,21 @@ _HISTORIES: Remembered[History] = Remembered(MOST_REMEMBERED)
 _COSTS: Remembered[Cost] = Remembered(MOST_REMEMBERED)
 
 
-def history_of(owner: Hashable, plan: AnyPlan) -> History:
-    """Return how a plan went before."""
-    return _HISTORIES.find((owner, plan)) or History()
+def history_of(signature: Hashable) -> History:
+    """Return how such jobs went before."""
+    return _HISTORIES.find(signature) or History()
 
 
-def remember_pace(owner: Hashable, plan: AnyPlan, pace: Pace) -> None:
-    """Note how a plan went."""
-    _HISTORIES.change((owner, plan), lambda history: (history or History()).after(pace))
+def remember_pace(signature: Hashable, pace: Pace) -> None:
+    """Note how such a job went."""
+    _HISTORIES.change(signature, lambda history: (history or History()).after(pace))
 
 
-def cost_of(owner: Hashable, plan: AnyPlan) -> Cost | None:
-    """Return what a plan cost in other processes, None if it is not known."""
-    return _COSTS.find((owner, plan))
+def cost_of(signature: Hashable) -> Cost | None:
+    """Return what such jobs cost in other processes, None if it is not known."""
+    return _COSTS.find(signature)
 
 
-def remember_cost(owner: Hashable, plan: AnyPlan, change: Callable[[Cost], Cost]) -> None:
+def remember_cost(signature: Hashable, change: Callable[[Cost], Cost]) -> None:
     """Note what a run in other processes took."""
-    _COSTS.change((owner, plan), lambda cost: change(cost or Cost()))
+    _COSTS.change(signature, lambda cost: change(cost or Cost()))

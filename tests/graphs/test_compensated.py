@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from faults import bits
 from hypothesis import given, settings, strategies as st
 
 import dagad
-from dagad._graphs.summation import Exact, add_up_and_round, add_up_exactly
+from dagad._graphs.monoids import Exact, RunningTree, Subtree, assembled, combined, subtrees, sum_tree
 from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate, Recompute
 from dagad.testing import taylor_rate
 
@@ -35,7 +36,9 @@ def compensated(terms: Any, **options: Any) -> Any:
 def run(terms: list[Any], key_of: Callable[[int, int], Any] = lambda *at: ("sum", *at)) -> Any:
     """Return what the tree of sums gives, by calling its tasks one after the other."""
     values: dict[Any, Any] = {("term", place): term for place, term in enumerate(terms)}
-    total, tasks = EXACT.tree([TaskRef(key) for key in values], key_of)
+    total, tasks = sum_tree([TaskRef(key) for key in values], key_of, EXACT)
+    if not tasks:
+        return EXACT.lower(EXACT.lift(values[total.key]))
     for key, task in tasks.items():
         values[key] = task({name: values[name] for name in task.dependencies})
     return values[total.key]
@@ -60,26 +63,51 @@ def test_is_a_sum_as_good_as_one_in_twice_the_precision(terms: list[float]) -> N
 
 def test_is_the_tree_that_of_a_plain_sum() -> None:
     terms = [TaskRef(("term", place)) for place in range(20)]
-    trees = [way.tree(terms, lambda *at: at) for way in (EXACT, PlainSum())]
+    trees = [sum_tree(terms, lambda *at: at, way) for way in (EXACT, PlainSum())]
     (root, tasks), (other_root, others) = trees
     assert root.key == other_root.key
     assert {key: task.dependencies for key, task in tasks.items()} == {
         key: task.dependencies for key, task in others.items()
     }
-    assert [task.func for task in tasks.values() if isinstance(task, Task)] == [add_up_exactly] * 3 + [add_up_and_round]
+    assert [task.args[1] for task in tasks.values() if isinstance(task, Task)] == [False] * 3 + [
+        True
+    ]  # the last rounds
 
 
 def test_does_a_term_alone_come_as_it_is() -> None:
     term = onp.arange(3.0)
-    assert EXACT.tree([term], lambda *at: at) == (term, {})
-    assert add_up_and_round(None, None) is None
+    assert sum_tree([term], lambda *at: at, EXACT) == (term, {})
+    assert EXACT.lower(term) is term
+    assert combined(EXACT, True, None, None) is None
 
 
 def test_can_an_unfinished_sum_travel() -> None:
-    part = add_up_exactly({"a": 1e16, "b": None}, {"a": 1.0, "b": None})
+    part = combined(EXACT, False, {"a": 1e16, "b": None}, {"a": 1.0, "b": None})
     arrived = dask.utils.apply(*part.__reduce__())
     assert isinstance(arrived, Exact)
-    assert add_up_and_round(arrived, {"a": -1e16, "b": 2.0}) == {"a": 1.0, "b": 2.0}
+    assert combined(EXACT, True, arrived, {"a": -1e16, "b": 2.0}) == {"a": 1.0, "b": 2.0}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_is_it_the_same_sum_however_terms_are_shared_out(seed: int) -> None:
+    rng = onp.random.default_rng(seed)
+    count = int(rng.integers(1, 70))
+    terms = [rng.standard_normal(3) * 10.0 ** rng.integers(-8, 8) for _ in range(count)]
+    expected, cuts = run(terms), sorted({0, count, *map(int, rng.integers(0, count + 1, 5))})
+
+    def summed(some: list[Any]) -> Any:
+        tree = RunningTree(EXACT)
+        for term in some:
+            tree.push(term)
+        return tree.total()
+
+    parts = [part for start, stop in itertools.pairwise(cuts) for part in subtrees(start, stop, count)]
+    sums: dict[Subtree, Any] = {part: summed(terms[part.start : part.start + (1 << part.level)]) for part in parts}
+    assert bits([EXACT.lower(assembled(sums, count, None, EXACT))]) == bits([expected])
+    assert bits([EXACT.lower(summed(terms))]) == bits([expected])
+    for size in (2, 8, 64):  # tasks of several chunks each
+        groups = [summed(terms[start : start + size]) for start in range(0, count, size)]
+        assert bits([run(groups)]) == bits([expected])
 
 
 def test_are_cotangents_that_are_none_nothing() -> None:

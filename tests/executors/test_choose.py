@@ -1,4 +1,4 @@
-"""Which way a reduction in other processes takes: is what it cost noted every time, and what failed remembered?"""
+"""Which executor runs a job: is what it cost noted every time, and what failed remembered?"""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from faults import bits, until
 from hot import THETA, X, a_watched_cluster, heat_up, is_hot, shards_on
 
 import dagad
-from dagad._executors import apart
-from dagad._executors.pace import TRY_AGAIN, Cost
+from dagad._executors import choose
+from dagad._executors.cost_model import TRY_AGAIN
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -109,7 +109,7 @@ def test_a_slow_start_does_not_keep_a_loop_from_getting_hot(
     how: Any, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reproducer: the first call waits in a queue, for longer than any evaluation that is worth being hot."""
-    monkeypatch.setattr(apart, "LONGEST_HOT_CALL", 0.5)
+    monkeypatch.setattr(choose, "LONGEST_HOT_CALL", 0.5)
     shards, name = shards_on(client), f"slow start {how.__name__}"
 
     def fun(rows: Any, theta: Any) -> Any:
@@ -138,7 +138,7 @@ def _n_processing(dask_scheduler: Any) -> int:
 def test_many_workers_are_not_refused_for_what_they_take_together(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apart, "LONGEST_HOT_CALL", 0.8)
+    monkeypatch.setattr(choose, "LONGEST_HOT_CALL", 0.8)
     shards = shards_on(client, np.ones((24, 3)), grainsize=1)
 
     def fun(rows: Any, theta: Any) -> Any:
@@ -146,33 +146,3 @@ def test_many_workers_are_not_refused_for_what_they_take_together(
         return anp.sum(rows @ theta)
 
     heat_up(client, lambda: gradient(lambda theta: dagad.reduce_sum(fun, shards, theta)))
-
-
-# Costs
-
-
-def test_a_cost_is_that_of_the_last_run() -> None:
-    queued = Cost().after_graph(120.0, 120.0, scalar=True, in_vain=False)
-    assert (queued.seconds, queued.longest) == (120.0, 120.0)
-    assert queued.after_graph(3.0, 0.1, scalar=True, in_vain=False) == Cost(3.0, 0.1)
-
-
-def test_what_failed_is_tried_ever_more_seldom() -> None:
-    cost, rests = Cost(), []
-    for _ in range(3):
-        cost = cost.after_graph(1.0, 1.0, scalar=True, in_vain=True)
-        rests.append(cost.rest)
-        while cost.rest:
-            cost = cost.after_graph(1.0, 1.0, scalar=True, in_vain=False)
-    assert rests == [TRY_AGAIN, 2 * TRY_AGAIN, 4 * TRY_AGAIN]
-
-
-def test_functions_that_nothing_tells_apart_do_not_take_turns_at_being_wrong() -> None:
-    """One gives numbers, one arrays: it is not forgotten at once that one of them was run twice."""
-    cost, wasted = Cost(), 0
-    for number in range(200):
-        scalar = number % 2 == 0
-        in_vain = not scalar and cost.scalar
-        wasted += in_vain
-        cost = cost.after_graph(1.0, 1.0, scalar=scalar, in_vain=in_vain)
-    assert wasted <= 5

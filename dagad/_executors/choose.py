@@ -1,0 +1,139 @@
+"""Which executor runs a job: from how such jobs went before, and from why an executor refused one.
+
+A `Local` chooses between the calling thread and a graph on threads, a `Remote` between residents and a graph on a
+cluster. Both are executors themselves. Nothing of it shows in the bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dagad._executors.context import current_mode, note_job
+from dagad._executors.cost_model import (
+    Cost,
+    Pace,
+    choose_group,
+    choose_road,
+    cost_of,
+    history_of,
+    remember_cost,
+    remember_pace,
+)
+from dagad._executors.evaluation import Scheduler, is_inside_any_task, is_watched
+from dagad._executors.graph import GraphExecutor
+from dagad._executors.inline import Inline
+from dagad._executors.resident import ResidentExecutor, UnavailableError
+from dagad._graphs.policies import Policy
+from dagad._operations.job import Executor, Job, Land, Residuals, Results
+
+# Longer ones are better tasks of their own: to be seen on the dashboard, moved to whoever is free, tried again.
+LONGEST_HOT_CHUNK, LONGEST_HOT_CALL = 0.25, 10.0
+
+INLINE = Inline()
+
+
+def executor_on(scheduler: Scheduler) -> Executor:
+    """Return what runs jobs on a scheduler."""
+    return Remote(scheduler) if scheduler.remote else Local(scheduler)
+
+
+class Local:
+    """Chooses between the calling thread, a graph, and a graph whose tasks are several chunks each."""
+
+    name = "local"
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def call(self, job: Job) -> Results:
+        """Run a job for what it gives."""
+        executor = self._chosen(job, "call")
+        return self._noted(job, "call", executor, executor.call(job))
+
+    def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
+        """Run a job, and leave behind what its policy says."""
+        executor = self._chosen(job, "linearize")
+        results, residuals = executor.linearize(job, policy)
+        return self._noted(job, "linearize", executor, results), residuals
+
+    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
+        """Run a job together with its gradient for the seed 1; see `Executor`."""
+        executor = self._chosen(job, "unit")
+        results, residuals = executor.unit(job, policy, land)
+        remember_cost((job.signature, "unit"), lambda cost: cost.known_to_give(scalar=results.has_gradient))
+        return self._noted(job, "unit", executor, results), residuals
+
+    def _chosen(self, job: Job, method: str) -> Any:
+        workers = self._scheduler.workers
+        group, signature = 1, (job.signature, method)
+        if not (workers is None or is_watched() or current_mode().evaluation is not None):  # watched by chunk
+            road = choose_road(job.plan, history_of(signature), workers)
+            if road.alone:
+                return INLINE
+            group = road.group
+        known = cost_of(signature)
+        return GraphExecutor(self._scheduler, group, is_scalar=known is not None and known.scalar)
+
+    @staticmethod
+    def _noted(job: Job, method: str, executor: Any, results: Results) -> Results:
+        if results.spent.workers:
+            remember_pace((job.signature, method), Pace(*results.spent))
+        note_job(executor, method, job)
+        return results
+
+
+class Remote:
+    """Residents where the rows live on workers and chunks are short; else a graph, which can do everything."""
+
+    name = "remote"
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def call(self, job: Job) -> Results:
+        """Run a job for what it gives."""
+        return self._first_of(job, "call", lambda executor: (executor.call(job), None))[0]
+
+    def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
+        """Run a job, and leave behind what its policy says."""
+        return self._first_of(job, "linearize", lambda executor: executor.linearize(job, policy))
+
+    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
+        """Run a job together with its gradient for the seed 1; see `Executor`."""
+        found = self._first_of(job, "unit", lambda executor: executor.unit(job, policy, land))
+        remember_cost((job.signature, "unit"), lambda cost: cost.known_to_give(scalar=found[0].has_gradient))
+        return found
+
+    def _first_of(
+        self, job: Job, method: str, run: Callable[[Any], tuple[Results, Residuals | None]]
+    ) -> tuple[Results, Residuals | None]:
+        signature, alike, in_vain = (job.signature, method), (job.owner, job.plan), False
+        cost = cost_of(signature) or cost_of(alike)
+        lines = self._scheduler.lines() if cost is not None and self._is_short(job, cost) else None
+        if cost is not None and lines is not None and not is_inside_any_task():
+            resident = ResidentExecutor(lines, cost.seconds, is_scalar=cost.scalar)
+            try:
+                found = run(resident)
+            except UnavailableError as error:
+                in_vain = error.by_chunks
+            else:
+                spent = found[0].spent
+                remember_cost(signature, lambda cost: cost.after_call(spent.cpu, spent.wall))
+                note_job(resident, method, job)
+                return found
+        graph = GraphExecutor(
+            self._scheduler, choose_group(len(job.plan), cost), is_scalar=cost is not None and cost.scalar
+        )
+        found = run(graph)
+        spent = found[0].spent
+        remember_cost(signature, lambda cost: cost.after_graph(spent.cpu, spent.wall, in_vain=in_vain))
+        remember_cost(alike, lambda cost: cost.after_graph(spent.cpu, spent.wall, in_vain=False))
+        note_job(graph, method, job)
+        return found
+
+    @staticmethod
+    def _is_short(job: Job, cost: Cost) -> bool:
+        if cost.rest or cost.longest > LONGEST_HOT_CALL or not job.sliced.is_resident:
+            return False
+        return cost.seconds <= LONGEST_HOT_CHUNK * len(job.plan)

@@ -1,0 +1,84 @@
+"""The inline executor: all chunks of a job in the calling thread, without a graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dagad._executors.evaluation import calm_process, inside_task, new_names
+from dagad._executors.graph import land_sliced
+from dagad._graphs.linearization import Linearization
+from dagad._graphs.policies import Policy
+from dagad._operations.batch import BatchSeeds
+from dagad._operations.job import Job, Land, Results, Seeds, Spent
+
+
+class Inline:
+    """Runs jobs where it is called."""
+
+    name, group = "inline", 1
+
+    def call(self, job: Job) -> Results:
+        """Run a job for what it gives."""
+        return self._results(job, lambda args: job.batch.value(*args))[0]
+
+    def linearize(self, job: Job, policy: Policy) -> tuple[Results, InlineResiduals]:
+        """Run a job, and leave behind what its policy says."""
+        results, linearization = self._results(job, lambda args: policy.linearize(job.batch, args))
+        return results, InlineResiduals(linearization)
+
+    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, InlineResiduals | None]:
+        """Run a job together with its gradient for the seed 1; see `Executor`."""
+
+        def run(args: tuple[Any, ...]) -> Linearization:
+            made = Linearization.preaccumulated(job.batch, args, policy.counters)
+            if made.local_gradient is not None:
+                _land(job, made.local_gradient, land)
+            return made
+
+        results, made = self._results(job, run)
+        results.has_gradient = made.local_gradient is not None
+        return results, None if results.has_gradient else InlineResiduals(made)
+
+    @staticmethod
+    def _results(job: Job, run: Callable[[tuple[Any, ...]], Any]) -> tuple[Results, Any]:
+        began, began_cpu, chunks = time.perf_counter(), time.thread_time(), list(job.plan)
+        with calm_process, inside_task:
+            made = run(job.arguments(chunks, new_names()))
+        results, value = Results.of(job), made.value if type(made) is Linearization else made
+        results.reduced = value.reduced if job.kernel.owns else value
+        results.put(job, chunks, value)
+        results.spent = Spent(time.thread_time() - began_cpu, time.perf_counter() - began, 1)
+        return results, made
+
+
+class InlineResiduals:
+    """The linearization of all chunks."""
+
+    def __init__(self, linearization: Linearization) -> None:
+        self._linearization = linearization
+
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+        """Pull some seeds, and let their cotangents land."""
+        numbers = [chunk.number for chunk in job.plan]
+        many = [
+            BatchSeeds(one.reduced, [one.stacked(n) for n in numbers] if job.kernel.owns else None) for one in seeds
+        ]
+        with calm_process, inside_task:
+            if len(many) == 1:
+                cotangents = self._linearization.pull(many)
+            else:
+                cotangents = self._linearization.pull_again(many, len(many))
+        _land(job, cotangents, land)
+        return True
+
+    def release(self) -> None:
+        """Let go of nothing: what is not referred to any more is gone."""
+
+
+def _land(job: Job, cotangents: Sequence[Any], land: Land) -> None:
+    if job.n_shared:
+        land(job.shared_targets, job.monoid.lower(cotangents[0]), 0)
+    if job.has_sliced:
+        land_sliced(job, list(job.plan), cotangents[-1], land)

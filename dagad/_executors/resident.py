@@ -1,0 +1,223 @@
+"""The resident executor: one call per worker that holds rows, past Dask's scheduler; the graph takes what it can't."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+from dagad._errors import StructureError
+from dagad._executors.evaluation import follow, new_names
+from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, Found, program_of
+from dagad._graphs.monoids import Subtree, assembled, subtrees
+from dagad._graphs.policies import Policy
+from dagad._operations.job import Job, Land, Residuals, Results, Seeds, Spent
+from dagad._pytrees import fingerprint
+from dagad._pytrees.buffers import pack_tree, unpack_tree
+from dagad._pytrees.shipping import Portable, pack
+from dagad_scheduler.residents.loop import Homes, Loop, Sent, UnavailableError as UnavailableError
+
+LEAST_PATIENCE, PATIENCE = 10.0, 20.0  # seconds, and times as long as it took before
+SEEDS_A_CALL = 64
+
+
+class ResidentExecutor:
+    """Runs jobs by residents of workers; raises `UnavailableError` where they can't."""
+
+    name, group = "resident", 1
+
+    def __init__(self, lines: Any, expected: float, *, is_scalar: bool | None = None) -> None:
+        self._lines, self._expected, self._is_scalar = lines, expected, is_scalar
+
+    def call(self, job: Job) -> Results:
+        """Run a job for what it gives."""
+        return self._ask(job, VALUE)[0]
+
+    def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
+        """Run a job, and leave behind what its policy says."""
+        lease = self._loop(job).lease()
+        results, _ = self._ask(job, RECORD, policy, lease=lease, keep=True)
+        return results, ResidentResiduals(self, policy, lease)
+
+    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
+        """Run a job together with its gradient for the seed 1; see `Executor`."""
+        del policy  # what is run elsewhere is not counted here
+        lease = None if self._is_scalar else self._loop(job).lease()
+        results, found = self._ask(job, UNIT, lease=lease, keep=lease is not None)
+        results.has_gradient = all(part.is_complete for *_, part in found)
+        if results.has_gradient:
+            self._land(job, found, land)
+            return results, None
+        return results, None if lease is None else ResidentResiduals(self, None, lease)
+
+    def pull(self, job: Job, policy: Policy | None, lease: Any, seeds: Sequence[Seeds], land: Land) -> None:
+        """Pull some seeds at what was left behind, or at what is run again where it is lost."""
+        landing = []
+        for first in range(0, len(seeds), SEEDS_A_CALL):
+            some = seeds[first : first + SEEDS_A_CALL]
+            landing.append(self._ask(job, PULL, policy, lease=lease, keep=len(seeds) > 1, seeds=some)[1])
+        for number, found in enumerate(landing):
+            self._land(job, found, land, number * SEEDS_A_CALL)
+
+    def _ask(
+        self,
+        job: Job,
+        method: str,
+        policy: Policy | None = None,
+        *,
+        lease: Any = None,
+        keep: bool = False,
+        seeds: Sequence[Seeds] = (),
+    ) -> tuple[Results, list[tuple[Homes, str, Found]]]:
+        began, loop, n_chunks = time.perf_counter(), self._loop(job), len(job.plan)
+        template, rows = job.sliced.templates(job.plan)
+        message = {
+            "method": method,
+            "keep": keep,
+            "shared": list(pack_tree((job.shared(), [list(one.reduced) for one in seeds]))),
+        }
+
+        def own(chunks: Sequence[int]) -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            if job.has_sliced or (job.kernel.owns and seeds):
+                sliced = {number: job.own(number) for number in chunks} if job.has_sliced else None
+                stacked = {number: [one.stacked(number) for one in seeds] for number in chunks if job.kernel.owns}
+                found["own"] = list(pack_tree((sliced, stacked)))
+            if rows is not None:
+                payloads = [(number, rows[number].parcel().payload) for number in chunks]
+                found["rows"] = [[number, [memoryview(part) for part in payload]] for number, payload in payloads]
+            return found
+
+        homes, replies = loop.call(
+            self._program(job, loop, template, policy),
+            message,
+            own,
+            lease=lease,
+            n_values=0 if method == PULL else n_chunks,
+            n_gradients=n_chunks * (method in (UNIT, PULL)),
+            limit=LEAST_PATIENCE + PATIENCE * self._expected,
+        )
+        try:
+            found = [_found(job, homes, address, reply, method) for address, reply in replies.items()]
+            results = self._results(job, homes, found)
+            seconds = sum(float(reply["seconds"]) for reply in replies.values())
+        except (StructureError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise loop.off(f"a worker sent something else than was asked for ({error})") from error
+        results.spent = Spent(seconds, time.perf_counter() - began, 0)
+        return results, [(homes, address, part) for address, part in found]
+
+    @staticmethod
+    def _results(job: Job, homes: Homes, found: list[tuple[str, Found]]) -> Results:
+        results = Results.of(job)
+        results.reduced = _assembled(job, [(homes.parts[address], part.reduced) for address, part in found])
+        for address, part in found:
+            for number, own, note in zip(homes.chunks[address], part.stacked, part.notes, strict=False):
+                results.stacked[number], results.notes[number] = own, note
+        return results
+
+    @staticmethod
+    def _land(job: Job, found: list[tuple[Homes, str, Found]], land: Land, first: int = 0) -> None:
+        if job.n_shared:
+            parts = [(homes.parts[address], one.shared) for homes, address, one in found]
+            land(job.shared_targets, job.monoid.lower(_assembled(job, parts)), first)
+        for homes, address, one in found if job.has_sliced else ():
+            for number, own in zip(homes.chunks[address], one.sliced, strict=True):
+                land(job.inputs.targets(number), own, first)
+
+    def _loop(self, job: Job) -> Loop:
+        shards = job.sliced.shards
+
+        def make() -> Loop:
+            return Loop(self._lines, job.sliced.keys(), _parts if job.runs is None else _alone, follow)
+
+        loop: Loop = shards[0].remembered((job.plan, *(one.keys[0] for one in shards)), make)
+        return loop
+
+    @staticmethod
+    def _program(job: Job, loop: Loop, template: Any, policy: Policy | None) -> Sent:
+        # A user's own goes as it is; dagad's have no state but their counters.
+        own = policy if policy is not None and getattr(policy, "keeps", None) is None else None
+        if own is None and policy is not None:
+            policy = type(policy)()
+        marks = None if template is None else template.marks
+        what: Hashable = job.signature, job.monoid, marks, type(policy)
+        taken = fingerprint.fingerprint(*_flat(job.kernel), *([own] if own is not None else []))
+
+        def packed() -> list[bytes]:
+            # A copy: what is pickled may point into arrays that change before the next evaluation.
+            return [bytes(part) for part in pack((job.kernel, template, policy)).payload]
+
+        def made(payload: list[bytes]) -> list[memoryview]:
+            return program_of(payload, job.monoid, job.plan, new_names())
+
+        return loop.program(what, taken, fingerprint.same, packed, made)
+
+
+class ResidentResiduals:
+    """What workers keep for pullbacks, under a lease; lost, it is run again."""
+
+    def __init__(self, executor: ResidentExecutor, policy: Policy | None, lease: Any) -> None:
+        self._executor, self._policy, self._lease = executor, policy, lease
+
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+        """Pull some seeds, and let their cotangents land; False where that can't be, and nothing has landed."""
+        try:
+            self._executor.pull(job, self._policy, self._lease, seeds, land)
+        except UnavailableError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let go of nothing: a pullback has used it up."""
+
+
+def _flat(part: Any) -> Iterator[Any]:
+    """Yield what nested portable objects consist of, with their types."""
+    if isinstance(part, Portable):
+        yield type(part)
+        yield from _flat(part.state())
+    elif type(part) is tuple:
+        for item in part:
+            yield from _flat(item)
+    else:
+        yield part
+
+
+def _parts(chunks: Sequence[int], n_chunks: int) -> list[tuple[int, int]]:
+    """Return the subtrees that are exactly these chunks."""
+    found: list[tuple[int, int]] = []
+    start = 0
+    for at in range(1, len(chunks) + 1):
+        if at == len(chunks) or chunks[at] != chunks[at - 1] + 1:
+            found.extend(subtrees(chunks[start], chunks[at - 1] + 1, n_chunks))
+            start = at
+    return found
+
+
+def _alone(chunks: Sequence[int], n_chunks: int) -> list[tuple[int, int]]:
+    """Return the chunks one by one."""
+    del n_chunks
+    return [(chunk, 0) for chunk in chunks]
+
+
+def _assembled(job: Job, found: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> Any:
+    sums = {Subtree(*at): part for parts, reduced in found for at, part in zip(parts, reduced, strict=bool(reduced))}
+    if job.runs is not None:
+        sums = {job.runs[at.start]: part for at, part in sums.items()}
+    return assembled(sums, job.n_terms, None, job.monoid) if sums else None
+
+
+def _found(job: Job, homes: Homes, address: str, reply: dict[str, Any], method: str) -> tuple[str, Found]:
+    """Return what a worker sent, after checking that it is what was asked for."""
+    found: Found = unpack_tree(reply["head"], reply["data"])
+    n_parts, n_chunks = len(homes.parts[address]), len(homes.chunks[address])
+    pulled = method == PULL or (method == UNIT and found.is_complete)
+    expected = (
+        n_parts * (job.kernel.sums and method != PULL),
+        n_parts * (job.n_shared > 0 and pulled),
+        n_chunks * (job.kernel.owns and method != PULL),
+        n_chunks * (job.has_sliced and pulled),
+    )
+    if tuple(map(len, (found.reduced, found.shared, found.stacked, found.sliced))) != expected:
+        raise StructureError(f"{address} sent other parts than those that it was asked for.")
+    return address, found

@@ -1,0 +1,223 @@
+"""What runs on a worker in a hot loop: a kernel on chunks whose rows live there, combined by subtrees."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from dagad._errors import CancelledError
+from dagad._graphs.linearization import Linearization, has_derivative
+from dagad._graphs.monoids import Monoid, Subtree, assembled, halves
+from dagad._graphs.policies import Keep, Policy, Preaccumulate
+from dagad._operations.batch import Batch, BatchSeeds
+from dagad._operations.chunks import Place
+from dagad._operations.derived import Derived
+from dagad._pytrees.buffers import pack_tree, unpack_tree
+from dagad._pytrees.shipping import PYTHON, Parcel, Singletons, pack_call
+from dagad._sources.plan import AnyPlan
+from dagad._sources.rows import Rows
+
+# What a call asks for: a value; with what its policy leaves behind; with unit cotangents; cotangents for seeds.
+VALUE, RECORD, UNIT, PULL = "value", "record", "unit", "pull"
+KEEP, TOGETHER = Keep(), Preaccumulate()  # what is run here is not counted
+PIECES_A_THREAD = 4
+
+
+class Found(NamedTuple):
+    """What the chunks of one worker gave: by subtree what is added up, by chunk the rest."""
+
+    reduced: list[Any]
+    shared: list[Any]  # cotangents of the shared leaves
+    stacked: list[Any]
+    notes: list[Any]
+    sliced: list[Any]  # cotangents of the sliced leaves
+    is_complete: bool  # whether there are unit cotangents, if they were asked for
+
+
+class ResidentProgram:
+    """A kernel with everything that stays the same between calls.
+
+    Parameters
+    ----------
+    kernel, monoid
+        The kernel, and how what it reduces is added up.
+    policy
+        What becomes of linearizations.
+    plan
+        How the rows are cut.
+    template
+        The rows with gaps for what lives on the worker; None where one Shards is all of them.
+    names
+        Names for the keys in notes on exceptions.
+    """
+
+    def __init__(
+        self,
+        kernel: Derived,
+        monoid: Monoid,
+        policy: Policy,
+        plan: AnyPlan,
+        template: Rows | None,
+        names: Any,
+        singletons: Sequence[Any] = (),
+    ) -> None:
+        self.batch, self.monoid, self.policy = Batch(kernel, monoid), monoid, policy
+        self.template, self.names = template, names
+        self.chunks, self._singletons = list(plan), Singletons(singletons)
+
+    def is_current(self) -> bool:
+        """Return whether it still is what was sent: what others share with it may have changed with them."""
+        return self._singletons.are_as_found()
+
+    def job(self, message: dict[str, Any], held: ResidentJob | None) -> ResidentJob:
+        """Return one call."""
+        return ResidentJob(self, message, held)
+
+
+def program_of(payload: Sequence[bytes], monoid: Monoid, plan: AnyPlan, names: Any) -> list[memoryview]:
+    """Return what a worker opens as a program, from a kernel and a template that are pickled already.
+
+    The payload's buffers are not copied: they may hold constants of many megabytes.
+    """
+    parcel = pack_call(_opened_program, Parcel(tuple(payload), PYTHON), monoid, plan, names)
+    return [memoryview(part) for part in parcel.payload]
+
+
+def _opened_program(parcel: Parcel, monoid: Monoid, plan: AnyPlan, names: Any) -> ResidentProgram:
+    kernel, template, policy = parcel.open()
+    return ResidentProgram(kernel, monoid, policy, plan, template, names, parcel.singletons)
+
+
+class ResidentJob:
+    """One call of a program.
+
+    =========  ===========================================================================================
+    `_left`    linearizations, by subtree, where values were computed and seeds may come; None for those of
+               integers only, which have no derivative
+    =========  ===========================================================================================
+    """
+
+    def __init__(self, program: ResidentProgram, message: dict[str, Any], held: ResidentJob | None) -> None:
+        self._program, self._method = program, message["method"]
+        self._shared, self._reduced_seeds = unpack_tree(*message["shared"])
+        self._left: dict[Subtree, Linearization | None] = {} if held is None else held._left
+        self._stays = bool(message["keep"])
+        own = unpack_tree(*message["own"]) if "own" in message else (None, None)
+        self._sliced, self._stacked_seeds = ({} if part is None else part for part in own)
+        self._has_sliced = own[0] is not None
+        self._rows = {number: _opened_rows(payload) for number, payload in message.get("rows", ())}
+
+    @property
+    def holds(self) -> bool:
+        """Whether something is left for a later call."""
+        return bool(self._left)
+
+    def split(self, parts: Sequence[Subtree], n_threads: int) -> list[list[Subtree]]:
+        """Return what each thread is to compute: runs of subtrees, of about as many chunks each."""
+        parts = [Subtree(*part) for part in parts]
+        if n_threads == 1:
+            return [parts]
+        n_chunks = len(self._program.chunks)
+        while len(parts) < PIECES_A_THREAD * n_threads:
+            finer = [half for part in parts for half in halves(part, n_chunks)]
+            if len(finer) == len(parts):
+                break
+            parts = finer
+        share = -(-len(parts) // n_threads)
+        return [parts[start : start + share] for start in range(0, len(parts), share)]
+
+    def part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Any:
+        """Return what a subtree's chunks give: what is reduced and stacked, then cotangents of shared and sliced."""
+        numbers = _numbers(part, len(self._program.chunks))
+        contexts = [Place(self._program.chunks[number], self._program.names) for number in numbers]
+        active = [self._sliced[number] for number in numbers] if self._has_sliced else None
+        templates = [self._rows.get(number, self._program.template) for number in numbers]
+        whole = _Rows(numbers, templates, rows, stopped)
+        args = contexts, whole, self._shared, *([active] if self._has_sliced else [])
+        batch, policy = self._program.batch, self._program.policy
+        if self._method == VALUE:
+            return batch.value(*args), None
+        if self._method == PULL:
+            return None, self._pulled(part, args, numbers)
+        made = policy.linearize(batch, args) if self._method == RECORD else TOGETHER.linearize(batch, args)
+        if self._stays and (self._method == RECORD or made.local_gradient is None):
+            self._left[part] = made
+        elif self._stays and not has_derivative(made.value):
+            self._left[part] = None
+        return made.value, made.local_gradient
+
+    def _pulled(self, part: Subtree, args: Any, numbers: Sequence[int]) -> Any:
+        is_lost = part not in self._left  # or it was never left here
+        made = self._left.get(part) if self._stays else self._left.pop(part, None)
+        if made is None and not is_lost:
+            active = args[3] if self._has_sliced else None
+            return self._program.batch.without_derivative(len(self._reduced_seeds), self._shared, active)
+        if made is None:
+            made = KEEP.linearize(self._program.batch, args)
+            if self._stays:
+                self._left[part] = made
+        owns = self._program.batch.kernel.owns
+        many = [
+            BatchSeeds(reduced, [self._stacked_seeds[number][seed] for number in numbers] if owns else None)
+            for seed, reduced in enumerate(self._reduced_seeds)
+        ]
+        return made.pull_again(many, len(many)) if self._stays else made.pull(many)
+
+    def nbytes(self) -> int:
+        """Return how much memory is held."""
+        return sum(map(sys.getsizeof, list(self._left.values())))  # they may be pulled meanwhile
+
+    def reply(self, parts: Sequence[Subtree], found: dict[Any, Any]) -> tuple[dict[str, Any], Any]:
+        """Return what was found in one buffer, with a head that says what stands in it."""
+        results = {Subtree(*part): found[part] for part in sorted(found)}
+        kernel, n_chunks = self._program.batch.kernel, len(self._program.chunks)
+        values = {part: value for part, (value, _) in results.items()}
+        cotangents = [given for _, given in results.values()]
+        is_complete = all(given is not None for given in cotangents)
+        stacked, notes, reduced = [], [], values if kernel.sums and self._method != PULL else {}
+        if kernel.owns and self._method != PULL:
+            stacked = [own for value in values.values() for own in value.stacked]
+            notes = [note for value in values.values() for note in value.notes]
+            reduced = {part: value.reduced for part, value in values.items()} if kernel.sums else {}
+        shared, sliced = {}, []
+        if is_complete and any(self._shared):
+            shared = {part: given[0] for part, (_, given) in results.items()}
+        if is_complete and self._has_sliced:
+            sliced = list(itertools.chain.from_iterable(given[-1] for given in cotangents))
+
+        def by_part(sums: dict[Subtree, Any]) -> list[Any]:
+            return [assembled(sums, n_chunks, Subtree(*part), self._program.monoid) for part in parts] if sums else []
+
+        answer = Found(by_part(reduced), by_part(shared), stacked, notes, sliced, is_complete)
+        head, buffer = pack_tree(answer)
+        return {"head": head, "kept": self.holds}, buffer
+
+
+class _Rows:
+    """The rows of some chunks, each put together when it is its turn."""
+
+    def __init__(
+        self, numbers: Sequence[int], templates: Sequence[Any], rows: Callable[[int], Sequence[Any]], stopped: Any
+    ) -> None:
+        self._numbers, self._templates, self._rows, self._stopped = numbers, templates, rows, stopped
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, template in zip(self._numbers, self._templates, strict=True):
+            if self._stopped():
+                raise CancelledError("Nobody waits for this evaluation any more.")
+            here = self._rows(number)
+            yield here[0] if template is None else template.joined(iter(here))
+
+
+def _numbers(part: Subtree, n_chunks: int) -> range:
+    return range(part.start, min(part.start + (1 << part.level), n_chunks))
+
+
+def _opened_rows(payload: Sequence[Any]) -> Rows:
+    rows: Rows = Parcel(tuple(payload), PYTHON).open()
+    return rows

@@ -1,0 +1,424 @@
+"""How partial results are combined: monoids on a fixed binary tree, so that bits depend on the number of terms only.
+
+Neighbours are combined, then neighbours of these, and a last one without a neighbour goes up as it is. A task combines
+`FAN_IN` terms, three levels at once; whoever owns a run of chunks combines the subtrees that lie in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dagad._errors import StructureError
+from dagad._graphs.linearization import Linearization
+from dagad._pytrees import pytree
+from dagad_scheduler.private import Task, TaskRef
+
+Key = Any
+FAN_IN = 8  # wide enough to cost little, narrow enough that few partial gradients are alive at once
+
+
+class Monoid(Protocol):
+    """How terms are added up: what stands for a sum on its way, and how two of these become one.
+
+    None adds nothing, and is never given to `add`.
+    """
+
+    def lift(self, term: Any) -> Any:
+        """Return the sum of one term; a sum stays what it is."""
+
+    def add(self, a: Any, b: Any, ours: bool) -> Any:
+        """Return the sum of two, in memory that is not `b`'s, and `a`'s only if that is `ours` to write into."""
+
+    def lower(self, total: Any) -> Any:
+        """Return the value of a sum; a value stays what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSum:
+    """Add neighbours, then neighbours of these: the error grows with the logarithm of the number of chunks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.extend import PlainSum
+    >>> float(dagad.reduce_sum(np.sum, np.array([1e16, 1.0, -1e16]), grainsize=1, sum=PlainSum()))
+    0.0
+    """
+
+    def lift(self, term: Any) -> Any:
+        """Return the term."""
+        return term
+
+    def add(self, a: Any, b: Any, ours: bool) -> Any:
+        """Add two terms leaf by leaf."""
+        return _add(a, b, ours)
+
+    def lower(self, total: Any) -> Any:
+        """Return the sum."""
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class CompensatedSum:
+    """Carry along what each addition rounds off, and add it at the end: sums of chunks as if in twice the precision.
+
+    Values and cotangents are both added up so; what happens inside a chunk is the function's own affair. For sums that
+    cancel, and for gradients that have to be compared between plans. Costs a few more additions a chunk.
+
+    Notes
+    -----
+    The correction is that of A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen",
+    ZAMM 54 (1974), at each node of the tree of sums in place of one running sum.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.extend import CompensatedSum
+    >>> float(dagad.reduce_sum(np.sum, np.array([1e16, 1.0, -1e16]), grainsize=1, sum=CompensatedSum()))
+    1.0
+    """
+
+    def lift(self, term: Any) -> Any:
+        """Return a sum from which nothing has been rounded off."""
+        if isinstance(term, Exact):
+            return term
+        leaves, treedef = pytree.flatten_with_none(term)
+        return Exact(treedef, leaves, [None] * len(leaves))
+
+    def add(self, a: Any, b: Any, ours: bool) -> Any:
+        """Add two sums and what was rounded off, leaf by leaf."""
+        del ours
+        pytree.check_same_structure(a.treedef, b.treedef, DIFFERENT)
+        added = [_added(*pair) for pair in zip(a.sums, a.errors, b.sums, b.errors, strict=True)]
+        return Exact(a.treedef, [total for total, _ in added], [error for _, error in added])
+
+    def lower(self, total: Any) -> Any:
+        """Return the sum with what was rounded off."""
+        if not isinstance(total, Exact):
+            return total
+        leaves = [_rounded(*pair) for pair in zip(total.sums, total.errors, strict=True)]
+        return pytree.unflatten(total.treedef, leaves)
+
+
+PLAIN: Monoid = PlainSum()
+DIFFERENT = "The partial sums of two chunks differ in structure"
+
+
+class Exact:
+    """A sum and what has been rounded off, leaf by leaf."""
+
+    __slots__ = ("errors", "sums", "treedef")
+
+    def __init__(self, treedef: pytree.TreeDef, sums: list[Any], errors: list[Any]) -> None:
+        self.treedef, self.sums, self.errors = treedef, sums, errors
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Exact, (self.treedef, self.sums, self.errors)
+
+    def __sizeof__(self) -> int:
+        return 200 + pytree.nbytes_of(self.sums) + pytree.nbytes_of(self.errors)
+
+
+pytree.register(
+    Exact,
+    lambda exact: ((exact.sums, exact.errors), exact.treedef),
+    lambda treedef, parts: Exact(treedef, *parts),
+)
+
+
+# Trees
+
+
+def sum_tree(
+    terms: Sequence[Any], key_of: Callable[[int, int], Key], monoid: Monoid = PLAIN
+) -> tuple[Any, dict[Key, Task]]:
+    """Return a reference to the sum of `terms`, in their order, and the tasks that compute it.
+
+    `key_of(level, position)` names the nodes.
+    """
+    tasks: dict[Key, Task] = {}
+    level, plain = 0, type(monoid) is PlainSum
+    while len(terms) > 1:
+        above: list[Any] = []
+        last = len(terms) <= FAN_IN
+        for position, start in enumerate(range(0, len(terms), FAN_IN)):
+            key, some = key_of(level, position), terms[start : start + FAN_IN]
+            tasks[key] = Task(key, add_up, *some) if plain else Task(key, combined, monoid, last, *some)
+            above.append(TaskRef(key))
+        terms, level = above, level + 1
+    return terms[0], tasks
+
+
+class RunningTree:
+    """The same tree, term after term: holds one partial sum a level."""
+
+    __slots__ = ("_monoid", "_partials")
+
+    def __init__(self, monoid: Monoid = PLAIN) -> None:
+        self._monoid = monoid
+        self._partials: list[tuple[int, Any, bool]] = []  # level, sum, whether its memory was allocated here
+
+    def push(self, term: Any) -> None:
+        """Add the next term."""
+        partials, level, ours = self._partials, 0, False
+        if term is not None:
+            term = self._monoid.lift(term)
+        while partials and partials[-1][0] == level:
+            term, ours = _sum_of_two(self._monoid, partials.pop()[1:], (term, ours))
+            level += 1
+        partials.append((level, term, ours))
+
+    def total(self) -> Any:
+        """Return the sum of all terms, not lowered."""
+        *others, (_, *last) = self._partials
+        term, ours = last
+        for _, *partial in reversed(others):
+            term, ours = _sum_of_two(self._monoid, partial, (term, ours))
+        return term
+
+
+class Fold:
+    """The same tree for many small terms, added up a level at a time: the same sums by fewer calls."""
+
+    __slots__ = ("_monoid", "_terms", "_tree")
+
+    def __init__(self, monoid: Monoid = PLAIN) -> None:
+        self._monoid, self._terms = monoid, list[Any]()
+        self._tree = None if type(monoid) is PlainSum else RunningTree(monoid)
+
+    def push(self, term: Any) -> None:
+        """Add the next term: a number, a list of arrays, or anything else."""
+        if self._tree is not None:
+            self._tree.push(term)
+            return
+        self._terms.append(term)
+        if (len(self._terms) == 1 and not _is_small(term)) or len(self._terms) == MOST_STACKED:
+            self._in_turn()
+
+    def _in_turn(self) -> RunningTree:
+        if self._tree is None:
+            self._tree = RunningTree(self._monoid)
+            for term in self._terms:
+                self._tree.push(term)
+            self._terms.clear()
+        return self._tree
+
+    def total(self) -> Any:
+        """Return the sum of all terms, not lowered."""
+        terms, first = self._terms, self._terms[0] if self._terms else None
+        if len(terms) < FEWEST_STACKED or not all(_is_stackable(term, first) for term in terms):
+            return self._in_turn().total()
+        if type(first) is np.float64:
+            return _added_up(np.array(terms))[()]
+        return [_added_up(np.stack(column)) for column in zip(*terms, strict=True)]
+
+
+FEWEST_STACKED, MOST_STACKED, LARGEST_STACKED = 8, 4096, 2**20
+
+
+def _is_small(term: Any) -> bool:
+    """Return whether many such terms may be held at the same time."""
+    if type(term) is not list:
+        return type(term) is np.float64
+    return all(type(leaf) is np.ndarray for leaf in term) and sum(a.nbytes for a in term) <= LARGEST_STACKED / 256
+
+
+def _is_stackable(term: Any, first: Any) -> bool:
+    """Return whether a term is of double precision only, and shaped as the first."""
+    if type(term) is np.float64:
+        return type(first) is np.float64
+    if type(term) is not list or type(first) is not list or len(term) != len(first):
+        return False
+    pairs = zip(term, first, strict=True)
+    return all(type(a) is np.ndarray and a.dtype == np.float64 and a.shape == b.shape for a, b in pairs)
+
+
+def _added_up(stack: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    while len(stack) > 1:
+        even = len(stack) // 2 * 2
+        sums = stack[:even:2] + stack[1:even:2]
+        stack = np.concatenate([sums, stack[even:]]) if even < len(stack) else sums
+    return np.asarray(stack[0])
+
+
+class Subtree(NamedTuple):
+    """Terms `start` to ``start + 2**level`` of a tree, or as many of these as there are."""
+
+    start: int
+    level: int
+
+
+def subtrees(start: int, stop: int, n_terms: int) -> list[Subtree]:
+    """Return the largest subtrees of the tree over `n_terms` that together are its terms `start` to `stop`.
+
+    >>> subtrees(0, 5, 8)
+    [Subtree(start=0, level=2), Subtree(start=4, level=0)]
+    >>> subtrees(4, 7, 7)
+    [Subtree(start=4, level=2)]
+    """
+    found: list[Subtree] = []
+    while start < stop:
+        level = 0
+        while not start % (2 << level) and (start + (2 << level) <= stop or stop == n_terms) and 1 << level < n_terms:
+            level += 1
+        while stop == n_terms and level and start + (1 << level - 1) >= n_terms:
+            level -= 1  # the higher ones are the same terms
+        found.append(Subtree(start, level))
+        start += 1 << level
+    return found
+
+
+def whole_row(level: int, n_terms: int) -> list[Subtree]:
+    """Return all subtrees of a level; the last one may be smaller."""
+    width = 1 << level
+    starts = range(0, n_terms, width)
+    return [Subtree(at, level if at + width <= n_terms else (n_terms - at - 1).bit_length()) for at in starts]
+
+
+def halves(part: Subtree, n_terms: int) -> list[Subtree]:
+    """Return the two subtrees that a subtree adds; itself where it is a single term."""
+    start, level = part
+    while level and start + (1 << level - 1) >= n_terms:
+        level -= 1
+    if not level:
+        return [Subtree(start, 0)]
+    return [Subtree(start, level - 1), Subtree(start + (1 << level - 1), level - 1)]
+
+
+def assembled(sums: Mapping[Subtree, Any], n_terms: int, root: Subtree | None = None, monoid: Monoid = PLAIN) -> Any:
+    """Return the sum of a tree, or of the subtree `root`, from those of subtrees that together are all of it.
+
+    Subtrees that are missing add nothing.
+    """
+
+    def at(start: int, level: int) -> tuple[Any, bool]:
+        found = Subtree(start, level)
+        if found in sums:
+            return sums[found], False
+        if not level:  # nothing came of it
+            return None, False
+        half = 1 << level - 1
+        if start + half >= n_terms:
+            return at(start, level - 1)
+        return _sum_of_two(monoid, at(start, level - 1), at(start + half, level - 1))
+
+    return at(*(root or (0, (n_terms - 1).bit_length())))[0]
+
+
+def add_up_subtrees(monoid: Monoid, parts: Sequence[tuple[int, int]], n_terms: int, *terms: Any) -> Any:
+    """Add the sums of some subtrees of a tree, as the tree does, and hand out the value."""
+    sums = {Subtree(*part): monoid.lift(term) for part, term in zip(parts, terms, strict=True) if term is not None}
+    return monoid.lower(assembled(sums, n_terms, None, monoid))
+
+
+def add_up(*terms: Any) -> Any:
+    """Add values or cotangents, neighbours first; None adds nothing. Never writes into what it was given."""
+    numbers = list(terms)
+    if set(map(type, numbers)) <= _NUMBERS:
+        while len(numbers) > 1:
+            rest = numbers[-1:] if len(numbers) % 2 else []
+            numbers = [a + b for a, b in zip(numbers[::2], numbers[1::2], strict=False)] + rest
+        return numbers[0] if numbers else None
+    return combined(PLAIN, False, *terms)
+
+
+def combined(monoid: Monoid, last: bool, *terms: Any) -> Any:
+    """Combine terms, neighbours first; the `last` of all tasks hands out the value."""
+    tree = RunningTree(monoid)
+    for term in terms:
+        tree.push(term.value if type(term) is Linearization else term)
+    total = tree.total() if terms else None
+    return monoid.lower(total) if last else total
+
+
+def _sum_of_two(monoid: Monoid, a: Any, b: Any) -> tuple[Any, bool]:
+    """Add two terms, each with whether its memory was allocated here and may be written to."""
+    (a, a_ours), (b, b_ours) = a, b
+    if a is None:
+        return b, b_ours
+    if b is None:
+        return a, a_ours
+    return monoid.add(a, b, a_ours), True
+
+
+# Leaves
+
+_NUMERIC = (np.ndarray, np.generic, int, float, complex)
+_NUMBERS = {float, np.float64}
+
+
+def _add(total: Any, term: Any, ours: bool) -> Any:
+    kind = type(total)
+    if kind is type(term) and (kind is np.float64 or kind is float):
+        return total + term
+    if kind is list and type(term) is list and len(total) == len(term):
+        return [_add_leaf(a, b, ours) for a, b in zip(total, term, strict=True)]
+    if isinstance(total, _NUMERIC) and isinstance(term, _NUMERIC):
+        return _add_leaf(total, term, ours)
+    a_leaves, a_def = pytree.flatten_with_none(total)
+    b_leaves, b_def = pytree.flatten_with_none(term)
+    pytree.check_same_structure(a_def, b_def, DIFFERENT)
+    return pytree.unflatten(a_def, [_add_leaf(a, b, ours) for a, b in zip(a_leaves, b_leaves, strict=True)])
+
+
+def _add_leaf(a: Any, b: Any, ours: bool) -> Any:
+    if type(a) is np.ndarray and type(b) is np.ndarray:
+        if a.shape != b.shape:
+            _refuse_shapes(a, b)
+        # In place only into memory allocated here: the first sum made it.
+        return np.add(a, b, a) if ours and a.ndim and a.dtype == b.dtype else a + b
+    if a is None or b is None:
+        alone = b if a is None else a
+        # A copy, unless it is ours: what this becomes part of will be added to in place.
+        return alone if ours and b is None else _copied(alone)
+    if type(a) in _NUMBERS and type(b) in _NUMBERS:
+        return a + b
+    # What stands in a list may be a list again, which `+` would put behind the other one.
+    if not (pytree.is_leaf(a) and pytree.is_leaf(b)):
+        return _add(a, b, ours)
+    if np.shape(a) != np.shape(b):
+        _refuse_shapes(a, b)
+    return a + b
+
+
+def _copied(term: Any) -> Any:
+    if isinstance(term, _NUMERIC):
+        return term.copy() if type(term) is np.ndarray else term
+    leaves, treedef = pytree.flatten_with_none(term)
+    return pytree.unflatten(treedef, [leaf.copy() if type(leaf) is np.ndarray else leaf for leaf in leaves])
+
+
+def _added(a: Any, a_error: Any, b: Any, b_error: Any) -> tuple[Any, Any]:
+    if a is None or b is None:
+        return (b, b_error) if a is None else (a, a_error)
+    if np.shape(a) != np.shape(b):
+        _refuse_shapes(a, b)
+    total = a + b
+    if np.asarray(total).dtype.kind not in "fc":
+        return total, None
+    with np.errstate(invalid="ignore"):  # of infinite terms there is no rest
+        partner = total - a
+        error = (a - (total - partner)) + (b - partner)
+        for rest in (a_error, b_error):
+            error = error if rest is None else error + rest
+    return total, error
+
+
+def _rounded(total: Any, error: Any) -> Any:
+    if error is None:
+        return total
+    rest = np.where(np.isfinite(total), error, 0).astype(np.asarray(total).dtype)
+    return total + (rest if isinstance(total, np.ndarray) else rest[()])
+
+
+def _refuse_shapes(a: Any, b: Any) -> None:
+    raise StructureError(
+        f"The partial sums of two chunks differ in shape: {np.shape(a)} and {np.shape(b)}. Each chunk has to return "
+        "the same shape, however many rows it has; sum over the rows inside the function."
+    )

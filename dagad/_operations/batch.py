@@ -1,0 +1,250 @@
+"""A kernel on a run of chunks, one after the other: what a task of a graph, a resident and the calling thread all run.
+
+The run is a whole subtree of the tree of sums, so what is reduced has the same bits however chunks share tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from dagad._engines.autograd.patches import patches
+from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, unused_pullback
+from dagad._graphs.monoids import PLAIN, Fold, Monoid
+from dagad._operations.chunks import Place
+from dagad._operations.derived import Derived, Groups
+from dagad._pytrees.shipping import Portable, opened
+from dagad._sources.bundles import OpenChunk, has_bundles
+
+
+class Batched(NamedTuple):
+    """What a run of chunks gives: the sum of what is reduced, not lowered, and of each chunk what is stacked."""
+
+    reduced: Any
+    stacked: list[list[Any]]
+    notes: list[Any]
+
+
+class Batch(Portable):
+    """A kernel on a run of chunks. Without stacked results it returns what is reduced, bare.
+
+    All methods take ``(contexts, rows, theta, active)``: one context and one entry of rows a chunk; groups of shared
+    leaves; and groups of sliced leaves for each chunk, None where nothing in the rows is differentiated in.
+    """
+
+    __slots__ = ("kernel", "monoid")
+
+    def __init__(self, kernel: Derived, monoid: Monoid = PLAIN) -> None:
+        self.kernel: Derived = opened(kernel)
+        self.monoid = monoid
+
+    def state(self) -> tuple[Any, ...]:
+        return self.kernel, self.monoid
+
+    @property
+    def engine(self) -> Any:
+        """What differentiates the user's function."""
+        return self.kernel.engine
+
+    def n_runs(self, contexts: Sequence[Place], *_: Any) -> int:
+        """Return how many runs of the kernel one run of the batch is."""
+        return len(contexts)
+
+    def n_pulls(self, many: Sequence[BatchSeeds], contexts: Sequence[Place], *_: Any) -> int:
+        """Return how many pullbacks of the kernel one pullback of the batch is."""
+        return sum(seeds.of(number) is not None for seeds in many for number in range(len(contexts)))
+
+    def value(
+        self, contexts: Sequence[Place], rows: Sequence[Any], theta: Groups, active: Sequence[Groups] | None = None
+    ) -> Any:
+        """Run the chunks for what they give."""
+        gathered = Gathered(self.kernel, self.monoid)
+        with patches:  # once for all chunks
+            for args, opened_chunk in self._chunks(contexts, rows, theta, active):
+                gathered.push(_closed(opened_chunk, self.kernel.value(*args)))
+        return gathered.result()
+
+    def record(
+        self, contexts: Sequence[Place], rows: Sequence[Any], theta: Groups, active: Sequence[Groups] | None = None
+    ) -> tuple[Any, Pullback, Callable[[], int]]:
+        """Record every chunk; see `Recordable`."""
+        gathered, pulls = Gathered(self.kernel, self.monoid), []
+        with patches:
+            for args, opened_chunk in self._chunks(contexts, rows, theta, active):
+                parts, pull, nbytes = self.kernel.record(*args)
+                gathered.push(_closed(opened_chunk, parts))
+                pulls.append((pull if opened_chunk is None else opened_chunk.pulled(pull), nbytes))
+        return gathered.result(), *self._together(pulls, theta, active)
+
+    def pull_anew(
+        self,
+        counters: Counters,
+        many: Sequence[BatchSeeds],
+        contexts: Sequence[Place],
+        rows: Sequence[Any],
+        theta: Groups,
+        active: Sequence[Groups] | None = None,
+    ) -> tuple[Any, ...]:
+        """Record and pull chunk after chunk: the cotangents for some seeds."""
+        gradient = Gradient(theta, active, self.monoid)
+        with patches:
+            for number, (args, opened_chunk) in enumerate(self._chunks(contexts, rows, theta, active)):
+                mine = [seeds.of(number) for seeds in many]
+                if all(seeds is None for seeds in mine):
+                    gradient.push(*mine)
+                    continue
+                pull = self.kernel.record(*args)[1]
+                pull = pull if opened_chunk is None else opened_chunk.pulled(pull)
+                counters.recorded()
+                gradient.push(*[None if seeds is None else pull(seeds) for seeds in mine])
+                counters.used_up()
+        return tuple(gradient.parts())
+
+    def preaccumulate(
+        self,
+        counters: Counters,
+        contexts: Sequence[Place],
+        rows: Sequence[Any],
+        theta: Groups,
+        active: Sequence[Groups] | None = None,
+    ) -> Preaccumulated:
+        """Run chunk after chunk, each tape dying before the next is recorded; see `Recordable`."""
+        gathered, gradient = Gathered(self.kernel, self.monoid), Gradient(theta, active, self.monoid)
+        pulls, n_numbers, n_others = list[tuple[Pullback | None, Callable[[], int]]](), 0, 0
+        with patches:
+            for args, opened_chunk in self._chunks(contexts, rows, theta, active):
+                parts, own, pull, nbytes = self.kernel.preaccumulate(counters, *args)
+                gathered.push(_closed(opened_chunk, parts))
+                if own is None:
+                    n_others += 1
+                    pulls.append((pull if opened_chunk is None else opened_chunk.pulled(pull), nbytes))
+                else:
+                    n_numbers += bool(parts.floats())
+                    pulls.append((None, int))
+                    gradient.push(own if opened_chunk is None else (*own[:-1], opened_chunk.cotangents(own[-1])))
+        if not n_others:
+            return gathered.result(), gradient.parts(), unused_pullback, int
+        if n_numbers:  # real ones among complex ones: only a cotangent for all of them is right
+            value, pullback, nbytes = self.record(contexts, rows, theta, active)
+            return value, None, pullback, nbytes
+        return gathered.result(), None, *self._together(pulls, theta, active)
+
+    def without_derivative(self, n_seeds: int, theta: Groups, active: Sequence[Groups] | None) -> tuple[Any, ...]:
+        """Return the cotangents of chunks that gave nothing but integers: none, for any seeds."""
+        gradient = Gradient(theta, active, self.monoid)
+        for _ in range(1 if active is None else len(active)):
+            gradient.push(*[None] * n_seeds)
+        return tuple(gradient.parts())
+
+    def _chunks(
+        self, contexts: Sequence[Place], rows: Sequence[Any], theta: Groups, active: Sequence[Groups] | None
+    ) -> Iterator[tuple[tuple[Any, ...], OpenChunk | None]]:
+        """Yield the arguments of the kernel, chunk by chunk, and what opened them if there were bundles."""
+        if active is None:
+            for context, part in zip(contexts, rows, strict=True):
+                yield (context, part, theta), None
+            return
+        for context, part, own in zip(contexts, rows, active, strict=True):
+            if has_bundles(own):
+                opened_chunk = OpenChunk(self.kernel, context, part, theta, own)
+                yield opened_chunk.args, opened_chunk
+            else:
+                yield (context, part, theta, own), None
+
+    def _together(
+        self,
+        pulls: Sequence[tuple[Pullback | None, Callable[[], int]]],  # None: there is no derivative
+        theta: Groups,
+        active: Sequence[Groups] | None,
+    ) -> Any:
+        def pullback(many: Sequence[BatchSeeds]) -> tuple[Any, ...]:
+            gradient = Gradient(theta, active, self.monoid)
+            with patches:
+                for number, (pull, _) in enumerate(pulls):
+                    mine = [seeds.of(number) for seeds in many]
+                    gradient.push(*[None if seeds is None or pull is None else pull(seeds) for seeds in mine])
+            return tuple(gradient.parts())
+
+        return pullback, lambda: sum(nbytes() for _, nbytes in pulls)
+
+
+class BatchSeeds(NamedTuple):
+    """Cotangents of what a batch gives: those of the reduced leaves, and for each chunk those of the stacked ones."""
+
+    reduced: Sequence[Any]
+    stacked: Sequence[Sequence[Any]] | None = None
+
+    def of(self, number: int) -> list[Any] | None:
+        """Return the seeds of one chunk; None where all are zero."""
+        mine = [*self.reduced, *(self.stacked[number] if self.stacked else ())]
+        return mine if any(seed is not None for seed in mine) else None
+
+
+class Gathered:
+    """Results of chunks, as they come."""
+
+    __slots__ = ("_notes", "_reduced", "_stacked")
+
+    def __init__(self, kernel: Derived, monoid: Monoid) -> None:
+        self._reduced = Fold(monoid) if kernel.sums else None
+        self._stacked: list[list[Any]] | None = [] if kernel.owns else None
+        self._notes: list[Any] = []
+
+    def push(self, parts: Any) -> None:
+        """Take what the next chunk gives."""
+        if self._reduced is not None:
+            self._reduced.push(parts.summed)
+        if self._stacked is not None:
+            self._stacked.append(parts.own)
+            self._notes.append(parts.note)
+
+    def result(self) -> Any:
+        """Return what all chunks give together."""
+        reduced = None if self._reduced is None else self._reduced.total()
+        return reduced if self._stacked is None else Batched(reduced, self._stacked, self._notes)
+
+
+class Gradient:
+    """The cotangents of several chunks: those of shared leaves are added up, those of sliced leaves are listed."""
+
+    __slots__ = ("_n_shared", "_n_sliced", "_shared", "_sliced")
+
+    def __init__(self, theta: Groups, active: Sequence[Groups] | None, monoid: Monoid) -> None:
+        self._shared = Fold(monoid) if any(theta) else None
+        self._sliced: list[list[Any]] | None = None if active is None else []
+        self._n_sliced = [] if active is None else [sum(map(len, groups)) for groups in active]
+        self._n_shared = sum(map(len, theta))
+
+    def push(self, *many: Sequence[Any] | None) -> None:
+        """Take what the next chunk's pullback returned for each seed; None where all is zero."""
+        if len(many) == 1 and many[0] is not None:  # nearly always
+            if self._shared is not None:
+                self._shared.push(many[0][0])
+            if self._sliced is not None:
+                self._sliced.append(many[0][-1])
+            return
+        if self._shared is not None:
+            self._shared.push(_listed([found and found[0] for found in many], self._n_shared))
+        if self._sliced is not None:
+            n_sliced = self._n_sliced[len(self._sliced)]
+            self._sliced.append(
+                _listed([found and found[-1] for found in many], n_sliced) or [None] * n_sliced * len(many)
+            )
+
+    def parts(self) -> list[Any]:
+        """Return the cotangents in groups, as a chunk's pullback does; the shared ones not lowered."""
+        shared = [] if self._shared is None else [self._shared.total()]
+        return shared if self._sliced is None else [*shared, self._sliced]
+
+
+def _listed(many: list[Any], count: int) -> Any:
+    """Return what there is for each of several seeds in one list; None where there is nothing."""
+    if len(many) == 1:
+        return many[0]
+    if all(some is None for some in many):
+        return None
+    return [part for some in many for part in ([None] * count if some is None else some)]
+
+
+def _closed(opened_chunk: OpenChunk | None, parts: Any) -> Any:
+    return parts if opened_chunk is None else parts._replace(own=opened_chunk.outputs(parts.own))

@@ -1,0 +1,204 @@
+"""An operation at values, and the protocol of what runs it: executors know nothing of modes, nor jobs of executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from dagad._graphs.monoids import Monoid, Subtree, add_up_subtrees, sum_tree, whole_row
+from dagad._graphs.policies import Policy
+from dagad._operations.batch import Batch
+from dagad._operations.chunks import Place
+from dagad._operations.derived import Derived, Groups
+from dagad._operations.inputs import Inputs, Targets
+from dagad._pytrees import pytree
+from dagad._sources.base import owned
+from dagad._sources.columns import Sliced
+from dagad._sources.plan import AnyPlan, Chunk
+from dagad_scheduler.private import Task, TaskRef
+
+# Takes the cotangents of some targets for several seeds, those of the first one first, and the number of that seed.
+Land = Callable[[Targets, Sequence[Any] | None, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A kernel on all chunks of some rows, at leaves: everything that an executor has to know."""
+
+    kernel: Derived
+    plan: AnyPlan
+    sliced: Sliced
+    inputs: Inputs
+    leaves: Sequence[Any]
+    monoid: Monoid
+    owner: Hashable  # what stays the same when the user's function is defined again
+    stacked_at: list[Targets] | None = None  # where the stacked leaves of each chunk belong, if that is known
+
+    @property
+    def batch(self) -> Batch:
+        """The kernel on runs of chunks."""
+        return Batch(self.kernel, self.monoid)
+
+    @property
+    def n_shared(self) -> int:
+        """How many leaves are shared; they come first."""
+        return sum(self.inputs.theta)
+
+    @property
+    def has_sliced(self) -> bool:
+        """Whether something in the rows is differentiated in."""
+        return sum(self.inputs.sliced) > 0
+
+    @property
+    def has_stays(self) -> bool:
+        """Whether some sliced leaves are Shards, whose cotangents stay where they are."""
+        return any(map(pytree.is_placed, self.leaves))
+
+    @property
+    def shared_targets(self) -> Targets:
+        """Where the cotangents of the shared leaves belong."""
+        return [(leaf, None) for leaf in range(self.n_shared)]
+
+    @property
+    def signature(self) -> Hashable:
+        """What two jobs have in common that cost the same: the function, what is asked of it, and how rows are cut."""
+        return self.owner, self.kernel.signature, self.plan
+
+    def shared(self) -> Groups:
+        """Return the shared leaves in groups."""
+        return self.inputs.groups(self.leaves, self.inputs.theta)
+
+    def own(self, number: int) -> Groups:
+        """Return the sliced leaves of a chunk, in groups."""
+        parts = [owned(self.leaves[leaf], rows) for leaf, rows in self.inputs.targets(number)]
+        return self.inputs.groups(parts, [len(group) for group in self.inputs.rows[number]])
+
+    @property
+    def runs(self) -> list[Subtree] | None:
+        """Which parts of the tree the chunks are, where each is a run of chunks itself; None where they are not."""
+        return getattr(self.sliced, "parts", None)
+
+    @property
+    def n_terms(self) -> int:
+        """How many terms the tree of sums has."""
+        return int(getattr(self.sliced, "n_chunks", len(self.plan)))
+
+    def part_of(self, chunks: Sequence[Chunk]) -> Subtree:
+        """Return which part of the tree of sums some chunks are: a run that makes a task."""
+        first = chunks[0].number
+        return Subtree(first, (len(chunks) - 1).bit_length()) if self.runs is None else self.runs[first]
+
+    def summed(
+        self, terms: Sequence[Any], parts: Sequence[Subtree], key_of: Callable[..., Any]
+    ) -> tuple[Any, dict[Any, Task]]:
+        """Return a reference to the sum of what some parts of the tree gave, and the tasks that compute it."""
+        n_terms = self.n_terms
+        if parts == whole_row(parts[0].level, n_terms):
+            return sum_tree(terms, key_of, self.monoid)
+        key = key_of(0, 0)
+        return TaskRef(key), {key: Task(key, add_up_subtrees, self.monoid, list(map(tuple, parts)), n_terms, *terms)}
+
+    def kept(self) -> dict[Any, Any]:
+        """Return what rows refer to that live elsewhere."""
+        found = self.sliced.kept()
+        for leaf in self.leaves:
+            if pytree.is_placed(leaf):
+                found |= leaf.kept
+        return found
+
+    def targets(self, chunks: Sequence[Chunk]) -> Targets:
+        """Return where the cotangents of the sliced leaves of some chunks belong."""
+        return [target for chunk in chunks for target in self.inputs.targets(chunk.number)]
+
+    def arguments(self, chunks: Sequence[Chunk], names: Any) -> tuple[Any, ...]:
+        """Return the arguments of the batch for some chunks."""
+        contexts = [Place(chunk, names) for chunk in chunks]
+        args = contexts, [self.sliced.rows(chunk) for chunk in chunks], self.shared()
+        return (*args, [self.own(chunk.number) for chunk in chunks]) if self.has_sliced else args
+
+
+class Residuals(Protocol):
+    """What was left behind for pullbacks."""
+
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+        """Pull some seeds, and let the cotangents of all leaves land, each once; None for zeros.
+
+        Returns False, before anything has landed, where what was left behind is lost.
+        """
+
+    def release(self) -> None:
+        """Let go of what is held elsewhere: nobody will pull again."""
+
+
+class Seeds(Protocol):
+    """Cotangents of all that an operation gives."""
+
+    @property
+    def reduced(self) -> Sequence[Any]:
+        """Those of the reduced leaves."""
+
+    def stacked(self, number: int) -> list[Any]:
+        """Return those of the stacked leaves of one chunk."""
+
+
+class Spent(NamedTuple):
+    """What a run took: `cpu` seconds of all chunks, `wall` seconds, and by how many threads of this process."""
+
+    cpu: float
+    wall: float
+    workers: int
+
+
+NOTHING_SPENT = Spent(0.0, 0.0, 0)
+
+
+@dataclass(slots=True)
+class Results:
+    """What a job has given so far: `stacked` and `notes` by chunk."""
+
+    reduced: Any
+    stacked: list[Any]
+    notes: list[Any]
+    has_gradient: bool = False  # whether its gradient for the seed 1 has landed
+    spent: Spent = NOTHING_SPENT
+
+    @classmethod
+    def of(cls, job: Job) -> Results:
+        """Return the results of a job of which nothing has landed."""
+        if not job.kernel.owns:
+            return cls(None, [], [])
+        return cls(None, [[] for _ in job.plan], [None for _ in job.plan])
+
+    def keeper(self, number: int, place: int) -> Callable[[Any], None]:
+        """Return what takes one leaf of a chunk, when it is known where it stays."""
+
+        def take(kept: Any) -> None:
+            self.stacked[number][place] = kept
+
+        return take
+
+    def put(self, job: Job, chunks: Sequence[Chunk], result: Any) -> None:
+        """Take what a batch gave of its own."""
+        if job.kernel.owns:
+            for chunk, own, note in zip(chunks, result.stacked, result.notes, strict=True):
+                self.stacked[chunk.number], self.notes[chunk.number] = own, note
+
+
+class Executor(Protocol):
+    """How and where jobs run."""
+
+    name: str
+
+    def call(self, job: Job) -> Results:
+        """Run a job for what it gives."""
+
+    def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
+        """Run a job, and leave behind what its policy says, None for nothing."""
+
+    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
+        """Run a job together with its gradient for the seed 1, which lands.
+
+        Where the chunks don't give one real number each, there is no such gradient, but residuals, to be pulled with
+        any seeds; None if nothing was left behind.
+        """

@@ -1,0 +1,258 @@
+"""One operation on rows: kernel, plan, source, monoid and executor. Its derivatives are operations again.
+
+What becomes of it between value and gradient is a state, one of three:
+
+=================  ===================================================================================
+`Recorded`         residuals were left behind, to be pulled with any cotangents
+`LocalGradient`    the gradients for the seed 1 are there, to be scaled by the one cotangent of a number
+`ValueOnly`        nothing was left: a pullback is a job of its own
+=================  ===================================================================================
+
+Where the value is one real number, everything is computed for the seed 1, whatever cotangent will arrive, and scaled
+afterwards: so the bits do not depend on the policy, and a later cotangent costs no further pullback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dagad._graphs.linearization import is_scalar, scaled, unit_seed
+from dagad._graphs.monoids import PLAIN, Monoid
+from dagad._graphs.policies import Policy
+from dagad._operations.derivatives import Pulled, Pushed, WithUnit
+from dagad._operations.derived import DIFFERENT, Derived, Parts, Seeds, check_alike, joined
+from dagad._operations.inputs import Inputs, Targets, apart, times
+from dagad._operations.job import Executor, Job, Land, Residuals, Results
+from dagad._pytrees import pytree
+from dagad._pytrees.partition import Partition
+from dagad._sources.base import Stays
+from dagad._sources.blocks import SparseSlots, cut_rows, full
+from dagad._sources.columns import Sliced
+from dagad._sources.plan import AnyPlan
+from dagad._sources.slots import Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Residuals were left behind."""
+
+    residuals: Residuals
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGradient:
+    """The gradients for the seed 1 are there."""
+
+    gradient: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOnly:
+    """Nothing was left behind."""
+
+
+State = Recorded | LocalGradient | ValueOnly
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A kernel on all chunks. `stacked_at` says where the stacked leaves of each chunk belong; None: end to end."""
+
+    kernel: Derived
+    plan: AnyPlan
+    sliced: Sliced
+    inputs: Inputs
+    executor: Executor
+    policy: Policy
+    owner: Hashable
+    monoid: Monoid = PLAIN
+    stacked_at: list[Targets] | None = None
+
+    # Derivatives
+
+    def pushed(self, count: int) -> Operation:
+        """Return the operation that gives value and tangents together, in so many directions."""
+        at = None if self.stacked_at is None else times(self.stacked_at, 1 + count)
+        return replace(self, kernel=Pushed(self.kernel, count), inputs=self.inputs.times(1 + count), stacked_at=at)
+
+    def moved(self, both: Parts, count: int) -> tuple[Parts, list[list[Any]]]:
+        """Take what `pushed` gave apart: the value, and for each direction the tangents of its float leaves."""
+        value, trees = both.summed if self.kernel.sums else (None, [None] * count)
+        form = Partition.of(value, pytree.is_differentiable_or_traced)
+        moving = [form.extract(tree) for tree in trees]
+        each = len(both.own) // (1 + count)
+        own_places = [[at for at in targets if at[0] < each] for targets in both.places]
+        parts = Parts(value, both.own[:each], both.note, own_places)
+        floats = [place for place, leaf in enumerate(parts.own) if pytree.is_differentiable_or_traced(leaf)]
+        own = [[both.own[each * (1 + number) + place] for place in floats] for number in range(count)]
+        return parts, [[*shared, *mine] for shared, mine in zip(moving, own, strict=True)]
+
+    def with_unit(self) -> Operation:
+        """Return the operation that gives a reduction's value and its gradient for the seed 1."""
+        kernel = WithUnit(self.kernel, owns=bool(sum(self.inputs.sliced)))
+        return replace(self, kernel=kernel, stacked_at=self.inputs.flat())
+
+    def pullback(self, value: Parts) -> Operation:
+        """Return the operation on the leaves and on seeds for `value` that gives the cotangents."""
+        floats = [place for place, leaf in enumerate(value.own) if pytree.is_differentiable_or_traced(leaf)]
+        rows = None
+        if self.kernel.owns:
+            rows = [
+                [(floats.index(leaf), own) for leaf, own in targets if leaf in floats] for targets in value.places or []
+            ]
+        n_summed = len(Parts(value.summed, []).floats())
+        kernel = Pulled(self.kernel, bool(sum(self.inputs.theta)), bool(sum(self.inputs.sliced)))
+        inputs = self.inputs.and_seeds(n_summed, len(floats), rows)
+        return replace(self, kernel=kernel, inputs=inputs, stacked_at=self.inputs.flat())
+
+    @property
+    def has_unit_kernel(self) -> bool:
+        """Whether the value comes with its gradient for the seed 1."""
+        return bool(getattr(self.policy, "together", False)) and self.kernel.is_reduction
+
+    # Values
+
+    def job(self, leaves: Sequence[Any]) -> Job:
+        """Return the operation at leaves."""
+        return Job(self.kernel, self.plan, self.sliced, self.inputs, leaves, self.monoid, self.owner, self.stacked_at)
+
+    def call(self, leaves: Sequence[Any]) -> Parts:
+        """Run for the value, tracing nothing."""
+        return self._parts(self.executor.call(self.job(leaves)))
+
+    def forward(self, leaves: Sequence[Any]) -> tuple[Parts, State]:
+        """Run for the value, ready to be pulled back."""
+        job = self.job(leaves)
+        if not self.has_unit_kernel:
+            results, residuals = self.executor.linearize(job, self.policy)
+            return self._parts(results), ValueOnly() if residuals is None else Recorded(residuals)
+        slots = Slots(leaves)
+        results, residuals = self.executor.unit(job, self.policy, slots.write_all)
+        if results.has_gradient:
+            return self._parts(results), LocalGradient(slots.seal())
+        return self._parts(results), ValueOnly() if residuals is None else Recorded(residuals)
+
+    def _parts(self, results: Results) -> Parts:
+        """Put what the chunks own together."""
+        stacked, at = results.stacked, self.stacked_at
+        reduced = self.monoid.lower(results.reduced)
+        if not self.kernel.owns or not any(stacked):
+            return Parts(reduced, [], results.notes, [[] for _ in stacked])
+        if at is None and self.kernel.copies:
+            at = apart(self.kernel.copies, len(stacked[0]), len(stacked))
+        if at is None:
+            _check_alike(stacked, results.notes)
+            columns = list(zip(*stacked, strict=True))
+            ends = [np.cumsum([0, *(len(leaf) for leaf in column)]) for column in columns]
+            at = [
+                [(leaf, slice(int(end[n]), int(end[n + 1]))) for leaf, end in enumerate(ends)]
+                for n in range(len(stacked))
+            ]
+            return Parts(reduced, [joined(column) for column in columns], results.notes, at)
+        found: dict[int, list[Any]] = {}
+        for own, targets in zip(stacked, at, strict=True):
+            for (leaf, rows), part in zip(targets, own, strict=True):
+                found.setdefault(leaf, []).append((rows, part))
+        whole = [self._put_together(found[leaf]) for leaf in sorted(found)]
+        return Parts(reduced, whole, results.notes, at)
+
+    def _put_together(self, parts: list[tuple[Any, Any]]) -> Any:
+        """Return one leaf from what the chunks own of it."""
+        rows, first = parts[0]
+        if type(rows) is Stays:
+            return self.sliced.shards[0].of_chunks({at.number: part for at, part in parts})
+        return first if rows is None else joined([part for _, part in parts])
+
+    # Pullbacks
+
+    def has_unit(self, value: Parts) -> bool:
+        """Return whether all is computed for the seed 1, and scaled."""
+        return self.kernel.is_reduction and is_scalar(value.summed)
+
+    def backward(self, leaves: Sequence[Any], value: Parts, state: State, seeds: Seeds) -> tuple[list[Any], State]:
+        """Return the cotangents of `leaves`, and the state that is left; may be called again, with other seeds."""
+        if not self.has_unit(value):
+            return self._pulled(leaves, value, state, seeds), state
+        if not isinstance(state, LocalGradient):
+            before, state = state, LocalGradient(self._pulled(leaves, value, state, [unit_seed(value.summed)]))
+            if isinstance(before, Recorded):
+                before.residuals.release()
+        return [scaled(part, seeds[0]) for part in state.gradient], state
+
+    def _pulled(self, leaves: Sequence[Any], value: Parts, state: State, seeds: Seeds) -> list[Any]:
+        slots = Slots(leaves)
+        self._pull(leaves, value, state, [_Seeds(value, seeds)], slots.write_all)
+        return slots.seal()
+
+    def _pull(self, leaves: Sequence[Any], value: Parts, state: State, seeds: Sequence[_Seeds], land: Land) -> None:
+        if isinstance(state, Recorded) and state.residuals.pull(self.job(leaves), seeds, land):
+            return
+        for number, one in enumerate(seeds):
+            self._pull_anew(leaves, value, one, number, land)
+
+    def _pull_anew(self, leaves: Sequence[Any], value: Parts, seeds: _Seeds, number: int, land: Land) -> None:
+        """Run and pull at once: a job of the pullback."""
+        operation, n_theta = self.pullback(value), sum(self.inputs.theta)
+        filled = [_dense(seed, leaf) for seed, leaf in zip(seeds.floats, value.floats(), strict=True)]
+        n_summed = len(Parts(value.summed, []).floats())
+        back = operation.call([*leaves[:n_theta], *filled[:n_summed], *leaves[n_theta:], *filled[n_summed:]])
+        land([(leaf, None) for leaf in range(len(leaves))], [*(back.summed or ()), *back.own], number)
+
+    def backward_many(
+        self, leaves: Sequence[Any], value: Parts, state: State, many: Sequence[Seeds | None]
+    ) -> tuple[list[list[Any]], State]:
+        """Return for each of `leaves` its cotangents for many seeds, None for zero; no chunk is recorded again."""
+        if self.has_unit(value):
+            rows = []
+            for some in many:
+                if some is None or some[0] is None:
+                    rows.append([None] * len(leaves))
+                    continue
+                found, state = self.backward(leaves, value, state, [full(seed) for seed in some])
+                rows.append(found)
+            return [list(column) for column in zip(*rows, strict=True)], state
+        nothing = [None] * len(value.floats())
+        slots = SparseSlots(leaves, len(many))
+        self._pull(leaves, value, state, [_Seeds(value, some or nothing) for some in many], slots.write_all)
+        return slots.found, state
+
+
+class _Seeds:
+    """Cotangents of what an operation gave: what all chunks have in common, and what belongs to each."""
+
+    __slots__ = ("_at", "_stacked", "floats", "reduced")
+
+    def __init__(self, value: Parts, seeds: Seeds) -> None:
+        self.floats = seeds
+        every = value.all_seeds(seeds)
+        n_reduced = len(every) - len(value.own)
+        reduced = [full(seed) for seed in every[:n_reduced]]
+        some = any(seed is not None and np.any(seed) for seed in reduced)
+        self.reduced = reduced if some else [None] * n_reduced
+        self._stacked, self._at = every[n_reduced:], value.places or []
+
+    def stacked(self, number: int) -> list[Any]:
+        """Return those of one chunk's stacked leaves; None for zeros."""
+        mine = [cut_rows(self._stacked[leaf], rows) for leaf, rows in self._at[number]]
+        if all(seed is None for seed in self.reduced) and not any(seed is not None and np.any(seed) for seed in mine):
+            return [None] * len(mine)  # the chunk is not pulled at all
+        return mine
+
+
+def _dense(seed: Any, leaf: Any) -> Any:
+    seed = full(seed)
+    if seed is None or pytree.is_placed(leaf):
+        return pytree.zeros_like(leaf) if seed is None else seed
+    return pytree.cast_like(seed, leaf, "A cotangent came")
+
+
+def _check_alike(stacked: Sequence[Any], notes: Sequence[Any]) -> None:
+    """Refuse outputs of items that differ between chunks."""
+    for own, note in zip(stacked[1:], notes[1:], strict=True):
+        pytree.check_same_structure(notes[0].treedef, note.treedef, DIFFERENT)
+        for first, leaf in zip(stacked[0], own, strict=True):
+            check_alike(np.shape(first)[1:], np.shape(leaf)[1:])

@@ -1,0 +1,217 @@
+"""Calls again and again of programs on rows that live on workers: who has which rows, and who knows which program.
+
+State of a `Loop`, changed under its lock, which nobody holds while he calls, pickles or asks:
+
+==========  ================================================================================================
+`_sent`     programs by what they are of
+`_homes`    which worker computes which chunks, and the subtrees that these are; None: look again
+`_looked`   when that was found out
+`_moved`    when the chunks were last sent on another way so that they come to lie evenly
+==========  ================================================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagad_scheduler.residents.client import Lease, Lines, ResidentRun
+from dagad_scheduler.roles import Key
+
+logger = logging.getLogger("dagad")
+
+LOOK_AGAIN = 5.0  # seconds after which workers that have come are noticed
+UNEVEN = 1.5
+MOST_PROGRAMS = 32
+Parts = list[tuple[int, int]]  # subtrees of the tree of sums: first chunk, level
+
+
+class UnavailableError(Exception):
+    """Raised where residents can't run a job this time; never seen by users. `by_chunks`: what a chunk did is why."""
+
+    def __init__(self, reason: str, *, by_chunks: bool = False) -> None:
+        super().__init__(reason)
+        self.by_chunks = by_chunks
+
+
+@dataclass(slots=True)
+class Sent:
+    """A program, and which workers know it; they let go of it when this goes."""
+
+    fingerprint: Any
+    payload: list[bytes]  # of what may change, to see whether it has
+    program: list[memoryview]  # what is sent: views of the payload, but for a few words
+    lease: Lease  # by whose number workers call it
+    earlier: str  # the number of what it stands in for; empty if it is the first
+    known: set[tuple[str, str]] = field(default_factory=set)  # versions of homes, and addresses
+
+
+@dataclass(frozen=True, slots=True)
+class Homes:
+    """Which worker computes what."""
+
+    chunks: dict[str, list[int]]
+    parts: dict[str, Parts]
+    version: str
+
+
+class Loop:
+    """Calls to the workers that hold the rows of some chunks."""
+
+    def __init__(
+        self,
+        lines: Lines,
+        keys: Sequence[Sequence[Key]],
+        parts_of: Callable[[Sequence[int], int], Parts],
+        follow: Callable[[ResidentRun], None],
+    ) -> None:
+        self._lines, self._keys, self._parts_of, self._follow = lines, keys, parts_of, follow
+        self._lock = threading.Lock()
+        self._sent: dict[Hashable, Sent] = {}
+        self._homes: Homes | None = None
+        self._looked = self._moved = -LOOK_AGAIN
+
+    def lease(self) -> Lease:
+        """Return what stands for something that a call leaves behind for later ones."""
+        return self._lines.lease()
+
+    def off(self, reason: str, *, by_chunks: bool = False) -> UnavailableError:
+        """Return what to raise where residents can't do it this time; then it is looked again who has what."""
+        logger.info("dagad: this evaluation takes the graph: %s", reason)
+        self._homes = None
+        return UnavailableError(reason, by_chunks=by_chunks)
+
+    def program(
+        self,
+        what: Hashable,
+        fingerprint: Any,
+        same: Callable[[Any, Any], bool],
+        pack: Callable[[], list[bytes]],
+        program_of: Callable[[list[bytes]], list[memoryview]],
+    ) -> Sent:
+        """Return a program as workers know it, or are to know it: a new one if it has changed since it was sent."""
+        with self._lock:
+            sent = self._sent.get(what)
+            if sent is not None and same(sent.fingerprint, fingerprint):
+                return sent
+        payload = pack()  # nobody else waits for it: pickling runs the user's own code
+        with self._lock:
+            sent = self._sent.get(what)
+            if sent is None or payload != sent.payload:
+                earlier = "" if sent is None else sent.lease.number
+                sent = Sent(fingerprint, payload, program_of(payload), self._lines.lease(), earlier)
+                self._sent[what] = sent
+            sent.fingerprint = fingerprint
+            while len(self._sent) > MOST_PROGRAMS:
+                del self._sent[next(iter(self._sent))]
+            return sent
+
+    def call(
+        self,
+        sent: Sent,
+        message: dict[str, Any],
+        own: Callable[[Sequence[int]], dict[str, Any]],
+        *,
+        lease: Lease | None,
+        n_values: int,
+        n_gradients: int,
+        limit: float,
+    ) -> tuple[Homes, dict[str, dict[str, Any]]]:
+        """Call all workers that have rows; `own` returns what the message of those says who have some chunks.
+
+        Raises
+        ------
+        UnavailableError
+            If residents can't do it this time.
+        """
+        if reason := self._lines.refusal():
+            raise UnavailableError(reason)
+        homes = self._find_homes()
+        keep = message["keep"]
+        message = message | {"token": f"{sent.lease.number}-{homes.version}", "number": lease.number if lease else ""}
+        messages = {address: message | own(chunks) for address, chunks in homes.chunks.items()}
+        waiting, replies = set(homes.parts), dict[str, Any]()
+        for _ in range(2):
+            calls = {address: messages[address] | self._introduction(sent, homes, address) for address in waiting}
+            if lease is not None and keep:
+                lease.left_at(calls)
+            run = self._ask(calls, n_values, n_gradients, limit)
+            replies |= run.replies
+            if lease is not None:
+                lease.taken_from([one for one in waiting if not keep or not replies[one].get("kept", True)])
+            waiting = {address for address in waiting if replies[address].get("status") == "unknown"}
+            with self._lock:
+                sent.known.update((homes.version, address) for address in run.replies.keys() - waiting)
+                sent.known.difference_update((homes.version, address) for address in waiting)
+            if not waiting:
+                break
+            run.is_void = True  # others have done their part, but it is not told apart
+        for address, reply in replies.items():
+            if reply.get("status") != "OK":
+                run.is_void = True
+                failed = reply.get("status") == "failed"
+                raise self.off(f"{address} says: {reply.get('status')} {reply.get('reason', '')}", by_chunks=failed)
+        return homes, replies
+
+    def _ask(self, calls: dict[str, Any], n_values: int, n_gradients: int, limit: float) -> ResidentRun:
+        run = self._lines.call(calls, n_values, n_gradients, limit)
+        try:
+            self._follow(run)
+        except (OSError, TimeoutError) as error:
+            raise self.off(f"a worker did not answer ({type(error).__name__}: {error})") from error
+        for address, reply in run.replies.items():
+            if not isinstance(reply, dict):
+                raise self.off(f"{address} sent a {type(reply).__name__}")
+        return run
+
+    def _introduction(self, sent: Sent, homes: Homes, address: str) -> dict[str, Any]:
+        """Return what a worker has to be told that does not know the program."""
+        if (homes.version, address) in sent.known:
+            return {}
+        keys = [(chunk, list(self._keys[chunk])) for chunk in homes.chunks[address]]
+        parts = [tuple(part) for part in homes.parts[address]]
+        instead = [number for number in (sent.lease.number, sent.earlier) if number]
+        with self._lock:
+            sent.lease.left_at([address])
+        return {"program": sent.program, "keys": keys, "parts": parts, "instead": instead}
+
+    def _find_homes(self) -> Homes:
+        """Look where the rows are now; several threads may look at the same time, and find the same."""
+        now, homes = time.monotonic(), self._homes
+        if homes is not None and now < self._looked + LOOK_AGAIN:
+            return homes
+        try:
+            self._lines.install()
+            workers, holders = self._lines.workers(), self._holders()
+        except (OSError, TimeoutError, RuntimeError) as error:  # no scheduler: the graph will say so
+            raise self.off(f"the scheduler did not answer ({error})") from error
+        n_chunks = len(holders)
+        chunks: dict[str, list[int]] = {}
+        for chunk, here in enumerate(holders):
+            if not here:
+                raise UnavailableError(f"chunk {chunk} is on no worker")
+            wanted = workers[chunk * len(workers) // n_chunks] if workers else ""
+            chunks.setdefault(wanted if wanted in here else min(here), []).append(chunk)
+        fair = max(n_chunks / max(len(workers), 1), 1.0)
+        with self._lock:
+            self._looked = now
+            if max(map(len, chunks.values())) > UNEVEN * fair and now > self._moved + LOOK_AGAIN:
+                self._moved, self._homes = now, None
+                raise UnavailableError("the chunks lie unevenly; the graph moves them")
+            if self._homes is None or self._homes.chunks != chunks:
+                parts = {address: self._parts_of(some, n_chunks) for address, some in chunks.items()}
+                self._homes = Homes(chunks, parts, uuid.uuid4().hex)
+                for sent in self._sent.values():
+                    sent.known.clear()  # what is where has changed, and nobody knows that
+            return self._homes
+
+    def _holders(self) -> list[set[str]]:
+        """Return for each chunk the workers that have all of its rows."""
+        flat = [key for keys in self._keys for key in keys]
+        where = iter(self._lines.homes(flat))
+        return [set.intersection(*(set(next(where)) for _ in keys)) for keys in self._keys]

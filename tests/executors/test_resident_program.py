@@ -1,0 +1,370 @@
+"""Residents, without a cluster: the same bits whoever has which chunks, on however many threads, for any kernel?"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from by_hand import EXECUTORS, Run, chunk_function
+from faults import bits
+from hypothesis import given, settings, strategies as st
+from paper_cluster import OnPaper, PaperLines, Placed
+
+import dagad
+from dagad._executors.evaluation import new_names
+from dagad._executors.resident import UnavailableError
+from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, ResidentProgram
+from dagad._graphs.monoids import Subtree
+from dagad._operations.derived import Apart, Derived, Parts, Summed
+from dagad._operations.inputs import Inputs
+from dagad._operations.item_outputs import EndToEnd, Items, Stack
+from dagad._operations.operation import LocalGradient, Operation, Recorded
+from dagad._pytrees import pytree
+from dagad._pytrees.buffers import pack_tree
+from dagad._sources.columns import ArrayColumn, ShardColumn, Sliced, read_sliced
+from dagad._sources.plan import Plan
+from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate, Recompute
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((150, 2)) * 10.0 ** RNG.integers(-8, 8, (150, 1))
+Y = RNG.standard_normal(150)
+THETA, SCALE = np.array([0.3, -0.7]), 0.6
+N_EMPTY = 1  # chunks of three rows whose items all give nothing
+often = settings(max_examples=8, deadline=None, derandomize=True)
+Kernel = Callable[[Any], Derived]
+
+
+# Chunk functions, of rows that live on workers and of rows that are differentiated in
+
+
+def number(rows: Any, theta: Any, scale: Any) -> Any:
+    x, y = rows
+    return anp.sum(anp.sin(x @ theta) * y) * scale
+
+
+def tree(rows: Any, theta: Any, scale: Any) -> Any:
+    x, y = rows
+    return {"a": [anp.sum(x * theta, axis=0) * scale, anp.sum(y) * theta[0]], "b": scale**2, "n": len(x)}
+
+
+def sometimes_nothing(rows: Any, theta: Any, scale: Any) -> Any:
+    return number(rows, theta, scale) if rows[0][0, 0] > 0 else 0
+
+
+def integers_and_trees(rows: Any, theta: Any, scale: Any) -> Any:
+    x, y = rows
+    return (anp.sum(y) * theta * scale, 1) if x[0, 0] > 0 else (np.zeros(2, int), 1)
+
+
+def single(rows: Any, theta: Any, scale: Any) -> Any:
+    return anp.sum(anp.array(theta, "f4") * anp.float32(rows[0][0, 0])) * scale
+
+
+def item(row: Any, theta: Any, scale: Any) -> Any:
+    x, y = row
+    return {"sin": anp.sin(x * theta) * y, "n": 3, "scaled": scale * y}
+
+
+def ragged(row: Any, theta: Any, scale: Any) -> Any:
+    x, y = row
+    return anp.ones(int(np.abs(x[0])) % 4) * y * theta[0] + scale
+
+
+KERNELS: dict[str, tuple[Any, Kernel]] = {
+    "number": (number, Summed),
+    "tree": (tree, Summed),
+    "sometimes nothing": (sometimes_nothing, Summed),
+    "integers and trees": (integers_and_trees, Summed),
+    "single precision": (single, Summed),
+    "apart": (tree, Apart),
+    "map": (item, lambda function: Items(function, Stack())),
+    "map_rect": (ragged, lambda function: Items(function, EndToEnd())),
+}
+MIXED = pytest.mark.parametrize("name", KERNELS)
+
+
+def columns_of(plan: Plan, placed: Placed | None, active: bool) -> Sliced:
+    n_rows, shards = plan.n_rows, () if placed is None else (placed,)
+    first: Any = ArrayColumn(X[:n_rows], None) if placed is None else ShardColumn(placed)
+    second = ArrayColumn(None, 2) if active else ArrayColumn(Y[:n_rows], None)
+    return Sliced(pytree.flatten((0, 0))[1], [first, second], n_rows, not active, shards)
+
+
+def operation(name: str, plan: Plan, executor: Any, placed: Any = None, active: bool = True, **more: Any) -> Operation:
+    (fun, kernel), sliced = KERNELS[name], columns_of(plan, placed, active)
+    policy, function = more.pop("policy", Preaccumulate()), kernel(chunk_function(fun, [THETA, SCALE]))
+    return Operation(function, plan, sliced, Inputs.of(plan, sliced, 2), executor, policy, (name, active), **more)
+
+
+def pair(
+    name: str, plan: Plan, owners: Sequence[int] | None = None, n_threads: int = 1, **more: Any
+) -> tuple[Operation, Operation, PaperLines]:
+    """Return the same operation here and by residents."""
+    placed = Placed(X[: plan.n_rows], plan)
+    lines = PaperLines([placed], [0] * len(plan) if owners is None else owners, n_threads)
+    there = operation(name, plan, OnPaper(lines), placed, **more)
+    return operation(name, plan, EXECUTORS["inline"], **more), there, lines
+
+
+def leaves_of(plan: Plan, active: bool = True) -> list[Any]:
+    return [THETA, SCALE, Y[: plan.n_rows]] if active else [THETA, SCALE]
+
+
+def bits_of(parts: Parts) -> list[bytes]:
+    assert not isinstance(parts.summed, list)
+    return bits(parts.leaves())
+
+
+def seeds_of(value: Parts, seed: int = 0) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(np.shape(leaf)) for leaf in value.floats()]
+
+
+def full(part: Any) -> Any:
+    return part.full() if hasattr(part, "full") else part
+
+
+def everything(made: Operation, leaves: Sequence[Any]) -> list[Any]:
+    """Return the bits of what an operation and its derivatives give."""
+    found = [bits_of(made.call(leaves))]
+    tangents = [np.cos(np.arange(float(np.size(leaf)))).reshape(np.shape(leaf))[()] for leaf in leaves]
+    found.append(bits_of(made.pushed(1).call([*leaves[:2], *tangents[:2], *leaves[2:], *tangents[2:]])))
+    run = Run(made, leaves)
+    found.append(bits_of(run.value))
+    seeds = [seeds_of(run.value, number) for number in range(3)]
+    found.append(bits(run.pulled(seeds[0])))
+    found.append(bits(run.pulled(seeds[1])))
+    many = run.many([seeds[0], seeds[2]])
+    found.append([[None if part is None else bits([full(part)]) for part in column] for column in many])
+    if made.kernel.is_reduction:
+        found.append(bits_of(made.with_unit().call(leaves)))
+    return found
+
+
+@MIXED
+@pytest.mark.parametrize("monoid", [PlainSum(), CompensatedSum()])
+@often
+@given(st.integers(1, 150), st.integers(1, 40), st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_the_bits_do_not_tell_who_had_which_chunks(
+    name: str, monoid: Any, n_rows: int, grainsize: int, n_workers: int, n_threads: int, seed: int
+) -> None:
+    plan, rng = Plan(n_rows, grainsize), np.random.default_rng(seed)
+    owners = rng.integers(0, n_workers, len(plan))
+    if seed % 2:  # runs of neighbours, as they usually are
+        owners = np.sort(owners)
+    policy = [Keep, Recompute, Preaccumulate][seed % 3]()
+    active = bool(seed % 5)
+    here, there, lines = pair(name, plan, owners.tolist(), n_threads, policy=policy, active=active, monoid=monoid)
+    leaves = leaves_of(plan, active)
+    assert everything(there, leaves) == everything(here, leaves)
+    gc.collect()
+    assert lines.n_held() == 0
+
+
+# How often, and what stays
+
+
+class Counting:
+    """Counts the runs of a kernel in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n_runs = 0
+        for kind, method in ((Summed, "record"), (Summed, "value"), (Items, "record"), (Items, "value")):
+            inner = getattr(kind, method)
+
+            def watched(made: Any, *args: Any, inner: Any = inner) -> Any:
+                self.n_runs += 1
+                return inner(made, *args)
+
+            monkeypatch.setattr(kind, method, watched)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    return Counting(monkeypatch)
+
+
+REDUCTIONS = ["number", "tree", "sometimes nothing", "integers and trees", "map", "map_rect"]
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+@pytest.mark.parametrize(("policy", "times"), [(Keep, 1), (Recompute, 2), (Preaccumulate, 1)])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_a_pullback_uses_what_the_value_left_behind(
+    name: str, policy: Any, times: int, n_threads: int, runs: Counting
+) -> None:
+    plan = Plan(40, 3)
+    here, there, lines = pair(name, plan, [0] * 6 + [1] * 8, n_threads, policy=policy())
+    expected = Run(here, leaves_of(plan))
+    seeds = seeds_of(expected.value)
+    gradient = bits(expected.pulled(seeds))
+    runs.n_runs = 0
+    run = Run(there, leaves_of(plan))
+    is_number = name in ("number", "sometimes nothing")
+    assert isinstance(run.state, LocalGradient if is_number and policy is Preaccumulate else Recorded)
+    assert bits_of(run.value) == bits_of(expected.value)
+    assert runs.n_runs == len(plan)
+    assert bits(run.pulled(seeds)) == gradient
+    n_seeded = len(plan) - (name == "map_rect" and policy is Recompute) * N_EMPTY
+    assert runs.n_runs == len(plan) + (times - 1) * n_seeded
+    assert lines.n_held() == 0
+    assert bits(run.pulled(seeds)) == gradient
+    before = len(plan) + (times - 1) * n_seeded
+    assert runs.n_runs == before + (not is_number) * len(plan)  # a tape is pulled once
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_many_seeds_record_a_chunk_once(name: str, runs: Counting) -> None:
+    plan = Plan(40, 3)
+    here, there, lines = pair(name, plan, [0] * 6 + [1] * 8, 2, policy=Keep())
+    expected = Run(here, leaves_of(plan))
+    seeds = [seeds_of(expected.value, number) for number in range(100)]  # more than one call takes
+    wanted = expected.many(seeds)
+    runs.n_runs = 0
+    run = Run(there, leaves_of(plan))
+    for _ in range(2):
+        found = run.many(seeds)
+        assert [bits(list(map(full, column))) for column in found] == [
+            bits(list(map(full, column))) for column in wanted
+        ]
+        assert runs.n_runs == len(plan)
+    del run, found
+    gc.collect()
+    assert lines.n_held() == 0
+
+
+@pytest.mark.parametrize("method", ["call", "forward", "backward"])
+def test_what_workers_have_forgotten_is_run_again(method: str) -> None:
+    plan = Plan(40, 3)
+    for name in REDUCTIONS:
+        here, there, lines = pair(name, plan, [0] * 6 + [1] * 8, 2, policy=Keep())
+        run, expected = Run(there, leaves_of(plan)), Run(here, leaves_of(plan))
+        for worker in lines.by_address.values():
+            worker.held.clear()
+            if method != "backward":
+                worker.programs.clear()
+        if method == "call":
+            assert bits_of(there.call(leaves_of(plan))) == bits_of(expected.value)
+        elif method == "forward":
+            run = Run(there, leaves_of(plan))
+        assert bits(run.pulled(seeds_of(run.value))) == bits(expected.pulled(seeds_of(run.value)))
+
+
+def test_what_nobody_pulls_goes_with_its_state() -> None:
+    plan = Plan(40, 3)
+    _, there, lines = pair("tree", plan, [0] * 6 + [1] * 8, policy=Keep())
+    run = Run(there, leaves_of(plan))
+    assert lines.n_held() == 2
+    assert all(job.nbytes() > 0 for worker in lines.by_address.values() for job in worker.held.values())
+    del run
+    gc.collect()
+    assert lines.n_held() == 0
+
+
+def test_a_call_sends_a_program_once_and_a_value_leaves_nothing() -> None:
+    plan = Plan(40, 3)
+    _, there, lines = pair("number", plan, [0] * 6 + [1] * 8)
+    for _ in range(3):
+        there.call(leaves_of(plan))
+        Run(there, leaves_of(plan))
+    assert lines.methods == [VALUE, VALUE, UNIT, UNIT, VALUE, UNIT, VALUE, UNIT] or len(lines.methods) == 6
+    assert lines.n_held() == 0
+    assert {len(worker.programs) for worker in lines.by_address.values()} == {1}
+
+
+def test_a_number_that_was_expected_and_is_none_is_pulled_by_a_job_of_its_own() -> None:
+    plan = Plan(40, 3)
+    for name in ("tree", "integers and trees"):
+        here, _, _ = pair(name, plan)
+        placed = Placed(X[:40], plan)
+        lines = PaperLines([placed], [0] * 6 + [1] * 8)
+        there = operation(name, plan, OnPaper(lines, is_scalar=True), placed)
+        run, expected = Run(there, leaves_of(plan)), Run(here, leaves_of(plan))
+        assert bits_of(run.value) == bits_of(expected.value)
+        assert lines.n_held() == 0
+        seeds = seeds_of(run.value)
+        for a, b in zip(run.pulled(seeds), expected.pulled(seeds), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+# One job
+
+
+def program_of(fun: Callable[..., Any], plan: Plan, policy: Any = None) -> tuple[ResidentProgram, Any]:
+    kernel = Summed(chunk_function(fun, [THETA]))
+    program = ResidentProgram(kernel, PlainSum(), policy or Keep(), plan, None, new_names())
+    columns, chunks = read_sliced(X[: plan.n_rows], iter(range(9)))[0], list(plan)
+    return program, lambda number: [columns.rows(chunks[number])]
+
+
+def message(method: str, seeds: Sequence[Any] = (), keep: bool = False) -> dict[str, Any]:
+    return {"method": method, "keep": keep, "shared": list(pack_tree(([[THETA]], list(seeds))))}
+
+
+def of_array(rows: Any, theta: Any) -> Any:
+    return anp.sum(rows @ theta) + anp.sum(theta)
+
+
+@pytest.mark.parametrize("method", [VALUE, RECORD, UNIT, PULL])
+def test_it_stops_after_the_chunk_that_it_is_in(method: str) -> None:
+    calls = []
+
+    def fun(rows: Any, theta: Any) -> Any:
+        calls.append(rows)
+        return of_array(rows, theta)
+
+    program, rows = program_of(fun, Plan(40, 4))
+    job = program.job(message(method, [[1.0]] if method == PULL else ()), None)
+    with pytest.raises(dagad.CancelledError, match="Nobody waits"):
+        job.part(Subtree(0, 4), rows, lambda: len(calls) == 3)
+    assert len(calls) == 3
+
+
+def test_a_value_that_nobody_keeps_leaves_nothing_behind() -> None:
+    program, rows = program_of(of_array, Plan(40, 3))
+    for method in (VALUE, UNIT):
+        job = program.job(message(method), None)
+        job.part(Subtree(0, 4), rows, bool)
+        assert not job.holds
+        assert job.nbytes() == 0
+
+
+def test_messages_of_another_size_are_refused() -> None:
+    program, _ = program_of(of_array, Plan(4, 2))
+    short = message(VALUE)
+    short["shared"][1] = bytes(24)
+    with pytest.raises(dagad.StructureError, match="A message of 16 bytes was expected"):
+        program.job(short, None)
+
+
+@pytest.mark.parametrize("method", ["call", "forward"])
+def test_replies_of_other_parts_are_not_believed(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(40, 3)
+    for name in ("number", "map"):
+        _, there, lines = pair(name, plan, [0] * 6 + [1] * 8)
+        worker = lines.by_address["worker-1"]
+        call = worker.call
+
+        def wrong(asked: dict[str, Any], call: Any = call) -> dict[str, Any]:
+            asked = dict(asked)
+            if "parts" in asked:
+                asked["parts"] = asked["parts"][:1]
+            return call(asked)  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(worker, "call", wrong)
+        with pytest.raises(UnavailableError, match="worker-1 sent other parts"):
+            getattr(there, method)(leaves_of(plan))
+
+
+def test_what_a_chunk_raises_is_left_to_the_graph() -> None:
+    plan = Plan(40, 3)
+    _, there, lines = pair("number", plan)
+    monkey = lines.by_address["worker-0"]
+    monkey.call = lambda message: {"status": "failed", "reason": "LookupError: no"}  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError, match="LookupError") as caught:
+        there.call(leaves_of(plan))
+    assert caught.value.by_chunks
