@@ -219,6 +219,8 @@ def _runs(read: Arguments, combine: Any) -> list[Subtree] | None:
     count = getattr(read.place, "n_workers", None)
     if count is None or (patches.somebody_traces() and hoist(combine)[0]):  # what it carries is traced here
         return None
+    if len(read.columns.constant_shards) < len(read.columns.shards):  # each chunk owns the rows that stay
+        return None
     if any(reverse_depth(leaf) > 1 for leaf in read.leaves):  # by tapes of tapes sums come in another order
         return None
     runs = runs_for(len(read.plan), max(count(), 1))
