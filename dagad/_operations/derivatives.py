@@ -86,21 +86,24 @@ class Pulled(Derived):
     """The pullback of a function, as a function of its leaves and of the seeds.
 
     Groups of leaves: those of the function, then one of seeds: of what it sums in `theta`, of what it owns in `active`.
+    `floats` says which leaves of the sum have a seed: in a chunk, some of these may be integers.
     """
 
-    __slots__ = ("function", "owns", "sums")
+    __slots__ = ("floats", "function", "owns", "sums")
 
-    def __init__(self, function: Derived, sums: bool, owns: bool) -> None:
+    def __init__(self, function: Derived, floats: tuple[bool, ...], sums: bool, owns: bool) -> None:
         self.function: Derived = opened(function)
-        self.sums, self.owns = sums, owns
+        self.floats, self.sums, self.owns = floats, sums, owns
 
     def state(self) -> tuple[Any, ...]:
-        return self.function, self.sums, self.owns
+        return self.function, self.floats, self.sums, self.owns
 
     def run(self, place: Place, rows: Any, theta: Groups, active: Groups) -> Parts:
         own_seeds = active[-1] if self.function.owns else []
         actives = active[:-1] if self.function.owns else active
-        cotangents: Parts = pulled_at(self.function, (place, rows, theta[:-1], actives), [*theta[-1], *own_seeds])[1]
+        rest = iter(theta[-1])
+        seeds = [next(rest) if is_float else None for is_float in self.floats]
+        cotangents: Parts = pulled_at(self.function, (place, rows, theta[:-1], actives), (seeds, own_seeds))[1]
         return cotangents
 
     def stacked_like(self, active: Groups) -> list[Any] | None:
@@ -131,15 +134,20 @@ class WithUnit(Derived):
         return [leaf for group in active for leaf in group]
 
 
-def pulled_at(function: Derived, args: Any, seeds: Seeds | None) -> tuple[Parts, Any]:
-    """Run a chunk and pull seeds, or the seed 1: its value, and the cotangents, those of theta to be summed."""
+def pulled_at(function: Derived, args: Any, given: tuple[Seeds, Seeds] | None) -> tuple[Parts, Any]:
+    """Run a chunk and pull seeds, or the seed 1: its value, and the cotangents, those of theta to be summed.
+
+    There is a seed for each leaf that is summed, and for each float of its own.
+    """
     place, rows, theta, active = args
     value, pullback, _ = function.record(place, rows, theta, active)
-    if seeds is None:
+    if given is None:
         total = pytree.plain(value.summed)
         if not is_scalar(total) and not isinstance(total, int | np.integer):
             return value, None
         seeds = [unit_seed(total) if is_scalar(total) else None]  # a sum of nothing is the integer 0
+    else:
+        seeds = [*given[0], *value.own_seeds(given[1])]
     cotangents = list(pullback(seeds))
     shared = cotangents.pop(0) if sum(map(len, theta)) else []
     flat = [leaf for group in theta for leaf in group]

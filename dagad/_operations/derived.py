@@ -55,6 +55,11 @@ class Parts(NamedTuple):
         rest = iter(seeds)
         return [next(rest) if pytree.is_differentiable_or_traced(leaf) else None for leaf in self.all_leaves()]
 
+    def own_seeds(self, seeds: Seeds) -> list[Any]:
+        """Return one seed per leaf of its own, from one for each of the floats."""
+        rest = iter(seeds)
+        return [next(rest) if pytree.is_differentiable_or_traced(leaf) else None for leaf in self.own]
+
     def seeds(self, seeds: Seeds) -> list[Any]:
         """Return one seed per leaf; there may be seeds for those with derivatives only.
 

@@ -104,9 +104,9 @@ class Operation:
             rows = [
                 [(floats.index(leaf), own) for leaf, own in targets if leaf in floats] for targets in value.places or []
             ]
-        n_summed = len(Parts(value.summed, []).floats())
-        kernel = Pulled(self.kernel, bool(sum(self.inputs.theta)), bool(sum(self.inputs.sliced)))
-        inputs = self.inputs.and_seeds(n_summed, len(floats), rows)
+        summed = tuple(map(pytree.is_differentiable_or_traced, Parts(value.summed, []).all_leaves()))
+        kernel = Pulled(self.kernel, summed, bool(sum(self.inputs.theta)), bool(sum(self.inputs.sliced)))
+        inputs = self.inputs.and_seeds(sum(summed), len(floats), rows)
         return replace(self, kernel=kernel, inputs=inputs, stacked_at=self.inputs.flat())
 
     @property

@@ -246,7 +246,8 @@ def test_are_functions_the_same_after_a_journey() -> None:
         value = function.value(place, rows, *args)
         n_summed = len(Parts(value.summed, []).floats())
         seeds = [onp.ones(onp.shape(leaf)) for leaf in value.floats()]
-        back = Pulled(function, True, True)
+        summed = [pytree.is_differentiable(leaf) for leaf in Parts(value.summed, []).all_leaves()]
+        back = Pulled(function, tuple(summed), True, True)
         theta, active = [*args[0], seeds[:n_summed]], [*args[1], seeds[n_summed:]] if function.owns else args[1]
         others: Any = [(Pushed(function, 1), (args[0] * 2, args[1] * 2)), (back, (theta, active))]
         for made, own in [(function, args), *others]:
