@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -172,13 +173,17 @@ class Counting:
     """Counts the runs of a kernel in this process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.n_runs = 0
-        for kind, method in ((Summed, "record"), (Summed, "value"), (Items, "record"), (Items, "value")):
+        self.n_runs, self._inside = 0, False
+        for kind, method in itertools.product((Summed, Items), ("value", "record", "preaccumulate")):
             inner = getattr(kind, method)
 
             def watched(made: Any, *args: Any, inner: Any = inner) -> Any:
-                self.n_runs += 1
-                return inner(made, *args)
+                outermost, self._inside = not self._inside, True
+                self.n_runs += outermost
+                try:
+                    return inner(made, *args)
+                finally:
+                    self._inside = not outermost
 
             monkeypatch.setattr(kind, method, watched)
 

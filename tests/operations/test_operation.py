@@ -203,6 +203,17 @@ def test_what_a_chunk_raises_comes_out_of_every_method(place: str) -> None:
             assert any("chunk 5" in note or "rows 5" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("fun", FUNCTIONS)
+def test_what_is_lost_is_run_again_whatever_chunks_give(fun: Any, place: str) -> None:
+    made = operation(fun, X, [THETA], PLAN, executor=PLACES[place](), policy=Keep())
+    run = Run(made, [THETA])
+    run.state, seeds = ValueOnly(), seeds_of(run.value)
+    assert run.pulled(seeds)[0] == pytest.approx(expected_of(fun, seeds), rel=1e-12)
+    run.state = ValueOnly()
+    assert run.many([seeds, seeds])[0] == [run.pulled(seeds)[0]] * 2
+
+
 # Elsewhere
 
 
