@@ -17,12 +17,15 @@ import autograd
 import autograd.numpy as np
 import numpy as onp
 import pytest
+from by_hand import operation
 from dask._task_spec import Task, TaskRef
 from dask.sizeof import sizeof
 
 import dagad
 from dagad._graphs.linearization import Counters
 from dagad._graphs.linearize import TaskFunction
+from dagad._operations.batch import BatchSeeds
+from dagad._sources.plan import Plan
 from dagad.extend import Keep, Linearization, Preaccumulate, Recompute
 
 RNG = onp.random.default_rng(11)
@@ -49,8 +52,7 @@ class Collecting:
 def of_chunks(chunk: Any, theta: Any, policy: Any = None, grainsize: int = 10) -> list[Linearization]:
     """Return the linearizations of the chunks of a reduction."""
     collecting: Any = Collecting(policy or Keep())
-    options = {"grainsize": grainsize, "policy": collecting, "scheduler": "sync"}
-    dagad.vjp(lambda t: dagad.reduce_sum(chunk, X, t, **options), theta)
+    operation(chunk, X, [theta], Plan(len(X), grainsize), policy=collecting).forward([theta])
     return list(collecting.made)
 
 
@@ -73,10 +75,13 @@ def squares(rows: Any, theta: Any) -> Any:
 
 ELSEWHERE = """
 import pickle, sys
-linearization = pickle.loads(sys.stdin.buffer.read())
-cotangents = linearization.pull(1.0), linearization.pull(1.0)
+linearization, seed = pickle.loads(sys.stdin.buffer.read())
+cotangents = linearization.pull(seed), linearization.pull(seed)
 sys.stdout.buffer.write(pickle.dumps((linearization.value, cotangents)))
 """
+
+
+ONE = [BatchSeeds([1.0])]
 
 
 def pulled_elsewhere(sent: bytes) -> Any:
@@ -87,7 +92,7 @@ def pulled_elsewhere(sent: bytes) -> Any:
 
 def test_travels_a_long_chain_as_a_few_bytes_and_is_the_same_to_the_bit_elsewhere() -> None:
     linearization = Linearization.recorded(task_of(sines), (THETA,))
-    sent = pickle.dumps(linearization)
+    sent = pickle.dumps((linearization, 1.0))
     assert len(sent) < 10_000
     expected = linearization.pull(1.0)
     assert onp.allclose(expected[0], autograd.grad(sines)(THETA), rtol=1e-12)
@@ -99,10 +104,10 @@ def test_travels_a_long_chain_as_a_few_bytes_and_is_the_same_to_the_bit_elsewher
 def test_travels_a_chunk_as_a_few_bytes_and_is_the_same_to_the_bit_elsewhere() -> None:
     for policy in (Keep(), Recompute(), Preaccumulate()):
         linearization = of_chunks(sines_of_rows, THETA, policy)[2]
-        sent = pickle.dumps(linearization)
+        sent = pickle.dumps((linearization, ONE))
         assert len(sent) < 10_000 + X[:10].nbytes
         value, both = pulled_elsewhere(sent)
-        expected = linearization.pull(1.0)[0][0]
+        expected = linearization.pull(ONE)[0][0]
         assert value == linearization.value
         assert all(cotangents[0][0].tobytes() == expected.tobytes() for cotangents in both)
 
@@ -297,11 +302,17 @@ def test_is_no_cotangent_in_no_cotangent_out() -> None:
 def test_has_a_preaccumulated_one_its_gradient_without_another_run() -> None:
     policy = Preaccumulate()
     first, *_ = of_chunks(squares, THETA, policy)
+    expected = autograd.grad(lambda t: squares(X[:10], t))(THETA)
+    assert first.local_gradient is not None
+    assert onp.allclose(first.local_gradient[0][0], expected)
+    assert first.pull(ONE)[0][0].tobytes() == first.local_gradient[0][0].tobytes()  # any seed: it is run again
+
+    made = Linearization.preaccumulated(task_of(lambda t: squares(X[:10], t)), (THETA,), policy.counters)
     runs = policy.n_primal
-    gradient = first.gradient(0)[0]
+    twice = made.pull_scaled(2.0)[0]
     assert policy.n_primal == runs
-    assert onp.allclose(gradient, autograd.grad(lambda t: squares(X[:10], t))(THETA))
-    assert first.gradient(0)[0].tobytes() == gradient.tobytes()  # taken once, then computed again
+    assert onp.allclose(twice, 2.0 * expected)
+    assert made.pull_scaled(2.0)[0].tobytes() == twice.tobytes()  # taken once, then computed again
     assert policy.n_primal == runs + 1
 
 

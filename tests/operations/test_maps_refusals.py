@@ -78,8 +78,6 @@ def test_are_bad_arguments_refused_with_the_remedy(mapping: Any) -> None:
         mapping(wave, 1.0, 0.7)
     with pytest.raises(dagad.DagadError, match=r"only int64. Convert"):
         dagad.grad(lambda n: np.sum(mapping(lambda i, t: i * t, n, 1.0)))(onp.arange(3))
-    with pytest.raises(dagad.DagadError, match="gather"):
-        dagad.grad(lambda s: np.sum(mapping(wave, s, 0.7)))(dagad.shard(X, grainsize=2, scheduler="sync"))
     marked = explicit(lambda x, t: (x * t, lambda s: (s * t, s * x)))
     with pytest.raises(dagad.DagadError, match="without `explicit`, to go further"):
         dagad.jvp(lambda t: mapping(marked, RAGGED, t, scheduler="sync"), 1.0, 1.0)
