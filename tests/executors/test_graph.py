@@ -1,0 +1,116 @@
+"""Jobs as graphs: which tasks are there, what stays on a scheduler between value and gradient, and does it go?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd.numpy as np
+import numpy as onp
+import pytest
+from by_hand import SYNC, Run, operation
+from dask._task_spec import Task
+from distributed import Client
+from faults import bits, until
+
+import dagad
+from dagad._executors import graph
+from dagad._executors.context import jobs_seen
+from dagad._executors.evaluation import find_scheduler, new_names
+from dagad._executors.graph import GraphExecutor, lower
+from dagad._sources.plan import Plan
+from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute
+from dagad_scheduler import Role, role_of
+
+X, THETA = onp.random.default_rng(0).standard_normal((10, 3)), onp.array([0.3, -0.7, 1.1])
+
+
+def chunk(rows: Any, theta: Any) -> Any:
+    return np.sum(np.tanh(rows @ theta))
+
+
+def moments(rows: Any, theta: Any) -> Any:
+    return np.sum(np.tanh(rows * theta), axis=0)
+
+
+@pytest.mark.parametrize("group", [1, 2, 4, 16])
+@pytest.mark.parametrize("active", [False, True])
+def test_a_job_is_a_task_for_each_group_of_chunks(group: int, active: bool) -> None:
+    made = operation(chunk, X, [THETA], Plan(10, 1), active=active)
+    lowered = lower(made.job([THETA, X] if active else [THETA]), new_names(), group)
+    tasks = [key for key, node in lowered.graph.items() if isinstance(node, Task)]
+    assert [len(some) for some in lowered.batches.values()] == [
+        min(group, 10 - start) for start in range(0, 10, group)
+    ]
+    assert tasks == list(lowered.batches)
+    assert {role_of(key) for key in tasks} == {Role.VALUE}
+    assert [one.number for some in lowered.batches.values() for one in some] == list(range(10))
+    inputs = [target for targets in lowered.inputs.values() for target in targets]
+    assert inputs == [(0, None), *([(1, slice(n, n + 1)) for n in range(10)] if active else [])]
+
+
+@pytest.mark.parametrize("fun", [chunk, moments])
+@pytest.mark.parametrize("monoid", [None, CompensatedSum()])
+def test_the_bits_do_not_depend_on_the_group(fun: Any, monoid: Any) -> None:
+    options = {} if monoid is None else {"monoid": monoid}
+    for policy in (Keep(), Recompute(), Preaccumulate()):
+        found = []
+        for group in (1, 2, 8, 16):
+            executor = GraphExecutor(SYNC, group)
+            made = operation(fun, X, [THETA], Plan(10, 1), executor=executor, policy=policy, active=True, **options)
+            run = Run(made, [THETA, X])
+            seeds = [onp.full(onp.shape(leaf), 0.3) for leaf in run.value.floats()]
+            found.append(bits([*run.value.leaves(), *run.pulled(seeds), *run.pulled([2 * seed for seed in seeds])]))
+        assert found == [found[0]] * len(found)
+
+
+def test_chunks_whose_seeds_are_zero_are_no_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    inner = graph.run_graph
+
+    def watched(scheduler: Any, tasks: Any, *args: Any, **kwargs: Any) -> Any:
+        sizes.append(sum(role_of(key) == Role.PULLBACK for key in tasks))
+        return inner(scheduler, tasks, *args, **kwargs)
+
+    run = Run(operation(moments, X, [THETA], Plan(10, 1), policy=Keep()), [THETA])
+    monkeypatch.setattr(graph, "run_graph", watched)
+    assert run.many([[None]])[0] == [None]
+    assert sizes == []
+    run.pulled([onp.ones(3)])
+    assert sizes == [10]
+
+
+def held(client: Client) -> int:
+    """Return how many results stay on a scheduler."""
+    return int(client.run_on_scheduler(lambda dask_scheduler: sum(bool(t.who_has) for t in dask_scheduler.tasks.values())))
+
+
+@pytest.mark.parametrize("fun", [chunk, moments])
+@pytest.mark.parametrize("policy", [Keep, Recompute, Preaccumulate])
+def test_what_a_cluster_keeps_goes_when_it_was_pulled_or_nobody_can(fun: Any, policy: Any, cluster: Client) -> None:
+    until(lambda: held(cluster) == 0)
+    executor = GraphExecutor(find_scheduler(cluster))
+    run = Run(operation(fun, X, [THETA], Plan(10, 1), executor=executor, policy=policy()), [THETA])
+    kept = 0 if fun is chunk and policy is Preaccumulate else 10
+    until(lambda: held(cluster) == kept)
+    seeds = [onp.ones(onp.shape(leaf)) for leaf in run.value.floats()]
+    once = bits(run.pulled(seeds))
+    assert bits(run.pulled(seeds)) == once
+    if fun is chunk:  # scaled from now on: released at once
+        until(lambda: held(cluster) == 0)
+    del run
+    until(lambda: held(cluster) == 0)
+
+
+def test_a_mode_of_any_kind_is_a_graph_on_a_cluster(cluster: Client) -> None:
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(chunk, X, theta, grainsize=2, scheduler=cluster)
+
+    with jobs_seen() as seen:
+        loss(THETA)
+        dagad.grad(loss)(THETA)
+        dagad.vjp(loss, THETA)[1](1.0)
+        dagad.jvp(loss, THETA, THETA)
+        dagad.hvp(loss, THETA, THETA)
+    assert {(job.executor, job.n_chunks) for job in seen} == {("graph", 5)}
+    methods = [job.method for job in seen]
+    assert methods[:4] == ["call", "unit", "linearize", "call"]

@@ -1,0 +1,98 @@
+"""The calling thread: does it run all chunks of a job, in their order, with nobody else's help, and leave nothing?"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import autograd.numpy as np
+import numpy as onp
+import pytest
+from by_hand import EXECUTORS, Run, operation
+from faults import bits
+
+import dagad
+from dagad._executors.context import jobs_seen
+from dagad._operations.operation import LocalGradient, Recorded
+from dagad._sources.plan import Plan
+from dagad.extend import Keep, Linearization, Preaccumulate, Recompute
+
+X, THETA = onp.random.default_rng(0).standard_normal((10, 3)), onp.array([0.3, -0.7, 1.1])
+
+
+def chunk(rows: Any, theta: Any) -> Any:
+    return np.sum(np.tanh(rows @ theta))
+
+
+def moments(rows: Any, theta: Any) -> Any:
+    return np.sum(np.tanh(rows * theta), axis=0)
+
+
+@pytest.mark.parametrize("fun", [chunk, moments])
+def test_chunks_run_here_one_after_the_other(fun: Any) -> None:
+    seen: list[tuple[int, float]] = []
+
+    def watched(rows: Any, theta: Any) -> Any:
+        seen.append((threading.get_ident(), float(rows[0, 0])))
+        return fun(rows, theta)
+
+    here = threading.get_ident()
+    for policy in (Keep(), Recompute(), Preaccumulate()):
+        seen.clear()
+        run = Run(operation(watched, X, [THETA], Plan(10, 3), executor="inline", policy=policy), [THETA])
+        assert seen == [(here, row) for row in X[::3, 0]]
+        run.pulled([onp.ones(onp.shape(leaf)) for leaf in run.value.floats()])
+        assert {thread for thread, _ in seen} == {here}
+
+
+def test_no_graph_and_no_scheduler_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a graph was run")
+
+    monkeypatch.setattr("dagad._executors.graph.run_graph", refused)
+    made = operation(chunk, X, [THETA], Plan(10, 3), executor="inline", policy=Keep())
+    run = Run(made, [THETA])
+    assert run.pulled([2.0])[0].shape == THETA.shape
+    assert made.pushed(1).call([THETA, THETA]).summed is not None
+
+
+def test_what_it_took_is_noted() -> None:
+    made = operation(chunk, X, [THETA], Plan(10, 3), executor="inline")
+    results = EXECUTORS["inline"].call(made.job([THETA]))
+    assert results.spent.workers == 1
+    assert 0.0 <= results.spent.cpu
+    assert 0.0 < results.spent.wall
+
+
+def test_the_bits_are_those_of_a_graph_with_any_number_of_chunks_a_task() -> None:
+    for fun in (chunk, moments):
+        found = []
+        for place in EXECUTORS:
+            run = Run(operation(fun, X, [THETA], Plan(10, 1), executor=place), [THETA])
+            seeds = [onp.full(onp.shape(leaf), 0.3) for leaf in run.value.floats()]
+            found.append(bits([*run.value.leaves(), *run.pulled(seeds)]))
+        assert found == [found[0]] * len(found)
+
+
+@pytest.mark.parametrize("fun", [chunk, moments])
+def test_nothing_is_left_when_the_state_goes(fun: Any) -> None:
+    gc.collect()
+    before = {id(one) for one in gc.get_objects() if isinstance(one, Linearization)}
+    for policy in (Keep(), Recompute(), Preaccumulate()):
+        run = Run(operation(fun, X, [THETA], Plan(10, 3), executor="inline", policy=policy), [THETA])
+        assert isinstance(run.state, Recorded | LocalGradient)
+        del run
+        assert not {id(one) for one in gc.get_objects() if isinstance(one, Linearization)} - before
+
+
+def test_a_cheap_reduction_is_run_so_soon() -> None:
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(chunk, X, theta, grainsize=1, scheduler="threads")
+
+    with jobs_seen() as seen:
+        for _ in range(6):
+            dagad.value_and_grad(loss)(THETA)
+            dagad.hvp(loss, THETA, THETA)
+    assert seen[0].executor == "graph"
+    assert "inline" in {job.executor for job in seen[len(seen) // 2 :]}
