@@ -33,15 +33,42 @@ LONGEST_HOT_CHUNK, LONGEST_HOT_CALL = 0.25, 10.0
 INLINE = Inline()
 
 
-def executor_on(scheduler: Scheduler) -> Executor:
-    """Return what runs jobs on a scheduler."""
+def executor_on(scheduler: Any) -> Executor:
+    """Return what runs jobs on a scheduler; one that does so by itself is its own executor."""
+    if hasattr(scheduler, "linearize"):
+        return Noted(scheduler)
     return Remote(scheduler) if scheduler.remote else Local(scheduler)
+
+
+class Noted:
+    """Another's executor, with a note of what it ran."""
+
+    def __init__(self, executor: Any) -> None:
+        self._executor, self.name, self.remote = executor, executor.name, bool(executor.remote)
+
+    def call(self, job: Job) -> Results:
+        """Run a job for what it gives."""
+        note_job(self._executor, "call", job)
+        results: Results = self._executor.call(job)
+        return results
+
+    def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
+        """Run a job, and leave behind what its policy says."""
+        note_job(self._executor, "linearize", job)
+        found: tuple[Results, Residuals | None] = self._executor.linearize(job, policy)
+        return found
+
+    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
+        """Run a job together with its gradient for the seed 1; see `Executor`."""
+        note_job(self._executor, "unit", job)
+        found: tuple[Results, Residuals | None] = self._executor.unit(job, policy, land)
+        return found
 
 
 class Local:
     """Chooses between the calling thread, a graph, and a graph whose tasks are several chunks each."""
 
-    name = "local"
+    name, remote = "local", False
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -86,7 +113,7 @@ class Local:
 class Remote:
     """Residents where the rows live on workers and chunks are short; else a graph, which can do everything."""
 
-    name = "remote"
+    name, remote = "remote", True
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

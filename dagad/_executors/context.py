@@ -106,7 +106,7 @@ def note_job(executor: Any, method: str, job: Any) -> None:
     """Write down what ran a job, if somebody looks."""
     seen = _JOBS.get()
     if seen is not None:
-        seen.append(JobSeen(executor.name, method, len(job.plan), executor.group))
+        seen.append(JobSeen(executor.name, method, len(job.plan), getattr(executor, "group", 1)))
 
 
 def note_operation(operation: Any, leaves: Any) -> None:

@@ -103,7 +103,7 @@ class GraphExecutor:
     name = "graph"
 
     def __init__(self, scheduler: Scheduler, group: int = 1, *, is_scalar: bool | None = None) -> None:
-        self._scheduler, self.group = scheduler, group
+        self._scheduler, self.group, self.remote = scheduler, group, scheduler.remote
         self._is_scalar = is_scalar  # whether each chunk is known to give one real number
 
     def call(self, job: Job) -> Results:

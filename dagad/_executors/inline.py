@@ -17,7 +17,7 @@ from dagad._operations.job import Job, Land, Results, Seeds, Spent
 class Inline:
     """Runs jobs where it is called."""
 
-    name, group = "inline", 1
+    name, group, remote = "inline", 1, False
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""

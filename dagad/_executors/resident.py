@@ -24,7 +24,7 @@ SEEDS_A_CALL = 64
 class ResidentExecutor:
     """Runs jobs by residents of workers; raises `UnavailableError` where they can't."""
 
-    name, group = "resident", 1
+    name, group, remote = "resident", 1, True
 
     def __init__(self, lines: Any, expected: float, *, is_scalar: bool | None = None) -> None:
         self._lines, self._expected, self._is_scalar = lines, expected, is_scalar

@@ -92,7 +92,8 @@ def _place(scheduler: Any, columns: Sliced) -> Scheduler:
     if scheduler is None and columns.shards:
         chosen: Scheduler = columns.shards[0].scheduler
     else:
-        chosen = find_scheduler(scheduler)
+        # An executor of the user's own runs jobs itself; anything else is what Dask calls a scheduler.
+        chosen = scheduler if hasattr(scheduler, "linearize") else find_scheduler(scheduler)
     for shards in columns.shards:
         if not shards.is_here and shards.scheduler != chosen:
             raise PlanError(

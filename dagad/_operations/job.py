@@ -186,9 +186,22 @@ class Results:
 
 
 class Executor(Protocol):
-    """How and where jobs run."""
+    """How and where jobs run.
+
+    A new one is one file with these three methods, and goes wherever a scheduler goes. What it runs is `Job.batch`, on
+    `Job.arguments` of runs of chunks: a batch's `value` for `call`; `policy.linearize(batch, args)` for `linearize`,
+    which may be left undone (None: what is pulled then comes as jobs of their own); `preaccumulate` for `unit`.
+
+    Attributes
+    ----------
+    name
+        What it is called.
+    remote
+        Whether chunks run in other processes, which get copies of what they work on.
+    """
 
     name: str
+    remote: bool
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""

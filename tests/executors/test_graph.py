@@ -38,9 +38,7 @@ def test_a_job_is_a_task_for_each_group_of_chunks(group: int, active: bool) -> N
     made = operation(chunk, X, [THETA], Plan(10, 1), active=active)
     lowered = lower(made.job([THETA, X] if active else [THETA]), new_names(), group)
     tasks = [key for key, node in lowered.graph.items() if isinstance(node, Task)]
-    assert [len(some) for some in lowered.batches.values()] == [
-        min(group, 10 - start) for start in range(0, 10, group)
-    ]
+    assert [len(some) for some in lowered.batches.values()] == [min(group, 10 - start) for start in range(0, 10, group)]
     assert tasks == list(lowered.batches)
     assert {role_of(key) for key in tasks} == {Role.VALUE}
     assert [one.number for some in lowered.batches.values() for one in some] == list(range(10))
@@ -81,7 +79,9 @@ def test_chunks_whose_seeds_are_zero_are_no_tasks(monkeypatch: pytest.MonkeyPatc
 
 def held(client: Client) -> int:
     """Return how many results stay on a scheduler."""
-    return int(client.run_on_scheduler(lambda dask_scheduler: sum(bool(t.who_has) for t in dask_scheduler.tasks.values())))
+    return int(
+        client.run_on_scheduler(lambda dask_scheduler: sum(bool(t.who_has) for t in dask_scheduler.tasks.values()))
+    )
 
 
 @pytest.mark.parametrize("fun", [chunk, moments])
