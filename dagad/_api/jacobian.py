@@ -12,9 +12,9 @@ import numpy as np
 from dagad._api.program import Program, fitting
 from dagad._engines.autograd.batch import pull_many
 from dagad._errors import NotDifferentiableError, PlanError
-from dagad._executors.context import VALUES_FIRST, like_here
+from dagad._operations.context import VALUES_FIRST, like_here
 from dagad._pytrees import pytree
-from dagad._sources.blocks import Blocks
+from dagad._pytrees.blocks import Blocks
 
 # So many directions go through a program at once: each costs the memory of one more tangent of everything.
 DIRECTIONS_AT_ONCE = 16

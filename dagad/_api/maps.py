@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from dagad._api.bind import Arguments, read_arguments
+from dagad._api.outer import differentiable
 from dagad._api.reductions import bound, itself
-from dagad._engines.autograd.outer import differentiable
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import reverse_depth
 from dagad._errors import PlanError
 from dagad._graphs.monoids import Subtree
-from dagad._operations.arguments import Arguments, read_arguments
 from dagad._operations.chunks import ChunkFunction, Place
 from dagad._operations.combined import CANT, Combined, combined
 from dagad._operations.derived import Apart, Parts

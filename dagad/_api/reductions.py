@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dagad._engines.autograd.outer import differentiable
+from dagad._api.bind import Arguments, read_arguments
+from dagad._api.outer import differentiable
 from dagad._engines.registry import find_engine
 from dagad._errors import PlanError
 from dagad._executors.choose import executor_on
 from dagad._graphs.monoids import PLAIN, Monoid
-from dagad._operations.arguments import Arguments, read_arguments
 from dagad._operations.chunks import ChunkFunction
 from dagad._operations.derived import Derived, Summed
 from dagad._operations.inputs import Inputs

@@ -14,7 +14,7 @@ from dagad._api.collections import gradient
 from dagad._api.higher_order import jvp
 from dagad._api.transforms import vjp
 from dagad._errors import NotDifferentiableError
-from dagad._executors.context import operations_seen
+from dagad._operations.context import operations_seen
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
 from dagad_scheduler.private import DataNode, ensure_dict

@@ -11,9 +11,9 @@ import numpy as np
 from dagad._api.program import Program
 from dagad._engines.autograd.patches import patches
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._executors.context import TOGETHER, VALUES_FIRST, like_here
 from dagad._executors.evaluation import Evaluation
 from dagad._graphs.linearization import is_scalar, unit_seed
+from dagad._operations.context import TOGETHER, VALUES_FIRST, like_here
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import snapshots
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dagad._executors.context import current_mode, note_job
 from dagad._executors.cost_model import (
     Cost,
     Pace,
@@ -25,6 +24,7 @@ from dagad._executors.graph import GraphExecutor
 from dagad._executors.inline import Inline
 from dagad._executors.resident import ResidentExecutor, UnavailableError
 from dagad._graphs.policies import Policy
+from dagad._operations.context import current_mode, note_job
 from dagad._operations.job import Executor, Job, Land, Residuals, Results
 
 # Longer ones are better tasks of their own: to be seen on the dashboard, moved to whoever is free, tried again.

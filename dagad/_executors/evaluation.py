@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import Any
 
 from dagad._errors import CancelledError, SchedulerLostError
-from dagad._executors.context import VALUES_FIRST, Mode, current_mode
 from dagad._executors.deadly import worker_lost
 from dagad._executors.losses import results_lost, workers_unfit
+from dagad._operations.context import VALUES_FIRST, Mode, current_mode
 from dagad._pytrees.shipping import Portable
 from dagad_scheduler import (
     LocalRun as LocalRun,

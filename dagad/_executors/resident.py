@@ -77,21 +77,10 @@ class ResidentExecutor:
             "shared": list(pack_tree((job.shared(), [list(one.reduced) for one in seeds]))),
         }
 
-        def own(chunks: Sequence[int]) -> dict[str, Any]:
-            found: dict[str, Any] = {}
-            if job.has_sliced or (job.kernel.owns and seeds):
-                sliced = {number: job.own(number) for number in chunks} if job.has_sliced else None
-                stacked = {number: [one.stacked(number) for one in seeds] for number in chunks if job.kernel.owns}
-                found["own"] = list(pack_tree((sliced, stacked)))
-            if rows is not None:
-                payloads = [(number, rows[number].parcel().payload) for number in chunks]
-                found["rows"] = [[number, [memoryview(part) for part in payload]] for number, payload in payloads]
-            return found
-
         homes, replies = loop.call(
             self._program(job, loop, template, policy),
             message,
-            own,
+            lambda chunks: _message_of(job, chunks, seeds, rows),
             lease=lease,
             n_values=0 if method == PULL else n_chunks,
             n_gradients=n_chunks * (method in (UNIT, PULL)),
@@ -169,6 +158,19 @@ class ResidentResiduals:
 
     def release(self) -> None:
         """Let go of nothing: a pullback has used it up."""
+
+
+def _message_of(job: Job, chunks: Sequence[int], seeds: Sequence[Seeds], rows: dict[int, Any] | None) -> dict[str, Any]:
+    """Return what a worker is sent that has some chunks: what belongs to them alone."""
+    found: dict[str, Any] = {}
+    if job.has_sliced or (job.kernel.owns and seeds):
+        sliced = {number: job.own(number) for number in chunks} if job.has_sliced else None
+        stacked = {number: [one.stacked(number) for one in seeds] for number in chunks if job.kernel.owns}
+        found["own"] = list(pack_tree((sliced, stacked)))
+    if rows is not None:
+        payloads = [(number, rows[number].parcel().payload) for number in chunks]
+        found["rows"] = [[number, [memoryview(part) for part in payload]] for number, payload in payloads]
+    return found
 
 
 def _flat(part: Any) -> Iterator[Any]:

@@ -17,8 +17,8 @@ from dagad._engines.autograd.tape import refuse_boxes, refuse_strangers
 from dagad._engines.base import Engine, FlatFunction, LeafPullback
 from dagad._engines.explicit import check_count, name_of
 from dagad._errors import ClosureError, StructureError, add_note_once
-from dagad._executors.context import TOGETHER, DefaultPolicy, current_mode, like_here
 from dagad._graphs.linearization import Pullback
+from dagad._operations.context import TOGETHER, DefaultPolicy, current_mode, like_here
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.partition import Partition

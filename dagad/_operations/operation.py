@@ -28,9 +28,10 @@ from dagad._operations.derived import DIFFERENT, Derived, Parts, Seeds, check_al
 from dagad._operations.inputs import Inputs, Targets, apart, times
 from dagad._operations.job import Executor, Job, Land, Residuals, Results
 from dagad._pytrees import pytree
+from dagad._pytrees.blocks import full
 from dagad._pytrees.partition import Partition
 from dagad._sources.base import Stays
-from dagad._sources.blocks import SparseSlots, cut_rows, full
+from dagad._sources.blocks import SparseSlots, cut_rows
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan
 from dagad._sources.slots import Slots

@@ -23,8 +23,8 @@ import dagad
 import dagad.extend
 from dagad._api.program import Program
 from dagad._engines.autograd.batch import pull_many
-from dagad._executors.context import VALUES_FIRST, like_here
-from dagad._sources.blocks import Blocks
+from dagad._operations.context import VALUES_FIRST, like_here
+from dagad._pytrees.blocks import Blocks
 
 N_INPUTS, N_HIDDEN, N_OUTPUTS = 10, 32, 64
 N_CHUNKS = 4

@@ -13,7 +13,7 @@ from by_hand import EXECUTORS, Run, operation
 from faults import bits
 
 import dagad
-from dagad._executors.context import jobs_seen
+from dagad._operations.context import jobs_seen
 from dagad._operations.operation import LocalGradient, Recorded
 from dagad._sources.plan import Plan
 from dagad.extend import Keep, Linearization, Preaccumulate, Recompute

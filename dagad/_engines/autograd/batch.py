@@ -8,7 +8,7 @@ from typing import Any
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.private import add_outgrads
 from dagad._engines.autograd.tape import downward, like
-from dagad._sources.blocks import Blocks
+from dagad._pytrees.blocks import Blocks
 
 Entry = Any  # None for zero, Blocks, or autograd's pair of a cotangent and whether it may be written to
 

@@ -11,11 +11,11 @@ from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import refuse_stale
 from dagad._engines.registry import find_engine
 from dagad._errors import NotDifferentiableError, PlanError
-from dagad._executors.context import current_mode, default_policy
 from dagad._executors.evaluation import Scheduler, calm_process, find_scheduler, new_names
 from dagad._executors.grainsize import find_grainsize
 from dagad._graphs.policies import Policy, checked_policy
 from dagad._operations.chunks import ChunkFunction, Place
+from dagad._operations.context import current_mode, default_policy
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import all_read_only, contiguous, snapshot, snapshots
 from dagad._pytrees.closures import hoist, with_arrays

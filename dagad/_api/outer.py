@@ -16,13 +16,13 @@ from dagad._engines.autograd.forward import TangentNode
 from dagad._engines.autograd.private import new_box
 from dagad._engines.autograd.tape import traceable
 from dagad._errors import NotDifferentiableError
-from dagad._executors.context import is_in_a_transform, note_operation
+from dagad._operations.context import is_in_a_transform, note_operation
 from dagad._operations.derived import Parts
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
+from dagad._pytrees.blocks import full
 from dagad._pytrees.canonical import contiguous, writable
 from dagad._pytrees.partition import Partition
-from dagad._sources.blocks import full
 
 
 def differentiable(operation: Operation, leaves: Sequence[Any]) -> Parts:

@@ -14,9 +14,9 @@ from faults import bits, until
 
 import dagad
 from dagad._executors import graph
-from dagad._executors.context import jobs_seen
 from dagad._executors.evaluation import find_scheduler, new_names
 from dagad._executors.graph import GraphExecutor, lower
+from dagad._operations.context import jobs_seen
 from dagad._sources.plan import Plan
 from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute
 from dagad_scheduler import Role, role_of
