@@ -126,5 +126,8 @@ def _headed(treedef: pytree.TreeDef, specs: tuple[Spec, ...]) -> tuple[bytes, La
 
 @functools.lru_cache(1024)
 def _opened(head: bytes) -> tuple[pytree.TreeDef, Layout]:
-    treedef, specs = pickle.loads(head)
-    return treedef, Layout([Spec(*spec) for spec in specs])
+    try:
+        treedef, specs = pickle.loads(head)
+        return treedef, Layout([Spec(*spec) for spec in specs])
+    except Exception as error:  # whatever nonsense makes of it
+        raise StructureError(f"A message begins with what no tree of numbers begins with ({error!r}).") from error
