@@ -6,6 +6,7 @@ import functools
 import gc
 import logging
 import os
+import pickle
 import re
 import signal
 import time
@@ -34,6 +35,8 @@ from hot import THETA, Act, X, a_watched_cluster, chunks_as_tasks, heat_up, in_a
 
 import dagad
 from dagad._executors import resident
+from dagad._executors.resident_program import Found
+from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad_scheduler.residents import client as lines, loop
 from dagad_scheduler.residents.client import Lines
 
@@ -443,8 +446,14 @@ def with_(**parts: Any) -> Callable[[Any], Any]:
     return lambda reply: {**reply, **parts}
 
 
-def gap(number: Any) -> Callable[[Any], Any]:
-    return lambda reply: {**reply, "gaps": [[number] for _ in reply["gaps"]]}
+def found(change: Callable[[Found], Any]) -> Callable[[Any], Any]:
+    """Return a reply with something else than was found."""
+
+    def changed(reply: Any) -> Any:
+        head, data = pack_tree(change(unpack_tree(bytes(reply["head"]), bytes(reply["data"]))))
+        return {**reply, "head": head, "data": data.tobytes()}
+
+    return changed
 
 
 def only(reply: Any) -> Callable[[Any], Any]:
@@ -456,17 +465,25 @@ def longer(by: int) -> Callable[[Any], Any]:
 
 
 REPLIES: list[Any] = [None, b"", [], 7, {}, {"status": "OK"}]
-GAPS: list[Any] = [None, [], [[], [], []], 3, "none"]
+HEADS: list[Any] = [None, b"", b"nonsense", "text", 3, [], pickle.dumps(3), pickle.dumps((3, [])), pack_tree([1.0])[0]]
 NONSENSE: dict[str, Callable[[Any], Any]] = {
-    **{f"no {name}": without(name) for name in ("status", "dtype", "gaps", "data", "seconds")},
+    **{f"no {name}": without(name) for name in ("status", "head", "data", "seconds")},
     **{repr(reply): only(reply) for reply in REPLIES},
-    **{f"dtype {dtype!r}": with_(dtype=dtype) for dtype in ("<c16", "<i8", "|O", "nonsense", None, 8)},
-    **{f"gaps {wrong!r}": with_(gaps=wrong) for wrong in GAPS},
-    **{f"a gap at {wrong!r}": gap(wrong) for wrong in (0, -1, 2, "1", None)},
+    **{f"head {number}": with_(head=head) for number, head in enumerate(HEADS)},
     **{f"data {type(wrong).__name__}": with_(data=wrong) for wrong in (None, "text", 3.0, [1.0], b"")},
     **{f"data by {by}": longer(by) for by in (-16, -1, 1, 16)},
     **{f"status {status}": with_(status=status) for status in ("perhaps", "unknown", None)},
     "no number of seconds": with_(seconds="long"),
+    "no values": found(lambda one: one._replace(reduced=[])),
+    "more values": found(lambda one: one._replace(reduced=one.reduced * 2)),
+    "no gradients": found(lambda one: one._replace(shared=[])),
+    "something of its own": found(lambda one: one._replace(stacked=[[1.0]])),
+    "other trees": found(lambda one: one._replace(reduced=[[value] for value in one.reduced])),
+}
+IMPOSSIBLE: dict[str, Callable[[Any], Any]] = {
+    "shape": found(lambda one: one._replace(shared=[[np.ones(2)] for _ in one.shared])),
+    "dtype": found(lambda one: one._replace(shared=[[np.ones(3, "f4")] for _ in one.shared])),
+    "number": found(lambda one: one._replace(shared=[[np.ones(3)] * 2 for _ in one.shared])),
 }
 
 
@@ -491,4 +508,20 @@ def test_nonsense_is_not_believed(spoil: Any, hot: list[Act], client: Client, mo
         found: list[bytes] = []
         assert not is_hot(client, lambda: found.extend(there(THETA)))
         assert found == EXPECTED(THETA)
+    assert is_hot(client, lambda: there(THETA))
+
+
+@pytest.mark.parametrize("spoil", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_gradients_of_another_kind_are_refused(
+    spoil: Any, hot: list[Act], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (there,), exchange = hot, Lines._exchange
+
+    async def spoiled(self: Any, calls: Any) -> Any:
+        return {address: spoil(reply) for address, reply in (await exchange(self, calls)).items()}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lines, "_exchange", spoiled)
+        with pytest.raises((dagad.StructureError, ValueError)):
+            there(THETA)
     assert is_hot(client, lambda: there(THETA))

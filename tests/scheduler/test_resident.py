@@ -164,7 +164,8 @@ class Weighty:
     def is_current(self) -> bool:
         return True
 
-    def job(self, role: str, arguments: Any, held: Any, *, keep: bool) -> Weighty:
+    def job(self, message: dict[str, Any], held: Any) -> Weighty:
+        self.holds = bool(message["keep"])
         return self
 
     def split(self, parts: Sequence[Any], n_threads: int) -> list[Any]:
@@ -188,7 +189,7 @@ def test_a_tape_is_measured_once_in_a_thread_after_the_answer(is_large: bool, cl
     hot_on(client)  # the workers have desks
     lines, address = Cluster(client).lines(), next(iter(client.scheduler_info(n_workers=-1)["workers"]))
     program = dagad_parcel(Weighty(str(tmp_path), 2**40 if is_large else 8))
-    call = {"token": "weighty", "role": "value", "arguments": b"", "keep": True, "number": "first"}
+    call = {"token": "weighty", "method": "value", "keep": True, "number": "first"}
     told = {"program": program, "keys": [], "parts": [(0, 0)], "instead": []}
     measured, gate = tmp_path / "measured", tmp_path / "gate"
     reply = answer(lines, address, call | told)
@@ -223,11 +224,11 @@ def dagad_parcel(program: Any) -> list[Any]:
 def test_a_tape_whose_gradient_follows_at_once_is_not_measured(client: Client, tmp_path: Path) -> None:
     hot_on(client)
     lines, address = Cluster(client).lines(), next(iter(client.scheduler_info(n_workers=-1)["workers"]))
-    call = {"token": "weighty", "role": "value", "arguments": b"", "keep": True, "number": "first"}
+    call = {"token": "weighty", "method": "value", "keep": True, "number": "first"}
     told = {"program": dagad_parcel(Weighty(str(tmp_path), 8)), "keys": [], "parts": [(0, 0)], "instead": []}
     for number in map(str, range(10)):
         answer(lines, address, call | told | {"number": number})
-        answer(lines, address, call | {"number": number, "role": "gradient", "keep": False})
+        answer(lines, address, call | {"number": number, "method": "pull", "keep": False})
         told = {}
     last = np.float64(client.submit(float, 1, pure=False).result())  # and whoever would measure has had time
     assert last == 1.0
