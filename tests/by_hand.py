@@ -17,7 +17,8 @@ from dagad._operations.inputs import Inputs
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
-from dagad._sources.columns import ArrayColumn, Sliced
+from dagad._sources.arrays import ArraySource
+from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan
 
 SYNC = find_scheduler("sync")
@@ -54,8 +55,8 @@ def operation(
     active: bool = False,
 ) -> Operation:
     """Return an operation on rows; with `active`, these are its last leaf."""
-    column = ArrayColumn(None, len(theta)) if active else ArrayColumn(data, None)
-    sliced = Sliced(pytree.flatten(0)[1], [column], len(data), False)
+    source = ArraySource(len(data), None, len(theta)) if active else ArraySource(len(data), data, None)
+    sliced = Sliced(pytree.flatten(0)[1], [source], len(data))
     inputs = Inputs.of(plan, sliced, len(theta))
     made = EXECUTORS[executor] if isinstance(executor, str) else executor
     function = kernel(chunk_function(fun, theta))

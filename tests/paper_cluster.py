@@ -23,7 +23,7 @@ class Placed:
     is_here = False
 
     def __init__(self, data: Any, plan: AnyPlan) -> None:
-        columns = read_sliced(data, itertools.count())[0]
+        columns = read_sliced(data)[0]
         self.plan, self.data = plan, {("dagad-shard-paper", chunk.number): columns.rows(chunk) for chunk in plan}
         self.keys, self.kept = list(self.data), dict.fromkeys(self.data)
         self._made: dict[Hashable, Any] = {}

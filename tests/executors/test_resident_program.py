@@ -26,8 +26,10 @@ from dagad._operations.item_outputs import EndToEnd, Items, Stack
 from dagad._operations.operation import LocalGradient, Operation, Recorded
 from dagad._pytrees import pytree
 from dagad._pytrees.buffers import pack_tree
-from dagad._sources.columns import ArrayColumn, ShardColumn, Sliced, read_sliced
+from dagad._sources.arrays import ArraySource
+from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import Plan
+from dagad._sources.shards import ShardSource
 from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate, Recompute
 
 RNG = np.random.default_rng(0)
@@ -90,9 +92,10 @@ MIXED = pytest.mark.parametrize("name", KERNELS)
 
 def columns_of(plan: Plan, placed: Placed | None, active: bool) -> Sliced:
     n_rows, shards = plan.n_rows, () if placed is None else (placed,)
-    first: Any = ArrayColumn(X[:n_rows], None) if placed is None else ShardColumn(placed)
-    second = ArrayColumn(None, 2) if active else ArrayColumn(Y[:n_rows], None)
-    return Sliced(pytree.flatten((0, 0))[1], [first, second], n_rows, not active, shards)
+    arrays = ArraySource(n_rows, X[:n_rows], None)
+    first: Any = arrays if placed is None else ShardSource(n_rows, placed, None)  # type: ignore[arg-type]  # on paper
+    second = ArraySource(n_rows, None, 2) if active else ArraySource(n_rows, Y[:n_rows], None)
+    return Sliced(pytree.flatten((0, 0))[1], [first, second], n_rows, shards)
 
 
 def operation(name: str, plan: Plan, executor: Any, placed: Any = None, active: bool = True, **more: Any) -> Operation:
@@ -131,7 +134,7 @@ def full(part: Any) -> Any:
 
 def everything(made: Operation, leaves: Sequence[Any]) -> list[Any]:
     """Return the bits of what an operation and its derivatives give."""
-    found = [bits_of(made.call(leaves))]
+    found: list[Any] = [bits_of(made.call(leaves))]
     tangents = [np.cos(np.arange(float(np.size(leaf)))).reshape(np.shape(leaf))[()] for leaf in leaves]
     found.append(bits_of(made.pushed(1).call([*leaves[:2], *tangents[:2], *leaves[2:], *tangents[2:]])))
     run = Run(made, leaves)
@@ -302,7 +305,7 @@ def test_a_number_that_was_expected_and_is_none_is_pulled_by_a_job_of_its_own() 
 def program_of(fun: Callable[..., Any], plan: Plan, policy: Any = None) -> tuple[ResidentProgram, Any]:
     kernel = Summed(chunk_function(fun, [THETA]))
     program = ResidentProgram(kernel, PlainSum(), policy or Keep(), plan, None, new_names())
-    columns, chunks = read_sliced(X[: plan.n_rows], iter(range(9)))[0], list(plan)
+    columns, chunks = read_sliced(X[: plan.n_rows])[0], list(plan)
     return program, lambda number: [columns.rows(chunks[number])]
 
 
@@ -358,7 +361,8 @@ def test_replies_of_other_parts_are_not_believed(method: str, monkeypatch: pytes
             asked = dict(asked)
             if "parts" in asked:
                 asked["parts"] = asked["parts"][:1]
-            return call(asked)  # type: ignore[no-any-return]
+            found: dict[str, Any] = call(asked)
+            return found
 
         monkeypatch.setattr(worker, "call", wrong)
         with pytest.raises(UnavailableError, match="worker-1 sent other parts"):

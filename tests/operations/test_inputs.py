@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dagad._operations.inputs import Inputs, apart, times
+from dagad._operations.inputs import Inputs, Targets, apart, times
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
 from dagad._sources.arrays import ArraySource
@@ -34,5 +34,5 @@ def test_are_leaves_numbered_group_by_group() -> None:
 def test_are_places_of_copies_one_copy_after_the_other() -> None:
     assert apart(2, 4, 3)[1] == [(2, None), (3, None), (8, None), (9, None)]
     assert sorted(leaf for own in apart(2, 4, 3) for leaf, _ in own) == list(range(12))
-    rows = [[(0, slice(0, 2)), (1, None)], [(0, slice(2, 3)), (2, None)]]
+    rows: list[Targets] = [[(0, slice(0, 2)), (1, None)], [(0, slice(2, 3)), (2, None)]]
     assert times(rows, 2)[1] == [(0, slice(2, 3)), (2, None), (3, slice(2, 3)), (5, None)]
