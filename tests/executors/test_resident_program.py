@@ -95,7 +95,7 @@ def columns_of(plan: Plan, placed: Placed | None, active: bool) -> Sliced:
     arrays = ArraySource(n_rows, X[:n_rows], None)
     first: Any = arrays if placed is None else ShardSource(n_rows, placed, None)  # type: ignore[arg-type]  # on paper
     second = ArraySource(n_rows, None, 2) if active else ArraySource(n_rows, Y[:n_rows], None)
-    return Sliced(pytree.flatten((0, 0))[1], [first, second], n_rows, shards)
+    return Sliced(pytree.flatten((0, 0))[1], [first, second], n_rows, shards)  # type: ignore[arg-type]  # on paper
 
 
 def operation(name: str, plan: Plan, executor: Any, placed: Any = None, active: bool = True, **more: Any) -> Operation:
@@ -373,7 +373,7 @@ def test_what_a_chunk_raises_is_left_to_the_graph() -> None:
     plan = Plan(40, 3)
     _, there, lines = pair("number", plan)
     monkey = lines.by_address["worker-0"]
-    monkey.call = lambda message: {"status": "failed", "reason": "LookupError: no"}  # type: ignore[method-assign]
+    monkey.call = lambda message: {"status": "failed", "reason": "LookupError: no"}  # type: ignore[method-assign]  # on paper only
     with pytest.raises(UnavailableError, match="LookupError") as caught:
         there.call(leaves_of(plan))
     assert caught.value.by_chunks

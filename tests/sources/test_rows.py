@@ -11,7 +11,8 @@ import pytest
 import dagad
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
-from dagad._sources.rows import ELSEWHERE, GAP, Constant, Made, Rows
+from dagad._sources.bundles import Bundle
+from dagad._sources.rows import BUNDLE, ELSEWHERE, GAP, Constant, Made, Rows
 
 TREES: dict[str, Any] = {
     "array": np.arange(6.0).reshape(3, 2),
@@ -38,9 +39,12 @@ def moved(rows: Rows) -> Rows:
 def test_what_is_taken_out_comes_back(tree: Any, columns: Any) -> None:
     other = np.arange(3)
     whole = tree if columns is None else (tree, other, tree)
-    pieces = [Constant(tree)] if columns is None else [Constant(tree), Constant(other), Constant(tree)]
-    rows, partitions = Rows(pytree.flatten(0 if columns is None else (0, 0, 0))[1], list(pieces)).with_gaps(columns)
-    leaves = [leaf for partition in partitions for leaf in partition.taken]
+    bundles = [Bundle(Rows.of(tree)) for _ in (columns or [0])]
+    pieces: list[Any] = [BUNDLE] if columns is None else [BUNDLE, Constant(other), Constant(tree)]
+    for column in columns or [0]:
+        pieces[column] = BUNDLE
+    rows = Rows(pytree.flatten(0 if columns is None else (0, 0, 0))[1], pieces).with_bundles(iter(bundles))
+    leaves = [leaf for bundle in bundles for leaf in bundle.leaves]
     assert all(map(pytree.is_differentiable, leaves))
     for one in (rows, moved(rows)):
         rest = iter(leaves)
