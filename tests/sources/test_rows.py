@@ -100,4 +100,4 @@ def test_a_table_has_no_gaps() -> None:
     pd: Any = pytest.importorskip("pandas")
     shards = dagad.shard(pd.DataFrame({"a": [1.0]}), scheduler="sync")
     with pytest.raises(dagad.NotDifferentiableError, match="rows of a table"):
-        next(iter(shards.kept.values())).with_gaps(None)
+        Bundle(next(iter(shards.kept.values())))
