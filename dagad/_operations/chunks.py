@@ -177,10 +177,14 @@ class BoundChunk(FlatFunction):
         return made
 
     def run(self, leaves: Sequence[Any]) -> Any:
-        if self.given is None:  # nearly always: to ask the base costs more than to look
-            output = self._function._make(leaves[: self._function._n_hoisted])(*self.arguments(leaves))
-        else:
-            output = super().run(leaves)
+        before = patches.given(leaves)
+        try:
+            if self.given is None:  # nearly always: to ask the base costs more than to look
+                output = self._function._make(leaves[: self._function._n_hoisted])(*self.arguments(leaves))
+            else:
+                output = super().run(leaves)
+        finally:
+            patches.given(before)
         if type(output) in _BARE:
             return output
         refuse_strangers(output, leaves)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import collections
 import contextvars
 import functools
+import threading
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -725,6 +727,33 @@ def test_is_a_value_left_over_from_a_derivative_that_is_over_refused(mode: str) 
     if mode != "autograd's grad":
         with pytest.raises(dagad.ClosureError, match="Compute it again"):
             check(mode, lambda t: t * cache["t"], right)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_is_a_value_of_a_derivative_that_another_thread_is_in_refused(mode: str) -> None:
+    """It was taken for a constant: 0 for the derivative inside, without a word, when two threads met there."""
+    cache: dict[str, Any] = {}
+    put, taken = threading.Event(), threading.Event()
+
+    def cube(u: Any, leads: bool) -> Any:
+        if leads:
+            cache["u"] = u**3
+            put.set()
+            taken.wait(20)
+        put.wait(20)
+        return cache["u"]
+
+    def chunk(rows: Any, t: Any) -> Any:
+        leads = rows[0] == ROWS[0]
+        try:
+            return np.sum(rows) * dagad.grad(lambda u: cube(u, leads))(t)
+        finally:
+            if not leads:
+                taken.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        with pytest.raises(dagad.ClosureError, match=r"shared argument|Compute it again"):
+            check(mode, lambda t: dagad.reduce_sum(chunk, ROWS, t, grainsize=5, scheduler=pool), [0.0] * 3)
 
 
 @pytest.mark.parametrize("mode", ["value_and_grad", "jvp", "hessian"])

@@ -29,7 +29,7 @@ State, all of it in `_Patches` and changed only under its lock:
 
 ========  ===========================================================================================
 `depth`   threads in a region, and traces begun in one, by anybody, and not yet left; the last one out undoes
-`open`    the numbers of those that are traces
+`open`    the numbers of those that are traces, and the threads that began them
 `last`    the largest number handed out
 `rest`    autograd's own counter as it is when no trace of its own is open
 `stack`   the counter that has been changed, or the last one that was
@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,10 @@ class OwnNode:
 
 
 class _Entered(threading.local):
-    """How deep a thread is inside. Chunks enter again and again: that is to cost no lock."""
+    """How deep a thread is inside, and the leaves of the task that it runs. Chunks enter again and again: no lock."""
 
     depth = 0
+    leaves: Sequence[Any] | None = None
 
 
 class _Patches:
@@ -81,7 +83,7 @@ class _Patches:
     def __init__(self) -> None:
         self.lock, self._entered = threading.Lock(), _Entered()
         self.depth = 0
-        self.open: set[int] = set()
+        self.open: dict[int, int] = {}
         self.last = self.rest = -1
         self.stack: Any = None
 
@@ -115,13 +117,13 @@ class _Patches:
             self.depth += 1
             # `top` is below, unless somebody holds autograd's own method and counts with it in between.
             self.last = max(self.last, self.stack.top) + 1
-            self.open.add(self.last)
+            self.open[self.last] = threading.get_ident()
             return self.last
 
     def end(self, number: int) -> None:
         """Note that a trace is over."""
         with self.lock:
-            self.open.discard(number)
+            self.open.pop(number, None)
             self.depth -= 1
             if not self.depth:
                 self._restore()
@@ -133,6 +135,21 @@ class _Patches:
     def is_over(self, box: Any) -> bool:
         """Return whether a traced value is left over from a derivative of dagad's; autograd doesn't tell of its own."""
         return isinstance(box._node, OwnNode) and box._trace not in self.open
+
+    def given(self, leaves: Sequence[Any] | None) -> Sequence[Any] | None:
+        """Note what the task is given that this thread runs from now on; return what the one before was."""
+        entered = self._entered
+        before, entered.leaves = entered.leaves, leaves
+        return before
+
+    def is_strange(self, box: Any) -> bool:
+        """Return whether a traced value is of another thread's derivative, and not of what this task was given."""
+        leaves, opener = self._entered.leaves, self.open.get(box._trace)
+        if leaves is None or opener == threading.get_ident():
+            return False
+        if opener is None:  # not of ours, or over since somebody looked
+            return isinstance(box._node, OwnNode)
+        return not any(trace == box._trace for leaf in leaves for trace in traces_of(leaf))
 
     def _install(self) -> None:
         stack = tracer.trace_stack
@@ -153,6 +170,13 @@ class _Patches:
         stack.top = self.rest + n_before
         _put_helpers_back()
         _put_operators_back()
+
+
+def traces_of(leaf: Any) -> Iterator[int]:
+    """Yield the numbers of the traces that follow a value, the innermost first."""
+    while isbox(leaf):
+        yield leaf._trace
+        leaf = leaf._value
 
 
 class _Trace:

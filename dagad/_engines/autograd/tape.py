@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from autograd.extend import Box, VJPNode
 
-from dagad._engines.autograd.patches import OwnNode, patches
+from dagad._engines.autograd.patches import OwnNode, patches, traces_of
 from dagad._engines.autograd.private import add_outgrads, isbox, new_box
 from dagad._engines.autograd.rules import learn_rules, vjp_rule
 from dagad._engines.base import Flat
@@ -136,13 +136,6 @@ def refuse_strangers(output: Any, leaves: Sequence[Any]) -> None:
             raise ClosureError(f"What a task of a reduction returned is a traced value of another derivative: {_HOW}")
 
 
-def traces_of(leaf: Any) -> Iterator[int]:
-    """Yield the numbers of the traces that follow a value, the innermost first."""
-    while isbox(leaf):
-        yield leaf._trace
-        leaf = leaf._value
-
-
 def reverse_depth(leaf: Any) -> int:
     """Return by how many tapes a value is followed."""
     depth = 0
@@ -156,13 +149,15 @@ RETURNED = "What a function being differentiated returned"
 
 
 def refuse_stale(leaf: Any, what: str) -> None:
-    """Raise if a value is left over from a derivative that is over: its own derivative went with it."""
+    """Raise if a value is of a derivative that is over, or of another task's: its own derivative went with it."""
     while isbox(leaf):
         if patches.is_over(leaf):
             raise ClosureError(
                 f"{what} is a traced value that was kept, in a cache or a global perhaps, when the derivative that it "
                 "belongs to was over. Compute it again where it is needed, or keep the plain value."
             )
+        if patches.is_strange(leaf):
+            raise ClosureError(f"{what} is a traced value of another derivative: {_HOW}")
         leaf = leaf._value
 
 
