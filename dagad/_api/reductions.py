@@ -162,7 +162,7 @@ def itself(function: ChunkFunction) -> ChunkFunction:
 
 def bound(read: Arguments, kernel: Derived, monoid: Monoid = PLAIN) -> Operation:
     """Return a kernel on all chunks."""
-    inputs = Inputs.of(read.plan, read.columns, read.n_theta)
+    inputs = Inputs.of(read.plan, read.columns, read.n_theta, len(read.leaves) - read.n_theta)
     executor = executor_on(read.place)
     return Operation(kernel, read.plan, read.columns, inputs, executor, read.policy, read.owner, monoid)
 

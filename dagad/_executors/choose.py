@@ -75,25 +75,28 @@ class Local:
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        executor = self._chosen(job, "call")
-        return self._noted(job, "call", executor, executor.call(job))
+        signature = job.signature, "call"
+        executor = self._chosen(job, signature)
+        return self._noted(job, signature, executor, executor.call(job))
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
         """Run a job, and leave behind what its policy says."""
-        executor = self._chosen(job, "linearize")
+        signature = job.signature, "linearize"
+        executor = self._chosen(job, signature)
         results, residuals = executor.linearize(job, policy)
-        return self._noted(job, "linearize", executor, results), residuals
+        return self._noted(job, signature, executor, results), residuals
 
     def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
         """Run a job together with its gradient for the seed 1; see `Executor`."""
-        executor = self._chosen(job, "unit")
+        signature = job.signature, "unit"
+        executor = self._chosen(job, signature)
         results, residuals = executor.unit(job, policy, land)
-        remember_cost((job.signature, "unit"), lambda cost: cost.known_to_give(scalar=results.has_gradient))
-        return self._noted(job, "unit", executor, results), residuals
+        if executor is not INLINE:  # which need not know
+            remember_cost(signature, lambda cost: cost.known_to_give(scalar=results.has_gradient))
+        return self._noted(job, signature, executor, results), residuals
 
-    def _chosen(self, job: Job, method: str) -> Any:
-        workers = self._scheduler.workers
-        group, signature = 1, (job.signature, method)
+    def _chosen(self, job: Job, signature: tuple[Any, str]) -> Any:
+        workers, group = self._scheduler.workers, 1
         if not (workers is None or is_watched() or current_mode().evaluation is not None):  # watched by chunk
             road = choose_road(job.plan, history_of(signature), workers)
             if road.alone:
@@ -103,10 +106,10 @@ class Local:
         return GraphExecutor(self._scheduler, group, is_scalar=known is not None and known.scalar)
 
     @staticmethod
-    def _noted(job: Job, method: str, executor: Any, results: Results) -> Results:
+    def _noted(job: Job, signature: tuple[Any, str], executor: Any, results: Results) -> Results:
         if results.spent.workers:
-            remember_pace((job.signature, method), Pace(*results.spent))
-        note_job(executor, method, job)
+            remember_pace(signature, Pace(*results.spent))
+        note_job(executor, signature[1], job)
         return results
 
 

@@ -212,6 +212,8 @@ class Fold:
     def total(self) -> Any:
         """Return the sum of all terms, not lowered."""
         terms, first = self._terms, self._terms[0] if self._terms else None
+        if len(terms) == 1:
+            return first
         if len(terms) < FEWEST_STACKED or not all(_is_stackable(term, first) for term in terms):
             return self._in_turn().total()
         if type(first) is np.float64:

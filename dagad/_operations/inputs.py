@@ -25,8 +25,10 @@ class Inputs:
     rows: list[tuple[Targets, ...]]
 
     @classmethod
-    def of(cls, plan: AnyPlan, sliced: Sliced, n_theta: int) -> Inputs:
+    def of(cls, plan: AnyPlan, sliced: Sliced, n_theta: int, n_sliced: int | None = None) -> Inputs:
         """Return the inputs of a chunk function: one group of each kind."""
+        if n_sliced == 0:
+            return cls((n_theta,), (0,), [([],)] * len(plan))
         rows: list[tuple[Targets, ...]] = [
             ([(leaf - n_theta, own) for leaf, own in sliced.targets(chunk)],) for chunk in plan
         ]
