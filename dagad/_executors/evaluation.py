@@ -36,6 +36,7 @@ from dagad_scheduler import (
     role_of,
 )
 from dagad_scheduler.callbacks import is_watched as is_watched
+from dagad_scheduler.private import GraphNode
 from dagad_scheduler.process import calm_process as calm_process
 from dagad_scheduler.resolve import is_inside_any_task as is_inside_any_task
 from dagad_scheduler.run import inside_task as inside_task
@@ -102,10 +103,15 @@ def follow(run: Run) -> None:
 
 def _pack(graph: Mapping[Any, Any]) -> None:
     """Pickle what has to travel here, where an error is still ours to tell; each thing only once."""
-    for node in graph.values():
-        for part in (getattr(node, "value", None), *getattr(node, "args", ())):
-            if isinstance(part, Portable):
-                part.parcel()
+    parts: list[Any] = list(graph.values())
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Portable):
+            part.parcel()
+        elif isinstance(part, list):  # the rows of several chunks
+            parts.extend(part)
+        elif isinstance(part, GraphNode):
+            parts.extend((getattr(part, "value", None), *getattr(part, "args", ())))
 
 
 class Evaluation:
