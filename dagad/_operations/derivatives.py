@@ -10,7 +10,7 @@ import numpy as np
 from dagad._engines.autograd.forward import push
 from dagad._graphs.linearization import is_scalar, unit_seed
 from dagad._operations.chunks import Place
-from dagad._operations.derived import Derived, Groups, Parts, Seeds, regrouped
+from dagad._operations.derived import Derived, Groups, Parts, regrouped
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
 
@@ -86,24 +86,28 @@ class Pulled(Derived):
     """The pullback of a function, as a function of its leaves and of the seeds.
 
     Groups of leaves: those of the function, then one of seeds: of what it sums in `theta`, of what it owns in `active`.
-    `floats` says which leaves of the sum have a seed: in a chunk, some of these may be integers.
+    `summed` and `stacked` say which leaves have a seed: in a chunk, some of these may be integers.
     """
 
-    __slots__ = ("floats", "function", "owns", "sums")
+    __slots__ = ("function", "owns", "stacked", "summed", "sums")
 
-    def __init__(self, function: Derived, floats: tuple[bool, ...], sums: bool, owns: bool) -> None:
+    def __init__(
+        self, function: Derived, summed: tuple[bool, ...], stacked: tuple[bool, ...] | None, sums: bool, owns: bool
+    ) -> None:
         self.function: Derived = opened(function)
-        self.floats, self.sums, self.owns = floats, sums, owns
+        self.summed, self.stacked, self.sums, self.owns = summed, stacked, sums, owns
 
     def state(self) -> tuple[Any, ...]:
-        return self.function, self.floats, self.sums, self.owns
+        return self.function, self.summed, self.stacked, self.sums, self.owns
 
     def run(self, place: Place, rows: Any, theta: Groups, active: Groups) -> Parts:
         own_seeds = active[-1] if self.function.owns else []
         actives = active[:-1] if self.function.owns else active
         rest = iter(theta[-1])
-        seeds = [next(rest) if is_float else None for is_float in self.floats]
-        cotangents: Parts = pulled_at(self.function, (place, rows, theta[:-1], actives), (seeds, own_seeds))[1]
+        seeds = [next(rest) if is_float else None for is_float in self.summed]
+        cotangents: Parts = pulled_at(
+            self.function, (place, rows, theta[:-1], actives), (seeds, own_seeds, self.stacked)
+        )[1]
         return cotangents
 
     def stacked_like(self, active: Groups) -> list[Any] | None:
@@ -134,10 +138,10 @@ class WithUnit(Derived):
         return [leaf for group in active for leaf in group]
 
 
-def pulled_at(function: Derived, args: Any, given: tuple[Seeds, Seeds] | None) -> tuple[Parts, Any]:
+def pulled_at(function: Derived, args: Any, given: tuple[Any, ...] | None) -> tuple[Parts, Any]:
     """Run a chunk and pull seeds, or the seed 1: its value, and the cotangents, those of theta to be summed.
 
-    There is a seed for each leaf that is summed, and for each float of its own.
+    Given are a seed for each leaf that is summed, those of what is stacked, and which leaves these belong to.
     """
     place, rows, theta, active = args
     value, pullback, _ = function.record(place, rows, theta, active)
@@ -147,7 +151,7 @@ def pulled_at(function: Derived, args: Any, given: tuple[Seeds, Seeds] | None) -
             return value, None
         seeds = [unit_seed(total) if is_scalar(total) else None]  # a sum of nothing is the integer 0
     else:
-        seeds = [*given[0], *value.own_seeds(given[1])]
+        seeds = [*given[0], *value.own_seeds(*given[1:])]
     cotangents = list(pullback(seeds))
     shared = cotangents.pop(0) if sum(map(len, theta)) else []
     flat = [leaf for group in theta for leaf in group]

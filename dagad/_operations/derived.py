@@ -55,10 +55,11 @@ class Parts(NamedTuple):
         rest = iter(seeds)
         return [next(rest) if pytree.is_differentiable_or_traced(leaf) else None for leaf in self.all_leaves()]
 
-    def own_seeds(self, seeds: Seeds) -> list[Any]:
-        """Return one seed per leaf of its own, from one for each of the floats."""
+    def own_seeds(self, seeds: Seeds, floats: tuple[bool, ...] | None) -> list[Any]:
+        """Return one seed per leaf of its own; `floats` says which have one, None for those that are floats here."""
         rest = iter(seeds)
-        return [next(rest) if pytree.is_differentiable_or_traced(leaf) else None for leaf in self.own]
+        flags = map(pytree.is_differentiable_or_traced, self.own) if floats is None else floats
+        return [next(rest) if is_float else None for is_float in flags]
 
     def seeds(self, seeds: Seeds) -> list[Any]:
         """Return one seed per leaf; there may be seeds for those with derivatives only.

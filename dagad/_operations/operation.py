@@ -106,7 +106,10 @@ class Operation:
                 [(floats.index(leaf), own) for leaf, own in targets if leaf in floats] for targets in value.places or []
             ]
         summed = tuple(map(pytree.is_differentiable_or_traced, Parts(value.summed, []).all_leaves()))
-        kernel = Pulled(self.kernel, summed, bool(sum(self.inputs.theta)), bool(sum(self.inputs.sliced)))
+        # Where each chunk has leaves of its own, it knows best which are floats.
+        alike = self.stacked_at is None and not self.kernel.copies
+        stacked = tuple(map(pytree.is_differentiable_or_traced, value.own)) if alike else None
+        kernel = Pulled(self.kernel, summed, stacked, bool(sum(self.inputs.theta)), bool(sum(self.inputs.sliced)))
         inputs = self.inputs.and_seeds(sum(summed), len(floats), rows)
         return replace(self, kernel=kernel, inputs=inputs, stacked_at=self.inputs.flat())
 

@@ -247,7 +247,7 @@ def test_are_functions_the_same_after_a_journey() -> None:
         n_summed = len(Parts(value.summed, []).floats())
         seeds = [onp.ones(onp.shape(leaf)) for leaf in value.floats()]
         summed = [pytree.is_differentiable(leaf) for leaf in Parts(value.summed, []).all_leaves()]
-        back = Pulled(function, tuple(summed), True, True)
+        back = Pulled(function, tuple(summed), None, True, True)
         theta, active = [*args[0], seeds[:n_summed]], [*args[1], seeds[n_summed:]] if function.owns else args[1]
         others: Any = [(Pushed(function, 1), (args[0] * 2, args[1] * 2)), (back, (theta, active))]
         for made, own in [(function, args), *others]:
