@@ -103,7 +103,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "not an engine": (
         lambda: total(squares, engine=3),
         dagad.PlanError,
-        r"has no method `linearize`. See `dagad\.extend",
+        r"it has no method `takes`. See `dagad\.extend",
     ),
     "not a policy": (
         lambda: total(squares, policy=3),
