@@ -1,13 +1,15 @@
 """Pytrees of numbers <-> a head and one buffer: how arguments and results of a hot loop travel.
 
-The head says what stands in the buffer. It is the same from call to call, so it is made and opened once. It is opened
-by pickle, as every result of a task is: who may run tasks on a worker is trusted.
+The head says what stands in the buffer. It is the same from call to call, so it is made and opened once. What arrives
+is numbers, in structures that whoever opens it knows already: nothing that comes is run.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import pickle
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -119,6 +121,17 @@ def unpack_tree(head: bytes, data: Any) -> Any:
     return pytree.unflatten(treedef, layout.read(as_bytes(data, layout.nbytes)))
 
 
+class _Structure(pickle.Unpickler):
+    """Opens heads: it makes structures of classes that this process knows as such, and calls nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class that a tree may consist of."""
+        found = getattr(sys.modules.get(module), name, None)
+        if not pytree.is_structure(found):
+            raise pickle.UnpicklingError(f"{module}.{name} is no structure of this process's")
+        return found
+
+
 @functools.lru_cache(1024)
 def _headed(treedef: pytree.TreeDef, specs: tuple[Spec, ...]) -> tuple[bytes, Layout]:
     return pickle.dumps((treedef, [tuple(spec) for spec in specs])), Layout(specs)
@@ -127,7 +140,7 @@ def _headed(treedef: pytree.TreeDef, specs: tuple[Spec, ...]) -> tuple[bytes, La
 @functools.lru_cache(1024)
 def _opened(head: bytes) -> tuple[pytree.TreeDef, Layout]:
     try:
-        treedef, specs = pickle.loads(head)
+        treedef, specs = _Structure(io.BytesIO(head)).load()
         return treedef, Layout([Spec(*spec) for spec in specs])
     except Exception as error:  # whatever nonsense makes of it
         raise StructureError(f"A message begins with what no tree of numbers begins with ({error!r}).") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -229,6 +230,17 @@ def by_column(tree: Any) -> Any:
 def is_list(obj: Any) -> bool:
     """Return whether something is a list: those are rows, all else is structure."""
     return isinstance(obj, list)
+
+
+def is_structure(obj: Any) -> bool:
+    """Return whether something is a class that trees consist of, or that describes them."""
+    if not isinstance(obj, type):
+        return False
+    known = obj is TreeDef or obj in _BUILT_IN or registration(obj) is not None
+    return known or (issubclass(obj, tuple) and hasattr(obj, "_fields"))
+
+
+_BUILT_IN = frozenset({list, dict, tuple, int, float, OrderedDict, defaultdict, deque})
 
 
 def registration(cls: type) -> tuple[Any, ...] | None:
