@@ -12,8 +12,8 @@ from dagad._executors.inline import Inline
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.policies import Keep
 from dagad._operations.chunks import ChunkFunction
-from dagad._operations.derived import Derived, Parts, Summed
 from dagad._operations.inputs import Inputs
+from dagad._operations.kernel import Kernel, Outputs, Summed
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
@@ -51,7 +51,7 @@ def operation(
     executor: Any = "graph",
     policy: Any = None,
     monoid: Monoid = PLAIN,
-    kernel: Callable[[ChunkFunction], Derived] = Summed,
+    kernel: Callable[[ChunkFunction], Kernel] = Summed,
     active: bool = False,
 ) -> Operation:
     """Return an operation on rows; with `active`, these are its last leaf."""
@@ -68,7 +68,7 @@ class Run:
 
     def __init__(self, operation: Operation, leaves: Sequence[Any]) -> None:
         self.operation, self.leaves = operation, leaves
-        self.value: Parts
+        self.value: Outputs
         self.value, self.state = operation.forward(leaves)
 
     def pulled(self, seeds: Sequence[Any]) -> list[Any]:

@@ -63,7 +63,7 @@ class Pipes(contextlib.AbstractContextManager["Pipes"]):
         results, sums = Results.of(job), {}
         for run, (value, _) in zip(itertools.chain(*shares), found, strict=True):
             results.put(job, run, value)
-            sums[job.part_of(run)] = value.reduced if job.kernel.owns else value
+            sums[job.part_of(run)] = value.reduced if job.kernel.stacks else value
         results.reduced = assembled(sums, job.n_terms, None, job.monoid)
         return results, [gradient for _, gradient in found]
 
@@ -109,7 +109,7 @@ class Left:  # for pullbacks in the processes, as long as somebody may pull
 
     def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
         def of(run: Any, one: Seeds) -> BatchSeeds:
-            return BatchSeeds(one.reduced, [one.stacked(chunk.number) for chunk in run] if job.kernel.owns else None)
+            return BatchSeeds(one.reduced, [one.stacked(chunk.number) for chunk in run] if job.kernel.stacks else None)
 
         asked = [[[of(run, one) for one in seeds] for run in runs] for runs in self._pool.shares(job)]
         self._pool.land(job, self._pool.ask([(self.token, some) for some in asked]), land)

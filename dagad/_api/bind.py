@@ -14,7 +14,7 @@ from dagad._errors import NotDifferentiableError, PlanError
 from dagad._executors.evaluation import Scheduler, calm_process, find_scheduler, new_names
 from dagad._executors.grainsize import find_grainsize
 from dagad._graphs.policies import Policy, checked_policy
-from dagad._operations.chunks import ChunkFunction, Place
+from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._operations.context import current_mode, default_policy
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import all_read_only, contiguous, snapshot, snapshots
@@ -135,7 +135,7 @@ def _automatic_grainsize(
     def run(start: int, stop: int) -> None:
         chunk = Chunk(0, start, stop)
         owned = [plain[leaf] if rows is None else plain[leaf][rows] for leaf, rows in columns.targets(chunk)]
-        args = Place(chunk, new_names("grainsize")), columns.rows(chunk), plain[:n_theta], owned
+        args = ChunkContext(chunk, new_names("grainsize")), columns.rows(chunk), plain[:n_theta], owned
         with calm_process:
             if leaves:
                 chunked.record(*args)

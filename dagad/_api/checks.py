@@ -10,8 +10,8 @@ import numpy as np
 from dagad._api.subjects import Subject, dot
 from dagad._errors import GradientError
 from dagad._executors.evaluation import new_names
-from dagad._operations.chunks import Place
-from dagad._operations.derived import Parts
+from dagad._operations.chunks import ChunkContext
+from dagad._operations.kernel import Outputs
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
 
@@ -118,13 +118,13 @@ def wrong_leaf(operation: Any, leaves: Sequence[Any], chunk: Any, tolerance: flo
     rows, inputs = operation.sliced.rows(chunk), operation.inputs
     if not hasattr(opened(rows), "with_bundles") or any(map(pytree.is_placed, leaves)):  # they live on a cluster
         return ""
-    theta = list(leaves[: inputs.theta[0]])
+    theta = list(leaves[: inputs.shared[0]])
     own = [leaves[leaf] if at is None else leaves[leaf][at] for leaf, at in inputs.targets(chunk.number)]
-    place, rng, point = Place(chunk, new_names()), np.random.default_rng(0), [*theta, *own]
+    place, rng, point = ChunkContext(chunk, new_names()), np.random.default_rng(0), [*theta, *own]
 
-    def parts(leaves: Sequence[Any]) -> Parts:
+    def parts(leaves: Sequence[Any]) -> Outputs:
         active = ([leaves[len(theta) :]],) if own else ()
-        found: Parts = operation.kernel.value(place, rows, [leaves[: len(theta)]], *active)
+        found: Outputs = operation.kernel.value(place, rows, [leaves[: len(theta)]], *active)
         return found
 
     def value(leaves: Sequence[Any]) -> list[Any]:

@@ -15,10 +15,10 @@ from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import reverse_depth
 from dagad._errors import PlanError
 from dagad._graphs.monoids import Subtree
-from dagad._operations.chunks import ChunkFunction, Place
+from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._operations.combined import CANT, Combined, combined
-from dagad._operations.derived import Apart, Parts
 from dagad._operations.item_outputs import EndToEnd, Items, Stack, numbers_of
+from dagad._operations.kernel import Apart, Outputs
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
 from dagad._pytrees.closures import hoist
@@ -76,7 +76,7 @@ def map(
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
     parts = _outputs(f, sliced, shared, options, Stack())
-    return np.zeros(0) if parts is None else pytree.unflatten(parts.note[0].treedef, parts.own)
+    return np.zeros(0) if parts is None else pytree.unflatten(parts.note[0].treedef, parts.stacked)
 
 
 def map_rect(
@@ -137,7 +137,7 @@ def map_rect(
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
     parts = _outputs(f, sliced, shared, options, EndToEnd())
-    return np.zeros(0) if parts is None else parts.own[0]
+    return np.zeros(0) if parts is None else parts.stacked[0]
 
 
 def map_reduce(
@@ -205,7 +205,7 @@ def map_reduce(
         )
     runs = _runs(read, combine)
     parts = differentiable(_by_runs(read, combine, runs), read.leaves)
-    leaves = iter(parts.own)
+    leaves = iter(parts.stacked)
     values = [
         pytree.unflatten(note.treedef, [next(leaves) for _ in range(note.treedef.num_leaves)]) for note in parts.note
     ]
@@ -236,7 +236,7 @@ def _by_runs(read: Arguments, combine: Any, parts: list[Subtree] | None) -> Oper
 
 def _outputs(
     f: Any, sliced: Any, shared: Sequence[Any], options: dict[str, Any], arrange: Stack | EndToEnd
-) -> Parts | None:
+) -> Outputs | None:
     """Return the outputs of all items; None for no items."""
 
     def timed(function: ChunkFunction) -> TimedItems:
@@ -245,7 +245,7 @@ def _outputs(
     read = read_arguments(f, sliced, shared, options, timed)
     if not len(read.plan):
         return None
-    parts: Parts = differentiable(bound(read, Items(read.function, arrange)), read.leaves)
+    parts: Outputs = differentiable(bound(read, Items(read.function, arrange)), read.leaves)
     return parts
 
 
@@ -255,10 +255,10 @@ class TimedItems:
     def __init__(self, items: Items) -> None:
         self._items = items
 
-    def value(self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any]) -> Any:
+    def value(self, context: ChunkContext, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any]) -> Any:
         """Run some items."""
-        return self._items.value(place, rows, [theta], [active_rows])
+        return self._items.value(context, rows, [theta], [active_rows])
 
-    def record(self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any]) -> Any:
+    def record(self, context: ChunkContext, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any]) -> Any:
         """Run some items traced."""
-        return self._items.record(place, rows, [theta], [active_rows])
+        return self._items.record(context, rows, [theta], [active_rows])

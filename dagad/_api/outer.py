@@ -17,7 +17,7 @@ from dagad._engines.autograd.private import new_box
 from dagad._engines.autograd.tape import traceable
 from dagad._errors import NotDifferentiableError
 from dagad._operations.context import is_in_a_transform, note_operation
-from dagad._operations.derived import Parts
+from dagad._operations.kernel import Outputs
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
 from dagad._pytrees.blocks import full
@@ -25,16 +25,16 @@ from dagad._pytrees.canonical import contiguous, writable
 from dagad._pytrees.partition import Partition
 
 
-def differentiable(operation: Operation, leaves: Sequence[Any]) -> Parts:
+def differentiable(operation: Operation, leaves: Sequence[Any]) -> Outputs:
     """Return what an operation gives, as a function of its leaves, some of which somebody traces."""
     note_operation(operation, leaves)
     return _applied(operation, leaves)
 
 
-def _applied(operation: Operation, leaves: Sequence[Any]) -> Parts:
+def _applied(operation: Operation, leaves: Sequence[Any]) -> Outputs:
     level = max((leaf._trace for leaf in leaves if pytree.is_traced(leaf)), default=None)
     if not len(operation.plan):  # nothing depends on anything
-        return Parts(0.0, [])
+        return Outputs(0.0, [])
     if level is None:
         return operation.call(list(map(traceable, leaves)))
     nodes = {place: leaf._node for place, leaf in enumerate(leaves) if getattr(leaf, "_trace", None) == level}
@@ -46,11 +46,11 @@ def _applied(operation: Operation, leaves: Sequence[Any]) -> Parts:
 # Forward
 
 
-def _forward(operation: Operation, below: list[Any], nodes: dict[int, Any], level: int) -> Parts:
+def _forward(operation: Operation, below: list[Any], nodes: dict[int, Any], level: int) -> Outputs:
     """Move the leaves: one operation gives the value and the tangents in all directions."""
     many = isinstance(next(iter(nodes.values())), TangentNode)
     tangents = {place: node.g if many else [node.g] for place, node in nodes.items()}
-    count, n_theta = len(next(iter(tangents.values()))), sum(operation.inputs.theta)
+    count, n_theta = len(next(iter(tangents.values()))), sum(operation.inputs.shared)
     moving = [
         [_dense(tangents[place][number] if place in tangents else None, leaf) for place, leaf in enumerate(below)]
         for number in range(count)
@@ -74,17 +74,17 @@ def _dense(tangent: Any, leaf: Any) -> Any:
     return pytree.cast_like(tangent, leaf, "A tangent came")
 
 
-def _filled(value: Parts, leaves: Iterator[Any]) -> Parts:
+def _filled(value: Outputs, leaves: Iterator[Any]) -> Outputs:
     """Return a result with other leaves where it has floating-point ones."""
-    summed = Partition.of(value.summed, pytree.is_differentiable_or_traced).merge(leaves)
-    own = [next(leaves) if pytree.is_differentiable_or_traced(leaf) else leaf for leaf in value.own]
-    return Parts(summed, own, value.note, value.places)
+    summed = Partition.of(value.reduced, pytree.is_differentiable_or_traced).merge(leaves)
+    own = [next(leaves) if pytree.is_differentiable_or_traced(leaf) else leaf for leaf in value.stacked]
+    return Outputs(summed, own, value.note, value.places)
 
 
 # Reverse
 
 
-def _reverse(operation: Operation, below: list[Any], nodes: dict[int, Any], level: int) -> Parts:
+def _reverse(operation: Operation, below: list[Any], nodes: dict[int, Any], level: int) -> Outputs:
     """Run the operation; its pullback becomes one node of the outer tape."""
     if not any(map(pytree.is_traced, below)):
         below = [traceable(contiguous(leaf)) for leaf in below]
@@ -102,14 +102,14 @@ def _reverse(operation: Operation, below: list[Any], nodes: dict[int, Any], leve
     return _filled(value, iter(opened if isinstance(opened, tuple) else (opened,)))
 
 
-def _traced(operation: Operation, below: list[Any], places: tuple[int, ...]) -> tuple[Parts, Any]:
+def _traced(operation: Operation, below: list[Any], places: tuple[int, ...]) -> tuple[Outputs, Any]:
     """Return the value and the pullback where somebody else traces too: both are operations that he differentiates."""
     if not operation.has_unit_kernel or any(map(pytree.is_placed, below)):
         return (value := _applied(operation, below)), TracedPull(operation, below, value, None, places)
     both = _applied(operation.with_unit(), below)
-    reduced, shared = both.summed
-    unit = None if shared is None else [*shared, *both.own]
-    return (value := Parts(reduced, [])), TracedPull(operation, below, value, unit, places)
+    reduced, shared = both.reduced
+    unit = None if shared is None else [*shared, *both.stacked]
+    return (value := Outputs(reduced, [])), TracedPull(operation, below, value, unit, places)
 
 
 def _node_of(parents: tuple[Any, ...], pull: Any, answer: Any, values: list[Any]) -> Any:
@@ -125,7 +125,7 @@ class TracedPull:
     """The pullback of an operation at leaves that somebody traces; `unit` are its gradients for the seed 1."""
 
     def __init__(
-        self, operation: Operation, leaves: list[Any], value: Parts, unit: list[Any] | None, places: tuple[int, ...]
+        self, operation: Operation, leaves: list[Any], value: Outputs, unit: list[Any] | None, places: tuple[int, ...]
     ) -> None:
         self._operation, self._leaves, self._value, self._unit = operation, leaves, value, unit
         self._places = places  # of the leaves that this trace asks for
@@ -151,19 +151,19 @@ class TracedPull:
     def _pulled_traced(self, seeds: list[Any]) -> list[Any]:
         """Pull by an operation of its own, since somebody differentiates the pullback."""
         operation = self._operation
-        n_theta = sum(operation.inputs.theta)
+        n_theta = sum(operation.inputs.shared)
         filled = [_dense(seed, leaf) for seed, leaf in zip(seeds, self._value.floats(), strict=True)]
-        n_summed = len(Parts(self._value.summed, []).floats())
+        n_summed = len(Outputs(self._value.reduced, []).floats())
         leaves = [*self._leaves[:n_theta], *filled[:n_summed], *self._leaves[n_theta:], *filled[n_summed:]]
         back = _applied(operation.pullback(self._value), leaves)
-        return [*(back.summed or ()), *back.own]
+        return [*(back.reduced or ()), *back.stacked]
 
 
 class Pull(TracedPull):
     """The pullback of an operation at plain leaves: there is a state, which every pull may change."""
 
     def __init__(
-        self, operation: Operation, leaves: list[Any], value: Parts, state: Any, places: tuple[int, ...]
+        self, operation: Operation, leaves: list[Any], value: Outputs, state: Any, places: tuple[int, ...]
     ) -> None:
         super().__init__(operation, leaves, value, None, places)
         self._state, self._lock = state, threading.Lock()

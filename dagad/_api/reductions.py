@@ -12,9 +12,9 @@ from dagad._errors import PlanError
 from dagad._executors.choose import executor_on
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._operations.chunks import ChunkFunction
-from dagad._operations.derived import Derived, Summed
 from dagad._operations.inputs import Inputs
 from dagad._operations.items import item_sum
+from dagad._operations.kernel import Kernel, Summed
 from dagad._operations.operation import Operation
 
 
@@ -92,7 +92,7 @@ def reduce_sum(
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
     read = read_arguments(f, sliced, shared, options, itself)
-    return differentiable(bound(read, Summed(read.function), _checked_sum(sum)), read.leaves).summed
+    return differentiable(bound(read, Summed(read.function), _checked_sum(sum)), read.leaves).reduced
 
 
 def map_sum(
@@ -160,7 +160,7 @@ def itself(function: ChunkFunction) -> ChunkFunction:
     return function
 
 
-def bound(read: Arguments, kernel: Derived, monoid: Monoid = PLAIN) -> Operation:
+def bound(read: Arguments, kernel: Kernel, monoid: Monoid = PLAIN) -> Operation:
     """Return a kernel on all chunks."""
     inputs = Inputs.of(read.plan, read.columns, read.n_theta, len(read.leaves) - read.n_theta)
     executor = executor_on(read.place)

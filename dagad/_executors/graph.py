@@ -154,9 +154,9 @@ class GraphExecutor:
         """Run a graph for what the batches give: their sum, and what is stacked."""
         chunks, total = dict(zip(values, lowered.batches.values(), strict=True)), None
         staying = Staying(names, graph)
-        if job.kernel.sums:
+        if job.kernel.reduces:
             terms = values
-            if job.kernel.owns:
+            if job.kernel.stacks:
                 pairs = list(chunks.items())
                 terms, chunks = [], {}
                 for number, (key, some) in enumerate(pairs):
@@ -168,7 +168,7 @@ class GraphExecutor:
             else:
                 chunks = {}
             parts = [job.part_of(some) for some in lowered.batches.values()]
-            ref, sums = job.summed([TaskRef(key) for key in terms], parts, lambda *at: names("sum", at))
+            ref, sums = job.reduction([TaskRef(key) for key in terms], parts, lambda *at: names("sum", at))
             graph.update(sums)
             total = ref.key
         if job.stacked_at is not None and self._scheduler.remote:
@@ -278,7 +278,7 @@ class GraphResiduals:
             parts = [job.part_of(chunks) for key, chunks in self._batches.items() if key in arriving]
 
             def add_up(key: Key, terms: Sequence[Any], key_of: Any, parts: Any = parts) -> Any:
-                return job.summed(terms, parts, key_of) if key == self._shared else (terms[0], {})
+                return job.reduction(terms, parts, key_of) if key == self._shared else (terms[0], {})
 
             cotangents, reverse = transpose(self._steps, arriving, names, pull, add_up)
             graph.update(reverse)
@@ -323,10 +323,10 @@ def _seed_nodes(
     common = names("input", "seed")
     all_zero = not any(seed is not None for some in reduced for seed in some)
     if not all_zero:
-        graph[common] = DataNode(common, [BatchSeeds(some) for some in reduced] if not job.kernel.owns else reduced)
+        graph[common] = DataNode(common, [BatchSeeds(some) for some in reduced] if not job.kernel.stacks else reduced)
     found: dict[Key, Any] = {}
     for key, chunks in batches.items():
-        if not job.kernel.owns:
+        if not job.kernel.stacks:
             if not all_zero:
                 found[key] = TaskRef(common)
             continue

@@ -47,7 +47,7 @@ class Inline:
         with calm_process, inside_task:
             made = run(job.arguments(chunks, new_names()))
         results, value = Results.of(job), made.value if type(made) is Linearization else made
-        results.reduced = value.reduced if job.kernel.owns else value
+        results.reduced = value.reduced if job.kernel.stacks else value
         results.put(job, chunks, value)
         results.spent = Spent(time.thread_time() - began_cpu, time.perf_counter() - began, 1)
         return results, made
@@ -63,7 +63,7 @@ class InlineResiduals:
         """Pull some seeds, and let their cotangents land."""
         numbers = [chunk.number for chunk in job.plan]
         many = [
-            BatchSeeds(one.reduced, [one.stacked(n) for n in numbers] if job.kernel.owns else None) for one in seeds
+            BatchSeeds(one.reduced, [one.stacked(n) for n in numbers] if job.kernel.stacks else None) for one in seeds
         ]
         with calm_process, inside_task:
             if len(many) == 1:

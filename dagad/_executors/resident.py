@@ -163,9 +163,9 @@ class ResidentResiduals:
 def _message_of(job: Job, chunks: Sequence[int], seeds: Sequence[Seeds], rows: dict[int, Any] | None) -> dict[str, Any]:
     """Return what a worker is sent that has some chunks: what belongs to them alone."""
     found: dict[str, Any] = {}
-    if job.has_sliced or (job.kernel.owns and seeds):
-        sliced = {number: job.own(number) for number in chunks} if job.has_sliced else None
-        stacked = {number: [one.stacked(number) for one in seeds] for number in chunks if job.kernel.owns}
+    if job.has_sliced or (job.kernel.stacks and seeds):
+        sliced = {number: job.sliced_leaves(number) for number in chunks} if job.has_sliced else None
+        stacked = {number: [one.stacked(number) for one in seeds] for number in chunks if job.kernel.stacks}
         found["own"] = list(pack_tree((sliced, stacked)))
     if rows is not None:
         payloads = [(number, rows[number].parcel().payload) for number in chunks]
@@ -215,9 +215,9 @@ def _found(job: Job, homes: Homes, address: str, reply: dict[str, Any], method: 
     n_parts, n_chunks = len(homes.parts[address]), len(homes.chunks[address])
     pulled = method == PULL or (method == UNIT and found.is_complete)
     expected = (
-        n_parts * (job.kernel.sums and method != PULL),
+        n_parts * (job.kernel.reduces and method != PULL),
         n_parts * (job.n_shared > 0 and pulled),
-        n_chunks * (job.kernel.owns and method != PULL),
+        n_chunks * (job.kernel.stacks and method != PULL),
         n_chunks * (job.has_sliced and pulled),
     )
     if tuple(map(len, (found.reduced, found.shared, found.stacked, found.sliced))) != expected:

@@ -12,8 +12,8 @@ from dagad._graphs.linearization import Linearization, has_derivative
 from dagad._graphs.monoids import Monoid, Subtree, assembled, halves
 from dagad._graphs.policies import Keep, Policy, Preaccumulate
 from dagad._operations.batch import Batch, BatchSeeds
-from dagad._operations.chunks import Place
-from dagad._operations.derived import Derived
+from dagad._operations.chunks import ChunkContext
+from dagad._operations.kernel import Kernel
 from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad._pytrees.shipping import PYTHON, Parcel, Singletons, pack_call
 from dagad._sources.plan import AnyPlan
@@ -55,7 +55,7 @@ class ResidentProgram:
 
     def __init__(
         self,
-        kernel: Derived,
+        kernel: Kernel,
         monoid: Monoid,
         policy: Policy,
         plan: AnyPlan,
@@ -131,7 +131,7 @@ class ResidentJob:
     def part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Any:
         """Return what a subtree's chunks give: what is reduced and stacked, then cotangents of shared and sliced."""
         numbers = _numbers(part, len(self._program.chunks))
-        contexts = [Place(self._program.chunks[number], self._program.names) for number in numbers]
+        contexts = [ChunkContext(self._program.chunks[number], self._program.names) for number in numbers]
         active = [self._sliced[number] for number in numbers] if self._has_sliced else None
         templates = [self._rows.get(number, self._program.template) for number in numbers]
         whole = _Rows(numbers, templates, rows, stopped)
@@ -158,7 +158,7 @@ class ResidentJob:
             made = KEEP.linearize(self._program.batch, args)
             if self._stays:
                 self._left[part] = made
-        owns = self._program.batch.kernel.owns
+        owns = self._program.batch.kernel.stacks
         many = [
             BatchSeeds(reduced, [self._stacked_seeds[number][seed] for number in numbers] if owns else None)
             for seed, reduced in enumerate(self._reduced_seeds)
@@ -176,11 +176,11 @@ class ResidentJob:
         values = {part: value for part, (value, _) in results.items()}
         cotangents = [given for _, given in results.values()]
         is_complete = all(given is not None for given in cotangents)
-        stacked, notes, reduced = [], [], values if kernel.sums and self._method != PULL else {}
-        if kernel.owns and self._method != PULL:
+        stacked, notes, reduced = [], [], values if kernel.reduces and self._method != PULL else {}
+        if kernel.stacks and self._method != PULL:
             stacked = [own for value in values.values() for own in value.stacked]
             notes = [note for value in values.values() for note in value.notes]
-            reduced = {part: value.reduced for part, value in values.items()} if kernel.sums else {}
+            reduced = {part: value.reduced for part, value in values.items()} if kernel.reduces else {}
         shared, sliced = {}, []
         if is_complete and any(self._shared):
             shared = {part: given[0] for part, (_, given) in results.items()}

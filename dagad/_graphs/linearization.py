@@ -19,7 +19,7 @@ from dagad._pytrees.pytree import nbytes_of
 from dagad._pytrees.shipping import opened, pack
 
 # Cotangent of the value -> one cotangent per argument being differentiated.
-Pullback = Callable[[Any], tuple[Any, ...]]
+PullbackFunction = Callable[[Any], tuple[Any, ...]]
 
 
 class Recordable(Protocol):
@@ -28,7 +28,7 @@ class Recordable(Protocol):
     def value(self, *args: Any) -> Any:
         """Run the task, tracing nothing."""
 
-    def record(self, *args: Any) -> tuple[Any, Pullback, Callable[[], int]]:
+    def record(self, *args: Any) -> tuple[Any, PullbackFunction, Callable[[], int]]:
         """Run the task: its value, its pullback, and the bytes that the pullback holds on to."""
 
     def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
@@ -36,7 +36,7 @@ class Recordable(Protocol):
 
 
 # Value; for the seed 1 the cotangents, or None if the value is not one real number; then the pullback and its bytes.
-Preaccumulated = tuple[Any, Sequence[Any] | None, Pullback, Callable[[], int]]
+Preaccumulated = tuple[Any, Sequence[Any] | None, PullbackFunction, Callable[[], int]]
 
 
 class Linearization:
@@ -55,7 +55,7 @@ class Linearization:
 
     def __init__(self, value: Any, recipe: Any, counters: Counters | None = None) -> None:
         self.value, self._recipe, self._counters = value, recipe, counters or Counters()
-        self._pull: Pullback | None = None
+        self._pull: PullbackFunction | None = None
         self._gradient: list[Any] | None = None
         self._nbytes: Callable[[], int] = int
         self._n_runs = 1

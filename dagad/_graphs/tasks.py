@@ -18,7 +18,7 @@ from dagad._engines.explicit import check_count, name_of
 from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, add_note_once
 from dagad._graphs.activity import Key, is_copy, references
-from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, value_of_task
+from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction, is_scalar, unit_seed, value_of_task
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.partition import Partition
@@ -89,7 +89,7 @@ class TaskFunction(Portable):
         fun = _BoundTask(self._engine, self._task, self._keys, values, ())
         return traced_engine(self._engine).run(fun, [])
 
-    def record(self, *values: Any) -> tuple[Any, Pullback, Callable[[], int]]:
+    def record(self, *values: Any) -> tuple[Any, PullbackFunction, Callable[[], int]]:
         """Run the task traced; see `Recordable`."""
         fun = _BoundTask(self._engine, self._task, self._keys, values, self._active)
         try:

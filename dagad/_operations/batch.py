@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dagad._engines.autograd.patches import patches
-from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, unused_pullback
+from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction, unused_pullback
 from dagad._graphs.monoids import PLAIN, Fold, Monoid
-from dagad._operations.chunks import Place
-from dagad._operations.derived import Derived, Groups
+from dagad._operations.chunks import ChunkContext
+from dagad._operations.kernel import Groups, Kernel
 from dagad._pytrees.shipping import Portable, opened
 from dagad._sources.bundles import OpenChunk, has_bundles
 
@@ -28,14 +28,14 @@ class Batched(NamedTuple):
 class Batch(Portable):
     """A kernel on a run of chunks. Without stacked results it returns what is reduced, bare.
 
-    All methods take ``(contexts, rows, theta, active)``: one context and one entry of rows a chunk; groups of shared
+    All methods take ``(contexts, rows, shared, sliced)``: one context and one entry of rows a chunk; groups of shared
     leaves; and groups of sliced leaves for each chunk, None where nothing in the rows is differentiated in.
     """
 
     __slots__ = ("kernel", "monoid")
 
-    def __init__(self, kernel: Derived, monoid: Monoid = PLAIN) -> None:
-        self.kernel: Derived = opened(kernel)
+    def __init__(self, kernel: Kernel, monoid: Monoid = PLAIN) -> None:
+        self.kernel: Kernel = opened(kernel)
         self.monoid = monoid
 
     def state(self) -> tuple[Any, ...]:
@@ -46,49 +46,57 @@ class Batch(Portable):
         """What differentiates the user's function."""
         return self.kernel.engine
 
-    def n_runs(self, contexts: Sequence[Place], *_: Any) -> int:
+    def n_runs(self, contexts: Sequence[ChunkContext], *_: Any) -> int:
         """Return how many runs of the kernel one run of the batch is."""
         return len(contexts)
 
-    def n_pulls(self, many: Sequence[BatchSeeds], contexts: Sequence[Place], *_: Any) -> int:
+    def n_pulls(self, many: Sequence[BatchSeeds], contexts: Sequence[ChunkContext], *_: Any) -> int:
         """Return how many pullbacks of the kernel one pullback of the batch is."""
         return sum(seeds.of(number) is not None for seeds in many for number in range(len(contexts)))
 
     def value(
-        self, contexts: Sequence[Place], rows: Sequence[Any], theta: Groups, active: Sequence[Groups] | None = None
+        self,
+        contexts: Sequence[ChunkContext],
+        rows: Sequence[Any],
+        shared: Groups,
+        sliced: Sequence[Groups] | None = None,
     ) -> Any:
         """Run the chunks for what they give."""
         gathered = Gathered(self.kernel, self.monoid)
         with patches:  # once for all chunks
-            for args, opened_chunk in self._chunks(contexts, rows, theta, active):
+            for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
                 gathered.push(_closed(opened_chunk, self.kernel.value(*args)))
         return gathered.result()
 
     def record(
-        self, contexts: Sequence[Place], rows: Sequence[Any], theta: Groups, active: Sequence[Groups] | None = None
-    ) -> tuple[Any, Pullback, Callable[[], int]]:
+        self,
+        contexts: Sequence[ChunkContext],
+        rows: Sequence[Any],
+        shared: Groups,
+        sliced: Sequence[Groups] | None = None,
+    ) -> tuple[Any, PullbackFunction, Callable[[], int]]:
         """Record every chunk; see `Recordable`."""
         gathered, pulls = Gathered(self.kernel, self.monoid), []
         with patches:
-            for args, opened_chunk in self._chunks(contexts, rows, theta, active):
+            for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
                 parts, pull, nbytes = self.kernel.record(*args)
                 gathered.push(_closed(opened_chunk, parts))
                 pulls.append((pull if opened_chunk is None else opened_chunk.pulled(pull), nbytes))
-        return gathered.result(), *self._together(pulls, theta, active)
+        return gathered.result(), *self._together(pulls, shared, sliced)
 
     def pull_anew(
         self,
         counters: Counters,
         many: Sequence[BatchSeeds],
-        contexts: Sequence[Place],
+        contexts: Sequence[ChunkContext],
         rows: Sequence[Any],
-        theta: Groups,
-        active: Sequence[Groups] | None = None,
+        shared: Groups,
+        sliced: Sequence[Groups] | None = None,
     ) -> tuple[Any, ...]:
         """Record and pull chunk after chunk: the cotangents for some seeds."""
-        gradient = Gradient(theta, active, self.monoid)
+        gradient = Gradient(shared, sliced, self.monoid)
         with patches:
-            for number, (args, opened_chunk) in enumerate(self._chunks(contexts, rows, theta, active)):
+            for number, (args, opened_chunk) in enumerate(self._chunks(contexts, rows, shared, sliced)):
                 mine = [seeds.of(number) for seeds in many]
                 if all(seeds is None for seeds in mine):
                     gradient.push(*mine)
@@ -103,16 +111,16 @@ class Batch(Portable):
     def preaccumulate(
         self,
         counters: Counters,
-        contexts: Sequence[Place],
+        contexts: Sequence[ChunkContext],
         rows: Sequence[Any],
-        theta: Groups,
-        active: Sequence[Groups] | None = None,
+        shared: Groups,
+        sliced: Sequence[Groups] | None = None,
     ) -> Preaccumulated:
         """Run chunk after chunk, each tape dying before the next is recorded; see `Recordable`."""
-        gathered, gradient = Gathered(self.kernel, self.monoid), Gradient(theta, active, self.monoid)
-        pulls, n_numbers, n_others = list[tuple[Pullback | None, Callable[[], int]]](), 0, 0
+        gathered, gradient = Gathered(self.kernel, self.monoid), Gradient(shared, sliced, self.monoid)
+        pulls, n_numbers, n_others = list[tuple[PullbackFunction | None, Callable[[], int]]](), 0, 0
         with patches:
-            for args, opened_chunk in self._chunks(contexts, rows, theta, active):
+            for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
                 parts, own, pull, nbytes = self.kernel.preaccumulate(counters, *args)
                 gathered.push(_closed(opened_chunk, parts))
                 if own is None:
@@ -125,40 +133,40 @@ class Batch(Portable):
         if not n_others:
             return gathered.result(), gradient.parts(), unused_pullback, int
         if n_numbers:  # real ones among complex ones: only a cotangent for all of them is right
-            value, pullback, nbytes = self.record(contexts, rows, theta, active)
+            value, pullback, nbytes = self.record(contexts, rows, shared, sliced)
             return value, None, pullback, nbytes
-        return gathered.result(), None, *self._together(pulls, theta, active)
+        return gathered.result(), None, *self._together(pulls, shared, sliced)
 
-    def without_derivative(self, n_seeds: int, theta: Groups, active: Sequence[Groups] | None) -> tuple[Any, ...]:
+    def without_derivative(self, n_seeds: int, shared: Groups, sliced: Sequence[Groups] | None) -> tuple[Any, ...]:
         """Return the cotangents of chunks that gave nothing but integers: none, for any seeds."""
-        gradient = Gradient(theta, active, self.monoid)
-        for _ in range(1 if active is None else len(active)):
+        gradient = Gradient(shared, sliced, self.monoid)
+        for _ in range(1 if sliced is None else len(sliced)):
             gradient.push(*[None] * n_seeds)
         return tuple(gradient.parts())
 
     def _chunks(
-        self, contexts: Sequence[Place], rows: Sequence[Any], theta: Groups, active: Sequence[Groups] | None
+        self, contexts: Sequence[ChunkContext], rows: Sequence[Any], shared: Groups, sliced: Sequence[Groups] | None
     ) -> Iterator[tuple[tuple[Any, ...], OpenChunk | None]]:
         """Yield the arguments of the kernel, chunk by chunk, and what opened them if there were bundles."""
-        if active is None:
+        if sliced is None:
             for context, part in zip(contexts, rows, strict=True):
-                yield (context, part, theta), None
+                yield (context, part, shared), None
             return
-        for context, part, own in zip(contexts, rows, active, strict=True):
+        for context, part, own in zip(contexts, rows, sliced, strict=True):
             if has_bundles(own):
-                opened_chunk = OpenChunk(self.kernel, context, part, theta, own)
+                opened_chunk = OpenChunk(self.kernel, context, part, shared, own)
                 yield opened_chunk.args, opened_chunk
             else:
-                yield (context, part, theta, own), None
+                yield (context, part, shared, own), None
 
     def _together(
         self,
-        pulls: Sequence[tuple[Pullback | None, Callable[[], int]]],  # None: there is no derivative
-        theta: Groups,
-        active: Sequence[Groups] | None,
+        pulls: Sequence[tuple[PullbackFunction | None, Callable[[], int]]],  # None: there is no derivative
+        shared: Groups,
+        sliced: Sequence[Groups] | None,
     ) -> Any:
         def pullback(many: Sequence[BatchSeeds]) -> tuple[Any, ...]:
-            gradient = Gradient(theta, active, self.monoid)
+            gradient = Gradient(shared, sliced, self.monoid)
             with patches:
                 for number, (pull, _) in enumerate(pulls):
                     mine = [seeds.of(number) for seeds in many]
@@ -185,17 +193,17 @@ class Gathered:
 
     __slots__ = ("_notes", "_reduced", "_stacked")
 
-    def __init__(self, kernel: Derived, monoid: Monoid) -> None:
-        self._reduced = Fold(monoid) if kernel.sums else None
-        self._stacked: list[list[Any]] | None = [] if kernel.owns else None
+    def __init__(self, kernel: Kernel, monoid: Monoid) -> None:
+        self._reduced = Fold(monoid) if kernel.reduces else None
+        self._stacked: list[list[Any]] | None = [] if kernel.stacks else None
         self._notes: list[Any] = []
 
     def push(self, parts: Any) -> None:
         """Take what the next chunk gives."""
         if self._reduced is not None:
-            self._reduced.push(parts.summed)
+            self._reduced.push(parts.reduced)
         if self._stacked is not None:
-            self._stacked.append(parts.own)
+            self._stacked.append(parts.stacked)
             self._notes.append(parts.note)
 
     def result(self) -> Any:
@@ -209,11 +217,11 @@ class Gradient:
 
     __slots__ = ("_n_shared", "_n_sliced", "_shared", "_sliced")
 
-    def __init__(self, theta: Groups, active: Sequence[Groups] | None, monoid: Monoid) -> None:
-        self._shared = Fold(monoid) if any(theta) else None
-        self._sliced: list[list[Any]] | None = None if active is None else []
-        self._n_sliced = [] if active is None else [sum(map(len, groups)) for groups in active]
-        self._n_shared = sum(map(len, theta))
+    def __init__(self, shared: Groups, sliced: Sequence[Groups] | None, monoid: Monoid) -> None:
+        self._shared = Fold(monoid) if any(shared) else None
+        self._sliced: list[list[Any]] | None = None if sliced is None else []
+        self._n_sliced = [] if sliced is None else [sum(map(len, groups)) for groups in sliced]
+        self._n_shared = sum(map(len, shared))
 
     def push(self, *many: Sequence[Any] | None) -> None:
         """Take what the next chunk's pullback returned for each seed; None where all is zero."""
@@ -247,4 +255,4 @@ def _listed(many: list[Any], count: int) -> Any:
 
 
 def _closed(opened_chunk: OpenChunk | None, parts: Any) -> Any:
-    return parts if opened_chunk is None else parts._replace(own=opened_chunk.outputs(parts.own))
+    return parts if opened_chunk is None else parts._replace(stacked=opened_chunk.outputs(parts.stacked))

@@ -1,7 +1,7 @@
 """A chunk function and its rows, made flat: what is differentiated in lists of leaves, all else out of the way.
 
-A chunk task is ``function(place, rows, theta, active_rows)``: `function` holds everything that is the same for all
-chunks, `rows` the constant rows of one chunk, `theta` and `active_rows` the leaves that are being differentiated.
+A chunk task is ``function(context, rows, shared, sliced)``: `function` holds everything that is the same for all
+chunks, `rows` the constant rows of one chunk, `shared` and `sliced` the leaves that are being differentiated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dagad._engines.autograd.tape import refuse_boxes, refuse_strangers
 from dagad._engines.base import Engine, FlatFunction, LeafPullback
 from dagad._engines.explicit import check_count, name_of
 from dagad._errors import ClosureError, StructureError, add_note_once
-from dagad._graphs.linearization import Pullback
+from dagad._graphs.linearization import PullbackFunction
 from dagad._operations.context import TOGETHER, DefaultPolicy, current_mode, like_here
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
@@ -31,7 +31,7 @@ Names = Callable[[str, Any], Any]
 PullLeaves = Callable[[Sequence[Any]], list[Any]]
 
 
-class Place(NamedTuple):
+class ChunkContext(NamedTuple):
     """Which chunk a task works on, and what its keys are called."""
 
     chunk: Chunk
@@ -51,7 +51,7 @@ class ChunkFunction(Portable):
     make
         From the values that the function had in its closures (and which are being differentiated) to the function.
     n_hoisted
-        How many such values there are; they come first in `theta`.
+        How many such values there are; they come first in `shared`.
     shared
         The shared arguments, with gaps for what is being differentiated.
     engine
@@ -78,66 +78,68 @@ class ChunkFunction(Portable):
     def state(self) -> tuple[Any, ...]:
         return self._make, self._n_hoisted, self._shared, self.engine, self._nested
 
-    def value(self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None) -> Any:
+    def value(
+        self, context: ChunkContext, rows: Any, shared: Sequence[Any], sliced: Sequence[Any] | None = None
+    ) -> Any:
         """Run one chunk, tracing nothing."""
         try:
-            leaves = [canonical(leaf) for leaf in (*theta, *(active_rows or ()))]
-            fun = BoundChunk(self, rows, len(theta), len(leaves))
+            leaves = [canonical(leaf) for leaf in (*shared, *(sliced or ()))]
+            fun = BoundChunk(self, rows, len(shared), len(leaves))
             with self.as_told:
-                return _checked(self._traced.run(fun, leaves), place)
+                return _checked(self._traced.run(fun, leaves), context)
         except Exception as error:
-            add_note_once(error, place.note("value"))
+            add_note_once(error, context.note("value"))
             raise
 
-    def run(self, rows: Any, leaves: Sequence[Any], n_theta: int) -> Any:
+    def run(self, rows: Any, leaves: Sequence[Any], n_shared: int) -> Any:
         """Run one chunk on leaves some of which somebody traces."""
         with self.as_told:
-            return self._traced.run(BoundChunk(self, rows, n_theta, len(leaves)), leaves)
+            return self._traced.run(BoundChunk(self, rows, n_shared, len(leaves)), leaves)
 
     def record(
-        self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None = None
-    ) -> tuple[Any, Pullback, Callable[[], int]]:
+        self, context: ChunkContext, rows: Any, shared: Sequence[Any], sliced: Sequence[Any] | None = None
+    ) -> tuple[Any, PullbackFunction, Callable[[], int]]:
         """Run one chunk traced; see `Recordable`."""
-        value, pull, nbytes = self.linearize(place, rows, theta, active_rows)
-        return value, self._pullback(place, value, pull, len(theta), active_rows), nbytes
+        value, pull, nbytes = self.linearize(context, rows, shared, sliced)
+        return value, self._pullback(context, value, pull, len(shared), sliced), nbytes
 
     def _pullback(
-        self, place: Place, value: Any, pull: PullLeaves, n_theta: int, active_rows: Sequence[Any] | None
-    ) -> Pullback:
+        self, context: ChunkContext, value: Any, pull: PullLeaves, n_shared: int, sliced: Sequence[Any] | None
+    ) -> PullbackFunction:
         def pullback(cotangent: Any) -> tuple[Any, ...]:
-            return self.pull(place, pull, pytree.leaf_seeds(value, cotangent), n_theta, active_rows)
+            return self.pull(context, pull, pytree.leaf_seeds(value, cotangent), n_shared, sliced)
 
         return pullback
 
     def linearize(
-        self, place: Place, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any] | None
+        self, context: ChunkContext, rows: Any, shared: Sequence[Any], sliced: Sequence[Any] | None
     ) -> tuple[Any, PullLeaves, Callable[[], int]]:
-        leaves = [canonical(leaf) for leaf in (theta if active_rows is None else (*theta, *active_rows))]
-        fun = BoundChunk(self, rows, len(theta), len(leaves))
+        leaves = [canonical(leaf) for leaf in (shared if sliced is None else (*shared, *sliced))]
+        fun = BoundChunk(self, rows, len(shared), len(leaves))
         try:
             with self.as_told:
                 values, pull = self._traced.linearize(fun, leaves)
             value = fun.merge(values)
             if type(value) is not np.float64 and not any(map(pytree.is_traced, leaves)):
-                _checked(value, place)
+                _checked(value, context)
         except Exception as error:
-            add_note_once(error, place.note("value"))
+            add_note_once(error, context.note("value"))
             raise
         return value, pull if fun.out is None else _selecting(fun, pull), pull.nbytes
 
     def pull(
-        self, place: Place, pull: PullLeaves, seeds: list[Any], n_theta: int, active_rows: Sequence[Any] | None
+        self, context: ChunkContext, pull: PullLeaves, seeds: list[Any], n_shared: int, sliced: Sequence[Any] | None
     ) -> tuple[Any, ...]:
-        """Return the cotangents in groups, as the task has its arguments: of theta, of the rows."""
+        """Return the cotangents in groups, as the task has its arguments: of shared, of the rows."""
         try:
             with patches:
                 cotangents = pull([canonical(seed) for seed in seeds])
         except Exception as error:
-            add_note_once(error, place.note("pullback"))
+            add_note_once(error, context.note("pullback"))
             raise
-        if active_rows is None:
+        if sliced is None:
             return (cotangents,)
-        return (cotangents[:n_theta], cotangents[n_theta:]) if n_theta else (cotangents,)
+        return (cotangents[:n_shared], cotangents[n_shared:]) if n_shared else (cotangents,)
 
 
 _BARE = frozenset({float, np.float64, np.ndarray})
@@ -159,12 +161,12 @@ class _Told:
 
 
 class BoundChunk(FlatFunction):
-    """A chunk function at its rows, as a function of the leaves being differentiated: theta first, then rows."""
+    """A chunk function at its rows, as a function of the leaves being differentiated: shared ones, then the rows'."""
 
-    __slots__ = ("_function", "_n_theta", "_rows")
+    __slots__ = ("_function", "_n_shared", "_rows")
 
-    def __init__(self, function: ChunkFunction, rows: Any, n_theta: int, n_leaves: int) -> None:
-        self.takes, self._function, self._n_theta = function.engine.takes, function, n_theta
+    def __init__(self, function: ChunkFunction, rows: Any, n_shared: int, n_leaves: int) -> None:
+        self.takes, self._function, self._n_shared = function.engine.takes, function, n_shared
         self.n_leaves, self.given = n_leaves, None
         self._rows: Rows = opened(rows)
 
@@ -191,9 +193,9 @@ class BoundChunk(FlatFunction):
         return output if type(getattr(output, "_value", None)) in _BARE else pytree.open_containers(output)
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        theta = iter(leaves[self._function._n_hoisted : self._n_theta])
+        theta = iter(leaves[self._function._n_hoisted : self._n_shared])
         shared = [p.merge(theta) for p in self._function._shared]
-        return self._rows.merge(iter(leaves[self._n_theta :])), *shared
+        return self._rows.merge(iter(leaves[self._n_shared :])), *shared
 
     def extract(self, cotangents: Any) -> list[Any]:
         shared = self._function._shared
@@ -217,13 +219,13 @@ def _selecting(fun: FlatFunction, pull: LeafPullback) -> PullLeaves:
 _NUMERIC = (np.ndarray, np.generic, int, float, complex)
 
 
-def _checked(value: Any, place: Place) -> Any:
+def _checked(value: Any, context: ChunkContext) -> Any:
     """Return a partial sum after making sure that it can be summed."""
     if type(value) is np.float64 or type(value) is float:
         return value
     leaves, _ = pytree.flatten(value)
     for leaf in leaves:
-        refuse_boxes(leaf, f"What chunk {place.chunk.number} returned")
+        refuse_boxes(leaf, f"What chunk {context.chunk.number} returned")
         if not isinstance(leaf, _NUMERIC) or np.asarray(leaf).dtype.kind not in "fciub":
             raise StructureError(
                 f"A chunk function returned a {type(leaf).__name__}, which can't be summed. Return a number, an array, "

@@ -11,11 +11,11 @@ import numpy as np
 
 from dagad._engines.autograd.tape import pull, record, tape_nbytes
 from dagad._errors import add_note_once
-from dagad._graphs.linearization import Pullback
+from dagad._graphs.linearization import PullbackFunction
 from dagad._graphs.monoids import RunningTree, Subtree, assembled
-from dagad._operations.chunks import ChunkFunction, Place
-from dagad._operations.derived import Derived, Groups, Note, Parts, Seeds, in_groups
+from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._operations.item_outputs import numbers_of
+from dagad._operations.kernel import Groups, Kernel, Note, Outputs, Seeds, in_groups
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
 from dagad._sources.plan import AnyPlan
@@ -52,11 +52,11 @@ def in_order(combine: Callable[[Any, Any], Any], values: Sequence[Any]) -> Any:
     return combined(combine, values, [Subtree(number, 0) for number in range(len(values))], len(values))
 
 
-class Combined(Derived):
+class Combined(Kernel):
     """A chunk function on each chunk of a run, its values combined where they were computed."""
 
     __slots__ = ("_combine", "_parts", "_plan", "function")
-    sums, owns, copies = False, True, 1
+    reduces, stacks, copies = False, True, 1
 
     def __init__(
         self, function: ChunkFunction, combine: Callable[[Any, Any], Any], plan: AnyPlan, parts: tuple[Subtree, ...]
@@ -67,69 +67,71 @@ class Combined(Derived):
     def state(self) -> tuple[Any, ...]:
         return self.function, self._combine, self._plan, self._parts
 
-    def _places(self, place: Place) -> Iterator[Place]:
+    def _places(self, context: ChunkContext) -> Iterator[ChunkContext]:
         """Yield the contexts of the chunks of a run: what is raised there tells of them."""
-        for number in itertools.count(self._parts[place.chunk.number].start):
-            yield Place(self._plan.chunk(number), place.names)
+        for number in itertools.count(self._parts[context.chunk.number].start):
+            yield ChunkContext(self._plan.chunk(number), context.names)
 
-    def run(self, place: Place, rows: Any, theta: Groups, active: Groups) -> Parts:
-        shared, traced = list(theta[0]), any(map(pytree.is_traced, (*theta[0], *(active[0] if active else ()))))
+    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+        common, traced = list(shared[0]), any(map(pytree.is_traced, (*shared[0], *(sliced[0] if sliced else ()))))
         values = []
-        for (part, own), here in zip(_split(rows, active[0] if active else ()), self._places(place), strict=False):
+        for (part, own), here in zip(_split(rows, sliced[0] if sliced else ()), self._places(context), strict=False):
             if traced:
                 with noted(here):
-                    values.append(self.function.run(part, [*shared, *own], len(shared)))
+                    values.append(self.function.run(part, [*common, *own], len(common)))
             else:
-                values.append(self.function.value(here, part, shared, own))
-        return self._folded(place, values)
+                values.append(self.function.value(here, part, common, own))
+        return self._folded(context, values)
 
-    def _folded(self, place: Place, values: Sequence[Any]) -> Parts:
+    def _folded(self, context: ChunkContext, values: Sequence[Any]) -> Outputs:
         try:
             for value in values:
                 numbers_of(value, CANT)
             leaves, treedef = pytree.flatten(pytree.open_containers(in_order(self._combine, values)))
         except Exception as error:
-            add_note_once(error, place.note("value"))
+            add_note_once(error, context.note("value"))
             raise
-        return Parts(None, leaves, Note(treedef))
+        return Outputs(None, leaves, Note(treedef))
 
-    def record(self, place: Place, rows: Any, theta: Groups, active: Groups = ()) -> tuple[Any, Pullback, Any]:
+    def record(
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()
+    ) -> tuple[Any, PullbackFunction, Any]:
         """Record each chunk by its own engine, and how its values are combined by autograd; see `Recordable`."""
-        shared, pieces = list(theta[0]), list(_split(rows, active[0] if active else ()))
-        places = list(itertools.islice(self._places(place), len(pieces)))
-        found = [self.function.linearize(at, part, shared, own) for at, (part, own) in zip(places, pieces, strict=True)]
+        common, pieces = list(shared[0]), list(_split(rows, sliced[0] if sliced else ()))
+        places = list(itertools.islice(self._places(context), len(pieces)))
+        found = [self.function.linearize(at, part, common, own) for at, (part, own) in zip(places, pieces, strict=True)]
         columns = [pytree.flatten(value) for value, _, _ in found]
         moving = [leaf for leaves, _ in columns for leaf in leaves if pytree.is_differentiable_or_traced(leaf)]
 
-        def combine(leaves: Sequence[Any]) -> Parts:
+        def combine(leaves: Sequence[Any]) -> Outputs:
             rest = iter(leaves)
             filled = [
                 pytree.unflatten(treedef, [next(rest) if pytree.is_differentiable_or_traced(x) else x for x in own])
                 for own, treedef in columns
             ]
-            return self._folded(place, filled)
+            return self._folded(context, filled)
 
         value, ends, roots = record(combine, moving)
-        parts = Parts(*value)
+        parts = Outputs(*value)
 
         def pullback(seeds: Seeds) -> tuple[Any, ...]:
             try:
-                arrived = iter(pull(ends[: len(parts.own)], parts.seeds(seeds), roots, moving))
+                arrived = iter(pull(ends[: len(parts.stacked)], parts.seeds(seeds), roots, moving))
             except Exception as error:
-                add_note_once(error, place.note("pullback"))
+                add_note_once(error, context.note("pullback"))
                 raise
-            total, sliced = RunningTree(), list[Any]()
+            total, pieces_of = RunningTree(), list[Any]()
             for here, (_, pull_leaves, _), (leaves, _), (_, own) in zip(places, found, columns, pieces, strict=True):
                 mine = [next(arrived) if pytree.is_differentiable_or_traced(leaf) else None for leaf in leaves]
                 if not any(map(_is_something, mine)):  # exact zeros, that cost nothing
                     total.push(None)
-                    sliced.extend([None] * len(own))
+                    pieces_of.extend([None] * len(own))
                     continue
-                groups = self.function.pull(here, pull_leaves, mine, len(shared), own)
+                groups = self.function.pull(here, pull_leaves, mine, len(common), own)
                 flat = [leaf for group in groups for leaf in group]
-                total.push(flat[: len(shared)])
-                sliced.extend(flat[len(shared) :])
-            return in_groups([*(total.total() or [None] * len(shared)), *sliced], theta, active)
+                total.push(flat[: len(common)])
+                pieces_of.extend(flat[len(common) :])
+            return in_groups([*(total.total() or [None] * len(common)), *pieces_of], shared, sliced)
 
         return parts, pullback, lambda: tape_nbytes(ends) + sum(nbytes() for _, _, nbytes in found)
 
@@ -142,12 +144,12 @@ def _is_something(seed: Any) -> bool:
 
 
 @contextlib.contextmanager
-def noted(place: Place) -> Iterator[None]:
+def noted(context: ChunkContext) -> Iterator[None]:
     """Add to an exception which chunk it is about."""
     try:
         yield
     except Exception as error:
-        add_note_once(error, place.note("value"))
+        add_note_once(error, context.note("value"))
         raise
 
 

@@ -20,7 +20,7 @@ class Inputs:
     `rows[chunk]` holds for each group of sliced leaves the chunk's targets, numbered within the group.
     """
 
-    theta: tuple[int, ...]
+    shared: tuple[int, ...]
     sliced: tuple[int, ...]
     rows: list[tuple[Targets, ...]]
 
@@ -42,7 +42,7 @@ class Inputs:
 
     def targets(self, number: int) -> Targets:
         """Return the targets of a chunk, numbered among all leaves."""
-        first, found = sum(self.theta), Targets()
+        first, found = sum(self.shared), Targets()
         for size, targets in zip(self.sliced, self.rows[number], strict=True):
             found.extend((first + leaf, rows) for leaf, rows in targets)
             first += size
@@ -50,19 +50,19 @@ class Inputs:
 
     def flat(self) -> list[Targets]:
         """Return the targets of all chunks, numbered among the sliced leaves."""
-        first = sum(self.theta)
+        first = sum(self.shared)
         return [[(leaf - first, rows) for leaf, rows in self.targets(number)] for number in range(len(self.rows))]
 
     def times(self, count: int) -> Inputs:
         """Return the same inputs as many times."""
-        return Inputs(self.theta * count, self.sliced * count, [groups * count for groups in self.rows])
+        return Inputs(self.shared * count, self.sliced * count, [groups * count for groups in self.rows])
 
     def and_seeds(self, summed: int, own: int, owned_rows: list[Targets] | None) -> Inputs:
         """Return the inputs of the pullback: with one more group of each kind, for the seeds."""
         if owned_rows is None:
-            return Inputs((*self.theta, summed), self.sliced, self.rows)
+            return Inputs((*self.shared, summed), self.sliced, self.rows)
         rows = [(*groups, extra) for groups, extra in zip(self.rows, owned_rows, strict=True)]
-        return Inputs((*self.theta, summed), (*self.sliced, own), rows)
+        return Inputs((*self.shared, summed), (*self.sliced, own), rows)
 
 
 def apart(copies: int, n_own: int, n_chunks: int) -> list[Targets]:

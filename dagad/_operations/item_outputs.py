@@ -10,15 +10,15 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._errors import StructureError, add_note_once
-from dagad._graphs.linearization import Pullback
+from dagad._graphs.linearization import PullbackFunction
 from dagad._graphs.monoids import RunningTree
-from dagad._operations.chunks import ChunkFunction, Place
-from dagad._operations.derived import (
+from dagad._operations.chunks import ChunkContext, ChunkFunction
+from dagad._operations.kernel import (
     DIFFERENT,
-    Derived,
     Groups,
+    Kernel,
     Note,
-    Parts,
+    Outputs,
     Seeds,
     check_alike,
     in_groups,
@@ -100,11 +100,11 @@ def _stacked(leaves: Sequence[Any]) -> Any:
     return anp.stack(list(leaves)) if any(map(pytree.is_traced, leaves)) else np.stack(leaves)
 
 
-class Items(Derived):
+class Items(Kernel):
     """A function of one item, for all items of a chunk; each is recorded alone, and pulled only if it has a seed."""
 
     __slots__ = ("_arrange", "function")
-    sums = False
+    reduces = False
 
     def __init__(self, function: ChunkFunction, arrange: Stack | EndToEnd) -> None:
         self.function: ChunkFunction = opened(function)
@@ -113,41 +113,43 @@ class Items(Derived):
     def state(self) -> tuple[Any, ...]:
         return self.function, self._arrange
 
-    def run(self, place: Place, rows: Any, theta: Groups, active: Groups) -> Parts:
-        shared, leaves, outputs = list(theta[0]), list(active[0]) if active else [], []
-        traced = any(map(pytree.is_traced, (*shared, *leaves)))
+    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+        common, leaves, outputs = list(shared[0]), list(sliced[0]) if sliced else [], []
+        traced = any(map(pytree.is_traced, (*common, *leaves)))
         for number, (item, own) in enumerate(_items(rows, leaves)):
-            with _named(place, number):
+            with _named(context, number):
                 if traced:
-                    outputs.append(self.function.run(item, [*shared, *own], len(shared)))
+                    outputs.append(self.function.run(item, [*common, *own], len(common)))
                 else:
-                    outputs.append(self.function.value(place, item, shared, own))
-        return self._together(place, outputs)[0]
+                    outputs.append(self.function.value(context, item, common, own))
+        return self._together(context, outputs)[0]
 
-    def _together(self, place: Place, outputs: list[Any]) -> tuple[Parts, list[list[Any]]]:
+    def _together(self, context: ChunkContext, outputs: list[Any]) -> tuple[Outputs, list[list[Any]]]:
         items = []
         try:
             for number, output in enumerate(outputs):
-                with _named(place, number):
+                with _named(context, number):
                     items.append(self._arrange.read(output))
             own, note = self._arrange.together(outputs, items)
         except Exception as error:
-            add_note_once(error, place.note("value"))
+            add_note_once(error, context.note("value"))
             raise
-        return Parts(None, own, note), items
+        return Outputs(None, own, note), items
 
-    def record(self, place: Place, rows: Any, theta: Groups, active: Groups = ()) -> tuple[Any, Pullback, Any]:
+    def record(
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()
+    ) -> tuple[Any, PullbackFunction, Any]:
         """Run a chunk item by item, each by its own engine; see `Recordable`."""
-        shared, leaves = list(theta[0]), list(active[0]) if active else []
+        common, leaves = list(shared[0]), list(sliced[0]) if sliced else []
         outputs, pulls, sizes = [], list[Callable[[Seeds], Any]](), []
         for number, (item, own) in enumerate(_items(opened(rows), leaves)):
-            with _named(place, number):
-                value, pull, nbytes = self.function.linearize(place, item, shared, own)
+            with _named(context, number):
+                value, pull, nbytes = self.function.linearize(context, item, common, own)
             outputs.append(value)
             pulls.append(pull)
             sizes.append(nbytes)
         gaps = [gaps for _, gaps in opened(rows).items(leaves)]
-        parts, items = self._together(place, outputs)
+        parts, items = self._together(context, outputs)
 
         def pullback(seeds: Seeds) -> tuple[Any, ...]:
             total, found = RunningTree(), list[Any]()
@@ -155,17 +157,17 @@ class Items(Derived):
                 if all(seed is None for seed in own_seeds):  # exact zeros, that cost nothing
                     found.append(None)
                     continue
-                with _named(place, number):
-                    cotangents = self.function.pull(place, pull, own_seeds, len(shared), [])
+                with _named(context, number):
+                    cotangents = self.function.pull(context, pull, own_seeds, len(common), [])
                 flat = [leaf for group in cotangents for leaf in group]
-                total.push(flat[: len(shared)])
-                found.append(flat[len(shared) :])
-            shared_cotangents = total.total() if any(part is not None for part in found) else [None] * len(shared)
-            return in_groups([*shared_cotangents, *_gathered(leaves, gaps, found)], theta, active)
+                total.push(flat[: len(common)])
+                found.append(flat[len(common) :])
+            shared_cotangents = total.total() if any(part is not None for part in found) else [None] * len(common)
+            return in_groups([*shared_cotangents, *_gathered(leaves, gaps, found)], shared, sliced)
 
         return parts, pullback, lambda: sum(nbytes() for nbytes in sizes)
 
-    def _cut(self, parts: Parts, items: list[list[Any]], seeds: Seeds) -> list[list[Any]]:
+    def _cut(self, parts: Outputs, items: list[list[Any]], seeds: Seeds) -> list[list[Any]]:
         columns = []
         for column, seed in zip(zip(*items, strict=True), parts.seeds(seeds), strict=True):
             lengths = [len(pytree.plain(leaf)) if np.ndim(pytree.plain(leaf)) else 1 for leaf in column]
@@ -226,8 +228,8 @@ def _column(parts: dict[int, Any], leaf: Any) -> Any:
 class _named:
     """Adds to an exception which item it is about."""
 
-    def __init__(self, place: Place, number: int) -> None:
-        self._item = place.chunk.start + number
+    def __init__(self, context: ChunkContext, number: int) -> None:
+        self._item = context.chunk.start + number
 
     def __enter__(self) -> None: ...
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 from dagad._graphs.monoids import Monoid, Subtree, add_up_subtrees, sum_tree, whole_row
 from dagad._graphs.policies import Policy
 from dagad._operations.batch import Batch
-from dagad._operations.chunks import Place
-from dagad._operations.derived import Derived, Groups
+from dagad._operations.chunks import ChunkContext
 from dagad._operations.inputs import Inputs, Targets
+from dagad._operations.kernel import Groups, Kernel
 from dagad._pytrees import pytree
 from dagad._sources.base import owned
 from dagad._sources.columns import Sliced
@@ -26,7 +26,7 @@ Land = Callable[[Targets, Sequence[Any] | None, int], None]
 class Job:
     """A kernel on all chunks of some rows, at leaves: everything that an executor has to know."""
 
-    kernel: Derived
+    kernel: Kernel
     plan: AnyPlan
     sliced: Sliced
     inputs: Inputs
@@ -43,7 +43,7 @@ class Job:
     @property
     def n_shared(self) -> int:
         """How many leaves are shared; they come first."""
-        return sum(self.inputs.theta)
+        return sum(self.inputs.shared)
 
     @property
     def has_sliced(self) -> bool:
@@ -67,9 +67,9 @@ class Job:
 
     def shared(self) -> Groups:
         """Return the shared leaves in groups."""
-        return self.inputs.groups(self.leaves, self.inputs.theta)
+        return self.inputs.groups(self.leaves, self.inputs.shared)
 
-    def own(self, number: int) -> Groups:
+    def sliced_leaves(self, number: int) -> Groups:
         """Return the sliced leaves of a chunk, in groups."""
         parts = [owned(self.leaves[leaf], rows) for leaf, rows in self.inputs.targets(number)]
         return self.inputs.groups(parts, [len(group) for group in self.inputs.rows[number]])
@@ -89,7 +89,7 @@ class Job:
         first = chunks[0].number
         return Subtree(first, (len(chunks) - 1).bit_length()) if self.runs is None else self.runs[first]
 
-    def summed(
+    def reduction(
         self, terms: Sequence[Any], parts: Sequence[Subtree], key_of: Callable[..., Any]
     ) -> tuple[Any, dict[Any, Task]]:
         """Return a reference to the sum of what some parts of the tree gave, and the tasks that compute it."""
@@ -113,9 +113,9 @@ class Job:
 
     def arguments(self, chunks: Sequence[Chunk], names: Any) -> tuple[Any, ...]:
         """Return the arguments of the batch for some chunks."""
-        contexts = [Place(chunk, names) for chunk in chunks]
+        contexts = [ChunkContext(chunk, names) for chunk in chunks]
         args = contexts, [self.sliced.rows(chunk) for chunk in chunks], self.shared()
-        return (*args, [self.own(chunk.number) for chunk in chunks]) if self.has_sliced else args
+        return (*args, [self.sliced_leaves(chunk.number) for chunk in chunks]) if self.has_sliced else args
 
 
 class Residuals(Protocol):
@@ -166,7 +166,7 @@ class Results:
     @classmethod
     def of(cls, job: Job) -> Results:
         """Return the results of a job of which nothing has landed."""
-        if not job.kernel.owns:
+        if not job.kernel.stacks:
             return cls(None, [], [])
         return cls(None, [[] for _ in job.plan], [None for _ in job.plan])
 
@@ -180,7 +180,7 @@ class Results:
 
     def put(self, job: Job, chunks: Sequence[Chunk], result: Any) -> None:
         """Take what a batch gave of its own."""
-        if job.kernel.owns:
+        if job.kernel.stacks:
             for chunk, own, note in zip(chunks, result.stacked, result.notes, strict=True):
                 self.stacked[chunk.number], self.notes[chunk.number] = own, note
 

@@ -23,10 +23,10 @@ import numpy as np
 from dagad._graphs.linearization import is_scalar, scaled, unit_seed
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.policies import Policy
-from dagad._operations.derivatives import Pulled, Pushed, WithUnit
-from dagad._operations.derived import DIFFERENT, Derived, Parts, Seeds, check_alike, joined
+from dagad._operations.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._operations.inputs import Inputs, Targets, apart, times
 from dagad._operations.job import Executor, Job, Land, Residuals, Results
+from dagad._operations.kernel import DIFFERENT, Kernel, Outputs, Seeds, check_alike, joined
 from dagad._pytrees import pytree
 from dagad._pytrees.blocks import full
 from dagad._pytrees.partition import Partition
@@ -63,7 +63,7 @@ State = Recorded | LocalGradient | ValueOnly
 class Operation:
     """A kernel on all chunks. `stacked_at` says where the stacked leaves of each chunk belong; None: end to end."""
 
-    kernel: Derived
+    kernel: Kernel
     plan: AnyPlan
     sliced: Sliced
     inputs: Inputs
@@ -78,39 +78,39 @@ class Operation:
     def pushed(self, count: int) -> Operation:
         """Return the operation that gives value and tangents together, in so many directions."""
         at = None if self.stacked_at is None else times(self.stacked_at, 1 + count)
-        return replace(self, kernel=Pushed(self.kernel, count), inputs=self.inputs.times(1 + count), stacked_at=at)
+        return replace(self, kernel=Pushforward(self.kernel, count), inputs=self.inputs.times(1 + count), stacked_at=at)
 
-    def moved(self, both: Parts, count: int) -> tuple[Parts, list[list[Any]]]:
+    def moved(self, both: Outputs, count: int) -> tuple[Outputs, list[list[Any]]]:
         """Take what `pushed` gave apart: the value, and for each direction the tangents of its float leaves."""
-        value, trees = both.summed if self.kernel.sums else (None, [None] * count)
+        value, trees = both.reduced if self.kernel.reduces else (None, [None] * count)
         form = Partition.of(value, pytree.is_differentiable_or_traced)
         moving = [form.extract(tree) for tree in trees]
-        each = len(both.own) // (1 + count)
+        each = len(both.stacked) // (1 + count)
         own_places = [[at for at in targets if at[0] < each] for targets in both.places]
-        parts = Parts(value, both.own[:each], both.note, own_places)
-        floats = [place for place, leaf in enumerate(parts.own) if pytree.is_differentiable_or_traced(leaf)]
-        own = [[both.own[each * (1 + number) + place] for place in floats] for number in range(count)]
+        parts = Outputs(value, both.stacked[:each], both.note, own_places)
+        floats = [place for place, leaf in enumerate(parts.stacked) if pytree.is_differentiable_or_traced(leaf)]
+        own = [[both.stacked[each * (1 + number) + place] for place in floats] for number in range(count)]
         return parts, [[*shared, *mine] for shared, mine in zip(moving, own, strict=True)]
 
     def with_unit(self) -> Operation:
         """Return the operation that gives a reduction's value and its gradient for the seed 1."""
-        kernel = WithUnit(self.kernel, owns=bool(sum(self.inputs.sliced)))
+        kernel = ValueAndGrad(self.kernel, stacks=bool(sum(self.inputs.sliced)))
         return replace(self, kernel=kernel, stacked_at=self.inputs.flat())
 
-    def pullback(self, value: Parts) -> Operation:
+    def pullback(self, value: Outputs) -> Operation:
         """Return the operation on the leaves and on seeds for `value` that gives the cotangents."""
-        floats = [place for place, leaf in enumerate(value.own) if pytree.is_differentiable_or_traced(leaf)]
+        floats = [place for place, leaf in enumerate(value.stacked) if pytree.is_differentiable_or_traced(leaf)]
         rows = None
-        if self.kernel.owns:
+        if self.kernel.stacks:
             rows = [
                 [(floats.index(leaf), own) for leaf, own in targets if leaf in floats] for targets in value.places or []
             ]
-        summed = tuple(map(pytree.is_differentiable_or_traced, Parts(value.summed, []).all_leaves()))
+        reduced = tuple(map(pytree.is_differentiable_or_traced, Outputs(value.reduced, []).all_leaves()))
         # Where each chunk has leaves of its own, it knows best which are floats.
         alike = self.stacked_at is None and not self.kernel.copies
-        stacked = tuple(map(pytree.is_differentiable_or_traced, value.own)) if alike else None
-        kernel = Pulled(self.kernel, summed, stacked, bool(sum(self.inputs.theta)), bool(sum(self.inputs.sliced)))
-        inputs = self.inputs.and_seeds(sum(summed), len(floats), rows)
+        stacked = tuple(map(pytree.is_differentiable_or_traced, value.stacked)) if alike else None
+        kernel = Pullback(self.kernel, reduced, stacked, bool(sum(self.inputs.shared)), bool(sum(self.inputs.sliced)))
+        inputs = self.inputs.and_seeds(sum(reduced), len(floats), rows)
         return replace(self, kernel=kernel, inputs=inputs, stacked_at=self.inputs.flat())
 
     @property
@@ -124,11 +124,11 @@ class Operation:
         """Return the operation at leaves."""
         return Job(self.kernel, self.plan, self.sliced, self.inputs, leaves, self.monoid, self.owner, self.stacked_at)
 
-    def call(self, leaves: Sequence[Any]) -> Parts:
+    def call(self, leaves: Sequence[Any]) -> Outputs:
         """Run for the value, tracing nothing."""
         return self._parts(self.executor.call(self.job(leaves)))
 
-    def forward(self, leaves: Sequence[Any]) -> tuple[Parts, State]:
+    def forward(self, leaves: Sequence[Any]) -> tuple[Outputs, State]:
         """Run for the value, ready to be pulled back."""
         job = self.job(leaves)
         if not self.has_unit_kernel:
@@ -140,12 +140,12 @@ class Operation:
             return self._parts(results), LocalGradient(slots.seal())
         return self._parts(results), ValueOnly() if residuals is None else Recorded(residuals)
 
-    def _parts(self, results: Results) -> Parts:
+    def _parts(self, results: Results) -> Outputs:
         """Put what the chunks own together."""
         stacked, at = results.stacked, self.stacked_at
         reduced = self.monoid.lower(results.reduced)
-        if not self.kernel.owns or not any(stacked):
-            return Parts(reduced, [], results.notes, [[] for _ in stacked])
+        if not self.kernel.stacks or not any(stacked):
+            return Outputs(reduced, [], results.notes, [[] for _ in stacked])
         if at is None and self.kernel.copies:
             at = apart(self.kernel.copies, len(stacked[0]), len(stacked))
         if at is None:
@@ -156,13 +156,13 @@ class Operation:
                 [(leaf, slice(int(end[n]), int(end[n + 1]))) for leaf, end in enumerate(ends)]
                 for n in range(len(stacked))
             ]
-            return Parts(reduced, [joined(column) for column in columns], results.notes, at)
+            return Outputs(reduced, [joined(column) for column in columns], results.notes, at)
         found: dict[int, list[Any]] = {}
         for own, targets in zip(stacked, at, strict=True):
             for (leaf, rows), part in zip(targets, own, strict=True):
                 found.setdefault(leaf, []).append((rows, part))
         whole = [self._put_together(found[leaf]) for leaf in sorted(found)]
-        return Parts(reduced, whole, results.notes, at)
+        return Outputs(reduced, whole, results.notes, at)
 
     def _put_together(self, parts: list[tuple[Any, Any]]) -> Any:
         """Return one leaf from what the chunks own of it."""
@@ -173,41 +173,41 @@ class Operation:
 
     # Pullbacks
 
-    def has_unit(self, value: Parts) -> bool:
+    def has_unit(self, value: Outputs) -> bool:
         """Return whether all is computed for the seed 1, and scaled."""
-        return self.kernel.is_reduction and is_scalar(value.summed)
+        return self.kernel.is_reduction and is_scalar(value.reduced)
 
-    def backward(self, leaves: Sequence[Any], value: Parts, state: State, seeds: Seeds) -> tuple[list[Any], State]:
+    def backward(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Seeds) -> tuple[list[Any], State]:
         """Return the cotangents of `leaves`, and the state that is left; may be called again, with other seeds."""
         if not self.has_unit(value):
             return self._pulled(leaves, value, state, seeds), state
         if not isinstance(state, LocalGradient):
-            before, state = state, LocalGradient(self._pulled(leaves, value, state, [unit_seed(value.summed)]))
+            before, state = state, LocalGradient(self._pulled(leaves, value, state, [unit_seed(value.reduced)]))
             if isinstance(before, Recorded):
                 before.residuals.release()
         return [scaled(part, seeds[0]) for part in state.gradient], state
 
-    def _pulled(self, leaves: Sequence[Any], value: Parts, state: State, seeds: Seeds) -> list[Any]:
+    def _pulled(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Seeds) -> list[Any]:
         slots = Slots(leaves)
         self._pull(leaves, value, state, [_Seeds(value, seeds)], slots.write_all)
         return slots.seal()
 
-    def _pull(self, leaves: Sequence[Any], value: Parts, state: State, seeds: Sequence[_Seeds], land: Land) -> None:
+    def _pull(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Sequence[_Seeds], land: Land) -> None:
         if isinstance(state, Recorded) and state.residuals.pull(self.job(leaves), seeds, land):
             return
         for number, one in enumerate(seeds):
             self._pull_anew(leaves, value, one, number, land)
 
-    def _pull_anew(self, leaves: Sequence[Any], value: Parts, seeds: _Seeds, number: int, land: Land) -> None:
+    def _pull_anew(self, leaves: Sequence[Any], value: Outputs, seeds: _Seeds, number: int, land: Land) -> None:
         """Run and pull at once: a job of the pullback."""
-        operation, n_theta = self.pullback(value), sum(self.inputs.theta)
+        operation, n_theta = self.pullback(value), sum(self.inputs.shared)
         filled = [_dense(seed, leaf) for seed, leaf in zip(seeds.floats, value.floats(), strict=True)]
-        n_summed = len(Parts(value.summed, []).floats())
+        n_summed = len(Outputs(value.reduced, []).floats())
         back = operation.call([*leaves[:n_theta], *filled[:n_summed], *leaves[n_theta:], *filled[n_summed:]])
-        land([(leaf, None) for leaf in range(len(leaves))], [*(back.summed or ()), *back.own], number)
+        land([(leaf, None) for leaf in range(len(leaves))], [*(back.reduced or ()), *back.stacked], number)
 
     def backward_many(
-        self, leaves: Sequence[Any], value: Parts, state: State, many: Sequence[Seeds | None]
+        self, leaves: Sequence[Any], value: Outputs, state: State, many: Sequence[Seeds | None]
     ) -> tuple[list[list[Any]], State]:
         """Return for each of `leaves` its cotangents for many seeds, None for zero; no chunk is recorded again."""
         if self.has_unit(value):
@@ -230,10 +230,10 @@ class _Seeds:
 
     __slots__ = ("_at", "_stacked", "floats", "reduced")
 
-    def __init__(self, value: Parts, seeds: Seeds) -> None:
+    def __init__(self, value: Outputs, seeds: Seeds) -> None:
         self.floats = seeds
         every = value.all_seeds(seeds)
-        n_reduced = len(every) - len(value.own)
+        n_reduced = len(every) - len(value.stacked)
         reduced = [full(seed) for seed in every[:n_reduced]]
         some = any(seed is not None and np.any(seed) for seed in reduced)
         self.reduced = reduced if some else [None] * n_reduced

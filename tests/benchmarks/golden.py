@@ -113,7 +113,7 @@ class Player:
 
         away, resident = executor in ("cluster", "hot"), executor in ("shards", "hot")
         scheduler = self._workers() if away else "threads" if resident else executor
-        place = cases.Place(scheduler, resident)
+        place = cases.ChunkContext(scheduler, resident)
         runs: dict[str, Callable[[], Any]] = {
             f"{name} / {mode}": partial(cases.results, case, mode, place)
             for name, case in cases.CASES.items()

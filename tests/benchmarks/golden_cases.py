@@ -29,7 +29,7 @@ FACTORS = (1.0, 0.5)  # of theta, in the evaluations of one cell: the first one 
 Program = Callable[..., Any]
 
 
-class Place(NamedTuple):
+class ChunkContext(NamedTuple):
     """Where the rows of a case are, and what runs it."""
 
     scheduler: Any
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 class Case(NamedTuple):
     """A program of its arguments, and which modes it is run in: here, and in other processes, where each takes long."""
 
-    make: Callable[[Place], tuple[Program, tuple[Any, ...]]]
+    make: Callable[[ChunkContext], tuple[Program, tuple[Any, ...]]]
     here: Sequence[str]
     away: Sequence[str]
 
@@ -125,16 +125,16 @@ class Own:
 
 
 def summed(f: Any, data: Any = X, grainsize: int = 3, theta: Any = THETA, **options: Any) -> Any:
-    def make(place: Place) -> tuple[Program, tuple[Any, ...]]:
-        rows, where = place.cut(data, grainsize)
+    def make(context: ChunkContext) -> tuple[Program, tuple[Any, ...]]:
+        rows, where = context.cut(data, grainsize)
         return lambda theta: dagad.reduce_sum(f, rows, theta, **where, **_made(options)), (theta,)
 
     return make
 
 
 def mapped(call: Any, f: Any, data: Any, grainsize: int, *more: Any) -> Any:
-    def make(place: Place) -> tuple[Program, tuple[Any, ...]]:
-        rows, where = place.cut(data, grainsize)
+    def make(context: ChunkContext) -> tuple[Program, tuple[Any, ...]]:
+        rows, where = context.cut(data, grainsize)
         return lambda theta: call(f, *more, rows, theta, **where), (THETA,)
 
     return make
@@ -143,25 +143,25 @@ def mapped(call: Any, f: Any, data: Any, grainsize: int, *more: Any) -> Any:
 def in_rows(call: Any, f: Any, data: Any, grainsize: int) -> Any:
     """Differentiated in the rows too: Shards where these are resident."""
 
-    def make(place: Place) -> tuple[Program, tuple[Any, ...]]:
-        rows, where = place.cut(data, grainsize)
+    def make(context: ChunkContext) -> tuple[Program, tuple[Any, ...]]:
+        rows, where = context.cut(data, grainsize)
         return lambda theta, rows: call(f, rows, theta, **where), (THETA, rows)
 
     return make
 
 
-def two_shared(place: Place) -> tuple[Program, tuple[Any, ...]]:
-    rows, where = place.cut(X, 3)
+def two_shared(context: ChunkContext) -> tuple[Program, tuple[Any, ...]]:
+    rows, where = context.cut(X, 3)
     return lambda theta, scale: dagad.reduce_sum(total, rows, theta, scale, **where), (THETA, 1.3)
 
 
-def closed_over(place: Place) -> tuple[Program, tuple[Any, ...]]:
-    rows, where = place.cut(X, 3)
+def closed_over(context: ChunkContext) -> tuple[Program, tuple[Any, ...]]:
+    rows, where = context.cut(X, 3)
     return lambda theta: dagad.reduce_sum(lambda part: total(part, theta), rows, **where), (THETA,)
 
 
-def one_after_the_other(place: Place) -> tuple[Program, tuple[Any, ...]]:
-    rows, where = place.cut(X, 3)
+def one_after_the_other(context: ChunkContext) -> tuple[Program, tuple[Any, ...]]:
+    rows, where = context.cut(X, 3)
 
     def program(theta: Any) -> Any:
         first = dagad.reduce_sum(vector, rows, theta, **where)
@@ -170,8 +170,8 @@ def one_after_the_other(place: Place) -> tuple[Program, tuple[Any, ...]]:
     return program, (THETA,)
 
 
-def nested(place: Place) -> tuple[Program, tuple[Any, ...]]:
-    rows, where = place.cut(X, 10)
+def nested(context: ChunkContext) -> tuple[Program, tuple[Any, ...]]:
+    rows, where = context.cut(X, 10)
 
     def inner(part: Any, theta: Any) -> Any:
         return dagad.reduce_sum(total, part, theta, grainsize=4, scheduler="sync")
@@ -314,11 +314,11 @@ MODES: dict[str, Callable[[Program, Any], Any]] = {
 }
 
 
-def results(case: Case, mode: str, place: Place) -> list[list[Any]]:
+def results(case: Case, mode: str, context: ChunkContext) -> list[list[Any]]:
     """The numbers of a few evaluations, one after the other."""
-    program, (theta, *others) = case.make(place)
+    program, (theta, *others) = case.make(context)
     found = []
-    with place.as_default():
+    with context.as_default():
         for scale in FACTORS:
             here = theta * theta.dtype.type(scale)
             found.append([np.asarray(leaf) for leaf in leaves_of(MODES[mode](program, (here, *others)))])

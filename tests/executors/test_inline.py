@@ -54,7 +54,7 @@ def test_no_graph_and_no_scheduler_takes_part(monkeypatch: pytest.MonkeyPatch) -
     made = operation(chunk, X, [THETA], Plan(10, 3), executor="inline", policy=Keep())
     run = Run(made, [THETA])
     assert run.pulled([2.0])[0].shape == THETA.shape
-    assert made.pushed(1).call([THETA, THETA]).summed is not None
+    assert made.pushed(1).call([THETA, THETA]).reduced is not None
 
 
 def test_what_it_took_is_noted() -> None:

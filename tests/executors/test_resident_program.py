@@ -20,9 +20,9 @@ from dagad._executors.evaluation import new_names
 from dagad._executors.resident import UnavailableError
 from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, ResidentProgram
 from dagad._graphs.monoids import Subtree
-from dagad._operations.derived import Apart, Derived, Parts, Summed
 from dagad._operations.inputs import Inputs
 from dagad._operations.item_outputs import EndToEnd, Items, Stack
+from dagad._operations.kernel import Apart, Kernel, Outputs, Summed
 from dagad._operations.operation import LocalGradient, Operation, Recorded
 from dagad._pytrees import pytree
 from dagad._pytrees.buffers import pack_tree
@@ -38,7 +38,7 @@ Y = RNG.standard_normal(150)
 THETA, SCALE = np.array([0.3, -0.7]), 0.6
 N_EMPTY = 1  # chunks of three rows whose items all give nothing
 often = settings(max_examples=8, deadline=None, derandomize=True)
-Kernel = Callable[[Any], Derived]
+Maker = Callable[[Any], Kernel]
 
 
 # Chunk functions, of rows that live on workers and of rows that are differentiated in
@@ -77,7 +77,7 @@ def ragged(row: Any, theta: Any, scale: Any) -> Any:
     return anp.ones(int(np.abs(x[0])) % 4) * y * theta[0] + scale
 
 
-KERNELS: dict[str, tuple[Any, Kernel]] = {
+KERNELS: dict[str, tuple[Any, Maker]] = {
     "number": (number, Summed),
     "tree": (tree, Summed),
     "sometimes nothing": (sometimes_nothing, Summed),
@@ -118,12 +118,12 @@ def leaves_of(plan: Plan, active: bool = True) -> list[Any]:
     return [THETA, SCALE, Y[: plan.n_rows]] if active else [THETA, SCALE]
 
 
-def bits_of(parts: Parts) -> list[bytes]:
-    assert not isinstance(parts.summed, list)
+def bits_of(parts: Outputs) -> list[bytes]:
+    assert not isinstance(parts.reduced, list)
     return bits(parts.leaves())
 
 
-def seeds_of(value: Parts, seed: int = 0) -> list[Any]:
+def seeds_of(value: Outputs, seed: int = 0) -> list[Any]:
     rng = np.random.default_rng(seed)
     return [rng.standard_normal(np.shape(leaf)) for leaf in value.floats()]
 

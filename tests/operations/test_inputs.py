@@ -17,15 +17,15 @@ def test_are_leaves_numbered_group_by_group() -> None:
     items = [Partition.of(item, pytree.is_differentiable) for item in ([1.0, 2.0], [], [3.0], ["a"], [4.0])]
     sliced = Sliced(treedef, [ArraySource(5, None, 2), ListSource(5, [], items, [3, 0, 5, 0, 6])], 5)
     inputs = Inputs.of(plan, sliced, 2)
-    assert (inputs.theta, inputs.sliced) == ((2,), (5,))
+    assert (inputs.shared, inputs.sliced) == ((2,), (5,))
     assert inputs.targets(0) == [(2, slice(0, 2)), (3, None), (4, None)]
     assert inputs.targets(1) == [(2, slice(2, 4)), (5, None)]
     assert inputs.flat()[2] == [(0, slice(4, 5)), (4, None)]
     twice = inputs.times(2)
-    assert (twice.theta, twice.sliced) == ((2, 2), (5, 5))
+    assert (twice.shared, twice.sliced) == ((2, 2), (5, 5))
     assert twice.targets(1) == [(4, slice(2, 4)), (7, None), (9, slice(2, 4)), (12, None)]
     seeded = twice.and_seeds(1, 1, [[(0, slice(0, 2))], [], [(0, slice(4, 5))]])
-    assert (seeded.theta, seeded.sliced) == ((2, 2, 1), (5, 5, 1))
+    assert (seeded.shared, seeded.sliced) == ((2, 2, 1), (5, 5, 1))
     assert seeded.targets(2)[-1] == (15, slice(4, 5))
     assert inputs.and_seeds(3, 0, None).sliced == (5,)
     assert inputs.groups("abcde", (2, 0, 3)) == [["a", "b"], [], ["c", "d", "e"]]

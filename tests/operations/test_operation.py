@@ -185,7 +185,7 @@ def test_a_value_alone_traces_nothing() -> None:
     for policy in (Keep(), Recompute(), Preaccumulate()):
         for place, make in PLACES.items():
             made = operation(number, X, [THETA], PLAN, executor=make(), policy=policy)
-            assert made.call([THETA]).summed == Run(operation(number, X, [THETA], PLAN), [THETA]).value.summed, place
+            assert made.call([THETA]).reduced == Run(operation(number, X, [THETA], PLAN), [THETA]).value.reduced, place
         assert (policy.n_primal, policy.n_pullback, policy.peak_linearizations) == (0, 0, 0)
 
 

@@ -1,4 +1,4 @@
-"""Derived functions: are pushforwards and pullbacks of chunk functions chunk functions that agree with each other?
+"""Kernel functions: are pushforwards and pullbacks of chunk functions chunk functions that agree with each other?
 
 Graphs are run by calling their tasks one by one, with a dict of values.
 """
@@ -21,11 +21,11 @@ from dagad._executors.evaluation import find_scheduler, new_names
 from dagad._executors.graph import GraphExecutor, lower
 from dagad._executors.inline import Inline
 from dagad._graphs.activity import topological
-from dagad._operations.chunks import ChunkFunction, Place
-from dagad._operations.derivatives import Pulled, Pushed, WithUnit
-from dagad._operations.derived import Apart, Derived, Parts, Summed
+from dagad._operations.chunks import ChunkContext, ChunkFunction
+from dagad._operations.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._operations.inputs import Inputs
 from dagad._operations.item_outputs import EndToEnd, Items, Stack
+from dagad._operations.kernel import Apart, Kernel, Outputs, Summed
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
@@ -69,7 +69,7 @@ def chunk_function(fun: Callable[..., Any]) -> ChunkFunction:
     return ChunkFunction(Itself(fun), 0, partitions, AutogradEngine())
 
 
-FUNCTIONS: dict[str, Derived] = {
+FUNCTIONS: dict[str, Kernel] = {
     "summed": Summed(chunk_function(total)),
     "apart": Apart(chunk_function(total)),
     "stacked": Items(chunk_function(one), Stack()),
@@ -109,16 +109,16 @@ class Run:
         return found
 
 
-def run_by_hand(made: Operation, leaves: Sequence[Any]) -> list[Parts]:
+def run_by_hand(made: Operation, leaves: Sequence[Any]) -> list[Outputs]:
     """Return what each chunk gives, by calling the tasks of the graph one after the other."""
     lowered, values = lower(made.job(leaves), new_names(), 1), dict[Any, Any]()
     graph = lowered.graph
     for key in topological(graph, list(lowered.batches)):
         values[key] = graph[key]({name: values[name] for name in graph[key].dependencies})
     found = [values[key] for key in lowered.batches]
-    if not made.kernel.owns:
-        return [Parts(summed, []) for summed in found]
-    return [Parts(batched.reduced, batched.stacked[0], batched.notes[0]) for batched in found]
+    if not made.kernel.stacks:
+        return [Outputs(summed, []) for summed in found]
+    return [Outputs(batched.reduced, batched.stacked[0], batched.notes[0]) for batched in found]
 
 
 def moved(leaves: Sequence[Any], tangents: Sequence[Any], n_theta: int = 2) -> list[Any]:
@@ -130,12 +130,12 @@ def directions() -> list[Any]:
     return [RNG.standard_normal(WIDTH), float(RNG.standard_normal()), RNG.standard_normal((N, WIDTH))]
 
 
-def seeds_for(value: Parts) -> list[Any]:
+def seeds_for(value: Outputs) -> list[Any]:
     return [RNG.standard_normal(onp.shape(leaf)) for leaf in value.floats()]
 
 
-def turned_leaves(value: Parts, leaves: Sequence[Any], seeds: Sequence[Any], n_theta: int = 2) -> list[Any]:
-    n_summed = len(Parts(value.summed, []).floats())
+def turned_leaves(value: Outputs, leaves: Sequence[Any], seeds: Sequence[Any], n_theta: int = 2) -> list[Any]:
+    n_summed = len(Outputs(value.reduced, []).floats())
     return [*leaves[:n_theta], *seeds[:n_summed], *leaves[n_theta:], *seeds[n_summed:]]
 
 
@@ -143,8 +143,8 @@ def inner(some: Sequence[Any], others: Sequence[Any]) -> float:
     return float(sum(onp.sum(onp.asarray(a) * b) for a, b in zip(some, others, strict=True)))
 
 
-def cotangents(parts: Parts) -> list[Any]:
-    return [*(parts.summed or ()), *parts.own]
+def cotangents(parts: Outputs) -> list[Any]:
+    return [*(parts.reduced or ()), *parts.stacked]
 
 
 def same(some: Sequence[Any], others: Sequence[Any], rtol: float = 1e-12) -> None:
@@ -162,15 +162,15 @@ def test_does_a_graph_run_by_hand_give_what_the_operation_gives(name: str, grain
         leaves = LEAVES if made.kernel is FUNCTIONS[name] else [*LEAVES[:2] * 3, *LEAVES[2:] * 3]
         chunks, whole = run_by_hand(made, leaves), made.call(leaves)
         assert len(chunks) == -(-N // grainsize)
-        own = [leaf for chunk in chunks for leaf in chunk.own]
-        assert sum(onp.size(leaf) for leaf in own) == sum(onp.size(leaf) for leaf in whole.own)
-        if made.kernel.sums:
-            summed = [pytree.flatten(chunk.summed)[0] for chunk in chunks]
-            same([sum(column) for column in zip(*summed, strict=True)], pytree.flatten(whole.summed)[0])
-        assert bool(whole.places) == made.kernel.owns
+        own = [leaf for chunk in chunks for leaf in chunk.stacked]
+        assert sum(onp.size(leaf) for leaf in own) == sum(onp.size(leaf) for leaf in whole.stacked)
+        if made.kernel.reduces:
+            summed = [pytree.flatten(chunk.reduced)[0] for chunk in chunks]
+            same([sum(column) for column in zip(*summed, strict=True)], pytree.flatten(whole.reduced)[0])
+        assert bool(whole.places) == made.kernel.stacks
         for chunk, targets in zip(chunks, whole.places or [[]] * len(chunks), strict=True):
-            for part, (leaf, rows) in zip(chunk.own, targets, strict=True):
-                assert onp.array_equal(part, whole.own[leaf] if rows is None else whole.own[leaf][rows])
+            for part, (leaf, rows) in zip(chunk.stacked, targets, strict=True):
+                assert onp.array_equal(part, whole.stacked[leaf] if rows is None else whole.stacked[leaf][rows])
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -207,7 +207,7 @@ def test_is_the_transpose_of_the_transpose_the_pushforward(name: str, executor: 
     value, (moving,) = made.moved(made.pushed(1).call(moved(LEAVES, tangents)), 1)
     turned = Run(made.pullback(value), turned_leaves(value, LEAVES, seeds_for(value)))
     again = turned.pulled(tangents)  # a pullback is linear in its seeds, and its transpose sends tangents on
-    n_summed = len(Parts(value.summed, []).floats())
+    n_summed = len(Outputs(value.reduced, []).floats())
     same([*again[2 : 2 + n_summed], *again[3 + n_summed :]], moving)
 
 
@@ -216,7 +216,7 @@ def test_is_the_pushforward_of_the_pullback_the_pullback_of_the_pushforward(name
     run, tangents = Run(operation(name), LEAVES), directions()
     value = run.value
     seeds, zeros = seeds_for(value), [onp.zeros_like(leaf) for leaf in value.floats()]
-    n_summed = len(Parts(value.summed, []).floats())
+    n_summed = len(Outputs(value.reduced, []).floats())
     turned = run.operation.pullback(value)
     leaves, still = turned_leaves(value, LEAVES, seeds), turned_leaves(value, tangents, zeros)
     _, (of_pullback,) = turned.moved(turned.pushed(1).call(moved(leaves, still, 2 + n_summed)), 1)
@@ -240,20 +240,20 @@ def test_does_a_pullback_of_several_directions_add_them_up() -> None:
 
 
 def test_are_functions_the_same_after_a_journey() -> None:
-    place, rows = Place(next(iter(Plan(N, N))), new_names()), SLICED.rows(next(iter(Plan(N, N))))
+    place, rows = ChunkContext(next(iter(Plan(N, N))), new_names()), SLICED.rows(next(iter(Plan(N, N))))
     args: Any = [[THETA, SCALE]], [[X]]
     for function in FUNCTIONS.values():
         value = function.value(place, rows, *args)
-        n_summed = len(Parts(value.summed, []).floats())
+        n_summed = len(Outputs(value.reduced, []).floats())
         seeds = [onp.ones(onp.shape(leaf)) for leaf in value.floats()]
-        summed = [pytree.is_differentiable(leaf) for leaf in Parts(value.summed, []).all_leaves()]
-        back = Pulled(function, tuple(summed), None, True, True)
-        theta, active = [*args[0], seeds[:n_summed]], [*args[1], seeds[n_summed:]] if function.owns else args[1]
-        others: Any = [(Pushed(function, 1), (args[0] * 2, args[1] * 2)), (back, (theta, active))]
+        summed = [pytree.is_differentiable(leaf) for leaf in Outputs(value.reduced, []).all_leaves()]
+        back = Pullback(function, tuple(summed), None, True, True)
+        theta, active = [*args[0], seeds[:n_summed]], [*args[1], seeds[n_summed:]] if function.stacks else args[1]
+        others: Any = [(Pushforward(function, 1), (args[0] * 2, args[1] * 2)), (back, (theta, active))]
         for made, own in [(function, args), *others]:
             arrived = opened(pickle.loads(pickle.dumps(made)))
             assert type(arrived) is type(made)
-            assert (arrived.sums, arrived.owns, arrived.copies) == (made.sums, made.owns, made.copies)
+            assert (arrived.reduces, arrived.stacks, arrived.copies) == (made.reduces, made.stacks, made.copies)
             found, expected = arrived.value(place, rows, *own), made.value(place, rows, *own)
             same(found.leaves(), expected.leaves(), 0)
             parts, pull, nbytes = arrived.record(place, rows, *own)
@@ -263,16 +263,16 @@ def test_are_functions_the_same_after_a_journey() -> None:
 
 
 def test_is_a_unit_gradient_there_only_for_one_real_number() -> None:
-    place, rows = Place(next(iter(Plan(N, N))), new_names()), SLICED.rows(next(iter(Plan(N, N))))
+    place, rows = ChunkContext(next(iter(Plan(N, N))), new_names()), SLICED.rows(next(iter(Plan(N, N))))
     scalar = Summed(chunk_function(lambda rows, theta, scale: np.sum(np.sin(rows * theta)) * scale))
-    parts = WithUnit(scalar, owns=True).value(place, rows, [[THETA, SCALE]], [[X]])
+    parts = ValueAndGrad(scalar, stacks=True).value(place, rows, [[THETA, SCALE]], [[X]])
     expected = [autograd.grad(lambda *a: np.sum(np.sin(a[2] * a[0])) * a[1], n)(*LEAVES) for n in range(3)]
-    same([*parts.summed[1], *parts.own], expected)
-    assert WithUnit(FUNCTIONS["summed"], owns=True).value(place, rows, [[THETA, SCALE]], [[X]]).summed[1] is None
+    same([*parts.reduced[1], *parts.stacked], expected)
+    assert ValueAndGrad(FUNCTIONS["summed"], stacks=True).value(place, rows, [[THETA, SCALE]], [[X]]).reduced[1] is None
 
 
 def test_do_seeds_belong_to_the_leaves_that_have_them_in_any_chunk() -> None:
-    parts = Parts({"a": 0, "b": 2.0, "c": None}, [onp.ones(2), 3])
+    parts = Outputs({"a": 0, "b": 2.0, "c": None}, [onp.ones(2), 3])
     assert parts.floats()[0] == 2.0
     assert [seed is None for seed in parts.seeds([1.0, 5.0, 7.0, onp.ones(2), None])] == [True, False, False, True]
     assert parts.seeds([1.0, 5.0, 7.0, None, None])[1] == 5.0

@@ -1,11 +1,11 @@
-"""Chunk functions made of chunk functions: in, shared and sliced leaves; out, what is summed and what each chunk owns.
+"""Kernels: chunk functions with shared and sliced leaves in, and out what is reduced and what stays, stacked.
 
 Forward mode and transposition lead from such functions to such functions: a pushforward moves both kinds of leaves and
 results, a pullback makes shared leaves into summed results, sliced ones into owned ones, and the other way round. So
 the derivative of a reduction, of any order, is a reduction again, and runs in parallel like the first.
 
-All of them are called as ``function(place, rows, theta, active)``, with `theta` and `active` lists of groups of leaves:
-each layer adds a group, or as many again, and takes them off when it is called.
+All of them are called as ``function(context, rows, shared, sliced)``, with `shared` and `sliced` lists of groups of
+leaves: each layer adds a group, or as many again, and takes them off when it is called.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ import numpy as np
 
 from dagad._engines.autograd.tape import pull, record, tape_nbytes
 from dagad._errors import StructureError, add_note_once
-from dagad._graphs.linearization import Counters, Preaccumulated, Pullback, is_scalar, unit_seed, unused_pullback
-from dagad._operations.chunks import ChunkFunction, Place
+from dagad._graphs.linearization import (
+    Counters,
+    Preaccumulated,
+    PullbackFunction,
+    is_scalar,
+    unit_seed,
+    unused_pullback,
+)
+from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.shipping import Portable, opened
@@ -29,11 +36,11 @@ Groups = Sequence[Sequence[Any]]
 Seeds = Sequence[Any]
 
 
-class Parts(NamedTuple):
+class Outputs(NamedTuple):
     """What one chunk gives: a pytree that is added up over the chunks, and leaves that stay its own."""
 
-    summed: Any
-    own: list[Any]
+    reduced: Any
+    stacked: list[Any]
     note: Any = None  # what the caller has to know about the leaves of its own
     places: Any = None  # of all chunks together: for each, the leaves and rows that are its own
 
@@ -43,12 +50,12 @@ class Parts(NamedTuple):
 
     def leaves(self) -> list[Any]:
         """Return all leaves."""
-        return [*pytree.flatten(self.summed)[0], *self.own]
+        return [*pytree.flatten(self.reduced)[0], *self.stacked]
 
     def all_leaves(self) -> list[Any]:
         """Return all leaves, None among them: as many for each chunk."""
-        summed = pytree.flatten_with_none(self.summed)[0]
-        return [*(summed if any(leaf is not None for leaf in summed) else ()), *self.own]
+        summed = pytree.flatten_with_none(self.reduced)[0]
+        return [*(summed if any(leaf is not None for leaf in summed) else ()), *self.stacked]
 
     def all_seeds(self, seeds: Seeds) -> list[Any]:
         """Return one seed for each of `all_leaves`, from one for each of `floats`."""
@@ -58,7 +65,7 @@ class Parts(NamedTuple):
     def own_seeds(self, seeds: Seeds, floats: tuple[bool, ...] | None) -> list[Any]:
         """Return one seed per leaf of its own; `floats` says which have one, None for those that are floats here."""
         rest = iter(seeds)
-        flags = map(pytree.is_differentiable_or_traced, self.own) if floats is None else floats
+        flags = map(pytree.is_differentiable_or_traced, self.stacked) if floats is None else floats
         return [next(rest) if is_float else None for is_float in flags]
 
     def seeds(self, seeds: Seeds) -> list[Any]:
@@ -87,53 +94,53 @@ def _cast(seed: Any, leaf: Any) -> Any:
     return pytree.cast_like(seed, leaf, "A cotangent came") if plain else seed
 
 
-class Derived(Portable):
+class Kernel(Portable):
     """Base of these functions; `run` is what they do, on leaves that somebody may trace, with a `function`."""
 
     __slots__ = ()
     function: Any
-    sums = owns = True  # whether anything of it is summed, or owned
+    reduces = stacks = True  # whether anything of it is summed, or owned
     is_reduction = False  # whether it may give one real number, and so have a gradient for the seed 1
     copies = 0  # of what is owned, where each chunk has leaves of its own; 0: these are one array's rows
 
-    def run(self, place: Place, rows: Any, theta: Groups, active: Groups) -> Parts:
+    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
         """Run one chunk."""
         raise NotImplementedError(f"`{type(self).__name__}.run` has to run one chunk.")
 
-    def value(self, place: Place, rows: Any, theta: Groups, active: Groups = ()) -> Parts:
+    def value(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Outputs:
         """Run one chunk, tracing nothing."""
         try:
-            return self.run(place, opened(rows), _canonical(theta), _canonical(active))
+            return self.run(context, opened(rows), _canonical(shared), _canonical(sliced))
         except Exception as error:
-            add_note_once(error, place.note("value"))
+            add_note_once(error, context.note("value"))
             raise
 
     def record(
-        self, place: Place, rows: Any, theta: Groups, active: Groups = ()
-    ) -> tuple[Any, Pullback, Callable[[], int]]:
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()
+    ) -> tuple[Any, PullbackFunction, Callable[[], int]]:
         """Run one chunk traced; see `Recordable`."""
-        theta, active = _canonical(theta), _canonical(active)
-        leaves = [leaf for group in (*theta, *active) for leaf in group]
+        shared, sliced = _canonical(shared), _canonical(sliced)
+        leaves = [leaf for group in (*shared, *sliced) for leaf in group]
 
-        def run(leaves: Sequence[Any]) -> Parts:
+        def run(leaves: Sequence[Any]) -> Outputs:
             rest = iter(leaves)
-            return self.run(place, opened(rows), regrouped(theta, rest), regrouped(active, rest))
+            return self.run(context, opened(rows), regrouped(shared, rest), regrouped(sliced, rest))
 
         try:
             value, ends, roots = record(run, leaves)
         except Exception as error:
-            add_note_once(error, place.note("value"))
+            add_note_once(error, context.note("value"))
             raise
-        parts = Parts(*value)
+        parts = Outputs(*value)
 
         def pullback(seeds: Seeds) -> tuple[Any, ...]:
             try:
                 # The last end is that of the note.
                 cotangents = pull(ends[: len(parts.leaves())], parts.seeds(seeds), roots, leaves)
             except Exception as error:
-                add_note_once(error, place.note("pullback"))
+                add_note_once(error, context.note("pullback"))
                 raise
-            return in_groups(cotangents, theta, active)
+            return in_groups(cotangents, shared, sliced)
 
         return parts, pullback, lambda: tape_nbytes(ends)
 
@@ -143,9 +150,9 @@ class Derived(Portable):
         counters.recorded()
         return parts, None, pullback, nbytes
 
-    def stacked_like(self, active: Groups) -> list[Any] | None:
+    def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return the sliced inputs that the stacked outputs correspond to, in their order; None where to none."""
-        del active
+        del sliced
         return None
 
     @property
@@ -159,11 +166,11 @@ class Derived(Portable):
         return type(self), getattr(self, "n_directions", 0), getattr(self.function, "signature", None)
 
 
-def in_groups(cotangents: Sequence[Any], theta: Groups, active: Groups) -> tuple[Any, ...]:
-    """Return cotangents as a task has its arguments: of theta, of the rows; neither where there are none."""
-    n_theta = sum(map(len, theta))
+def in_groups(cotangents: Sequence[Any], shared: Groups, sliced: Groups) -> tuple[Any, ...]:
+    """Return cotangents as a task has its arguments: of shared leaves, of the rows; neither where there are none."""
+    n_theta = sum(map(len, shared))
     parts = (list(cotangents[:n_theta]),) if n_theta else ()
-    return (*parts, list(cotangents[n_theta:])) if active else parts
+    return (*parts, list(cotangents[n_theta:])) if sliced else parts
 
 
 def _canonical(groups: Groups) -> list[list[Any]]:
@@ -174,11 +181,11 @@ def regrouped(groups: Groups, leaves: Iterator[Any]) -> list[list[Any]]:
     return [[next(leaves) for _ in group] for group in groups]
 
 
-class Summed(Derived):
+class Summed(Kernel):
     """A chunk function of a reduction: all of it is summed."""
 
     __slots__ = ("function",)
-    owns = False
+    stacks = False
     is_reduction = True
 
     def __init__(self, function: ChunkFunction) -> None:
@@ -187,37 +194,37 @@ class Summed(Derived):
     def state(self) -> tuple[Any, ...]:
         return (self.function,)
 
-    def run(self, place: Place, rows: Any, theta: Groups, active: Groups) -> Parts:
-        leaves = [*theta[0], *(active[0] if active else ())]
+    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+        leaves = [*shared[0], *(sliced[0] if sliced else ())]
         if not any(map(pytree.is_traced, leaves)):
-            return Parts(self.function.value(place, rows, theta[0], active[0] if active else None), [])
-        return Parts(self.function.run(rows, leaves, len(theta[0])), [])
+            return Outputs(self.function.value(context, rows, shared[0], sliced[0] if sliced else None), [])
+        return Outputs(self.function.run(rows, leaves, len(shared[0])), [])
 
-    def record(self, place: Place, rows: Any, theta: Groups, active: Groups = ()) -> Any:
+    def record(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Any:
         """Run one chunk by its own engine; see `Recordable`."""
-        own = active[0] if active else None
-        value, pull_leaves, nbytes = self.function.linearize(place, rows, theta[0], own)
-        parts = Parts(value, [])
+        own = sliced[0] if sliced else None
+        value, pull_leaves, nbytes = self.function.linearize(context, rows, shared[0], own)
+        parts = Outputs(value, [])
 
         def pullback(seeds: Seeds) -> tuple[Any, ...]:
-            return self.function.pull(place, pull_leaves, parts.seeds(seeds), len(theta[0]), own)
+            return self.function.pull(context, pull_leaves, parts.seeds(seeds), len(shared[0]), own)
 
         return parts, pullback, nbytes
 
     def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
         """Run one chunk by its own engine, and pull the seed 1 of a number at once; see `Recordable`."""
-        place, rows, (theta,), own = *args[:3], args[3][0] if len(args) > 3 else None
-        value, pull_leaves, nbytes = self.function.linearize(place, rows, theta, own)
+        context, rows, (shared,), own = *args[:3], args[3][0] if len(args) > 3 else None
+        value, pull_leaves, nbytes = self.function.linearize(context, rows, shared, own)
         counters.recorded()
-        parts = Parts(value, [])
+        parts = Outputs(value, [])
         if is_scalar(value) or not parts.floats():  # of an integer, say, the derivative is none, with any seed
             seeds = [unit_seed(value)] if is_scalar(value) else [None] * len(parts.leaves())
-            gradient = self.function.pull(place, pull_leaves, seeds, len(theta), own)
+            gradient = self.function.pull(context, pull_leaves, seeds, len(shared), own)
             counters.used_up()
             return parts, gradient, unused_pullback, int
 
         def pullback(seeds: Seeds) -> tuple[Any, ...]:
-            return self.function.pull(place, pull_leaves, parts.seeds(seeds), len(theta), own)
+            return self.function.pull(context, pull_leaves, parts.seeds(seeds), len(shared), own)
 
         return parts, None, pullback, nbytes
 
@@ -226,22 +233,22 @@ class Apart(Summed):
     """A chunk function whose values are combined by somebody else: each chunk owns all the leaves of its value."""
 
     __slots__ = ()
-    sums, owns, copies, is_reduction = False, True, 1, False
+    reduces, stacks, copies, is_reduction = False, True, 1, False
 
-    def run(self, place: Place, rows: Any, theta: Groups, active: Groups) -> Parts:
-        return _apart(super().run(place, rows, theta, active))
+    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+        return _apart(super().run(context, rows, shared, sliced))
 
-    def record(self, place: Place, rows: Any, theta: Groups, active: Groups = ()) -> Any:
+    def record(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Any:
         """Run one chunk by its own engine; see `Recordable`."""
-        parts, pullback, nbytes = super().record(place, rows, theta, active)
+        parts, pullback, nbytes = super().record(context, rows, shared, sliced)
         return _apart(parts), pullback, nbytes
 
-    preaccumulate = Derived.preaccumulate
+    preaccumulate = Kernel.preaccumulate
 
 
-def _apart(parts: Parts) -> Parts:
-    leaves, treedef = pytree.flatten(parts.summed)
-    return Parts(None, leaves, Note(treedef))
+def _apart(parts: Outputs) -> Outputs:
+    leaves, treedef = pytree.flatten(parts.reduced)
+    return Outputs(None, leaves, Note(treedef))
 
 
 DIFFERENT = "The outputs of two items differ in structure; return the same for every item"
