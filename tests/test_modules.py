@@ -87,6 +87,19 @@ def test_a_room_imports_those_before_it_only(name: str) -> None:
     assert not above
 
 
+def test_contributors_are_told_of_modules_that_there_are() -> None:
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rooms = dict(re.findall(r"^\* \*\*`(\w+)`\*\*: (.*?)(?=^\S)", text, flags=re.MULTILINE | re.DOTALL))
+    assert list(rooms) == [*ROOMS, "dagad_scheduler"]
+    for room, words in rooms.items():
+        home = ROOTS[room] if room in ROOTS else ROOTS["dagad"] / room
+        named = set(re.findall(r"`([a-z_/]+)`", words)) - {"dagad"}
+        assert not {name for name in named if not any(home.rglob(f"{name.rstrip('/')}*"))}
+    paths = re.findall(r"`(_\w+/[\w/]+)", text)
+    assert paths
+    assert not {path for path in paths if not (ROOTS["dagad"] / f"{path}.py").exists()}
+
+
 def test_residents_answer_and_know_no_runs() -> None:
     below = {"annotations", "private", "private_distributed", "process", "roles", "run", "workers"}
     for name, needed in IMPORTS.items():

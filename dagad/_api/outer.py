@@ -107,8 +107,8 @@ def _traced(operation: Operation, below: list[Any], places: tuple[int, ...]) -> 
     if not operation.has_unit_kernel or any(map(pytree.is_placed, below)):
         return (value := _applied(operation, below)), TracedPull(operation, below, value, None, places)
     both = _applied(operation.with_unit(), below)
-    reduced, shared = both.reduced
-    unit = None if shared is None else [*shared, *both.stacked]
+    reduced, shared, n_without = both.reduced
+    unit = None if n_without else [*shared, *both.stacked]
     return (value := Outputs(reduced, [])), TracedPull(operation, below, value, unit, places)
 
 

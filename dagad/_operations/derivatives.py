@@ -123,7 +123,7 @@ class Pullback(Kernel):
 
 
 class ValueAndGrad(Kernel):
-    """A function of a reduction with its gradient for the seed 1; without, where its value is not one real number."""
+    """A function of a reduction with its gradient for the seed 1, and whether there is none: 1, or 0, to be summed."""
 
     __slots__ = ("function", "reduces", "stacks")
 
@@ -136,9 +136,10 @@ class ValueAndGrad(Kernel):
 
     def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
         value, gradient = pulled_at(self.function, (context, rows, shared, sliced), None)
-        if gradient is None:
-            return Outputs((value.reduced, None), [])
-        return Outputs((value.reduced, gradient.reduced), gradient.stacked)
+        if gradient is None:  # other chunks may have one
+            own = [pytree.zeros_like(pytree.plain(leaf)) for group in sliced for leaf in group]
+            return Outputs((value.reduced, [None] * sum(map(len, shared)), 1), own)
+        return Outputs((value.reduced, gradient.reduced, 0), gradient.stacked)
 
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return all inputs: the outputs are their cotangents."""
