@@ -1,0 +1,158 @@
+"""The matrix: does every mode run on every executor, of every feature, on rows of every source?
+
+A cell is right if the numbers are those of plain autograd on the function that was never cut, the bits those of one
+thread on plain arrays, the executor that ran it the one that is asked for, and if no function of a chunk ran twice.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import matrix_cells as cells
+import numpy as np
+import pytest
+
+from dagad._api.jacobian import DIRECTIONS_AT_ONCE
+from dagad._executors import choose
+from dagad._executors.cost_model import Road
+from dagad._operations.context import jobs_seen
+
+WARM_UP = 3  # evaluations after which residents have to run a job
+
+
+class Executor(NamedTuple):
+    """What runs the chunks: `name` and `group` are what it has to be in each job, None for any."""
+
+    name: str
+    group: int | None
+    scheduler: str
+    sources: tuple[str, ...]
+
+
+LOCAL = ("arrays", "in arrays", "ragged", "shards", "in shards", "table")
+EXECUTORS = {
+    "inline": Executor("inline", 1, "sync", LOCAL),
+    "local graph": Executor("graph", 1, "threads", LOCAL),
+    "grouped": Executor("graph", 2, "threads", LOCAL),
+    "cluster graph": Executor("graph", 1, "cluster", ("arrays", "ragged", "shards", "in shards", "table")),
+    "grouped on a cluster": Executor("graph", 2, "cluster", ("arrays",)),
+    # Rows that nobody has placed travel with each evaluation: that is a graph. So here they are all in Shards.
+    "residents": Executor("resident", None, "cluster", ("shards", "in shards", "ragged shards", "table shards")),
+}
+
+
+class Cell(NamedTuple):
+    mode: str
+    feature: str
+    executor: str
+    source: str
+
+    def __str__(self) -> str:
+        return ", ".join(self)
+
+    def is_among(self, pattern: Cell) -> bool:
+        """Return whether each word is one of those of a pattern, which stand between bars; a star is any."""
+        return all(allowed == "*" or word in allowed.split("|") for word, allowed in zip(self, pattern, strict=True))
+
+
+# Cells that cannot exist, and why. What asks for them is refused: see tests/api/test_jacobians.py.
+IMPOSSIBLE = {
+    Cell("jacfwd|jacrev|hessian", "*", "*", "in shards"): "a matrix with as many rows or columns as there are rows of "
+    "data has no cut: `gather()` first",
+}
+
+# Cells that are to be filled, and why they are not. Their numbers are right.
+HOLES = {
+    Cell("evaluate", "*", "inline|grouped", "*"): "an evaluation is watched chunk by chunk",
+    Cell("hvp|hessian|grad of grad", "own policy", "*", "*"): "runs the function twice, as the default policy does not",
+    Cell("hvp|grad of grad", "sum|compensated", "*", "in shards"): "runs the function twice, and adds up otherwise",
+    Cell("grad|vjp|evaluate|jvp|hvp|grad of grad", "*", "residents", "in shards"): "takes the graph",
+    Cell("grad|vjp|evaluate|jacrev|hvp", "map_reduce", "grouped on a cluster", "*"): "adds up otherwise",
+}
+
+
+class HoleError(AssertionError):
+    """Raised where a cell gives the right numbers in another way than it should."""
+
+
+EVERY = [
+    Cell(mode, feature, executor, source)
+    for executor, where in EXECUTORS.items()
+    for source in where.sources
+    for feature in cells.FEATURES
+    for mode in cells.MODES
+]
+
+
+def reason(cell: Cell, patterns: dict[Cell, str]) -> str | None:
+    return next((why for pattern, why in patterns.items() if cell.is_among(pattern)), None)
+
+
+def params() -> Iterator[Any]:
+    for cell in EVERY:
+        if reason(cell, IMPOSSIBLE) is None:
+            hole = reason(cell, HOLES)
+            marks = [] if hole is None else [pytest.mark.xfail(strict=True, reason=hole, raises=HoleError)]
+            yield pytest.param(EXECUTORS[cell.executor].scheduler, cell, id=str(cell), marks=marks)
+
+
+@functools.cache
+def on_one_thread(mode: str, feature: str, source: str) -> Any:
+    if feature == "own policy":  # what becomes of linearizations does not show in the bits
+        return on_one_thread(mode, "sum", source)
+    return cells.bits(cells.MODES[mode](cells.given(feature, source, "sync", plain=True)))
+
+
+def steer(executor: Executor, patch: pytest.MonkeyPatch) -> None:
+    """Have the cost model say what it says of cheap or dear chunks, so that no test depends on how long they take."""
+    group = executor.group or 1
+    patch.setattr(choose, "choose_road", lambda *args, **kwargs: Road(alone=executor.name == "inline", group=group))
+    if executor.name == "graph":
+        patch.setattr(choose.Remote, "_is_short", staticmethod(lambda job, cost: False))
+        patch.setattr(choose, "choose_group", lambda *args, **kwargs: group)
+
+
+def evaluated(executor: Executor, mode: str, given: cells.Given) -> tuple[Any, list[Any]]:
+    """Return what a mode gives, and which jobs it took; the first evaluations may have to find out what it costs."""
+    for _ in range(WARM_UP if executor.name == "resident" else 1):
+        cells.take_all_runs(given.scheduler)
+        with jobs_seen() as jobs:
+            result = cells.MODES[mode](given)
+        if all(job.executor == executor.name for job in jobs):
+            break
+    return result, jobs
+
+
+@pytest.mark.parametrize(("scheduler", "cell"), list(params()), indirect=["scheduler"])
+def test_cell(cell: Cell, scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = EXECUTORS[cell.executor]
+    steer(executor, monkeypatch)
+    result, jobs = evaluated(executor, cell.mode, cells.given(cell.feature, cell.source, scheduler))
+
+    n_runs = cells.take_all_runs(scheduler)
+    right = cells.expected(cell.mode, cell.feature, cell.source)
+    for part, expected in zip(cells.flattened(cell.mode, cell.source, result), right, strict=True):
+        np.testing.assert_allclose(part, expected, rtol=1e-9, atol=1e-11)
+    if cells.bits(result) != on_one_thread(cell.mode, cell.feature, cell.source):
+        raise HoleError("These are not the bits of one thread.")
+    if not jobs or {(job.executor, job.group) for job in jobs} != {(executor.name, executor.group or 1)}:
+        raise HoleError(f"This took {jobs}.")
+    least = times_run(cell) * cells.FEATURES[cell.feature].n_runs
+    # A linearization that Dask moves to another worker travels as its recipe, and is recorded there.
+    most = 1.5 * least if executor.scheduler == "cluster" and executor.name == "graph" else least
+    if not least <= n_runs <= most:
+        raise HoleError(f"The function ran {n_runs} times, where {least} are enough.")
+
+
+def times_run(cell: Cell) -> int:
+    """Return how often a function has to run on each chunk.
+
+    Once, but that a forward pass takes a limited number of directions, and that what is no single number is run again
+    for its second derivative: that of the pullback, at cotangents that only the rest of the program knows.
+    """
+    if cell.mode == "jacfwd":
+        n_inputs = sum(map(np.size, cells.leaves_of(cells.SOURCES[cell.source].arguments)))
+        return -(-n_inputs // DIRECTIONS_AT_ONCE)
+    return 2 if cell.mode in cells.SECOND_ORDER and cell.feature in cells.MANY_NUMBERS else 1
