@@ -66,10 +66,10 @@ IMPOSSIBLE = {
 # Cells that are to be filled, and why they are not. Their numbers are right.
 HOLES = {
     Cell("evaluate", "*", "inline|grouped", "*"): "an evaluation is watched chunk by chunk",
-    Cell("hvp|hessian|grad of grad", "own policy", "*", "*"): "runs the function twice, as the default policy does not",
-    Cell("hvp|grad of grad", "sum|compensated", "*", "in shards"): "runs the function twice, and adds up otherwise",
+    Cell(
+        "hvp|grad of grad", "sum|compensated|own policy", "*", "in shards"
+    ): "runs the function twice, and adds up otherwise",
     Cell("grad|vjp|evaluate|jvp|hvp|grad of grad", "*", "residents", "in shards"): "takes the graph",
-    Cell("grad|vjp|evaluate|jacrev|hvp", "map_reduce", "grouped on a cluster", "*"): "adds up otherwise",
 }
 
 
@@ -137,7 +137,10 @@ def test_cell(cell: Cell, scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> No
         np.testing.assert_allclose(part, expected, rtol=1e-9, atol=1e-11)
     if cells.bits(result) != on_one_thread(cell.mode, cell.feature, cell.source):
         raise HoleError("These are not the bits of one thread.")
-    if not jobs or {(job.executor, job.group) for job in jobs} != {(executor.name, executor.group or 1)}:
+    groups = {executor.group or 1}
+    if cell.feature == "map_reduce" and executor.scheduler == "cluster":
+        groups.add(1)  # a run of chunks that is combined where it ran is a task as it is
+    if not jobs or any(job.executor != executor.name or job.group not in groups for job in jobs):
         raise HoleError(f"This took {jobs}.")
     least = times_run(cell) * cells.FEATURES[cell.feature].n_runs
     # A linearization that Dask moves to another worker travels as its recipe, and is recorded there.

@@ -104,7 +104,8 @@ def _reverse(operation: Operation, below: list[Any], nodes: dict[int, Any], leve
 
 def _traced(operation: Operation, below: list[Any], places: tuple[int, ...]) -> tuple[Outputs, Any]:
     """Return the value and the pullback where somebody else traces too: both are operations that he differentiates."""
-    if not operation.has_unit_kernel or any(map(pytree.is_placed, below)):
+    # Whatever the policy: there is no tape to keep, and it is not to show in the bits.
+    if not operation.kernel.is_reduction or any(map(pytree.is_placed, below)):
         return (value := _applied(operation, below)), TracedPull(operation, below, value, None, places)
     both = _applied(operation.with_unit(), below)
     reduced, shared, n_without = both.reduced

@@ -152,9 +152,9 @@ class Remote:
                 remember_cost(signature, lambda cost: cost.after_call(spent.cpu, spent.wall))
                 note_job(resident, method, job)
                 return found
-        graph = GraphExecutor(
-            self._scheduler, choose_group(len(job.plan), cost), is_scalar=cost is not None and cost.scalar
-        )
+        # Runs of chunks are tasks as they are: several of them need not be a part of the tree of sums.
+        group = 1 if job.runs is not None else choose_group(len(job.plan), cost)
+        graph = GraphExecutor(self._scheduler, group, is_scalar=cost is not None and cost.scalar)
         found = run(graph)
         spent = found[0].spent
         remember_cost(signature, lambda cost: cost.after_graph(spent.cpu, spent.wall, in_vain=in_vain))
