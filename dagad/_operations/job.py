@@ -188,7 +188,7 @@ class Results:
 class Executor(Protocol):
     """How and where jobs run.
 
-    A new one is one file with these three methods, and goes wherever a scheduler goes. What it runs is `Job.batch`, on
+    A new one is one file with these three methods, and is given as ``scheduler=``. What it runs is `Job.batch`, on
     `Job.arguments` of runs of chunks: a batch's `value` for `call`; `policy.linearize(batch, args)` for `linearize`,
     which may be left undone (None: what is pulled then comes as jobs of their own); `preaccumulate` for `unit`.
 

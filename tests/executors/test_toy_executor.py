@@ -1,6 +1,6 @@
 """A new executor is one file: does a toy of 150 lines run every operation in every mode, with the same bits?
 
-What can't exist: Shards, which live where Dask runs. Nothing else is missing.
+What can't exist: Shards on a cluster, which live where Dask runs. Nothing else is missing.
 """
 
 from __future__ import annotations
@@ -231,6 +231,16 @@ def test_what_nobody_will_pull_is_let_go_of(pool: Pipes) -> None:
     _, pull = dagad.vjp(lambda t: OPERATIONS["sum"][0](t, scheduler=pool), AT)
     pull(1.0)  # a number has one gradient, which is there now
     assert all(left() == before)
+
+
+@pytest.mark.parametrize("mode", ["value_and_grad", "vjp", "jvp", "hvp", "hessian"])
+def test_shards_of_this_process_are_rows_like_others(mode: str, pool: Pipes) -> None:
+    shards: Any = dagad.shard(ROWS, grainsize=2, scheduler="threads")
+    found = numbers(MODES[mode][0](lambda t: dagad.reduce_sum(wave, shards, t, scheduler=pool)))
+    assert found == numbers(MODES[mode][0](partial(OPERATIONS["sum"][0], scheduler="sync")))
+    gradient = dagad.grad(lambda shards: dagad.reduce_sum(wave, shards, AT, scheduler=pool))(shards)
+    expected = dagad.grad(lambda rows: dagad.reduce_sum(wave, rows, AT, grainsize=2, scheduler="sync"))(ROWS)
+    assert bits(gradient.gather()) == bits(expected)
 
 
 # What goes wrong
