@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from autograd.extend import JVPNode, VJPNode
 
 from dagad._engines.autograd.forward import TangentNode
@@ -105,7 +106,7 @@ def _reverse(operation: Operation, below: list[Any], nodes: dict[int, Any], leve
 def _traced(operation: Operation, below: list[Any], places: tuple[int, ...]) -> tuple[Outputs, Any]:
     """Return the value and the pullback where somebody else traces too: both are operations that he differentiates."""
     # Whatever the policy: there is no tape to keep, and it is not to show in the bits.
-    if not operation.kernel.is_reduction or any(map(pytree.is_placed, below)):
+    if not operation.kernel.is_reduction:
         return (value := _applied(operation, below)), TracedPull(operation, below, value, None, places)
     both = _applied(operation.with_unit(), below)
     reduced, shared, n_without = both.reduced
@@ -145,9 +146,12 @@ class TracedPull:
         return [found[place] for place in self._places]
 
     def _pulled(self, seeds: list[Any]) -> list[Any]:
-        if self._unit is not None:
+        if self._unit is None:
+            return self._pulled_traced(seeds)
+        if not any(map(pytree.is_placed, self._unit)):
             return [part * seeds[0] for part in self._unit]
-        return self._pulled_traced(seeds)
+        is_one = not pytree.is_traced(seeds[0]) and bool(np.all(seeds[0] == 1))
+        return self._unit if is_one else self._pulled_traced(seeds)  # Shards are scaled where they are
 
     def _pulled_traced(self, seeds: list[Any]) -> list[Any]:
         """Pull by an operation of its own, since somebody differentiates the pullback."""

@@ -199,20 +199,6 @@ def test_are_modes_that_an_explicit_function_has_no_rule_for_refused(scheduler: 
     assert close(dagad.grad(total)(2.0), 4.0 * onp.sum(X))
 
 
-def test_are_rows_in_shards_that_move_refused() -> None:
-    shards = dagad.shard(X, grainsize=4, scheduler="sync")
-
-    def total(rows: Any) -> Any:
-        return dagad.reduce_sum(lambda rows: np.sum(rows**2), rows)
-
-    for mode in (dagad.jvp, dagad.hvp):
-        with pytest.raises(dagad.NotDifferentiableError, match=r"Shards.*shards\.gather\(\)"):
-            mode(total, shards, shards)
-    for jacobian in (dagad.jacfwd, dagad.jacrev, dagad.hessian):
-        with pytest.raises(dagad.NotDifferentiableError, match=r"Shards.*shards\.gather\(\)"):
-            jacobian(total)(shards)
-
-
 def test_does_an_exception_in_a_chunk_arrive_as_it_is(scheduler: Any) -> None:
     def fail(rows: Any, t: Any) -> Any:
         if rows[0, 0] == X[4, 0]:
