@@ -68,7 +68,7 @@ HOLES = {
     Cell("evaluate", "*", "inline|grouped", "*"): "an evaluation is watched chunk by chunk",
     Cell(
         "hvp|grad of grad", "sum|compensated|own policy", "*", "in shards"
-    ): "runs the function twice, and adds up otherwise",
+    ): "runs twice, and adds up otherwise, but for the total itself",
     Cell("grad|vjp|evaluate|jvp|hvp|grad of grad", "*", "residents", "in shards"): "takes the graph",
 }
 
