@@ -216,8 +216,8 @@ class Fold:
             return first
         if len(terms) < FEWEST_STACKED or not all(_is_stackable(term, first) for term in terms):
             return self._in_turn().total()
-        if type(first) is np.float64:
-            return _added_up(np.array(terms))[()]
+        if type(first) is np.float64 or type(first) is float:
+            return type(first)(_added_up(np.array(terms)))
         return [_added_up(np.stack(column)) for column in zip(*terms, strict=True)]
 
 
@@ -227,15 +227,15 @@ FEWEST_STACKED, MOST_STACKED, LARGEST_STACKED = 8, 4096, 2**20
 def _is_small(term: Any) -> bool:
     """Return whether many such terms may be held at the same time."""
     if type(term) is not list:
-        return type(term) is np.float64
+        return type(term) is np.float64 or type(term) is float
     return all(type(leaf) is np.ndarray for leaf in term) and sum(a.nbytes for a in term) <= LARGEST_STACKED / 256
 
 
 def _is_stackable(term: Any, first: Any) -> bool:
     """Return whether a term is of double precision only, and shaped as the first."""
-    if type(term) is np.float64:
-        return type(first) is np.float64
-    if type(term) is not list or type(first) is not list or len(term) != len(first):
+    if type(term) is not list:
+        return type(term) is type(first) and type(term) in _NUMBERS
+    if type(first) is not list or len(term) != len(first):
         return False
     pairs = zip(term, first, strict=True)
     return all(type(a) is np.ndarray and a.dtype == np.float64 and a.shape == b.shape for a, b in pairs)

@@ -7,6 +7,7 @@ chunks, `rows` the constant rows of one chunk, `shared` and `sliced` the leaves 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,6 +144,7 @@ class ChunkFunction(Portable):
 
 
 _BARE = frozenset({float, np.float64, np.ndarray})
+_BARE_OR_FUNCTION = _BARE | {FunctionType}
 
 
 class _Told:
@@ -188,6 +190,8 @@ class BoundChunk(FlatFunction):
         finally:
             patches.given(before)
         if type(output) in _BARE:
+            return output
+        if type(output) is tuple and set(map(type, output)) <= _BARE_OR_FUNCTION:  # a value and its pullback
             return output
         refuse_strangers(output, leaves)
         return output if type(getattr(output, "_value", None)) in _BARE else pytree.open_containers(output)

@@ -94,9 +94,11 @@ class Sliced:
         """Return the rows of any chunk without what lives on workers; or, where they differ, those of each chunk."""
         if self.treedef.is_leaf():
             return None, None
-        by_chunk = {chunk.number: self.rows(chunk).args[0] for chunk in chunks}
-        first = next(iter(by_chunk.values()))
-        return (first, None) if first.is_template else (None, by_chunk)
+        first, *others = chunks
+        rows = self.rows(first).args[0]
+        if rows.is_template:
+            return rows, None
+        return None, {first.number: rows} | {chunk.number: self.rows(chunk).args[0] for chunk in others}
 
     def kept(self) -> dict[Key, Any]:
         """Return what the rows refer to."""

@@ -21,6 +21,8 @@ from dagad._engines.autograd.tape import traceable
 from dagad._engines.base import Composed, Engine, Flat, FlatFunction, LeafPullback, Leaves
 from dagad._pytrees import pytree
 
+_BARE = frozenset({np.ndarray, np.float64, float})
+
 
 class TracedEngine:
     """An engine whose functions may be given leaves that autograd traces."""
@@ -47,7 +49,10 @@ class TracedEngine:
 
     def linearize(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
         """Run a flat function, ready to be pulled; see `Engine.linearize`."""
-        if any(map(pytree.is_traced, leaves)):
+        own: LeafPullback | None
+        if _BARE.issuperset(map(type, leaves)):  # nearly always
+            values, own = self.engine.linearize(fun, leaves)
+        elif any(map(pytree.is_traced, leaves)):
             values, own = self.value(fun, leaves), None
         else:
             leaves = list(map(traceable, leaves))
@@ -131,6 +136,8 @@ class EnginePullback:
         self._engine, self._fun, self._leaves, self._own = engine, fun, leaves, own
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
+        if self._own is not None and len(cotangents) == 1 and type(cotangents[0]) in _BARE:  # nearly always
+            return self._fitting(self._own(cotangents))
         seeded = [index for index, part in enumerate(cotangents) if part is not None]
         if not seeded:
             return [None] * len(self._leaves)
@@ -142,6 +149,8 @@ class EnginePullback:
         return self._fitting(found)
 
     def _fitting(self, found: Sequence[Any]) -> list[Any]:
+        if getattr(self._engine.engine, "fits", False):  # it has looked itself
+            return list(found)
         pairs = zip(found, self._leaves, strict=True)
         return [self._engine.fitting(part, leaf, "cotangent") for part, leaf in pairs]
 
