@@ -64,8 +64,10 @@ def snapshot(leaf: Any) -> Any:
     if not isinstance(leaf, np.ndarray):
         if getattr(type(leaf), "is_rows", False):
             return leaf.snapshot()
+        if library_of(leaf) is None:  # of what else there is not even the truth may be asked
+            return leaf
         copy = getattr(leaf, "copy", None) or getattr(leaf, "clone", None)
-        return copy() if callable(copy) and library_of(leaf) else leaf
+        return copy() if callable(copy) else leaf
     if isinstance(leaf, np.memmap):
         leaf = leaf.view(np.ndarray)
     if not is_frozen(leaf):
