@@ -152,8 +152,10 @@ class Remote:
                 remember_cost(signature, lambda cost: cost.after_call(spent.cpu, spent.wall))
                 note_job(resident, method, job)
                 return found
-        # Runs of chunks are tasks as they are: several of them need not be a part of the tree of sums.
-        group = 1 if job.runs is not None else choose_group(len(job.plan), cost)
+        # Runs of chunks are tasks as they are: several of them need not be a part of the tree of sums. Who watches
+        # counts chunks.
+        alone = job.runs is not None or current_mode().evaluation is not None
+        group = 1 if alone else choose_group(len(job.plan), cost)
         graph = GraphExecutor(self._scheduler, group, is_scalar=cost is not None and cost.scalar)
         found = run(graph)
         spent = found[0].spent

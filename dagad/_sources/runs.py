@@ -16,8 +16,8 @@ from dagad._sources.plan import AnyPlan, Chunk, GivenPlan
 def runs_for(n_chunks: int, n_workers: int) -> list[Subtree]:
     """Return the runs of chunks that each of so many workers is to have, as subtrees.
 
-    >>> runs_for(10, 2)
-    [Subtree(start=0, level=2), Subtree(start=4, level=0), Subtree(start=5, level=0), Subtree(start=6, level=2)]
+    >>> runs_for(8, 2)
+    [Subtree(start=0, level=2), Subtree(start=4, level=2)]
     """
     bounds = sorted({-(-n_chunks * worker // n_workers) for worker in range(n_workers + 1)})
     return [part for start, stop in itertools.pairwise(bounds) for part in subtrees(start, stop, n_chunks)]

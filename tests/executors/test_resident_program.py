@@ -37,7 +37,7 @@ X = RNG.standard_normal((150, 2)) * 10.0 ** RNG.integers(-8, 8, (150, 1))
 Y = RNG.standard_normal(150)
 THETA, SCALE = np.array([0.3, -0.7]), 0.6
 N_EMPTY = 1  # chunks of three rows whose items all give nothing
-often = settings(max_examples=8, deadline=None, derandomize=True)
+often = settings(max_examples=4, deadline=None, derandomize=True)
 Maker = Callable[[Any], Kernel]
 
 
