@@ -64,7 +64,7 @@ class Pipes(contextlib.AbstractContextManager["Pipes"]):
         for run, (value, _) in zip(itertools.chain(*shares), found, strict=True):
             results.put(job, run, value)
             sums[job.part_of(run)] = value.reduced if job.kernel.stacks else value
-        results.reduced = assembled(sums, job.n_terms, None, job.monoid)
+        results.reduced = assembled(list(sums), sums.values(), job.n_terms, job.monoid)
         return results, [gradient for _, gradient in found]
 
     def shares(self, job: Job) -> Iterator[list[Any]]:  # of each process the runs: whole parts of the tree of sums
@@ -78,7 +78,7 @@ class Pipes(contextlib.AbstractContextManager["Pipes"]):
         pairs = list(zip(itertools.chain(*self.shares(job)), gradients, strict=True))
         if job.n_shared:
             sums = {job.part_of(run): found[0] for run, found in pairs}
-            land(job.shared_targets, job.monoid.lower(assembled(sums, job.n_terms, None, job.monoid)), 0)
+            land(job.shared_targets, job.monoid.lower(assembled(list(sums), sums.values(), job.n_terms, job.monoid)), 0)
         for run, found in pairs if job.has_sliced else ():
             for chunk, own in zip(run, found[-1], strict=True):
                 land(job.inputs.targets(chunk.number), own, 0)

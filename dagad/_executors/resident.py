@@ -9,7 +9,7 @@ from typing import Any
 from dagad._errors import StructureError
 from dagad._executors.evaluation import follow, new_names
 from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, Found, program_of
-from dagad._graphs.monoids import Subtree, assembled, subtrees
+from dagad._graphs.monoids import assembled, subtrees
 from dagad._graphs.policies import Policy
 from dagad._operations.job import Job, Land, Residuals, Results, Seeds, Spent
 from dagad._pytrees import fingerprint
@@ -88,7 +88,7 @@ class ResidentExecutor:
         )
         try:
             found = [_found(job, homes, address, reply, method) for address, reply in replies.items()]
-            results = self._results(job, homes, found)
+            results = Results.of(job) if method == PULL else self._results(job, homes, found)
             seconds = sum(float(reply["seconds"]) for reply in replies.values())
         except (StructureError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise loop.off(f"a worker sent something else than was asked for ({error})") from error
@@ -98,9 +98,10 @@ class ResidentExecutor:
     @staticmethod
     def _results(job: Job, homes: Homes, found: list[tuple[str, Found]]) -> Results:
         results = Results.of(job)
-        results.reduced = _assembled(job, [(homes.parts[address], part.reduced) for address, part in found])
-        for address, part in found:
-            for number, own, note in zip(homes.chunks[address], part.stacked, part.notes, strict=False):
+        if job.kernel.reduces:
+            results.reduced = _assembled(job, [(homes.parts[address], part.reduced) for address, part in found])
+        for address, part in found if job.kernel.stacks else ():
+            for number, own, note in zip(homes.chunks[address], part.stacked, part.notes, strict=True):
                 results.stacked[number], results.notes[number] = own, note
         return results
 
@@ -203,10 +204,10 @@ def _alone(chunks: Sequence[int], n_chunks: int) -> list[tuple[int, int]]:
 
 
 def _assembled(job: Job, found: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> Any:
-    sums = {Subtree(*at): part for parts, reduced in found for at, part in zip(parts, reduced, strict=bool(reduced))}
+    parts = [part for some, _ in found for part in some]
     if job.runs is not None:
-        sums = {job.runs[at.start]: part for at, part in sums.items()}
-    return assembled(sums, job.n_terms, None, job.monoid) if sums else None
+        parts = [job.runs[chunk] for chunk, _ in parts]
+    return assembled(parts, [term for _, terms in found for term in terms], job.n_terms, job.monoid)
 
 
 def _found(job: Job, homes: Homes, address: str, reply: dict[str, Any], method: str) -> tuple[str, Found]:

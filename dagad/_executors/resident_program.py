@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dagad._errors import CancelledError
 from dagad._graphs.linearization import Linearization, has_derivative
-from dagad._graphs.monoids import Monoid, Subtree, assembled, halves
+from dagad._graphs.monoids import Monoid, Subtree, assembled_into, halves
 from dagad._graphs.policies import Keep, Policy, Preaccumulate
 from dagad._operations.batch import Batch, BatchSeeds
 from dagad._operations.chunks import ChunkContext
@@ -130,7 +130,7 @@ class ResidentJob:
 
     def part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Any:
         """Return what a subtree's chunks give: what is reduced and stacked, then cotangents of shared and sliced."""
-        numbers = _numbers(part, len(self._program.chunks))
+        numbers = part.terms(len(self._program.chunks))
         contexts = [ChunkContext(self._program.chunks[number], self._program.names) for number in numbers]
         active = [self._sliced[number] for number in numbers] if self._has_sliced else None
         templates = [self._rows.get(number, self._program.template) for number in numbers]
@@ -188,7 +188,7 @@ class ResidentJob:
             sliced = list(itertools.chain.from_iterable(given[-1] for given in cotangents))
 
         def by_part(sums: dict[Subtree, Any]) -> list[Any]:
-            return [assembled(sums, n_chunks, Subtree(*part), self._program.monoid) for part in parts] if sums else []
+            return assembled_into(parts, list(sums), sums.values(), n_chunks, self._program.monoid) if sums else []
 
         answer = Found(by_part(reduced), by_part(shared), stacked, notes, sliced, is_complete)
         head, buffer = pack_tree(answer)
@@ -212,10 +212,6 @@ class _Rows:
                 raise CancelledError("Nobody waits for this evaluation any more.")
             here = self._rows(number)
             yield here[0] if template is None else template.joined(iter(here))
-
-
-def _numbers(part: Subtree, n_chunks: int) -> range:
-    return range(part.start, min(part.start + (1 << part.level), n_chunks))
 
 
 def _opened_rows(payload: Sequence[Any]) -> Rows:

@@ -6,7 +6,7 @@ Neighbours are combined, then neighbours of these, and a last one without a neig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -255,6 +255,10 @@ class Subtree(NamedTuple):
     start: int
     level: int
 
+    def terms(self, n_terms: int) -> range:
+        """Return the numbers of its terms."""
+        return range(self.start, min(self.start + (1 << self.level), n_terms))
+
 
 def subtrees(start: int, stop: int, n_terms: int) -> list[Subtree]:
     """Return the largest subtrees of the tree over `n_terms` that together are its terms `start` to `stop`.
@@ -293,30 +297,44 @@ def halves(part: Subtree, n_terms: int) -> list[Subtree]:
     return [Subtree(start, level - 1), Subtree(start + (1 << level - 1), level - 1)]
 
 
-def assembled(sums: Mapping[Subtree, Any], n_terms: int, root: Subtree | None = None, monoid: Monoid = PLAIN) -> Any:
-    """Return the sum of a tree, or of the subtree `root`, from those of subtrees that together are all of it.
+Parts = Sequence[tuple[int, int]]  # subtrees
+A_FAULT = "Report it, with your `scheduler=`: what ran the chunks is at fault, not your function."
 
-    Subtrees that are missing add nothing.
-    """
+
+def assembled(parts: Parts, sums: Iterable[Any], n_terms: int, monoid: Monoid = PLAIN, **how: Any) -> Any:
+    """Return the sum of a tree from those of subtrees that together are all of it; see `assembled_into`."""
+    return assembled_into([(0, (n_terms - 1).bit_length())], parts, sums, n_terms, monoid, **how)[0]
+
+
+def assembled_into(
+    roots: Parts, parts: Parts, sums: Iterable[Any], n_terms: int, monoid: Monoid, partial: bool = False
+) -> list[Any]:
+    """Return the sums of the subtrees `roots` from those of their `parts`; if `partial`, others add nothing."""
+    given, used = dict(zip(parts, sums, strict=True)), list[Any]()
 
     def at(start: int, level: int) -> tuple[Any, bool]:
-        found = Subtree(start, level)
-        if found in sums:
-            return sums[found], False
-        if not level:  # nothing came of it
-            return None, False
+        if (part := (start, level)) in given:
+            used.append(part)
+            return given[part], False
+        if not level:
+            if partial:
+                return None, False
+            raise StructureError(f"A sum lacks what chunk {start} gave. {A_FAULT}")
         half = 1 << level - 1
         if start + half >= n_terms:
             return at(start, level - 1)
         return _sum_of_two(monoid, at(start, level - 1), at(start + half, level - 1))
 
-    return at(*(root or (0, (n_terms - 1).bit_length())))[0]
+    found = [at(*root)[0] for root in roots]
+    if len(used) != len(parts):
+        raise StructureError(f"Of the {len(parts)} parts of a sum, {len(used)} belong to it. {A_FAULT}")
+    return found
 
 
-def add_up_subtrees(monoid: Monoid, parts: Sequence[tuple[int, int]], n_terms: int, *terms: Any) -> Any:
-    """Add the sums of some subtrees of a tree, as the tree does, and hand out the value."""
-    sums = {Subtree(*part): monoid.lift(term) for part, term in zip(parts, terms, strict=True) if term is not None}
-    return monoid.lower(assembled(sums, n_terms, None, monoid))
+def add_up_subtrees(monoid: Monoid, parts: Parts, n_terms: int, *terms: Any) -> Any:
+    """Add the sums of some subtrees of a tree, as the tree does, and hand out the value; others add nothing."""
+    sums = [None if term is None else monoid.lift(term) for term in terms]
+    return monoid.lower(assembled(parts, sums, n_terms, monoid, partial=True))
 
 
 def add_up(*terms: Any) -> Any:

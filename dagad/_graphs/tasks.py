@@ -183,7 +183,8 @@ class _BoundTask(FlatFunction):
         """
         (args, _), ends, roots = record(self._gathered, self.leaves)
         partitions = [Partition.of(arg, _every_leaf) for arg in args]
-        if any(end is not None for end in ends[sum(len(p.positions) for p in partitions) :]):
+        n_positional = sum(len(p.positions) for p in partitions)
+        if any(end is not None for end in ends[n_positional:]):
             raise NotDifferentiableError(
                 "A function that is marked explicit got what is being differentiated by keyword, of which its pullback "
                 "does not speak. Pass it by position."
@@ -191,12 +192,12 @@ class _BoundTask(FlatFunction):
         parts = check_count(cotangents, len(partitions))
         pairs = [pair for p, part in zip(partitions, parts, strict=True) for pair in _pairs(p, part)]
         seeds = []
-        for (seed, leaf), end in zip(pairs, ends, strict=False):
+        for (seed, leaf), end in zip(pairs, ends[:n_positional], strict=True):
             if end is not None and seed is None:  # one that is asked for; the engine says so
                 return [None] * len(self.leaves)
             what = "An explicit pullback returned a cotangent"
             seeds.append(None if end is None else pytree.cast_like(seed, leaf, what))
-        return pull(ends[: len(seeds)], seeds, roots, self.leaves)
+        return pull(ends[:n_positional], seeds, roots, self.leaves)
 
     def _gathered(self, leaves: Sequence[Any]) -> Any:
         return Task(None, _gathered, *self._task.args, **self._task.kwargs)(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -44,7 +43,7 @@ class Combine:
 
 def combined(combine: Callable[[Any, Any], Any], values: Sequence[Any], parts: Sequence[Subtree], n_chunks: int) -> Any:
     """Combine the values of subtrees that together are all of the tree: neighbours first, and so on."""
-    return assembled(dict(zip(parts, values, strict=True)), n_chunks, None, Combine(combine))
+    return assembled(parts, values, n_chunks, Combine(combine))
 
 
 def in_order(combine: Callable[[Any, Any], Any], values: Sequence[Any]) -> Any:
@@ -67,15 +66,15 @@ class Combined(Kernel):
     def state(self) -> tuple[Any, ...]:
         return self.function, self._combine, self._plan, self._parts
 
-    def _places(self, context: ChunkContext) -> Iterator[ChunkContext]:
-        """Yield the contexts of the chunks of a run: what is raised there tells of them."""
-        for number in itertools.count(self._parts[context.chunk.number].start):
-            yield ChunkContext(self._plan.chunk(number), context.names)
+    def _places(self, context: ChunkContext) -> list[ChunkContext]:
+        """Return the contexts of the chunks of a run: what is raised there tells of them."""
+        numbers = self._parts[context.chunk.number].terms(len(self._plan))
+        return [ChunkContext(self._plan.chunk(number), context.names) for number in numbers]
 
     def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
         common, traced = list(shared[0]), any(map(pytree.is_traced, (*shared[0], *(sliced[0] if sliced else ()))))
         values = []
-        for (part, own), here in zip(_split(rows, sliced[0] if sliced else ()), self._places(context), strict=False):
+        for (part, own), here in zip(_split(rows, sliced[0] if sliced else ()), self._places(context), strict=True):
             if traced:
                 with noted(here):
                     values.append(self.function.run(part, [*common, *own], len(common)))
@@ -98,7 +97,7 @@ class Combined(Kernel):
     ) -> tuple[Any, PullbackFunction, Any]:
         """Record each chunk by its own engine, and how its values are combined by autograd; see `Recordable`."""
         common, pieces = list(shared[0]), list(_split(rows, sliced[0] if sliced else ()))
-        places = list(itertools.islice(self._places(context), len(pieces)))
+        places = self._places(context)
         found = [self.function.linearize(at, part, common, own) for at, (part, own) in zip(places, pieces, strict=True)]
         columns = [pytree.flatten(value) for value, _, _ in found]
         moving = [leaf for leaves, _ in columns for leaf in leaves if pytree.is_differentiable_or_traced(leaf)]

@@ -62,7 +62,7 @@ class Pushforward(Kernel):
         own, moving = list(value.stacked), []
         for tangents in directions:
             filled = [_or_zeros(part, leaf) for part, leaf in zip(tangents, value.leaves(), strict=True)]
-            pairs = zip(filled, summed, strict=False)
+            pairs = zip(filled[: len(summed)], summed, strict=True)
             mine = [part if pytree.is_differentiable_or_traced(leaf) else None for part, leaf in pairs]
             moving.append(pytree.unflatten(treedef, mine))
             own.extend(filled[len(summed) :])

@@ -201,8 +201,9 @@ def _with_cells(original: FunctionType, cells: Parts) -> FunctionType:
 def _fill_function(n_defaults: int, keywords: Parts, keys: Parts, made: FunctionType, parts: Parts) -> None:
     if parts:
         made.__defaults__ = tuple(parts[:n_defaults]) or None
-        made.__kwdefaults__ = dict(zip(keywords, parts[n_defaults:], strict=False)) or None
-        made.__dict__.update(zip(keys, parts[n_defaults + len(keywords) :], strict=True))
+        n_given = n_defaults + len(keywords)
+        made.__kwdefaults__ = dict(zip(keywords, parts[n_defaults:n_given], strict=True)) or None
+        made.__dict__.update(zip(keys, parts[n_given:], strict=True))
 
 
 def _partial_like(obj: partial[Any]) -> Making:

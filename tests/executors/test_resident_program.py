@@ -18,14 +18,14 @@ from paper_cluster import OnPaper, PaperLines, Placed
 import dagad
 from dagad._executors.evaluation import new_names
 from dagad._executors.resident import UnavailableError
-from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, ResidentProgram
+from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, Found, ResidentProgram
 from dagad._graphs.monoids import Subtree
 from dagad._operations.inputs import Inputs
 from dagad._operations.item_outputs import EndToEnd, Items, Stack
 from dagad._operations.kernel import Apart, Kernel, Outputs, Summed
 from dagad._operations.operation import LocalGradient, Operation, Recorded
 from dagad._pytrees import pytree
-from dagad._pytrees.buffers import pack_tree
+from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad._sources.arrays import ArraySource
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import Plan
@@ -367,6 +367,22 @@ def test_replies_of_other_parts_are_not_believed(method: str, monkeypatch: pytes
         monkeypatch.setattr(worker, "call", wrong)
         with pytest.raises(UnavailableError, match="worker-1 sent other parts"):
             getattr(there, method)(leaves_of(plan))
+
+
+def test_nor_are_those_whose_notes_are_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, there, lines = pair("map", Plan(40, 3), [0] * 6 + [1] * 8)
+    worker = lines.by_address["worker-1"]
+    call = worker.call
+
+    def wrong(asked: dict[str, Any]) -> dict[str, Any]:
+        reply = call(asked)
+        found = Found(*unpack_tree(reply["head"], reply["data"]))
+        head, data = pack_tree(found._replace(notes=found.notes[:-1]))
+        return {**reply, "head": head, "data": bytes(data)}
+
+    monkeypatch.setattr(worker, "call", wrong)
+    with pytest.raises(UnavailableError, match="something else than was asked for"):
+        there.call(leaves_of(Plan(40, 3)))
 
 
 def test_what_a_chunk_raises_is_left_to_the_graph() -> None:

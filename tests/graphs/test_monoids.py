@@ -13,7 +13,20 @@ from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 from hypothesis import given, settings, strategies as st
 
 import dagad
-from dagad._graphs.monoids import FAN_IN, RunningTree, Subtree, add_up, assembled, halves, subtrees, sum_tree
+from dagad import StructureError
+from dagad._graphs.monoids import (
+    FAN_IN,
+    PLAIN,
+    RunningTree,
+    Subtree,
+    add_up,
+    add_up_subtrees,
+    assembled,
+    assembled_into,
+    halves,
+    subtrees,
+    sum_tree,
+)
 
 Terms = list[Any]
 Cuts = list[int]
@@ -126,7 +139,7 @@ def _run(graph: dict[Any, GraphNode], key: Any) -> Any:
 def by_subtrees(terms: Terms, cuts: Cuts) -> Any:
     """Let each worker add up the subtrees in its own run of terms."""
     parts = [part for start, stop in itertools.pairwise(cuts) for part in subtrees(start, stop, len(terms))]
-    return assembled({part: one_after_the_other(covered(part, terms)) for part in parts}, len(terms))
+    return assembled(parts, [one_after_the_other(covered(part, terms)) for part in parts], len(terms))
 
 
 def covered(part: Subtree, terms: Terms) -> Terms:
@@ -171,7 +184,7 @@ def test_nor_who_had_which_scattered_terms(terms: Terms, workers: int, seed: int
         numbers = list(run)
         for part in subtrees(numbers[0], numbers[-1] + 1, len(terms)):
             sums[part] = one_after_the_other(covered(part, terms))
-    assert bits(assembled(sums, len(terms))) == expected
+    assert bits(assembled(list(sums), sums.values(), len(terms))) == expected
 
 
 @often
@@ -184,9 +197,42 @@ def test_nor_how_its_threads_shared_a_subtree(drawn: tuple[Terms, Cuts], times: 
         finer = list(parts)
         for _ in range(times):
             finer = [half for part in finer for half in halves(part, n_terms)]
-        by_threads = {part: one_after_the_other(covered(part, terms)) for part in finer}
-        found.update({part: assembled(by_threads, n_terms, part) for part in parts})
-    assert bits(assembled(found, n_terms)) == expected
+        by_threads = [one_after_the_other(covered(part, terms)) for part in finer]
+        found.update(zip(parts, assembled_into(parts, finer, by_threads, n_terms, PLAIN), strict=True))
+    assert bits(assembled(list(found), found.values(), n_terms)) == expected
+
+
+# Nothing is dropped in silence
+
+
+@often
+@given(terms_and_cuts(), st.data())
+def test_what_a_sum_lacks_is_an_error_and_not_nothing(drawn: tuple[Terms, Cuts], data: st.DataObject) -> None:
+    terms, cuts = drawn
+    parts = [part for start, stop in itertools.pairwise(cuts) for part in subtrees(start, stop, len(terms))]
+    sums = [one_after_the_other(covered(part, terms)) for part in parts]
+    lost = data.draw(st.integers(0, len(parts) - 1))
+    rest, others = parts[:lost] + parts[lost + 1 :], sums[:lost] + sums[lost + 1 :]
+    with pytest.raises(StructureError, match=rf"lacks what chunk {parts[lost].start} gave.*Report it"):
+        assembled(rest, others, len(terms))
+    expected = assembled(parts, [*sums[:lost], None, *sums[lost + 1 :]], len(terms))
+    assert bits(add_up_subtrees(PLAIN, rest, len(terms), *others)) == bits(expected)  # here it is meant
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [(0, 1), (2, 0), (2, 0)],  # twice
+        [(0, 1), (2, 0), (3, 0)],  # beyond the last term
+        [(0, 1), (1, 0), (2, 0)],  # a part of another one
+        [(0, 1), (1, 1), (2, 0)],  # no subtree
+    ],
+)
+def test_a_part_that_does_not_belong_to_a_sum_is_an_error(parts: list[tuple[int, int]]) -> None:
+    with pytest.raises(StructureError, match=r"Of the 3 parts of a sum, 2 belong to it.*Report it"):
+        assembled(parts, [1.0, 2.0, 4.0], 3)
+    with pytest.raises(StructureError, match="2 belong to it"):
+        add_up_subtrees(PLAIN, parts, 3, 1.0, 2.0, 4.0)
 
 
 # The shape of the tree
@@ -220,7 +266,7 @@ def test_halves_are_a_subtree_again(n_terms: int, data: st.DataObject) -> None:
 @pytest.mark.parametrize("n_terms", [1, 2, 3, 7, 8, 9, 64, 65, 100, 513])
 def test_the_whole_is_one_subtree(n_terms: int) -> None:
     (whole,) = subtrees(0, n_terms, n_terms)
-    assert assembled({whole: "sum"}, n_terms) == "sum"
+    assert assembled([whole], ["sum"], n_terms) == "sum"
     assert subtrees(0, 0, n_terms) == subtrees(n_terms, n_terms, n_terms) == []
 
 
@@ -261,11 +307,10 @@ def test_no_partial_sum_is_written_into(drawn: tuple[Terms, Cuts]) -> None:
     by_subtrees(terms, cuts)
     assert bits(terms) == before
     parts = [part for start, stop in itertools.pairwise(cuts) for part in subtrees(start, stop, len(terms))]
-    sums = {part: by_the_book(covered(part, terms)) for part in parts}
-    locked(list(sums.values()))
-    before, expected = bits(list(sums.values())), bits(by_the_book(terms))
-    assert bits(assembled(sums, len(terms))) == expected
-    assert bits(list(sums.values())) == before
+    sums = locked([by_the_book(covered(part, terms)) for part in parts])
+    before, expected = bits(sums), bits(by_the_book(terms))
+    assert bits(assembled(parts, sums, len(terms))) == expected
+    assert bits(sums) == before
 
 
 @pytest.mark.parametrize("gap", [None, [None, None]])
