@@ -1,10 +1,62 @@
-"""dagad: derivatives of work that runs in parallel, on Dask task graphs."""
+"""dagad: derivatives of work that runs in parallel, on Dask task graphs.
+
+A *chunk function* takes some rows of the data and the parameters, and is written with ``autograd.numpy``. dagad runs it
+on all chunks, in threads, processes or on a Dask cluster, and differentiates whatever is built around it::
+
+    import autograd.numpy as np
+    import dagad
+
+    def log_likelihood(rows, theta):
+        x, y = rows
+        return -0.5 * np.sum((y - np.dot(x, theta)) ** 2)
+
+    def loss(theta):
+        return -dagad.reduce_sum(log_likelihood, (x, y), theta)
+
+    value, gradient = dagad.value_and_grad(loss)(theta)
+
+Work on rows, in parallel
+    reduce_sum(f, sliced, *shared)           the sum over all chunks of ``f(rows, *shared)``
+    map_sum(f, sliced, *shared)              the sum over all items of ``f(item, *shared)``
+    map(f, sliced, *shared)                  the results of all items, stacked
+    map_rect(f, jobs, *shared)               the results of all jobs, arrays of any lengths, concatenated
+    map_reduce(f, combine, sliced, *shared)  the results of all chunks, combined two by two
+    shard(data)                              `Shards`: data that are cut and placed once, for many evaluations
+
+Derivatives of functions
+    value_and_grad(fun)(*args), grad(fun)(*args)      value and gradient of a function that returns one number
+    vjp(fun, *primals), jvp(fun, primals, tangents)   one step of reverse mode, of forward mode
+    jacrev(fun)(*args), jacfwd(fun)(*args)            the Jacobian, row by row or column by column
+    hessian(fun)(*args), hvp(fun, primals, tangents)  the Hessian, or its product with a vector
+    evaluate(fun, *args)                              an `Evaluation`, at once: the value first, then the gradient
+
+Derivatives of Dask graphs
+    gradient(y, wrt), value_and_gradient(y, wrt)      graphs that compute the gradient of a Delayed
+    jvp(y, wrt, tangents)                             the same in forward mode
+    get                                               Dask's ``scheduler=dagad.get``: values before gradients
+
+When something is wrong
+    testing                                           `check_grads` and others compare derivatives with differences
+    find_deadly_chunk(error)                          which chunk brought its workers down
+    DagadError                                        all errors that dagad raises on purpose: CancelledError,
+                                                      ClosureError, DataLostError, GradientError, MissingNameError,
+                                                      NotDifferentiableError, PlanError, PortabilityError,
+                                                      SchedulerLostError, StructureError, WorkerLostError
+
+To go further
+    extend                                            engines, policies, functions that bring their own derivative
+
+Dask's configuration holds the settings: ``dask.config.set({"dagad.grainsize": 10_000})``, or in the environment
+``DASK_DAGAD__GRAINSIZE=10000``. They are explained in ``dagad/dagad.yaml``.
+"""
 
 from __future__ import annotations
 
+from dagad import extend as extend, testing as testing
 from dagad._api.collections import gradient as gradient, value_and_gradient as value_and_gradient
 from dagad._api.higher_order import hessian as hessian, hvp as hvp, jacfwd as jacfwd, jacrev as jacrev, jvp as jvp
 from dagad._api.maps import map as map, map_rect as map_rect, map_reduce as map_reduce
+from dagad._api.missing import missing as _missing
 from dagad._api.reductions import map_sum as map_sum, reduce_sum as reduce_sum
 from dagad._api.shard import shard as shard
 from dagad._api.transforms import (
@@ -19,6 +71,7 @@ from dagad._errors import (
     DagadError as DagadError,
     DataLostError as DataLostError,
     GradientError as GradientError,
+    MissingNameError as MissingNameError,
     NotDifferentiableError as NotDifferentiableError,
     PlanError as PlanError,
     PortabilityError as PortabilityError,
@@ -31,3 +84,31 @@ from dagad._executors.evaluation import Evaluation as Evaluation, get as get
 from dagad._sources.shards import Shards as Shards
 
 __version__ = "0.1.0"
+vars()["__getattr__"] = _missing  # in a way that type checkers don't see: for them every name would be there
+
+# The errors are public too: `help(dagad)` would print all that they inherit from Exception, twelve times.
+__all__ = [
+    "Evaluation",
+    "Shards",
+    "evaluate",
+    "extend",
+    "find_deadly_chunk",
+    "get",
+    "grad",
+    "gradient",
+    "hessian",
+    "hvp",
+    "jacfwd",
+    "jacrev",
+    "jvp",
+    "map",
+    "map_rect",
+    "map_reduce",
+    "map_sum",
+    "reduce_sum",
+    "shard",
+    "testing",
+    "value_and_grad",
+    "value_and_gradient",
+    "vjp",
+]

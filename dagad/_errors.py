@@ -53,6 +53,10 @@ class DataLostError(DagadError, LookupError):
     """What was placed or left on a cluster is there no more."""
 
 
+class MissingNameError(DagadError, AttributeError):
+    """A name was asked for that dagad does not have."""
+
+
 class CancelledError(DagadError, _CancelledError):
     """The evaluation was cancelled."""
 
@@ -61,3 +65,7 @@ def add_note_once(error: BaseException, note: str) -> None:
     """Add a note unless the error has one of ours from an inner chunk or an earlier try."""
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
+
+
+for _error in [found for found in vars().values() if isinstance(found, type) and issubclass(found, DagadError)]:
+    _error.__module__ = "dagad"  # what tracebacks call it is what users import

@@ -19,3 +19,24 @@ from dagad._graphs.policies import (
     Preaccumulate as Preaccumulate,
     Recompute as Recompute,
 )
+
+__all__ = [
+    "AutogradEngine",
+    "CompensatedSum",
+    "Composed",
+    "Dense",
+    "Engine",
+    "ExplicitEngine",
+    "FlatFunction",
+    "Keep",
+    "Layout",
+    "LeafPullback",
+    "Linearization",
+    "Monoid",
+    "PlainSum",
+    "Policy",
+    "Preaccumulate",
+    "Recompute",
+    "Sparse",
+    "explicit",
+]

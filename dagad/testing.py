@@ -10,12 +10,14 @@ import numpy as np
 from dagad._api import checks, subjects
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
+from dagad._tracebacks import public
 
 __all__ = ["check_grads", "dot_product_gap", "taylor_rate"]
 
 STEPS = tuple(1e-2 / 2**i for i in range(4))
 
 
+@public
 def check_grads(
     fun: Any,
     *args: Any,
@@ -84,6 +86,7 @@ def check_grads(
             pending = [(make(mode, run.direction, run.seeds), name) for make, mode, run, name in derived]
 
 
+@public
 def dot_product_gap(fun: Any, *args: Any, seed: int = 0) -> float:
     """Return how far forward and reverse mode are from being transposes of each other: ``|<Jv, w> - <v, J'w>|``.
 
@@ -121,6 +124,7 @@ def dot_product_gap(fun: Any, *args: Any, seed: int = 0) -> float:
     return abs(forward - reverse) / scale if scale else abs(forward - reverse)
 
 
+@public
 def taylor_rate(fun: Any, *args: Any, seed: int = 0) -> float:
     """Return the rate at which the first-order Taylor remainder falls with the step: 2 for a right gradient.
 

@@ -7,9 +7,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 from encryption import pytest_addoption as pytest_addoption, pytest_configure as pytest_configure
+
+dask.config.set({"dagad.full-tracebacks": True})  # a test that fails is to be understood; users see less
 
 
 @pytest.fixture(scope="session")

@@ -47,6 +47,7 @@ def gradient_with(function: Any, **options: Any) -> Any:
     return dagad.value_and_grad(loss)(1.0)
 
 
+@dask.config.set({"dagad.full-tracebacks": False})  # the tests have set it
 def test_the_defaults_are_part_of_dasks_configuration() -> None:
     assert DEFAULTS["engine"] == "autograd"
     assert DEFAULTS["grainsize"] == "auto"

@@ -222,9 +222,17 @@ DOORS = [dagad, dagad.extend, dagad.testing, dagad_scheduler]
 PUBLIC = {
     f"{door.__name__}.{name}": found
     for door in DOORS
-    for name, found in vars(door).items()
-    if not name.startswith("_") and isinstance(found, FunctionType | type) and found.__module__.startswith("dagad")
+    for name in door.__all__
+    if isinstance(found := getattr(door, name), FunctionType | type)
 }
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+def test_what_a_door_offers_is_what_it_lists(door: Any) -> None:
+    errors = {name for name, found in vars(dagad).items() if isinstance(found, type) and issubclass(found, Exception)}
+    own = {name for name, found in vars(door).items() if getattr(found, "__module__", "").startswith("dagad")}
+    own = {name for name in own if not name.startswith("_")} - errors - {"public"}
+    assert own | ({"extend", "testing"} if door is dagad else set()) == set(door.__all__)
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -21,12 +21,14 @@ from dagad._graphs.primal import Primal
 from dagad._graphs.tangent import tangent
 from dagad._graphs.transpose import transpose
 from dagad._pytrees import pytree
+from dagad._tracebacks import public
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 
 # Dask handles each gradient with all layers of its graph. A few may share the user's own; for many, all is one layer.
 FEW = 8
 
 
+@public
 def gradient(y: Delayed, wrt: Any, *, policy: Any = None, engine: Any = None, unused: str = "raise") -> Any:
     """Return the gradient of a Dask graph's result, as a Dask graph.
 
@@ -86,6 +88,7 @@ def gradient(y: Delayed, wrt: Any, *, policy: Any = None, engine: Any = None, un
     return _reverse(y, wrt, "gradient", policy, engine, unused)[1]
 
 
+@public
 def value_and_gradient(
     y: Delayed, wrt: Any, *, policy: Any = None, engine: Any = None, unused: str = "raise"
 ) -> tuple[Delayed, Any]:

@@ -15,8 +15,10 @@ from dagad._api.transforms import grad
 from dagad._errors import StructureError
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
+from dagad._tracebacks import public
 
 
+@public
 def jvp(fun: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
     """Return the value of a function and its directional derivative: forward mode.
 
@@ -86,6 +88,7 @@ def _tangent(value: Any, moved: Sequence[Any]) -> Any:
     )
 
 
+@public
 def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     """Return the product of a Hessian and a vector: forward over reverse, by chunk, in one pass over the data.
 
@@ -125,6 +128,7 @@ def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     return moved[0] if bare else moved
 
 
+@public
 def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """Return a function that computes the Jacobian of `fun` column by column: for few inputs and many outputs.
 
@@ -155,6 +159,7 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
     array([20., 30.])
     """
 
+    @public
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         program = Program(fun, argnums, args, kwargs)
@@ -163,6 +168,7 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
     return jacobian
 
 
+@public
 def jacrev(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, layout: Layout | None = None
 ) -> Callable[..., Any]:
@@ -203,6 +209,7 @@ def jacrev(
     """
     chosen = Dense() if layout is None else checked_layout(layout)
 
+    @public
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         program = Program(fun, argnums, args, kwargs)
@@ -211,6 +218,7 @@ def jacrev(
     return jacobian
 
 
+@public
 def hessian(fun: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """Return a function that computes the Hessian of `fun`: its gradient, recorded once, pulled row by row.
 

@@ -23,8 +23,10 @@ from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
 from dagad._pytrees.closures import hoist
 from dagad._sources.runs import Runs, runs_for
+from dagad._tracebacks import public
 
 
+@public
 def map(
     f: Callable[..., Any],
     sliced: Any,
@@ -79,6 +81,7 @@ def map(
     return np.zeros(0) if parts is None else pytree.unflatten(parts.note[0].treedef, parts.stacked)
 
 
+@public
 def map_rect(
     f: Callable[..., Any],
     sliced: Any,
@@ -140,6 +143,7 @@ def map_rect(
     return np.zeros(0) if parts is None else parts.stacked[0]
 
 
+@public
 def map_reduce(
     f: Callable[..., Any],
     combine: Callable[[Any, Any], Any],

@@ -16,8 +16,10 @@ from dagad._operations.inputs import Inputs
 from dagad._operations.items import item_sum
 from dagad._operations.kernel import Kernel, Summed
 from dagad._operations.operation import Operation
+from dagad._tracebacks import public
 
 
+@public
 def reduce_sum(
     f: Callable[..., Any],
     sliced: Any,
@@ -95,6 +97,7 @@ def reduce_sum(
     return differentiable(bound(read, Summed(read.function), _checked_sum(sum)), read.leaves).reduced
 
 
+@public
 def map_sum(
     f: Callable[..., Any],
     sliced: Any,

@@ -20,6 +20,7 @@ from dagad._sources.columns import READERS, Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
 from dagad._sources.shard_tasks import anchor_task, cut_out, length, placed
 from dagad._sources.shards import Home, Shards, ignore
+from dagad._tracebacks import public
 from dagad_scheduler.private import Task, TaskRef
 
 # The function that will run is not known yet: pieces that fit a cache, and some for every worker. Items of lists are
@@ -29,6 +30,7 @@ FEWEST, FEWEST_OF_ITEMS, MOST = 8, 64, 1024
 HOME = Home(new_names, run_graph)
 
 
+@public
 def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Shards:
     """Cut data and place them once, for reductions that are evaluated many times.
 

@@ -16,6 +16,7 @@ from dagad._graphs.linearization import is_scalar, unit_seed
 from dagad._operations.context import TOGETHER, VALUES_FIRST, like_here
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import snapshots
+from dagad._tracebacks import public
 
 
 def _scalar_forward(program: Program, has_aux: bool) -> tuple[Any, Any, Callable[[], Any]]:
@@ -46,6 +47,7 @@ def _describe(value: Any) -> str:
     return "None" if value is None else kind
 
 
+@public
 def value_and_grad(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
 ) -> Callable[..., tuple[Any, Any]]:
@@ -84,6 +86,7 @@ def value_and_grad(
     (5.0, {'x': array([2., 4.])})
     """
 
+    @public
     @functools.wraps(fun, updated=())
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         program = Program(fun, argnums, args, kwargs)
@@ -95,6 +98,7 @@ def value_and_grad(
     return value_and_gradient
 
 
+@public
 def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
     """Return a function that computes the gradient of `fun`.
 
@@ -125,6 +129,7 @@ def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: 
     """
     both = value_and_grad(fun, argnums, has_aux=has_aux)
 
+    @public
     @functools.wraps(fun, updated=())
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, result = both(*args, **kwargs)
@@ -133,6 +138,7 @@ def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: 
     return gradient
 
 
+@public
 def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """Return the value of a function, and its pullback.
 
@@ -173,6 +179,7 @@ def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tu
         value, pullback = program.record()
     outputs, treedef = pytree.flatten(value)
 
+    @public
     def pull_back(cotangent: Any) -> tuple[Any, ...]:
         cotangent = pytree.all_opened(cotangent)
         parts, given = pytree.flatten(cotangent)
@@ -194,6 +201,7 @@ def _seed(part: Any, leaf: Any) -> Any:
     return pytree.cast_like(part, leaf, "A cotangent came")
 
 
+@public
 def evaluate(fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0, lazy: bool = False) -> Evaluation:
     """Start computing a value and its gradient, and return at once.
 

@@ -9,6 +9,7 @@ from typing import Any
 from dagad._engines.base import Flat, FlatFunction, Leaves
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
+from dagad._tracebacks import public
 
 
 class ExplicitEngine:
@@ -104,6 +105,7 @@ class Explicit:
         return Explicit, (self.fun,)
 
 
+@public
 def explicit(fun: Callable[..., tuple[Any, Callable[[Any], Any]]]) -> Explicit:
     """Mark a chunk function that brings its own derivative.
 

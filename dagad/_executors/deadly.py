@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dagad._errors import PlanError, PortabilityError, WorkerLostError
+from dagad._tracebacks import public
 
 MOST_NAMED = 8
 
@@ -39,6 +40,7 @@ def _found(find_deadly: Any, suspects: Mapping[Any, str], timeout: float | None)
     return None if key is None else suspects[key]
 
 
+@public
 def find_deadly_chunk(error: WorkerLostError, *, timeout: float | None = 60.0) -> str | None:
     """Find out which chunk brings its workers down, by running the suspects again, each of them alone.
 

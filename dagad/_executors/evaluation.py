@@ -20,6 +20,7 @@ from dagad._executors.deadly import worker_lost
 from dagad._executors.losses import results_lost, workers_unfit
 from dagad._operations.context import VALUES_FIRST, Mode, current_mode
 from dagad._pytrees.shipping import Portable
+from dagad._tracebacks import public
 from dagad_scheduler import (
     LocalRun as LocalRun,
     Names,
@@ -170,6 +171,7 @@ class Evaluation:
             except BaseException as error:
                 _fail(error, self._gradient)
 
+    @public
     def value(self, timeout: float | None = None) -> Any:
         """Return the value.
 
@@ -192,6 +194,7 @@ class Evaluation:
         """
         return self._value.result(timeout)
 
+    @public
     def gradient(self, timeout: float | None = None) -> Any:
         """Return the gradient; a lazy evaluation starts with its pullbacks now.
 

@@ -17,6 +17,7 @@ from dagad._pytrees.shipping import opened
 from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.rows import BUNDLE, ELSEWHERE, Piece, Rows
+from dagad._tracebacks import public
 from dagad_scheduler.private import Task, TaskRef
 
 MOST_REMEMBERED = 16  # combinations with other Shards
@@ -139,6 +140,7 @@ class Shards:
         """Return the rows times a number."""
         return self if factor == 1.0 else self.mapped(scaled_rows, factor)
 
+    @public
     def gather(self) -> Any:
         """Return the data in one piece.
 

@@ -16,3 +16,21 @@ from dagad_scheduler.run import (
 )
 from dagad_scheduler.sync import Sync as Sync
 from dagad_scheduler.threads import Threads as Threads, get as get
+
+__all__ = [
+    "LocalRun",
+    "Names",
+    "Progress",
+    "ResultsLost",
+    "Role",
+    "Run",
+    "Scheduler",
+    "SchedulerLost",
+    "Sync",
+    "Threads",
+    "WorkersLost",
+    "WorkersUnfit",
+    "get",
+    "resolve",
+    "role_of",
+]

@@ -1,0 +1,99 @@
+"""Tracebacks as users want to read them: at a public function, the frames between their own lines are taken out.
+
+What a chunk raises has passed through fifty frames of dagad, Dask and autograd on its way. A traceback belongs to its
+exception, so it can be shortened there without a hook that other programs would notice: scripts, IPython, notebooks and
+debuggers then show the user's lines. The setting ``dagad.full-tracebacks`` leaves all frames in.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from dagad._config import setting
+from dagad._errors import DagadError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OURS = frozenset({"dagad", "dagad_scheduler", "dask", "distributed"})
+ENGINES = ("autograd", "dagad._engines.")
+# Shown where users call them, hidden where the above do.
+SERVANTS = sys.stdlib_module_names | {"numpy", "scipy", "tornado", "optree", "cloudpickle", "tblib"} - {"__main__"}
+
+
+def public(fun: F) -> F:
+    """Return a public function whose exceptions show their user's lines only."""
+
+    @functools.wraps(fun)
+    def door(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fun(*args, **kwargs)
+        except Exception as error:
+            if not setting("full-tracebacks"):
+                shorten(error)
+            raise  # keeps the traceback as it is now, without this frame
+
+    return door  # type: ignore[return-value]  # it has the type of what it wraps
+
+
+def shorten(error: BaseException) -> None:
+    """Take out of an exception's traceback, and of those that led to it, what is not the user's."""
+    seen: set[int] = set()
+    before: BaseException | None = error
+    while before is not None and id(before) not in seen:
+        seen.add(id(before))
+        before.__traceback__ = _shortened(before)
+        if isinstance(before, DagadError) and _of_no_use(before.__cause__) and _of_no_use(before.__context__):
+            before.__cause__, before.__suppress_context__ = None, True
+        before = before.__cause__ or (None if before.__suppress_context__ else before.__context__)
+
+
+def _of_no_use(error: BaseException | None) -> bool:
+    """Return whether what led to an error of ours, whose message says it all, has no line of the user's."""
+    return error is None or not any(map(_is_users, _frames(error.__traceback__)))
+
+
+def _frames(traceback: TracebackType | None) -> list[TracebackType]:
+    found = []
+    while traceback is not None:
+        found.append(traceback)
+        traceback = traceback.tb_next
+    return found
+
+
+def _shortened(error: BaseException) -> TracebackType | None:
+    frames = _frames(error.__traceback__)
+    kept, last = [], -1
+    for place, frame in enumerate(frames):
+        served = place and last != place - 1 and _module(frame).partition(".")[0] in SERVANTS
+        if _is_users(frame) and not served:
+            kept.append(frame)
+            last = place
+    joined: TracebackType | None = None
+    for frame in reversed([*kept, *_telling(error, frames[last + 1 :])]):
+        joined = TracebackType(joined, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return joined
+
+
+def _telling(error: BaseException, rest: list[TracebackType]) -> list[TracebackType]:
+    """Return which of the frames after the user's last line are shown.
+
+    None where the message says it all, or the user's line called into numpy by way of autograd. If a pullback failed,
+    those of the rule that did. Anything else is a fault of dagad's: all of them.
+    """
+    if isinstance(error, DagadError) or (rest and _module(rest[0]).startswith(ENGINES)):
+        return []
+    first = next((at for at in range(len(rest), 0, -1) if _module(rest[at - 1]).startswith(("dagad", "dask"))), 0)
+    in_chunk = any(note.startswith("dagad: ") for note in getattr(error, "__notes__", ()))
+    return rest[first:] if in_chunk and rest[first:] else rest
+
+
+def _is_users(frame: TracebackType) -> bool:
+    return _module(frame).partition(".")[0] not in OURS | {"autograd"}
+
+
+def _module(frame: TracebackType) -> Any:
+    return frame.tb_frame.f_globals.get("__name__") or ""
