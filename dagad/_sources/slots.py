@@ -3,8 +3,8 @@
 Glossary of the state, all of it in `Slots`:
 
 ==========  ======================================================================================================
-`_arrays`   one array per leaf, of the leaf's shape and dtype; for Shards, what stays of each chunk. Chunks own
-            disjoint rows of sliced leaves; a shared leaf is written once, by the root of its tree of sums. No two
+`_arrays`   one array per leaf, of the leaf's shape and dtype; for Shards, what stays of each chunk, or Shards. Chunks
+            own disjoint rows of sliced leaves; a shared leaf is written once, by the root of its tree of sums. No two
             writers ever meet, so there is no lock.
 `_missing`  entries not yet written, per leaf; goes down under `_lock`
 `_owned`    per leaf, the first rows of what has been written: a second writer of the same rows is refused
@@ -50,6 +50,9 @@ class Slots:
             self._own(index, rows.number, 1)
             self._arrays[index][rows.number] = cotangent
             return
+        if pytree.is_placed(self._leaves[index]):
+            self._write_shards(index, self._leaves[index], cotangent)
+            return
         target = self._arrays[index] if rows is None else self._arrays[index][rows]
         dtype = getattr(cotangent, "dtype", target.dtype)
         if cotangent is not None and (np.shape(cotangent) != target.shape or dtype != target.dtype):
@@ -61,6 +64,13 @@ class Slots:
             return
         self._own(index, 0 if rows is None else rows.start, target.size)
         target[...] = 0 if cotangent is None else cotangent
+
+    def _write_shards(self, index: int, leaf: Any, cotangent: Any) -> None:
+        """Take the cotangent of Shards as a whole, which another operation gave."""
+        if cotangent is not None and not (pytree.is_placed(cotangent) and cotangent.plan == leaf.plan):
+            raise StructureError(f"{cotangent!r} came as the cotangent of {leaf!r}, which is Shards of its own cut.")
+        self._own(index, 0, len(leaf.plan))
+        self._arrays[index] = leaf.zeros() if cotangent is None else cotangent
 
     def write_all(self, targets: Sequence[Target], cotangents: Sequence[Any] | None, first: int = 0) -> None:
         """Copy one cotangent into each of some slots; None means zeros for all. There is one seed, the first."""
@@ -89,21 +99,6 @@ class Slots:
 
 def _sealed(array: Any, leaf: Any) -> Any:
     if pytree.is_placed(leaf):
-        return leaf.of_chunks(array)
+        return array if pytree.is_placed(array) else leaf.of_chunks(array)
     array.flags.writeable = False
     return array if isinstance(leaf, np.ndarray) else array[()]
-
-
-class Landing:
-    """Takes results as they land: cotangents into their slots, anything else where it is waited for."""
-
-    def __init__(self, leaves: Sequence[Any], sinks: dict[Any, Any], others: dict[Any, dict[Any, Any]]) -> None:
-        self.slots = Slots(leaves)
-        self._sinks, self._others = sinks, others
-
-    def __call__(self, key: Any, result: Any) -> None:
-        targets = self._sinks.get(key)
-        if targets is None:
-            self._others[key][key] = result
-        else:
-            self.slots.write_all(targets, result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,6 +89,24 @@ def test_a_pullback_of_a_loop_that_is_hot_is_of_its_own_point(policy: Any, clien
     theta += 1.0
     expected = dagad.value_and_grad(lambda theta: loss(X, theta, grainsize=4, scheduler="sync"))(THETA)
     assert bits([value, *pullback(1.0)]) == bits(list(expected))
+
+
+def test_vectors_where_numbers_came_before(place: Any) -> None:
+    """No linearization was kept, since numbers were expected; so Shards' cotangents come from a job of its own."""
+    shards = dagad.shard(X, grainsize=4, scheduler=place)
+
+    def number_or_vector(rows: Any, theta: Any) -> Any:
+        return anp.sum(anp.tanh(rows) @ theta, axis=0)
+
+    def program(x: Any, theta: Any, **options: Any) -> Any:
+        return anp.sum(anp.sin(dagad.reduce_sum(number_or_vector, x, theta, **options)))
+
+    for theta in (THETA, THETA, np.stack([THETA, THETA**2], axis=1)):
+        found, (of_x, of_theta) = dagad.value_and_grad(program, argnums=(0, 1))(shards, theta)
+        expected = dagad.value_and_grad(functools.partial(program, grainsize=4, scheduler="sync"), argnums=(0, 1))(
+            X, theta
+        )
+        assert bits([found, of_x.gather(), of_theta]) == bits([expected[0], *expected[1]])
 
 
 def test_a_closure_over_what_is_differentiated(place: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import dagad
+from dagad._sources.base import Stays
 from dagad._sources.slots import Slots
 
 
@@ -39,6 +41,25 @@ def test_none_means_zeros() -> None:
     vector, matrix = slots.seal()
     np.testing.assert_array_equal(vector, [0, 0])
     np.testing.assert_array_equal(matrix, [[0, 0], [1, 1]])
+
+
+def test_shards_are_written_by_chunk_or_as_a_whole_and_once() -> None:
+    cut = functools.partial(dagad.shard, scheduler="sync")
+    shards, cotangent = cut(np.arange(6.0), 2), cut(np.ones(6), 2)
+    slots = Slots([shards, shards])
+    slots.write(0, None, cotangent)
+    slots.write(1, None, None)
+    for other in (cotangent, None):
+        with pytest.raises(dagad.StructureError, match="a second time"):
+            slots.write(0, None, other)
+    whole, nothing = slots.seal()
+    assert whole is cotangent
+    np.testing.assert_array_equal(nothing.gather(), np.zeros(6))
+    by_chunk = Slots([shards])
+    by_chunk.write(0, Stays(1), cotangent.kept[cotangent.keys[1]])
+    for wrong, why in ((cotangent, "a second time"), (cut(np.ones(6), 3), "its own cut"), (np.ones(6), "its own cut")):
+        with pytest.raises(dagad.StructureError, match=why):
+            by_chunk.write(0, None, wrong)
 
 
 def test_what_is_written_is_copied() -> None:
