@@ -23,6 +23,7 @@ and several chunks share a task only where they take milliseconds.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -32,10 +33,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import dask
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 
 from dagad_scheduler.annotations import annotated
-from dagad_scheduler.large_graphs import LARGE_GRAPHS
 from dagad_scheduler.placement import anchored, homes_of
 from dagad_scheduler.private import LLGExpr
 from dagad_scheduler.process import calmed
@@ -48,7 +49,7 @@ from dagad_scheduler.workers import workers_of
 logger = logging.getLogger("dagad")
 
 LOOK_EVERY, SAY_AFTER = 1.0, 5.0  # seconds in which nothing lands
-COUNT_EVERY = 5.0  # seconds
+WARN_FROM = "distributed.admin.large-graph-warning-threshold"
 
 # A foreign key counts as a value; a pullback must never hold up a value (Dask runs the higher priority first).
 _PRIORITY = {0: 20, VALUE_RANK: 10, PULLBACK_RANK: 0}
@@ -64,6 +65,31 @@ def _group_of(key: Key) -> str:
 
 def _priority_of(key: Key) -> int:
     return _PRIORITY[_rank_of(key)]
+
+
+class LargeGraphs:
+    """Keeps Dask from advising against large graphs: rows that are to have a lineage have to travel in one.
+
+    State: `_depth`, how many submissions are under way, and `_config`, the setting held for them; under `_lock`.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._depth, self._config = threading.Lock(), 0, contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1:
+                self._config.enter_context(dask.config.set({WARN_FROM: "1 PB"}))
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if not self._depth:
+                self._config.close()
+
+
+LARGE_GRAPHS = LargeGraphs()
 
 
 class _OutOfTime(TimeoutError):
@@ -257,14 +283,10 @@ class Cluster:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._lines: Lines | None = None
-        self._counted, self._n_workers = -COUNT_EVERY, 1
 
     def n_workers(self) -> int:
         """Return how many workers there were lately."""
-        now = time.monotonic()
-        if now > self._counted + COUNT_EVERY:
-            self._counted, self._n_workers = now, len(workers_of(self._client).addresses())
-        return self._n_workers
+        return workers_of(self._client).count()
 
     def lines(self) -> Lines:
         """Return how to call residents of the workers directly."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from dagad_scheduler.run import SchedulerLost, WorkersUnfit
 
-ASK_AGAIN, ANSWER_WITHIN = 1.0, 3.0  # seconds
+ASK_AGAIN, ANSWER_WITHIN, COUNT_EVERY = 1.0, 3.0, 5.0  # seconds
 NAME = "dagad-workers"
 
 
@@ -37,9 +37,10 @@ class Workers:
     `_seen`     addresses of workers that have been found fit
     `_asked`    addresses of workers that have been asked, and the answer that is to come
     `_told`     differences that have been warned of
+    `_counted`  when the workers were last counted, and how many there were
     ==========  ============================================================================================
 
-    `_asked` changes under `_lock`; the others only grow, and two threads that look at the same time find the same.
+    `_asked` changes under `_lock`; two threads that look at the others at the same time find the same.
     """
 
     def __init__(self, client: Any) -> None:
@@ -48,6 +49,15 @@ class Workers:
         self._asked: dict[frozenset[str], Future[Any]] = {}
         self._lock = threading.Lock()
         self._told: set[tuple[str, Any]] = set()
+        self._counted = (-COUNT_EVERY, 1)
+
+    def count(self) -> int:
+        """Return how many workers there were lately."""
+        now, (last, n_workers) = time.monotonic(), self._counted
+        if now > last + COUNT_EVERY:
+            n_workers = len(self.addresses())
+            self._counted = now, n_workers
+        return n_workers
 
     def addresses(self) -> list[str]:
         """Return where the workers are; raise soon if there is no scheduler any more that could tell."""

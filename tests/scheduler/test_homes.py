@@ -15,7 +15,7 @@ from distributed import Client
 
 import dagad
 from dagad_scheduler import Names, Role
-from dagad_scheduler.large_graphs import LARGE_GRAPHS
+from dagad_scheduler.cluster import LARGE_GRAPHS
 from dagad_scheduler.placement import anchored, homes_of
 
 WORKERS = ["a", "b", "c"]

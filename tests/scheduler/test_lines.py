@@ -20,6 +20,7 @@ import pytest
 from distributed import Client
 from distributed.protocol.core import dumps
 from faults import (
+    BOTH,
     PATIENCE,
     SOON,
     Watch,
@@ -256,6 +257,41 @@ def test_what_goes_through_the_scheduler_does_not_grow_with_the_workers(
     assert calls[-1] < large.nbytes + 2_000
     constant[0] = 2.0
     assert there(large) == here(large)
+
+
+def test_rows_of_one_worker_go_through_the_scheduler_to_that_worker_alone(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All workers used to get the rows of all that come with each call."""
+    until_hung_up(client)
+    monkeypatch.setattr(Lines, "_open", out_of_reach)
+    sizes: list[int] = []
+    scheduler: Any = client.scheduler
+    broadcast = scheduler.broadcast
+
+    def watched(msg: Any, **options: Any) -> Any:
+        sizes.append(sum(memoryview(frame).nbytes for frame in dumps(msg)) * len(options["workers"]))
+        return broadcast(msg=msg, **options)
+
+    def of_both(rows: Any, theta: Any) -> Any:
+        return anp.sum(anp.tanh(rows["x"] @ theta) * anp.sum(rows["y"], axis=1))
+
+    def both(scheduler: Any, x: Any) -> Callable[[Any], Any]:
+        y, options = np.arange(24 * 2000.0).reshape(24, 2000) / 1e5, {} if scheduler is client else ON_ONE_THREAD
+        loss = dagad.value_and_grad(
+            lambda theta, y: dagad.reduce_sum(of_both, {"x": x, "y": y}, theta, **options), BOTH
+        )
+        return lambda theta: loss(theta, y)
+
+    there, here = both(client, shards_on(client)), both("sync", X)
+    there(THETA)
+    monkeypatch.setattr(scheduler, "broadcast", watched, raising=False)
+    heat_up(client, lambda: there(THETA))
+    del sizes[:]
+    (value, found), (right, expected) = there(THETA), here(THETA)
+    assert bits([value, *found]) == bits([right, *expected])
+    assert len(sizes) == 2
+    assert 24 * 2000 * 8 < sum(sizes) < 24 * 2000 * 8 + 10_000
 
 
 ON_ONE_THREAD: dict[str, Any] = {"grainsize": 4, "scheduler": "sync"}

@@ -20,6 +20,7 @@ from faults import PATIENCE, bits, in_background, until
 
 import dagad
 from dagad_scheduler import cluster as clusters, workers
+from dagad_scheduler.cluster import Cluster
 from dagad_scheduler.workers import Workers, workers_of
 
 pytestmark = pytest.mark.timeout(90)
@@ -155,6 +156,17 @@ def test_workers_are_looked_at_once(empty: Client, monkeypatch: pytest.MonkeyPat
         assert loss_on(empty)(0.3) == EXPECTED
     assert [len(new) for new in asked] == [1]
     assert workers_of(empty) is workers_of(empty)
+
+
+def test_workers_are_counted_now_and_then(empty: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every evaluation that has to know how many there are used to ask the scheduler."""
+    made: Any = empty.cluster
+    made.scale(1)
+    empty.wait_for_workers(1, PATIENCE)
+    asked: list[int] = []
+    monkeypatch.setattr(Workers, "addresses", lambda self: asked.append(1) or ["somewhere"])
+    assert [Cluster(empty).n_workers() for _ in range(5)] == [1] * 5
+    assert len(asked) <= 1
 
 
 # Workers that are not there

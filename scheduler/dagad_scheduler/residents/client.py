@@ -22,14 +22,14 @@ import threading
 import time
 import uuid
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from dagad_scheduler.annotations import annotated
 from dagad_scheduler.residents.connections import Connections
-from dagad_scheduler.residents.messages import packed
+from dagad_scheduler.residents.messages import has_buffers, packed
 from dagad_scheduler.residents.standing import Standing, standing_of
 from dagad_scheduler.roles import Key
 from dagad_scheduler.run import Progress
@@ -246,6 +246,7 @@ class Lines:
         first = next(iter(calls.values()))
         common = {name for name, part in first.items() if all(call[name] is part for call in calls.values())}
         own = {address: {name: call[name] for name in call.keys() - common} for address, call in calls.items()}
+        own = {address: words for address, words in own.items() if words}
         replies: Replies = await self._client.scheduler.broadcast(
             msg={"op": "dagad_relayed", "call": {name: first[name] for name in common}, "own": own}, workers=list(calls)
         )
@@ -261,10 +262,15 @@ def _all_packed(calls: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]
 
 
 def _alike(calls: dict[str, dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
-    """Return the calls by what they bring: some workers know the program, and others are told."""
-    groups: dict[frozenset[str], dict[str, dict[str, Any]]] = {}
+    """Return the calls by what they bring: some workers know the program, others are told, or have rows of their own.
+
+    These are sent apart: together, each worker would get the rows of all.
+    """
+    n_calls = Counter(id(part) for call in calls.values() for part in call.values())
+    groups: dict[Any, dict[str, dict[str, Any]]] = {}
     for address, call in calls.items():
-        groups.setdefault(frozenset(call), {})[address] = call
+        has_own = any(n_calls[id(part)] == 1 and has_buffers(part) for part in call.values())
+        groups.setdefault(address if has_own else frozenset(call), {})[address] = call
     return list(groups.values())
 
 

@@ -16,6 +16,13 @@ def blob(buffer: Any) -> Any:
     return bytes(buffer) if len(buffer) <= INLINE else to_serialize(np.frombuffer(buffer, np.uint8))
 
 
+def has_buffers(part: Any) -> bool:
+    """Return whether part of a call, as messages take it, is more than a few words."""
+    from dagad_scheduler.private_distributed import to_serialize
+
+    return any(map(has_buffers, part)) if isinstance(part, list) else isinstance(part, bytes | to_serialize)
+
+
 def packed(part: Any) -> Any:
     """Return part of a call as a message takes it."""
     if isinstance(part, np.ndarray | memoryview):

@@ -163,7 +163,7 @@ class Desk:
 
     async def relayed(self, call: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
         """Serve a client that reaches only the scheduler: one message for all workers, with a few words for each."""
-        message = call | own[self._worker.address]
+        message = call | own.get(self._worker.address, {})
         if "forget" in message:
             self._forget(message["forget"])
             return {"status": "OK"}
