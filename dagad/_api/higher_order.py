@@ -62,7 +62,8 @@ def jvp(fun: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
     primals, tangents, _ = _as_lists(primals, tangents)
     program = Program(fun, tuple(range(len(primals))), primals, {})
     value, (moved,) = program.push([program.direction(tangents)])
-    return value, _tangent(value, moved)
+    partition = Partition.of(value, pytree.is_differentiable_or_traced)
+    return value, partition.completed([moved[place] for place in partition.positions])
 
 
 def _as_lists(primals: Any, tangents: Any) -> tuple[Sequence[Any], Sequence[Any], bool]:
@@ -78,14 +79,6 @@ def _as_lists(primals: Any, tangents: Any) -> tuple[Sequence[Any], Sequence[Any]
             "tuple; None where nothing moves."
         )
     return primals, tangents, False
-
-
-def _tangent(value: Any, moved: Sequence[Any]) -> Any:
-    partition = Partition.of(value, pytree.is_differentiable_or_traced)
-    pairs = zip((moved[place] for place in partition.positions), partition.taken, strict=True)
-    return partition.arrange(
-        iter([pytree.zeros_like(pytree.plain(leaf)) if part is None else part for part, leaf in pairs])
-    )
 
 
 @public

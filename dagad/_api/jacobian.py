@@ -14,7 +14,7 @@ from dagad._engines.autograd.batch import pull_many
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._operations.context import VALUES_FIRST, like_here
 from dagad._pytrees import pytree
-from dagad._pytrees.blocks import Blocks
+from dagad._pytrees.blocks import Blocks, full
 
 # So many directions go through a program at once: each costs the memory of one more tangent of everything.
 DIRECTIONS_AT_ONCE = 16
@@ -55,8 +55,7 @@ class Dense:
         """Return the dense Jacobian."""
         plain, shape = pytree.plain(leaf), np.shape(pytree.plain(output))
         if any(map(pytree.is_traced, cotangents)):
-            zeros = pytree.zeros_like(plain)
-            stacked = anp.stack([zeros if part is None else part for part in cotangents])
+            stacked = anp.stack(pytree.filled(cotangents, [leaf] * len(cotangents)))
             return anp.reshape(stacked, (*shape, *np.shape(plain)))
         dense = np.zeros((len(cotangents), *np.shape(plain)), pytree.dtype_of(plain))
         for row, part in zip(dense, cotangents, strict=True) if dense.ndim > 1 else ():
@@ -162,7 +161,7 @@ def columns(program: Program) -> Any:
     _refuse_placed(program.leaves)
     plain = list(map(pytree.plain, program.leaves))
     directions = [
-        [_whole(Blocks.one_hot(leaf, index)) if other == place else None for other in range(len(plain))]
+        [full(Blocks.one_hot(leaf, index)) if other == place else None for other in range(len(plain))]
         for place, leaf in enumerate(plain)
         for index in range(np.size(leaf))
     ]
@@ -183,13 +182,9 @@ def columns(program: Program) -> Any:
     return pytree.unflatten(treedef, found)
 
 
-def _whole(seed: Any) -> Any:
-    return seed.full() if isinstance(seed, Blocks) else seed
-
-
 def _column(tangents: Sequence[Any], output: Any, leaf: Any) -> Any:
     """Return the Jacobian of one output in one leaf, from one tangent per entry of the leaf."""
-    zeros = pytree.zeros_like(pytree.plain(output))
+    zeros = pytree.zeros_like(output)
     shape = (*np.shape(zeros), *np.shape(leaf))
     if not tangents:
         return np.zeros(shape, pytree.dtype_of(zeros))

@@ -68,11 +68,7 @@ def _forward(operation: Operation, below: list[Any], nodes: dict[int, Any], leve
 
 
 def _dense(tangent: Any, leaf: Any) -> Any:
-    if tangent is None:
-        return pytree.zeros_like(pytree.plain(leaf))
-    if pytree.is_traced(tangent) or pytree.is_traced(leaf) or pytree.is_placed(leaf):
-        return tangent
-    return pytree.cast_like(tangent, leaf, "A tangent came")
+    return pytree.zeros_like(leaf) if tangent is None else pytree.fitted(tangent, leaf, "A tangent came")
 
 
 def _filled(value: Outputs, leaves: Iterator[Any]) -> Outputs:

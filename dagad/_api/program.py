@@ -81,9 +81,7 @@ class Program:
     def _gradient(self, cotangents: Sequence[Any]) -> Any:
         """Put cotangents into the structure of the arguments; zeros where the value does not depend on a leaf."""
         pairs = zip(cotangents, self.leaves, strict=True)
-        return self.arranged(
-            [pytree.zeros_like(pytree.plain(leaf)) if part is None else fitting(part, leaf) for part, leaf in pairs]
-        )
+        return self.arranged([pytree.zeros_like(leaf) if part is None else fitting(part, leaf) for part, leaf in pairs])
 
     def arranged(self, parts: Sequence[Any]) -> Any:
         """Put one part per leaf into the structure of the arguments."""
@@ -114,11 +112,10 @@ def _typed(part: Any, leaf: Any) -> Any:
 
 
 def _moved(part: Any, leaf: Any, what: str) -> Any:
-    if part is None or any(map(pytree.is_traced, (part, leaf))) or any(map(pytree.is_placed, (part, leaf))):
-        return part
-    if np.asarray(part).dtype.kind not in "fciub":
+    looked_at = part is not None and not pytree.is_traced(part) and not pytree.is_placed(leaf)
+    if looked_at and np.asarray(part).dtype.kind not in "fciub":
         raise StructureError(f"{what} that is a {type(part).__name__}, where a number or an array belongs.")
-    return pytree.cast_like(part, leaf, what)
+    return pytree.fitted(part, leaf, what)
 
 
 def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:

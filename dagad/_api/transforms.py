@@ -187,18 +187,12 @@ def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tu
             parts = pytree.leaf_seeds(value, cotangent)  # None is zero, and what belongs to a constant
         else:
             pytree.check_same_structure(treedef, given, "The cotangent has not the structure of the value")
-        seeds = [_seed(part, leaf) for part, leaf in zip(parts, outputs, strict=True)]
+        seeds = [pytree.fitted(part, leaf, "A cotangent came") for part, leaf in zip(parts, outputs, strict=True)]
         with like_here(VALUES_FIRST):
             gradients: tuple[Any, ...] = pullback(seeds)
         return gradients
 
     return value, pull_back
-
-
-def _seed(part: Any, leaf: Any) -> Any:
-    if part is None or pytree.is_traced(part) or pytree.is_traced(leaf):
-        return part
-    return pytree.cast_like(part, leaf, "A cotangent came")
 
 
 @public

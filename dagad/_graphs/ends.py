@@ -24,22 +24,14 @@ def fitting_direction(tangent: Any, value: Any) -> Any:
         parts = partition.extract(tangent)
     except StructureError as error:
         raise StructureError("A tangent has not the structure of the Delayed that it moves.") from error
-    return partition.arrange(iter([_fitting(*pair) for pair in zip(parts, partition.taken, strict=True)]))
-
-
-def _fitting(part: Any, leaf: Any) -> Any:
-    if part is None or pytree.is_traced(part) or pytree.is_traced(leaf):
-        return part
-    return pytree.cast_like(part, leaf, "A tangent came")
+    pairs = zip(parts, partition.taken, strict=True)
+    return partition.arrange(iter([pytree.fitted(part, leaf, "A tangent came") for part, leaf in pairs]))
 
 
 def complete_tangent(tangent: Any, value: Any) -> Any:
     """Return a complete tangent: zeros where nothing moves a leaf, None for constants."""
     partition = Partition.of(value, pytree.is_differentiable_or_traced)
-    pairs = zip(partition.extract(tangent), partition.taken, strict=True)
-    return partition.arrange(
-        iter([pytree.zeros_like(pytree.plain(leaf)) if part is None else part for part, leaf in pairs])
-    )
+    return partition.completed(partition.extract(tangent))
 
 
 def plain_value(value: Any) -> Any:
@@ -67,18 +59,11 @@ def _describe(value: Any) -> str:
 def complete_gradient(reached: bool, cotangent: Any, value: Any) -> Any:
     """Return a complete gradient: zeros where `y` does not depend on a leaf, None for constants."""
     leaves, treedef = pytree.flatten(value)
-    if reached and not any(map(pytree.is_differentiable, map(pytree.plain, leaves))):
+    if not reached:
+        return pytree.unflatten(treedef, list(map(pytree.zeros_like, leaves)))
+    if not any(map(pytree.is_differentiable_or_traced, leaves)):
         raise NotDifferentiableError(
             f"The gradient with respect to {_describe(value)} was asked for, which has no derivative. Make it floating "
             "point, with `float(...)` or `.astype(float)`, or leave it out of `wrt`."
         )
-    arrived = [None] * len(leaves) if cotangent is None else pytree.subtrees(treedef, cotangent)
-    return pytree.unflatten(treedef, [_complete(*pair, reached) for pair in zip(arrived, leaves, strict=True)])
-
-
-def _complete(cotangent: Any, leaf: Any, reached: bool) -> Any:
-    if cotangent is not None:
-        return cotangent
-    return (
-        None if reached and not pytree.is_differentiable(pytree.plain(leaf)) else pytree.zeros_like(pytree.plain(leaf))
-    )
+    return complete_tangent(cotangent, value)

@@ -5,6 +5,7 @@ What travels is the value and the recipe (the task and its arguments), never the
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -159,7 +160,7 @@ class Linearization:
         nbytes = self._nbytes()
         with self._lock:
             if self._pull is not None:
-                self._nbytes = _Known(nbytes)
+                self._nbytes = functools.partial(int, nbytes)
         return nbytes
 
     def __del__(self) -> None:
@@ -217,18 +218,6 @@ def _arrived(value: Any, recipe: Any, counters: Counters, gradient: list[Any] | 
     made = Linearization(value, recipe, counters)
     made._gradient = gradient
     return made
-
-
-class _Known:
-    """A size that has been found."""
-
-    __slots__ = ("_nbytes",)
-
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
-
-    def __call__(self) -> int:
-        return self._nbytes
 
 
 class _Lost:

@@ -125,10 +125,7 @@ class TaskFunction(Portable):
             raise
         self._refuse_boxes(fun, value)
         partition = Partition.of(value, pytree.is_differentiable_or_traced)
-        parts = (moved[place] for place in partition.positions)
-        pairs = zip(parts, partition.taken, strict=True)
-        filled = [pytree.zeros_like(pytree.plain(leaf)) if part is None else part for part, leaf in pairs]
-        return value, partition.arrange(iter(filled))
+        return value, partition.completed([moved[place] for place in partition.positions])
 
     def preaccumulate(self, counters: Counters, *values: Any) -> Preaccumulated:
         """Run the task traced and pull the seed 1 at once; see `Recordable`."""
@@ -208,12 +205,7 @@ class _BoundTask(FlatFunction):
         """Return the tangents of the leaves, from one pytree per active dependency."""
         pairs = zip(self._partitions, tangents, strict=True)
         parts = [part for p, tangent in pairs for part in p.extract(tangent)]
-        return [
-            part
-            if part is None or pytree.is_traced(part) or pytree.is_traced(leaf)
-            else pytree.cast_like(part, leaf, "A tangent came")
-            for part, leaf in zip(parts, self.leaves, strict=True)
-        ]
+        return [pytree.fitted(part, leaf, "A tangent came") for part, leaf in zip(parts, self.leaves, strict=True)]
 
     def grouped(self, cotangents: Sequence[Any]) -> tuple[Any, ...]:
         """Return one pytree of cotangents per dependency, None where a leaf has none."""

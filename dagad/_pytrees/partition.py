@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from dagad._pytrees.pytree import TreeDef, flatten, subtrees, unflatten
+from dagad._pytrees.pytree import TreeDef, filled, flatten, subtrees, unflatten
 
 
 class Partition:
@@ -68,6 +68,10 @@ class Partition:
         for i in self.positions:
             parts[i] = next(values)
         return unflatten(self.treedef, parts)
+
+    def completed(self, parts: Iterable[Any]) -> Any:
+        """Return one of `parts` for each leaf that was taken out, zeros where it is None, in this structure."""
+        return self.arrange(iter(filled(parts, self.taken)))
 
     def bare(self) -> Partition:
         """Return the partition without the leaves that were taken out, so that they do not travel with it."""

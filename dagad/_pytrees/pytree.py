@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,8 @@ def leaf_seeds(value: Any, cotangent: Any) -> list[Any]:
 
 
 def zeros_like(leaf: Any) -> Any:
-    """Return zeros of the leaf's own shape and dtype; None for what has no derivative."""
+    """Return zeros of the leaf's own shape and dtype, traced or not; None for what has no derivative."""
+    leaf = plain(leaf)
     if isinstance(leaf, np.ndarray):
         return np.zeros(leaf.shape, leaf.dtype) if leaf.dtype.kind in "fciub" else None
     if is_placed(leaf):
@@ -128,6 +129,18 @@ def cast_like(cotangent: Any, leaf: Any, what: str) -> Any:
             "A cotangent has the shape of what it belongs to."
         )
     return cast(cotangent, leaf)
+
+
+def fitted(part: Any, leaf: Any, what: str) -> Any:
+    """Return a tangent or cotangent as `cast_like` does; what is None, traced or of Shards as it is."""
+    if part is None or is_traced(part) or is_traced(leaf) or is_placed(leaf):
+        return part
+    return cast_like(part, leaf, what)
+
+
+def filled(parts: Iterable[Any], leaves: Iterable[Any]) -> list[Any]:
+    """Return tangents or cotangents of leaves, with zeros for None."""
+    return [zeros_like(leaf) if part is None else part for part, leaf in zip(parts, leaves, strict=True)]
 
 
 def cast(cotangent: Any, leaf: Any) -> Any:

@@ -49,8 +49,7 @@ class Bundle:
 
     def bundled(self, parts: Iterator[Any]) -> Rows:
         """Return the next parts, one per leaf, as rows of this structure: None for constants, zeros for None."""
-        pairs = zip(self.leaves, parts, strict=True)
-        filled = iter([pytree.zeros_like(leaf) if part is None else part for leaf, part in pairs])
+        filled = iter(pytree.filled(parts, self.leaves))
         return Rows.of(self.tree([_arranged(piece, filled) for piece in self.pieces]))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.private import add_outgrads
 from dagad._engines.autograd.tape import downward, like
-from dagad._pytrees.blocks import Blocks
+from dagad._pytrees.blocks import Blocks, full
 
 Entry = Any  # None for zero, Blocks, or autograd's pair of a cotangent and whether it may be written to
 
@@ -46,7 +46,7 @@ def _through(node: Any, entries: list[Any]) -> list[list[Any]]:
         return parts
     nothing = [None] * len(node.parents)
     with patches:
-        rows = [nothing if entry is None else list(node.vjp(_full(entry))) for entry in entries]
+        rows = [nothing if entry is None else list(node.vjp(full(entry))) for entry in entries]
     return [list(column) for column in zip(*rows, strict=True)]
 
 
@@ -63,15 +63,11 @@ def _sum(entry: Entry, part: Any) -> Entry:
     if entry is None and isinstance(part, Blocks):
         return part
     previous = (entry.full(), True) if isinstance(entry, Blocks) else entry
-    return add_outgrads(previous, _full(part))
+    return add_outgrads(previous, full(part))
 
 
 def _value(entry: Entry) -> Any:
     return entry if entry is None or isinstance(entry, Blocks) else entry[0]
-
-
-def _full(part: Any) -> Any:
-    return part.full() if isinstance(part, Blocks) else part
 
 
 def _cast(part: Any, leaf: Any) -> Any:

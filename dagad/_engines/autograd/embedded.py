@@ -79,9 +79,7 @@ class TracedEngine:
 
     def fitting(self, part: Any, leaf: Any, what: str) -> Any:
         """Return what an engine says of a leaf in the leaf's dtype, if it has the leaf's shape."""
-        if part is None or pytree.is_traced(part) or pytree.is_traced(leaf):
-            return part
-        return pytree.cast_like(part, leaf, f"The engine {self.engine.name!r} returned a {what}")
+        return pytree.fitted(part, leaf, f"The engine {self.engine.name!r} returned a {what}")
 
     def _reverse(self, fun: Flat, below: list[Any], nodes: dict[int, Any], level: int) -> list[Any]:
         """Put one node on the tape, which pulls all outputs together."""
@@ -176,8 +174,4 @@ class _NodePullback:
 
 
 def _dense(part: Any, leaf: Any) -> Any:
-    if part is None:
-        return pytree.zeros_like(pytree.plain(leaf))
-    if pytree.is_traced(part) or pytree.is_traced(leaf):
-        return part
-    return pytree.cast_like(part, leaf, "A tangent came")
+    return pytree.zeros_like(leaf) if part is None else pytree.fitted(part, leaf, "A tangent came")

@@ -52,8 +52,7 @@ class AutogradEngine:
             each = len(leaves) // (1 + n)
             directions = [leaves[start : start + each] for start in range(each, len(leaves), each)]
             values, tangents = push(fun, leaves[:each], directions)
-            pairs = (pair for moved in tangents for pair in zip(moved, values, strict=True))
-            return [*values, *(zeros_like(value) if part is None else part for part, value in pairs)]
+            return [*values, *(part for moved in tangents for part in pytree.filled(moved, values))]
 
         return pushed
 
@@ -62,12 +61,6 @@ class AutogradEngine:
 
         def pulled(leaves: Leaves) -> list[Any]:
             _, ends, roots = record_flat(fun, leaves[:n])
-            found = pull(ends, leaves[n:], roots, leaves[:n])
-            return [zeros_like(leaf) if part is None else part for part, leaf in zip(found, leaves[:n], strict=True)]
+            return pytree.filled(pull(ends, leaves[n:], roots, leaves[:n]), leaves[:n])
 
         return pulled
-
-
-def zeros_like(leaf: Any) -> Any:
-    """Return zeros like a leaf that somebody may trace."""
-    return pytree.zeros_like(pytree.plain(leaf))

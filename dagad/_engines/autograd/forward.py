@@ -69,13 +69,9 @@ def _shaped(tangent: Any, value: Any) -> Any:
     """Return a tangent with its value's dtype: float32 stays float32, real stays real."""
     if tangent is None or isbox(tangent) or isbox(value):
         return tangent
-    dtype = pytree.dtype_of(value)
-    if pytree.dtype_of(tangent) == dtype and np.shape(tangent) == np.shape(value):
-        return tangent
-    if dtype.kind != "c" and np.iscomplexobj(tangent):
-        tangent = np.real(tangent)
-    tangent = np.broadcast_to(np.asarray(tangent, dtype), np.shape(value))
-    return tangent if isinstance(value, np.ndarray) else tangent[()]
+    if np.shape(tangent) != np.shape(value):
+        tangent = np.broadcast_to(tangent, np.shape(value))
+    return pytree.cast(tangent, value)
 
 
 def _pushed(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Sequence[int], tangents: Sequence[Any]) -> Any:
