@@ -23,6 +23,7 @@ from dagad._executors.evaluation import Scheduler, is_inside_any_task, is_watche
 from dagad._executors.graph import GraphExecutor
 from dagad._executors.inline import Inline
 from dagad._executors.resident import ResidentExecutor, UnavailableError
+from dagad._graphs.linearization import is_scalar
 from dagad._graphs.policies import Policy
 from dagad._operations.context import current_mode, note_job
 from dagad._operations.job import Executor, Job, Land, Residuals, Results
@@ -65,6 +66,11 @@ class Noted:
         return found
 
 
+def _is_number(results: Results) -> bool:
+    """Return whether the chunks gave one real number, as far as their sum tells."""
+    return results.has_gradient or is_scalar(results.reduced)
+
+
 class Local:
     """Chooses between the calling thread, a graph, and a graph whose tasks are several chunks each."""
 
@@ -92,7 +98,7 @@ class Local:
         executor = self._chosen(job, signature)
         results, residuals = executor.unit(job, policy, land)
         if executor is not INLINE:  # which need not know
-            remember_cost(signature, lambda cost: cost.known_to_give(scalar=results.has_gradient))
+            remember_cost(signature, lambda cost: cost.known_to_give(scalar=_is_number(results)))
         return self._noted(job, signature, executor, results), residuals
 
     def _chosen(self, job: Job, signature: tuple[Any, str]) -> Any:
@@ -103,7 +109,7 @@ class Local:
                 return INLINE
             group = road.group
         known = cost_of(signature)
-        return GraphExecutor(self._scheduler, group, is_scalar=known is not None and known.scalar)
+        return GraphExecutor(self._scheduler, group, is_scalar=None if known is None else known.scalar)
 
     @staticmethod
     def _noted(job: Job, signature: tuple[Any, str], executor: Any, results: Results) -> Results:
@@ -132,7 +138,7 @@ class Remote:
     def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
         """Run a job together with its gradient for the seed 1; see `Executor`."""
         found = self._first_of(job, "unit", lambda executor: executor.unit(job, policy, land))
-        remember_cost((job.signature, "unit"), lambda cost: cost.known_to_give(scalar=found[0].has_gradient))
+        remember_cost((job.signature, "unit"), lambda cost: cost.known_to_give(scalar=_is_number(found[0])))
         return found
 
     def _first_of(
@@ -156,7 +162,7 @@ class Remote:
         # counts chunks.
         alone = job.runs is not None or current_mode().evaluation is not None
         group = 1 if alone else choose_group(len(job.plan), cost)
-        graph = GraphExecutor(self._scheduler, group, is_scalar=cost is not None and cost.scalar)
+        graph = GraphExecutor(self._scheduler, group, is_scalar=None if cost is None else cost.scalar)
         found = run(graph)
         spent = found[0].spent
         remember_cost(signature, lambda cost: cost.after_graph(spent.cpu, spent.wall, in_vain=in_vain))

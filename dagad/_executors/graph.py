@@ -20,15 +20,15 @@ from dagad._executors.graph_tasks import (
     reduced_part,
     residual_part,
     seeds_of_batch,
-    sliced_part,
     stacked_part,
     staying_part,
+    summed_part,
     unit_of,
 )
 from dagad._graphs.linearization import Linearization, value_of_task
 from dagad._graphs.linearize import Step, linearize
 from dagad._graphs.monoids import sum_tree
-from dagad._graphs.policies import Policy
+from dagad._graphs.policies import Keep, Policy
 from dagad._graphs.transpose import transpose
 from dagad._operations.batch import BatchSeeds
 from dagad._operations.inputs import Targets
@@ -80,6 +80,13 @@ def _nested(part: Any) -> Any:
     return List(*found) if any(isinstance(item, GraphNode | TaskRef) for item in found) else part
 
 
+def _parts(names: Any, graph: dict[Key, GraphNode], part: Callable[[Any], Any], keys: Sequence[Key]) -> list[Key]:
+    """Return the keys of one part of each result, after adding the tasks that take it."""
+    found = [names("part", (part.__name__, number)) for number in range(len(keys))]
+    graph.update((name, Task(name, part, TaskRef(key))) for name, key in zip(found, keys, strict=True))
+    return found
+
+
 def _node(key: Key, value: list[Any]) -> GraphNode:
     nested = _nested(value)
     return DataNode(key, value) if nested is value else Task(key, plain_value, nested)
@@ -94,8 +101,6 @@ class Staying:
 
     def split(self, source: Key, name: Key, stays: Sequence[tuple[int, int, Callable[[Kept], None]]]) -> Key:
         """Return the key of the lists of some chunks without what stays: by chunk and place in its list."""
-        if not stays:
-            return source
         self._graph[name] = Task(name, landing_part, TaskRef(source), [stay[:2] for stay in stays])
         for chunk, place, deliver in stays:
             key = self._names("shard", len(self.waiting))
@@ -155,26 +160,18 @@ class GraphExecutor:
         chunks, total = dict(zip(values, lowered.batches.values(), strict=True)), None
         staying = Staying(names, graph)
         if job.kernel.reduces:
-            terms = values
+            terms, chunks = values, {}
             if job.kernel.stacks:
-                pairs = list(chunks.items())
-                terms, chunks = [], {}
-                for number, (key, some) in enumerate(pairs):
-                    for role, part in (("summed", reduced_part), ("own", stacked_part)):
-                        name = names("part", (role, number))
-                        graph[name] = Task(name, part, TaskRef(key))
-                    terms.append(names("part", ("summed", number)))
-                    chunks[names("part", ("own", number))] = some
-            else:
-                chunks = {}
+                terms, own = (_parts(names, graph, part, values) for part in (reduced_part, stacked_part))
+                chunks = dict(zip(own, lowered.batches.values(), strict=True))
             parts = [job.part_of(some) for some in lowered.batches.values()]
             ref, sums = job.reduction([TaskRef(key) for key in terms], parts, lambda *at: names("sum", at))
             graph.update(sums)
             total = ref.key
         if job.stacked_at is not None and self._scheduler.remote:
-            stays = {key: _stays(job.stacked_at, some, results.keeper) for key, some in chunks.items()}
-            landing = {key: names("part", ("landing", key[1])) for key in chunks}
-            chunks = {staying.split(key, landing[key], stays[key]): some for key, some in chunks.items()}
+            for key, some in list(chunks.items()):
+                if stays := _stays(job.stacked_at, some, results.keeper):
+                    chunks[staying.split(key, names("part", ("landing", key[1])), stays)] = chunks.pop(key)
 
         def landed(key: Key, result: Any) -> None:
             plain = result.value if type(result) is Linearization else result
@@ -208,25 +205,23 @@ class GraphExecutor:
 
     def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, GraphResiduals | None]:
         """Run a job together with its gradient for the seed 1; see `Executor`."""
+        if self._is_scalar is False:
+            return self.linearize(job, Keep(policy.counters))
         names, results = new_names(), Results.of(job)
         totals: list[Unit] = []
         with calm_here(self._scheduler):
             lowered = lower(job, names, self.group)
             lin = linearize(lowered.graph, lowered.batches, lowered.inputs, names, Together(policy), apart=False)
-            units = [lin.values[key] for key in lowered.batches]
-            ref, sums = sum_tree([TaskRef(key) for key in units], lambda *at: names("sum", at))
-            graph, total = lin.graph, ref.key
-            for key, task in sums.items():
-                graph[key] = Task(key, add_up_units, job.monoid, key == total, *task.args)
-            sliced, left, staying = dict[Key, list[Chunk]](), dict[Key, Key](), Staying(names, graph)
-            for number, (key, some) in enumerate(zip(units, lowered.batches.values(), strict=True)):
-                if job.has_sliced:
-                    name = names("part", ("rows", number))
-                    graph[name] = Task(name, sliced_part, TaskRef(key))
-                    sliced[self._split(job, staying, name, names("part", ("landing", number)), some, land, 0)] = some
-                if not self._is_scalar:
-                    left[key] = name = names("part", ("residuals", number))
-                    graph[name] = Task(name, residual_part, TaskRef(key))
+            graph, units = lin.graph, [lin.values[key] for key in lowered.batches]
+            residuals = [] if self._is_scalar else _parts(names, graph, residual_part, units)
+            stays_here = self._scheduler.remote and job.has_stays
+            # Sums are made anywhere: no cotangents of rows go there, and no linearizations, whose recipes have rows.
+            strip = stays_here or (self._scheduler.remote and residuals)
+            total = _add_up_units(job, names, graph, _parts(names, graph, summed_part, units) if strip else units)
+            sliced, staying = dict[Key, list[Chunk]](), Staying(names, graph)
+            for key, some in zip(units, lowered.batches.values(), strict=True) if job.has_sliced else ():
+                stays = _stays_landing(job, some, land, 0) if stays_here else []
+                sliced[staying.split(key, names("part", ("landing", key[1])), stays)] = some
 
             def landed(key: Key, result: Any) -> None:
                 if key == total:
@@ -234,7 +229,7 @@ class GraphExecutor:
                 elif result is not None:
                     land_sliced(job, sliced[key], result, land)
 
-            run = self._run(job, graph, [total, *sliced], landed, results, [*left.values(), *staying.keys])
+            run = self._run(job, graph, [total, *sliced], landed, results, [*residuals, *staying.keys])
         (unit,) = totals
         results.reduced = unit.value
         if not isinstance(run, LocalRun):
@@ -246,17 +241,19 @@ class GraphExecutor:
                 land(job.shared_targets, job.monoid.lower(unit.shared), 0)
             return results, None
         # Numbers were expected, and nothing was kept; or some are there, real among complex ones, whose tapes are gone.
-        if not left or unit.has_numbers:
+        if not residuals or unit.has_numbers:
             return results, None
+        left = dict(zip(units, residuals, strict=True))
         steps = [Step(step.key, step.inputs, left[step.linearization]) for step in lin.steps]
         return results, GraphResiduals(self._scheduler, lowered, steps, run.kept)
 
-    def _split(
-        self, job: Job, staying: Staying, source: Key, name: Key, chunks: Sequence[Chunk], land: Land, first: int
-    ) -> Key:
-        if not self._scheduler.remote or not job.has_stays:
-            return source
-        return staying.split(source, name, _stays_landing(job, chunks, land, first))
+
+def _add_up_units(job: Job, names: Any, graph: dict[Key, GraphNode], units: Sequence[Key]) -> Key:
+    """Return the key of the sum of what batches gave, after adding the tasks that compute it."""
+    ref, sums = sum_tree(list(map(TaskRef, units)), lambda *at: names("sum", at))
+    for key, task in sums.items():
+        graph[key] = Task(key, add_up_units, job.monoid, key == ref.key, *task.args)
+    return ref.key
 
 
 class GraphResiduals:

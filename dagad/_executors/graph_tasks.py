@@ -51,11 +51,11 @@ def plain_value(value: Any) -> Any:
 
 
 def landing_part(result: Any, stays: Sequence[tuple[int, int]]) -> Any:
-    """Return the lists of some chunks without what stays."""
-    result = plain_result(result)
-    if result is None:
+    """Return the lists of some chunks without what stays; None if there are none."""
+    found = _lists(result)
+    if found is None:
         return None
-    lists = [list(own) for own in _lists(result)]
+    lists = [list(own) for own in found]
     for chunk, place in stays:
         lists[chunk][place] = STAYED
     return result._replace(stacked=lists) if isinstance(result, Batched) else lists
@@ -63,12 +63,16 @@ def landing_part(result: Any, stays: Sequence[tuple[int, int]]) -> Any:
 
 def staying_part(result: Any, chunk: int, place: int) -> Any:
     """Return what of one chunk stays."""
-    return None if result is None else _lists(result)[chunk][place]
+    found = _lists(result)
+    return None if found is None else found[chunk][place]
 
 
 def _lists(result: Any) -> Any:
-    plain = plain_result(result)
-    return plain.stacked if isinstance(plain, Batched) else plain
+    if type(result) is Linearization:  # of what has no gradient for the seed 1
+        return None
+    if type(result) is Unit:
+        return result.sliced
+    return result.stacked if isinstance(result, Batched) else result
 
 
 def reduced_part(batched: Any) -> Any:
@@ -123,9 +127,9 @@ def add_up_units(monoid: Monoid, last: bool, *results: Any) -> Unit:
     return Unit(value, shared, None, sum(unit.seconds for unit in units), is_complete, has_numbers)
 
 
-def sliced_part(result: Any) -> Any:
-    """Return the cotangents of the rows; None where there are none for the seed 1."""
-    return result.sliced if type(result) is Unit else None
+def summed_part(result: Any) -> Unit:
+    """Return what is added up: neither the cotangents of rows, nor a linearization, whose recipe has rows."""
+    return unit_of(result)._replace(sliced=None)
 
 
 def residual_part(result: Any) -> Any:

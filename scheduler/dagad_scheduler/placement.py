@@ -27,7 +27,7 @@ def homes_of(graph: dict[Key, Any], workers: list[str], kept: Collection[Key]) -
     for keys in (
         [key for key in bound if _rank_of(key) == VALUE_RANK],
         [key for key in bound if role_of(key) == Role.SHARD],
-        [key for key in kept if _rank_of(key) == VALUE_RANK],
+        [key for key in kept if _rank_of(key) == VALUE_RANK or role_of(key) == Role.PART],
     ):  # as many neighbours for each worker, so that most sums stay on one
         for place, key in enumerate(sorted(keys, key=_index_of)):
             homes[key] = workers[place * len(workers) // len(keys) :][:1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import autograd.numpy as np
@@ -11,9 +12,11 @@ from by_hand import SYNC, Run, operation
 from dask._task_spec import Task
 from distributed import Client
 from faults import bits, until
+from matrix_cells import note_run, take_all_runs
 
 import dagad
-from dagad._executors import graph
+from dagad._executors import choose, graph
+from dagad._executors.cost_model import Cost
 from dagad._executors.evaluation import find_scheduler, new_names
 from dagad._executors.graph import GraphExecutor, lower
 from dagad._operations.context import jobs_seen
@@ -99,6 +102,53 @@ def test_what_a_cluster_keeps_goes_when_it_was_pulled_or_nobody_can(fun: Any, po
         until(lambda: held(cluster) == 0)
     del run
     until(lambda: held(cluster) == 0)
+
+
+def one_number(rows: Any, theta: Any) -> Any:
+    note_run()
+    return np.sum(np.tanh(rows @ theta))
+
+
+def two_numbers(rows: Any, theta: Any) -> Any:
+    note_run()
+    return {"one": np.sum(np.tanh(rows @ theta)), "two": np.sum(np.tanh(rows * theta), axis=0)}
+
+
+def received(dask_worker: Any) -> int:
+    """Return how many bytes a worker has got from others since this was asked."""
+    n_bytes = sum(int(transfer["total"]) for transfer in dask_worker.transfer_incoming_log)
+    dask_worker.transfer_incoming_log.clear()
+    return n_bytes
+
+
+@pytest.mark.parametrize("known", [None, False, True])
+@pytest.mark.parametrize("fun", [one_number, two_numbers])
+@pytest.mark.parametrize("placed", [False, True])
+def test_no_rows_go_to_the_workers_that_add_up(
+    known: bool | None, fun: Any, placed: bool, cluster: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither as the recipe of a linearization nor as cotangents; and so each chunk runs once."""
+    monkeypatch.setattr(choose, "cost_of", lambda signature: Cost(seconds=100.0, scalar=known))
+    rows = onp.random.default_rng(0).standard_normal((12, 2000, 3)).reshape(-1, 3)  # 12 chunks of 48 kB
+
+    def program(theta: Any, data: Any, **options: Any) -> Any:
+        found = dagad.reduce_sum(fun, data, theta, **options)
+        return sum(np.sum(np.sin(leaf)) for leaf in (found.values() if fun is two_numbers else [found]))
+
+    data = dagad.shard(rows, grainsize=2000, scheduler=cluster) if placed else rows
+    options = {} if placed else {"grainsize": 2000, "scheduler": cluster}
+    wrt = (0, 1) if placed else 0
+    take_all_runs(cluster)
+    cluster.run(received)
+    value, gradient = dagad.value_and_grad(functools.partial(program, **options), wrt)(THETA, data)
+    n_runs, n_bytes = take_all_runs(cluster), sum(cluster.run(received).values())
+    if not (known and fun is two_numbers):  # numbers were expected: it runs again, by a job of its own
+        assert n_runs == 12
+        assert n_bytes < 48_000
+    sync = functools.partial(program, grainsize=2000, scheduler="sync")
+    expected = dagad.value_and_grad(sync, wrt)(THETA, rows)
+    found = [gradient[0], gradient[1].gather()] if placed else [gradient]
+    assert bits([value, *found]) == bits([expected[0], *(expected[1] if placed else [expected[1]])])
 
 
 def test_a_mode_of_any_kind_is_a_graph_on_a_cluster(cluster: Client) -> None:
