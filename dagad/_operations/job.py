@@ -162,6 +162,7 @@ class Results:
     notes: list[Any]
     has_gradient: bool = False  # whether its gradient for the seed 1 has landed
     spent: Spent = NOTHING_SPENT
+    ran_by: Executor | None = None  # the executor that did, where the one that was asked chose among several
 
     @classmethod
     def of(cls, job: Job) -> Results:

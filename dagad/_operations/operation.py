@@ -23,6 +23,7 @@ import numpy as np
 from dagad._graphs.linearization import is_scalar, scaled, unit_seed
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.policies import Policy
+from dagad._operations.context import note_job
 from dagad._operations.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._operations.inputs import Inputs, Targets, apart, times
 from dagad._operations.job import Executor, Job, Land, Residuals, Results
@@ -126,22 +127,24 @@ class Operation:
 
     def call(self, leaves: Sequence[Any]) -> Outputs:
         """Run for the value, tracing nothing."""
-        return self._parts(self.executor.call(self.job(leaves)))
+        job = self.job(leaves)
+        return self._parts(job, "call", self.executor.call(job))
 
     def forward(self, leaves: Sequence[Any]) -> tuple[Outputs, State]:
         """Run for the value, ready to be pulled back."""
         job = self.job(leaves)
         if not self.has_unit_kernel:
             results, residuals = self.executor.linearize(job, self.policy)
-            return self._parts(results), ValueOnly() if residuals is None else Recorded(residuals)
+            return self._parts(job, "linearize", results), _left(residuals)
         slots = Slots(leaves)
         results, residuals = self.executor.unit(job, self.policy, slots.write_all)
         if results.has_gradient:
-            return self._parts(results), LocalGradient(slots.seal())
-        return self._parts(results), ValueOnly() if residuals is None else Recorded(residuals)
+            return self._parts(job, "unit", results), LocalGradient(slots.seal())
+        return self._parts(job, "unit", results), _left(residuals)
 
-    def _parts(self, results: Results) -> Outputs:
+    def _parts(self, job: Job, method: str, results: Results) -> Outputs:
         """Put what the chunks own together."""
+        note_job(results.ran_by or self.executor, method, job)
         stacked, at = results.stacked, self.stacked_at
         reduced = self.monoid.lower(results.reduced)
         if not self.kernel.stacks or not any(stacked):
@@ -223,6 +226,10 @@ class Operation:
         slots = SparseSlots(leaves, len(many))
         self._pull(leaves, value, state, [_Seeds(value, some or nothing) for some in many], slots.write_all)
         return slots.found, state
+
+
+def _left(residuals: Residuals | None) -> State:
+    return ValueOnly() if residuals is None else Recorded(residuals)
 
 
 class _Seeds:
