@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagad._config import setting
 from dagad._engines.autograd.patches import patches
@@ -25,8 +24,7 @@ from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Chunk, Plan, check_grainsize
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """What a reduction or a map is made of; `leaves` are those being differentiated, theta first, then rows."""
 
     function: ChunkFunction
@@ -136,7 +134,7 @@ def _automatic_grainsize(
         chunk = Chunk(0, start, stop)
         owned = [plain[leaf] if rows is None else plain[leaf][rows] for leaf, rows in columns.targets(chunk)]
         args = ChunkContext(chunk, new_names("grainsize")), columns.rows(chunk), plain[:n_theta], owned
-        with calm_process:
+        with calm_process, patches:
             if leaves:
                 chunked.record(*args)
             else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -235,7 +234,7 @@ def _by_runs(read: Arguments, combine: Any, parts: list[Subtree] | None) -> Oper
     if parts is None:
         return bound(read, Apart(read.function))
     runs: Any = Runs(read.columns, read.plan, parts)
-    return bound(replace(read, plan=runs.plan, columns=runs), Combined(read.function, combine, read.plan, tuple(parts)))
+    return bound(read._replace(plan=runs.plan, columns=runs), Combined(read.function, combine, read.plan, tuple(parts)))
 
 
 def _outputs(

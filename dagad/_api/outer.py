@@ -73,6 +73,8 @@ def _dense(tangent: Any, leaf: Any) -> Any:
 
 def _filled(value: Outputs, leaves: Iterator[Any]) -> Outputs:
     """Return a result with other leaves where it has floating-point ones."""
+    if not value.stacked and type(value.reduced) in (float, np.float64):  # nearly always
+        return Outputs(next(leaves), [], value.note, value.places)
     summed = Partition.of(value.reduced, pytree.is_differentiable_or_traced).merge(leaves)
     own = [next(leaves) if pytree.is_differentiable_or_traced(leaf) else leaf for leaf in value.stacked]
     return Outputs(summed, own, value.note, value.places)

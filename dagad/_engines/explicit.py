@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from dagad._engines.base import Flat, FlatFunction, Leaves
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
@@ -17,7 +19,7 @@ class ExplicitEngine:
 
     __slots__ = ()
     name = "explicit"
-    fits = True  # cotangents have been looked at
+    pulls_all = True  # its pullback looks at the cotangents itself, those that it gets and those that it returns
     may_remember = True  # it is never recorded, so what it keeps from one run can't be taken for a constant in the next
 
     def takes(self, leaf: Any) -> bool:
@@ -27,12 +29,14 @@ class ExplicitEngine:
 
     def value(self, fun: Any, leaves: Leaves) -> list[Any]:
         """Return the first of what the function returns."""
-        outputs: list[Any] = fun.flatten(_run(fun, leaves)[0])
-        return outputs
+        return self.linearize(fun, leaves)[0]
 
     def linearize(self, fun: Any, leaves: Leaves) -> tuple[list[Any], OwnPullback]:
         """Call the function; see `Engine.linearize`."""
-        value, pullback = _run(fun, leaves)
+        pair = fun.run(leaves)
+        # To find the name costs as much as a chunk.
+        good = type(pair) is tuple and len(pair) == 2 and callable(pair[1])
+        value, pullback = pair if good else checked_pair(pair, fun.name)
         outputs = fun.flatten(value)
         return outputs, OwnPullback(fun, leaves, outputs, pullback)
 
@@ -47,17 +51,16 @@ class ExplicitEngine:
     def pullback(self, fun: Flat, n: int) -> Flat:
         """Refuse: there is no rule."""
         del fun, n
-        raise NotDifferentiableError(
-            "A derivative of a derivative was asked for, through a function that is marked explicit: its pullback "
-            "is a first derivative only. Write it with `autograd.numpy`, without `explicit`, to go further."
-        )
+        raise NotDifferentiableError(_FIRST_ONLY)
 
 
-def _run(fun: FlatFunction, leaves: Leaves) -> Any:
-    pair = fun.run(leaves)
-    if type(pair) is tuple and len(pair) == 2 and callable(pair[1]):  # to find the name costs as much as a chunk
-        return pair
-    return checked_pair(pair, fun.name)
+_FIRST_ONLY = (
+    "A derivative of a derivative was asked for, through a function that is marked explicit: its pullback is a first "
+    "derivative only. Write it with `autograd.numpy`, without `explicit`, to go further."
+)
+
+
+_BARE = frozenset({np.ndarray, np.float64, float})
 
 
 class OwnPullback:
@@ -69,12 +72,14 @@ class OwnPullback:
         self._fun, self._leaves, self._outputs, self._pullback = fun, leaves, outputs, pullback
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
-        if len(cotangents) == 1 and cotangents[0] is not None:
-            return _checked(self._fun.extract(self._pullback(self._fun.merge(cotangents))), self._leaves)
-        pairs = zip(cotangents, self._outputs, strict=True)
-        filled = [pytree.zeros_like(output) if part is None else part for part, output in pairs]
-        parts = self._pullback(self._fun.merge(filled))
-        return _checked(self._fun.extract(parts), self._leaves)
+        if len(cotangents) != 1 or type(cotangents[0]) not in _BARE:
+            if any(map(pytree.is_traced, cotangents)):
+                raise NotDifferentiableError(_FIRST_ONLY)
+            if all(part is None for part in cotangents):
+                return [None] * len(self._leaves)
+            pairs = zip(cotangents, self._outputs, strict=True)
+            cotangents = [pytree.zeros_like(output) if part is None else part for part, output in pairs]
+        return _checked(self._fun.extract(self._pullback(self._fun.merge(cotangents))), self._leaves)
 
     def nbytes(self) -> int:
         """Return the bytes of what went in and came out; the rest is the function's secret."""
@@ -171,7 +176,11 @@ def check_count(cotangents: Any, n_arguments: int) -> Sequence[Any]:
 def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:
     result = []
     for cotangent, leaf in zip(cotangents, leaves, strict=True):
-        if cotangent is None:
+        if type(cotangent) is type(leaf) is np.ndarray:  # nearly always
+            if cotangent.shape == leaf.shape and cotangent.dtype == leaf.dtype:
+                result.append(cotangent)
+                continue
+        elif cotangent is None:
             raise NotDifferentiableError(
                 "An explicit pullback returned None for an argument that is being differentiated. Return its "
                 "cotangent, or don't ask for that argument's gradient."

@@ -8,7 +8,7 @@ State: `_HISTORIES` and `_COSTS`, the `History` and the `Cost` by what jobs have
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from dagad._graphs.monoids import FAN_IN
 from dagad._remembered import Remembered
@@ -24,8 +24,7 @@ TRY_AGAIN = 10  # the machine may just have been busy; then after twice as many 
 FAIR_TRIES = 2  # the first run also paid for what is only done once
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(NamedTuple):
     """What a run took: `cpu` seconds of all its threads, `wall` seconds, and by how many threads it was done."""
 
     cpu: float
@@ -33,8 +32,7 @@ class Pace:
     workers: int
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(NamedTuple):
     """The shortest run with threads and the shortest alone, since both were last compared.
 
     `tries` counts the runs with threads, `age` the runs since the way that lost was tried, `patience` how many of
@@ -51,13 +49,13 @@ class History:
         """Return the history with one more run."""
         threads, alone = self.threads, self.alone
         if self.due:
-            return replace(self._since(pace), age=0, patience=2 * self.patience)
+            return self._since(pace)._replace(age=0, patience=2 * self.patience)
         if pace.workers > 1:
-            return replace(self, threads=_shorter(threads, pace), tries=self.tries + 1, age=self.age + 1)
-        return replace(self, alone=_shorter(alone, pace), age=self.age + 1)
+            return self._replace(threads=_shorter(threads, pace), tries=self.tries + 1, age=self.age + 1)
+        return self._replace(alone=_shorter(alone, pace), age=self.age + 1)
 
     def _since(self, pace: Pace) -> History:
-        return replace(self, threads=pace) if pace.workers > 1 else replace(self, alone=pace)
+        return self._replace(threads=pace) if pace.workers > 1 else self._replace(alone=pace)
 
     @property
     def due(self) -> bool:
@@ -69,8 +67,7 @@ def _shorter(before: Pace | None, pace: Pace) -> Pace:
     return pace if before is None or pace.wall < before.wall else before
 
 
-@dataclass(frozen=True, slots=True)
-class Road:
+class Road(NamedTuple):
     """How to run the next one."""
 
     alone: bool = False  # in the calling thread only, without a graph
@@ -120,8 +117,7 @@ def _took_turns(pace: Pace) -> bool:
     return LEAST_BUSY * pace.wall < pace.cpu < MOST_BUSY * pace.wall
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """What a run in other processes took last time.
 
     ==========  ===============================================================================================
@@ -157,7 +153,7 @@ class Cost:
         What once gave something else is not taken at its word again: functions that nothing tells apart may take turns.
         """
         scalar = scalar and self.scalar is not False
-        return self if self.scalar is scalar else replace(self, scalar=scalar)
+        return self if self.scalar is scalar else self._replace(scalar=scalar)
 
 
 # A task costs Dask about a millisecond, and is worth having for a tenth of a second: to be seen, moved and tried again.

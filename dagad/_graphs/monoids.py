@@ -197,8 +197,9 @@ class Fold:
         if self._tree is not None:
             self._tree.push(term)
             return
+        n_before = len(self._terms)
         self._terms.append(term)
-        if (len(self._terms) == 1 and not _is_small(term)) or len(self._terms) == MOST_STACKED:
+        if (not n_before and not _is_small(term)) or n_before + 1 == MOST_STACKED:
             self._in_turn()
 
     def _in_turn(self) -> RunningTree:
@@ -214,11 +215,15 @@ class Fold:
         terms, first = self._terms, self._terms[0] if self._terms else None
         if len(terms) == 1:
             return first
-        if len(terms) < FEWEST_STACKED or not all(_is_stackable(term, first) for term in terms):
-            return self._in_turn().total()
-        if type(first) is np.float64 or type(first) is float:
-            return type(first)(_added_up(np.array(terms)))
-        return [_added_up(np.stack(column)) for column in zip(*terms, strict=True)]
+        if len(terms) >= FEWEST_STACKED and _are_stackable(terms):
+            if type(first) in _NUMBERS:
+                return (
+                    _added_up(np.array(terms))[()] if type(first) is np.float64 else float(_added_up(np.array(terms)))
+                )
+            return [_added_up(np.stack(column)) for column in zip(*terms, strict=True)]
+        if len(terms) == 2 and self._tree is None:  # few large chunks, often
+            return _sum_of_two(self._monoid, (first, False), (terms[1], False))[0]
+        return self._in_turn().total()
 
 
 FEWEST_STACKED, MOST_STACKED, LARGEST_STACKED = 8, 4096, 2**20
@@ -231,14 +236,19 @@ def _is_small(term: Any) -> bool:
     return all(type(leaf) is np.ndarray for leaf in term) and sum(a.nbytes for a in term) <= LARGEST_STACKED / 256
 
 
-def _is_stackable(term: Any, first: Any) -> bool:
-    """Return whether a term is of double precision only, and shaped as the first."""
-    if type(term) is not list:
-        return type(term) is type(first) and type(term) in _NUMBERS
-    if type(first) is not list or len(term) != len(first):
+def _are_stackable(terms: list[Any]) -> bool:
+    """Return whether terms are of double precision only, and shaped alike."""
+    kinds = set(map(type, terms))
+    if len(kinds) > 1 or kinds != {list}:
+        return len(kinds) == 1 and kinds <= _NUMBERS
+    if len(set(map(len, terms))) > 1:
         return False
-    pairs = zip(term, first, strict=True)
-    return all(type(a) is np.ndarray and a.dtype == np.float64 and a.shape == b.shape for a, b in pairs)
+    for column in zip(*terms, strict=True):
+        if set(map(type, column)) != {np.ndarray} or {array.dtype for array in column} != {_DOUBLE}:
+            return False
+        if len({array.shape for array in column}) > 1:
+            return False
+    return True
 
 
 def _added_up(stack: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -370,7 +380,7 @@ def _sum_of_two(monoid: Monoid, a: Any, b: Any) -> tuple[Any, bool]:
 # Leaves
 
 _NUMERIC = (np.ndarray, np.generic, int, float, complex)
-_NUMBERS = {float, np.float64}
+_NUMBERS, _DOUBLE = {float, np.float64}, np.dtype(float)
 
 
 def _add(total: Any, term: Any, ours: bool) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dagad._engines.autograd.patches import patches
-from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction, unused_pullback
+from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction, is_scalar, unused_pullback
 from dagad._graphs.monoids import PLAIN, Fold, Monoid
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.kernel import Groups, Kernel
@@ -118,21 +118,21 @@ class Batch(Portable):
     ) -> Preaccumulated:
         """Run chunk after chunk, each tape dying before the next is recorded; see `Recordable`."""
         gathered, gradient = Gathered(self.kernel, self.monoid), Gradient(shared, sliced, self.monoid)
-        pulls, n_numbers, n_others = list[tuple[PullbackFunction | None, Callable[[], int]]](), 0, 0
+        pulls, pulled, n_others = list[tuple[PullbackFunction | None, Callable[[], int]]](), list[Any](), 0
         with patches:
             for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
                 parts, own, pull, nbytes = self.kernel.preaccumulate(counters, *args)
-                gathered.push(_closed(opened_chunk, parts))
+                gathered.push(parts if opened_chunk is None else _closed(opened_chunk, parts))
                 if own is None:
                     n_others += 1
                     pulls.append((pull if opened_chunk is None else opened_chunk.pulled(pull), nbytes))
                 else:
-                    n_numbers += bool(parts.floats())
+                    pulled.append(parts.reduced)
                     pulls.append((None, int))
                     gradient.push(own if opened_chunk is None else (*own[:-1], opened_chunk.cotangents(own[-1])))
         if not n_others:
             return gathered.result(), gradient.parts(), unused_pullback, int
-        if n_numbers:  # real ones among complex ones: only a cotangent for all of them is right
+        if any(map(is_scalar, pulled)):  # real ones among complex ones: only a cotangent for all of them is right
             value, pullback, nbytes = self.record(contexts, rows, shared, sliced)
             return value, None, pullback, nbytes
         return gathered.result(), None, *self._together(pulls, shared, sliced)
@@ -215,13 +215,12 @@ class Gathered:
 class Gradient:
     """The cotangents of several chunks: those of shared leaves are added up, those of sliced leaves are listed."""
 
-    __slots__ = ("_n_shared", "_n_sliced", "_shared", "_sliced")
+    __slots__ = ("_groups", "_shared", "_sliced")
 
     def __init__(self, shared: Groups, sliced: Sequence[Groups] | None, monoid: Monoid) -> None:
         self._shared = Fold(monoid) if any(shared) else None
         self._sliced: list[list[Any]] | None = None if sliced is None else []
-        self._n_sliced = [] if sliced is None else [sum(map(len, groups)) for groups in sliced]
-        self._n_shared = sum(map(len, shared))
+        self._groups = shared, sliced or ()
 
     def push(self, *many: Sequence[Any] | None) -> None:
         """Take what the next chunk's pullback returned for each seed; None where all is zero."""
@@ -232,9 +231,10 @@ class Gradient:
                 self._sliced.append(many[0][-1])
             return
         if self._shared is not None:
-            self._shared.push(_listed([found and found[0] for found in many], self._n_shared))
+            n_shared = sum(map(len, self._groups[0]))
+            self._shared.push(_listed([found and found[0] for found in many], n_shared))
         if self._sliced is not None:
-            n_sliced = self._n_sliced[len(self._sliced)]
+            n_sliced = sum(map(len, self._groups[1][len(self._sliced)]))
             self._sliced.append(
                 _listed([found and found[-1] for found in many], n_sliced) or [None] * n_sliced * len(many)
             )

@@ -19,7 +19,7 @@ from dagad._engines.base import Engine, FlatFunction, LeafPullback
 from dagad._engines.explicit import check_count, name_of
 from dagad._errors import ClosureError, StructureError, add_note_once
 from dagad._graphs.linearization import PullbackFunction
-from dagad._operations.context import TOGETHER, DefaultPolicy, current_mode, like_here
+from dagad._operations.context import TOGETHER, DefaultPolicy, like_here
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.partition import Partition
@@ -61,7 +61,7 @@ class ChunkFunction(Portable):
         Default policy of reductions inside it: in another process nobody else could tell them.
     """
 
-    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "_traced", "as_told", "engine")
+    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "_traced", "engine")
 
     def __init__(
         self,
@@ -74,7 +74,6 @@ class ChunkFunction(Portable):
         self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
         self.engine, self._nested = engine, nested
         self._traced = traced_engine(engine)
-        self.as_told: Any = patches if nested is TOGETHER else _Told(nested)
 
     def state(self) -> tuple[Any, ...]:
         return self._make, self._n_hoisted, self._shared, self.engine, self._nested
@@ -86,16 +85,21 @@ class ChunkFunction(Portable):
         try:
             leaves = [canonical(leaf) for leaf in (*shared, *(sliced or ()))]
             fun = BoundChunk(self, rows, len(shared), len(leaves))
-            with self.as_told:
-                return _checked(self._traced.run(fun, leaves), context)
+            return _checked(self._as_told(self._traced.run, fun, leaves), context)
         except Exception as error:
             add_note_once(error, context.note("value"))
             raise
 
     def run(self, rows: Any, leaves: Sequence[Any], n_shared: int) -> Any:
         """Run one chunk on leaves some of which somebody traces."""
-        with self.as_told:
-            return self._traced.run(BoundChunk(self, rows, n_shared, len(leaves)), leaves)
+        return self._as_told(self._traced.run, BoundChunk(self, rows, n_shared, len(leaves)), leaves)
+
+    def _as_told(self, run: Callable[..., Any], fun: BoundChunk, leaves: Sequence[Any]) -> Any:
+        """Run with the default policy of those who made the chunks; the patches are held by who runs the batch."""
+        if self._nested is TOGETHER:  # nearly always
+            return run(fun, leaves)
+        with like_here(self._nested):
+            return run(fun, leaves)
 
     def record(
         self, context: ChunkContext, rows: Any, shared: Sequence[Any], sliced: Sequence[Any] | None = None
@@ -118,9 +122,8 @@ class ChunkFunction(Portable):
         leaves = [canonical(leaf) for leaf in (shared if sliced is None else (*shared, *sliced))]
         fun = BoundChunk(self, rows, len(shared), len(leaves))
         try:
-            with self.as_told:
-                values, pull = self._traced.linearize(fun, leaves)
-            value = fun.merge(values)
+            values, pull = self._as_told(self._traced.linearize, fun, leaves)
+            value = values[0] if fun.out is None else fun.merge(values)
             if type(value) is not np.float64 and not any(map(pytree.is_traced, leaves)):
                 _checked(value, context)
         except Exception as error:
@@ -133,8 +136,7 @@ class ChunkFunction(Portable):
     ) -> tuple[Any, ...]:
         """Return the cotangents in groups, as the task has its arguments: of shared, of the rows."""
         try:
-            with patches:
-                cotangents = pull([canonical(seed) for seed in seeds])
+            cotangents = pull([canonical(seed) for seed in seeds])
         except Exception as error:
             add_note_once(error, context.note("pullback"))
             raise
@@ -145,21 +147,6 @@ class ChunkFunction(Portable):
 
 _BARE = frozenset({float, np.float64, np.ndarray})
 _BARE_OR_FUNCTION = _BARE | {FunctionType}
-
-
-class _Told:
-    """Holds the patches, and tells the reductions inside a chunk what to do by default."""
-
-    def __init__(self, policy: DefaultPolicy) -> None:
-        self._policy = policy
-
-    def __enter__(self) -> None:
-        patches.__enter__()
-        like_here(self._policy).__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        current_mode().__exit__()
-        patches.__exit__()
 
 
 class BoundChunk(FlatFunction):
@@ -181,14 +168,15 @@ class BoundChunk(FlatFunction):
         return made
 
     def run(self, leaves: Sequence[Any]) -> Any:
-        before = patches.given(leaves)
+        task = patches.task
+        before, task.leaves = task.leaves, leaves
         try:
             if self.given is None:  # nearly always: to ask the base costs more than to look
                 output = self._function._make(leaves[: self._function._n_hoisted])(*self.arguments(leaves))
             else:
                 output = super().run(leaves)
         finally:
-            patches.given(before)
+            task.leaves = before
         if type(output) in _BARE:
             return output
         if type(output) is tuple and set(map(type, output)) <= _BARE_OR_FUNCTION:  # a value and its pullback
@@ -208,9 +196,11 @@ class BoundChunk(FlatFunction):
                 "An explicit function carries a value being differentiated in its closure, for which its pullback "
                 "returns nothing. Pass the value to the function as a shared argument."
             )
-        cotangents = check_count(cotangents, 1 + len(shared))
-        theta = [leaf for p, part in zip(shared, cotangents[1:], strict=True) for leaf in p.extract(part)]
-        return [*theta, *self._rows.extract(cotangents[0])]
+        of_rows, *parts = check_count(cotangents, 1 + len(shared))
+        found: list[Any] = []
+        for partition, part in zip(shared, parts, strict=True):
+            found += partition.extract(part)
+        return found + self._rows.extract(of_rows)
 
 
 def _selecting(fun: FlatFunction, pull: LeafPullback) -> PullLeaves:

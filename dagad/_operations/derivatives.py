@@ -16,7 +16,17 @@ from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
 
 
-class Pushforward(Kernel):
+class _Derivative(Kernel):
+    __slots__ = ()
+    n_directions = 0
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What tells derivatives of one function apart: they don't cost the same."""
+        return type(self), self.n_directions, *self.function.signature
+
+
+class Pushforward(_Derivative):
     """A function and its tangents, for some directions.
 
     Groups of leaves: those of the function, then as many again for each direction, one tangent per leaf.
@@ -83,7 +93,7 @@ def _or_zeros(tangent: Any, leaf: Any) -> Any:
     return pytree.zeros_like(pytree.plain(leaf)) if tangent is None else tangent
 
 
-class Pullback(Kernel):
+class Pullback(_Derivative):
     """The pullback of a function, as a function of its leaves and of the seeds.
 
     Groups of leaves: those of the function, then one of seeds: with the shared leaves for what it reduces, with the
@@ -122,7 +132,7 @@ class Pullback(Kernel):
         return [leaf for group in (sliced[:-1] if self.function.stacks else sliced) for leaf in group]
 
 
-class ValueAndGrad(Kernel):
+class ValueAndGrad(_Derivative):
     """A function of a reduction with its gradient for the seed 1, and whether there is none: 1, or 0, to be summed."""
 
     __slots__ = ("function", "reduces", "stacks")

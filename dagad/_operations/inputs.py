@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagad._sources.base import Target
 from dagad._sources.columns import Sliced
@@ -13,8 +12,7 @@ from dagad._sources.plan import AnyPlan
 Targets = list[Target]
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(NamedTuple):
     """What goes into each chunk: how many shared leaves, and which rows of which leaf, in groups.
 
     `rows[chunk]` holds for each group of sliced leaves the chunk's targets, numbered within the group.

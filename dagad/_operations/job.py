@@ -22,8 +22,7 @@ from dagad_scheduler.private import Task, TaskRef
 Land = Callable[[Targets, Sequence[Any] | None, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A kernel on all chunks of some rows, at leaves: everything that an executor has to know."""
 
     kernel: Kernel
@@ -63,7 +62,7 @@ class Job:
     @property
     def signature(self) -> Hashable:
         """What two jobs have in common that cost the same: the function, what is asked of it, and how rows are cut."""
-        return self.owner, self.kernel.signature, self.plan
+        return self.owner, self.kernel.signature, self.plan.key
 
     def shared(self) -> Groups:
         """Return the shared leaves in groups."""

@@ -33,7 +33,7 @@ _FLOATS = (float, complex, np.floating, np.complexfloating)
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
     """Return the leaves and the structure; None is structure, not a leaf."""
-    if type(tree) in _BARE:  # optree needs a microsecond to find that out
+    if type(tree) in _BARE or type(tree) in TRACED:  # optree needs a microsecond to find that out
         return [tree], _LEAF
     leaves, treedef = _tree_flatten(tree, is_leaf, namespace=NAMESPACE)
     return leaves, treedef
@@ -47,7 +47,7 @@ def flatten_with_none(tree: Any) -> tuple[list[Any], TreeDef]:
 
 def unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
     """Put leaves back into their structure."""
-    return optree.tree_unflatten(treedef, leaves)
+    return treedef.unflatten(leaves)
 
 
 def subtrees(treedef: TreeDef, tree: Any) -> list[Any]:

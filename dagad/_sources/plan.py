@@ -33,6 +33,11 @@ class Plan:
     n_rows: int
     grainsize: int
 
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What tells plans apart, quickly looked up."""
+        return self.n_rows, self.grainsize
+
     def __len__(self) -> int:
         return -(-self.n_rows // self.grainsize)
 
@@ -56,6 +61,11 @@ class GivenPlan:
     """
 
     bounds: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[tuple[int, ...]]:
+        """What tells plans apart, quickly looked up."""
+        return (self.bounds,)
 
     @property
     def n_rows(self) -> int:

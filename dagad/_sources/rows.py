@@ -69,11 +69,13 @@ class Rows(Portable):
     are copied by whoever uses them first, a chunk's task.
     """
 
-    __slots__ = ("_pieces", "_treedef", "_views", "_whole")
+    __slots__ = ("_bare", "_merged", "_pieces", "_treedef", "_views", "_whole")
 
     def __init__(self, treedef: pytree.TreeDef, pieces: list[Piece], views: bool = False) -> None:
         self._treedef, self._pieces, self._views = treedef, pieces, views
         self._whole: tuple[Any, ...] = ()
+        self._bare = treedef.is_leaf()  # one piece, and nothing around it
+        self._merged = False
 
     def state(self) -> tuple[Any, ...]:
         return self._treedef, self._pieces
@@ -146,17 +148,22 @@ class Rows(Portable):
         """Return the rows, with the next of `leaves` in the gaps."""
         if self._views:
             self._take_snapshot()
+        if self._bare:
+            return self._pieces[0].merge(leaves)
         if self._whole:
             return self._whole[0]
-        parts = [piece.merge(leaves) for piece in self._pieces]
-        whole = parts[0] if self._treedef.is_leaf() else pytree.unflatten(self._treedef, parts)
-        if self.stays:
+        whole = pytree.unflatten(self._treedef, [piece.merge(leaves) for piece in self._pieces])
+        if self._merged and self.stays:  # nearly all rows are used once, where looking costs more than it saves
             self._whole = (whole,)
+        self._merged = True
         return whole
 
     def extract(self, cotangent: Any) -> list[Any]:
         """Return the cotangents that belong in the gaps, from one for all rows."""
-        if not any(piece.n_gaps for piece in self._pieces):
+        for piece in self._pieces:
+            if piece.n_gaps:
+                break
+        else:
             return []
         parts = [None] * len(self._pieces) if cotangent is None else pytree.subtrees(self._treedef, cotangent)
         return [leaf for piece, part in zip(self._pieces, parts, strict=True) for leaf in piece.extract(part)]

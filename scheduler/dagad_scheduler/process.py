@@ -11,7 +11,7 @@ State, all of it in `_Calm` and changed only under its lock (but `spared`, which
 `found`        the BLAS libraries that had more than one thread before the first run came in, and how many
 `collector`    the collector's thresholds as they were found and as they were set; None while they are not held
 `spared`       what lives on and is not to be walked by the collector again and again: the ids of `Spared`
-`controller`   the BLAS libraries found; looked for again when more modules have been imported
+`libraries`    the BLAS libraries there are; looked for again when more modules have been imported
 `tuned`        whether the allocator has been told (once per process)
 =============  ======================================================================================
 """
@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import multiprocessing
 import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 import threadpoolctl
@@ -51,10 +52,10 @@ class _Calm:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.depth = 0
-        self.found: list[tuple[Any, int]] = []
+        self.found: list[tuple[Library, int]] = []
         self.collector: tuple[Thresholds, Thresholds] | None = None
         self.spared: set[int] = set()
-        self.controller: Any = None
+        self.libraries: list[Library] = []
         self.modules = 0
         self.tuned = False
 
@@ -77,12 +78,12 @@ class _Calm:
 
     def _hold(self) -> None:
         if len(sys.modules) != self.modules:
-            self.controller, self.modules = threadpoolctl.ThreadpoolController(), len(sys.modules)
-        # One by one: threadpoolctl's own limiter looks every library over, which costs more than a small chunk.
-        libraries = [library for library in self.controller.lib_controllers if library.user_api == "blas"]
-        self.found = [(library, number) for library in libraries if (number := library.get_num_threads()) != 1]
+            controllers = threadpoolctl.ThreadpoolController().lib_controllers
+            self.libraries = [Library.of(each) for each in controllers if each.user_api == "blas"]
+            self.modules = len(sys.modules)
+        self.found = [(library, number) for library in self.libraries if (number := library.n_threads()) != 1]
         for library, _ in self.found:
-            _set_threads(library, 1)
+            library.set_n_threads(1)
         self._hold_collector()
         if not self.tuned:
             self.tuned = True
@@ -99,8 +100,8 @@ class _Calm:
 
     def _restore(self) -> None:
         for library, number in self.found:
-            if library.get_num_threads() == 1:  # else somebody has set it meanwhile
-                _set_threads(library, number)
+            if library.n_threads() == 1:  # else somebody has set it meanwhile
+                library.set_n_threads(number)
         self.found = []
         if not self.spared:
             self._restore_collector()
@@ -154,20 +155,26 @@ def spared_if_large() -> Spared | None:
     return Spared(calm_process) if gc.get_count()[0] > LARGE_TAPE else None
 
 
-def _set_threads(library: Any, number: int) -> None:
-    """Set the number of threads of a BLAS library, from whatever thread this is.
+class Library(NamedTuple):
+    """How many threads a BLAS library has, and how to change it."""
 
-    threadpoolctl 3.8 obeys only the first thread that ever set OpenBLAS's, and silently ignores all others. Here the
-    lock sees to it that only one does at a time; nobody is left as the one to obey.
-    """
-    clear = getattr(library, "clear_controlling_thread", _nothing)
-    clear(force=True)
-    library.set_num_threads(number)
-    clear(force=True)
+    n_threads: Callable[[], int]
+    set_n_threads: Callable[[int], Any]
 
+    @classmethod
+    def of(cls, controller: Any) -> Library:
+        """Return the C functions of OpenBLAS with threads of its own, which are one pool for the whole process.
 
-def _nothing(*, force: bool) -> None:
-    del force
+        threadpoolctl 3.8 obeys only the first thread that ever set that pool, and silently ignores all others; here the
+        lock sees to it that only one does at a time. Its way there also costs more than a small chunk.
+        """
+        if controller.internal_api == "openblas" and controller.threading_layer == "pthreads":
+            for prefix, suffix in itertools.product(("", "scipy_"), ("", "64_", "_64")):
+                count = getattr(controller.dynlib, f"{prefix}openblas_get_num_threads{suffix}", None)
+                change = getattr(controller.dynlib, f"{prefix}openblas_set_num_threads{suffix}", None)
+                if count is not None and change is not None:
+                    return cls(count, change)
+        return cls(controller.get_num_threads, controller.set_num_threads)
 
 
 def keep_freed_memory(nbytes: int | None) -> bool:

@@ -29,8 +29,8 @@ from dagad.extend import Keep, Preaccumulate, Recompute, explicit
 from dagad_scheduler import Names, Role
 from dagad_scheduler.process import (
     COLLECT_AFTER,
+    Library,
     _Calm,
-    _set_threads,
     calm_process,
     calmed,
     keep_freed_memory,
@@ -516,7 +516,7 @@ def test_what_others_set_while_chunks_run_stays() -> None:
         gc.set_threshold(5_000, 5, 5)
         for library in threadpoolctl.ThreadpoolController().lib_controllers:
             if library.user_api == "blas":
-                _set_threads(library, 3)
+                Library.of(library).set_n_threads(3)
         return 0.0
 
     found = blas_threads()
@@ -527,7 +527,7 @@ def test_what_others_set_while_chunks_run_stays() -> None:
     assert state() == (3, (5_000, 5, 5), True)
     for library in threadpoolctl.ThreadpoolController().lib_controllers:
         if library.user_api == "blas":
-            _set_threads(library, found)
+            Library.of(library).set_n_threads(found)
     gc.set_threshold(700, 10, 10)
 
 

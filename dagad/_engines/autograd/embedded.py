@@ -27,10 +27,11 @@ _BARE = frozenset({np.ndarray, np.float64, float})
 class TracedEngine:
     """An engine whose functions may be given leaves that autograd traces."""
 
-    __slots__ = ("engine",)
+    __slots__ = ("_pulls_all", "engine")
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._pulls_all = getattr(engine, "pulls_all", False)
 
     def run(self, fun: FlatFunction, leaves: Leaves) -> Any:
         """Return what a task returns, free of the engine's own types."""
@@ -52,6 +53,8 @@ class TracedEngine:
         own: LeafPullback | None
         if _BARE.issuperset(map(type, leaves)):  # nearly always
             values, own = self.engine.linearize(fun, leaves)
+            if self._pulls_all:
+                return values, own
         elif any(map(pytree.is_traced, leaves)):
             values, own = self.value(fun, leaves), None
         else:
@@ -147,8 +150,6 @@ class EnginePullback:
         return self._fitting(found)
 
     def _fitting(self, found: Sequence[Any]) -> list[Any]:
-        if getattr(self._engine.engine, "fits", False):  # it has looked itself
-            return list(found)
         pairs = zip(found, self._leaves, strict=True)
         return [self._engine.fitting(part, leaf, "cotangent") for part, leaf in pairs]
 

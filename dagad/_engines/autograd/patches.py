@@ -70,7 +70,7 @@ class OwnNode:
     __slots__ = ()
 
 
-class _Entered(threading.local):
+class _Task(threading.local):
     """How deep a thread is inside, and the leaves of the task that it runs. Chunks enter again and again: no lock."""
 
     depth = 0
@@ -81,25 +81,25 @@ class _Patches:
     """A reentrant, process-wide hold: ``with patches:``. Entering from several threads at once is fine."""
 
     def __init__(self) -> None:
-        self.lock, self._entered = threading.Lock(), _Entered()
+        self.lock, self.task = threading.Lock(), _Task()
         self.depth = 0
         self.open: dict[int, int] = {}
         self.last = self.rest = -1
         self.stack: Any = None
 
     def __enter__(self) -> None:
-        entered = self._entered
-        if not entered.depth:
+        task = self.task
+        if not task.depth:
             with self.lock:
                 if not self.depth:
                     self._install()
                 self.depth += 1
-        entered.depth += 1
+        task.depth += 1
 
     def __exit__(self, *_: object) -> None:
-        entered = self._entered
-        entered.depth -= 1
-        if not entered.depth:
+        task = self.task
+        task.depth -= 1
+        if not task.depth:
             with self.lock:
                 self.depth -= 1
                 if not self.depth:
@@ -136,15 +136,9 @@ class _Patches:
         """Return whether a traced value is left over from a derivative of dagad's; autograd doesn't tell of its own."""
         return isinstance(box._node, OwnNode) and box._trace not in self.open
 
-    def given(self, leaves: Sequence[Any] | None) -> Sequence[Any] | None:
-        """Note what the task is given that this thread runs from now on; return what the one before was."""
-        entered = self._entered
-        before, entered.leaves = entered.leaves, leaves
-        return before
-
     def is_strange(self, box: Any) -> bool:
         """Return whether a traced value is of another thread's derivative, and not of what this task was given."""
-        leaves, opener = self._entered.leaves, self.open.get(box._trace)
+        leaves, opener = self.task.leaves, self.open.get(box._trace)
         if leaves is None or opener == threading.get_ident():
             return False
         if opener is None:  # not of ours, or over since somebody looked

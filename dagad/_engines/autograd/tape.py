@@ -33,17 +33,23 @@ class TapeNode(OwnNode, VJPNode):  # type: ignore[misc]  # autograd has no types
         self.vjp = rule(argnums, value, args, kwargs)
 
 
+_BARE = frozenset({np.ndarray, np.float64, float})
+
+
 def record(fun: Callable[[Any], Any], leaves: Sequence[Any]) -> tuple[Any, list[Any], list[Any]]:
     """Run `fun` on traced leaves: its value, the tape's node behind each leaf of it (or None), and the tape's roots."""
     held: list[pytree.TreeDef] = []
 
     def flat(leaves: Sequence[Any]) -> list[Any]:
-        outputs, treedef = pytree.flatten(pytree.open_containers(fun(leaves)))
+        output = fun(leaves)
+        if isbox(output) and type(output._value) in _BARE:  # nearly always
+            return [output]
+        outputs, treedef = pytree.flatten(pytree.open_containers(output))
         held.append(treedef)
         return outputs
 
     values, ends, roots = record_flat(flat, leaves)
-    return pytree.unflatten(held[0], values), ends, roots
+    return pytree.unflatten(held[0], values) if held else values[0], ends, roots
 
 
 def record_flat(fun: Flat, leaves: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
