@@ -124,7 +124,7 @@ class ChunkFunction(Portable):
         try:
             values, pull = self._as_told(self._traced.linearize, fun, leaves)
             value = values[0] if fun.out is None else fun.merge(values)
-            if type(value) is not np.float64 and not any(map(pytree.is_traced, leaves)):
+            if type(value) not in _NUMBERS and not any(map(pytree.is_traced, leaves)):
                 _checked(value, context)
         except Exception as error:
             add_note_once(error, context.note("value"))
@@ -145,7 +145,7 @@ class ChunkFunction(Portable):
         return (cotangents[:n_shared], cotangents[n_shared:]) if n_shared else (cotangents,)
 
 
-_BARE = frozenset({float, np.float64, np.ndarray})
+_NUMBERS, _BARE = frozenset({float, np.float64}), frozenset({float, np.float64, np.ndarray})
 _BARE_OR_FUNCTION = _BARE | {FunctionType}
 
 

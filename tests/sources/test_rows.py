@@ -75,7 +75,8 @@ def test_rows_that_are_made_are_made_once_only_when_asked() -> None:
     assert made == [3, 3]
     here = rows.made()
     assert here.stays
-    assert here.merge(iter(())) is here.merge(iter(()))
+    here.merge(iter(()))
+    assert here.merge(iter(())) is here.merge(iter(()))  # what is used again is kept
     assert made == [3, 3, 3]
 
 
