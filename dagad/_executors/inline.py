@@ -21,32 +21,38 @@ class Inline:
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        return self._results(job, lambda args: job.batch.value(*args))[0]
+        return self._results(job, lambda args: (job.batch.value(*args), None))[0]
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, InlineResiduals]:
         """Run a job, and leave behind what its policy says."""
-        results, linearization = self._results(job, lambda args: policy.linearize(job.batch, args))
-        return results, InlineResiduals(linearization)
+
+        def run(args: tuple[Any, ...]) -> tuple[Any, Linearization]:
+            made = policy.linearize(job.batch, args)
+            return made.value, made
+
+        results, made = self._results(job, run)
+        return results, InlineResiduals(made)
 
     def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, InlineResiduals | None]:
         """Run a job together with its gradient for the seed 1; see `Executor`."""
 
-        def run(args: tuple[Any, ...]) -> Linearization:
-            made = Linearization.preaccumulated(job.batch, args, policy.counters)
-            if made.local_gradient is not None:
-                _land(job, made.local_gradient, land)
-            return made
+        def run(args: tuple[Any, ...]) -> tuple[Any, Linearization | None]:
+            value, gradient, pull, nbytes = job.batch.preaccumulate(policy.counters, *args)
+            if gradient is None:
+                return value, Linearization.pulled_by(pull, nbytes, value, (job.batch, args), policy.counters)
+            _land(job, gradient, land)
+            return value, None
 
         results, made = self._results(job, run)
-        results.has_gradient = made.local_gradient is not None
-        return results, None if results.has_gradient else InlineResiduals(made)
+        results.has_gradient = made is None
+        return results, None if made is None else InlineResiduals(made)
 
     @staticmethod
-    def _results(job: Job, run: Callable[[tuple[Any, ...]], Any]) -> tuple[Results, Any]:
+    def _results(job: Job, run: Callable[[tuple[Any, ...]], tuple[Any, Any]]) -> tuple[Results, Any]:
         began, began_cpu, chunks = time.perf_counter(), time.thread_time(), list(job.plan)
         with calm_process, inside_task:
-            made = run(job.arguments(chunks, new_names()))
-        results, value = Results.of(job), made.value if type(made) is Linearization else made
+            value, made = run(job.arguments(chunks, new_names()))
+        results = Results.of(job)
         results.reduced = value.reduced if job.kernel.stacks else value
         results.put(job, chunks, value)
         results.spent = Spent(time.thread_time() - began_cpu, time.perf_counter() - began, 1)

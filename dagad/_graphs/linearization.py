@@ -73,8 +73,7 @@ class Linearization:
     def recorded(cls, task: Recordable, args: tuple[Any, ...], counters: Counters | None = None) -> Linearization:
         """Run a task and keep its tape until it is pulled."""
         value, pull, nbytes = opened(task).record(*args)
-        made = cls(value, (task, args), counters)
-        made._pull, made._nbytes, made._n_runs = pull, nbytes, n_runs(task, args)
+        made = cls.pulled_by(pull, nbytes, value, (task, args), counters)
         made._counters.recorded(made._n_runs)
         return made
 
@@ -82,10 +81,24 @@ class Linearization:
     def preaccumulated(cls, task: Any, args: tuple[Any, ...], counters: Counters) -> Linearization:
         """Run a task and pull the seed 1 at once; one without a scalar value is recorded instead."""
         value, gradient, pull, nbytes = opened(task).preaccumulate(counters, *args)
-        made = cls(value, (task, args), counters)
-        made._gradient = None if gradient is None else list(gradient)
         if gradient is None:
-            made._pull, made._nbytes, made._n_runs = pull, nbytes, n_runs(task, args)
+            return cls.pulled_by(pull, nbytes, value, (task, args), counters)
+        made = cls(value, (task, args), counters)
+        made._gradient = list(gradient)
+        return made
+
+    @classmethod
+    def pulled_by(
+        cls,
+        pull: PullbackFunction,
+        nbytes: Callable[[], int],
+        value: Any,
+        recipe: tuple[Any, tuple[Any, ...]],
+        counters: Counters | None = None,
+    ) -> Linearization:
+        """Return the linearization of a task that has been recorded."""
+        made = cls(value, recipe, counters)
+        made._pull, made._nbytes, made._n_runs = pull, nbytes, n_runs(*recipe)
         return made
 
     @property

@@ -68,6 +68,9 @@ class Pushforward(_Derivative):
 
     def _outputs(self, value: Outputs, directions: Sequence[Sequence[Any]]) -> Outputs:
         """Return the value with its tangents: in what is summed, integers have None, as they may move elsewhere."""
+        if not value.stacked and type(value.reduced) in (float, np.float64):  # nearly always
+            moved = [tangents[0] if tangents[0] is not None else type(value.reduced)(0) for tangents in directions]
+            return Outputs((value.reduced, moved), [], value.note)
         summed, treedef = pytree.flatten(value.reduced)
         own, moving = list(value.stacked), []
         for tangents in directions:

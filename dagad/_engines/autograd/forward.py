@@ -32,8 +32,8 @@ class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no ty
     __slots__ = ()
 
     def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
-        directions = zip(*(parent.g for parent in parents), strict=True)
-        self.initialize_root([_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions])
+        directions = zip(*[parent.g for parent in parents], strict=True)
+        self.g = [_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions]
 
 
 def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Sequence[Direction]) -> tuple[Any, Any]:
@@ -76,26 +76,30 @@ def _shaped(tangent: Any, value: Any) -> Any:
 
 def _pushed(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Sequence[int], tangents: Sequence[Any]) -> Any:
     """Push one direction through one primitive."""
-    moving = [(argnum, tangent) for argnum, tangent in zip(argnums, tangents, strict=True) if tangent is not None]
-    if not moving:
-        return None
-    numbers, parts = zip(*moving, strict=True)
-    rule, has_pullback = jvp_rule(fun, args, kwargs), fun in primitive_vjps
+    if any(tangent is None for tangent in tangents):
+        moving = [(argnum, tangent) for argnum, tangent in zip(argnums, tangents, strict=True) if tangent is not None]
+        if not moving:
+            return None
+        argnums, tangents = zip(*moving, strict=True)
+    rule = jvp_rule(fun, args, kwargs)
     if rule is None:
-        return _by_transposition(fun, value, args, kwargs, numbers, parts)
+        return _by_transposition(fun, value, args, kwargs, argnums, tangents)
     try:
-        tangent = rule(numbers, parts, value, args, kwargs)
+        tangent = rule(argnums, tangents, value, args, kwargs)
     except (KeyError, NotImplementedError):  # a rule for other arguments only
-        return _by_transposition(fun, value, args, kwargs, numbers, parts)
+        return _by_transposition(fun, value, args, kwargs, argnums, tangents)
     if _fits(tangent, value):
         return tangent
-    if has_pullback:
-        return _by_transposition(fun, value, args, kwargs, numbers, parts)
+    if fun in primitive_vjps:
+        return _by_transposition(fun, value, args, kwargs, argnums, tangents)
     return tangent + np.zeros(np.shape(pytree.plain(value)), pytree.dtype_of(pytree.plain(tangent)))
 
 
 def _fits(tangent: Any, value: Any) -> bool:
     """Return whether a tangent has its value's shape; containers and autograd's sparse objects have none."""
+    kind = type(tangent)
+    if kind is type(value) and (kind is np.float64 or (kind is np.ndarray and tangent.shape == value.shape)):
+        return True  # nearly always
     plain = pytree.plain(value)
     return not isinstance(plain, np.ndarray | np.number | float) or np.shape(pytree.plain(tangent)) == np.shape(plain)
 
