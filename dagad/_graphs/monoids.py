@@ -6,8 +6,10 @@ Neighbours are combined, then neighbours of these, and a last one without a neig
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -178,8 +180,8 @@ class RunningTree:
         """Return the sum of all terms, not lowered."""
         *others, (_, *last) = self._partials
         term, ours = last
-        for _, *partial in reversed(others):
-            term, ours = _sum_of_two(self._monoid, partial, (term, ours))
+        for _, *below in reversed(others):
+            term, ours = _sum_of_two(self._monoid, below, (term, ours))
         return term
 
 
@@ -212,17 +214,16 @@ class Fold:
 
     def total(self) -> Any:
         """Return the sum of all terms, not lowered."""
-        terms, first = self._terms, self._terms[0] if self._terms else None
+        terms = self._terms
         if len(terms) == 1:
-            return first
-        if len(terms) >= FEWEST_STACKED and _are_stackable(terms):
-            if type(first) in _NUMBERS:
-                return (
-                    _added_up(np.array(terms))[()] if type(first) is np.float64 else float(_added_up(np.array(terms)))
-                )
-            return [_added_up(np.stack(column)) for column in zip(*terms, strict=True)]
+            return terms[0]
+        if len(terms) >= FEWEST_STACKED:
+            columns, whole = _columns_of(terms)
+            totals = [_total_of(column) for column in columns]
+            if all(total is not None for total in totals):
+                return whole(totals)
         if len(terms) == 2 and self._tree is None:  # few large chunks, often
-            return _sum_of_two(self._monoid, (first, False), (terms[1], False))[0]
+            return _sum_of_two(self._monoid, (terms[0], False), (terms[1], False))[0]
         return self._in_turn().total()
 
 
@@ -231,24 +232,36 @@ FEWEST_STACKED, MOST_STACKED, LARGEST_STACKED = 8, 4096, 2**20
 
 def _is_small(term: Any) -> bool:
     """Return whether many such terms may be held at the same time."""
-    if type(term) is not list:
-        return type(term) is np.float64 or type(term) is float
-    return all(type(leaf) is np.ndarray for leaf in term) and sum(a.nbytes for a in term) <= LARGEST_STACKED / 256
+    if type(term) in _NUMBERS:
+        return True
+    leaves = term if type(term) is list else pytree.flatten(term)[0]
+    return sum(leaf.nbytes if type(leaf) is np.ndarray else 8 for leaf in leaves) <= LARGEST_STACKED / 256
 
 
-def _are_stackable(terms: list[Any]) -> bool:
-    """Return whether terms are of double precision only, and shaped alike."""
+def _columns_of(terms: list[Any]) -> tuple[Iterable[Any], Callable[[list[Any]], Any]]:
+    """Return the leaves of terms, each with those of the other terms in its place, and what makes a term of leaves."""
     kinds = set(map(type, terms))
-    if len(kinds) > 1 or kinds != {list}:
-        return len(kinds) == 1 and kinds <= _NUMBERS
-    if len(set(map(len, terms))) > 1:
-        return False
-    for column in zip(*terms, strict=True):
-        if set(map(type, column)) != {np.ndarray} or {array.dtype for array in column} != {_DOUBLE}:
-            return False
-        if len({array.shape for array in column}) > 1:
-            return False
-    return True
+    if kinds <= _NUMBERS:
+        return [terms], operator.itemgetter(0)
+    if kinds == {list} and len(set(map(len, terms))) == 1:
+        return zip(*terms, strict=True), list
+    pairs = list(map(pytree.flatten_with_none, terms))
+    treedef = pairs[0][1]
+    if any(other != treedef for _, other in pairs):
+        return [[None]], list  # let the tree say where they differ
+    return zip(*(leaves for leaves, _ in pairs), strict=True), partial(pytree.unflatten, treedef)
+
+
+def _total_of(column: Sequence[Any]) -> Any:
+    """Return the sum of leaves that are of double precision only, and shaped alike; None of others."""
+    kinds = set(map(type, column))
+    if kinds == {float}:
+        return float(_added_up(np.array(column)))
+    if kinds == {np.float64}:
+        return _added_up(np.array(column))[()]
+    if kinds != {np.ndarray} or {array.dtype for array in column} != {_DOUBLE} or not column[0].ndim:
+        return None
+    return _added_up(np.stack(column)) if len({array.shape for array in column}) == 1 else None
 
 
 def _added_up(stack: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

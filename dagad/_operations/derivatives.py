@@ -89,6 +89,8 @@ def _split(groups: Groups, count: int) -> list[Groups]:
 
 def _or_none(tangent: Any) -> Any:
     """Return None for a tangent that is zero: it moves nothing, and costs nothing."""
+    if type(tangent) is np.ndarray:  # nearly always
+        return tangent if tangent.any() else None
     return tangent if pytree.is_traced(tangent) or np.any(tangent) else None
 
 

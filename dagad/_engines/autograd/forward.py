@@ -30,6 +30,7 @@ class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no ty
     """A value's tangents, one per direction; None is an exact zero, and costs nothing further on."""
 
     __slots__ = ()
+    g: Any
 
     def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
         directions = zip(*[parent.g for parent in parents], strict=True)
@@ -67,6 +68,9 @@ def _ends(leaf: Any, level: int, n_directions: int) -> tuple[Any, list[Any]]:
 
 def _shaped(tangent: Any, value: Any) -> Any:
     """Return a tangent with its value's dtype: float32 stays float32, real stays real."""
+    kind = type(tangent)
+    if kind is type(value) and (kind is np.float64 or (kind is np.ndarray and tangent.shape == value.shape)):
+        return tangent if tangent.dtype == value.dtype else pytree.cast(tangent, value)
     if tangent is None or isbox(tangent) or isbox(value):
         return tangent
     if np.shape(tangent) != np.shape(value):
