@@ -11,8 +11,8 @@ from typing import Any
 
 from dagad._errors import PortabilityError, SchedulerLostError
 from dagad._executors.evaluation import calm_process, inside_task, new_names
-from dagad._graphs.monoids import assembled, subtrees
 from dagad._graphs.policies import Policy, Preaccumulate
+from dagad._graphs.sum_trees import assembled, subtrees
 from dagad._operations.batch import BatchSeeds
 from dagad._operations.job import Job, Land, Results, Seeds
 from dagad._pytrees.shipping import opened, pack

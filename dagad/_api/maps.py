@@ -13,7 +13,7 @@ from dagad._api.reductions import bound, itself
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import reverse_depth
 from dagad._errors import PlanError
-from dagad._graphs.monoids import Subtree
+from dagad._graphs.sum_trees import Subtree
 from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._operations.combined import CANT, Combined, combined
 from dagad._operations.item_outputs import EndToEnd, Items, Stack, numbers_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from dagad._graphs.monoids import FAN_IN
+from dagad._graphs.sum_trees import FAN_IN
 from dagad._remembered import Remembered
 from dagad._sources.plan import AnyPlan
 

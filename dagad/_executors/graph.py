@@ -27,8 +27,8 @@ from dagad._executors.graph_tasks import (
 )
 from dagad._graphs.linearization import Linearization, value_of_task
 from dagad._graphs.linearize import Step, linearize
-from dagad._graphs.monoids import sum_tree
 from dagad._graphs.policies import Keep, Policy
+from dagad._graphs.sum_trees import sum_tree
 from dagad._graphs.transpose import transpose
 from dagad._operations.batch import BatchSeeds
 from dagad._operations.inputs import Targets

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dagad._graphs.linearization import Linearization, has_derivative
-from dagad._graphs.monoids import Monoid, combined
+from dagad._graphs.monoids import Monoid
 from dagad._graphs.policies import Policy
+from dagad._graphs.sum_trees import combined
 from dagad._operations.batch import Batched, BatchSeeds
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from dagad._errors import StructureError
 from dagad._executors.evaluation import follow, new_names
 from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, Found, program_of
-from dagad._graphs.monoids import assembled, subtrees
 from dagad._graphs.policies import Policy
+from dagad._graphs.sum_trees import assembled, subtrees
 from dagad._operations.job import Job, Land, Residuals, Results, Seeds, Spent
 from dagad._pytrees import fingerprint
 from dagad._pytrees.buffers import pack_tree, unpack_tree

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from dagad._errors import CancelledError
 from dagad._graphs.linearization import Linearization, has_derivative
-from dagad._graphs.monoids import Monoid, Subtree, assembled_into, halves
+from dagad._graphs.monoids import Monoid
 from dagad._graphs.policies import Keep, Policy, Preaccumulate
+from dagad._graphs.sum_trees import Subtree, assembled_into, halves
 from dagad._operations.batch import Batch, BatchSeeds
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.kernel import Kernel

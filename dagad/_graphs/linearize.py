@@ -9,7 +9,7 @@ from typing import Any
 from dagad._engines.base import Engine
 from dagad._graphs.activity import Graph, Key, active, topological
 from dagad._graphs.linearization import value_and_pullback, value_part
-from dagad._graphs.monoids import add_up
+from dagad._graphs.sum_trees import add_up
 from dagad._graphs.tasks import TaskFunction as TaskFunction, as_recordable
 from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
 

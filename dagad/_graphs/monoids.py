@@ -1,26 +1,14 @@
-"""How partial results are combined: monoids on a fixed binary tree, so that bits depend on the number of terms only.
-
-Neighbours are combined, then neighbours of these, and a last one without a neighbour goes up as it is. A task combines
-`FAN_IN` terms, three levels at once; whoever owns a run of chunks combines the subtrees that lie in it.
-"""
+"""How partial results are combined: monoids, and what it means to add two terms of any structure."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._graphs.linearization import Linearization
 from dagad._pytrees import pytree
-from dagad_scheduler.private import Task, TaskRef
-
-Key = Any
-FAN_IN = 8  # wide enough to cost little, narrow enough that few partial gradients are alive at once
 
 
 class Monoid(Protocol):
@@ -134,266 +122,10 @@ pytree.register(
 )
 
 
-# Trees
-
-
-def sum_tree(
-    terms: Sequence[Any], key_of: Callable[[int, int], Key], monoid: Monoid = PLAIN
-) -> tuple[Any, dict[Key, Task]]:
-    """Return a reference to the sum of `terms`, in their order, and the tasks that compute it.
-
-    `key_of(level, position)` names the nodes.
-    """
-    tasks: dict[Key, Task] = {}
-    level, plain = 0, type(monoid) is PlainSum
-    while len(terms) > 1:
-        above: list[Any] = []
-        last = len(terms) <= FAN_IN
-        for position, start in enumerate(range(0, len(terms), FAN_IN)):
-            key, some = key_of(level, position), terms[start : start + FAN_IN]
-            tasks[key] = Task(key, add_up, *some) if plain else Task(key, combined, monoid, last, *some)
-            above.append(TaskRef(key))
-        terms, level = above, level + 1
-    return terms[0], tasks
-
-
-class RunningTree:
-    """The same tree, term after term: holds one partial sum a level."""
-
-    __slots__ = ("_monoid", "_partials")
-
-    def __init__(self, monoid: Monoid = PLAIN) -> None:
-        self._monoid = monoid
-        self._partials: list[tuple[int, Any, bool]] = []  # level, sum, whether its memory was allocated here
-
-    def push(self, term: Any) -> None:
-        """Add the next term."""
-        partials, level, ours = self._partials, 0, False
-        if term is not None:
-            term = self._monoid.lift(term)
-        while partials and partials[-1][0] == level:
-            term, ours = _sum_of_two(self._monoid, partials.pop()[1:], (term, ours))
-            level += 1
-        partials.append((level, term, ours))
-
-    def total(self) -> Any:
-        """Return the sum of all terms, not lowered."""
-        *others, (_, *last) = self._partials
-        term, ours = last
-        for _, *below in reversed(others):
-            term, ours = _sum_of_two(self._monoid, below, (term, ours))
-        return term
-
-
-class Fold:
-    """The same tree for many small terms, added up a level at a time: the same sums by fewer calls."""
-
-    __slots__ = ("_monoid", "_terms", "_tree")
-
-    def __init__(self, monoid: Monoid = PLAIN) -> None:
-        self._monoid, self._terms = monoid, list[Any]()
-        self._tree = None if type(monoid) is PlainSum else RunningTree(monoid)
-
-    def push(self, term: Any) -> None:
-        """Add the next term: a number, a list of arrays, or anything else."""
-        if self._tree is not None:
-            self._tree.push(term)
-            return
-        n_before = len(self._terms)
-        self._terms.append(term)
-        if (not n_before and not _is_small(term)) or n_before + 1 == MOST_STACKED:
-            self._in_turn()
-
-    def _in_turn(self) -> RunningTree:
-        if self._tree is None:
-            self._tree = RunningTree(self._monoid)
-            for term in self._terms:
-                self._tree.push(term)
-            self._terms.clear()
-        return self._tree
-
-    def total(self) -> Any:
-        """Return the sum of all terms, not lowered."""
-        terms = self._terms
-        if len(terms) == 1:
-            return terms[0]
-        if len(terms) >= FEWEST_STACKED:
-            columns, whole = _columns_of(terms)
-            totals = [_total_of(column) for column in columns]
-            if all(total is not None for total in totals):
-                return whole(totals)
-        if len(terms) == 2 and self._tree is None:  # few large chunks, often
-            return _sum_of_two(self._monoid, (terms[0], False), (terms[1], False))[0]
-        return self._in_turn().total()
-
-
-FEWEST_STACKED, MOST_STACKED, LARGEST_STACKED = 8, 4096, 2**20
-
-
-def _is_small(term: Any) -> bool:
-    """Return whether many such terms may be held at the same time."""
-    if type(term) in _NUMBERS:
-        return True
-    leaves = term if type(term) is list else pytree.flatten(term)[0]
-    return sum(leaf.nbytes if type(leaf) is np.ndarray else 8 for leaf in leaves) <= LARGEST_STACKED / 256
-
-
-def _columns_of(terms: list[Any]) -> tuple[Iterable[Any], Callable[[list[Any]], Any]]:
-    """Return the leaves of terms, each with those of the other terms in its place, and what makes a term of leaves."""
-    kinds = set(map(type, terms))
-    if kinds <= _NUMBERS:
-        return [terms], operator.itemgetter(0)
-    if kinds == {list} and len(set(map(len, terms))) == 1:
-        return zip(*terms, strict=True), list
-    pairs = list(map(pytree.flatten_with_none, terms))
-    treedef = pairs[0][1]
-    if any(other != treedef for _, other in pairs):
-        return [[None]], list  # let the tree say where they differ
-    return zip(*(leaves for leaves, _ in pairs), strict=True), partial(pytree.unflatten, treedef)
-
-
-def _total_of(column: Sequence[Any]) -> Any:
-    """Return the sum of leaves that are of double precision only, and shaped alike; None of others."""
-    kinds = set(map(type, column))
-    if kinds == {float}:
-        return float(_added_up(np.array(column)))
-    if kinds == {np.float64}:
-        return _added_up(np.array(column))[()]
-    if kinds != {np.ndarray} or {array.dtype for array in column} != {_DOUBLE} or not column[0].ndim:
-        return None
-    return _added_up(np.stack(column)) if len({array.shape for array in column}) == 1 else None
-
-
-def _added_up(stack: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    while len(stack) > 1:
-        even = len(stack) // 2 * 2
-        sums = stack[:even:2] + stack[1:even:2]
-        stack = np.concatenate([sums, stack[even:]]) if even < len(stack) else sums
-    return np.asarray(stack[0])
-
-
-class Subtree(NamedTuple):
-    """Terms `start` to ``start + 2**level`` of a tree, or as many of these as there are."""
-
-    start: int
-    level: int
-
-    def terms(self, n_terms: int) -> range:
-        """Return the numbers of its terms."""
-        return range(self.start, min(self.start + (1 << self.level), n_terms))
-
-
-def subtrees(start: int, stop: int, n_terms: int) -> list[Subtree]:
-    """Return the largest subtrees of the tree over `n_terms` that together are its terms `start` to `stop`.
-
-    >>> subtrees(0, 5, 8)
-    [Subtree(start=0, level=2), Subtree(start=4, level=0)]
-    >>> subtrees(4, 7, 7)
-    [Subtree(start=4, level=2)]
-    """
-    found: list[Subtree] = []
-    while start < stop:
-        level = 0
-        while not start % (2 << level) and (start + (2 << level) <= stop or stop == n_terms) and 1 << level < n_terms:
-            level += 1
-        while stop == n_terms and level and start + (1 << level - 1) >= n_terms:
-            level -= 1  # the higher ones are the same terms
-        found.append(Subtree(start, level))
-        start += 1 << level
-    return found
-
-
-def whole_row(level: int, n_terms: int) -> list[Subtree]:
-    """Return all subtrees of a level; the last one may be smaller."""
-    width = 1 << level
-    starts = range(0, n_terms, width)
-    return [Subtree(at, level if at + width <= n_terms else (n_terms - at - 1).bit_length()) for at in starts]
-
-
-def halves(part: Subtree, n_terms: int) -> list[Subtree]:
-    """Return the two subtrees that a subtree adds; itself where it is a single term."""
-    start, level = part
-    while level and start + (1 << level - 1) >= n_terms:
-        level -= 1
-    if not level:
-        return [Subtree(start, 0)]
-    return [Subtree(start, level - 1), Subtree(start + (1 << level - 1), level - 1)]
-
-
-Parts = Sequence[tuple[int, int]]  # subtrees
-A_FAULT = "Report it, with your `scheduler=`: what ran the chunks is at fault, not your function."
-
-
-def assembled(parts: Parts, sums: Iterable[Any], n_terms: int, monoid: Monoid = PLAIN, **how: Any) -> Any:
-    """Return the sum of a tree from those of subtrees that together are all of it; see `assembled_into`."""
-    return assembled_into([(0, (n_terms - 1).bit_length())], parts, sums, n_terms, monoid, **how)[0]
-
-
-def assembled_into(
-    roots: Parts, parts: Parts, sums: Iterable[Any], n_terms: int, monoid: Monoid, partial: bool = False
-) -> list[Any]:
-    """Return the sums of the subtrees `roots` from those of their `parts`; if `partial`, others add nothing."""
-    given, used = dict(zip(parts, sums, strict=True)), list[Any]()
-
-    def at(start: int, level: int) -> tuple[Any, bool]:
-        if (part := (start, level)) in given:
-            used.append(part)
-            return given[part], False
-        if not level:
-            if partial:
-                return None, False
-            raise StructureError(f"A sum lacks what chunk {start} gave. {A_FAULT}")
-        half = 1 << level - 1
-        if start + half >= n_terms:
-            return at(start, level - 1)
-        return _sum_of_two(monoid, at(start, level - 1), at(start + half, level - 1))
-
-    found = [at(*root)[0] for root in roots]
-    if len(used) != len(parts):
-        raise StructureError(f"Of the {len(parts)} parts of a sum, {len(used)} belong to it. {A_FAULT}")
-    return found
-
-
-def add_up_subtrees(monoid: Monoid, parts: Parts, n_terms: int, *terms: Any) -> Any:
-    """Add the sums of some subtrees of a tree, as the tree does, and hand out the value; others add nothing."""
-    sums = [None if term is None else monoid.lift(term) for term in terms]
-    return monoid.lower(assembled(parts, sums, n_terms, monoid, partial=True))
-
-
-def add_up(*terms: Any) -> Any:
-    """Add values or cotangents, neighbours first; None adds nothing. Never writes into what it was given."""
-    numbers = list(terms)
-    if set(map(type, numbers)) <= _NUMBERS:
-        while len(numbers) > 1:
-            rest = numbers[-1:] if len(numbers) % 2 else []
-            numbers = [a + b for a, b in zip(numbers[::2], numbers[1::2], strict=False)] + rest
-        return numbers[0] if numbers else None
-    return combined(PLAIN, False, *terms)
-
-
-def combined(monoid: Monoid, last: bool, *terms: Any) -> Any:
-    """Combine terms, neighbours first; the `last` of all tasks hands out the value."""
-    tree = RunningTree(monoid)
-    for term in terms:
-        tree.push(term.value if type(term) is Linearization else term)
-    total = tree.total() if terms else None
-    return monoid.lower(total) if last else total
-
-
-def _sum_of_two(monoid: Monoid, a: Any, b: Any) -> tuple[Any, bool]:
-    """Add two terms, each with whether its memory was allocated here and may be written to."""
-    (a, a_ours), (b, b_ours) = a, b
-    if a is None:
-        return b, b_ours
-    if b is None:
-        return a, a_ours
-    return monoid.add(a, b, a_ours), True
-
-
 # Leaves
 
 _NUMERIC = (np.ndarray, np.generic, int, float, complex)
-_NUMBERS, _DOUBLE = {float, np.float64}, np.dtype(float)
+NUMBERS = {float, np.float64}
 
 
 def _add(total: Any, term: Any, ours: bool) -> Any:
@@ -420,7 +152,7 @@ def _add_leaf(a: Any, b: Any, ours: bool) -> Any:
         alone = b if a is None else a
         # A copy, unless it is ours: what this becomes part of will be added to in place.
         return alone if ours and b is None else _copied(alone)
-    if type(a) in _NUMBERS and type(b) in _NUMBERS:
+    if type(a) in NUMBERS and type(b) in NUMBERS:
         return a + b
     # What stands in a list may be a list again, which `+` would put behind the other one.
     if not (pytree.is_leaf(a) and pytree.is_leaf(b)):

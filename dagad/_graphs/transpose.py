@@ -9,7 +9,7 @@ from typing import Any
 from dagad._graphs.activity import Key
 from dagad._graphs.linearization import cotangent_part, pull_back
 from dagad._graphs.linearize import Names, Step
-from dagad._graphs.monoids import sum_tree
+from dagad._graphs.sum_trees import sum_tree
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 
 # From a key, references to the terms of its cotangent and names for nodes, to a reference to their sum and its tasks.

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from dagad._engines.autograd.patches import patches
 from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction, is_scalar, unused_pullback
-from dagad._graphs.monoids import PLAIN, Fold, Monoid
+from dagad._graphs.monoids import PLAIN, Monoid
+from dagad._graphs.sum_trees import Fold
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.kernel import Groups, Kernel
 from dagad._pytrees.shipping import Portable, opened

@@ -11,7 +11,7 @@ import numpy as np
 from dagad._engines.autograd.tape import pull, record, tape_nbytes
 from dagad._errors import add_note_once
 from dagad._graphs.linearization import PullbackFunction
-from dagad._graphs.monoids import RunningTree, Subtree, assembled
+from dagad._graphs.sum_trees import RunningTree, Subtree, assembled
 from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._operations.item_outputs import numbers_of
 from dagad._operations.kernel import Groups, Kernel, Note, Outputs, Seeds, in_groups

@@ -11,7 +11,7 @@ import numpy as np
 
 from dagad._errors import StructureError, add_note_once
 from dagad._graphs.linearization import PullbackFunction
-from dagad._graphs.monoids import RunningTree
+from dagad._graphs.sum_trees import RunningTree
 from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._operations.kernel import (
     DIFFERENT,

@@ -9,7 +9,7 @@ import numpy as np
 from dagad._engines.base import Engine
 from dagad._engines.explicit import Explicit, ExplicitEngine, check_count, checked_pair, name_of
 from dagad._errors import StructureError
-from dagad._graphs.monoids import add_up
+from dagad._graphs.sum_trees import add_up
 from dagad._pytrees import pytree
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from dagad._graphs.monoids import Monoid, Subtree, add_up_subtrees, sum_tree, whole_row
+from dagad._graphs.monoids import Monoid
 from dagad._graphs.policies import Policy
+from dagad._graphs.sum_trees import Subtree, add_up_subtrees, sum_tree, whole_row
 from dagad._operations.batch import Batch
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.inputs import Inputs, Targets

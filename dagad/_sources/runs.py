@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dagad._graphs.monoids import Subtree, subtrees
+from dagad._graphs.sum_trees import Subtree, subtrees
 from dagad._pytrees.shipping import opened
 from dagad._sources.base import Placed, Target
 from dagad._sources.columns import Sliced

@@ -19,7 +19,7 @@ import dagad
 from dagad._executors.evaluation import new_names
 from dagad._executors.resident import UnavailableError
 from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, Found, ResidentProgram
-from dagad._graphs.monoids import Subtree
+from dagad._graphs.sum_trees import Subtree
 from dagad._operations.inputs import Inputs
 from dagad._operations.item_outputs import EndToEnd, Items, Stack
 from dagad._operations.kernel import Apart, Kernel, Outputs, Summed

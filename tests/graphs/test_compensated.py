@@ -17,7 +17,8 @@ from faults import bits
 from hypothesis import given, settings, strategies as st
 
 import dagad
-from dagad._graphs.monoids import Exact, RunningTree, assembled, combined, subtrees, sum_tree
+from dagad._graphs.monoids import Exact
+from dagad._graphs.sum_trees import RunningTree, assembled, combined, subtrees, sum_tree
 from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate, Recompute
 from dagad.testing import taylor_rate
 

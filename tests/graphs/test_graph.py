@@ -17,7 +17,7 @@ from dagad._graphs.activity import active, references, topological
 from dagad._graphs.delinearize import forget
 from dagad._graphs.linearization import Linearization
 from dagad._graphs.linearize import linearize
-from dagad._graphs.monoids import FAN_IN, RunningTree, add_up, sum_tree
+from dagad._graphs.sum_trees import FAN_IN, RunningTree, add_up, sum_tree
 from dagad._graphs.transpose import transpose
 from dagad.extend import Keep, Preaccumulate, Recompute
 from dagad_scheduler import Names, Role, role_of

@@ -14,9 +14,9 @@ from hypothesis import given, settings, strategies as st
 
 import dagad
 from dagad import StructureError
-from dagad._graphs.monoids import (
+from dagad._graphs.monoids import PLAIN
+from dagad._graphs.sum_trees import (
     FAN_IN,
-    PLAIN,
     RunningTree,
     Subtree,
     add_up,
