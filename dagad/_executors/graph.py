@@ -261,7 +261,7 @@ class GraphResiduals:
 
     def __init__(self, scheduler: Scheduler, lowered: Lowered, steps: Sequence[Step], kept: Any) -> None:
         self._scheduler, self._steps, self._kept = scheduler, steps, {} if kept is None else kept
-        self._batches, self._inputs, self._shared = lowered.batches, lowered.inputs, lowered.shared
+        self._batches, self._shared = lowered.batches, lowered.shared
         self._rows = {step.key: [key for key in step.inputs if key != lowered.shared] for step in steps}
 
     def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:

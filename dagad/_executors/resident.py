@@ -125,13 +125,9 @@ class ResidentExecutor:
 
     @staticmethod
     def _program(job: Job, loop: Loop, template: Any, policy: Policy | None) -> Sent:
-        # A user's own goes as it is; dagad's have no state but their counters.
-        own = policy if policy is not None and getattr(policy, "keeps", None) is None else None
-        if own is None and policy is not None:
-            policy = type(policy)()
         marks = None if template is None else template.marks
         what: Hashable = job.signature, job.monoid, marks, type(policy)
-        taken = fingerprint.fingerprint(*_flat(job.kernel), *([own] if own is not None else []))
+        taken = fingerprint.fingerprint(*_flat(job.kernel), policy)
 
         def packed() -> list[bytes]:
             # A copy: what is pickled may point into arrays that change before the next evaluation.

@@ -21,6 +21,7 @@ class Counters:
     All but `_gone` change under `_lock`.
     """
 
+    travels_empty = True  # counts are of one process
     __slots__ = ("_gone", "_live", "_lock", "n_primal", "n_pullback", "peak_linearizations")
 
     def __init__(self) -> None:
@@ -62,4 +63,4 @@ class Counters:
             self._live = max(self._live - self._gone.popleft(), 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Counters, ()  # counts are of one process
+        return Counters, ()

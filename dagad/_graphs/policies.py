@@ -20,10 +20,6 @@ class Policy(Protocol):
     def together(self) -> bool:
         """Whether the gradient of a number is computed with its value."""
 
-    @property
-    def keeps(self) -> bool | None:
-        """Whether tapes are kept for the gradient; None: only `linearize` knows, so it has to be called."""
-
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
         """Run a task so that it can be pulled back later."""
 
@@ -42,7 +38,6 @@ def checked_policy(policy: Any) -> Policy:
 class _Counting:
     counters: Counters = field(default_factory=Counters, compare=False, repr=False)
     together: ClassVar[bool] = False
-    keeps: ClassVar[bool | None] = None
 
     @property
     def n_primal(self) -> int:
@@ -80,8 +75,6 @@ class Keep(_Counting):
     (3, 3, 3)
     """
 
-    keeps: ClassVar[bool | None] = True
-
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
         """Record the task."""
         return Linearization.recorded(task, args, self.counters)
@@ -97,8 +90,6 @@ class Recompute(_Counting):
     >>> Recompute().n_primal
     0
     """
-
-    keeps: ClassVar[bool | None] = False
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
         """Run the task without recording."""
@@ -119,7 +110,6 @@ class Preaccumulate(_Counting):
     """
 
     together: ClassVar[bool] = True
-    keeps: ClassVar[bool | None] = True
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
         """Record the task, and pull the seed 1 at once."""

@@ -6,6 +6,7 @@ change is compared by identity; where a function carries anything that can, ther
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 import weakref
@@ -82,7 +83,9 @@ def _take(part: Any, atoms: list[Any], seen: dict[int, int]) -> None:
 
 
 def _holds_nothing(kind: type) -> bool:
-    """Return whether instances of a class have no room for anything: those of most engines."""
+    """Return whether instances of a class have room for nothing that travels: those of most engines."""
+    if getattr(kind, "travels_empty", False):
+        return True
     room = kind.__dictoffset__ or kind.__itemsize__ or kind.__basicsize__ > object.__basicsize__
     return not room and kind is not object
 
@@ -97,6 +100,8 @@ def _inside(part: Any) -> Sequence[Any]:
         return part.treedef, part.positions, tuple(part.leaves)
     if is_wrapper(kind):
         return (part.fun,)
+    if _is_frozen(kind) and _goes_by_name(kind):
+        return [getattr(part, field.name) for field in dataclasses.fields(part)]
     if kind is not FunctionType or part.__dict__:  # autograd's primitives, and whatever else has been decorated
         raise _MutableError
     scope = part.__globals__
@@ -108,6 +113,12 @@ def _inside(part: Any) -> Sequence[Any]:
         *(contents_of(cell) for cell in part.__closure__ or ()),
         *((name, scope[name]) for name in used if name in scope),
     ]
+
+
+def _is_frozen(kind: type) -> bool:
+    """Return whether instances are frozen dataclasses with room for their fields only: those of most policies."""
+    own = vars(kind)
+    return "__dataclass_fields__" in own and own["__dataclass_params__"].frozen and not kind.__dictoffset__
 
 
 def _goes_by_name(part: Any) -> bool:

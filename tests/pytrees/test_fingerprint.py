@@ -9,7 +9,7 @@ import sys
 import types
 from collections import namedtuple
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import autograd.numpy as anp
@@ -20,11 +20,13 @@ from autograd.extend import primitive
 
 from dagad._engines.autograd.engine import AutogradEngine
 from dagad._engines.explicit import Explicit, ExplicitEngine
+from dagad._graphs.counters import Counters
 from dagad._operations.chunks import ChunkFunction
 from dagad._operations.items import ItemSum, item_sum
 from dagad._pytrees import pytree
 from dagad._pytrees.fingerprint import fingerprint, same
 from dagad._pytrees.partition import Partition
+from dagad.extend import Keep, Recompute
 
 SCALE: Any = 2.0
 
@@ -90,7 +92,7 @@ def _reader(rows: Any, theta: Any) -> Any:
 
 
 WAYS = [capturing, with_default, with_keyword, in_a_partial, in_a_partials_keyword, nested, reading]
-FROZEN = [
+FROZEN: list[Any] = [
     *(1, -1, 0.5, 2.0 - 1.0j, "word", b"word", True, None, ..., math, np, np.sin, np.sum, len, math.sin, float),
     *(np.float64(0.5), np.float32(0.5), np.int64(3), np.bool_(True), (), (1.0, ("a", 2)), frozenset({1, 2})),
     *(ValueError, _reader, operator.add),
@@ -102,11 +104,33 @@ class Record:
     x: float
 
 
+@dataclass(slots=True)
+class Slotted:
+    x: Any
+
+
+@dataclass(frozen=True)
+class WithRoom:
+    x: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    x: Any
+    y: Any = field(default=1.0, compare=False)
+
+
+class Further(Settings):
+    __slots__ = ("z",)
+
+
+FROZEN += [Settings(1.0), Settings((1, Settings("a"))), Keep(), Recompute(Counters())]
 Pair = namedtuple("Pair", ["x", "y"])
 
 MUTABLE = [
     *([1.0], {"a": 1.0}, {1.0}, bytearray(b"x"), np.ones(2), np.array(1.0), Record(1.0), object(), iter(()), range(3)),
     *(Pair([1.0], 2.0), ([1.0],), (np.ones(1),), ((1, ({},)),), {}.get, [].append, np.random.default_rng(0).normal),
+    *(Slotted(1.0), WithRoom(1.0), Further(1.0), Settings([1.0]), Settings(1.0, np.ones(2))),
     *(Record(1.0).__repr__, types.SimpleNamespace(x=1.0), types.ModuleType("made"), primitive(lambda x: x)),
 ]
 
@@ -188,6 +212,7 @@ CHANGES = [
     *((1.0, 2.0), (0.0, -0.0), (1.0, 1), (True, 1), (False, 0), (1.0, True), (1, 1 + 0j), ("a", "b"), (b"a", "a")),
     *((None, 0), (np.float64(1.0), 1.0), (np.float32(1.0), np.float64(1.0)), (complex(0.0, -0.0), 0j)),
     *(((1.0,), (2.0,)), ((1.0,), (1.0, 1.0)), ((), ((),)), ((0.0, (0.0,)), (0.0, (-0.0,))), (((1,), 2), (1, (2,)))),
+    *((Settings(1.0), Settings(2.0)), (Settings(1.0, 2), Settings(1.0)), (Keep(), Recompute()), (Keep(), Keep)),
     *((np.sin, np.cos), (len, sum), (math, operator), (int, float), (frozenset({1}), frozenset({2}))),
 ]
 
