@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import dask
 import threadpoolctl
 
+from dagad_scheduler.failures import say_where
 from dagad_scheduler.private import Task
 from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, rank
 from dagad_scheduler.run import inside_task
@@ -215,23 +216,8 @@ def run_calmly(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         try:
             return func(*args, **kwargs)
         except Exception as error:
-            _say_where(error)
+            say_where(error)
             raise
-
-
-def _say_where(error: Exception) -> None:
-    """Add the worker's address to the note that says which chunk it was."""
-    where, notes = _worker(), getattr(error, "__notes__", [])
-    for place, note in enumerate(notes):
-        if where is not None and note.startswith("dagad: ") and ", worker " not in note:
-            notes[place] = f"{note}, worker {where}"
-
-
-def _worker() -> str | None:
-    """Return the address of the worker that this thread runs a task for, if it does."""
-    module = sys.modules.get("distributed.worker")
-    state = getattr(getattr(module, "thread_state", None), "execution_state", None)
-    return None if state is None else str(state["worker"].address)
 
 
 def calmed(graph: dict[Key, Any]) -> dict[Key, Any]:
