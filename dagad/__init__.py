@@ -38,10 +38,11 @@ Derivatives of Dask graphs
 When something is wrong
     testing                                           `check_grads` and others compare derivatives with differences
     find_deadly_chunk(error)                          which chunk brought its workers down
-    DagadError                                        all errors that dagad raises on purpose: CancelledError,
-                                                      ClosureError, DataLostError, GradientError, MissingNameError,
-                                                      NotDifferentiableError, PlanError, PortabilityError,
-                                                      SchedulerLostError, StructureError, WorkerLostError
+    DagadError                                        all errors that dagad raises on purpose: ArgumentsError,
+                                                      CancelledError, ClosureError, DataLostError, GradientError,
+                                                      MissingNameError, NotDifferentiableError, PlanError,
+                                                      PortabilityError, SchedulerLostError, StructureError,
+                                                      WorkerLostError
 
 To go further
     extend                                            engines, policies, functions that bring their own derivative
@@ -66,6 +67,7 @@ from dagad._api.transforms import (
     vjp as vjp,
 )
 from dagad._errors import (
+    ArgumentsError as ArgumentsError,
     CancelledError as CancelledError,
     ClosureError as ClosureError,
     DagadError as DagadError,

@@ -53,6 +53,10 @@ class DataLostError(DagadError, LookupError):
     """What was placed or left on a cluster is there no more."""
 
 
+class ArgumentsError(DagadError, TypeError):
+    """A function was called with arguments that don't fit it."""
+
+
 class MissingNameError(DagadError, AttributeError):
     """A name was asked for that dagad does not have."""
 

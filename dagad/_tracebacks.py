@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from dagad._config import setting
 from dagad._errors import DagadError
+from dagad._misuse import explain
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,35 +26,42 @@ SERVANTS = sys.stdlib_module_names | {"numpy", "scipy", "tornado", "optree", "cl
 
 
 def public(fun: F) -> F:
-    """Return a public function whose exceptions show their user's lines only."""
+    """Return a public function that explains calls that don't fit, and whose exceptions show the user's lines only."""
 
     @functools.wraps(fun)
     def door(*args: Any, **kwargs: Any) -> Any:
         try:
             return fun(*args, **kwargs)
         except Exception as error:
-            if not setting("full-tracebacks"):
-                shorten(error)
-            raise  # keeps the traceback as it is now, without this frame
+            try:
+                if _is_ours(error):
+                    explain(fun, args, kwargs, error)
+                raise
+            except Exception as told:
+                if not setting("full-tracebacks"):
+                    shorten(told)
+                raise  # keeps the traceback as it is now, without this frame
 
     return door  # type: ignore[return-value]  # it has the type of what it wraps
 
 
+def _is_ours(error: Exception) -> bool:
+    """Return whether an exception was raised in a line of dagad's, as when a function is called that can't be."""
+    return bool(_module(_frames(error.__traceback__)[-1]).startswith("dagad"))
+
+
 def shorten(error: BaseException) -> None:
     """Take out of an exception's traceback, and of those that led to it, what is not the user's."""
-    seen: set[int] = set()
+    chain: list[BaseException] = []
     before: BaseException | None = error
-    while before is not None and id(before) not in seen:
-        seen.add(id(before))
-        before.__traceback__ = _shortened(before)
-        if isinstance(before, DagadError) and _of_no_use(before.__cause__) and _of_no_use(before.__context__):
-            before.__cause__, before.__suppress_context__ = None, True
+    while before is not None and before not in chain:
+        chain.append(before)
         before = before.__cause__ or (None if before.__suppress_context__ else before.__context__)
-
-
-def _of_no_use(error: BaseException | None) -> bool:
-    """Return whether what led to an error of ours, whose message says it all, has no line of the user's."""
-    return error is None or not any(map(_is_users, _frames(error.__traceback__)))
+    for one, outcome in zip(reversed(chain), [*reversed(chain[:-1]), chain[0]], strict=True):
+        one.__traceback__ = _shortened(one, isinstance(outcome, DagadError))
+        led = one.__cause__ or one.__context__
+        if isinstance(one, DagadError) and (led is None or led.__traceback__ is None):
+            one.__cause__, one.__suppress_context__ = None, True
 
 
 def _frames(traceback: TracebackType | None) -> list[TracebackType]:
@@ -64,7 +72,7 @@ def _frames(traceback: TracebackType | None) -> list[TracebackType]:
     return found
 
 
-def _shortened(error: BaseException) -> TracebackType | None:
+def _shortened(error: BaseException, is_told: bool) -> TracebackType | None:
     frames = _frames(error.__traceback__)
     kept, last = [], -1
     for place, frame in enumerate(frames):
@@ -73,7 +81,8 @@ def _shortened(error: BaseException) -> TracebackType | None:
             kept.append(frame)
             last = place
     joined: TracebackType | None = None
-    for frame in reversed([*kept, *_telling(error, frames[last + 1 :])]):
+    told_by_message = is_told or isinstance(error, DagadError)
+    for frame in reversed([*kept, *([] if told_by_message else _telling(error, frames[last + 1 :]))]):
         joined = TracebackType(joined, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return joined
 
@@ -81,10 +90,10 @@ def _shortened(error: BaseException) -> TracebackType | None:
 def _telling(error: BaseException, rest: list[TracebackType]) -> list[TracebackType]:
     """Return which of the frames after the user's last line are shown.
 
-    None where the message says it all, or the user's line called into numpy by way of autograd. If a pullback failed,
-    those of the rule that did. Anything else is a fault of dagad's: all of them.
+    None where the user's line called into numpy by way of autograd. If a pullback failed, those of the rule that did.
+    Anything else is a fault of dagad's: all of them.
     """
-    if isinstance(error, DagadError) or (rest and _module(rest[0]).startswith(ENGINES)):
+    if rest and _module(rest[0]).startswith(ENGINES):
         return []
     first = next((at for at in range(len(rest), 0, -1) if _module(rest[at - 1]).startswith(("dagad", "dask"))), 0)
     in_chunk = any(note.startswith("dagad: ") for note in getattr(error, "__notes__", ()))

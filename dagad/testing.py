@@ -69,8 +69,8 @@ def check_grads(
     """
     if not isinstance(order, int) or order < 1 or not modes or not set(modes) <= {"fwd", "rev"}:
         raise StructureError(
-            f"`order={order!r}` and `modes={modes!r}` are not what `check_grads` can check. Give a positive int, and "
-            '"fwd", "rev" or both in a tuple.'
+            f"`check_grads` can't check `order={order!r}` in `modes={modes!r}`. Give a positive int for the order, and "
+            '("fwd",), ("rev",) or ("fwd", "rev") for the modes.'
         )
     what = f"`{getattr(fun, '__name__', None) or getattr(fun, 'key', type(fun).__name__)}`"
     pending = [(subjects.subject_of(fun, args), what)]
@@ -156,8 +156,8 @@ def taylor_rate(fun: Any, *args: Any, seed: int = 0) -> float:
     values = subject.value(subject.leaves)
     if len(values) != 1 or pytree.shape_of(values[0]) or np.iscomplexobj(values[0]):
         raise NotDifferentiableError(
-            "A Taylor rate is of one real number, but the function returned something else. Sum it up, or use "
-            "`dagad.testing.check_grads`, which takes any value."
+            "The function returned something else than one real number, which a Taylor rate needs. Return a sum of it, "
+            "or use `dagad.testing.check_grads`, which takes any value."
         )
     direction = [checks.direction_of(rng, leaf) for leaf in subject.leaves]
     slope = checks.paired(subject.pull([pytree.dtype_of(values[0]).type(1)]), direction)

@@ -130,7 +130,7 @@ def test_an_unknown_engine_is_refused_with_the_choice(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", [3, object()], ids=["int", "object"])
 def test_an_object_that_is_no_engine_is_refused(engine: Any) -> None:
-    with pytest.raises(dagad.PlanError, match=r"is no engine.*`dagad\.extend\.Engine`"):
+    with pytest.raises(dagad.PlanError, match=r"is not an engine.*`dagad\.extend\.Engine`"):
         gradient_with(sum_of_squares, engine=engine)
 
 

@@ -103,38 +103,42 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "not an engine": (
         lambda: total(squares, engine=3),
         dagad.PlanError,
-        r"it has no method `takes`. See `dagad\.extend",
+        r"it has no method `takes`. Give a name.*`dagad\.extend",
     ),
     "not a policy": (
         lambda: total(squares, policy=3),
         dagad.PlanError,
         r"`dagad\.extend\.Keep\(\)`.*or None for what fits",
     ),
-    "a policy's class": (lambda: total(squares, policy=Keep), dagad.PlanError, "is no policy. Give an object"),
+    "a policy's class": (lambda: total(squares, policy=Keep), dagad.PlanError, "is not a policy. Give an object"),
     # the sliced argument
     "lengths": (
         lambda: total(squares, 1.0, {"x": X, "y": [X[:4], X]}),
         dagad.StructureError,
-        r"\['x'\] has 6, \['y'\] has 2. Rows have to agree",
+        r"\['x'\] has 6, \['y'\] has 2. Each chunk gets the same rows",
     ),
-    "nothing sliced": (lambda: total(squares, 1.0, ()), dagad.StructureError, "Give the data that is to be cut"),
+    "nothing sliced": (lambda: total(squares, 1.0, ()), dagad.StructureError, "nothing to cut. Give the data"),
     "sliced number": (
         lambda: total(squares, 1.0, 3.0),
         dagad.StructureError,
-        "The sliced argument is a float without rows",
+        "The sliced argument is a float, which has no rows",
     ),
     "sliced 0-d array": (lambda: total(squares, 1.0, np.array(3.0)), dagad.StructureError, "at least one dimension"),
     "sliced leaf": (
         lambda: total(squares, 1.0, (X, 3.0)),
         dagad.StructureError,
-        r"Leaf \[1\] of the sliced argument is a float .* pass what all chunks need as a shared argument",
+        r"Leaf \[1\] of the sliced argument is a float.* as a shared argument",
     ),
-    "sliced text": (lambda: total(squares, 1.0, (X, "six")), dagad.StructureError, "is a str without rows"),
+    "sliced text": (
+        lambda: total(squares, 1.0, (X, "six")),
+        dagad.StructureError,
+        "is a str, which has no.*Read the",
+    ),
     # what a chunk returns
     "None": (
         lambda: total(lambda rows, theta: None),
         dagad.StructureError,
-        "nothing to sum. Return a number, an array",
+        "nothing to sum.*Return a number, an array",
     ),
     "empty tuple": (lambda: total(lambda rows, theta: ()), dagad.StructureError, "nothing to sum"),
     "text": (
@@ -168,7 +172,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "shapes of items": (
         lambda: map_sum(lambda item: np.ones(int(item)), [1.0, 2.0]),
         dagad.StructureError,
-        r"two items differ in shape: \(1,\) and \(2,\). Return the same shape for every item",
+        r"two items differ in shape: \(1,\) and \(2,\).*Return the same shape for every item",
     ),
     "structures of items": (
         lambda: map_sum(lambda item: (item,) if item == 1.0 else item, [1.0, 2.0]),
@@ -179,15 +183,19 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "argnums": (
         lambda: dagad.grad(squares, argnums=NO_INT)(X, 1.0),
         dagad.StructureError,
-        "neither an int nor a tuple",
+        "by an int or a tuple of ints.*returns a function",
     ),
     "argnums ()": (lambda: dagad.grad(squares, argnums=())(X, 1.0), dagad.StructureError, "neither an int nor a tuple"),
     "argnums 2": (
         lambda: dagad.grad(squares, argnums=2)(X, 1.0),
         dagad.StructureError,
-        "called with 2 positional arguments. Pass what is to be differentiated in by position",
+        "called with 2 positional arguments. Pass by position",
     ),
-    "aux": (lambda: dagad.grad(squares, has_aux=True)(X, 1.0), dagad.StructureError, r"has to return `\(value, aux\)`"),
+    "aux": (
+        lambda: dagad.grad(squares, has_aux=True)(X, 1.0),
+        dagad.StructureError,
+        r"`\(value, aux\)`, or leave",
+    ),
     "cotangent's structure": (
         lambda: dagad.vjp(lambda x: (x, x), 1.0)[1](1.0),
         dagad.StructureError,
@@ -196,12 +204,12 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "cotangent's shape": (
         lambda: dagad.vjp(lambda x: x, X)[1](np.ones(2)),
         dagad.StructureError,
-        r"shape \(2,\) where one of shape \(6,\) belongs. A cotangent has the shape of what it belongs to",
+        r"the shape \(2,\), where \(6,\) is needed",
     ),
     "an int": (
         lambda: dagad.grad(squares, 1)(X, 1),
         NOT,
-        r"Argument 1 holds no floating-point.* only int. .*`float\(...\)`",
+        r"Argument 1 \(`theta`\) holds no floating-point.* only int. .*`float\(...\)`",
     ),
     "integers": (
         lambda: dagad.grad(squares)(np.arange(6), 1.0),
@@ -212,22 +220,30 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "an own class": (
         lambda: dagad.grad(lambda x: 1.0)(Holder(1.0)),
         NOT,
-        "only Holder.*register a class of your own with optree",
+        "only Holder.*register the class with optree",
     ),
     "integers in autograd": (
         lambda: autograd.grad(lambda theta: total(squares, theta))(np.arange(2)),
         NOT,
-        r"is a ndarray without floating-point numbers. Convert it with `\.astype\(float\)`",
+        r"is an array of shape \(2,\) and dtype int64.*Convert it with `\.astype\(float\)`",
     ),
     "gradient of an array": (
         lambda: dagad.grad(lambda x: 2 * x)(X),
         NOT,
-        r"returned an array of shape \(6,\) and dtype float64. Sum it up, or use `dagad.vjp`",
+        r"`<lambda>` returned an array of shape \(6,\) and dtype float64.*Return its sum",
     ),
-    "gradient of None": (lambda: dagad.grad(lambda x: None)(1.0), NOT, "returned None. Sum it up"),
-    "gradient of a tuple": (lambda: dagad.grad(lambda x: (x, x))(1.0), NOT, "returned a tuple"),
-    "gradient of an int": (lambda: dagad.grad(lambda x: 1)(1.0), NOT, "one real floating-point number.*returned a int"),
-    "gradient of a complex": (lambda: dagad.grad(lambda x: x * 1j)(1.0), NOT, "one real floating-point number"),
+    "gradient of None": (lambda: dagad.grad(lambda x: None)(1.0), NOT, "returned None.*is a `return` missing"),
+    "gradient of a tuple": (lambda: dagad.grad(lambda x: (x, x))(1.0), NOT, "returned a tuple.*`has_aux=True`"),
+    "gradient of an int": (
+        lambda: dagad.grad(lambda x: 1)(1.0),
+        NOT,
+        "returned an int.*one real.*`float",
+    ),
+    "gradient of a complex": (
+        lambda: dagad.grad(lambda x: x * 1j)(1.0),
+        NOT,
+        "one real.*real part",
+    ),
     # engines
     "no rule": (
         lambda: grad(lambda rows, theta: ruleless(rows * theta)),
@@ -244,7 +260,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         NOT,
         "returned a `Holder` with traced values inside.*register the class with optree",
     ),
-    "explicit of a number": (lambda: explicit(3), NOT, "`explicit` marks a function; got 3"),  # type: ignore[arg-type]  # so it is
+    "explicit of a number": (lambda: explicit(3), dagad.ArgumentsError, "given an int where a function belongs"),  # type: ignore[arg-type]  # so it is
     "explicit without a pair": (
         lambda: total(explicit(squares)),
         dagad.StructureError,
@@ -268,12 +284,12 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "explicit, wrong shape": (
         lambda: grad(explicitly(lambda s: (None, np.ones(3)))),
         dagad.StructureError,
-        r"explicit pullback returned a cotangent of shape \(3,\) where one of shape \(\) belongs",
+        r"cotangent that an explicit pullback returned has the shape \(3,\), where \(\) is needed",
     ),
     "explicit, wrong structure": (
         lambda: grad(explicitly(lambda s: (None, {"b": 1.0})), {"a": 1.0}),
         dagad.StructureError,
-        "A cotangent has not the structure of what it belongs to",
+        "A cotangent has another structure than the value",
     ),
     "explicit, twice": (
         lambda: dagad.grad(lambda t: grad(explicit(lambda rows, t: (t**2, lambda s: (None, 2 * s * t))), t))(1.0),
@@ -291,7 +307,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "explicit with a closure": (
         lambda: dagad.grad(lambda t: reduce_sum(explicit(lambda rows: (t, lambda s: (None,))), X, grainsize=2))(1.0),
         dagad.ClosureError,
-        "explicit function carries a value being differentiated in its closure.*as a shared argument",
+        "explicit function has a value being differentiated in its closure.*as a shared argument",
     ),
     # graphs
     "gradient of no Delayed": (
@@ -300,7 +316,11 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "`y` holds a float. Wrap it with `dask.delayed`",
     ),
     "in no Delayed": (lambda: dagad.gradient(DELAYED, [2.0]), NOT, "`wrt` holds a float.*or use `dagad.grad`"),
-    "in nothing": (lambda: dagad.gradient(DELAYED, []), NOT, "nothing to differentiate in: `wrt` holds no Delayed"),
+    "in nothing": (
+        lambda: dagad.gradient(DELAYED, []),
+        NOT,
+        "nothing to differentiate with respect to.*no",
+    ),
     "Delayed array": (
         lambda: dagad.gradient(delayed(anp.multiply)(DELAYED, X), DELAYED).compute(scheduler="sync"),
         NOT,
@@ -309,7 +329,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "Delayed int": (
         lambda: (lambda i: dagad.gradient(DELAYED * i, i).compute(scheduler="sync"))(delayed(3)),
         NOT,
-        r"with respect to a int was asked for.*Make it floating point, with `float\(...\)`",
+        r"with respect to an int was asked for.*Make it floating point, with `float\(...\)`",
     ),
     # journeys
     "unpicklable": (lambda: pack(threading.Lock()), dagad.PortabilityError, 'use `scheduler="threads"`'),

@@ -22,6 +22,7 @@ from dagad._pytrees.fingerprint import identity_of
 from dagad._pytrees.partition import Partition
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Chunk, Plan, check_grainsize
+from dagad._words import described
 
 
 class Arguments(NamedTuple):
@@ -107,8 +108,8 @@ def _grainsize(grainsize: Any, columns: Sliced) -> int | None:
         cut = columns.shards[0].plan.grainsize
         if size not in (None, cut) and columns.n_rows:
             raise PlanError(
-                f"The Shards were cut into chunks of {cut} rows, so `grainsize={size}` can't be had. Leave it out, or "
-                f"cut the data anew: `dagad.shard(shards.gather(), grainsize={size})`."
+                f"The Shards were cut into chunks of {cut} rows, which can't be changed to `grainsize={size}`. Leave "
+                f"it out, or cut the data anew: `dagad.shard(shards.gather(), grainsize={size})`."
             )
         return max(cut, 1)
     return check_grainsize(setting("grainsize"), columns.n_rows) if size is None else size
@@ -119,8 +120,8 @@ def _check_leaves(leaves: list[Any]) -> None:
         refuse_stale(leaf, "A value that a reduction is given, or that its function carries,")
         if not pytree.is_differentiable_or_traced(leaf):
             raise NotDifferentiableError(
-                f"An argument being differentiated is a {type(pytree.plain(leaf)).__name__} without floating-point "
-                "numbers. Convert it with `.astype(float)`."
+                f"An argument being differentiated is {described(pytree.plain(leaf))}, which has no derivative. "
+                "Convert it with `.astype(float)`."
             )
 
 

@@ -22,6 +22,7 @@ from dagad._graphs.tangent import tangent
 from dagad._graphs.transpose import transpose
 from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._words import a, described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 
 # Dask handles each gradient with all layers of its graph. A few may share the user's own; for many, all is one layer.
@@ -41,8 +42,8 @@ def gradient(y: Delayed, wrt: Any, *, policy: Any = None, engine: Any = None, un
     y
         A Delayed whose value is one real number.
     wrt
-        The Delayed to differentiate in, or a pytree of them. Each is a leaf of the graph of `y`, or any other of its
-        nodes.
+        The Delayed to differentiate with respect to, or a pytree of them. Each is a leaf of the graph of `y`, or any
+        other of its nodes.
     policy
         What becomes of a task's tape between value and gradient: ``extend.Keep()`` (the default), ``Recompute()`` or
         ``Preaccumulate()``.
@@ -103,7 +104,7 @@ def value_and_gradient(
     y
         A Delayed whose value is one real number.
     wrt
-        The Delayed to differentiate in, or a pytree of them; see `gradient`.
+        The Delayed to differentiate with respect to, or a pytree of them; see `gradient`.
     policy
         See `gradient`.
     engine
@@ -140,7 +141,9 @@ def _reverse(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str
     _check_delayed(y, leaves, asked, "wrt")
     chosen, found = Keep() if policy is None else checked_policy(policy), find_engine(engine, None)
     if unused not in ("raise", "zeros"):
-        raise PlanError(f'`unused={unused!r}` says nothing about what is not in the graph. Give "raise" or "zeros".')
+        raise PlanError(
+            f'`unused={unused!r}` is not a choice for what is not in the graph of `y`. Give "raise" or "zeros".'
+        )
     names = new_names()
     primal = Primal.of(y, leaves, names, unused)
     linearized = linearize(primal.nodes, [primal.output], set(primal.sources), names, chosen, engine=found)
@@ -226,8 +229,8 @@ def _directions(treedef: Any, tangents: Any) -> list[Any]:
         return pytree.subtrees(treedef, tangents)
     except StructureError as error:
         raise StructureError(
-            "The tangents have not the structure of the primals. Give one tangent per Delayed; None where nothing "
-            "moves."
+            "The tangents have another structure than the primals. Give one tangent per Delayed, in the same "
+            "containers; None where nothing moves."
         ) from error
 
 
@@ -239,13 +242,16 @@ def _check_delayed(y: Any, leaves: list[Any], asked: str, called: str) -> None:
     for what, obj in (("y", y), *((called, leaf) for leaf in leaves)):
         if is_dask_collection(obj) and not _is_delayed(obj):
             raise NotDifferentiableError(
-                f"`{asked}` takes dask Delayed objects; `{what}` holds a dask {type(obj).__name__}. Make one Delayed "
+                f"`{asked}` takes Delayed of Dask, and `{what}` holds {a(type(obj).__name__)} of Dask. Make a Delayed "
                 "of it, by `x = dask.delayed(x)`, and build `y` from that, in functions written with `autograd.numpy`."
             )
         if not _is_delayed(obj):
             raise NotDifferentiableError(
-                f"`{asked}` takes dask Delayed objects; `{what}` holds a {type(obj).__name__}. Wrap it with "
-                f"`dask.delayed`, or use `dagad.{asked.removesuffix('ient')}` for functions of plain values."
+                f"`{asked}` takes Delayed of Dask, and `{what}` holds {described(obj)}. Wrap it with `dask.delayed`, "
+                f"or use `dagad.{asked.removesuffix('ient')}` for functions of plain values."
             )
     if not leaves:
-        raise NotDifferentiableError(f"`{asked}` got nothing to differentiate in: `{called}` holds no Delayed.")
+        raise NotDifferentiableError(
+            f"`{asked}` was given nothing to differentiate with respect to: `{called}` holds no Delayed. Give one of "
+            "the graph of `y`, or a list of them."
+        )

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 from dask.base import is_dask_collection
 
 from dagad._api.collections import pushed
 from dagad._api.jacobian import Dense, Layout, checked_layout, columns, rows
-from dagad._api.program import Program
+from dagad._api.program import Program, check_function
 from dagad._api.transforms import grad
 from dagad._errors import StructureError
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
 from dagad._tracebacks import public
+from dagad._words import described
 
 
+@overload
+def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: Literal[False] = False) -> tuple[Any, Any]: ...
+@overload
+def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool) -> tuple[Any, Any, Any]: ...
 @public
-def jvp(fun: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
+def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
     """Return the value of a function and its directional derivative: forward mode.
 
     Parameters
@@ -28,10 +33,12 @@ def jvp(fun: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
         A function written with ``autograd.numpy``; it may return any pytree and may call reductions and maps, whose
         chunks then give value and tangent in one pass. Or a dask Delayed.
     primals
-        A tuple or list of its arguments; a single argument may stand bare. For a Delayed: the Delayed of its graph that
+        A tuple or list of its arguments, or a single argument as it is. For a Delayed: the Delayed of its graph that
         move.
     tangents
         One tangent per primal, of its structure and shapes; None where nothing moves.
+    has_aux
+        Whether `fun` returns ``(value, aux)``; then `aux` is returned too, third and undifferentiated.
 
     Returns
     -------
@@ -60,23 +67,24 @@ def jvp(fun: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
     if is_dask_collection(fun):  # a Delayed, or what `pushed` refuses
         return pushed(fun, primals, tangents)
     primals, tangents, _ = _as_lists(primals, tangents)
-    program = Program(fun, tuple(range(len(primals))), primals, {})
-    value, (moved,) = program.push([program.direction(tangents)])
+    program = Program(fun, tuple(range(len(primals))), primals, {}, has_aux)
+    value, aux, (moved,) = program.push([program.direction(tangents)])
     partition = Partition.of(value, pytree.is_differentiable_or_traced)
-    return value, partition.completed([moved[place] for place in partition.positions])
+    tangent = partition.completed([moved[place] for place in partition.positions])
+    return (value, tangent, aux) if has_aux else (value, tangent)
 
 
 def _as_lists(primals: Any, tangents: Any) -> tuple[Sequence[Any], Sequence[Any], bool]:
-    """Return primals and tangents as sequences, and whether the only one stood bare."""
+    """Return primals and tangents as sequences, and whether there was one that was given as it is."""
     if not isinstance(primals, tuple | list):
         return (primals,), (tangents,), True
     if not primals:
-        raise StructureError("`primals` is empty, so there is nothing to differentiate in. Give at least one argument.")
+        raise StructureError("`primals` is empty. Give at least one argument to differentiate with respect to.")
     if not isinstance(tangents, tuple | list) or len(tangents) != len(primals):
-        found = f"{len(tangents)} in number" if isinstance(tangents, tuple | list) else f"a {type(tangents).__name__}"
+        found = len(tangents) if isinstance(tangents, tuple | list) else f"{described(tangents)}, not a tuple"
         raise StructureError(
-            f"`primals` are {len(primals)} in number, but `tangents` are {found}. Give one tangent per primal, in a "
-            "tuple; None where nothing moves."
+            f"The number of `primals` is {len(primals)}, that of `tangents` is {found}. Give one tangent per primal, "
+            "in a tuple; None where nothing moves."
         )
     return primals, tangents, False
 
@@ -90,14 +98,14 @@ def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     fun
         A function that returns one real number; it may call reductions and maps.
     primals
-        A tuple or list of its arguments; a single argument may stand bare.
+        A tuple or list of its arguments, or a single argument as it is.
     tangents
         The vector, as one tangent per primal.
 
     Returns
     -------
-    tuple, or a bare entry
-        One entry per primal, of its structure; bare if `primals` is.
+    tuple, or a pytree
+        One entry per primal, of its structure; for a single argument as it is the entry alone.
 
     Raises
     ------
@@ -115,14 +123,15 @@ def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     >>> dagad.hvp(lambda x: np.sum(x**3), np.array([1.0, 2.0]), np.array([1.0, 10.0]))
     array([  6., 120.])
     """
-    primals, tangents, bare = _as_lists(primals, tangents)
+    check_function(fun, "hvp")
+    primals, tangents, single = _as_lists(primals, tangents)
     gradient = grad(fun, tuple(range(len(primals))))
     moved: tuple[Any, ...] = jvp(gradient, tuple(primals), tuple(tangents))[1]
-    return moved[0] if bare else moved
+    return moved[0] if single else moved
 
 
 @public
-def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
     """Return a function that computes the Jacobian of `fun` column by column: for few inputs and many outputs.
 
     Parameters
@@ -131,13 +140,16 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
         A function written with ``autograd.numpy``; it may return any pytree and may call reductions and maps, whose
         chunks push all directions of a batch through in one pass.
     argnums
-        Which positional arguments to differentiate in: an int, or a tuple of ints.
+        Which positional arguments to differentiate with respect to: an int, or a tuple of ints.
+    has_aux
+        Whether `fun` returns ``(value, aux)``, where `aux` is handed through undifferentiated.
 
     Returns
     -------
     Callable
-        ``(*args, **kwargs) -> Jacobian``: the value's structure, with in place of each leaf the structure of the
-        argument (a tuple of them for several), its leaves of shape ``(*value.shape, *argument.shape)``.
+        ``(*args, **kwargs) -> Jacobian``, or ``(Jacobian, aux)`` with `has_aux`: the value's structure, with in place
+        of each leaf the structure of the argument (a tuple of them for several), its leaves of shape
+        ``(*value.shape, *argument.shape)``.
 
     Raises
     ------
@@ -151,19 +163,24 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
     >>> dagad.jacfwd(lambda x: np.array([2.0, 3.0]) * x**2)(5.0)
     array([20., 30.])
     """
+    check_function(fun, "jacfwd", argnums)
 
     @public
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        program = Program(fun, argnums, args, kwargs)
-        return columns(program)
+        found, aux = columns(Program(fun, argnums, args, kwargs, has_aux))
+        return (found, aux) if has_aux else found
 
     return jacobian
 
 
 @public
 def jacrev(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, layout: Layout | None = None
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    layout: Layout | None = None,
 ) -> Callable[..., Any]:
     """Return a function that computes the Jacobian of `fun` row by row: for few outputs and many inputs.
 
@@ -175,6 +192,8 @@ def jacrev(
     fun
         See `jacfwd`.
     argnums
+        See `jacfwd`.
+    has_aux
         See `jacfwd`.
     layout
         How the Jacobian is laid out: ``extend.Dense()``, or ``extend.Sparse()`` for scipy's sparse arrays of shape
@@ -200,19 +219,20 @@ def jacrev(
     array([[ 3.,  0.],
            [ 0., 12.]])
     """
+    check_function(fun, "jacrev", argnums)
     chosen = Dense() if layout is None else checked_layout(layout)
 
     @public
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        program = Program(fun, argnums, args, kwargs)
-        return rows(program, chosen)
+        found, aux = rows(Program(fun, argnums, args, kwargs, has_aux), chosen)
+        return (found, aux) if has_aux else found
 
     return jacobian
 
 
 @public
-def hessian(fun: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+def hessian(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
     """Return a function that computes the Hessian of `fun`: its gradient, recorded once, pulled row by row.
 
     Parameters
@@ -220,13 +240,15 @@ def hessian(fun: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callab
     fun
         A function that returns one real number; it may call reductions and maps.
     argnums
-        Which positional arguments to differentiate in: an int, or a tuple of ints.
+        Which positional arguments to differentiate with respect to: an int, or a tuple of ints.
+    has_aux
+        Whether `fun` returns ``(value, aux)``, where `aux` is handed through undifferentiated.
 
     Returns
     -------
     Callable
-        ``(*args, **kwargs) -> Hessian``: the structure of the argument twice over, its leaves of shape
-        ``(*argument.shape, *argument.shape)``.
+        ``(*args, **kwargs) -> Hessian``, or ``(Hessian, aux)`` with `has_aux`: the structure of the argument twice
+        over, its leaves of shape ``(*argument.shape, *argument.shape)``.
 
     Raises
     ------
@@ -241,4 +263,5 @@ def hessian(fun: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callab
     array([[10.,  6.],
            [ 6.,  0.]])
     """
-    return jacrev(grad(fun, argnums), argnums)
+    check_function(fun, "hessian", argnums)
+    return jacrev(grad(fun, argnums, has_aux=has_aux), argnums, has_aux=has_aux)

@@ -31,8 +31,8 @@ def checked_layout(layout: Any) -> Layout:
     """Return a layout, if it is one."""
     if not callable(getattr(layout, "rows", None)) or isinstance(layout, type):
         raise PlanError(
-            f"`layout={layout!r}` does not say how a Jacobian is laid out. Give an object: `dagad.extend.Dense()` or "
-            "`Sparse()`, or None."
+            f"`layout={layout!r}` is not a layout of Jacobians. Give an object: `dagad.extend.Dense()` or "
+            "`dagad.extend.Sparse()`, or None."
         )
     return layout  # type: ignore[no-any-return]  # anything with the method is a layout
 
@@ -116,12 +116,12 @@ def _entries(part: Any, leaf: Any) -> tuple[Any, Any]:
     return places[flat != 0], flat[flat != 0]
 
 
-def rows(program: Program, layout: Layout) -> Any:
-    """Return the Jacobian of a program, recorded once and pulled from each entry of its value."""
+def rows(program: Program, layout: Layout) -> tuple[Any, Any]:
+    """Return the Jacobian of a program, recorded once and pulled from each entry of its value; and what came along."""
     _refuse_complex(program.leaves)
     _refuse_placed(program.leaves)
     with like_here(VALUES_FIRST):
-        value, ends, roots = program.tape()
+        value, aux, ends, roots = program.tape()
         outputs, treedef = pytree.flatten(value)
         active = [place for place, output in enumerate(outputs) if pytree.is_differentiable_or_traced(output)]
         plain = [pytree.plain(outputs[place]) for place in active]
@@ -142,7 +142,7 @@ def rows(program: Program, layout: Layout) -> Any:
                 [layout.rows(_fitting(own, leaf), outputs[place], leaf) for own, leaf in pairs]
             )
             start = stop
-    return pytree.unflatten(treedef, found)
+    return pytree.unflatten(treedef, found), aux
 
 
 def _fitting(parts: Sequence[Any], leaf: Any) -> list[Any]:
@@ -155,8 +155,8 @@ def _seeds(count: int, place: int, seed: Any) -> list[Any]:
     return seeds
 
 
-def columns(program: Program) -> Any:
-    """Return the Jacobian of a program, pushed in the direction of each entry of its leaves."""
+def columns(program: Program) -> tuple[Any, Any]:
+    """Return the Jacobian of a program, pushed in the direction of each entry of its leaves; and what came along."""
     _refuse_complex(program.leaves)
     _refuse_placed(program.leaves)
     plain = list(map(pytree.plain, program.leaves))
@@ -165,9 +165,9 @@ def columns(program: Program) -> Any:
         for place, leaf in enumerate(plain)
         for index in range(np.size(leaf))
     ]
-    value, moved = program.push([[None] * len(plain)]) if not directions else (None, [])
+    value, aux, moved = program.push([[None] * len(plain)]) if not directions else (None, None, [])
     for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
-        value, some = program.push(directions[start : start + DIRECTIONS_AT_ONCE])
+        value, aux, some = program.push(directions[start : start + DIRECTIONS_AT_ONCE])
         moved = [*moved, *some]
     outputs, treedef = pytree.flatten(value)
     found: list[Any] = []
@@ -179,7 +179,7 @@ def columns(program: Program) -> Any:
         rest = iter([tangents[place] for tangents in moved])
         parts = [_column([next(rest) for _ in range(np.size(leaf))], output, leaf) for leaf in plain]
         found.append(program.arranged(parts))
-    return pytree.unflatten(treedef, found)
+    return pytree.unflatten(treedef, found), aux
 
 
 def _column(tangents: Sequence[Any], output: Any, leaf: Any) -> Any:
@@ -196,14 +196,14 @@ def _column(tangents: Sequence[Any], output: Any, leaf: Any) -> Any:
 def _refuse_complex(leaves: Sequence[Any]) -> None:
     if any(np.iscomplexobj(pytree.plain(leaf)) for leaf in leaves):
         raise NotDifferentiableError(
-            "A Jacobian of complex numbers is no array of complex numbers unless the function is holomorphic. Use "
-            "`dagad.vjp` or `dagad.jvp`, or differentiate in real and imaginary parts."
+            "The Jacobian of a function of complex numbers is no array of complex numbers, unless the function is "
+            "holomorphic. Use `dagad.vjp` or `dagad.jvp`, or a function of the real and imaginary parts."
         )
 
 
 def _refuse_placed(leaves: Sequence[Any]) -> None:
     if any(map(pytree.is_placed, leaves)):
         raise NotDifferentiableError(
-            "A Jacobian in rows that are in Shards can't be laid out. Use `dagad.grad` or `dagad.jvp`, which leave "
-            "what belongs to rows where these are, or differentiate in what `shards.gather()` returns."
+            "A Jacobian with respect to rows in Shards would bring all of them together here. Use `dagad.grad` or "
+            "`dagad.jvp`, whose results stay where the rows are, or give the array that `shards.gather()` returns."
         )

@@ -203,8 +203,8 @@ def map_reduce(
     read = read_arguments(f, sliced, shared, options, itself)
     if not len(read.plan):
         raise PlanError(
-            "`map_reduce` got no rows, and nothing says what a combination of nothing is. Return that value without "
-            "calling it, or use `reduce_sum`, whose sum of nothing is 0.0."
+            "`map_reduce` got no rows, so there is nothing to combine, and no value that would stand for that. Treat "
+            "empty data before the call, or use `reduce_sum`, whose sum of no rows is 0.0."
         )
     runs = _runs(read, combine)
     parts = differentiable(_by_runs(read, combine, runs), read.leaves)

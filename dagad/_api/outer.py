@@ -68,7 +68,7 @@ def _forward(operation: Operation, below: list[Any], nodes: dict[int, Any], leve
 
 
 def _dense(tangent: Any, leaf: Any) -> Any:
-    return pytree.zeros_like(leaf) if tangent is None else pytree.fitted(tangent, leaf, "A tangent came")
+    return pytree.zeros_like(leaf) if tangent is None else pytree.fitted(tangent, leaf, "A tangent")
 
 
 def _filled(value: Outputs, leaves: Iterator[Any]) -> Outputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,18 +11,21 @@ from dask.base import is_dask_collection
 
 from dagad._engines.autograd.forward import push
 from dagad._engines.autograd.tape import pull, record
-from dagad._errors import NotDifferentiableError, StructureError
+from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical, handed_out, library_of
 from dagad._pytrees.partition import Partition
 from dagad._sources.rows import BY_COLUMN
+from dagad._words import a, argument_of, described, name_of
 
 
 class Program:
     """A function at its arguments, as a function of the floating-point leaves of some of them."""
 
-    def __init__(self, fun: Callable[..., Any], argnums: int | Sequence[int], args: Any, kwargs: Any) -> None:
-        self._fun, self._kwargs, self._argnums = fun, kwargs, argnums
+    def __init__(
+        self, fun: Callable[..., Any], argnums: int | Sequence[int], args: Any, kwargs: Any, has_aux: bool = False
+    ) -> None:
+        self._fun, self._kwargs, self._argnums, self._has_aux = fun, kwargs, argnums, has_aux
         self._places, args = _places(argnums, args), list(args)
         for place in self._places:
             args[place] = pytree.all_opened(args[place])
@@ -29,17 +33,22 @@ class Program:
         self.partitions = [Partition.of(args[place], pytree.is_differentiable_or_traced) for place in self._places]
         for place, partition in zip(self._places, self.partitions, strict=True):
             if len(partition.positions) < len(partition.leaves):
-                _refuse_tables(place, partition)
+                _refuse_tables(argument_of(fun, place), partition)
             if not partition.positions:
-                raise NotDifferentiableError(_no_leaves(place, args[place]))
+                raise NotDifferentiableError(_no_leaves(argument_of(fun, place), args[place]))
         self.leaves = [canonical(leaf) for p in self.partitions for leaf in p.taken]
 
-    def record(self, *, once: bool = False) -> tuple[Any, Callable[[Sequence[Any]], Any]]:
-        """Run the program: what it returned, and from cotangents of its leaves to the gradient.
+    @property
+    def name(self) -> str:
+        """What sentences call the function."""
+        return name_of(self._fun)
+
+    def record(self, *, once: bool = False) -> tuple[Any, Any, Callable[[Sequence[Any]], Any]]:
+        """Run the program: its value, what came along, and from cotangents of the value's leaves to the gradient.
 
         With `once` the pullback is called once: the tape goes before the gradient comes, which is not copied then.
         """
-        value, ends, roots = self.tape()
+        value, aux, ends, roots = self.tape()
 
         def pullback(seeds: Sequence[Any]) -> Any:
             padded = [*seeds, *[None] * (len(ends) - len(seeds))]
@@ -49,27 +58,45 @@ class Program:
                 roots.clear()
             return self._gradient(handed_out(found))
 
-        return value, pullback
+        return value, aux, pullback
 
-    def tape(self) -> tuple[Any, list[Any], list[Any]]:
-        """Run the program: what it returned, the tape's nodes behind its leaves, and the tape's roots."""
-        return record(self._run, self.leaves)
+    def tape(self) -> tuple[Any, Any, list[Any], list[Any]]:
+        """Run the program: its value, what came along, the tape's nodes behind the value's leaves, and the roots."""
+        output, ends, roots = record(self._run, self.leaves)
+        value, aux = self._apart(output)
+        return value, aux, ends if aux is None else ends[: len(pytree.flatten(value)[0])], roots
 
-    def push(self, directions: Sequence[Sequence[Any]]) -> tuple[Any, Any]:
-        """Run the program on leaves that move; see `forward.push`."""
-        return push(self._run, self.leaves, directions)
+    def push(self, directions: Sequence[Sequence[Any]]) -> tuple[Any, Any, Any]:
+        """Run the program on leaves that move: its value, what came along, and the tangents; see `forward.push`."""
+        output, moved = push(self._run, self.leaves, directions)
+        value, aux = self._apart(output)
+        return value, aux, moved
+
+    def _apart(self, output: Any) -> tuple[Any, Any]:
+        """Return the value and what came along, whose leaves stand behind those of the value."""
+        if not self._has_aux:
+            return output, None
+        if not isinstance(output, tuple) or len(output) != 2:
+            raise StructureError(
+                f"`has_aux=True` was said, but `{self.name}` returned {described(output)}. Return `(value, aux)`, or "
+                "leave `has_aux` out."
+            )
+        return output
 
     def direction(self, tangents: Sequence[Any]) -> list[Any]:
         """Return one tangent per leaf, from one pytree per argument."""
         found: list[Any] = []
         for place, partition, tangent in zip(self._places, self.partitions, tangents, strict=True):
-            what = f"The tangent of argument {place}"
+            what = f"The tangent of {argument_of(self._fun, place)[0].lower()}{argument_of(self._fun, place)[1:]}"
             try:
                 parts = partition.extract(pytree.all_opened(tangent))
             except StructureError as error:
-                raise StructureError(f"{what} has not the structure of the argument.") from error
+                raise StructureError(
+                    f"{what} has another structure than the argument. Give one number or array for each of the "
+                    "argument's, in the same containers; None where nothing moves."
+                ) from error
             pairs = zip(parts, partition.taken, strict=True)
-            found.extend(_moved(part, leaf, f"{what} has a part") for part, leaf in pairs)
+            found.extend(_moved(part, leaf, f"{what}, or a part of it,") for part, leaf in pairs)
         return found
 
     def _run(self, leaves: Sequence[Any]) -> Any:
@@ -114,42 +141,91 @@ def _typed(part: Any, leaf: Any) -> Any:
 def _moved(part: Any, leaf: Any, what: str) -> Any:
     looked_at = part is not None and not pytree.is_traced(part) and not pytree.is_placed(leaf)
     if looked_at and np.asarray(part).dtype.kind not in "fciub":
-        raise StructureError(f"{what} that is a {type(part).__name__}, where a number or an array belongs.")
+        raise StructureError(f"{what} is {described(part)}. Give a number, or an array of its argument's shape.")
     return pytree.fitted(part, leaf, what)
 
 
 def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
     wanted = (argnums,) if isinstance(argnums, int) else argnums
     if not isinstance(wanted, tuple | list) or not all(isinstance(place, int) for place in wanted) or not wanted:
-        raise StructureError(f"`argnums={argnums!r}` is neither an int nor a tuple of ints.")
+        raise StructureError(
+            f"`argnums={argnums!r}` is neither an int nor a tuple of ints. Give the positions of the arguments to "
+            "differentiate with respect to."
+        )
     for place in wanted:
         if not -len(args) <= place < len(args):
             raise StructureError(
                 f"`argnums={argnums!r}` asks for argument {place}, but the function was called with {len(args)} "
-                "positional arguments. Pass what is to be differentiated in by position."
+                "positional arguments. Pass by position what to differentiate with respect to."
             )
     return [place % len(args) for place in wanted]
 
 
-def _refuse_tables(place: int, argument: Partition) -> None:
+def check_function(fun: Any, asked: str, argnums: Any = 0) -> None:
+    """Raise unless a transform was given a function of plain values, and positions of its arguments."""
+    if is_dask_collection(fun):
+        instead = _OF_COLLECTIONS.get(asked)
+        raise NotDifferentiableError(
+            f"`dagad.{asked}` takes a function, and was given {described(fun)} of Dask. "
+            + (f"Use `dagad.{instead}`." if instead else "Use `dagad.gradient(y, wrt)`, once more of what it returns.")
+        )
+    if not callable(fun):
+        raise ArgumentsError(f"`dagad.{asked}` takes a function, and was given {described(fun)}.")
+    if not isinstance(argnums, int | tuple | list):
+        raise StructureError(
+            f"The second argument of `dagad.{asked}` says which arguments to differentiate with respect to, by an int "
+            f"or a tuple of ints, and was given {described(argnums)}. `dagad.{asked}` returns a function: call that "
+            f"with the arguments, `dagad.{asked}({name_of(fun)})(...)`."
+        )
+
+
+_OF_COLLECTIONS = {
+    "grad": "gradient(y, wrt)",
+    "value_and_grad": "value_and_gradient(y, wrt)",
+    "vjp": "gradient(y, wrt)",
+    "evaluate": "value_and_gradient(y, wrt)",
+}
+
+
+def _refuse_tables(what: str, argument: Partition) -> None:
     for leaf in (leaf for at, leaf in enumerate(argument.leaves) if at not in argument.positions):
         if getattr(type(leaf), "is_rows", False) or library_of(leaf):
             raise NotDifferentiableError(
-                f"Argument {place} holds a `{type(leaf).__name__}`, which can't be differentiated in. {BY_COLUMN}"
+                f"{what} holds a `{type(leaf).__name__}`, which can't be differentiated with respect to. "
+                + ("Give the array behind it, `.to_numpy()`." if np.ndim(leaf) == 1 else BY_COLUMN)
             )
 
 
-def _no_leaves(place: int, argument: Any) -> str:
+def _no_leaves(what: str, argument: Any) -> str:
     leaves = pytree.flatten(argument)[0]
     collection = next(filter(is_dask_collection, leaves), None)
     if collection is not None:
         return (
-            f"Argument {place} holds a dask {type(collection).__name__}, whose values are not known yet. Compute it "
+            f"{what} holds {a(type(collection).__name__)} of Dask, whose values are not known yet. Compute it "
             "first; or write the function as a graph of `dask.delayed` functions and use `dagad.gradient` or "
             "`dagad.jvp` of that."
         )
-    found = ", ".join(sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})) or "nothing"
+    foreign = next((leaf for leaf in leaves if "float" in str(getattr(leaf, "dtype", ""))), None)
+    if foreign is not None:
+        kind = type(foreign)
+        return (
+            f"{what} holds {a(kind.__name__)} of {kind.__module__.partition('.')[0]}, which is no array of numpy's. "
+            "Give `np.asarray(...)` of it."
+        )
+    kinds = {str(getattr(leaf, "dtype", type(leaf).__name__)): leaf for leaf in leaves}
+    found = ", ".join(sorted(kinds)) or "nothing"
+    return f"{what} holds no floating-point numbers, only {found}. {_how_to_float(list(kinds.values()))}"
+
+
+def _how_to_float(leaves: Sequence[Any]) -> str:
+    if all(isinstance(leaf, int | np.ndarray | np.generic) for leaf in leaves):
+        return "Convert integers with `float(...)` or `.astype(float)`."
+    own = next((type(leaf) for leaf in leaves if hasattr(leaf, "__dict__")), None)
+    if own is None:
+        return "Give numbers, arrays, or lists, tuples and dicts of these."
+    names = [field.name for field in dataclasses.fields(own)] if dataclasses.is_dataclass(own) else ["x", "y"]
+    parts = "".join(f"m.{name}, " for name in names)
     return (
-        f"Argument {place} holds no floating-point numbers to differentiate in, only {found}. Convert integers with "
-        '`float(...)` or `.astype(float)`; register a class of your own with optree in the namespace "dagad".'
+        f"To look into `{own.__name__}`, register the class with optree: `optree.register_pytree_node({own.__name__}, "
+        f'lambda m: (({parts}), None), lambda _, parts: {own.__name__}(*parts), namespace="dagad")`.'
     )

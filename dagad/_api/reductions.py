@@ -175,7 +175,7 @@ def _checked_sum(monoid: Any) -> Monoid:
         return PLAIN
     if isinstance(monoid, type) or not all(callable(getattr(monoid, name, None)) for name in ("lift", "add", "lower")):
         raise PlanError(
-            f"`sum={monoid!r}` does not say how to add up. Give an object: `dagad.extend.PlainSum()` or "
-            "`CompensatedSum()`, or None."
+            f"`sum={monoid!r}` is not a way to add up. Give an object: `dagad.extend.PlainSum()` or "
+            "`dagad.extend.CompensatedSum()`, or None."
         )
     return monoid  # type: ignore[no-any-return]  # anything with the methods is one

@@ -60,8 +60,8 @@ class FunctionSubject:
         self._partitions = {place: p for place, p in enumerate(partitions) if p.positions}
         if not self._partitions:
             raise NotDifferentiableError(
-                "There is nothing to check: no argument holds floating-point numbers. Convert with `float(...)` or "
-                "`.astype(float)`."
+                "No argument has floating-point numbers, so there is no derivative to check. Convert integers with "
+                "`float(...)` or `.astype(float)`."
             )
         self.leaves = [leaf for p in self._partitions.values() for leaf in p.taken]
         self.names = [

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
-from dagad._api.program import Program
+from dagad._api.program import Program, check_function
 from dagad._engines.autograd.patches import patches
-from dagad._errors import NotDifferentiableError, StructureError
+from dagad._errors import NotDifferentiableError
 from dagad._executors.evaluation import Evaluation
 from dagad._graphs.linearization import is_scalar, unit_seed
 from dagad._operations.context import TOGETHER, VALUES_FIRST, like_here
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import snapshots
 from dagad._tracebacks import public
+from dagad._words import described
 
 
-def _scalar_forward(program: Program, has_aux: bool) -> tuple[Any, Any, Callable[[], Any]]:
+def _scalar_forward(program: Program) -> tuple[Any, Any, Callable[[], Any]]:
     """Run a program that returns one real number: the number, what came along, and the rest of the way."""
-    output, pullback = program.record(once=True)
-    if has_aux and not (isinstance(output, tuple) and len(output) == 2):
-        raise StructureError(
-            f"With `has_aux=True` the function has to return `(value, aux)`; it returned a {type(output).__name__}."
-        )
-    value, aux = output if has_aux else (output, None)
+    value, aux, pullback = program.record(once=True)
     plain = pytree.plain(value)
     if not is_scalar(plain) and not _is_one_number(plain):
         raise NotDifferentiableError(
-            f"A gradient is of one real floating-point number, but the function returned {_describe(plain)}. Sum it "
-            "up, or use `dagad.vjp` with a cotangent of the value's shape."
+            f"`{program.name}` returned {described(plain)}; only one real floating-point number has a gradient. "
+            f"{_remedy(plain)}"
         )
     return value, aux, lambda: pullback([unit_seed(plain) if is_scalar(plain) else np.ones_like(plain)])
 
@@ -41,10 +37,16 @@ def _is_one_number(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind == "f"
 
 
-def _describe(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    kind = f"a {type(value).__name__}" if shape is None else f"an array of shape {shape} and dtype {value.dtype}"
-    return "None" if value is None else kind
+def _remedy(value: Any) -> str:
+    if value is None:
+        return "Return that number: is a `return` missing?"
+    if isinstance(value, tuple) and len(value) == 2:
+        return "If the second is not to be differentiated, say `has_aux=True`; else return a sum, or use `dagad.vjp`."
+    if isinstance(value, int | np.integer | np.bool_):
+        return "Integers have no derivative: make it floating point, `float(...)`."
+    if np.iscomplexobj(value):
+        return "Return its real part or its modulus, or use `dagad.vjp`."
+    return "Return its sum, `np.sum(...)`, or use `dagad.jacrev` or `dagad.vjp` for a value of any shape."
 
 
 @public
@@ -59,7 +61,8 @@ def value_and_grad(
         A function written with ``autograd.numpy`` that returns one real number, or an array of one; it may call
         reductions.
     argnums
-        Which positional arguments to differentiate in: an int, or a tuple of ints for a tuple of gradients.
+        Which positional arguments to differentiate with respect to: an int, or a tuple of ints for a tuple of
+        gradients.
     has_aux
         Whether `fun` returns ``(value, aux)``, where `aux` is handed through undifferentiated.
 
@@ -85,13 +88,14 @@ def value_and_grad(
     >>> float(value), gradient
     (5.0, {'x': array([2., 4.])})
     """
+    check_function(fun, "value_and_grad", argnums)
 
     @public
     @functools.wraps(fun, updated=())
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        program = Program(fun, argnums, args, kwargs)
+        program = Program(fun, argnums, args, kwargs, has_aux)
         with patches, like_here(TOGETHER):  # once for the whole way there and back: to install them takes a while
-            value, aux, backward = _scalar_forward(program, has_aux)
+            value, aux, backward = _scalar_forward(program)
             gradient = backward()
         return ((value, aux), gradient) if has_aux else (value, gradient)
 
@@ -127,6 +131,7 @@ def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: 
     >>> float(dagad.grad(lambda x, y: x * y**2, argnums=1)(3.0, 2.0))
     12.0
     """
+    check_function(fun, "grad", argnums)
     both = value_and_grad(fun, argnums, has_aux=has_aux)
 
     @public
@@ -138,9 +143,15 @@ def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: 
     return gradient
 
 
+@overload
+def vjp(
+    fun: Callable[..., Any], *primals: Any, has_aux: Literal[False] = False
+) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]: ...
+@overload
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool) -> tuple[Any, Callable[[Any], tuple[Any, ...]], Any]: ...
 @public
-def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """Return the value of a function, and its pullback.
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """Return the value of a function, and its pullback: from cotangents of the value to those of the arguments.
 
     Parameters
     ----------
@@ -148,6 +159,8 @@ def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tu
         A function written with ``autograd.numpy``; it may return any pytree and may call reductions.
     *primals
         Its arguments, pytrees with floating-point leaves.
+    has_aux
+        Whether `fun` returns ``(value, aux)``; then `aux` is returned too, third and undifferentiated.
 
     Returns
     -------
@@ -174,9 +187,10 @@ def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tu
     >>> [float(cotangent) for cotangent in pullback(np.array([1.0, 10.0]))]
     [32.0]
     """
-    program = Program(fun, tuple(range(len(primals))), snapshots(primals), {})
+    check_function(fun, "vjp")
+    program = Program(fun, tuple(range(len(primals))), snapshots(primals), {}, has_aux)
     with like_here(VALUES_FIRST, lasting=True):
-        value, pullback = program.record()
+        value, aux, pullback = program.record()
     outputs, treedef = pytree.flatten(value)
 
     @public
@@ -186,13 +200,13 @@ def vjp(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tu
         if given != treedef and pytree.flatten_with_none(cotangent)[1] == pytree.flatten_with_none(value)[1]:
             parts = pytree.leaf_seeds(value, cotangent)  # None is zero, and what belongs to a constant
         else:
-            pytree.check_same_structure(treedef, given, "The cotangent has not the structure of the value")
-        seeds = [pytree.fitted(part, leaf, "A cotangent came") for part, leaf in zip(parts, outputs, strict=True)]
+            pytree.check_same_structure(treedef, given, "The cotangent has another structure than the value")
+        seeds = [pytree.fitted(part, leaf, "A cotangent") for part, leaf in zip(parts, outputs, strict=True)]
         with like_here(VALUES_FIRST):
             gradients: tuple[Any, ...] = pullback(seeds)
         return gradients
 
-    return value, pull_back
+    return (value, pull_back, aux) if has_aux else (value, pull_back)
 
 
 @public
@@ -235,10 +249,11 @@ def evaluate(fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] =
     >>> float(evaluation.gradient())
     -4.0
     """
+    check_function(fun, "evaluate", argnums)
     program = Program(fun, argnums, snapshots(args), {})
 
     def forward() -> tuple[Any, Callable[[], Any]]:
-        value, _, backward = _scalar_forward(program, has_aux=False)
+        value, _, backward = _scalar_forward(program)
         return value, backward
 
     return Evaluation(forward, lazy)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from dagad._engines.base import Flat, FlatFunction, Leaves
-from dagad._errors import NotDifferentiableError, StructureError
+from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._words import described, name_of
 
 
 class ExplicitEngine:
@@ -44,8 +45,8 @@ class ExplicitEngine:
         """Refuse: there is no rule."""
         del fun, n
         raise NotDifferentiableError(
-            "Forward mode was asked for, through a function that is marked explicit: it has a pullback only. Write it "
-            "with `autograd.numpy`, without `explicit`, to go further."
+            "Forward mode was asked for, through a function that is marked explicit, which has a pullback only. Use "
+            "reverse mode, `dagad.vjp` or `dagad.jacrev`, or write it with `autograd.numpy`, without `explicit`."
         )
 
     def pullback(self, fun: Flat, n: int) -> Flat:
@@ -55,8 +56,8 @@ class ExplicitEngine:
 
 
 _FIRST_ONLY = (
-    "A derivative of a derivative was asked for, through a function that is marked explicit: its pullback is a first "
-    "derivative only. Write it with `autograd.numpy`, without `explicit`, to go further."
+    "A derivative of a derivative was asked for, through a function that is marked explicit, whose pullback gives "
+    "first derivatives only. Write it with `autograd.numpy`, without `explicit`."
 )
 
 
@@ -112,7 +113,7 @@ class Explicit:
 
 @public
 def explicit(fun: Callable[..., tuple[Any, Callable[[Any], Any]]]) -> Explicit:
-    """Mark a chunk function that brings its own derivative.
+    """Mark a chunk function that returns its own derivative beside its value.
 
     Parameters
     ----------
@@ -143,21 +144,17 @@ def explicit(fun: Callable[..., tuple[Any, Callable[[Any], Any]]]) -> Explicit:
     (13.0, -6.0)
     """
     if not callable(fun):
-        raise NotDifferentiableError(f"`explicit` marks a function; got {fun!r}.")
+        raise ArgumentsError(
+            f"`explicit` marks a function, and was given {described(fun)}. Write `@dagad.extend.explicit` above one."
+        )
     return Explicit(fun)
-
-
-def name_of(fun: Any) -> str:
-    """Return what sentences call a function."""
-    return str(getattr(fun, "__name__", fun))
 
 
 def checked_pair(pair: Any, name: str) -> tuple[Any, Callable[[Any], Any]]:
     """Return what an explicit function returned, if it is a value and a pullback."""
     if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[1])):
         raise StructureError(
-            f"`{name}` is marked explicit, so it has to return `(value, pullback)`; it returned a "
-            f"{type(pair).__name__}."
+            f"`{name}` is marked explicit, so it has to return `(value, pullback)`; it returned {described(pair)}."
         )
     return pair
 
@@ -166,7 +163,7 @@ def check_count(cotangents: Any, n_arguments: int) -> Sequence[Any]:
     """Return what an explicit pullback returned, if it is one cotangent per argument."""
     if isinstance(cotangents, tuple | list) and len(cotangents) == n_arguments:
         return cotangents
-    found = len(cotangents) if isinstance(cotangents, tuple | list) else f"a {type(cotangents).__name__}"
+    found = len(cotangents) if isinstance(cotangents, tuple | list) else described(cotangents)
     raise StructureError(
         f"An explicit pullback has to return one cotangent for each of {n_arguments} arguments, None for a constant "
         f"one; it returned {found}."
@@ -185,5 +182,5 @@ def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:
                 "An explicit pullback returned None for an argument that is being differentiated. Return its "
                 "cotangent, or don't ask for that argument's gradient."
             )
-        result.append(pytree.cast_like(cotangent, leaf, "An explicit pullback returned a cotangent"))
+        result.append(pytree.cast_like(cotangent, leaf, "A cotangent that an explicit pullback returned"))
     return result

@@ -33,10 +33,15 @@ def find_engine(engine: Any, fun: Any) -> Engine:
     chosen = setting("engine") if engine is None else engine
     if isinstance(chosen, str):
         if chosen not in _ENGINES:
-            raise PlanError(f"There is no engine {chosen!r}. Choose one of {sorted(_ENGINES)}, or give an object.")
+            raise PlanError(
+                f"There is no engine {chosen!r}. Choose one of {sorted(_ENGINES)}, or give a `dagad.extend.Engine`."
+            )
         return _ENGINES[chosen]()
     missing = [name for name in _METHODS if not callable(getattr(chosen, name, None))]
     if missing or isinstance(chosen, type):
         what = f"has no method `{missing[0]}`" if missing else "is a class; give an object of it"
-        raise PlanError(f"`engine={chosen!r}` is no engine: it {what}. See `dagad.extend.Engine`.")
+        raise PlanError(
+            f"`engine={chosen!r}` is not an engine: it {what}. Give a name, one of {sorted(_ENGINES)}, or an object "
+            "with the methods of `dagad.extend.Engine`."
+        )
     return chosen  # type: ignore[no-any-return]  # anything with the methods is an engine

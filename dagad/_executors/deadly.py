@@ -8,6 +8,7 @@ from typing import Any
 
 from dagad._errors import PlanError, PortabilityError, WorkerLostError
 from dagad._tracebacks import public
+from dagad._words import described
 
 MOST_NAMED = 8
 
@@ -79,7 +80,7 @@ def find_deadly_chunk(error: WorkerLostError, *, timeout: float | None = 60.0) -
     """
     if not isinstance(error, WorkerLostError):
         raise PlanError(
-            f"`dagad.find_deadly_chunk` was given a {type(error).__name__}, which says nothing of workers that died. "
+            f"`dagad.find_deadly_chunk` was given {described(error)}, which is not about workers that died. "
             "Give it the `dagad.WorkerLostError` that was raised."
         )
     if error.experiment is None:

@@ -15,12 +15,13 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import replace
 from typing import Any
 
-from dagad._errors import CancelledError, SchedulerLostError
+from dagad._errors import CancelledError, PlanError, SchedulerLostError
 from dagad._executors.deadly import worker_lost
 from dagad._executors.losses import results_lost, workers_unfit
 from dagad._operations.context import VALUES_FIRST, Mode, current_mode
 from dagad._pytrees.shipping import Portable
 from dagad._tracebacks import public
+from dagad._words import described
 from dagad_scheduler import (
     LocalRun as LocalRun,
     Names,
@@ -52,7 +53,36 @@ def new_names(token: str | None = None) -> Names:
 
 def find_scheduler(scheduler: Any) -> Scheduler:
     """Return what runs graphs, from what a user writes after ``scheduler=``."""
-    return resolve(scheduler)
+    try:
+        return resolve(scheduler)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise PlanError(_no_scheduler(scheduler, error)) from None
+
+
+def _no_scheduler(scheduler: Any, error: Exception) -> str:
+    """Return what to write instead of something that is no scheduler."""
+    connect = "and leave `scheduler=` out, or pass `scheduler=client`."
+    if isinstance(scheduler, str) and "://" in scheduler:
+        return (
+            f"`scheduler={scheduler!r}` is an address, to which there is no connection yet. Connect once, "
+            f"`client = distributed.Client({scheduler!r})`, {connect}"
+        )
+    if hasattr(scheduler, "scheduler_address"):
+        return (
+            f"`scheduler=` was given {described(scheduler)}. Connect to it, `client = distributed.Client(cluster)`, "
+            f"{connect}"
+        )
+    if scheduler == "distributed":
+        return (
+            '`scheduler="distributed"` means an active client, and there is none. Start one, `client = '
+            f"distributed.Client()`, {connect}"
+        )
+    if isinstance(scheduler, str | int):
+        return (
+            f'`scheduler={scheduler!r}` is not a scheduler. Choose "threads", "sync" or "processes", or pass a '
+            "`distributed.Client`."
+        )
+    return f"`scheduler=` was given {described(scheduler)}, which can't run anything: {error}"
 
 
 def calm_here(scheduler: Scheduler) -> contextlib.AbstractContextManager[None]:
@@ -206,7 +236,7 @@ class Evaluation:
         Returns
         -------
         object
-            The gradient, of the structure of what was differentiated in.
+            The gradient, of the structure of the argument.
 
         Raises
         ------

@@ -20,5 +20,5 @@ def results_lost(are_shards: bool) -> DataLostError:
     """Return the error for what was kept on a cluster that has been restarted."""
     restart = "`client.restart()`, or a scheduler that was started anew, takes away all that was on the cluster"
     if are_shards:
-        return DataLostError(f"These Shards are gone: {restart}. ChunkContext the data again with `dagad.shard`.")
+        return DataLostError(f"These Shards are gone: {restart}. Place the data again with `dagad.shard`.")
     return DataLostError(f"What this evaluation had left on the cluster is gone: {restart}. Evaluate it again.")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._graphs.linearization import is_scalar, unit_seed
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
+from dagad._words import described
 
 
 def fitting_direction(tangent: Any, value: Any) -> Any:
@@ -17,15 +16,18 @@ def fitting_direction(tangent: Any, value: Any) -> Any:
     partition = Partition.of(value, pytree.is_differentiable_or_traced)
     if not partition.positions and tangent is not None:
         raise NotDifferentiableError(
-            f"A primal that is {_describe(value)} can't move. Make it floating point, with `float(...)` or "
-            "`.astype(float)`, or leave it out."
+            f"A primal is {described(value)}, with respect to which there is no derivative. Make it floating point, "
+            "with `float(...)` or `.astype(float)`, or leave it out."
         )
     try:
         parts = partition.extract(tangent)
     except StructureError as error:
-        raise StructureError("A tangent has not the structure of the Delayed that it moves.") from error
+        raise StructureError(
+            "A tangent has another structure than the value of its Delayed. Give one number or array for each of the "
+            "value's, in the same containers; None where nothing moves."
+        ) from error
     pairs = zip(parts, partition.taken, strict=True)
-    return partition.arrange(iter([pytree.fitted(part, leaf, "A tangent came") for part, leaf in pairs]))
+    return partition.arrange(iter([pytree.fitted(part, leaf, "A tangent") for part, leaf in pairs]))
 
 
 def complete_tangent(tangent: Any, value: Any) -> Any:
@@ -44,16 +46,10 @@ def seed_of(value: Any) -> Any:
     plain = pytree.plain(value)
     if not is_scalar(plain):
         raise NotDifferentiableError(
-            f"`gradient` needs a `y` that is one real floating-point number; this one is {_describe(plain)}. Reduce it "
+            f"`gradient` needs a `y` that is one real floating-point number; this one is {described(plain)}. Reduce it "
             "to one, by a sum for instance, or take the gradient of one of its elements."
         )
     return unit_seed(plain)
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape} and dtype {value.dtype}"
-    return f"a {type(value).__name__}"
 
 
 def complete_gradient(reached: bool, cotangent: Any, value: Any) -> Any:
@@ -63,7 +59,7 @@ def complete_gradient(reached: bool, cotangent: Any, value: Any) -> Any:
         return pytree.unflatten(treedef, list(map(pytree.zeros_like, leaves)))
     if not any(map(pytree.is_differentiable_or_traced, leaves)):
         raise NotDifferentiableError(
-            f"The gradient with respect to {_describe(value)} was asked for, which has no derivative. Make it floating "
+            f"The gradient with respect to {described(value)} was asked for, which does not exist. Make it floating "
             "point, with `float(...)` or `.astype(float)`, or leave it out of `wrt`."
         )
     return complete_tangent(cotangent, value)

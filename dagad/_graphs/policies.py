@@ -28,7 +28,7 @@ def checked_policy(policy: Any) -> Policy:
     """Return a policy, if it is one."""
     if not callable(getattr(policy, "linearize", None)) or isinstance(policy, type):
         raise PlanError(
-            f"`policy={policy!r}` is no policy. Give an object: `dagad.extend.Keep()`, `Recompute()` or "
+            f"`policy={policy!r}` is not a policy. Give an object: `dagad.extend.Keep()`, `Recompute()` or "
             "`Preaccumulate()`, or None for what fits."
         )
     return policy  # type: ignore[no-any-return]  # anything with the method is a policy

@@ -53,7 +53,7 @@ class Primal:
         needed = _checked(order, y.key, futures)
         missing = {leaf.key: leaf for leaf in wrt if leaf.key not in needed}
         if missing and unused == "raise":
-            raise NotDifferentiableError(_not_in_graph(y, list(missing), raw))
+            raise NotDifferentiableError(_not_in_graph(y, missing, raw))
         nodes, others = {key: nodes[key] for key in order}, dict[Key, GraphNode]()
         for part in (*missing.values(), *beside):
             graph = _layers(part)
@@ -119,7 +119,13 @@ def _checked(order: Mapping[Key, Iterable[Key]], y: Key, futures: Mapping[Key, A
     return needed
 
 
-def _not_in_graph(y: Any, keys: list[Key], raw: Mapping[Key, Any]) -> str:
+def _not_in_graph(y: Any, missing: Mapping[Key, Any], raw: Mapping[Key, Any]) -> str:
+    keys, apart = list(missing), missing.values()
+    if any(y.key in ensure_dict(one.__dask_graph__()) for one in apart):
+        return (
+            f"The graph of `wrt` needs `y`, {y.key!r}, and not the other way round: they are swapped. The result comes "
+            "first, then what to differentiate it with respect to: `dagad.gradient(y, wrt)`."
+        )
     some = ", ".join(map(repr, keys[:3])) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
     why = "It lies in the mapping, but nothing that `y` needs reads it" if keys[0] in raw else "It is not there"
     return (

@@ -14,7 +14,7 @@ from dagad._engines.autograd.forward import push
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import pull, record, refuse_boxes
 from dagad._engines.base import Engine, FlatFunction
-from dagad._engines.explicit import check_count, name_of
+from dagad._engines.explicit import check_count
 from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, add_note_once
 from dagad._graphs.activity import Key, is_copy, references
@@ -23,6 +23,7 @@ from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import Portable, opened
+from dagad._words import name_of
 from dagad_scheduler.private import Task, TaskRef
 
 
@@ -183,8 +184,8 @@ class _BoundTask(FlatFunction):
         n_positional = sum(len(p.positions) for p in partitions)
         if any(end is not None for end in ends[n_positional:]):
             raise NotDifferentiableError(
-                "A function that is marked explicit got what is being differentiated by keyword, of which its pullback "
-                "does not speak. Pass it by position."
+                "A function that is marked explicit was given by keyword what is being differentiated; its pullback "
+                "returns cotangents of positional arguments only. Pass it by position."
             )
         parts = check_count(cotangents, len(partitions))
         pairs = [pair for p, part in zip(partitions, parts, strict=True) for pair in _pairs(p, part)]
@@ -192,7 +193,7 @@ class _BoundTask(FlatFunction):
         for (seed, leaf), end in zip(pairs, ends[:n_positional], strict=True):
             if end is not None and seed is None:  # one that is asked for; the engine says so
                 return [None] * len(self.leaves)
-            what = "An explicit pullback returned a cotangent"
+            what = "A cotangent that an explicit pullback returned"
             seeds.append(None if end is None else pytree.cast_like(seed, leaf, what))
         return pull(ends[:n_positional], seeds, roots, self.leaves)
 
@@ -205,7 +206,7 @@ class _BoundTask(FlatFunction):
         """Return the tangents of the leaves, from one pytree per active dependency."""
         pairs = zip(self._partitions, tangents, strict=True)
         parts = [part for p, tangent in pairs for part in p.extract(tangent)]
-        return [pytree.fitted(part, leaf, "A tangent came") for part, leaf in zip(parts, self.leaves, strict=True)]
+        return [pytree.fitted(part, leaf, "A tangent") for part, leaf in zip(parts, self.leaves, strict=True)]
 
     def grouped(self, cotangents: Sequence[Any]) -> tuple[Any, ...]:
         """Return one pytree of cotangents per dependency, None where a leaf has none."""

@@ -16,7 +16,7 @@ from dagad._engines.autograd.embedded import traced_engine
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import refuse_boxes, refuse_strangers
 from dagad._engines.base import Engine, FlatFunction, LeafPullback
-from dagad._engines.explicit import check_count, name_of
+from dagad._engines.explicit import check_count
 from dagad._errors import ClosureError, StructureError, add_note_once
 from dagad._graphs.linearization import PullbackFunction
 from dagad._operations.context import TOGETHER, DefaultPolicy, like_here
@@ -26,6 +26,7 @@ from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import Portable, opened
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Rows
+from dagad._words import described, name_of
 
 Names = Callable[[str, Any], Any]
 # Cotangents of the value's leaves -> cotangents of the leaves differentiated in; None stands for zero on both sides.
@@ -85,7 +86,7 @@ class ChunkFunction(Portable):
         try:
             leaves = [canonical(leaf) for leaf in (*shared, *(sliced or ()))]
             fun = BoundChunk(self, rows, len(shared), len(leaves))
-            return _checked(self._as_told(self._traced.run, fun, leaves), context)
+            return _checked(self._as_told(self._traced.run, fun, leaves), context, fun.called)
         except Exception as error:
             add_note_once(error, context.note("value"))
             raise
@@ -125,7 +126,7 @@ class ChunkFunction(Portable):
             values, pull = self._as_told(self._traced.linearize, fun, leaves)
             value = values[0] if fun.out is None else fun.merge(values)
             if type(value) not in _NUMBERS and not any(map(pytree.is_traced, leaves)):
-                _checked(value, context)
+                _checked(value, context, fun.called)
         except Exception as error:
             add_note_once(error, context.note("value"))
             raise
@@ -159,9 +160,13 @@ class BoundChunk(FlatFunction):
         self.n_leaves, self.given = n_leaves, None
         self._rows: Rows = opened(rows)
 
+    def called(self) -> str:
+        """Return what sentences call the function."""
+        return name_of(self.function([None] * self._function._n_hoisted))
+
     @property
     def name(self) -> str:
-        return name_of(self.function([None] * self._function._n_hoisted))
+        return self.called()
 
     def function(self, leaves: Sequence[Any]) -> Callable[..., Any]:
         made: Callable[..., Any] = self._function._make(leaves[: self._function._n_hoisted])
@@ -193,8 +198,8 @@ class BoundChunk(FlatFunction):
         shared = self._function._shared
         if self._function._n_hoisted:
             raise ClosureError(
-                "An explicit function carries a value being differentiated in its closure, for which its pullback "
-                "returns nothing. Pass the value to the function as a shared argument."
+                "An explicit function has a value being differentiated in its closure, for which its pullback returns "
+                "no cotangent. Pass the value to the function as a shared argument."
             )
         of_rows, *parts = check_count(cotangents, 1 + len(shared))
         found: list[Any] = []
@@ -213,7 +218,7 @@ def _selecting(fun: FlatFunction, pull: LeafPullback) -> PullLeaves:
 _NUMERIC = (np.ndarray, np.generic, int, float, complex)
 
 
-def _checked(value: Any, context: ChunkContext) -> Any:
+def _checked(value: Any, context: ChunkContext, name: Callable[[], str]) -> Any:
     """Return a partial sum after making sure that it can be summed."""
     if type(value) is np.float64 or type(value) is float:
         return value
@@ -222,12 +227,12 @@ def _checked(value: Any, context: ChunkContext) -> Any:
         refuse_boxes(leaf, f"What chunk {context.chunk.number} returned")
         if not isinstance(leaf, _NUMERIC) or np.asarray(leaf).dtype.kind not in "fciub":
             raise StructureError(
-                f"A chunk function returned a {type(leaf).__name__}, which can't be summed. Return a number, an array, "
-                "or a structure of these."
+                f"`{name()}` returned {described(leaf)}, which can't be summed. Return a number, an array, or tuples, "
+                "lists and dicts of these."
             )
     if not leaves:
         raise StructureError(
-            "A chunk function returned None or an empty structure, so there is nothing to sum. "
-            "Return a number, an array, or a structure of these."
+            f"`{name()}` returned None or an empty container, so there is nothing to sum: is a `return` missing? "
+            "Return a number, an array, or tuples, lists and dicts of these."
         )
     return value

@@ -27,6 +27,7 @@ from dagad._operations.kernel import (
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
 from dagad._sources.rows import Rows, row_by_row
+from dagad._words import described
 
 
 class Stack:
@@ -57,12 +58,9 @@ class EndToEnd:
         """Return the one leaf of an item's output."""
         plain = pytree.plain(output)
         if not isinstance(plain, np.ndarray) or plain.ndim != 1 or not _is_numeric(plain):
-            what = f"a {type(plain).__name__}"
-            if isinstance(plain, np.ndarray):
-                what = f"an array of shape {plain.shape} and dtype {plain.dtype}"
             raise StructureError(
-                f"`map_rect` needs a 1-d array of numbers from every item; it got {what}. Return `np.array([value])` "
-                "for a number and `.ravel()` of an array, or use `dagad.map`."
+                f"`map_rect` needs an array of one dimension from every job, and got {described(plain)}. Return "
+                "`np.array([value])` for a number and `array.ravel()` of an array, or use `dagad.map`."
             )
         return [output]
 
@@ -80,10 +78,11 @@ class EndToEnd:
 def numbers_of(output: Any, what: str) -> list[Any]:
     """Return the leaves of an output after making sure that they are numbers: a traced one was not looked at yet."""
     leaves: list[Any] = pytree.flatten(output)[0]
-    other = next((f"a {type(pytree.plain(leaf)).__name__}" for leaf in leaves if not _is_numeric(leaf)), None)
+    other = next((described(pytree.plain(leaf)) for leaf in leaves if not _is_numeric(leaf)), None)
     if other or not leaves:
         raise StructureError(
-            f"{what}: {other or 'None or an empty structure'}. Return a number, an array, or a structure of these."
+            f"{what}: {other or 'None or an empty container'}. Return a number, an array, or tuples, lists and dicts "
+            "of these."
         )
     return leaves
 
@@ -182,7 +181,7 @@ def _seed(seed: Any, leaf: Any) -> Any:
     if not np.any(seed):
         return None
     # Where other items have floats this one's may be an integer; a function with a pullback of its own may want it.
-    return pytree.cast_like(seed, leaf, "A cotangent came") if pytree.is_differentiable(leaf) else seed
+    return pytree.cast_like(seed, leaf, "A cotangent") if pytree.is_differentiable(leaf) else seed
 
 
 def _items(rows: Rows, leaves: Sequence[Any]) -> Any:

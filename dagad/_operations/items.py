@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from dagad._engines.base import Engine
-from dagad._engines.explicit import Explicit, ExplicitEngine, check_count, checked_pair, name_of
+from dagad._engines.explicit import Explicit, ExplicitEngine, check_count, checked_pair
 from dagad._errors import StructureError
 from dagad._graphs.sum_trees import add_up
 from dagad._pytrees import pytree
+from dagad._words import name_of
 
 
 class ItemSum:
@@ -66,7 +67,7 @@ def _add(total: Any, value: Any) -> Any:
         if pytree.shape_of(pytree.plain(a)) != pytree.shape_of(pytree.plain(b)):
             raise StructureError(
                 f"The values of two items differ in shape: {pytree.shape_of(pytree.plain(a))} and "
-                f"{pytree.shape_of(pytree.plain(b))}. Return the same shape for every item."
+                f"{pytree.shape_of(pytree.plain(b))}, so they have no sum. Return the same shape for every item."
             )
     return pytree.unflatten(a_def, [a + b for a, b in zip(a_leaves, b_leaves, strict=True)])
 

@@ -91,7 +91,7 @@ class Outputs(NamedTuple):
 
 def _cast(seed: Any, leaf: Any) -> Any:
     plain = seed is not None and not pytree.is_traced(seed) and not pytree.is_traced(leaf)
-    return pytree.cast_like(seed, leaf, "A cotangent came") if plain else seed
+    return pytree.cast_like(seed, leaf, "A cotangent") if plain else seed
 
 
 class Kernel(Portable):

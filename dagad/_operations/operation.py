@@ -258,7 +258,7 @@ def _dense(seed: Any, leaf: Any) -> Any:
     seed = full(seed)
     if seed is None or pytree.is_placed(leaf):
         return pytree.zeros_like(leaf) if seed is None else seed
-    return pytree.cast_like(seed, leaf, "A cotangent came")
+    return pytree.cast_like(seed, leaf, "A cotangent")
 
 
 def _check_alike(stacked: Sequence[Any], notes: Sequence[Any]) -> None:

@@ -25,6 +25,7 @@ from dagad._errors import ClosureError
 from dagad._pytrees.kinds import contents_of, kind_of
 from dagad._pytrees.pytree import TRACED
 from dagad._pytrees.walk import Walk, codes, may_be_walked, names_of
+from dagad._words import a
 
 SAMPLE, MOST_BUFFERS = 1024, 1024  # numbers of an array that are looked at, and arrays
 MOST_PARTS = 10_000  # of a value that is new; one of more is taken to hold numbers
@@ -53,12 +54,12 @@ class Memory:
     def refuse_changes(self) -> None:
         """Raise if numbers were put anywhere since."""
         for obj, before in self._objects:
-            self._refuse(before, _parts_of(obj), f"a {type(obj).__name__}")
+            self._refuse(before, _parts_of(obj), a(type(obj).__name__))
         for space, names, before in self._spaces:
             self._refuse(before, _named(space, names), "a variable or attribute of a module or a class")
         for buffer, before in self._buffers:
             if _numbers_in(buffer) != before:
-                raise _kept(f"the memory of a {type(buffer).__name__}")
+                raise _kept(f"the memory of {a(type(buffer).__name__)}")
 
     def _refuse(self, before: Sequence[Any], after: Sequence[Any], where: str) -> None:
         if len(before) == len(after) and all(a is b for a, b in zip(before, after, strict=True)):

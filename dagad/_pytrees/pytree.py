@@ -55,7 +55,7 @@ def subtrees(treedef: TreeDef, tree: Any) -> list[Any]:
     try:
         return treedef.flatten_up_to(tree)
     except (ValueError, TypeError) as error:
-        raise StructureError(f"A cotangent has not the structure of what it belongs to. {error}") from None
+        raise StructureError(f"A cotangent has another structure than the value that it belongs to. {error}") from None
 
 
 def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
@@ -125,8 +125,8 @@ def cast_like(cotangent: Any, leaf: Any, what: str) -> Any:
     """Return a cotangent with its leaf's dtype, after checking that it has the leaf's shape."""
     if np.shape(cotangent) != shape_of(leaf):
         raise StructureError(
-            f"{what} of shape {np.shape(cotangent)} where one of shape {shape_of(leaf)} belongs. "
-            "A cotangent has the shape of what it belongs to."
+            f"{what} has the shape {np.shape(cotangent)}, where {shape_of(leaf)} is needed: a cotangent or tangent has "
+            "the shape of the number or array that it belongs to."
         )
     return cast(cotangent, leaf)
 

@@ -53,8 +53,8 @@ def read_array(leaf: Any, taken: Taken) -> Source | None:
     if isinstance(leaf[:0], np.ma.MaskedArray):  # a variable in a file, say, which masks what was never written
         raise StructureError(
             f"The sliced argument, or a part of it, is a `{type(leaf).__name__}` whose rows are masked arrays, whose "
-            "arithmetic skips what is masked without a word. Give `array[:].filled(value)`, once you have decided what "
-            "is to become of what is missing."
+            "arithmetic skips what is masked silently. Give `array[:].filled(value)`, once you have decided what to do "
+            "about missing numbers."
         )
     return ArraySource(int(shape[0]), _read_only(leaf), None)
 

@@ -53,7 +53,7 @@ class Bundle:
         return Rows.of(self.tree([_arranged(piece, filled) for piece in self.pieces]))
 
 
-FOR_SHARDS = "A tangent or cotangent of Shards came"
+FOR_SHARDS = "A tangent or cotangent of Shards"
 
 
 def _arranged(piece: Any, parts: Iterator[Any]) -> Any:

@@ -61,7 +61,8 @@ def loaders_of(data: Any) -> Sequence[Delayed] | None:
         return list(data.to_delayed())
     if any(isinstance(leaf, Delayed) for leaf in pytree.flatten(data)[0]):
         raise StructureError(
-            "A Delayed among the data can't be cut. Give a list of loaders, each of which gives the rows of one piece."
+            "There is a Delayed among the data, whose rows are not known. Give nothing but a list of Delayed, "
+            "`dagad.shard([load(path) for path in paths])`, each of which returns some of the rows."
         )
     return None
 
@@ -83,7 +84,7 @@ def _refuse(leaf: Any) -> NoReturn:
 def _how_to_place(collection: Any) -> str:
     """Return what to write so that a collection of Dask's becomes Shards."""
     if isinstance(collection, Delayed):
-        return "`dagad.shard([loader, ...])`, a list of Delayed each of which gives the rows of one piece"
+        return "`dagad.shard([load(path), ...])`, a list of Delayed, each of which returns some of the rows"
     if _is_dataframe(collection):
         return "`dagad.shard(table)`, all that is sliced in one table"
     if hasattr(collection, "to_dask_array"):

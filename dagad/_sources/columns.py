@@ -18,6 +18,7 @@ from dagad._sources.rows import Rows
 from dagad._sources.shards import read_shards
 from dagad._sources.stored import read_stored
 from dagad._sources.tables import read_table
+from dagad._words import described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 
 
@@ -130,7 +131,10 @@ def read_sliced(sliced: Any, first: int = 0, readers: Sequence[Reader] = READERS
     if len(set(lengths)) > 1:
         paths = pytree.paths(sliced, pytree.is_list)
         pairs = ", ".join(f"{path or 'it'} has {length}" for path, length in zip(paths, lengths, strict=True))
-        raise StructureError(f"The sliced argument has leaves of different lengths: {pairs}. Rows have to agree.")
+        raise StructureError(
+            f"The parts of the sliced argument have different numbers of rows: {pairs}. Each chunk gets the same rows "
+            "of all parts: give them the same number, or pass as a shared argument what every chunk is to get whole."
+        )
     shards = tuple(column.placed for column in columns if column.placed is not None)
     _check_same_plan(shards)
     return Sliced(treedef, columns, lengths[0], shards), taken.leaves
@@ -148,18 +152,34 @@ def _check_same_plan(shards: Sequence[Placed]) -> None:
     for other in shards[1:]:
         if other.plan != shards[0].plan:
             raise PlanError(
-                f"The sliced argument holds Shards that were cut differently: {shards[0].plan} and {other.plan}. Give "
-                "`shard` the same grainsize for both."
+                f"The sliced argument holds Shards that were cut differently: {shards[0].plan} and {other.plan}. Pass "
+                "them to `dagad.shard` together, `dagad.shard((x, y))`, or with the same grainsize."
             )
 
 
 def _refuse_leaf(sliced: Any, leaves: list[Any], found: list[Source | None]) -> None:
     if not leaves:
-        raise StructureError("The sliced argument holds no arrays or lists. Give the data that is to be cut into rows.")
+        raise StructureError(
+            "The sliced argument has no arrays or lists in it, so there is nothing to cut. Give the data there."
+        )
     index = found.index(None)
     path, leaf = pytree.paths(sliced, pytree.is_list)[index], leaves[index]
     where = f"Leaf {path} of the sliced argument" if path else "The sliced argument"
     raise StructureError(
-        f"{where} is a {type(pytree.plain(leaf)).__name__} without rows. Sliced are arrays with at least one dimension "
-        "and lists and tables; pass what all chunks need as a shared argument."
+        f"{where} is {described(pytree.plain(leaf))}, which has no rows to cut. {_remedy(pytree.plain(leaf))}"
+    )
+
+
+def _remedy(leaf: Any) -> str:
+    if hasattr(leaf, "__next__"):
+        return "Make a list of it, `list(...)`."
+    if isinstance(leaf, set | frozenset):
+        return "Its items have no order: make a list of it, `sorted(...)`."
+    if isinstance(leaf, str | bytes):
+        return "Read the data first, `np.loadtxt(path)` for instance, or give a list of words, `[word, ...]`."
+    if callable(leaf):
+        return "The function comes first, then the data."
+    return (
+        "Arrays with at least one dimension, lists and tables have rows; what every chunk is to get whole follows the "
+        "data, as a shared argument."
     )

@@ -14,7 +14,7 @@ MISSING, WORDS, CATEGORIES = "missing values", "words", "categories"
 DATES, DECIMALS, OBJECTS = "dates or times", "decimals", "objects of Python"
 
 _REMEDIES = {
-    MISSING: "Fill them in or drop these rows of the table first, once you have decided what is to become of them.",
+    MISSING: "Fill them in or drop these rows of the table first, once you have decided what to do about them.",
     WORDS: "Compare it, `rows[{name!r}] == value`, or make numbers of it in the table first.",
     CATEGORIES: "Compare it, `rows[{name!r}] == value`, or give each category a column of zeros and ones in the table.",
     DATES: 'Take the time since some date, `(rows[{name!r}] - np.datetime64("2000-01-01")) / np.timedelta64(1, "D")`.',

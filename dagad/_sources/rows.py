@@ -301,7 +301,7 @@ class Ragged(Piece):
 def with_gaps(part: Any) -> Piece:
     """Return an array or list as a piece with gaps wherever it has floating-point numbers."""
     if getattr(type(part), "is_rows", False):
-        raise NotDifferentiableError(f"The rows of a table can't be differentiated in. {BY_COLUMN}")
+        raise NotDifferentiableError(f"There is no derivative with respect to the rows of a table. {BY_COLUMN}")
     if pytree.is_differentiable(part):
         return GAP
     if isinstance(part, list):

@@ -168,8 +168,8 @@ class Shards:
 
     def __reduce__(self) -> Any:
         raise PortabilityError(
-            "Shards don't travel: they stand for data that are placed already. Pass them to a reduction as its sliced "
-            "argument, outside of chunk functions."
+            "Shards can't be pickled: they stand for data that are in place already. Pass them to a reduction as its "
+            "sliced argument, and not to the chunk function."
         )
 
 

@@ -166,14 +166,14 @@ def read_table(leaf: Any, taken: Taken) -> Source | None:
     if not hasattr(kind, "columns") and (hasattr(kind, "to_numpy") or not hasattr(kind, "__arrow_c_stream__")):
         raise StructureError(
             f"The sliced argument, or a part of it, is a `{type(leaf).__name__}` of {library}. Its arithmetic skips "
-            "missing numbers without a word, and can't be differentiated in. Once you have decided what is to become "
-            f"of what is missing, give {_numbers_of(leaf, library)}."
+            "missing numbers silently, and can't be differentiated. Once you have decided what to do about missing "
+            f"numbers, give {_numbers_of(leaf, library)}."
         )
     columns = Frame(_frame_of(leaf, library))
     if not len(columns) or not all(isinstance(name, str) for name in columns):
         raise StructureError(
-            f"The table's columns are {list(columns)}. There have to be some, and their names have to be words: "
-            "`table.rename(columns=str)`."
+            f"The table's columns are {list(columns)}. There has to be at least one, and their names have to be "
+            "strings: `table.rename(columns=str)`."
         )
     return Table(columns, len(columns._frame))
 

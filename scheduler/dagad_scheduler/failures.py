@@ -13,7 +13,6 @@ import logging
 import sys
 from collections import deque
 
-
 _BLOCK = "Compute Failed"  # so begins what distributed logs
 _REMEMBERED = 64  # evaluations
 

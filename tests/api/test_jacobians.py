@@ -324,7 +324,7 @@ def test_are_complex_jacobians_refused_with_the_remedy(jacobian: Any) -> None:
 
 @pytest.mark.parametrize("jacobian", [dagad.jacfwd, dagad.jacrev, dagad.hessian])
 def test_are_integers_refused_with_the_remedy(jacobian: Any) -> None:
-    with pytest.raises(dagad.NotDifferentiableError, match=r"Argument 0 holds no floating-point.*only int.*`float"):
+    with pytest.raises(dagad.NotDifferentiableError, match=r"Argument 0 .*holds no floating-point.*only int.*`float"):
         jacobian(lambda x: x * 2.0)(3)
 
 
@@ -343,5 +343,5 @@ def test_is_a_sparse_jacobian_that_is_differentiated_refused() -> None:
 @pytest.mark.parametrize("jacobian", [dagad.jacfwd, dagad.jacrev, dagad.hessian])
 def test_are_jacobians_in_shards_refused_with_the_remedy(jacobian: Any, scheduler: Any) -> None:
     shards = dagad.shard(X, grainsize=2, scheduler=scheduler)
-    with pytest.raises(dagad.NotDifferentiableError, match=r"in Shards can't be laid out.*`shards\.gather\(\)`"):
+    with pytest.raises(dagad.NotDifferentiableError, match=r"rows in Shards.*`shards\.gather\(\)`"):
         jacobian(lambda rows: dagad.reduce_sum(lambda x, t: np.sum(np.cos(x @ t)), rows, THETA))(shards)

@@ -149,13 +149,13 @@ def test_does_the_policy_change_no_product(policy: Any, scheduler: Any) -> None:
 @pytest.mark.parametrize(
     ("primals", "tangents", "sentence"),
     [
-        ((1.0, 2.0), (1.0,), "`primals` are 2 in number, but `tangents` are 1 in number.*one tangent per primal"),
-        ((1.0, 2.0), 1.0, "`tangents` are a float.*None where nothing moves"),
+        ((1.0, 2.0), (1.0,), "`primals` is 2, that of `tangents` is 1.*one tangent per primal"),
+        ((1.0, 2.0), 1.0, "`tangents` is a float.*None where nothing moves"),
         ((), (), "`primals` is empty"),
-        (THETA, onp.ones(2), r"tangent of argument 0 has a part of shape \(2,\) where one of shape \(3,\) belongs"),
-        ((1.0, {"a": THETA}), (1.0, {"b": THETA}), "tangent of argument 1 has not the structure of the argument"),
-        (1.0, {"a": 1.0}, "tangent of argument 0 has a part that is a dict"),
-        (1.0, "north", "that is a str, where a number or an array belongs"),
+        (THETA, onp.ones(2), r"tangent of argument 0 .* has the shape \(2,\), where \(3,\) is needed"),
+        ((1.0, {"a": THETA}), (1.0, {"b": THETA}), "tangent of argument 1 .* has another structure"),
+        (1.0, {"a": 1.0}, "tangent of argument 0 .* is a dict"),
+        (1.0, "north", "is a str. Give a number"),
     ],
 )
 def test_are_tangents_that_do_not_fit_refused(mode: Any, primals: Any, tangents: Any, sentence: str) -> None:
@@ -165,7 +165,7 @@ def test_are_tangents_that_do_not_fit_refused(mode: Any, primals: Any, tangents:
 
 @pytest.mark.parametrize("mode", [dagad.jvp, dagad.hvp])
 def test_are_integers_refused_with_the_remedy(mode: Any) -> None:
-    with pytest.raises(dagad.NotDifferentiableError, match=r"Argument 1 holds no floating-point.*astype\(float\)"):
+    with pytest.raises(dagad.NotDifferentiableError, match=r"Argument 1 .*holds no floating-point.*astype\(float\)"):
         mode(lambda a, b: a * b, (1.0, onp.arange(3)), (1.0, onp.ones(3)))
 
 

@@ -230,7 +230,7 @@ def test_does_a_subclass_of_array_count_as_an_array() -> None:
     ],
 )
 def test_is_a_gradient_of_something_else_than_a_number_refused_with_the_remedy(returned: Any, found: str) -> None:
-    with pytest.raises(dagad.NotDifferentiableError, match=f"{found}.*`dagad.vjp`"):
+    with pytest.raises(dagad.NotDifferentiableError, match=f"returned .*{found}.*one real floating-point number"):
         dagad.grad(returned)(1.0)
     with pytest.raises(dagad.NotDifferentiableError, match=found):
         dagad.evaluate(returned, 1.0).value()
@@ -264,7 +264,7 @@ def test_is_a_cotangent_of_another_shape_or_structure_refused() -> None:
     pullback = dagad.vjp(lambda x: {"a": x * onp.ones(2), "b": x}, 1.0)[1]
     with pytest.raises(dagad.StructureError, match="structure"):
         pullback(onp.ones(2))
-    with pytest.raises(dagad.StructureError, match=r"shape \(3,\) where one of shape \(2,\)"):
+    with pytest.raises(dagad.StructureError, match=r"shape \(3,\), where \(2,\) is needed"):
         pullback({"a": onp.ones(3), "b": 1.0})
     assert float(pullback({"a": onp.ones(2), "b": 1.0})[0]) == 3.0
 
@@ -345,5 +345,5 @@ def test_is_an_array_of_one_number_a_value_as_for_autograd(shape: Any, scheduler
 
 @pytest.mark.parametrize("fun", [lambda x: x, lambda x: x[:0], lambda x: x[:1] * 1j, lambda x: onp.ones(1, int)])
 def test_is_anything_else_refused_as_a_value_of_a_gradient(fun: Any) -> None:
-    with pytest.raises(dagad.NotDifferentiableError, match=r"one real floating-point number.*Sum it up.*dagad.vjp"):
+    with pytest.raises(dagad.NotDifferentiableError, match=r"one real floating-point number.*dagad.vjp"):
         dagad.grad(fun)(onp.ones(2))

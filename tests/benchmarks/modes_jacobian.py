@@ -105,7 +105,7 @@ def recorded(total: Callable[..., Any], weights: tuple[Array, ...]) -> Jacobians
     """The pulls of `jacrev` alone, on chunks that were recorded before."""
     program = Program(total, (0, 1), weights, {})
     with like_here(VALUES_FIRST):
-        value, ends, roots = program.tape()
+        value, _, ends, roots = program.tape()
     seeds = [[Blocks.one_hot(np.zeros(N_OUTPUTS), index)] for index in range(N_OUTPUTS)]
     del value
     return lambda: [np.stack(parts) for parts in pull_many(ends, seeds, roots, program.leaves)]

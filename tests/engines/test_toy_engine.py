@@ -185,7 +185,7 @@ class Wrong(ComplexStep):
 def test_an_engine_is_held_to_the_shapes_of_what_it_differentiates() -> None:
     loss = partial(OPERATIONS["reduce_sum"][0], engine=Wrong(), scheduler="sync")
     for mode, what in (("value_and_grad", "cotangent"), ("jvp", "tangent")):
-        with pytest.raises(dagad.StructureError, match=rf"engine 'wrong' returned a {what} of shape \(5,\) where"):
+        with pytest.raises(dagad.StructureError, match=rf"{what} from the engine 'wrong' has the shape \(5,\), where"):
             MODES[mode][0](loss)
 
 

@@ -280,13 +280,11 @@ def test_are_primals_and_tangents_that_do_not_fit_refused() -> None:
             dagad.jvp(y, [a, b], tangents)
     with pytest.raises(dagad.StructureError, match=r"holds a Delayed twice.*sum of its tangents"):
         dagad.jvp(y, [a, a], [DA, DB])
-    with pytest.raises(
-        dagad.NotDifferentiableError, match=r"`jvp` takes dask Delayed.*`primals` holds a ndarray.*delayed"
-    ):
+    with pytest.raises(dagad.NotDifferentiableError, match=r"`jvp` takes Delayed.*`primals` holds an array.*delayed"):
         dagad.jvp(y, A, DA)
     with pytest.raises(dagad.NotDifferentiableError, match="`primals` holds no Delayed"):
         dagad.jvp(y, [], [])
-    with pytest.raises(dagad.StructureError, match=r"shape \(2,\) where one of shape \(3,\) belongs"):
+    with pytest.raises(dagad.StructureError, match=r"shape \(2,\), where \(3,\) is needed"):
         compute(dagad.jvp(y, a, onp.ones(2))[1], scheduler="sync")
     with pytest.raises(dagad.StructureError, match="structure of the Delayed that it moves"):
         compute(dagad.jvp(delayed(lambda p: p["x"])(p := delayed({"x": 1.0})), p, {"y": 1.0})[1], scheduler="sync")
@@ -294,7 +292,7 @@ def test_are_primals_and_tangents_that_do_not_fit_refused() -> None:
 
 def test_is_an_integer_that_is_to_move_refused() -> None:
     n = delayed(3)
-    with pytest.raises(dagad.NotDifferentiableError, match=r"A primal that is a int can't move.*astype\(float\)"):
+    with pytest.raises(dagad.NotDifferentiableError, match=r"A primal is an int.*astype\(float\)"):
         compute(dagad.jvp(delayed(lambda n: n * 2.0)(n), n, 1.0)[1], scheduler="sync")
 
 

@@ -281,7 +281,7 @@ def test_do_seeds_belong_to_the_leaves_that_have_them_in_any_chunk() -> None:
     assert parts.seeds([5.0, None])[1] == 5.0
     with pytest.raises(dagad.StructureError, match=r"integers in this chunk.*`float\(...\)`"):
         parts.seeds([1.0, 5.0, None])
-    with pytest.raises(dagad.StructureError, match=r"A cotangent came of shape \(3,\)"):
+    with pytest.raises(dagad.StructureError, match=r"A cotangent has the shape \(3,\)"):
         parts.seeds([5.0, onp.ones(3)])
 
 

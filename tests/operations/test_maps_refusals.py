@@ -74,7 +74,7 @@ def test_are_bad_arguments_refused_with_the_remedy(mapping: Any) -> None:
             mapping(wave, RAGGED, 0.7, grainsize=size)
     with pytest.raises(dagad.DagadError, match=r"leaves of different lengths.*has 7.*has 3"):
         mapping(wave, (Y, Y[:3]), 0.7)
-    with pytest.raises(dagad.DagadError, match="without rows"):
+    with pytest.raises(dagad.DagadError, match="which has no rows"):
         mapping(wave, 1.0, 0.7)
     with pytest.raises(dagad.DagadError, match=r"only int64. Convert"):
         dagad.grad(lambda n: np.sum(mapping(lambda i, t: i * t, n, 1.0)))(onp.arange(3))

@@ -123,7 +123,7 @@ def test_dask_arrays_beside_whatever_else_there_is(place: Any) -> None:
 
 @pytest.mark.parametrize("other", [Y[:9], np.append(Y, 1.0), list(Y[:9]), da.from_array(Y[:9], chunks=3)], ids=type)
 def test_rows_that_do_not_agree_with_a_dask_arrays_are_refused(other: Any) -> None:
-    with pytest.raises(dagad.StructureError, match="Rows have to agree"):
+    with pytest.raises(dagad.StructureError, match="Each chunk gets the same rows"):
         dagad.shard({"x": da.from_array(X, chunks=(5, 3)), "other": other}, scheduler="sync")
 
 
@@ -131,7 +131,7 @@ def test_a_dask_array_of_unknown_length_is_refused() -> None:
     lazy = da.from_array(Y, chunks=4)
     for array in (lazy[lazy > 0], lazy.sum()):
         for data in (array, {"x": lazy, "y": array}):
-            with pytest.raises(dagad.StructureError, match=r"`compute_chunk_sizes\(\)`|Rows have to agree"):
+            with pytest.raises(dagad.StructureError, match=r"`compute_chunk_sizes\(\)`|Each chunk gets the same rows"):
                 dagad.shard(data, scheduler="sync")
     known = lazy[lazy > 0].compute_chunk_sizes()
     assert leaves_of(dagad.shard(known, scheduler="sync").gather()) == leaves_of(Y[Y > 0])
@@ -216,7 +216,7 @@ def test_a_loader_that_fails_says_so_itself(place: Any) -> None:
 
 
 def test_a_loader_of_something_without_rows_is_refused(place: Any) -> None:
-    with pytest.raises(dagad.StructureError, match="float without rows"):
+    with pytest.raises(dagad.StructureError, match="float, which has no rows"):
         dagad.shard(loaders(X, 3.0), scheduler=place)
 
 

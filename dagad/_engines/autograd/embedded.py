@@ -82,7 +82,7 @@ class TracedEngine:
 
     def fitting(self, part: Any, leaf: Any, what: str) -> Any:
         """Return what an engine says of a leaf in the leaf's dtype, if it has the leaf's shape."""
-        return pytree.fitted(part, leaf, f"The engine {self.engine.name!r} returned a {what}")
+        return pytree.fitted(part, leaf, f"A {what} from the engine {self.engine.name!r}")
 
     def _reverse(self, fun: Flat, below: list[Any], nodes: dict[int, Any], level: int) -> list[Any]:
         """Put one node on the tape, which pulls all outputs together."""
@@ -175,4 +175,4 @@ class _NodePullback:
 
 
 def _dense(part: Any, leaf: Any) -> Any:
-    return pytree.zeros_like(leaf) if part is None else pytree.fitted(part, leaf, "A tangent came")
+    return pytree.zeros_like(leaf) if part is None else pytree.fitted(part, leaf, "A tangent")

@@ -39,10 +39,9 @@ class AutogradEngine:
             if not str(error).startswith("VJP of"):  # the user's own
                 raise
             raise NotDifferentiableError(
-                f"autograd has no derivative of `{str(error).split()[2]}` in an argument that is being differentiated "
-                "in. Write it with other functions of `autograd.numpy`, or give it a derivative with "
-                "`autograd.extend.defvjp`."
-            ) from error
+                f"autograd has no derivative of `{str(error).split()[2]}` with respect to one of its arguments. Use "
+                "other functions of `autograd.numpy`, or give it a derivative with `autograd.extend.defvjp`."
+            ).with_traceback(error.__traceback__) from None  # it shows the user's line
         return values, TapePullback(ends, roots, leaves)
 
     def pushforward(self, fun: Flat, n: int) -> Flat:

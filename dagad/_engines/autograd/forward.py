@@ -117,8 +117,8 @@ def _by_transposition(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Any
     rule = vjp_rule(fun)
     if rule is None:
         raise NotDifferentiableError(
-            f"autograd has no derivative of `{name}` in an argument that is being differentiated in. Write it with "
-            "other functions of `autograd.numpy`, or give it a derivative with `autograd.extend.defvjp` or `defjvp`."
+            f"autograd has no derivative of `{name}` with respect to one of its arguments. Use other functions of "
+            "`autograd.numpy`, or give it a derivative with `autograd.extend.defvjp` or `defjvp`."
         )
     # Not zeros: pullbacks may leave out what a zero cotangent does not need, as that of `eigh` does.
     start = vspace(value).ones()

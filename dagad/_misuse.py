@@ -1,0 +1,111 @@
+"""Calls that don't fit: what public functions say of them, beyond Python's own words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dagad._errors import ArgumentsError
+from dagad._words import described, name_of
+
+_ITEMS = "Items lie along the first axis: move it there by `np.moveaxis`; what all items share follows the data."
+_ROWS = "Write `grainsize=`, the number of rows in a chunk."
+_WHERE = 'Write `scheduler="threads"`, `scheduler="processes"`, or `scheduler=client` for a `distributed.Client`.'
+# What users of other packages look for, and what it is called here.
+_KEYWORDS = {
+    "holomorphic": "Complex numbers are differentiated as autograd does it: use `dagad.vjp` or `dagad.jvp`.",
+    "allow_int": "Integers have no derivative: make them floating point, with `float(...)` or `.astype(float)`.",
+    "argnum": "Write `argnums=`.",
+    "has_aux": "Use `dagad.value_and_grad` or `dagad.vjp`, which have it.",
+    "wrt": "Write `argnums=`, the positions of the arguments; `wrt` belongs to `dagad.gradient`.",
+    "reduce": "Use `dagad.map_reduce(f, combine, sliced, *shared)`.",
+    **dict.fromkeys(("in_axes", "out_axes", "axis_size", "in_dims", "axis"), _ITEMS),
+    **dict.fromkeys(("chunks", "chunksize", "chunk_size", "n_chunks", "batch_size", "npartitions"), _ROWS),
+    **dict.fromkeys(("n_jobs", "n_workers", "num_workers", "workers", "threads", "processes"), _WHERE),
+    **dict.fromkeys(("client", "cluster", "executor", "pool", "backend", "get"), _WHERE),
+}
+_PER_CHUNK = frozenset({"reduce_sum", "map_reduce"})
+
+
+def explain(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+    """Raise what is wrong with a call to a public function, or with the function that it was given, if anything is."""
+    unfit = type(error) is TypeError
+    try:
+        signature = inspect.signature(fun)
+        given = signature.bind(*args, **kwargs).arguments
+    except ValueError:  # of a user's own function, that tells nothing of itself
+        return
+    except TypeError as reason:
+        raise _unfit(name_of(fun), signature, kwargs, str(reason)) from None
+    for name in {"fun", "f", "combine"} & given.keys() & signature.parameters.keys():
+        if not callable(given[name]):
+            raise ArgumentsError(
+                f"`{name_of(fun)}` was given {described(given[name])} where a function belongs: it is called as "
+                f"`{name_of(fun)}({_written(signature)})`."
+            )
+    if unfit and "fun" in given:
+        positional = given.get("primals", given.get("args"))
+        _refuse_function(given["fun"], positional if isinstance(positional, tuple | list) else (positional,))
+    if unfit and "sliced" in given:
+        _refuse_chunk_function(name_of(fun), given["f"], given.get("shared", ()))
+
+
+def _written(signature: inspect.Signature) -> str:
+    parts = [one for one in signature.parameters.values() if one.kind != one.KEYWORD_ONLY and one.default is one.empty]
+    return ", ".join(f"*{one.name}" if one.kind == one.VAR_POSITIONAL else one.name for one in parts)
+
+
+def _unfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], reason: str) -> ArgumentsError:
+    parameters, written = signature.parameters, _written(signature)
+    unknown = next((word for word in kwargs if word not in parameters), None)
+    if unknown is None:
+        return ArgumentsError(f"`{name}` can't be called like this: {reason}. It is called as `{name}({written})`.")
+    words = [f"`{one.name}`" for one in parameters.values() if one.default is not one.empty]
+    if unknown in _KEYWORDS:
+        remedy = _KEYWORDS[unknown]
+    elif "shared" in parameters:
+        call = f"{name}({written.removesuffix('*shared')}{unknown})"
+        remedy = f"What the function gets beside its rows goes by position: `{call}`."
+    else:
+        remedy = f"It is called as `{name}({written})`" + (f"; its keywords are {', '.join(words)}." if words else ".")
+    return ArgumentsError(f"`{name}` has no keyword `{unknown}`. {remedy}")
+
+
+def _refuse_function(fun: Any, args: Sequence[Any]) -> None:
+    """Raise if a function can't be called with the arguments to differentiate it with respect to."""
+    try:
+        signature = inspect.signature(fun)
+        signature.bind(*args)
+    except ValueError:
+        return
+    except TypeError as error:
+        raise _unfit(name_of(fun), signature, {}, str(error)) from None
+
+
+def _refuse_chunk_function(asked: str, f: Any, shared: tuple[Any, ...]) -> None:
+    """Raise if a function can't be called with a chunk, or an item, and what all chunks share."""
+    try:
+        signature = inspect.signature(f)
+        signature.bind(None, *shared)
+    except ValueError:
+        return
+    except TypeError as error:
+        first = "some rows" if asked in _PER_CHUNK else "an item"
+        given = ", ".join([first, *(described(one) for one in shared)])
+        raise ArgumentsError(
+            f"`{asked}` calls `{name_of(f)}{signature}` with {given}: {error}. What follows the data in the call of "
+            f"`{asked}` is handed on, in its order; settings are keywords.{_as_in_stan(asked, signature, shared)}"
+        ) from None
+
+
+def _as_in_stan(asked: str, signature: inspect.Signature, shared: tuple[Any, ...]) -> str:
+    names = list(signature.parameters)
+    if asked == "reduce_sum" and names[1:3] in (["start", "end"], ["start", "stop"]):
+        return (
+            " Unlike in Stan there are no `start` and `end`: leave them out, and slice what goes with the rows too, "
+            "`reduce_sum(f, (y, x), theta)`."
+        )
+    if asked == "reduce_sum" and shared and type(shared[0]) is int:
+        return f" Unlike in Stan the grainsize is a keyword: `reduce_sum(f, sliced, *shared, grainsize={shared[0]})`."
+    return ""

@@ -1,0 +1,52 @@
+"""How messages speak of values, functions and arguments."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+
+
+def a(noun: str) -> str:
+    """Return a noun with its article.
+
+    Examples
+    --------
+    >>> a("int"), a("Array"), a("float64"), a("uint8")
+    ('an int', 'an Array', 'a float64', 'a uint8')
+    """
+    return f"{'an' if noun[:1].lower() in set('aeio') else 'a'} {noun}"
+
+
+def described(value: Any) -> str:
+    """Return what a value is, in a few words.
+
+    Examples
+    --------
+    >>> described(np.zeros(3)), described(2), described(None)
+    ('an array of shape (3,) and dtype float64', 'an int', 'None')
+    """
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    return "None" if value is None else a(type(value).__name__)
+
+
+def name_of(fun: Any) -> str:
+    """Return what sentences call a function."""
+    return str(getattr(fun, "__name__", fun))
+
+
+def argument_of(fun: Any, place: int) -> str:
+    """Return what sentences call a positional argument of a function.
+
+    Examples
+    --------
+    >>> argument_of(lambda x, theta: 0, 1)
+    'Argument 1 (`theta`)'
+    """
+    try:
+        names = [one.name for one in inspect.signature(fun).parameters.values() if one.kind in (0, 1)]
+    except (TypeError, ValueError):
+        names = []
+    return f"Argument {place}" + (f" (`{names[place]}`)" if place < len(names) else "")
