@@ -222,7 +222,7 @@ class Engine(Protocol):
         fun
             The function: a `FlatFunction`, or one that was `Composed` of it.
         leaves
-            Floating-point arrays or numbers to differentiate in.
+            Floating-point arrays or numbers to differentiate with respect to.
 
         Returns
         -------

@@ -2,7 +2,7 @@
 
 `optimize`, `fuse`, `to_delayed()` and collections given to a Delayed function leave their sources inside a fused
 task, or in a copy under another name: `delayed(f)(array)` reads a copy of what `array` was made of. In such a graph the
-key to differentiate in stands nowhere, or not everywhere, and a gradient would miss a part.
+key to differentiate with respect to stands nowhere, or not everywhere, and a gradient would miss a part.
 """
 
 from __future__ import annotations

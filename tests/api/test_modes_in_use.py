@@ -171,7 +171,7 @@ def test_are_integers_refused_with_the_remedy(mode: Any) -> None:
 
 @pytest.mark.parametrize("returned", [lambda x: None, lambda x: x * onp.ones(3), lambda x: (x, x), lambda x: x * 1j])
 def test_is_a_second_derivative_of_something_else_than_a_number_refused(returned: Any) -> None:
-    with pytest.raises(dagad.NotDifferentiableError, match=r"one real floating-point number.*`dagad\.vjp`"):
+    with pytest.raises(dagad.NotDifferentiableError, match=r"one real floating-point number has a gradient"):
         dagad.hvp(returned, 1.0, 1.0)
     with pytest.raises(dagad.NotDifferentiableError, match="one real floating-point number"):
         dagad.hessian(returned)(1.0)

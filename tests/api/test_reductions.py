@@ -741,7 +741,13 @@ def test_are_rows_of_different_lengths_refused_by_name() -> None:
 
 
 def test_is_something_without_rows_refused() -> None:
-    refused: Any = [(1.5, "float"), (onp.array(1.5), "ndarray"), ((Y, 1.5), r"\[1\]"), ({}, "no arrays"), (None, "no ")]
+    refused: Any = [
+        (1.5, "float"),
+        (onp.array(1.5), "an array"),
+        ((Y, 1.5), r"\[1\]"),
+        ({}, "no arrays"),
+        (None, "no "),
+    ]
     for sliced, found in refused:
         with pytest.raises(dagad.StructureError, match=found):
             dagad.reduce_sum(lambda rows: 0.0, sliced)
@@ -767,7 +773,7 @@ def test_are_partial_sums_of_different_structure_refused() -> None:
 
 def test_is_something_that_has_no_sum_refused_with_its_chunk(scheduler: Any) -> None:
     text = onp.array(["a"])
-    for returned, found in (("text", "str"), (None, "None"), ([], "empty"), (text, "ndarray"), (object(), "object")):
+    for returned, found in (("text", "str"), (None, "None"), ([], "empty"), (text, "an array"), (object(), "object")):
 
         def partial_sum(rows: Any, returned: Any = returned) -> Any:
             return returned

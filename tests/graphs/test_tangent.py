@@ -276,7 +276,7 @@ def test_are_primals_and_tangents_that_do_not_fit_refused() -> None:
     a, b = delayed(A), delayed(B)
     y = delayed(scale)(a, b)
     for tangents in ([DA], DA, {"a": DA, "b": DB}):
-        with pytest.raises(dagad.StructureError, match=r"structure of the primals.*one tangent per Delayed"):
+        with pytest.raises(dagad.StructureError, match=r"structure than the primals.*one tangent per Delayed"):
             dagad.jvp(y, [a, b], tangents)
     with pytest.raises(dagad.StructureError, match=r"holds a Delayed twice.*sum of its tangents"):
         dagad.jvp(y, [a, a], [DA, DB])

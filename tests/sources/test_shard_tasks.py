@@ -233,7 +233,7 @@ def test_a_loader_that_is_not_in_a_list_is_refused(wrap: Any) -> None:
     (loader,) = loaders(X)
     with pytest.raises(dagad.StructureError, match="list"):
         dagad.shard(wrap(loader), scheduler="sync")
-    with pytest.raises(dagad.StructureError, match=r"Delayed.*`dagad\.shard\(\[loader, \.\.\.\]\)`"):
+    with pytest.raises(dagad.StructureError, match=r"Delayed.*`dagad\.shard\(\[load\(path\), \.\.\.\]\)`"):
         dagad.reduce_sum(chunk, wrap(loader), THETA, grainsize=4, scheduler="sync")
 
 

@@ -401,7 +401,7 @@ def test_a_bag_is_placed_piece_by_piece(scheduler: Any) -> None:
 
 
 def test_a_loader_alone_is_told_to_come_in_a_list() -> None:
-    with pytest.raises(dagad.StructureError, match=r"`dagad\.shard\(\[loader, \.\.\.\]\)`, a list of Delayed"):
+    with pytest.raises(dagad.StructureError, match=r"`dagad\.shard\(\[load\(path\), \.\.\.\]\)`, a list of Delayed"):
         dagad.reduce_sum(np.sum, delayed(np.ones)(3))
 
 
