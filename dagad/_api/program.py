@@ -173,9 +173,9 @@ def check_function(fun: Any, asked: str, argnums: Any = 0) -> None:
         raise ArgumentsError(f"`dagad.{asked}` takes a function, and was given {described(fun)}.")
     if not isinstance(argnums, int | tuple | list):
         raise StructureError(
-            f"`argnums`, the second argument of `dagad.{asked}`, says which arguments to differentiate with respect to, "
-            f"by an int or a tuple of ints; it was given {described(argnums)}. `dagad.{asked}` returns a function: call that "
-            f"with the arguments, `dagad.{asked}({name_of(fun)})(...)`."
+            f"`argnums`, the second argument of `dagad.{asked}`, says which arguments to differentiate with respect "
+            f"to, by an int or a tuple of ints; it was given {described(argnums)}. `dagad.{asked}` returns a function: "
+            f"call that with the arguments, `dagad.{asked}({name_of(fun)})(...)`."
         )
 
 

@@ -743,7 +743,7 @@ def test_are_rows_of_different_lengths_refused_by_name() -> None:
 def test_is_something_without_rows_refused() -> None:
     refused: Any = [
         (1.5, "float"),
-        (onp.array(1.5), "an array"),
+        (onp.array(1.5), "array"),
         ((Y, 1.5), r"\[1\]"),
         ({}, "no arrays"),
         (None, "no "),

@@ -288,9 +288,7 @@ def test_may_a_chunk_not_give_nothing_or_words() -> None:
     functions: Any = (lambda rows: None, lambda rows: {}, lambda rows: "a")
     for f in functions:
         for transform in (lambda loss: loss(Y), lambda loss: dagad.grad(loss)(Y), lambda loss: dagad.jvp(loss, Y, Y)):
-            with pytest.raises(
-                dagad.DagadError, match="Return a number, an array, or tuples, lists and dicts of these"
-            ):
+            with pytest.raises(dagad.DagadError, match="Return a number, an array, or tuples"):
                 transform(lambda x, f=f: dagad.map_reduce(f, times, x, grainsize=4, scheduler="sync"))
 
 
