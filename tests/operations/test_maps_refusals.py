@@ -79,7 +79,7 @@ def test_are_bad_arguments_refused_with_the_remedy(mapping: Any) -> None:
     with pytest.raises(dagad.DagadError, match=r"only int64. Convert"):
         dagad.grad(lambda n: np.sum(mapping(lambda i, t: i * t, n, 1.0)))(onp.arange(3))
     marked = explicit(lambda x, t: (x * t, lambda s: (s * t, s * x)))
-    with pytest.raises(dagad.DagadError, match="without `explicit`, to go further"):
+    with pytest.raises(dagad.DagadError, match="without `explicit`"):
         dagad.jvp(lambda t: mapping(marked, RAGGED, t, scheduler="sync"), 1.0, 1.0)
 
 
