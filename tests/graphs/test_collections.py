@@ -226,7 +226,7 @@ def test_is_an_integer_leaf_refused_with_the_remedy(leaf: Any, scheduler: Any) -
         (lambda x: (x[0], x[1]), "tuple"),
         (lambda x: 3, "int"),
         (lambda x: x[0] * 1j, "complex"),
-        (lambda x: None, "NoneType"),
+        (lambda x: None, "None"),
     ],
 )
 def test_is_a_y_that_is_not_one_real_number_refused_with_the_remedy(fun: Any, found: str) -> None:
@@ -238,7 +238,7 @@ def test_is_a_y_that_is_not_one_real_number_refused_with_the_remedy(fun: Any, fo
 def test_is_something_else_than_a_delayed_refused() -> None:
     x = delayed(A)
     y = delayed(total)(x)
-    refused: list[Any] = [(3.0, x, "`y` holds a float"), (y, A, "`wrt` holds a ndarray"), (y, [], "no Delayed")]
+    refused: list[Any] = [(3.0, x, "`y` holds a float"), (y, A, "`wrt` holds an array"), (y, [], "no Delayed")]
     for bad_y, bad_wrt, found in refused:
         with pytest.raises(dagad.NotDifferentiableError, match=found):
             dagad.gradient(bad_y, bad_wrt)

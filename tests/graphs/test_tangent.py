@@ -286,7 +286,7 @@ def test_are_primals_and_tangents_that_do_not_fit_refused() -> None:
         dagad.jvp(y, [], [])
     with pytest.raises(dagad.StructureError, match=r"shape \(2,\), where \(3,\) is needed"):
         compute(dagad.jvp(y, a, onp.ones(2))[1], scheduler="sync")
-    with pytest.raises(dagad.StructureError, match="structure of the Delayed that it moves"):
+    with pytest.raises(dagad.StructureError, match="structure than the value of its Delayed"):
         compute(dagad.jvp(delayed(lambda p: p["x"])(p := delayed({"x": 1.0})), p, {"y": 1.0})[1], scheduler="sync")
 
 

@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "a wrong shape": (
         lambda: dagad.gradient(delayed(explicit(lambda x: (onp.sum(x), lambda s: (s,))))(x := delayed(A)), x),
         dagad.StructureError,
-        r"shape \(\) where one of shape \(3,\) belongs",
+        r"shape \(\), where \(3,\) is needed",
     ),
     "no pair": (
         lambda: dagad.gradient(delayed(explicit(squares))(x := delayed(A)), x),
