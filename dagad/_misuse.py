@@ -28,9 +28,8 @@ _KEYWORDS = {
 _PER_CHUNK = frozenset({"reduce_sum", "map_reduce"})
 
 
-def explain(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+def explain(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise what is wrong with a call to a public function, or with the function that it was given, if anything is."""
-    unfit = type(error) is TypeError
     try:
         signature = inspect.signature(fun)
         given = signature.bind(*args, **kwargs).arguments
@@ -44,10 +43,10 @@ def explain(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
                 f"`{name_of(fun)}` was given {described(given[name])} where a function belongs: it is called as "
                 f"`{name_of(fun)}({_written(signature)})`."
             )
-    if unfit and "fun" in given:
+    if "fun" in given:
         positional = given.get("primals", given.get("args"))
         _refuse_function(given["fun"], positional if isinstance(positional, tuple | list) else (positional,))
-    if unfit and "sliced" in given:
+    if "sliced" in given:
         _refuse_chunk_function(name_of(fun), given["f"], given.get("shared", ()))
 
 

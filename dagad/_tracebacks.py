@@ -34,8 +34,8 @@ def public(fun: F) -> F:
             return fun(*args, **kwargs)
         except Exception as error:
             try:
-                if _is_ours(error):
-                    explain(fun, args, kwargs, error)
+                if type(error) is TypeError and _is_ours(error):
+                    explain(fun, args, kwargs)
                 raise
             except Exception as told:
                 if not setting("full-tracebacks"):

@@ -125,7 +125,9 @@ def test_is_a_collection_as_the_argument_of_a_function_refused_with_the_remedy(c
         lambda: dagad.jvp(np.sum, (collection,), (1.0,)),
         lambda: dagad.evaluate(np.sum, collection).value(),
     ):
-        with pytest.raises(dagad.NotDifferentiableError, match=rf"holds an? {name} of Dask.*Compute it.*dagad\.gradient"):
+        with pytest.raises(
+            dagad.NotDifferentiableError, match=rf"holds an? {name} of Dask.*Compute it.*dagad\.gradient"
+        ):
             ask()
 
 

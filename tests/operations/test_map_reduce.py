@@ -278,7 +278,7 @@ def test_may_rows_be_ragged_and_of_any_type(lengths: list[int], grainsize: int, 
 
 
 def test_are_no_rows_refused_with_the_remedy() -> None:
-    with pytest.raises(dagad.DagadError, match=r"nothing says what a combination of nothing is.*or use `reduce_sum`"):
+    with pytest.raises(dagad.DagadError, match=r"there is nothing to combine.*or use `reduce_sum`"):
         dagad.map_reduce(log_sum_exp, np.logaddexp, onp.zeros((0, 3)), THETA)
     with pytest.raises(dagad.DagadError, match="Give a positive int"):
         dagad.map_reduce(log_sum_exp, np.logaddexp, X, THETA, grainsize=0)

@@ -324,7 +324,7 @@ def test_a_table_is_differentiated_in_by_column(table: Any) -> None:
     def loss(data: Any) -> Any:
         return dagad.reduce_sum(lambda rows: anp.sum(rows["x"] ** 2 * rows["k"]), data, grainsize=5, scheduler="sync")
 
-    remedy = r"`(DataFrame|Table)`, which can't be differentiated in\..*`\{name: table\[name\]\.to_numpy\(\) for name"
+    remedy = r"`(DataFrame|Table)`, which can't be differentiated with respect to\..*`\{name: table\[name\]\.to_numpy\(\) for name"
     for use in (
         dagad.grad(loss),
         dagad.jacfwd(loss),
@@ -365,7 +365,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         r"(?s)can't be read.*name each column once",
     ),
     "numbered": (lambda: pd.DataFrame(np.ones((2, 2))), r"columns are \[0, 1\].*`table\.rename\(columns=str\)`"),
-    "no columns": (lambda: pd.DataFrame(index=range(3)), r"columns are \[\]\. There have to be some"),
+    "no columns": (lambda: pd.DataFrame(index=range(3)), r"columns are \[\]\. There has to be at least one"),
 }
 
 
