@@ -324,7 +324,7 @@ def test_a_table_is_differentiated_in_by_column(table: Any) -> None:
     def loss(data: Any) -> Any:
         return dagad.reduce_sum(lambda rows: anp.sum(rows["x"] ** 2 * rows["k"]), data, grainsize=5, scheduler="sync")
 
-    remedy = r"`(DataFrame|Table)`, which can't be differentiated with respect to\..*`\{name: table\[name\]\.to_numpy\(\) for name"
+    remedy = r"`(DataFrame|Table)`, which can't be differentiated.*`\{name: table\[name\]\.to_numpy\(\) for name"
     for use in (
         dagad.grad(loss),
         dagad.jacfwd(loss),
