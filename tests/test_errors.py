@@ -260,7 +260,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         NOT,
         "returned a `Holder` with traced values inside.*register the class with optree",
     ),
-    "explicit of a number": (lambda: explicit(3), dagad.ArgumentsError, "given an int where a function belongs"),  # type: ignore[arg-type]  # so it is
+    "explicit of a number": (lambda: explicit(3), dagad.ArgumentsError, "marks a function, and was given an int"),  # type: ignore[arg-type]  # so it is
     "explicit without a pair": (
         lambda: total(explicit(squares)),
         dagad.StructureError,

@@ -138,7 +138,7 @@ def test_is_an_explicit_function_by_hand_what_it_was() -> None:
     assert pullback(1.0)[1].shape == (3,)
     assert fun.__name__ == "squares_by_hand"
     not_a_function: Any = 3
-    with pytest.raises(dagad.ArgumentsError, match="where a function belongs"):
+    with pytest.raises(dagad.ArgumentsError, match="marks a function"):
         explicit(not_a_function)
 
 
