@@ -81,8 +81,8 @@ from dagad._errors import (
     StructureError as StructureError,
     WorkerLostError as WorkerLostError,
 )
-from dagad._executors.deadly import find_deadly_chunk as find_deadly_chunk
 from dagad._executors.evaluation import Evaluation as Evaluation, get as get
+from dagad._executors.losses import find_deadly_chunk as find_deadly_chunk
 from dagad._sources.shards import Shards as Shards
 
 __version__ = "0.1.0"

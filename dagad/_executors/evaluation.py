@@ -1,6 +1,7 @@
 """Graph + scheduler + slots -> Evaluation: graphs are started here, and here one can watch, wait for and cancel them.
 
-State: what `Evaluation` lists. The only module that talks to `dagad_scheduler`.
+State: what `Evaluation` lists. Schedulers are found, started and waited for here only; of `dagad_scheduler` others take
+what graphs are made of, and the residents' executor calls to workers.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from dagad._errors import CancelledError, PlanError, SchedulerLostError
-from dagad._executors.deadly import worker_lost
-from dagad._executors.losses import results_lost, workers_unfit
+from dagad._executors.losses import results_lost, worker_lost, workers_unfit
 from dagad._operations.context import VALUES_FIRST, Mode, current_mode
 from dagad._pytrees.shipping import Portable
 from dagad._tracebacks import public

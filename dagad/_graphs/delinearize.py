@@ -15,6 +15,7 @@ from dagad._graphs.linearization import pull_back, value_and_pullback, value_of_
 from dagad._graphs.linearize import Names
 from dagad._pytrees.shipping import opened
 from dagad_scheduler.private import Alias, GraphNode, Task
+from dagad_scheduler.roles import role_of
 
 
 def forget(
@@ -39,7 +40,7 @@ def forget(
 
 def is_ours(key: Key) -> bool:
     """Return whether a key is one of dagad's."""
-    return isinstance(key, tuple) and isinstance(key[0], str) and key[0].startswith("dagad-")
+    return isinstance(key, tuple) and role_of(key) is not None
 
 
 def _plain(key: Key, node: GraphNode, graph: Graph) -> GraphNode:

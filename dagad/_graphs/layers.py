@@ -15,9 +15,10 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 from dagad._graphs.activity import Key
 from dagad_scheduler.private import GraphNode
+from dagad_scheduler.roles import Role, role_of
 
 Annotations = dict[str, Any]
-_WITH_TASK = ("dagad-value-", "dagad-part-", "dagad-pullback-")
+_WITH_TASK = (Role.VALUE, Role.PART, Role.PULLBACK)
 _NOTHING = "_AnnotationsTombstone"  # what Dask writes where a key of an annotated layer has no annotation
 
 
@@ -46,11 +47,11 @@ def inherited(
     found: dict[Key, Annotations] = {}
     for key in keys if around or annotations else ():
         own = {kind: value(key) if callable(value) else value for kind, value in around.items()}
-        if annotations and key[0].startswith(_WITH_TASK):
+        if annotations and (role := role_of(key)) in _WITH_TASK:
             # A part of a task's result has the number of the task inside its own.
             number = key[1][1] if isinstance(key[1], tuple) else key[1]
             own |= annotations.get(origins.get(number), {})
-            if key[0].startswith("dagad-part-"):
+            if role is Role.PART:
                 own.pop("resources", None)  # it takes a result apart, and would wait in line for nothing
         if own:
             found[key] = own

@@ -12,6 +12,7 @@ import numpy as np
 
 from dagad._engines.autograd.shard_boxes import tell_autograd
 from dagad._errors import PlanError, PortabilityError
+from dagad._graphs.linearization import scaled
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
 from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
@@ -230,14 +231,13 @@ def _joined(pieces: tuple[Any, ...]) -> Any:
 def scaled_rows(rows: Any, factor: float) -> Rows:
     """Return the floating-point leaves of rows times a number."""
     leaves, treedef = pytree.flatten(contents(rows))
-    scaled = [_scaled(leaf, factor) if pytree.is_differentiable(leaf) else None for leaf in leaves]
-    return Rows.of(pytree.unflatten(treedef, scaled))
+    found = [_scaled(leaf, factor) if pytree.is_differentiable(leaf) else None for leaf in leaves]
+    return Rows.of(pytree.unflatten(treedef, found))
 
 
 def _scaled(leaf: Any, factor: float) -> Any:
-    if not factor:
-        return pytree.zeros_like(leaf)
-    return leaf * (leaf.dtype.type(factor) if isinstance(leaf, np.ndarray | np.generic) else factor)
+    """Return a leaf times a number; zeros are zeros, whatever stood there."""
+    return scaled(leaf, factor) if factor else pytree.zeros_like(leaf)
 
 
 def added_rows(one: Any, other: Any) -> Rows:

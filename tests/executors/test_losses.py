@@ -14,7 +14,7 @@ from distributed import Client
 from faults import PATIENCE, a_cluster, kill
 
 import dagad
-from dagad._executors import deadly
+from dagad._executors import losses
 
 X = np.arange(12.0)
 
@@ -73,17 +73,17 @@ class Tired:
 
 def test_many_suspects_are_counted_and_none_may_be_guilty_alone() -> None:
     keys = tuple(f"k{number}" for number in range(11))
-    error = deadly.worker_lost(Tired(keys), {})
+    error = losses.worker_lost(Tired(keys), {})
     assert str(error).count("the task") == 8
     assert "and 3 others" in str(error)
     assert "dagad.find_deadly_chunk(error)" in str(error)
     assert len(error.suspects) == 11
     assert dagad.find_deadly_chunk(error) is None
-    assert dagad.find_deadly_chunk(deadly.worker_lost(Tired(keys, "k5"), {})) == "the task 'k5'"
+    assert dagad.find_deadly_chunk(losses.worker_lost(Tired(keys, "k5"), {})) == "the task 'k5'"
 
 
 def test_a_single_suspect_is_the_guilty_one() -> None:
-    error = deadly.worker_lost(Tired(("k0",)), {})
+    error = losses.worker_lost(Tired(("k0",)), {})
     assert "find_deadly_chunk" not in str(error)
     assert 'scheduler="sync"' in str(error)
 
