@@ -139,7 +139,7 @@ MUTABLE = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("contents", FROZEN, ids=repr)
+@pytest.mark.parametrize("contents", FROZEN, ids=lambda value: repr(value).partition(" at 0x")[0])
 def test_a_function_defined_again_is_the_same(way: Any, contents: Any) -> None:
     assert way(contents) is not way(contents)
     assert unchanged(way(contents), way(contents))

@@ -109,7 +109,7 @@ def test_legacy_graphs_are_understood(get: Any) -> None:
     assert get(LEGACY, keys) == dask.local.get_sync(LEGACY, keys)
 
 
-@pytest.mark.parametrize("scheduler", LOCAL, ids=str)
+@pytest.mark.parametrize("scheduler", LOCAL, ids=lambda value: repr(value).partition(" at 0x")[0])
 def test_every_kind_of_node_is_run(scheduler: Threads) -> None:
     graph = {
         "a": DataNode("a", 3),

@@ -83,7 +83,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("grainsize", REFUSED, ids=repr)
+@pytest.mark.parametrize("grainsize", REFUSED, ids=lambda value: repr(value).partition(" at 0x")[0])
 @pytest.mark.parametrize("rows", [np.ones(3), np.ones(0), [], [1.0, 2.0]], ids=["array", "no rows", "[]", "list"])
 def test_any_other_grainsize_is_refused_with_the_remedy_before_f_is_called(grainsize: Any, rows: Any) -> None:
     def never(rows: Any) -> float:
