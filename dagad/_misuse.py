@@ -1,4 +1,4 @@
-"""Calls that don't fit: what public functions say of them, beyond Python's own words."""
+"""What public functions say of calls that don't fit, and of errors whose own words don't help; nothing is caught."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dagad._errors import ArgumentsError
+from dagad._errors import ArgumentsError, DagadError, add_note_once
 from dagad._words import described, name_of
 
 _ITEMS = "Items lie along the first axis: move it there by `np.moveaxis`; what all items share follows the data."
@@ -24,6 +24,29 @@ _KEYWORDS = {
     **dict.fromkeys(("chunks", "chunksize", "chunk_size", "n_chunks", "batch_size", "npartitions"), _ROWS),
     **dict.fromkeys(("n_jobs", "n_workers", "num_workers", "workers", "threads", "processes"), _WHERE),
     **dict.fromkeys(("client", "cluster", "executor", "pool", "backend", "get"), _WHERE),
+}
+_READ_ONLY = "arguments and rows are read-only in a function: work on a copy, `x = x.copy()`, or write `x = x + y`."
+# Parts of what Python, numpy and autograd say inside functions, and what to write instead.
+_HINTS = {
+    "object does not support item assignment": (
+        "values being differentiated can't be written into. Build a new array: `np.where(condition, a, b)`, "
+        "`np.concatenate([...])`, or `np.array([...])` of a list."
+    ),
+    "truth value of an array": (
+        "`if`, `and`, `or` and `not` take one truth value. For arrays write `np.where(condition, a, b)`, "
+        "`np.logical_and(a, b)`, or `np.all(condition)`."
+    ),
+    "assignment destination is read-only": _READ_ONLY,
+    "output array is read-only": _READ_ONLY,
+    "has no attribute 'to_numpy'": "the columns of a table are numpy's arrays inside a chunk: leave it out.",
+    "has no attribute 'values'": "the columns of a table are numpy's arrays inside a chunk: leave it out.",
+    "'method' and": "a method was not called: `name(...)`. A column of a table is `rows[name]` inside a chunk.",
+    "Box' object has no attribute": "use autograd's function instead of the method: `np.name(x)`.",
+    "setting an array element with a sequence": (
+        "an array of plain numbers was to hold values being differentiated. Build arrays of them by functions of "
+        "`autograd.numpy`, such as `np.array([...])`; and pass them to `autograd.scipy.integrate.odeint` as "
+        "`autograd.builtins.tuple((a, b))`."
+    ),
 }
 _PER_CHUNK = frozenset({"reduce_sum", "map_reduce"})
 
@@ -48,6 +71,15 @@ def explain(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         _refuse_function(given["fun"], positional if isinstance(positional, tuple | list) else (positional,))
     if "sliced" in given:
         _refuse_chunk_function(name_of(fun), given["f"], given.get("shared", ()))
+
+
+def add_hint(error: Exception) -> None:
+    """Say in a note what to write instead, if the words of an error that is not ours don't."""
+    said = str(error)
+    for part, hint in _HINTS.items():
+        if part in said and not isinstance(error, DagadError):
+            add_note_once(error, f"dagad: {hint}")
+            return
 
 
 def _written(signature: inspect.Signature) -> str:

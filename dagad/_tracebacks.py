@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from dagad._config import setting
 from dagad._errors import DagadError
-from dagad._misuse import explain
+from dagad._misuse import add_hint, explain
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +36,7 @@ def public(fun: F) -> F:
             try:
                 if type(error) is TypeError and _is_ours(error):
                     explain(fun, args, kwargs)
+                add_hint(error)
                 raise
             except Exception as told:
                 if not setting("full-tracebacks"):

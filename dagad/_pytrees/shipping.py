@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import sys
@@ -197,12 +198,46 @@ def pack(obj: Any) -> Parcel:
         raise
     except Exception as error:
         raise PortabilityError(
-            f"A chunk function or its data can't be pickled ({type(error).__name__}: {error}), so it can't run in "
-            'another process. Leave out what holds locks, files or generators, or use `scheduler="threads"`.'
+            f"{_what_cannot(obj)} can't be pickled ({type(error).__name__}: {error}), so it can't be sent to another "
+            "process. Make locks, open files, connections and generators inside the function, or use "
+            '`scheduler="threads"`.'
         ) from error
     parcel = Parcel((file.getvalue(), *(buffer.raw() for buffer in buffers)), PYTHON, obj)
     parcel.singletons = tuple(pickler.singletons)
     return parcel
+
+
+class _Noting(Pickler):
+    """Notes what it comes to, to find out what can't be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), protocol=5, buffer_callback=_drop)
+        self.met: list[Any] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Note an object."""
+        self.met.append(obj)
+        return super().reducer_override(obj)
+
+
+def _drop(buffer: pickle.PickleBuffer) -> None:
+    del buffer
+
+
+def _what_cannot(obj: Any) -> str:
+    """Return what can't be pickled, by the name that a user's function has for it."""
+    pickler = _Noting()
+    with contextlib.suppress(Exception):
+        pickler.dump(obj)
+    guilty = pickler.met[-1] if pickler.met else None
+    for fun in (met for met in reversed(pickler.met) if type(met) is FunctionType):
+        cells = zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True)
+        held = {name: cell.cell_contents for name, cell in cells}
+        held |= {name: fun.__globals__[name] for name in fun.__code__.co_names if name in fun.__globals__}
+        for name, value in held.items():
+            if guilty is value or any(guilty is part for part in getattr(value, "__dict__", {}).values()):
+                return f"`{fun.__name__}` uses `{name}`, which"
+    return "A chunk function or its data"
 
 
 def pack_call(function: Callable[..., Any], *args: Any) -> Parcel:

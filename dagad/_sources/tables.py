@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from dagad._errors import StructureError
+from dagad._errors import MissingNameError, StructureError
 from dagad._pytrees.canonical import canonical, library_of, snapshot
 from dagad._sources.base import Source, Taken, cut
 from dagad._sources.labels import CATEGORIES, DATES, DECIMALS, MISSING, OBJECTS, WORDS, Labels, objects
@@ -31,6 +31,8 @@ class Table(Source, Mapping[str, Any]):
         self.n_rows = self._rows.stop - self._rows.start
 
     def __getitem__(self, name: str) -> Any:
+        if isinstance(name, list):
+            raise StructureError(f"A table gives one column at a time in a chunk. For several write {_matrix(name)}.")
         if name not in self._read:
             if name not in self._columns:
                 raise KeyError(f"The table has no column {name!r}; it has {', '.join(map(repr, self._columns))}.")
@@ -44,6 +46,23 @@ class Table(Source, Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._columns)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise MissingNameError(f"A table has no `{name}`.")
+        how = (
+            f'write `rows["{name}"]`' if name in self._columns else f"for a matrix write {_matrix(list(self._columns))}"
+        )
+        raise MissingNameError(
+            f"A table has no `.{name}` in a chunk: there it is a mapping from names to numpy's arrays. For a column "
+            f"{how}."
+        )
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        raise StructureError(
+            "A table was used as an array in a chunk, where it is a mapping from names to arrays. Take a column, "
+            f"`rows[name]`, or make a matrix: {_matrix(list(self._columns))}."
+        )
 
     def piece(self, chunk: Chunk) -> Piece:
         """Return some of the rows, which are constants."""
@@ -81,6 +100,10 @@ class Table(Source, Mapping[str, Any]):
 
     def __reduce__(self) -> Any:
         return Table, ({name: self[name] for name in self}, self.n_rows)
+
+
+def _matrix(names: list[str]) -> str:
+    return f"`np.stack([rows[name] for name in {[*names[:3], '...'] if len(names) > 3 else names}], axis=1)`"
 
 
 class TableItem(Mapping[str, Any]):
