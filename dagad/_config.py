@@ -13,5 +13,4 @@ dask.config.update_defaults(_DEFAULTS)
 
 
 def setting(name: str) -> Any:
-    """Return one setting of ours."""
     return dask.config.get(f"dagad.{name}", default=_DEFAULTS["dagad"][name])

@@ -18,15 +18,7 @@ PATIENCE = 1.0  # seconds; to flatten takes microseconds
 
 
 def end_other_threads(namespace: dict[str, Any], name: str) -> None:
-    """Let no thread but this one call a function any more, and wait until all have left it.
-
-    Parameters
-    ----------
-    namespace
-        The module that calls the function: it is replaced there.
-    name
-        What it is called there.
-    """
+    """Let no thread but this one call what a module knows by a name any more, and wait until all have left it."""
     function: Callable[..., Any] = namespace[name]
     main = threading.get_ident()
 

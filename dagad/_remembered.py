@@ -11,12 +11,7 @@ Entry = TypeVar("Entry")
 
 
 class Remembered(Generic[Entry]):
-    """Entries by key.
-
-    ==========  ===============================================================================
-    `_entries`  the entries, the one used last at the end; changed under `_lock`
-    ==========  ===============================================================================
-    """
+    """Entries by key: in `_entries`, which change under `_lock`, the one used last stands last."""
 
     __slots__ = ("_entries", "_lock", "_most")
 
@@ -28,7 +23,6 @@ class Remembered(Generic[Entry]):
         return len(self._entries)
 
     def find(self, key: Hashable) -> Entry | None:
-        """Return an entry, None if there is none."""
         with self._lock:
             found = self._entries.get(key)
             if found is not None:
@@ -36,7 +30,7 @@ class Remembered(Generic[Entry]):
             return found
 
     def change(self, key: Hashable, change: Callable[[Entry | None], Entry]) -> Entry:
-        """Replace an entry by what `change`, which must be short, makes of it; None is what it makes the first of."""
+        """Replace an entry by what `change` makes of it, while others wait; of None it makes the first."""
         with self._lock:
             made = self._entries[key] = change(self._entries.get(key))
             self._entries.move_to_end(key)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._api import checks, subjects
+from dagad._api import checks
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
 from dagad._tracebacks import public
@@ -73,7 +73,7 @@ def check_grads(
             '("fwd",), ("rev",) or ("fwd", "rev") for the modes.'
         )
     what = f"`{getattr(fun, '__name__', None) or getattr(fun, 'key', type(fun).__name__)}`"
-    pending = [(subjects.subject_of(fun, args), what)]
+    pending = [(checks.subject_of(fun, args), what)]
     for done in range(1, order + 1):
         derived = []
         for subject, name in pending:
@@ -111,7 +111,7 @@ def dot_product_gap(fun: Any, *args: Any, seed: int = 0) -> float:
     >>> dot_product_gap(lambda x: np.exp(x) * x[0], np.array([0.5, 1.5])) < 1e-14
     True
     """
-    subject, rng = subjects.subject_of(fun, args), np.random.default_rng(seed)
+    subject, rng = checks.subject_of(fun, args), np.random.default_rng(seed)
     direction = [checks.direction_of(rng, leaf) for leaf in subject.leaves]
     tangents = subject.push(direction)
     seeds = [checks.direction_of(rng, leaf) for leaf in subject.value(subject.leaves)]
@@ -152,7 +152,7 @@ def taylor_rate(fun: Any, *args: Any, seed: int = 0) -> float:
     >>> round(taylor_rate(lambda x: np.sum(np.exp(x)), np.array([0.5, 1.5])), 1)
     2.0
     """
-    subject, rng = subjects.subject_of(fun, args), np.random.default_rng(seed)
+    subject, rng = checks.subject_of(fun, args), np.random.default_rng(seed)
     values = subject.value(subject.leaves)
     if len(values) != 1 or pytree.shape_of(values[0]) or np.iscomplexobj(values[0]):
         raise NotDifferentiableError(

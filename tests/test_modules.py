@@ -258,7 +258,7 @@ def test_a_public_function_shows_how_it_is_used(name: str) -> None:
     assert {"Parameters", "Returns", "Examples"} <= sections(docstring)
     assert ">>>" in docstring
     for parameter in inspect.signature(function).parameters:
-        assert re.search(rf"^\*{{0,2}}{parameter}$", docstring, flags=re.MULTILINE), parameter
+        assert re.search(rf"^(?:\w+, )*\*{{0,2}}{parameter}(?:, \w+)*$", docstring, flags=re.MULTILINE), parameter
 
 
 def test_all_deliberate_errors_are_public() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,9 +16,10 @@ from dagad._executors.grainsize import find_grainsize
 from dagad._graphs.policies import Policy, checked_policy
 from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._operations.context import current_mode, default_policy
+from dagad._operations.kernel import Kernel
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import all_read_only, contiguous, snapshot, snapshots
-from dagad._pytrees.closures import hoist, with_arrays
+from dagad._pytrees.closures import hoist, unchanged, with_arrays
 from dagad._pytrees.fingerprint import identity_of
 from dagad._pytrees.partition import Partition
 from dagad._sources.columns import Sliced, read_sliced
@@ -39,12 +41,9 @@ class Arguments(NamedTuple):
 
 
 def read_arguments(
-    f: Any, sliced: Any, shared: Sequence[Any], options: dict[str, Any], chunked: Callable[[ChunkFunction], Any]
+    f: Any, sliced: Any, shared: Sequence[Any], options: dict[str, Any], kernel: Callable[[ChunkFunction], Kernel]
 ) -> Arguments:
-    """Take the arguments of a public function apart.
-
-    `options` are its keywords; `chunked` makes of the user's function what runs a whole chunk, for it to be timed.
-    """
+    """Take the arguments of a public function apart: `options` are its keywords, `kernel` is what may be timed."""
     engine = find_engine(options["engine"], f)
     lasting = current_mode().lasting
     f = with_arrays(f, snapshot if lasting else contiguous)
@@ -52,7 +51,7 @@ def read_arguments(
         sliced, shared = pytree.all_opened((sliced, tuple(shared)))
         hoisted, make = hoist(f)
     else:
-        hoisted, make = [], _Itself(f)
+        hoisted, make = [], functools.partial(unchanged, f)
     taken = snapshots if lasting else all_read_only
     partitions = tuple(Partition.of(taken(argument), pytree.is_traced) for argument in shared)
     theta = [*hoisted, *(leaf for p in partitions for leaf in p.taken)]
@@ -63,27 +62,11 @@ def read_arguments(
     leaves = [*theta, *active_rows]
     _check_leaves(leaves)
     if size is None:
-        size = _automatic_grainsize(f, sliced, shared, chunked(function), columns, leaves, len(theta))
+        size = _automatic_grainsize(f, sliced, shared, kernel(function), columns, leaves, len(theta))
     plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
     columns = columns.lasting() if lasting and not place.remote else columns  # what is sent is a copy
     policy = default_policy() if options["policy"] is None else checked_policy(options["policy"])
     return Arguments(function, plan, columns, leaves, len(theta), place, policy, identity_of(f))
-
-
-class _Itself:
-    """Makes a function that carries nothing traced: itself."""
-
-    __slots__ = ("_fun",)
-
-    def __init__(self, fun: Any) -> None:
-        self._fun = fun
-
-    def __call__(self, values: Any) -> Any:
-        del values
-        return self._fun
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Itself, (self._fun,)
 
 
 def _place(scheduler: Any, columns: Sliced) -> Scheduler:
@@ -126,7 +109,7 @@ def _check_leaves(leaves: list[Any]) -> None:
 
 
 def _automatic_grainsize(
-    f: Any, sliced: Any, shared: Any, chunked: Any, columns: Sliced, leaves: list[Any], n_theta: int
+    f: Any, sliced: Any, shared: Any, kernel: Kernel, columns: Sliced, leaves: list[Any], n_theta: int
 ) -> int:
     """Find out how many rows a chunk should have; see `find_grainsize`."""
     plain = [pytree.plain(leaf) for leaf in leaves]
@@ -134,16 +117,16 @@ def _automatic_grainsize(
     def run(start: int, stop: int) -> None:
         chunk = Chunk(0, start, stop)
         owned = [plain[leaf] if rows is None else plain[leaf][rows] for leaf, rows in columns.targets(chunk)]
-        args = ChunkContext(chunk, new_names("grainsize")), columns.rows(chunk), plain[:n_theta], owned
+        args = ChunkContext(chunk, new_names("grainsize")), columns.rows(chunk), [plain[:n_theta]], [owned]
         with calm_process, patches:
             if leaves:
-                chunked.record(*args)
+                kernel.record(*args)
             else:
-                chunked.value(*args)
+                kernel.value(*args)
 
     if columns.n_rows < 2:
         return 1
     # Recorded but not pulled back: about a third of a value with its gradient, not recorded about a quarter.
     weight = 3.0 if leaves else 4.0
-    arguments = {type(chunked).__name__: (sliced, shared)}  # a function of rows and one of items are two
+    arguments = {type(kernel).__name__: (sliced, shared)}  # a function of rows and one of items are two
     return find_grainsize(f, arguments, columns.n_rows, run, weight)

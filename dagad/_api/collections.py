@@ -13,14 +13,15 @@ from dagad._engines.registry import find_engine
 from dagad._errors import NotDifferentiableError, PlanError, StructureError
 from dagad._executors.evaluation import new_names
 from dagad._graphs.activity import Key
-from dagad._graphs.ends import complete_gradient, complete_tangent, fitting_direction, plain_value, seed_of
 from dagad._graphs.layers import inherited, with_layer
+from dagad._graphs.linearization import is_scalar, unit_seed
 from dagad._graphs.linearize import Names, linearize
 from dagad._graphs.policies import Keep, checked_policy
 from dagad._graphs.primal import Primal
 from dagad._graphs.tangent import tangent
 from dagad._graphs.transpose import transpose
 from dagad._pytrees import pytree
+from dagad._pytrees.partition import Partition
 from dagad._tracebacks import public
 from dagad._words import a, described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
@@ -105,11 +106,7 @@ def value_and_gradient(
         A Delayed whose value is one real number.
     wrt
         The Delayed to differentiate with respect to, or a pytree of them; see `gradient`.
-    policy
-        See `gradient`.
-    engine
-        See `gradient`.
-    unused
+    policy, engine, unused
         See `gradient`.
 
     Returns
@@ -137,7 +134,7 @@ def value_and_gradient(
 
 
 def _reverse(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str) -> tuple[Delayed, Any]:
-    leaves, treedef = pytree.flatten(wrt, is_leaf=_is_delayed)
+    leaves, treedef = pytree.flatten(wrt, is_leaf=is_delayed)
     _check_delayed(y, leaves, asked, "wrt")
     chosen, found = Keep() if policy is None else checked_policy(policy), find_engine(engine, None)
     if unused not in ("raise", "zeros"):
@@ -202,9 +199,9 @@ def pushed(y: Delayed, wrt: Any, tangents: Any) -> tuple[Delayed, Delayed]:
     tuple of Delayed
         The value of `y`, and its tangent: zeros where `y` does not depend on `wrt`, None for leaves that are constants.
     """
-    leaves, treedef = pytree.flatten(wrt, is_leaf=_is_delayed)
+    leaves, treedef = pytree.flatten(wrt, is_leaf=is_delayed)
     _check_delayed(y, leaves, "jvp", "primals")
-    parts = [part if _is_delayed(part) else delayed(part) for part in _directions(treedef, tangents)]
+    parts = [part if is_delayed(part) else delayed(part) for part in _directions(treedef, tangents)]
     names = new_names()
     primal = Primal.of(y, leaves, names, beside=parts)
     sources, output = primal.sources, primal.output
@@ -234,18 +231,19 @@ def _directions(treedef: Any, tangents: Any) -> list[Any]:
         ) from error
 
 
-def _is_delayed(obj: Any) -> bool:
+def is_delayed(obj: Any) -> bool:
+    """Return whether something is a Delayed."""
     return isinstance(obj, Delayed)
 
 
 def _check_delayed(y: Any, leaves: list[Any], asked: str, called: str) -> None:
     for what, obj in (("y", y), *((called, leaf) for leaf in leaves)):
-        if is_dask_collection(obj) and not _is_delayed(obj):
+        if is_dask_collection(obj) and not is_delayed(obj):
             raise NotDifferentiableError(
                 f"`{asked}` takes Delayed of Dask, and `{what}` holds {a(type(obj).__name__)} of Dask. Make a Delayed "
                 "of it, by `x = dask.delayed(x)`, and build `y` from that, in functions written with `autograd.numpy`."
             )
-        if not _is_delayed(obj):
+        if not is_delayed(obj):
             raise NotDifferentiableError(
                 f"`{asked}` takes Delayed of Dask, and `{what}` holds {described(obj)}. Wrap it with `dask.delayed`, "
                 f"or use `dagad.{asked.removesuffix('ient')}` for functions of plain values."
@@ -255,3 +253,60 @@ def _check_delayed(y: Any, leaves: list[Any], asked: str, called: str) -> None:
             f"`{asked}` was given nothing to differentiate with respect to: `{called}` holds no Delayed. Give one of "
             "the graph of `y`, or a list of them."
         )
+
+
+# Tasks at the ends of a derived graph: its seed, its directions, and what is handed out, complete
+
+
+def fitting_direction(tangent: Any, value: Any) -> Any:
+    """Return the tangent of a Delayed that moves, checked against what the Delayed turned out to be."""
+    partition = Partition.of(value, pytree.is_differentiable_or_traced)
+    if not partition.positions and tangent is not None:
+        raise NotDifferentiableError(
+            f"A primal is {described(value)}, with respect to which there is no derivative. Make it floating point, "
+            "with `float(...)` or `.astype(float)`, or leave it out."
+        )
+    try:
+        parts = partition.extract(tangent)
+    except StructureError as error:
+        raise StructureError(
+            "A tangent has another structure than the value of its Delayed. Give one number or array for each of the "
+            "value's, in the same containers; None where nothing moves."
+        ) from error
+    pairs = zip(parts, partition.taken, strict=True)
+    return partition.arrange(iter([pytree.fitted(part, leaf, "A tangent") for part, leaf in pairs]))
+
+
+def complete_tangent(tangent: Any, value: Any) -> Any:
+    """Return a complete tangent: zeros where nothing moves a leaf, None for constants."""
+    partition = Partition.of(value, pytree.is_differentiable_or_traced)
+    return partition.completed(partition.extract(tangent))
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value as it is, under a key of its own."""
+    return value
+
+
+def seed_of(value: Any) -> Any:
+    """Return the cotangent 1 of a real number, in its dtype."""
+    plain = pytree.plain(value)
+    if not is_scalar(plain):
+        raise NotDifferentiableError(
+            f"`gradient` needs a `y` that is one real floating-point number; this one is {described(plain)}. Reduce it "
+            "to one, by a sum for instance, or take the gradient of one of its elements."
+        )
+    return unit_seed(plain)
+
+
+def complete_gradient(reached: bool, cotangent: Any, value: Any) -> Any:
+    """Return a complete gradient: zeros where `y` does not depend on a leaf, None for constants."""
+    leaves, treedef = pytree.flatten(value)
+    if not reached:
+        return pytree.unflatten(treedef, list(map(pytree.zeros_like, leaves)))
+    if not any(map(pytree.is_differentiable_or_traced, leaves)):
+        raise NotDifferentiableError(
+            f"The gradient with respect to {described(value)} was asked for, which does not exist. Make it floating "
+            "point, with `float(...)` or `.astype(float)`, or leave it out of `wrt`."
+        )
+    return complete_tangent(cotangent, value)

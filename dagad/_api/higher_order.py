@@ -189,9 +189,7 @@ def jacrev(
 
     Parameters
     ----------
-    fun
-        See `jacfwd`.
-    argnums
+    fun, argnums
         See `jacfwd`.
     has_aux
         See `jacfwd`.

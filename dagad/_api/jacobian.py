@@ -10,7 +10,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._api.program import Program, fitting
-from dagad._engines.autograd.batch import pull_many
+from dagad._engines.autograd.tape import pull_many
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._operations.context import VALUES_FIRST, like_here
 from dagad._pytrees import pytree
@@ -28,7 +28,6 @@ class Layout(Protocol):
 
 
 def checked_layout(layout: Any) -> Layout:
-    """Return a layout, if it is one."""
     if not callable(getattr(layout, "rows", None)) or isinstance(layout, type):
         raise PlanError(
             f"`layout={layout!r}` is not a layout of Jacobians. Give an object: `dagad.extend.Dense()` or "
@@ -52,7 +51,6 @@ class Dense:
     """
 
     def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
-        """Return the dense Jacobian."""
         plain, shape = pytree.plain(leaf), np.shape(pytree.plain(output))
         if any(map(pytree.is_traced, cotangents)):
             stacked = anp.stack(pytree.filled(cotangents, [leaf] * len(cotangents)))
@@ -86,7 +84,6 @@ class Sparse:
     """
 
     def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
-        """Return the sparse Jacobian."""
         del output
         from scipy.sparse import csr_array
 
@@ -128,7 +125,7 @@ def rows(program: Program, layout: Layout) -> tuple[Any, Any]:
         _refuse_complex(plain)
         # All at once: what the chunks left behind is used up by a pull.
         seeds = [
-            _seeds(len(outputs), place, Blocks.one_hot(leaf, index))
+            [Blocks.one_hot(leaf, index) if other == place else None for other in range(len(outputs))]
             for place, leaf in zip(active, plain, strict=True)
             for index in range(np.size(leaf))
         ]
@@ -147,12 +144,6 @@ def rows(program: Program, layout: Layout) -> tuple[Any, Any]:
 
 def _fitting(parts: Sequence[Any], leaf: Any) -> list[Any]:
     return [part if part is None or isinstance(part, Blocks) else fitting(part, leaf) for part in parts]
-
-
-def _seeds(count: int, place: int, seed: Any) -> list[Any]:
-    seeds: list[Any] = [None] * count
-    seeds[place] = seed
-    return seeds
 
 
 def columns(program: Program) -> tuple[Any, Any]:

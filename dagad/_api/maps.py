@@ -9,15 +9,15 @@ import numpy as np
 
 from dagad._api.bind import Arguments, read_arguments
 from dagad._api.outer import differentiable
-from dagad._api.reductions import bound, itself
+from dagad._api.reductions import bound
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import reverse_depth
 from dagad._errors import PlanError
 from dagad._graphs.sum_trees import Subtree
-from dagad._operations.chunks import ChunkContext, ChunkFunction
+from dagad._operations.chunks import ChunkFunction
 from dagad._operations.combined import CANT, Combined, combined
 from dagad._operations.item_outputs import EndToEnd, Items, Stack, numbers_of
-from dagad._operations.kernel import Apart, Outputs
+from dagad._operations.kernel import Apart, Outputs, Summed
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
 from dagad._pytrees.closures import hoist
@@ -49,12 +49,10 @@ def map(
         Pytrees that every call gets whole.
     grainsize
         Items per chunk; see `reduce_sum`. It does not show in the bits of the result.
-    engine
+    engine, scheduler
         See `reduce_sum`.
     policy
         See `reduce_sum`; outputs that are no single number are kept until they are pulled back.
-    scheduler
-        See `reduce_sum`.
 
     Returns
     -------
@@ -103,12 +101,8 @@ def map_rect(
         Pytrees that every job gets whole: shared parameters, for instance.
     grainsize
         Jobs per chunk; see `reduce_sum`. It does not show in the bits of the result.
-    engine
-        See `reduce_sum`.
-    policy
+    engine, policy, scheduler
         See `map`.
-    scheduler
-        See `reduce_sum`.
 
     Returns
     -------
@@ -200,7 +194,7 @@ def map_reduce(
     2.079442
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
-    read = read_arguments(f, sliced, shared, options, itself)
+    read = read_arguments(f, sliced, shared, options, Summed)
     if not len(read.plan):
         raise PlanError(
             "`map_reduce` got no rows, so there is nothing to combine, and no value that would stand for that. Treat "
@@ -242,26 +236,8 @@ def _outputs(
 ) -> Outputs | None:
     """Return the outputs of all items; None for no items."""
 
-    def timed(function: ChunkFunction) -> TimedItems:
-        return TimedItems(Items(function, arrange))
+    def kernel(function: ChunkFunction) -> Items:
+        return Items(function, arrange)
 
-    read = read_arguments(f, sliced, shared, options, timed)
-    if not len(read.plan):
-        return None
-    parts: Outputs = differentiable(bound(read, Items(read.function, arrange)), read.leaves)
-    return parts
-
-
-class TimedItems:
-    """A function of items as one that a grainsize can be found for."""
-
-    def __init__(self, items: Items) -> None:
-        self._items = items
-
-    def value(self, context: ChunkContext, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any]) -> Any:
-        """Run some items."""
-        return self._items.value(context, rows, [theta], [active_rows])
-
-    def record(self, context: ChunkContext, rows: Any, theta: Sequence[Any], active_rows: Sequence[Any]) -> Any:
-        """Run some items traced."""
-        return self._items.record(context, rows, [theta], [active_rows])
+    read = read_arguments(f, sliced, shared, options, kernel)
+    return differentiable(bound(read, kernel(read.function)), read.leaves) if len(read.plan) else None

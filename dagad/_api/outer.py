@@ -172,7 +172,6 @@ class Pull(TracedPull):
         self._state, self._lock = state, threading.Lock()
 
     def many(self, cotangents: Sequence[Any]) -> list[list[Any]]:
-        """Return for each parent of the node its cotangents for many seeds, None for zero."""
         seeds = [None if cotangent is None else _opened(cotangent) for cotangent in cotangents]
         if any(pytree.is_traced(seed) for some in seeds for seed in some or ()):
             return super().many(cotangents)

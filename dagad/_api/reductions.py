@@ -11,7 +11,6 @@ from dagad._engines.registry import find_engine
 from dagad._errors import PlanError
 from dagad._executors.choose import executor_on
 from dagad._graphs.monoids import PLAIN, Monoid
-from dagad._operations.chunks import ChunkFunction
 from dagad._operations.inputs import Inputs
 from dagad._operations.items import item_sum
 from dagad._operations.kernel import Kernel, Summed
@@ -93,7 +92,7 @@ def reduce_sum(
     4.0
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
-    read = read_arguments(f, sliced, shared, options, itself)
+    read = read_arguments(f, sliced, shared, options, Summed)
     return differentiable(bound(read, Summed(read.function), _checked_sum(sum)), read.leaves).reduced
 
 
@@ -122,13 +121,7 @@ def map_sum(
         Pytrees that every call gets whole.
     grainsize
         Items per chunk; see `reduce_sum`.
-    engine
-        See `reduce_sum`.
-    policy
-        See `reduce_sum`.
-    scheduler
-        See `reduce_sum`.
-    sum
+    engine, policy, scheduler, sum
         See `reduce_sum`.
 
     Returns
@@ -156,11 +149,6 @@ def map_sum(
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler, "sum": sum}
     return reduce_sum(item_sum(f, find_engine(engine, f)), sliced, *shared, **options)
-
-
-def itself(function: ChunkFunction) -> ChunkFunction:
-    """Return the chunk function as it is: it runs a whole chunk."""
-    return function
 
 
 def bound(read: Arguments, kernel: Kernel, monoid: Monoid = PLAIN) -> Operation:

@@ -8,17 +8,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from dagad._config import setting
 from dagad._errors import PlanError
 from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, run_graph
 from dagad._pytrees import pytree
-from dagad._pytrees.canonical import snapshots
+from dagad._pytrees.canonical import canonical, snapshots
 from dagad._pytrees.pytree import SAMPLE
-from dagad._sources.base import Graph, Key
+from dagad._pytrees.shipping import opened
+from dagad._sources.base import Graph, Key, cut
 from dagad._sources.collections import graph_of, loaders_of, read_blocks, without_labels
 from dagad._sources.columns import READERS, Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
-from dagad._sources.shard_tasks import anchor_task, cut_out, length, placed
+from dagad._sources.rows import Constant, Rows
 from dagad._sources.shards import Home, Shards, ignore
 from dagad._tracebacks import public
 from dagad_scheduler.private import Task, TaskRef
@@ -145,3 +148,33 @@ def _from_loaders(loaders: Sequence[Any], grainsize: Any, place: Scheduler) -> S
     kept = run_graph(place, cuts, (), ignore, keep=keys, kept=pieces).kept
     bounds = itertools.accumulate((stop - start for _, start, stop in chunks), initial=0)
     return Shards(GivenPlan(tuple(bounds)), place, keys, {key: kept[key] for key in keys}, HOME)
+
+
+# What the tasks do: rows of what came in a message, of blocks, and of loaded pieces
+
+
+def anchor_task() -> None:
+    """Do nothing, wherever there is a worker."""
+
+
+def placed(rows: Any, shared: bool, anchor: None, *blocks: Any) -> Rows:
+    """Return rows with blocks of dask arrays where they belong, and with what is made where the rows are.
+
+    A copy where others may write into the blocks, in a process that it is shared with.
+    """
+    del anchor
+    leaf = pytree.flatten(0)[1]
+    parts = [Rows(leaf, [Constant(cut(canonical(np.asarray(block)), slice(None)))], views=shared) for block in blocks]
+    whole: Rows = opened(rows).joined(iter(parts)).made()
+    return whole
+
+
+def length(piece: Any) -> int:
+    """Return how many rows a piece has."""
+    return read_sliced(piece)[0].n_rows
+
+
+def cut_out(piece: Any, start: int, stop: int, shared: bool) -> Rows:
+    """Return some rows of a piece; see `placed`."""
+    rows: Rows = read_sliced(piece)[0].rows(Chunk(0, start, stop)).made()
+    return rows.snapshot() if shared else rows

@@ -24,17 +24,13 @@ def _scalar_forward(program: Program) -> tuple[Any, Any, Callable[[], Any]]:
     """Run a program that returns one real number: the number, what came along, and the rest of the way."""
     value, aux, pullback = program.record(once=True)
     plain = pytree.plain(value)
-    if not is_scalar(plain) and not _is_one_number(plain):
+    # An array of one number too: autograd takes those.
+    if not is_scalar(plain) and not (isinstance(plain, np.ndarray) and plain.size == 1 and plain.dtype.kind == "f"):
         raise NotDifferentiableError(
             f"`{program.name}` returned {described(plain)}; only one real floating-point number has a gradient. "
             f"{_remedy(plain)}"
         )
     return value, aux, lambda: pullback([unit_seed(plain) if is_scalar(plain) else np.ones_like(plain)])
-
-
-def _is_one_number(value: Any) -> bool:
-    """Return whether a value is an array of one real floating-point number: autograd takes those."""
-    return isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind == "f"
 
 
 def _remedy(value: Any) -> str:
@@ -108,11 +104,7 @@ def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: 
 
     Parameters
     ----------
-    fun
-        See `value_and_grad`.
-    argnums
-        See `value_and_grad`.
-    has_aux
+    fun, argnums, has_aux
         See `value_and_grad`.
 
     Returns

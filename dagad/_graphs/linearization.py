@@ -7,17 +7,69 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from dagad._errors import PortabilityError
-from dagad._graphs.counters import Counters as Counters
 from dagad._pytrees import pytree
 from dagad._pytrees.memory import value_to_run_again
 from dagad._pytrees.pytree import nbytes_of
 from dagad._pytrees.shipping import opened, pack
+
+
+class Counters:
+    """What a policy has had done in this process: see `Keep`.
+
+    `_gone` says how many tapes have gone that are still counted in `_live`. All else changes under `_lock`.
+    """
+
+    travels_empty = True  # counts are of one process
+    __slots__ = ("_gone", "_live", "_lock", "n_primal", "n_pullback", "peak_linearizations")
+
+    def __init__(self) -> None:
+        self._lock, self._gone = threading.Lock(), deque[int]()
+        self.n_primal = self.n_pullback = self.peak_linearizations = self._live = 0
+
+    def ran(self, count: int = 1) -> None:
+        """Count runs that left no tape."""
+        with self._lock:
+            self.n_primal += count
+
+    def recorded(self, count: int = 1) -> None:
+        """Count runs that left a tape each."""
+        with self._lock:
+            if self._gone:
+                self._settle()
+            self.n_primal += count
+            self._live += count
+            self.peak_linearizations = max(self.peak_linearizations, self._live)
+
+    def pulled(self, count: int) -> None:
+        """Count pullbacks of a tape that lives on."""
+        with self._lock:
+            self.n_pullback += count
+
+    def used_up(self, count: int = 1, n_pulled: int | None = None) -> None:
+        """Count the end of tapes, and pullbacks: as many unless it is said how many."""
+        with self._lock:
+            self.n_pullback += count if n_pulled is None else n_pulled
+            self._live = max(self._live - count, 0)
+
+    def dropped(self, count: int = 1) -> None:
+        """Count tapes that are gone; where memory is freed, so maybe in a thread that has the lock: it takes none."""
+        self._gone.append(count)
+
+    def _settle(self) -> None:
+        """Count what has gone; called under the lock."""
+        while self._gone:
+            self._live = max(self._live - self._gone.popleft(), 0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Counters, ()
+
 
 # Cotangent of the value -> one cotangent per argument being differentiated.
 PullbackFunction = Callable[[Any], tuple[Any, ...]]
@@ -54,10 +106,11 @@ class Linearization:
 
     __slots__ = ("_counters", "_gradient", "_lock", "_n_runs", "_nbytes", "_pull", "_recipe", "value")
 
-    def __init__(self, value: Any, recipe: Any, counters: Counters | None = None) -> None:
-        self.value, self._recipe, self._counters = value, recipe, counters or Counters()
+    def __init__(
+        self, value: Any, recipe: Any, counters: Counters | None = None, gradient: list[Any] | None = None
+    ) -> None:
+        self.value, self._recipe, self._counters, self._gradient = value, recipe, counters or Counters(), gradient
         self._pull: PullbackFunction | None = None
-        self._gradient: list[Any] | None = None
         self._nbytes: Callable[[], int] = int
         self._n_runs = 1
         self._lock = threading.Lock()
@@ -83,9 +136,7 @@ class Linearization:
         value, gradient, pull, nbytes = opened(task).preaccumulate(counters, *args)
         if gradient is None:
             return cls.pulled_by(pull, nbytes, value, (task, args), counters)
-        made = cls(value, (task, args), counters)
-        made._gradient = list(gradient)
-        return made
+        return cls(value, (task, args), counters, list(gradient))
 
     @classmethod
     def pulled_by(
@@ -103,7 +154,6 @@ class Linearization:
 
     @property
     def local_gradient(self) -> list[Any] | None:
-        """The cotangents for the seed 1, where they were computed with the value."""
         return self._gradient
 
     def pull(self, cotangent: Any) -> tuple[Any, ...]:
@@ -162,7 +212,7 @@ class Linearization:
             recipe = self._recipe if hasattr(self._recipe, "payload") else pack(self._recipe)
         except Exception as error:
             recipe = _Lost(str(error))
-        return _arrived, (self.value, recipe, self._counters, self._gradient)
+        return Linearization, (self.value, recipe, self._counters, self._gradient)
 
     def __sizeof__(self) -> int:
         held = 0 if self._pull is None else self._measured()
@@ -223,14 +273,7 @@ def scaled(gradient: Any, cotangent: Any) -> Any:
 
 
 def cotangent_part(cotangents: Any, index: int) -> Any:
-    """Return the cotangent of one of several arguments."""
     return None if cotangents is None else cotangents[index]
-
-
-def _arrived(value: Any, recipe: Any, counters: Counters, gradient: list[Any] | None) -> Linearization:
-    made = Linearization(value, recipe, counters)
-    made._gradient = gradient
-    return made
 
 
 class _Lost:

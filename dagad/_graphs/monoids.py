@@ -41,15 +41,12 @@ class PlainSum:
     """
 
     def lift(self, term: Any) -> Any:
-        """Return the term."""
         return term
 
     def add(self, a: Any, b: Any, ours: bool) -> Any:
-        """Add two terms leaf by leaf."""
         return _add(a, b, ours)
 
     def lower(self, total: Any) -> Any:
-        """Return the sum."""
         return total
 
 
@@ -75,21 +72,18 @@ class CompensatedSum:
     """
 
     def lift(self, term: Any) -> Any:
-        """Return a sum from which nothing has been rounded off."""
         if isinstance(term, Exact):
             return term
         leaves, treedef = pytree.flatten_with_none(term)
         return Exact(treedef, leaves, [None] * len(leaves))
 
     def add(self, a: Any, b: Any, ours: bool) -> Any:
-        """Add two sums and what was rounded off, leaf by leaf."""
         del ours
         pytree.check_same_structure(a.treedef, b.treedef, DIFFERENT)
         added = [_added(*pair) for pair in zip(a.sums, a.errors, b.sums, b.errors, strict=True)]
         return Exact(a.treedef, [total for total, _ in added], [error for _, error in added])
 
     def lower(self, total: Any) -> Any:
-        """Return the sum with what was rounded off."""
         if not isinstance(total, Exact):
             return total
         leaves = [_rounded(*pair) for pair in zip(total.sums, total.errors, strict=True)]

@@ -25,7 +25,6 @@ class Policy(Protocol):
 
 
 def checked_policy(policy: Any) -> Policy:
-    """Return a policy, if it is one."""
     if not callable(getattr(policy, "linearize", None)) or isinstance(policy, type):
         raise PlanError(
             f"`policy={policy!r}` is not a policy. Give an object: `dagad.extend.Keep()`, `Recompute()` or "
@@ -76,7 +75,6 @@ class Keep(_Counting):
     """
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
-        """Record the task."""
         return Linearization.recorded(task, args, self.counters)
 
 
@@ -92,7 +90,6 @@ class Recompute(_Counting):
     """
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
-        """Run the task without recording."""
         return Linearization.unrecorded(task, args, self.counters)
 
 
@@ -112,5 +109,4 @@ class Preaccumulate(_Counting):
     together: ClassVar[bool] = True
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
-        """Record the task, and pull the seed 1 at once."""
         return Linearization.preaccumulated(task, args, self.counters)

@@ -86,12 +86,10 @@ class TaskFunction(Portable):
         return TaskFunction(self._task, self._keys, active, engine)
 
     def value(self, *values: Any) -> Any:
-        """Run the task on the values of its dependencies."""
         fun = _BoundTask(self._engine, self._task, self._keys, values, ())
         return traced_engine(self._engine).run(fun, [])
 
     def record(self, *values: Any) -> tuple[Any, PullbackFunction, Callable[[], int]]:
-        """Run the task traced; see `Recordable`."""
         fun = _BoundTask(self._engine, self._task, self._keys, values, self._active)
         try:
             outputs, pull_leaves = traced_engine(self._engine).linearize(fun, fun.leaves)
@@ -129,7 +127,6 @@ class TaskFunction(Portable):
         return value, partition.completed([moved[place] for place in partition.positions])
 
     def preaccumulate(self, counters: Counters, *values: Any) -> Preaccumulated:
-        """Run the task traced and pull the seed 1 at once; see `Recordable`."""
         value, pullback, nbytes = self.record(*values)
         counters.recorded()
         if not is_scalar(value):
@@ -180,7 +177,7 @@ class _BoundTask(FlatFunction):
         The way from the leaves to the arguments (through lists, dicts, several at once) is a tape of its own.
         """
         (args, _), ends, roots = record(self._gathered, self.leaves)
-        partitions = [Partition.of(arg, _every_leaf) for arg in args]
+        partitions = [Partition.of(arg, lambda leaf: True) for arg in args]
         n_positional = sum(len(p.positions) for p in partitions)
         if any(end is not None for end in ends[n_positional:]):
             raise NotDifferentiableError(
@@ -188,7 +185,11 @@ class _BoundTask(FlatFunction):
                 "returns cotangents of positional arguments only. Pass it by position."
             )
         parts = check_count(cotangents, len(partitions))
-        pairs = [pair for p, part in zip(partitions, parts, strict=True) for pair in _pairs(p, part)]
+        pairs = [
+            pair
+            for p, part in zip(partitions, parts, strict=True)
+            for pair in zip(p.extract(part), p.taken, strict=True)
+        ]
         seeds = []
         for (seed, leaf), end in zip(pairs, ends[:n_positional], strict=True):
             if end is not None and seed is None:  # one that is asked for; the engine says so
@@ -216,12 +217,3 @@ class _BoundTask(FlatFunction):
 
 def _gathered(*args: Any, **kwargs: Any) -> Any:
     return list(args), kwargs
-
-
-def _every_leaf(leaf: Any) -> bool:
-    del leaf
-    return True
-
-
-def _pairs(partition: Partition, cotangent: Any) -> list[tuple[Any, Any]]:
-    return list(zip(partition.extract(cotangent), partition.taken, strict=True))

@@ -32,10 +32,9 @@ from dagad._pytrees import pytree
 from dagad._pytrees.blocks import full
 from dagad._pytrees.partition import Partition
 from dagad._sources.base import Stays
-from dagad._sources.blocks import SparseSlots, cut_rows
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan
-from dagad._sources.slots import Slots
+from dagad._sources.slots import Slots, SparseSlots, cut_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ class Blocks:
         return cls(shape, dtype, [(slice(row, row + 1), values)])
 
     def full(self) -> Any:
-        """Return the whole array."""
         array = np.zeros(self.shape, self.dtype)
         for rows, values in self.parts:
             array[rows] = values

@@ -32,7 +32,6 @@ class Spec(NamedTuple):
 
     @classmethod
     def of(cls, leaf: Any) -> Spec:
-        """Return what a leaf looks like."""
         if isinstance(leaf, np.ndarray):
             order = "F" if leaf.flags.f_contiguous and not leaf.flags.c_contiguous else "C"
             return cls(leaf.dtype.str, leaf.shape, order, "array")

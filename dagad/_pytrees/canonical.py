@@ -50,7 +50,6 @@ def read_only(leaf: Any) -> Any:
 
 
 def all_read_only(tree: Any) -> Any:
-    """Return a tree with all its arrays read-only."""
     leaves, treedef = flatten(tree)
     held = not _ARRAYS.isdisjoint(map(type, leaves))
     return unflatten(treedef, [read_only(leaf) for leaf in leaves]) if held else tree

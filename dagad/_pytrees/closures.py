@@ -28,16 +28,13 @@ Make = Callable[[Sequence[Any]], Any]
 def hoist(fun: Any) -> tuple[list[Any], Make]:
     """Return the traced values that a function carries, and how to make the function with other values in their place.
 
-    Raises
-    ------
-    ClosureError
-        If it reaches a traced value in a way that can't be replaced; the message names the way.
+    What it reaches in a way that can't be replaced is refused, by the name of that way.
     """
     walk = Walk(fun)
     carriers = walk.carriers()
     walk.refuse_names(carriers)
     if not walk.boxes:
-        return [], functools.partial(_unchanged, fun)
+        return [], functools.partial(unchanged, fun)
     walk.refuse_ids(carriers)
     walk.refuse_weak(carriers)
     boxes, template = list(walk.boxes.values()), Template.of(fun, walk.boxes, carriers)
@@ -50,7 +47,8 @@ def hoist(fun: Any) -> tuple[list[Any], Make]:
     )
 
 
-def _unchanged(fun: Any, values: Sequence[Any]) -> Any:
+def unchanged(fun: Any, values: Sequence[Any]) -> Any:
+    """Return a function that carries nothing traced: itself."""
     del values
     return fun
 

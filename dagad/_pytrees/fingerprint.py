@@ -22,12 +22,12 @@ from types import (
 )
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from dagad._pytrees.kinds import contents_of
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.pytree import TreeDef
+from dagad._pytrees.shipping import is_importable, is_imported
 from dagad._pytrees.walk import codes, is_wrapper
 
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
@@ -124,23 +124,10 @@ def _is_frozen(kind: type) -> bool:
 def _goes_by_name(part: Any) -> bool:
     """Return whether another process finds a thing under its name, so that pickling it would not show any change."""
     if isinstance(part, ModuleType):
-        return _is_imported(part.__name__) and sys.modules[part.__name__] is part
+        return is_imported(part.__name__) and sys.modules[part.__name__] is part
     if isinstance(part, BuiltinFunctionType):
         return part.__self__ is None or isinstance(part.__self__, ModuleType)
-    if not isinstance(part, type | FunctionType | type(np.sum)) or not _is_imported(part.__module__ or ""):
-        return False
-    return _found(sys.modules[part.__module__], part.__qualname__) is part
-
-
-def _is_imported(name: str) -> bool:
-    by_value = cloudpickle.list_registry_pickle_by_value()
-    return name != "__main__" and name in sys.modules and not any(f"{name}.".startswith(f"{one}.") for one in by_value)
-
-
-def _found(home: Any, path: str) -> Any:
-    for name in path.split("."):
-        home = getattr(home, name, None)
-    return home
+    return isinstance(part, type | FunctionType | type(np.sum)) and is_importable(part)
 
 
 def identity_of(fun: Any) -> Hashable:
@@ -148,15 +135,6 @@ def identity_of(fun: Any) -> Hashable:
 
     What a decorator made of two functions differs by what it was made of; what two make of one, by their own code.
     Equal code is the same function, that of a cell that is run again for instance.
-
-    >>> def scaled(factor):
-    ...     return lambda x: factor * x
-    >>> identity_of(scaled(2.0)) == identity_of(scaled(3.0))
-    True
-    >>> def twice(fun):
-    ...     return lambda x: 2 * fun(x)
-    >>> identity_of(twice(scaled(2.0))) == identity_of(twice(twice(scaled(2.0))))
-    False
     """
     if _is_bare(fun):
         code: Hashable = fun.__code__

@@ -70,7 +70,6 @@ class Kind:
     attributes: bool = False
 
     def parts(self, obj: Any) -> Parts:
-        """Return all that an object holds."""
         own = attributes_of(obj)[1] if self.attributes else ()
         return [*self.first(obj), *self.rest(obj), *own]
 
@@ -206,20 +205,8 @@ def _fill_function(n_defaults: int, keywords: Parts, keys: Parts, made: Function
         made.__dict__.update(zip(keys, parts[n_given:], strict=True))
 
 
-def _partial_like(obj: partial[Any]) -> Making:
-    return partial(_made_partial, type(obj), 1 + len(obj.args), tuple(obj.keywords)), _leave
-
-
 def _made_partial(cls: Any, n_first: int, keys: Parts, parts: Parts) -> Any:
     return partial.__new__(cls, *parts[:n_first], **dict(zip(keys, parts[n_first:], strict=True)))
-
-
-def _labels_of_partial(obj: partial[Any]) -> list[str]:
-    return ["{}", *["an argument of the partial {}"] * (len(obj.args) + len(obj.keywords))]
-
-
-def _bound_to(obj: Any) -> Parts:
-    return () if isinstance(obj.__self__, ModuleType | type | None) else (obj.__self__,)
 
 
 def _bound_method(name: str, parts: Parts) -> Any:
@@ -251,10 +238,6 @@ def _labels_of_mapping(obj: Any) -> list[str]:
     return [*["a key of {}"] * len(keys), *(f"[{key!r}] of {{}}" for key in keys), "the default of {}"]
 
 
-def _mapping_like(obj: Any) -> Making:
-    return partial(_empty, _base_of(obj), type(obj), None), partial(_fill_mapping, _base_of(obj))
-
-
 def _empty(base: Any, cls: type, longest: int | None, parts: Parts) -> Any:
     del parts
     made = base.__new__(cls)
@@ -284,16 +267,8 @@ def _fill_series(base: Any, made: Any, parts: Parts) -> None:
     (base.update if base is set else base.extend)(made, parts)
 
 
-def _fixed_like(obj: Any) -> Making:
-    return partial(_made_fixed, _base_of(obj), type(obj)), _leave
-
-
 def _made_fixed(base: Any, cls: type, parts: Parts) -> Any:
     return base.__new__(cls, parts)
-
-
-def _objects_in(obj: Any) -> Parts:
-    return list(obj.view(np.ndarray).flat) if obj.dtype.kind == "O" else ()
 
 
 def _array_like(obj: Any) -> Making:
@@ -348,9 +323,19 @@ def _always(making: Making) -> Callable[[Any], Making]:
 
 _ITEM = "an item of {}"
 INSTANCE = Kind(making=_instance_like, attributes=True)
-MAPPING = Kind(rest=_of_mapping, making=_mapping_like, labels=_labels_of_mapping, attributes=True)
+MAPPING = Kind(
+    rest=_of_mapping,
+    making=lambda obj: (partial(_empty, _base_of(obj), type(obj), None), partial(_fill_mapping, _base_of(obj))),
+    labels=_labels_of_mapping,
+    attributes=True,
+)
 SERIES = Kind(rest=_items_of, making=_series_like, labels=_ITEM, attributes=True)
-FIXED = Kind(first=_items_of, making=_fixed_like, labels=_ITEM, attributes=True)
+FIXED = Kind(
+    first=_items_of,
+    making=lambda obj: (partial(_made_fixed, _base_of(obj), type(obj)), _leave),
+    labels=_ITEM,
+    attributes=True,
+)
 DESCRIPTOR = Kind(rest=_wrapped_in)  # what a class wraps its functions in
 CACHED = Kind(  # by `functools.lru_cache`; a copy begins with nothing remembered
     first=lambda obj: (obj.__wrapped__,),
@@ -359,7 +344,10 @@ CACHED = Kind(  # by `functools.lru_cache`; a copy begins with nothing remembere
 _FUNCTION = Kind(lambda obj: obj.__closure__ or (), _of_function, _function_like, _labels_of_function)
 _CELL = Kind(rest=contents_of, making=_always((partial(_made_by, CellType), _fill_cell)))  # its function names it
 _PARTIAL = Kind(
-    lambda obj: (obj.func, *obj.args, *obj.keywords.values()), _none, _partial_like, _labels_of_partial, True
+    first=lambda obj: (obj.func, *obj.args, *obj.keywords.values()),
+    making=lambda obj: (partial(_made_partial, type(obj), 1 + len(obj.args), tuple(obj.keywords)), _leave),
+    labels=lambda obj: ["{}", *["an argument of the partial {}"] * (len(obj.args) + len(obj.keywords))],
+    attributes=True,
 )
 _METHOD = Kind(  # its attributes are the function's
     first=lambda obj: (obj.__func__, obj.__self__),
@@ -367,11 +355,16 @@ _METHOD = Kind(  # its attributes are the function's
     labels=lambda obj: ("{}", "the instance that {} is bound to"),
 )
 _METHOD_IN_C = Kind(  # such as ``{"a": t}.get``; or a function written in C
-    first=_bound_to,
+    first=lambda obj: () if isinstance(obj.__self__, ModuleType | type | None) else (obj.__self__,),
     making=lambda obj: (partial(_bound_method, obj.__name__), _leave),
     labels="the object that {} is bound to",
 )
-_ARRAY = Kind(rest=_objects_in, making=_array_like, labels=_ITEM, attributes=True)
+_ARRAY = Kind(
+    rest=lambda obj: list(obj.view(np.ndarray).flat) if obj.dtype.kind == "O" else (),
+    making=_array_like,
+    labels=_ITEM,
+    attributes=True,
+)
 _WEAK = Kind(  # it refers to the copy of what it refers to, which others hold
     first=lambda obj: (obj(),),
     making=_always((partial(_made_by, weakref.ref), _leave)),
@@ -418,7 +411,6 @@ _ALL_BASES = tuple(_BASES)
 
 
 def kind_of(cls: type) -> Kind:
-    """Return the kind of the instances of a class."""
     found = _EXACT.get(cls)
     if found is None and issubclass(cls, _ALL_BASES):
         return next(kind for base, kind in _BASES.items() if issubclass(cls, base))

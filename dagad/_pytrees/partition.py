@@ -9,17 +9,7 @@ from dagad._pytrees.pytree import TreeDef, filled, flatten, subtrees, unflatten
 
 
 class Partition:
-    """A pytree with some of its leaves taken out.
-
-    Parameters
-    ----------
-    treedef
-        The structure.
-    leaves
-        All leaves; those at `positions` are of no account.
-    positions
-        Where leaves were taken out.
-    """
+    """A pytree with some of its leaves taken out: those at `positions`, which are of no account in `leaves`."""
 
     __slots__ = ("_bare", "_whole", "leaves", "positions", "treedef")
 

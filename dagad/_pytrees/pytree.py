@@ -46,7 +46,6 @@ def flatten_with_none(tree: Any) -> tuple[list[Any], TreeDef]:
 
 
 def unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
-    """Put leaves back into their structure."""
     return treedef.unflatten(leaves)
 
 
@@ -81,11 +80,6 @@ def shape_of(leaf: Any) -> tuple[int, ...]:
     return leaf.shape if isinstance(leaf, np.ndarray) else ()
 
 
-def size_of(leaf: Any) -> int:
-    """Return how many numbers a leaf has."""
-    return leaf.size if isinstance(leaf, np.ndarray) else 1
-
-
 def leaf_seeds(value: Any, cotangent: Any) -> list[Any]:
     """Return the cotangents of the leaves of `value`; None for all when there is none."""
     if type(value) is np.float64 or type(value) is np.ndarray or type(value) is float:
@@ -111,7 +105,6 @@ def zeros_like(leaf: Any) -> Any:
 
 
 def check_same_structure(expected: TreeDef, got: TreeDef, what: str) -> None:
-    """Raise unless two structures are equal."""
     if expected != got:
         raise StructureError(f"{what}: expected the structure {_show(expected)}, got {_show(got)}.")
 
@@ -161,7 +154,6 @@ def plain(leaf: Any) -> Any:
 
 
 def is_traced(leaf: Any) -> bool:
-    """Return whether somebody is tracing a leaf."""
     return type(leaf) in TRACED
 
 
@@ -196,7 +188,6 @@ def is_differentiable_or_traced(leaf: Any) -> bool:
 
 
 def dtype_of(leaf: Any) -> np.dtype[Any]:
-    """Return the dtype of a numeric leaf."""
     return leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else np.dtype(type(leaf))
 
 
@@ -204,10 +195,6 @@ def nbytes_of(tree: Any) -> int:
     """Return about how many bytes a pytree holds: those of its arrays exactly, of long lists by every so many items.
 
     Nothing is drawn at random, as Dask does: how rows are cut depends on it, and so do the bits.
-
-    >>> import numpy as np
-    >>> nbytes_of({"x": np.zeros(3), "items": [np.zeros(2)] * 1000})
-    16024
     """
     if type(tree) is np.ndarray:
         return int(tree.nbytes)

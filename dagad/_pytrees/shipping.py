@@ -47,7 +47,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         if isinstance(obj, Portable):  # inside another: one parcel, with the singletons of both
             return kind, obj.state()
         if isinstance(obj, type) and obj not in self._on_the_way:
-            how = None if _is_importable(obj) else pytree.registration(obj)
+            how = None if is_importable(obj) else pytree.registration(obj)
             if how is not None:
                 self._on_the_way.add(obj)
                 return _arrived_record, (obj, *how)
@@ -85,14 +85,20 @@ def _as_primitive(function: Any) -> Primitives | None:
     return next((each for each in _PRIMITIVES if each.code is code), None)
 
 
-def _is_importable(cls: type) -> bool:
-    """Return whether every process finds a class under its name."""
-    if cls.__module__ == "__main__":
+def is_importable(thing: Any) -> bool:
+    """Return whether every process finds a class or a function under its name."""
+    if not is_imported(thing.__module__ or ""):
         return False
-    found: Any = sys.modules.get(cls.__module__)
-    for name in cls.__qualname__.split("."):
+    found: Any = sys.modules[thing.__module__]
+    for name in thing.__qualname__.split("."):
         found = getattr(found, name, None)
-    return found is cls
+    return found is thing
+
+
+def is_imported(name: str) -> bool:
+    """Return whether every process can import a module under this name, and nobody wants it to go by value."""
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    return name != "__main__" and name in sys.modules and not any(f"{name}.".startswith(f"{one}.") for one in by_value)
 
 
 def _arrived_record(cls: type, *how: Any) -> type:
@@ -181,13 +187,7 @@ def _parcel(python: str, *payload: Any) -> Parcel:
 
 
 def pack(obj: Any) -> Parcel:
-    """Pickle something for another process.
-
-    Raises
-    ------
-    PortabilityError
-        If it can't be pickled; the message names the part.
-    """
+    """Pickle something for another process; what can't be pickled is refused by its name."""
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
     pickler = Pickler(file, protocol=5, buffer_callback=buffers.append)

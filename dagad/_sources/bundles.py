@@ -44,7 +44,6 @@ class Bundle:
         return [leaf for piece, part in zip(self.pieces, columns, strict=True) for leaf in piece.extract(part)]
 
     def tree(self, pieces: Sequence[Any]) -> Any:
-        """Return a tree of this structure."""
         return pytree.unflatten(self._treedef, pieces)
 
     def bundled(self, parts: Iterator[Any]) -> Rows:

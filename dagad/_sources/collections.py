@@ -33,14 +33,12 @@ class BlockSource(Source):
         return ELSEWHERE
 
     def blocks(self, plan: AnyPlan) -> tuple[Graph, list[Key]]:
-        """Return the graph of the array cut by a plan, and the key of each chunk's rows."""
         by_rows = tuple(chunk.stop - chunk.start for chunk in plan)
         whole = self.array.rechunk((by_rows, *((length,) for length in self.array.shape[1:])))
         return graph_of(whole.__dask_graph__()), [_first_of(keys) for keys in whole.__dask_keys__()]
 
 
 def read_blocks(leaf: Any, taken: Taken) -> Source | None:
-    """Return a dask array as a source."""
     del taken
     if not is_dask_collection(leaf) or not hasattr(leaf, "rechunk"):
         return None

@@ -123,7 +123,7 @@ def read_sliced(sliced: Any, first: int = 0, readers: Sequence[Reader] = READERS
     """
     leaves, treedef = pytree.flatten(sliced, is_leaf=pytree.is_list)
     taken = Taken(first)
-    found = [_source_of(leaf, taken, readers) for leaf in leaves]
+    found = [next((one for read in readers if (one := read(leaf, taken)) is not None), None) for leaf in leaves]
     columns = [source for source in found if source is not None]
     if len(columns) < len(leaves) or not leaves:
         _refuse_leaf(sliced, leaves, found)
@@ -138,14 +138,6 @@ def read_sliced(sliced: Any, first: int = 0, readers: Sequence[Reader] = READERS
     shards = tuple(column.placed for column in columns if column.placed is not None)
     _check_same_plan(shards)
     return Sliced(treedef, columns, lengths[0], shards), taken.leaves
-
-
-def _source_of(leaf: Any, taken: Taken, readers: Sequence[Reader]) -> Source | None:
-    for read in readers:
-        source = read(leaf, taken)
-        if source is not None:
-            return source
-    return None
 
 
 def _check_same_plan(shards: Sequence[Placed]) -> None:

@@ -42,7 +42,6 @@ class ListSource(Source):
 
 
 def read_list(leaf: Any, taken: Taken) -> Source | None:
-    """Return a list as a source."""
     if not isinstance(leaf, list):
         return None
     items = all_read_only(leaf)

@@ -16,18 +16,6 @@ class Plan:
     """How rows are cut: contiguous chunks of `grainsize` rows, the last one shorter where it does not divide.
 
     The value and the gradient of a reduction depend, in their last bits, on the plan and on nothing else.
-
-    Parameters
-    ----------
-    n_rows
-        Number of rows.
-    grainsize
-        Largest number of rows in a chunk.
-
-    Examples
-    --------
-    >>> list(Plan(10, 4))
-    [Chunk(number=0, start=0, stop=4), Chunk(number=1, start=4, stop=8), Chunk(number=2, start=8, stop=10)]
     """
 
     n_rows: int
@@ -42,7 +30,6 @@ class Plan:
         return -(-self.n_rows // self.grainsize)
 
     def chunk(self, number: int) -> Chunk:
-        """Return one of the chunks."""
         start = number * self.grainsize
         return Chunk(number, start, min(start + self.grainsize, self.n_rows))
 
@@ -52,13 +39,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """Rows that came in pieces: chunk i is rows ``bounds[i]`` to ``bounds[i + 1]``.
-
-    Parameters
-    ----------
-    bounds
-        From 0 to the number of rows, ascending.
-    """
+    """Rows that came in pieces: chunk i is rows ``bounds[i]`` to ``bounds[i + 1]``."""
 
     bounds: tuple[int, ...]
 
@@ -69,7 +50,6 @@ class GivenPlan:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows."""
         return self.bounds[-1]
 
     @property
@@ -81,7 +61,6 @@ class GivenPlan:
         return len(self.bounds) - 1
 
     def chunk(self, number: int) -> Chunk:
-        """Return one of the chunks."""
         return Chunk(number, self.bounds[number], self.bounds[number + 1])
 
     def __iter__(self) -> Iterator[Chunk]:

@@ -23,22 +23,12 @@ Gaps = Sequence[tuple[int, int | None]]  # numbers of leaves, with the row where
 
 
 class Piece(Protocol):
-    """The rows that one source has in a chunk; what is not said otherwise is that of rows without gaps.
-
-    Attributes
-    ----------
-    n_gaps
-        How many leaves are missing, because they are being differentiated.
-    stays
-        Whether it is the same object each time it is merged, and may be kept.
-    mark
-        What it is called where it only stands for rows that come another way.
-    """
+    """The rows that one source has in a chunk; what is not said otherwise is that of rows without gaps."""
 
     __slots__ = ()
-    n_gaps: int = 0
-    stays: bool = False
-    mark: str | None = None
+    n_gaps: int = 0  # leaves that are missing, because they are being differentiated
+    stays: bool = False  # whether it is the same object each time it is merged, and may be kept
+    mark: str | None = None  # what it is called where it only stands for rows that come another way
 
     def merge(self, leaves: Iterator[Any]) -> Any:
         """Return the rows, with the next of `leaves` in the gaps."""
@@ -202,30 +192,34 @@ class Made(Piece):
         return all_read_only(self.make(*self.args))
 
 
-class _Elsewhere(Piece):
-    """Stands for what `Rows.joined` brings."""
+class _Mark(Piece):
+    """Stands for rows that come another way: there is one of a kind, which travels by its name."""
 
     __slots__ = ()
-    mark = "ELSEWHERE"
+    mark: str
 
     def merge(self, leaves: Iterator[Any]) -> Any:
         raise NotImplementedError("Rows that are elsewhere have to be joined first.")
 
     def __reduce__(self) -> str:
-        return "ELSEWHERE"
+        return self.mark
 
 
-class _Bundle(_Elsewhere):
+class _Elsewhere(_Mark):
+    """Stands for what `Rows.joined` brings."""
+
+    __slots__ = ()
+    mark = "ELSEWHERE"
+
+
+class _Bundle(_Mark):
     """Stands for rows in Shards that are differentiated in: what `Rows.with_bundles` brings."""
 
     __slots__ = ()
     mark = "BUNDLE"
 
-    def __reduce__(self) -> str:
-        return "BUNDLE"
 
-
-class _Gap(Piece):
+class _Gap(_Mark):
     """Stands for the rows of an array that is being differentiated."""
 
     __slots__ = ()
@@ -240,9 +234,6 @@ class _Gap(Piece):
 
     def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
         return [(GAP, ((first, row),)) for row in range(len(leaves[first]))]
-
-    def __reduce__(self) -> str:
-        return "GAP"
 
 
 GAP, ELSEWHERE, BUNDLE = _Gap(), _Elsewhere(), _Bundle()

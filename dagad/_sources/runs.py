@@ -14,11 +14,7 @@ from dagad._sources.plan import AnyPlan, Chunk, GivenPlan
 
 
 def runs_for(n_chunks: int, n_workers: int) -> list[Subtree]:
-    """Return the runs of chunks that each of so many workers is to have, as subtrees.
-
-    >>> runs_for(8, 2)
-    [Subtree(start=0, level=2), Subtree(start=4, level=2)]
-    """
+    """Return the runs of chunks that each of so many workers is to have, as subtrees."""
     bounds = sorted({-(-n_chunks * worker // n_workers) for worker in range(n_workers + 1)})
     return [part for start, stop in itertools.pairwise(bounds) for part in subtrees(start, stop, n_chunks)]
 
@@ -36,33 +32,26 @@ class Runs:
 
     @property
     def shards(self) -> tuple[Placed, ...]:
-        """All Shards among the rows."""
         return self._sliced.shards
 
     @property
     def is_resident(self) -> bool:
-        """Whether there are rows that live on workers, none of which are differentiated in."""
         return self._sliced.is_resident
 
     def rows(self, chunk: Chunk) -> list[Any]:
-        """Return the rows of the chunks of a run."""
         return [self._sliced.rows(one) for one in self.chunks[chunk.number]]
 
     def targets(self, chunk: Chunk) -> list[Target]:
-        """Return which leaves being differentiated a run owns rows of, and which rows."""
         return [target for one in self.chunks[chunk.number] for target in self._sliced.targets(one)]
 
     def kept(self) -> dict[Any, Any]:
-        """Return what the rows refer to."""
         return self._sliced.kept()
 
     def keys(self) -> list[tuple[Any, ...]]:
-        """Return for each run the keys of its rows that live on workers."""
         by_chunk = self._sliced.keys()
         return [tuple(key for one in some for key in by_chunk[one.number]) for some in self.chunks]
 
     def templates(self, plan: AnyPlan) -> tuple[Any, dict[int, Any] | None]:
-        """Return the rows of any run without what lives on workers; or, where they differ, those of each run."""
         del plan
         fine = [one for some in self.chunks for one in some]
         template, by_chunk = self._sliced.templates(fine)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from autograd.extend import Box, VSpace
 
-from dagad._engines.autograd.shard_boxes import tell_autograd
 from dagad._errors import PlanError, PortabilityError
 from dagad._graphs.linearization import scaled
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
+from dagad._remembered import Remembered
 from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.rows import BUNDLE, ELSEWHERE, Piece, Rows
@@ -26,18 +27,10 @@ MOST_REMEMBERED = 16  # combinations with other Shards
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """How graphs are run, for what knows neither schedulers nor evaluations.
+    """How graphs are run, for what knows neither schedulers nor evaluations."""
 
-    Attributes
-    ----------
-    names
-        Returns fresh names for keys.
-    run
-        ``run(scheduler, graph, keys, on_result, keep=, kept=)`` runs a graph to its end.
-    """
-
-    names: Callable[[], Callable[[str, Any], Key]]
-    run: Callable[..., Any]
+    names: Callable[[], Callable[[str, Any], Key]]  # fresh ones for keys
+    run: Callable[..., Any]  # (scheduler, graph, keys, on_result, keep=, kept=) -> the run, at its end
 
 
 class Kept(NamedTuple):
@@ -69,12 +62,11 @@ class Shards:
     is_placed = True
 
     def __init__(self, plan: AnyPlan, scheduler: Any, keys: Sequence[Key], kept: Mapping[Key, Any], home: Home) -> None:
-        tell_autograd(Shards)
+        tell_autograd()
         self.plan, self.scheduler, self._home = plan, scheduler, home
         self.keys, self.kept = list(keys), dict(kept)
         self.is_here = all(hasattr(rows, "with_bundles") or hasattr(rows, "payload") for rows in self.kept.values())
-        self._made: dict[Hashable, Any] = {}
-        self._lock = threading.Lock()
+        self._made = Remembered[Any](MOST_REMEMBERED)
 
     @property
     def n_rows(self) -> int:
@@ -87,18 +79,11 @@ class Shards:
         return self.plan.grainsize
 
     def rows(self, number: int) -> Any:
-        """Return the rows of a chunk, or a reference where they are elsewhere."""
         key = self.keys[number]
         return self.kept[key] if self.is_here else TaskRef(key)
 
     def remembered(self, which: Hashable, make: Callable[[], Any]) -> Any:
-        """Return what was made before for these Shards together with others, made if it was not."""
-        with self._lock:
-            found = self._made.pop(which, None)
-            self._made[which] = found = make() if found is None else found  # the one used last stands last
-            while len(self._made) > MOST_REMEMBERED:
-                del self._made[next(iter(self._made))]
-        return found
+        return self._made.change(which, lambda found: make() if found is None else found)
 
     def like(self, keys: Sequence[Key], kept: Mapping[Key, Any]) -> Shards:
         """Return Shards of the same cut, from what a run has kept; nothing else of it is held."""
@@ -174,6 +159,32 @@ class Shards:
         )
 
 
+class ShardsBox(Box):  # type: ignore[misc]  # autograd has no types
+    """Shards that are being differentiated in. Only reductions know what to do with them."""
+
+
+class ShardsSpace(VSpace):  # type: ignore[misc]  # autograd has no types
+    """What autograd asks of a type whose cotangents it adds."""
+
+    def __init__(self, value: Shards) -> None:
+        self._value = value
+
+    def _add(self, x: Shards, y: Shards) -> Shards:
+        return x.added(y)
+
+    _mut_add = _add
+
+    def zeros(self) -> Shards:
+        return self._value.zeros()
+
+
+@functools.cache  # to import dagad adds nothing to autograd's tables
+def tell_autograd() -> None:
+    """Let autograd box Shards, and add them: told when the first of them are made."""
+    ShardsBox.register(Shards)
+    ShardsSpace.register(Shards)
+
+
 @dataclass(slots=True)
 class ShardSource(Source):
     """Rows that were cut and placed before."""
@@ -192,7 +203,6 @@ class ShardSource(Source):
 
 
 def read_shards(leaf: Any, taken: Taken) -> Source | None:
-    """Return Shards as a source."""
     if not pytree.is_placed(leaf):
         return None
     shards = pytree.plain(leaf)

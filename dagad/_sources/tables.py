@@ -65,16 +65,13 @@ class Table(Source, Mapping[str, Any]):
         )
 
     def piece(self, chunk: Chunk) -> Piece:
-        """Return some of the rows, which are constants."""
         start = self._rows.start
         return Constant(Table(self._columns, self.n_rows, slice(start + chunk.start, start + chunk.stop)))
 
     def by_item(self) -> Sequence[TableItem]:
-        """Return the rows one by one."""
         return [TableItem(self, index) for index in range(self.n_rows)]
 
     def snapshot(self) -> Table:
-        """Return the same rows as they are now."""
         return Table({name: snapshot(self[name]) for name in self}, self.n_rows)
 
     def joined(self, others: Sequence[Table]) -> Table:
@@ -174,13 +171,7 @@ def _array_of(column: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def read_table(leaf: Any, taken: Taken) -> Source | None:
-    """Return a table as a source.
-
-    Raises
-    ------
-    StructureError
-        If it is no table, but a column of one, say; the message says how to give the numbers in it.
-    """
+    """Return a table as a source; a column of one, say, is refused with how to give the numbers in it."""
     del taken
     library = library_of(leaf)
     if library is None:

@@ -14,8 +14,7 @@ from dagad_scheduler.run import (
     WorkersLost as WorkersLost,
     WorkersUnfit as WorkersUnfit,
 )
-from dagad_scheduler.sync import Sync as Sync
-from dagad_scheduler.threads import Threads as Threads, get as get
+from dagad_scheduler.threads import Sync as Sync, Threads as Threads, get as get
 
 __all__ = [
     "LocalRun",

@@ -41,7 +41,6 @@ class Told:
                 start_state(self._graph, self._state)
 
     def before(self, key: Key) -> None:
-        """Say that a task is about to run."""
         with self._lock:
             ready = self._state["ready"]
             if ready and ready[-1] == key:
@@ -53,7 +52,6 @@ class Told:
                 callback(key, self._graph, self._state)
 
     def after(self, key: Key, result: Any) -> None:
-        """Say that a task has run."""
         with self._lock:
             self._state["cache"][key] = result
             finish_task(self._graph, key, self._state, self._keys, self._order)
@@ -72,18 +70,9 @@ class Told:
 def telling(
     callbacks: Any, graph: dict[Key, Any], keys: set[Key], order: Callable[[Key], int | None]
 ) -> Iterator[Told | None]:
-    """Enter Dask's callbacks around one run; give None where there are none.
+    """Enter Dask's callbacks around one run: those given, or those that are active; None where there are none.
 
-    Parameters
-    ----------
-    callbacks
-        Those of this call; None for those that are active, which are then out of the way of what the tasks compute.
-    graph
-        The graph. A callback may change it before it starts, as `dask.cache.Cache` does.
-    keys
-        What is wanted of it.
-    order
-        The place of each task.
+    They may change the graph first, as `dask.cache.Cache` does, and are out of the way of what tasks compute.
     """
     if callbacks is None and not Callback.active:
         yield None

@@ -1,21 +1,9 @@
 """Graphs on a distributed cluster: ordinary Dask tasks whose results are reported as they land.
 
-What a graph costs, and what that means for many workers
---------------------------------------------------------
-One scheduler, one Python process, handles every task: submitting, assigning and forgetting one takes it about a
-millisecond of one core, whatever the task computes and however many workers there are. `tests/benchmarks/cluster.py
---only graph` measures it. From that follows:
-
-* 1,000 workers of one thread each are kept busy by one chunk each only if a chunk takes a second or more: the last of
-  them gets its chunk a second after the first. A plan with ten chunks a worker wants chunks of ten seconds for the
-  same loss of a tenth.
-* More chunks don't help: cheap ones are put together into tasks of about 20 ms (`dagad._executors.pace`) once an
-  evaluation has shown what they cost, so 10,000 cheap chunks cost as much as a few hundred. The bits stay.
-* Sums are part of the graph, eight terms a task, on the workers that hold most of their terms: for theta of m bytes
-  a worker sends m bytes per subtree that it holds, and the client receives m bytes, not m bytes a chunk.
-* A loop that evaluates the same plan again does without the graph: see `client` and `service`. There the client
-  sends theta to every worker itself, and its own connection is the limit: 1,000 workers and theta of 1 MB are 1 GB
-  out and 1 GB in for every evaluation.
+One scheduler handles every task, which takes it about a millisecond, whatever the task computes and however many
+workers there are (`tests/benchmarks/cluster.py --only graph`): a thousand workers are kept busy by chunks of a second
+or more. Sums are part of the graph, on the workers that hold most of their terms, so the client receives one sum, and
+not one a chunk. A loop that evaluates the same plan again does without the graph: see `residents`.
 
 What a cancelled run has not started never runs. What is running goes on to its end: a chunk can't be left half way,
 and several chunks share a task only where they take milliseconds.
@@ -30,7 +18,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dask
@@ -41,8 +29,8 @@ from dagad_scheduler.placement import anchored, homes_of
 from dagad_scheduler.private import LLGExpr
 from dagad_scheduler.process import calmed
 from dagad_scheduler.residents.client import Lines, lines_of
-from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, rank
-from dagad_scheduler.run import Graph, OnResult, Progress, ResultsLost, SchedulerLost, WorkersLost
+from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, group_of, rank_of
+from dagad_scheduler.run import Graph, Keys, OnResult, Progress, ResultsLost, SchedulerLost, WorkersLost
 from dagad_scheduler.suspects import find_deadly, suspects_of
 from dagad_scheduler.workers import workers_of
 
@@ -55,16 +43,8 @@ WARN_FROM = "distributed.admin.large-graph-warning-threshold"
 _PRIORITY = {0: 20, VALUE_RANK: 10, PULLBACK_RANK: 0}
 
 
-def _rank_of(key: Key) -> int:
-    return rank(key[0] if isinstance(key, tuple) else key)
-
-
-def _group_of(key: Key) -> str:
-    return str(key[0] if isinstance(key, tuple) else key)
-
-
 def _priority_of(key: Key) -> int:
-    return _PRIORITY[_rank_of(key)]
+    return _PRIORITY[rank_of(key)]
 
 
 class LargeGraphs:
@@ -104,7 +84,7 @@ class ClusterRun:
     ):
         self._client, self._graph, self._on_result = client, graph, on_result
         wanted = [*keys, *keep]
-        groups = {rank_: [key for key in graph if _rank_of(key) == rank_] for rank_ in (VALUE_RANK, PULLBACK_RANK)}
+        groups = {rank: [key for key in graph if rank_of(key) == rank] for rank in (VALUE_RANK, PULLBACK_RANK)}
         self._needed: Mapping[Key, Any] = kept
         self._users = annotated()
         self._site = workers_of(client)
@@ -123,7 +103,7 @@ class ClusterRun:
         self._waits_for = ""
         self._lock = threading.Lock()
         self._inner = frozenset(key for node in graph.values() for key in node.dependencies)
-        self._groups = {rank_: Counter(_group_of(key) for key in keys) for rank_, keys in groups.items()}
+        self._groups = {rank: Counter(str(group_of(key)) for key in keys) for rank, keys in groups.items()}
 
     def wait(self, timeout: float | None = None) -> None:
         """Report results as they land."""
@@ -185,7 +165,7 @@ class ClusterRun:
             )
 
     def _names(self) -> set[str]:
-        return {_group_of(key) for key in self._graph}
+        return {str(group_of(key)) for key in self._graph}
 
     def _error_of(self, future: Any, result: Any) -> BaseException:
         """Return what to raise for a future that has no result."""
@@ -230,10 +210,10 @@ class ClusterRun:
 
     def progress(self) -> Progress:
         """Return how many chunks have their value, and their gradient; asks the scheduler while the run goes on."""
-        totals = [sum(self._groups[rank_].values()) for rank_ in (VALUE_RANK, PULLBACK_RANK)]
+        totals = [sum(self._groups[rank].values()) for rank in (VALUE_RANK, PULLBACK_RANK)]
         left = [0, 0]
         if not self._finished:
-            groups = [list(self._groups[rank_]) for rank_ in (VALUE_RANK, PULLBACK_RANK)]
+            groups = [list(self._groups[rank]) for rank in (VALUE_RANK, PULLBACK_RANK)]
             left = self._client.run_on_scheduler(_tasks_left, groups=groups)
         return Progress(totals[0] - left[0], totals[0], totals[1] - left[1], totals[1], self._waits_for)
 
@@ -289,19 +269,12 @@ class Cluster:
         return workers_of(self._client).count()
 
     def lines(self) -> Lines:
-        """Return how to call residents of the workers directly."""
         if self._lines is None:
             self._lines = lines_of(self._client)
         return self._lines
 
     def start(
-        self,
-        graph: Graph,
-        keys: Collection[Key],
-        on_result: OnResult,
-        *,
-        keep: Collection[Key] = (),
-        kept: Mapping[Key, Any] | None = None,
+        self, graph: Graph, keys: Keys, on_result: OnResult, *, keep: Keys = (), kept: Graph | None = None
     ) -> ClusterRun:
         """Send the graph; what an earlier run kept is held by `kept`'s futures and referred to by key."""
         if self._client.status != "running":
@@ -322,5 +295,4 @@ class Cluster:
         return id(self._client)
 
     def alone(self) -> Cluster:
-        """Return this scheduler: the work is elsewhere in any case."""
         return self

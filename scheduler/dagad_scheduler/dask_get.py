@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from dagad_scheduler.private import DataNode
 from dagad_scheduler.process import calmed
 from dagad_scheduler.roles import Key
-from dagad_scheduler.run import Graph, OnResult, Progress
+from dagad_scheduler.run import Graph, Keys, OnResult, Progress
 
 
 class ForeignRun:
@@ -47,13 +47,7 @@ class Foreign:
         self._get, self.name = get, getattr(get, "__module__", None) or "get"
 
     def start(
-        self,
-        graph: Graph,
-        keys: Collection[Key],
-        on_result: OnResult,
-        *,
-        keep: Collection[Key] = (),
-        kept: Mapping[Key, Any] | None = None,
+        self, graph: Graph, keys: Keys, on_result: OnResult, *, keep: Keys = (), kept: Graph | None = None
     ) -> ForeignRun:
         """Prepare the run; `wait` does it."""
         whole = calmed(dict(graph))
@@ -64,5 +58,4 @@ class Foreign:
         """Return nothing: there are no workers to call."""
 
     def alone(self) -> Foreign:
-        """Return this scheduler: the work is elsewhere in any case."""
         return self

@@ -222,7 +222,6 @@ class LocalRun:
             self._changed.notify_all()
 
     def progress(self) -> Progress:
-        """Return how many chunks have their value, and their gradient."""
         done, total = self._done, self._total
         return Progress(done[VALUE_RANK], total[VALUE_RANK], done[PULLBACK_RANK], total[PULLBACK_RANK])
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from dagad_scheduler.private import DataNode, Task, TaskRef
-from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, Names, Role, rank, role_of
+from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, Names, Role, rank_of, role_of
 
 
 def _index_of(key: Key) -> int:
@@ -16,18 +16,15 @@ def _index_of(key: Key) -> int:
 
 
 def homes_of(graph: dict[Key, Any], workers: list[str], kept: Collection[Key]) -> Callable[[Key], list[str]]:
-    """Return where each task of a graph goes first; `kept` are the keys that earlier runs left on the cluster.
-
-    What has no home goes anywhere. Bound to workers that are all gone, it would not run on those that replace them.
-    """
+    """Return where each task of a graph goes first, if not anywhere; `kept` are keys that earlier runs left there."""
     homes: dict[Key, list[str]] = {}
     # What depends on nothing is bound to nothing: with its worker gone it would wait for ever.
     bound = [key for key, node in graph.items() if node.dependencies]
-    pullbacks = [key for key in bound if _rank_of(key) == PULLBACK_RANK]
+    pullbacks = [key for key in bound if rank_of(key) == PULLBACK_RANK]
     for keys in (
-        [key for key in bound if _rank_of(key) == VALUE_RANK],
+        [key for key in bound if rank_of(key) == VALUE_RANK],
         [key for key in bound if role_of(key) == Role.SHARD],
-        [key for key in kept if _rank_of(key) == VALUE_RANK or role_of(key) == Role.PART],
+        [key for key in kept if rank_of(key) == VALUE_RANK or role_of(key) == Role.PART],
     ):  # as many neighbours for each worker, so that most sums stay on one
         for place, key in enumerate(sorted(keys, key=_index_of)):
             homes[key] = workers[place * len(workers) // len(keys) :][:1]
@@ -40,10 +37,6 @@ def homes_of(graph: dict[Key, Any], workers: list[str], kept: Collection[Key]) -
         return homes.get(key, [])
 
     return home
-
-
-def _rank_of(key: Key) -> int:
-    return rank(key[0] if isinstance(key, tuple) else key)
 
 
 def _readers(graph: dict[Key, Any]) -> dict[Key, list[Key]]:

@@ -33,7 +33,7 @@ import threadpoolctl
 
 from dagad_scheduler.failures import say_where
 from dagad_scheduler.private import Task
-from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, rank
+from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, rank_of
 from dagad_scheduler.run import inside_task
 
 # A tape of a hundred thousand operations holds about a million containers; the collector's stock 700 makes it walk
@@ -225,7 +225,7 @@ def calmed(graph: dict[Key, Any]) -> dict[Key, Any]:
     heavy = (VALUE_RANK, PULLBACK_RANK)
     return {
         key: Task(key, run_calmly, node.func, *node.args, **node.kwargs)
-        if type(node) is Task and isinstance(key, tuple) and rank(key[0]) in heavy
+        if type(node) is Task and isinstance(key, tuple) and rank_of(key) in heavy
         else node
         for key, node in graph.items()
     }

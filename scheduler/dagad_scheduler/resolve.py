@@ -14,24 +14,14 @@ import dask.threaded
 from dagad_scheduler.cluster import Cluster
 from dagad_scheduler.dask_get import Foreign
 from dagad_scheduler.run import Scheduler, is_inside_task
-from dagad_scheduler.sync import Sync
-from dagad_scheduler.threads import Threads, get as own_get
+from dagad_scheduler.threads import Sync, Threads, get as own_get
 
 
 def resolve(scheduler: Any = None) -> Scheduler:
     """Return the scheduler that Dask's own word `scheduler` names.
 
-    Parameters
-    ----------
-    scheduler
-        A `distributed.Client`, "threads", "sync", "processes", an executor, a Dask ``get``, or a `Scheduler`. None
-        means what Dask would choose: an active client, else ``dask.config``, else threads; inside a task it means the
-        thread that the task has.
-
-    Returns
-    -------
-    Scheduler
-        What runs graphs.
+    That is a `distributed.Client`, "threads", "sync", "processes", an executor, a Dask ``get``, or a `Scheduler`; None
+    is what Dask would choose, and inside a task the thread that the task has.
     """
     if hasattr(scheduler, "start") and hasattr(scheduler, "remote"):
         return scheduler  # type: ignore[no-any-return]  # a Scheduler by its shape
@@ -61,10 +51,5 @@ def _named(scheduler: Any) -> Any:
 
 def is_inside_any_task() -> bool:
     """Return whether the caller is a task, of ours or of the user's own on a worker."""
-    return is_inside_task() or _is_inside_distributed_task()
-
-
-def _is_inside_distributed_task() -> bool:
-    """Return whether the caller is a task of the user's own on a worker; nothing is imported to find out."""
-    worker = sys.modules.get("distributed.worker")
-    return worker is not None and hasattr(worker.thread_state, "execution_state")
+    worker = sys.modules.get("distributed.worker")  # nothing is imported to find out
+    return is_inside_task() or (worker is not None and hasattr(worker.thread_state, "execution_state"))

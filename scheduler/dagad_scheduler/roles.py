@@ -44,10 +44,20 @@ class Names:
 
 def role_of(key: Key) -> Role | None:
     """Return the role of a key of ours, or None for anybody else's."""
-    head = key[0] if isinstance(key, tuple) and key else key
+    head = group_of(key)
     if isinstance(head, str) and head.startswith("dagad-"):
         return _BY_NAME.get(head.split("-", 2)[1])
     return None
+
+
+def group_of(key: Key) -> Any:
+    """Return what Dask groups keys by."""
+    return key[0] if isinstance(key, tuple) and key else key
+
+
+def rank_of(key: Key) -> int:
+    """Return the place of a key in the queue."""
+    return rank(group_of(key))
 
 
 def rank(group: Any) -> int:

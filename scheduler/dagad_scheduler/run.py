@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from dagad_scheduler.roles import Key
 
 OnResult = Callable[[Key, Any], None]
-Graph = Mapping[Key, Any]
+Graph = Mapping[Key, Any]  # tasks by key, or what earlier runs kept of them
+Keys = Collection[Key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +124,7 @@ class Scheduler(Protocol):
         """How many tasks run here at the same time; None if that is somebody else's affair."""
 
     def start(
-        self,
-        graph: Graph,
-        keys: Collection[Key],
-        on_result: OnResult,
-        *,
-        keep: Collection[Key] = (),
-        kept: Mapping[Key, Any] | None = None,
+        self, graph: Graph, keys: Keys, on_result: OnResult, *, keep: Keys = (), kept: Graph | None = None
     ) -> Run:
         """Start computing `keys`; tasks may also refer to what an earlier run `kept`."""
 

@@ -9,32 +9,26 @@ pool to end: nested calls in a shared pool cannot deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Any
 
 import dask
 from dask.order import order
 
-from dagad_scheduler.callbacks import Told, telling
+from dagad_scheduler.callbacks import telling
 from dagad_scheduler.helpers import Helpers, lent
 from dagad_scheduler.local import LocalRun
 from dagad_scheduler.private import CPU_COUNT, convert_legacy_graph, ensure_dict
 from dagad_scheduler.roles import Key, priorities
-from dagad_scheduler.run import Graph, OnResult
+from dagad_scheduler.run import Graph, Keys, OnResult
 
 
 class Threads:
     """Run graphs in the threads of this process, values before pullbacks.
 
-    Parameters
-    ----------
-    num_workers
-        Number of threads, the one that waits included; by default Dask's ``num_workers`` setting, else as many as the
-        pool has, else one per core.
-    pool
-        A pool of threads to take the others from; by default Dask's ``pool`` setting, else threads of the run's own
-        that end with it.
+    `num_workers` counts the thread that waits too; the others come from `pool`. Both are Dask's settings by default,
+    else as many as the pool has, or one per core, in threads that end with the run.
     """
 
     remote = False
@@ -54,43 +48,33 @@ class Threads:
         """Return nothing: there are no workers to call."""
 
     def alone(self) -> Threads:
-        """Return a scheduler that leaves the work to the thread that waits."""
         return Threads(1, name=self.name)
 
     def start(
-        self,
-        graph: Graph,
-        keys: Collection[Key],
-        on_result: OnResult,
-        *,
-        keep: Collection[Key] = (),
-        kept: Mapping[Key, Any] | None = None,
+        self, graph: Graph, keys: Keys, on_result: OnResult, *, keep: Keys = (), kept: Graph | None = None
     ) -> LocalRun:
         """Prepare the run. It begins when somebody waits for it: the thread that waits is its first worker."""
-        return self._start(graph, keys, on_result, keep, kept or {}, priorities(graph))
+        return LocalRun(graph, keys, on_result, keep, kept or {}, priorities(graph), self._helpers())
 
     def get(self, dsk: Graph, keys: Any, callbacks: Any = None, **_: Any) -> Any:
         """Compute `keys` of a graph: Dask's ``get`` protocol, for ``dask.compute(..., scheduler=Threads().get)``."""
         graph = convert_legacy_graph(ensure_dict(dsk.__dask_graph__() if hasattr(dsk, "__dask_graph__") else dsk))
         places, wanted, results = order(graph), set(_flat(keys)), dict[Key, Any]()
         with telling(callbacks, graph, wanted, places.get) as told:
-            run = self._start(graph, wanted, results.__setitem__, (), {}, priorities(graph, places), told)
-            run.wait()
+            priority = priorities(graph, places)
+            LocalRun(graph, wanted, results.__setitem__, (), {}, priority, self._helpers(), told).wait()
         return _nested(keys, results)
 
-    def _start(
-        self,
-        graph: Graph,
-        keys: Collection[Key],
-        on_result: OnResult,
-        keep: Collection[Key],
-        kept: Mapping[Key, Any],
-        priority: Mapping[Key, int],
-        told: Told | None = None,
-    ) -> LocalRun:
+    def _helpers(self) -> Helpers | None:
         workers = self.workers
-        helpers = Helpers(workers - 1, self._lent()[0]) if workers > 1 else None
-        return LocalRun(graph, keys, on_result, keep, kept, priority, helpers, told)
+        return Helpers(workers - 1, self._lent()[0]) if workers > 1 else None
+
+
+class Sync(Threads):
+    """Run graphs in the calling thread, in the same order as `Threads` would start their tasks."""
+
+    def __init__(self) -> None:
+        super().__init__(num_workers=1, name="sync")
 
 
 def _flat(keys: Any) -> list[Key]:

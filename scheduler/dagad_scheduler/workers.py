@@ -68,19 +68,9 @@ class Workers:
         raise SchedulerLost(f"The client {client.id} is {client.status}: it has lost its scheduler.")
 
     def fit(self, among: Collection[str] | None = None, patience: float | None = None) -> list[str]:
-        """Return where the workers are, after a look at those that have joined since the last time.
+        """Return where the workers are; raise WorkersUnfit if one that has joined can't run our tasks.
 
-        Parameters
-        ----------
-        among
-            The only ones that matter; None for all.
-        patience
-            Seconds to wait for their answers, some by default; those that come later are read next time.
-
-        Raises
-        ------
-        WorkersUnfit
-            If one of them can't run our tasks.
+        Only those `among` them matter, if that is given. What is not answered in `patience` seconds is read next time.
         """
         addresses = self.addresses()
         until = time.monotonic() + (ANSWER_WITHIN if patience is None else patience)

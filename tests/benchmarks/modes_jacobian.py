@@ -22,7 +22,7 @@ from seats import stopped, turn
 import dagad
 import dagad.extend
 from dagad._api.program import Program
-from dagad._engines.autograd.batch import pull_many
+from dagad._engines.autograd.tape import pull_many
 from dagad._operations.context import VALUES_FIRST, like_here
 from dagad._pytrees.blocks import Blocks
 

@@ -10,8 +10,7 @@ import numpy as onp
 import pytest
 
 import dagad
-from dagad._engines.autograd.batch import pull_many
-from dagad._engines.autograd.tape import pull, record
+from dagad._engines.autograd.tape import pull, pull_many, record
 
 
 class Searched(list[Any]):

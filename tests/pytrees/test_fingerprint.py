@@ -18,14 +18,13 @@ import numpy as np
 import pytest
 from autograd.extend import primitive
 
+from dagad._api.bind import read_arguments
 from dagad._engines.autograd.engine import AutogradEngine
 from dagad._engines.explicit import Explicit, ExplicitEngine
-from dagad._graphs.counters import Counters
-from dagad._operations.chunks import ChunkFunction
+from dagad._graphs.linearization import Counters
 from dagad._operations.items import ItemSum, item_sum
-from dagad._pytrees import pytree
+from dagad._operations.kernel import Summed
 from dagad._pytrees.fingerprint import fingerprint, same
-from dagad._pytrees.partition import Partition
 from dagad.extend import Keep, Recompute
 
 SCALE: Any = 2.0
@@ -192,9 +191,9 @@ def test_a_chunk_function_of_the_usual_kind_is_frozen(shared: tuple[Any, ...]) -
         def fun(rows: Any, theta: Any) -> Any:
             return anp.sum(anp.tanh(rows * theta)) * scale
 
-        make: Any = functools.partial(capturing, fun)
-        partitions = tuple(Partition.of(part, pytree.is_traced) for part in first)
-        return ChunkFunction(make, 0, partitions, AutogradEngine()).state()
+        options = {"grainsize": 2, "engine": None, "policy": None, "scheduler": "sync"}
+        read: Any = read_arguments(fun, np.zeros(4), first, options, Summed)
+        return read.function.state()  # type: ignore[no-any-return]  # a tuple
 
     assert same(fingerprint(*state(1.0)), fingerprint(*state(1.0)))
     assert not same(fingerprint(*state(1.0)), fingerprint(*state(2.0)))

@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import autograd
 import autograd.numpy as np
 import autograd.numpy.linalg
 import autograd.scipy.special
+import cloudpickle
 import numpy as onp
 import optree
 import pytest
@@ -363,6 +365,27 @@ def test_a_record_of_a_script_brings_its_registration(scheduler: Any) -> None:
 
     gradient = dagad.grad(total)([Line(1.0), Line(3.0)])
     assert [float(line.slope) for line in gradient] == [2.0, 2.0]
+
+
+OPENED_ELSEWHERE = """
+import pickle, sys
+from dagad._pytrees import pytree
+print(pytree.flatten(pickle.loads(sys.stdin.buffer.read()).open())[0])
+"""
+
+
+def test_a_record_of_a_module_that_goes_by_value_brings_its_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("notebook_helpers")
+    exec("class Slope:\n    def __init__(self, value):\n        self.value = value\n", vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    REGISTER(module.Slope, lambda slope: ((slope.value,), None), lambda _, own: module.Slope(*own), namespace="dagad")
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        sent = pickle.dumps(pack(module.Slope(1.5)))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    done = subprocess.run([sys.executable, "-c", OPENED_ELSEWHERE], input=sent, capture_output=True, check=True)
+    assert done.stdout.strip() == b"[1.5]"
 
 
 # --- primitives that arrive -------------------------------------------------------------------------------------------

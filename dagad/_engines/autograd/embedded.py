@@ -49,7 +49,6 @@ class TracedEngine:
         return self._reverse(fun, below, nodes, level)
 
     def linearize(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
-        """Run a flat function, ready to be pulled; see `Engine.linearize`."""
         own: LeafPullback | None
         if _BARE.issuperset(map(type, leaves)):  # nearly always
             values, own = self.engine.linearize(fun, leaves)
@@ -154,7 +153,6 @@ class EnginePullback:
         return [self._engine.fitting(part, leaf, "cotangent") for part, leaf in pairs]
 
     def nbytes(self) -> int:
-        """Return the bytes that the engine's own pullback holds on to."""
         return 0 if self._own is None else self._own.nbytes()
 
 

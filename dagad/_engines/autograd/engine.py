@@ -24,7 +24,6 @@ class AutogradEngine:
         return True
 
     def value(self, fun: Flat, leaves: Leaves) -> list[Any]:
-        """Run a function; see `Engine.value`."""
         return fun(leaves)
 
     def run(self, fun: FlatFunction, leaves: Leaves) -> Any:
@@ -32,7 +31,6 @@ class AutogradEngine:
         return fun.run(leaves)
 
     def linearize(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], TapePullback]:
-        """Record a function; see `Engine.linearize`."""
         try:
             values, ends, roots = record_flat(fun, leaves)
         except NotImplementedError as error:
@@ -45,8 +43,6 @@ class AutogradEngine:
         return values, TapePullback(ends, roots, leaves)
 
     def pushforward(self, fun: Flat, n: int) -> Flat:
-        """Push along several directions; see `Engine.pushforward`."""
-
         def pushed(leaves: Leaves) -> list[Any]:
             each = len(leaves) // (1 + n)
             directions = [leaves[start : start + each] for start in range(each, len(leaves), each)]
@@ -56,8 +52,6 @@ class AutogradEngine:
         return pushed
 
     def pullback(self, fun: Flat, n: int) -> Flat:
-        """Record, and pull; see `Engine.pullback`."""
-
         def pulled(leaves: Leaves) -> list[Any]:
             _, ends, roots = record_flat(fun, leaves[:n])
             return pytree.filled(pull(ends, leaves[n:], roots, leaves[:n]), leaves[:n])

@@ -121,7 +121,6 @@ class _Patches:
             return self.last
 
     def end(self, number: int) -> None:
-        """Note that a trace is over."""
         with self.lock:
             self.open.pop(number, None)
             self.depth -= 1
@@ -153,8 +152,7 @@ class _Patches:
         # Those who are open now may have got any number up to `top` plus the number of those who have left since.
         self.last = max(self.last, stack.top + (GAP if stack.top != self.rest else 0))
         stack.new_trace = self.new_trace
-        _replace_helpers()
-        _replace_operators()
+        _replace_parts()
 
     def _restore(self) -> None:
         stack = self.stack
@@ -162,8 +160,7 @@ class _Patches:
         n_before = max(stack.top - self.rest, 0)  # who began before us, and is still there
         self.rest = self.last + GAP if n_before else self.last
         stack.top = self.rest + n_before
-        _put_helpers_back()
-        _put_operators_back()
+        _put_parts_back()
 
 
 def traces_of(leaf: Any) -> Iterator[int]:
@@ -174,8 +171,6 @@ def traces_of(leaf: Any) -> Iterator[int]:
 
 
 class _Trace:
-    """The context of one trace."""
-
     __slots__ = ("_number", "_patches")
 
     def __init__(self, patches: _Patches) -> None:
@@ -270,18 +265,6 @@ _HELPERS: tuple[tuple[Any, str, Any, Any], ...] = (
 )
 
 
-def _replace_helpers() -> None:
-    for module, name, autograds, ours in _HELPERS if _agree() else ():
-        if getattr(module, name) is autograds:  # or somebody has put something there, which stays
-            setattr(module, name, ours)
-
-
-def _put_helpers_back() -> None:
-    for module, name, autograds, ours in _HELPERS:
-        if getattr(module, name) is ours:
-            setattr(module, name, autograds)
-
-
 # Powers: numpy's `**` and Python's differ from `numpy.power` in the last bit (for a number, or an array of complex
 # ones). Traced or not, a chunk must have the same value.
 
@@ -330,14 +313,20 @@ _OPERATORS = (
 )
 
 
-def _replace_operators() -> None:
+def _replace_parts() -> None:
+    for module, name, autograds, ours in _HELPERS if _agree() else ():
+        if getattr(module, name) is autograds:  # or somebody has put something there, which stays
+            setattr(module, name, ours)
     for operator, autograds, ours in _OPERATORS:
         if operator.__code__ is autograds and autograds.co_names == ("anp", "power"):
             operator.__kwdefaults__ = {"power": power}  # first: somebody may call it at any moment
             operator.__code__ = ours
 
 
-def _put_operators_back() -> None:
+def _put_parts_back() -> None:
+    for module, name, autograds, ours in _HELPERS:
+        if getattr(module, name) is ours:
+            setattr(module, name, autograds)
     for operator, autograds, ours in _OPERATORS:
         if operator.__code__ is ours:
             operator.__code__ = autograds
