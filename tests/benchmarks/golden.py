@@ -9,6 +9,7 @@ printed, and the exit code is 1. Where the earlier sources refuse, anything is r
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -115,6 +116,7 @@ class Player:
         return {cell: bits for executor in executors for cell, bits in self._cells(executor, only)}
 
     def _cells(self, executor: str, only: tuple[str, ...]) -> Iterator[tuple[str, Bits | str]]:
+        sys.path.append(str(Path(__file__).parents[1]))  # the tests, which the cases share something with
         import golden_cases as cases
 
         away, resident = executor in ("cluster", "hot"), executor in ("shards", "hot")

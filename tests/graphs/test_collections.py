@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import autograd
 import autograd.numpy as np
@@ -14,6 +14,7 @@ from dask.base import compute as dask_compute, persist as dask_persist
 from dask.delayed import delayed
 from dask.dot import _to_cytoscape_json as dask_drawing
 from hypothesis import given, settings, strategies as st
+from one_program import A, B, Pair, as_function, as_graph, split, total, where
 
 import dagad
 from dagad_scheduler import Role, role_of
@@ -21,53 +22,11 @@ from dagad_scheduler import Role, role_of
 compute: Any = dask_compute  # Dask has few types
 persist: Any = dask_persist
 to_drawing: Any = dask_drawing
-A, B = onp.array([0.5, -1.0, 2.0]), onp.array([1.5, 0.25, -0.75])
-
-
-class Pair(NamedTuple):
-    first: Any
-    second: Any
-
-
-def scale(x: Any, y: Any) -> Any:
-    return np.sin(x) * y
-
-
-def total(*parts: Any) -> Any:
-    return sum([np.sum(part) for part in parts])
-
-
-def split(x: Any) -> Any:
-    return x[0] * x, np.exp(x[1:])
-
-
-def combine(parts: Any, options: Any) -> Any:
-    return np.sum(parts[0] * options["weight"]) * np.sum(parts[1]["again"]) + options["offset"]
 
 
 def close(actual: Any, expected: Any, rtol: float = 1e-12) -> bool:
     same = onp.shape(actual) == onp.shape(expected) and onp.asarray(actual).dtype == onp.asarray(expected).dtype
     return same and bool(onp.max(onp.abs(actual - expected), initial=0.0) <= rtol * onp.max(onp.abs(expected)))
-
-
-def program(a: Any, b: Any, lift: Callable[[Any], Callable[..., Any]], nout: Callable[[Any], Any]) -> Any:
-    """A graph with fan-outs, several outputs, nested arguments, keyword arguments and operators."""
-    scaled = lift(scale)(a, y=b)
-    left, right = nout(split)(scaled)
-    combined = lift(combine)([scaled, {"again": right}], {"weight": left, "offset": lift(total)(a, b)})
-    return combined * lift(total)(scaled, b) + lift(total)(left)
-
-
-def as_graph(a: Any, b: Any) -> Any:
-    return program(a, b, delayed, lambda f: delayed(f, nout=2))
-
-
-def as_function(a: Any, b: Any) -> Any:
-    return program(a, b, lambda f: f, lambda f: f)
-
-
-def where(scheduler: Any) -> dict[str, Any]:
-    return {"scheduler": scheduler} if isinstance(scheduler, str) else {"scheduler": scheduler.get}
 
 
 def test_is_the_gradient_of_a_graph_what_autograd_says(scheduler: Any) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import autograd
 import autograd.numpy as np
 import numpy as onp
+import one_program
 import pytest
 from dask._task_spec import Alias, Task, TaskRef
 from dask.base import compute as dask_compute, persist as dask_persist
 from dask.delayed import Delayed as DaskDelayed, delayed
 from hypothesis import given, settings, strategies as st
+from one_program import A, B, Pair, scale, where
 
 import dagad
 from dagad.extend import explicit
@@ -21,49 +23,15 @@ from dagad_scheduler import Role, role_of
 compute: Any = dask_compute  # Dask has few types
 persist: Any = dask_persist
 Delayed: Any = DaskDelayed
-A, B = onp.array([0.5, -1.0, 2.0]), onp.array([1.5, 0.25, -0.75])
 DA, DB = onp.array([1.0, 0.5, -2.0]), onp.array([-0.25, 1.0, 3.0])
 
 
-class Pair(NamedTuple):
-    first: Any
-    second: Any
-
-
-def scale(x: Any, y: Any) -> Any:
-    return np.sin(x) * y
-
-
-def total(*parts: Any) -> Any:
-    return sum([np.sum(part) for part in parts])
-
-
-def split(x: Any) -> Any:
-    return x[0] * x, np.exp(x[1:])
-
-
-def combine(parts: Any, options: Any) -> Any:
-    return np.sum(parts[0] * options["weight"]) * np.sum(parts[1]["again"]) ** options["power"] + options["offset"]
-
-
-def program(a: Any, b: Any, lift: Callable[[Any], Callable[..., Any]], nout: Callable[[Any], Any], power: Any) -> Any:
-    """A graph with fan-outs, several outputs, nested arguments, an integer leaf, keyword arguments and operators."""
-    scaled = lift(scale)(a, y=b)
-    left, right = nout(split)(scaled)
-    options = {"weight": left, "offset": lift(total)(a, b), "power": power}
-    return lift(combine)([scaled, {"again": right}], options) * lift(total)(scaled, b) + lift(total)(left)
-
-
 def as_graph(a: Any, b: Any) -> Any:
-    return program(a, b, delayed, lambda f: delayed(f, nout=2), delayed(2))
+    return one_program.as_graph(a, b, power=delayed(2))  # an integer leaf
 
 
 def as_function(a: Any, b: Any) -> Any:
-    return program(a, b, lambda f: f, lambda f: f, 2)
-
-
-def where(scheduler: Any) -> dict[str, Any]:
-    return {"scheduler": scheduler} if isinstance(scheduler, str) else {"scheduler": scheduler.get}
+    return one_program.as_function(a, b, power=2)
 
 
 def close(actual: Any, expected: Any, rtol: float = 1e-12) -> bool:

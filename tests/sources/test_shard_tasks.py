@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
-import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ import pytest
 from dask.delayed import delayed
 from distributed import Client
 from faults import a_cluster, bits, kill, pids_of, until
+from places import client as client, place as place, pool as pool
 
 import dagad
 from dagad._pytrees import pytree
@@ -46,26 +44,6 @@ def on_one_thread(data: Any, grainsize: int = 4) -> list[bytes]:
 
 def leaves_of(tree: Any) -> list[bytes]:
     return bits(pytree.flatten(tree)[0])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _pool() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        pool.submit(os.getpid).result()
-        yield pool
-
-
-@pytest.fixture(scope="module", autouse=True)
-def client() -> Iterator[Client]:
-    """A cluster that is to be empty in the end."""
-    with a_cluster(2) as client:
-        yield client
-
-
-@pytest.fixture(params=["sync", "threads", "pool", "cluster"])
-def place(request: pytest.FixtureRequest) -> Any:
-    fixtures = {"pool": "_pool", "cluster": "client"}
-    return request.getfixturevalue(fixtures[request.param]) if request.param in fixtures else request.param
 
 
 # Dask arrays

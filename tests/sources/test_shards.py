@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client
-from faults import a_cluster, bits, pids_of
+from faults import bits, pids_of
+from places import client as client, place as place, pool as pool
 
 import dagad
 from dagad._pytrees import pytree
@@ -64,26 +63,6 @@ def outcome(sliced: Any, theta: Any = THETA, fun: Any = chunk, **options: Any) -
 
 def on_one_thread(data: Any, grainsize: int = 4, **options: Any) -> list[bytes]:
     return outcome(data, grainsize=grainsize, scheduler="sync", **options)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _pool() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        pool.submit(os.getpid).result()
-        yield pool
-
-
-@pytest.fixture(scope="module", autouse=True)
-def client() -> Iterator[Client]:
-    """A cluster that is to be empty in the end."""
-    with a_cluster(2) as client:
-        yield client
-
-
-@pytest.fixture(params=["sync", "threads", "pool", "cluster"])
-def place(request: pytest.FixtureRequest) -> Any:
-    fixtures = {"pool": "_pool", "cluster": "client"}
-    return request.getfixturevalue(fixtures[request.param]) if request.param in fixtures else request.param
 
 
 # The same data
