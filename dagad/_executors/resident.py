@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from dagad._errors import StructureError
@@ -170,16 +170,13 @@ def _message_of(job: Job, chunks: Sequence[int], seeds: Sequence[Seeds], rows: d
     return found
 
 
-def _flat(part: Any) -> Iterator[Any]:
-    """Yield what nested portable objects consist of, with their types."""
+def _flat(part: Any) -> list[Any]:
+    """Return what nested portable objects consist of, with their types."""
     if isinstance(part, Portable):
-        yield type(part)
-        yield from _flat(part.state())
-    elif type(part) is tuple:
-        for item in part:
-            yield from _flat(item)
-    else:
-        yield part
+        return [type(part), *_flat(part.state())]
+    if type(part) is not tuple:
+        return [part]
+    return [piece for item in part for piece in _flat(item)]
 
 
 def _parts(chunks: Sequence[int], n_chunks: int) -> list[tuple[int, int]]:
