@@ -16,7 +16,7 @@ import dagad_scheduler
 
 ROOTS = [Path(str(module.__file__)).parent for module in (dagad, dagad_scheduler)]
 TASKS = "Alias DataNode Dict GraphNode List Set Task TaskRef Tuple convert_legacy_graph"
-TRACER = "TraceStack find_top_boxed_args isbox new_box notrace_primitives trace_primitives_map"
+TRACER = "TraceStack box_types find_top_boxed_args isbox new_box notrace_primitives trace_primitives_map"
 
 # The one module that takes them, the release in which the whole suite last passed with them, and the names.
 SEEN = {
@@ -65,7 +65,9 @@ DOCUMENTED = {
     "dask.order": "order",
     "distributed": "WorkerPlugin as_completed get_worker rejoin secede",
     "autograd": "numpy",
-    "autograd.extend": "Box JVPNode VJPNode VSpace defjvp defvjp primitive vspace",
+    "autograd.extend": "Box JVPNode VJPNode VSpace defjvp defjvp_argnums defvjp defvjp_argnums primitive vspace",
+    "autograd.numpy": "linalg",
+    "autograd.scipy": "linalg special",
 }
 
 

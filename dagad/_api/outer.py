@@ -14,8 +14,8 @@ import numpy as np
 from autograd.extend import JVPNode, VJPNode
 
 from dagad._engines.autograd.forward import TangentNode
-from dagad._engines.autograd.private import new_box
 from dagad._engines.autograd.tape import traceable
+from dagad._engines.autograd.traced_array import new_box
 from dagad._errors import NotDifferentiableError
 from dagad._operations.context import is_in_a_transform, note_operation
 from dagad._operations.kernel import Outputs

@@ -281,14 +281,14 @@ def test_is_a_rule_of_the_users_own_used_or_turned_round() -> None:
         (unknown, "unknown"),
         (lambda x: cubed(1.0, x), "cubed"),
         (lambda x: spread(x)[0] * unknown(x), "unknown"),
-        (lambda x: np.interp(x, onp.arange(3.0), onp.arange(3.0)), "interp"),
-        (lambda x: np.sort(x * np.ones((2, 2))), "sort"),
+        (lambda x: np.unique(x * np.ones(2)), "unique"),
+        (lambda x: np.polyfit(onp.arange(3.0), x * np.ones(3), 1), "polyfit"),
         (lambda x: np.clip(0.5, x, 2.0), "clip"),
         (lambda x: np.pad(x * np.ones(2), 1, "symmetric") * special.gammainc(x, 1.0), "gammainc"),
     ],
 )
 def test_is_a_primitive_without_a_rule_refused_with_the_remedy(fun: Any, name: str) -> None:
-    sentence = f"autograd has no derivative of `{name}`.*autograd.numpy.*defvjp"
+    sentence = f"no derivative of `{name}`.*functions of numpy.*defvjp"
     with pytest.raises(dagad.NotDifferentiableError, match=sentence):
         dagad.jvp(fun, 1.0, 1.0)
     with pytest.raises(dagad.NotDifferentiableError, match=sentence) as caught:
@@ -297,8 +297,17 @@ def test_is_a_primitive_without_a_rule_refused_with_the_remedy(fun: Any, name: s
 
 
 def test_is_a_gradient_refused_that_has_lost_its_shape() -> None:
+    @primitive  # type: ignore[untyped-decorator]  # autograd has no types
+    def spread_out(x: Any, y: Any) -> Any:
+        return x * y
+
+    defvjp(spread_out, lambda ans, x, y: lambda g: g * y)  # forgets what was broadcast
     with pytest.raises(dagad.StructureError, match=r"shape \(4,\) came where one of shape \(\).*Broadcast"):
-        dagad.grad(lambda t: np.sum(np.where(YES, t, 0.0)))(2.0)
+        dagad.grad(lambda t: np.sum(spread_out(t, V)))(2.0)
+
+
+def test_is_the_shape_kept_where_autograds_rules_lose_it() -> None:
+    assert dagad.grad(lambda t: np.sum(np.where(YES, t, 0.0)))(2.0) == 2.0
     assert dagad.jvp(lambda t: np.sum(np.where(YES, t, 0.0)), 2.0, 1.0)[1] == 2.0
-    with pytest.raises(dagad.StructureError, match="keepdims"):
-        dagad.grad(lambda m: np.sum(np.linalg.norm(m, axis=1, keepdims=True)))(M)
+    rows = onp.linalg.norm(M, axis=1, keepdims=True)
+    onp.testing.assert_allclose(dagad.grad(lambda m: np.sum(np.linalg.norm(m, axis=1, keepdims=True)))(M), M / rows)

@@ -237,7 +237,8 @@ def special_containers(t: Any) -> Any:
 
 @form
 def array_of_objects(t: Any) -> Any:
-    values = onp.array([[t, 1.0]], dtype=object)
+    values = onp.ones((1, 1), dtype=object)
+    values[0, 0] = t
     return lambda rows: wave(rows, values[0, 0])
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from autograd.extend import JVPNode
 
 from dagad._engines.autograd.forward import TangentNode
-from dagad._engines.autograd.private import new_box
 from dagad._engines.autograd.tape import traceable
+from dagad._engines.autograd.traced_array import new_box
 from dagad._engines.base import Composed, Engine, Flat, FlatFunction, LeafPullback, Leaves
 from dagad._pytrees import pytree
 

@@ -7,7 +7,6 @@ from typing import Any
 from dagad._engines.autograd.forward import push
 from dagad._engines.autograd.tape import TapePullback, pull, record_flat
 from dagad._engines.base import Flat, FlatFunction, Leaves
-from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
 
@@ -31,15 +30,7 @@ class AutogradEngine:
         return fun.run(leaves)
 
     def linearize(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], TapePullback]:
-        try:
-            values, ends, roots = record_flat(fun, leaves)
-        except NotImplementedError as error:
-            if not str(error).startswith("VJP of"):  # the user's own
-                raise
-            raise NotDifferentiableError(
-                f"autograd has no derivative of `{str(error).split()[2]}` with respect to one of its arguments. Use "
-                "other functions of `autograd.numpy`, or give it a derivative with `autograd.extend.defvjp`."
-            ).with_traceback(error.__traceback__) from None  # it shows the user's line
+        values, ends, roots = record_flat(fun, leaves)
         return values, TapePullback(ends, roots, leaves)
 
     def pushforward(self, fun: Flat, n: int) -> Flat:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from autograd.extend import JVPNode, vspace
 
-from dagad._engines.autograd.patches import OwnNode, patches
-from dagad._engines.autograd.private import isbox, new_box, primitive_vjps
+from dagad._engines.autograd import refusals
+from dagad._engines.autograd.patches import patches
+from dagad._engines.autograd.private import isbox
 from dagad._engines.autograd.rules import jvp_rule, learn_rules, vjp_rule
 from dagad._engines.autograd.tape import (
     RETURNED,
@@ -18,7 +19,9 @@ from dagad._engines.autograd.tape import (
     refuse_hidden_boxes,
     refuse_stale,
     traceable,
+    traced,
 )
+from dagad._engines.autograd.traced_array import OwnNode, new_box
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
@@ -49,7 +52,7 @@ def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Seq
             tangents = [direction[place] for direction in directions]
             still = all(tangent is None for tangent in tangents)
             moving.append(leaf if still else new_box(traceable(leaf), level, TangentNode.new_root(tangents)))
-        output = run(moving)
+        output = traced(run, moving)
     outputs, treedef = pytree.flatten(pytree.open_containers(output))
     pairs = [_ends(leaf, level, len(directions)) for leaf in outputs]
     values = pytree.unflatten(treedef, [value for value, _ in pairs])
@@ -94,7 +97,7 @@ def _pushed(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Sequence[int]
         return _by_transposition(fun, value, args, kwargs, argnums, tangents)
     if _fits(tangent, value):
         return tangent
-    if fun in primitive_vjps:
+    if vjp_rule(fun) is not None:
         return _by_transposition(fun, value, args, kwargs, argnums, tangents)
     return tangent + np.zeros(np.shape(pytree.plain(value)), pytree.dtype_of(pytree.plain(tangent)))
 
@@ -128,10 +131,7 @@ def _by_transposition(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Any
             box = new_box(start, level, root)
             outputs = list(rule(argnums, value, args, kwargs)(box))
     except NotImplementedError as error:
-        raise NotDifferentiableError(
-            f"autograd has no derivative of `{name}` with these arguments ({error}). Write it with other functions of "
-            "`autograd.numpy`, or give it a derivative with `autograd.extend.defvjp` or `defjvp`."
-        ) from error
+        raise NotDifferentiableError(refusals.of_function(name, f" with these arguments ({error})")) from error
     ends = [output._node if isbox(output) and output._trace == level else None for output in outputs]
     # A container has no dtype that its tangent could be given; like what is traced, it comes as it is.
     leaf = box if isinstance(start, tuple | list | dict) else start

@@ -2,10 +2,12 @@
 
 ======================================  ==========================================================================
 `tracer.trace_stack.new_trace`          numbers that only grow, instead of a depth that goes up and down
-`ArrayBox.__pow__`, `.__rpow__`         in dagad's own traces, the value of `x**y` is what Python and numpy say untraced
 `numpy_wrapper.metadata`,               the same answers, without asking numpy four questions at each operation
 `numpy_vjps.unbroadcast`
 `builtins.make_sequence`                autograd's own tuples and dicts see what dagad traces in plain ones inside them
+`tracer.new_box`                        arrays in dagad's own traces speak numpy's protocols, see `traced_array`
+`tracer.find_top_boxed_args`            knows these boxes, too, and looks less long at plain arrays and numbers
+code of functions of scipy's            asks first whether an argument is dagad's, see `scipy_functions`
 ======================================  ==========================================================================
 
 Numbers of traces. autograd numbers nested traces by depth, with one counter for the whole process. When another thread
@@ -33,6 +35,7 @@ State, all of it in `_Patches` and changed only under its lock:
 `last`    the largest number handed out
 `rest`    autograd's own counter as it is when no trace of its own is open
 `stack`   the counter that has been changed, or the last one that was
+`swaps`   functions of scipy's, with their code and the one that they have meanwhile
 ========  ===========================================================================================
 """
 
@@ -41,33 +44,28 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterator, Sequence
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
-from autograd.extend import Box, JVPNode, VJPNode
+from autograd.extend import JVPNode, VJPNode
 
 from dagad._engines.autograd.private import (
     TraceStack,
     builtins,
-    find_top_boxed_args,
+    find_top_boxed_args as stock_find_top_boxed_args,
     isbox,
-    new_box,
+    new_box as stock_new_box,
     notrace_primitives,
-    numpy_boxes,
     numpy_vjps,
     numpy_wrapper,
-    subvals,
     tracer,
 )
+from dagad._engines.autograd.traced_array import OwnNode, TracedArray, find_top_boxed_args, new_box
 from dagad._errors import NotDifferentiableError
 
+Swap = tuple[FunctionType, CodeType, CodeType]
 GAP = 2**14  # more traces than are ever open at once: some hundred per thread would exhaust Python's own stack
-
-
-class OwnNode:
-    """Marks the nodes of dagad's own traces. Others' are none of our business."""
-
-    __slots__ = ()
 
 
 class _Task(threading.local):
@@ -86,6 +84,7 @@ class _Patches:
         self.open: dict[int, int] = {}
         self.last = self.rest = -1
         self.stack: Any = None
+        self.swaps: list[Swap] = []
 
     def __enter__(self) -> None:
         task = self.task
@@ -153,6 +152,15 @@ class _Patches:
         self.last = max(self.last, stack.top + (GAP if stack.top != self.rest else 0))
         stack.new_trace = self.new_trace
         _replace_parts()
+        for function, _, code in self.swaps:
+            function.__code__ = code
+
+    def swap(self, swaps: Sequence[Swap]) -> None:
+        """Put other code into functions of scipy's wherever dagad traces from now on; see `scipy_functions`."""
+        with self.lock:
+            self.swaps.extend(swaps)
+            for function, _, code in swaps if self.depth else ():
+                function.__code__ = code
 
     def _restore(self) -> None:
         stack = self.stack
@@ -161,6 +169,8 @@ class _Patches:
         self.rest = self.last + GAP if n_before else self.last
         stack.top = self.rest + n_before
         _put_parts_back()
+        for function, code, _ in self.swaps:
+            function.__code__ = code
 
 
 def traces_of(leaf: Any) -> Iterator[int]:
@@ -191,6 +201,7 @@ def _check(stack: Any) -> None:
             f"This autograd numbers its traces by {type(stack).__name__}, which dagad does not know: derivatives in "
             "threads could be silently wrong. Install autograd 1.9, or a newer dagad."
         )
+    TracedArray.register(TracedArray)
     for kind in OwnNode.__subclasses__():  # what has no derivative for autograd has none for us
         notrace_primitives[kind] = notrace_primitives[VJPNode if issubclass(kind, VJPNode) else JVPNode]
 
@@ -259,57 +270,11 @@ def _holds_ours(item: Any) -> bool:
 
 
 _HELPERS: tuple[tuple[Any, str, Any, Any], ...] = (
+    (tracer, "new_box", stock_new_box, new_box),
+    (tracer, "find_top_boxed_args", stock_find_top_boxed_args, find_top_boxed_args),
     (numpy_wrapper, "metadata", _metadata, metadata),
     (numpy_vjps, "unbroadcast", _unbroadcast, unbroadcast),
     (builtins, "make_sequence", _make_sequence, make_sequence),
-)
-
-
-# Powers: numpy's `**` and Python's differ from `numpy.power` in the last bit (for a number, or an array of complex
-# ones). Traced or not, a chunk must have the same value.
-
-_NUMERIC = (Box, np.ndarray, np.generic, int, float, complex)
-
-
-def power(base: Any, exponent: Any) -> Any:
-    """Return ``base ** exponent``, at least one of them traced; for autograd it is its own `power`."""
-    boxed, trace, kind, _ = find_top_boxed_args((base, exponent))
-    if not issubclass(kind, OwnNode) or not (isinstance(base, _NUMERIC) and isinstance(exponent, _NUMERIC)):
-        return numpy_wrapper.power(base, exponent)
-    values = subvals((base, exponent), [(argnum, box._value) for argnum, box in boxed])
-    answer = _power(*values)
-    argnums, parents = tuple(argnum for argnum, _ in boxed), tuple(box._node for _, box in boxed)
-    return new_box(answer, trace, kind(answer, numpy_wrapper.power, values, {}, argnums, parents))
-
-
-_PYTHON = frozenset({int, bool, float, complex})
-
-
-def _power(base: Any, exponent: Any) -> Any:
-    """Return what untraced code gets; inf and nan, as from autograd, where Python's numbers raise or turn complex."""
-    if type(base) not in _PYTHON or type(exponent) not in _PYTHON:
-        return base**exponent
-    try:
-        answer = base**exponent
-    except ArithmeticError:
-        return np.power(base, exponent)
-    if not isinstance(answer, complex):
-        return np.float64(answer)
-    return np.complex128(answer) if complex in (type(base), type(exponent)) else np.power(base, exponent)
-
-
-def _pow(self: Any, other: Any, *, power: Any) -> Any:
-    return power(self, other)
-
-
-def _rpow(self: Any, other: Any, *, power: Any) -> Any:
-    return power(other, self)
-
-
-# By their code: to set an attribute of the class would make the interpreter forget all that it has learned about it.
-_OPERATORS = (
-    (numpy_boxes.ArrayBox.__pow__, numpy_boxes.ArrayBox.__pow__.__code__, _pow.__code__),
-    (numpy_boxes.ArrayBox.__rpow__, numpy_boxes.ArrayBox.__rpow__.__code__, _rpow.__code__),
 )
 
 
@@ -317,20 +282,12 @@ def _replace_parts() -> None:
     for module, name, autograds, ours in _HELPERS if _agree() else ():
         if getattr(module, name) is autograds:  # or somebody has put something there, which stays
             setattr(module, name, ours)
-    for operator, autograds, ours in _OPERATORS:
-        if operator.__code__ is autograds and autograds.co_names == ("anp", "power"):
-            operator.__kwdefaults__ = {"power": power}  # first: somebody may call it at any moment
-            operator.__code__ = ours
 
 
 def _put_parts_back() -> None:
     for module, name, autograds, ours in _HELPERS:
         if getattr(module, name) is ours:
             setattr(module, name, autograds)
-    for operator, autograds, ours in _OPERATORS:
-        if operator.__code__ is ours:
-            operator.__code__ = autograds
-            operator.__kwdefaults__ = None
 
 
 patches = _Patches()

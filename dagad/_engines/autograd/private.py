@@ -14,6 +14,7 @@ from autograd.numpy import (
 from autograd.numpy.numpy_vjps import unbroadcast_f as unbroadcast_f
 from autograd.tracer import (
     TraceStack as TraceStack,
+    box_types as box_types,
     find_top_boxed_args as find_top_boxed_args,
     isbox as isbox,
     new_box as new_box,

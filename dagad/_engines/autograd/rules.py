@@ -11,8 +11,9 @@ or a push of dagad's would have used that one: a rule that a user gives, wheneve
   recurrence and the asymptotic series are six times faster, to 4e-15.
 * Pushed through ``where``, a branch may be smaller than the value.
 
-State: `_VJPS`, `_JVPS` and `_WRONG`, by autograd's own rule; filled for a part of autograd's scipy when a process first
-records after it has imported that part, and never changed.
+State: `_VJPS`, `_JVPS` and `_WRONG`, by autograd's own rule; `_NEW_VJPS` and `_NEW_JVPS`, by the primitive that has no
+rule. They are filled for numpy when a process first records, for a part of autograd's scipy when it first does so after
+it has imported that part, and never changed.
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ from autograd.extend import defvjp, primitive
 from dagad._engines.autograd.private import primitive_jvps, primitive_vjps, trace_primitives_map, unbroadcast_f
 from dagad._pytrees import pytree
 
+Better = Callable[[Any, Any, Any, Any], bool]  # of argnums, value, args, kwargs: are autograd's rules wrong?
 _VJPS: dict[Any, Any] = {}
 _JVPS: dict[Any, Any] = {}
 _WRONG: dict[Any, Callable[[Any, Any], bool]] = {}
+_NEW_VJPS: dict[Any, Any] = {}
+_NEW_JVPS: dict[Any, Any] = {}
 
 
 def vjp_rule(fun: Any) -> Any:
     """Return what makes the pullback of a primitive; None where there is nothing."""
     rule = primitive_vjps.get(fun)
-    return _VJPS.get(rule, rule)
+    return _NEW_VJPS.get(fun) if rule is None else _VJPS.get(rule, rule)
 
 
 def jvp_rule(fun: Any, args: Any, kwargs: Any) -> Any:
@@ -46,15 +50,42 @@ def jvp_rule(fun: Any, args: Any, kwargs: Any) -> Any:
     rule = primitive_jvps.get(fun)
     if rule in _WRONG and fun in primitive_vjps and _WRONG[rule](args, kwargs):
         return None
+    if rule is None:
+        return None if fun in primitive_vjps else _NEW_JVPS.get(fun)
     return _JVPS.get(rule, rule)
 
 
-def learn_rules() -> None:
-    """Take up the parts of autograd's scipy that somebody has imported; costs a look otherwise."""
-    for home, read in _HOMES.items():
+def define(function: Any, vjp: Any, jvp: Any, better: Better | None = None) -> None:
+    """Give a function of numpy's rules where autograd has none; with `better`, where its own are wrong."""
+    fun = _traced(function)
+    if better is None:
+        _NEW_VJPS[fun], _NEW_JVPS[fun] = vjp, jvp
+        return
+    stock = primitive_vjps.get(fun)
+
+    def pulled(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
+        return (vjp if better(argnums, ans, args, kwargs) else stock)(argnums, ans, args, kwargs)
+
+    stock_jvp = primitive_jvps.get(fun)
+
+    def pushed(argnums: Sequence[int], tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+        return (jvp if better(argnums, ans, args, kwargs) else stock_jvp)(argnums, tangents, ans, args, kwargs)
+
+    _replace(_VJPS, primitive_vjps, fun, pulled)
+    _replace(_JVPS, primitive_jvps, fun, pushed)
+
+
+def learn_rules() -> bool:
+    """Take up the parts of scipy that somebody has imported; costs a look otherwise. Return whether there were any."""
+    found = False
+    for home, read in HOMES.items():
         module = None if home in _LEARNED else sys.modules.get(home)
         if module is not None and read(module):
             _LEARNED.add(home)
+            found = True
+    if found:  # some import others
+        learn_rules()
+    return found
 
 
 def _replace(table: dict[Any, Any], rules: dict[Any, Any], fun: Any, better: Any) -> None:
@@ -178,7 +209,7 @@ def _chi2(chi2: Any) -> bool:
     return True
 
 
-_HOMES: dict[str, Callable[[Any], bool]] = {
+HOMES: dict[str, Callable[[Any], bool]] = {
     "autograd.scipy.special": _special,
     "autograd.scipy.stats.chi2": _chi2,
 }

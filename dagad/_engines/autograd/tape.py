@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from autograd.extend import Box, VJPNode
 
-from dagad._engines.autograd.patches import OwnNode, patches, traces_of
-from dagad._engines.autograd.private import add_outgrads, isbox, new_box
+from dagad._engines.autograd.patches import patches, traces_of
+from dagad._engines.autograd.private import add_outgrads, isbox
+from dagad._engines.autograd.refusals import told
 from dagad._engines.autograd.rules import learn_rules, vjp_rule
+from dagad._engines.autograd.traced_array import OwnNode, new_box
 from dagad._engines.base import Flat
 from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._pytrees import pytree
@@ -58,7 +60,8 @@ def record_flat(fun: Flat, leaves: Sequence[Any]) -> tuple[list[Any], list[Any],
     learn_rules()
     with patches.new_trace() as level:
         roots = [TapeNode.new_root() for _ in leaves]
-        outputs = fun([new_box(traceable(leaf), level, root) for leaf, root in zip(leaves, roots, strict=True)])
+        boxes = [new_box(traceable(leaf), level, root) for leaf, root in zip(leaves, roots, strict=True)]
+        outputs = traced(fun, boxes)
     spared = spared_if_large()
     if spared is not None and roots:
         roots[0].vjp = spared  # it lives as long as the tape; nobody asks a root for cotangents
@@ -67,6 +70,16 @@ def record_flat(fun: Flat, leaves: Sequence[Any]) -> tuple[list[Any], list[Any],
         return [value], [end], roots
     pairs = [untraced(output, level) for output in outputs]
     return [value for value, _ in pairs], [end for _, end in pairs], roots
+
+
+def traced(fun: Callable[[Any], Any], boxes: Sequence[Any]) -> Any:
+    """Run a function on traced leaves; again, if it has imported a part of scipy that dagad has rules for."""
+    try:
+        return fun(boxes)
+    except (NotImplementedError, TypeError, ValueError) as error:
+        if not (isinstance(error, NotDifferentiableError) and learn_rules()):
+            raise told(error)  # noqa: B904  # it may be the same
+    return fun(boxes)
 
 
 class TapePullback:
@@ -104,8 +117,8 @@ def refuse_hidden_boxes(leaf: Any, level: int) -> None:
     """Refuse an output that holds traced values where nobody would look for them."""
     if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O" and any(isbox(item) for item in leaf.flat):
         raise NotDifferentiableError(
-            "A function being differentiated returned an array of objects that hold traced values: a numpy function "
-            "that autograd does not trace met one. Write it with `autograd.numpy`."
+            "A function being differentiated returned an array of objects that hold traced values, with which numpy "
+            "computes one by one. Make an array of numbers of them by `np.stack(parts)` or `np.concatenate(parts)`."
         )
     fields = getattr(leaf, "__dict__", None)
     if fields and any(isbox(item) and item._trace == level for item in fields.values()):
@@ -174,15 +187,22 @@ def pull(ends: Sequence[Any], cotangents: Sequence[Any], roots: Sequence[Any], l
         if end is not None and cotangent is not None:
             arrived[end] = add_outgrads(arrived.get(end), cotangent)
     at_roots: dict[Any, Any] = dict.fromkeys(roots)
-    with patches:
-        for node in downward(list(arrived)):
-            cotangent = arrived.pop(node)[0]
-            if node in at_roots:
-                at_roots[node] = cotangent
-            else:
-                for parent, part in zip(node.parents, node.vjp(cotangent), strict=True):
-                    arrived[parent] = add_outgrads(arrived.get(parent), part)
+    try:
+        with patches:
+            _pull_down(arrived, at_roots)
+    except NotImplementedError as error:
+        raise told(error)  # noqa: B904  # it may be the same
     return [like(at_roots[root], leaf) for root, leaf in zip(roots, leaves, strict=True)]
+
+
+def _pull_down(arrived: dict[Any, tuple[Any, bool]], at_roots: dict[Any, Any]) -> None:
+    for node in downward(list(arrived)):
+        cotangent = arrived.pop(node)[0]
+        if node in at_roots:
+            at_roots[node] = cotangent
+        else:
+            for parent, part in zip(node.parents, node.vjp(cotangent), strict=True):
+                arrived[parent] = add_outgrads(arrived.get(parent), part)
 
 
 def downward(ends: list[Any]) -> Iterator[Any]:

@@ -1,0 +1,211 @@
+"""Functions of numpy.linalg that autograd has no derivative of, or a wrong one: what they are, written with others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
+from autograd.numpy import linalg
+
+from dagad._engines.autograd.by_definition import moved, rules_of
+from dagad._engines.autograd.numpy_protocols import WRITTEN
+from dagad._engines.autograd.private import trace_primitives_map
+from dagad._engines.autograd.rules import HOMES, define
+from dagad._pytrees import pytree
+
+Function = Callable[..., Any]
+plain = pytree.plain
+
+
+def transposed(x: Any) -> Any:
+    """Return matrices with rows and columns changed over."""
+    return anp.swapaxes(x, -1, -2)
+
+
+def singular_values(x: Any) -> Any:
+    """Return the singular values of matrices."""
+    return linalg.svd(x, False)[1]
+
+
+def vector_norm(x: Any, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    """Return the norm of vectors along one or more axes."""
+    if ord in (2, None):
+        return anp.sqrt(anp.sum(anp.real(x * anp.conj(x)), axis=axis, keepdims=keepdims))
+    sizes = anp.abs(x)
+    if np.isinf(ord):
+        return (anp.max if ord > 0 else anp.min)(sizes, axis=axis, keepdims=keepdims)
+    if ord == 0:
+        return anp.sum(0.0 * sizes, axis=axis, keepdims=keepdims)  # a count
+    if ord == 1:
+        return anp.sum(sizes, axis=axis, keepdims=keepdims)
+    return anp.sum(sizes**ord, axis=axis, keepdims=keepdims) ** (1.0 / ord)
+
+
+def matrix_norm(x: Any, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+    """Return the norm of matrices."""
+    if ord in ("fro", None):
+        found = anp.sqrt(anp.sum(anp.real(x * anp.conj(x)), axis=(-2, -1)))
+    elif ord == "nuc":
+        found = anp.sum(singular_values(x), axis=-1)
+    elif abs(ord) == 2:
+        found = singular_values(x)[..., 0 if ord > 0 else -1]
+    else:
+        sums = anp.sum(anp.abs(x), axis=-2 if abs(ord) == 1 else -1)
+        found = (anp.max if ord > 0 else anp.min)(sums, axis=-1)
+    return anp.reshape(found, (*np.shape(plain(found)), 1, 1)) if keepdims else found
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """Return the norm of vectors or matrices, as numpy and scipy take their arguments."""
+    n_dims = np.ndim(plain(x))
+    if axis is None and ord is None:
+        found = vector_norm(anp.ravel(x))
+        return anp.reshape(found, (1,) * n_dims) if keepdims else found
+    axes = tuple(range(n_dims)) if axis is None else axis
+    if isinstance(axes, int) or len(axes) == 1:
+        return vector_norm(x, axis=axes, keepdims=keepdims, ord=ord)
+    found = matrix_norm(anp.moveaxis(x, axes, (-2, -1)), ord=ord)
+    return anp.expand_dims(found, axes) if keepdims else found
+
+
+def _odd_norm(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    """As of autograd 1.9: no `keepdims`, and of orders some only."""
+    del argnums, ans
+    given = dict(zip(("x", "ord", "axis", "keepdims"), args, strict=False)) | kwargs
+    ord, axis = given.get("ord"), given.get("axis")
+    matrix = isinstance(axis, tuple) or (axis is None and np.ndim(plain(given["x"])) == 2)
+    known = ord in (None, "fro", "nuc") or (not matrix and not isinstance(ord, str) and 1 < ord < np.inf)
+    return bool(given.get("keepdims")) or not known
+
+
+def _matrix_power(a: Any, n: int) -> Any:
+    if n == 0:
+        return 0.0 * a + np.eye(np.shape(plain(a))[-1])
+    return functools.reduce(anp.matmul, [linalg.inv(a) if n < 0 else a] * abs(n))
+
+
+def _cond(x: Any, p: Any = None) -> Any:
+    if p in (None, 2, -2):
+        sizes = singular_values(x)
+        return sizes[..., 0] / sizes[..., -1] if p != -2 else sizes[..., -1] / sizes[..., 0]
+    return matrix_norm(x, ord=p) * matrix_norm(linalg.inv(x), ord=p)
+
+
+def _tensorsolve(a: Any, b: Any) -> Any:
+    size, shape = np.size(plain(b)), np.shape(plain(a))[np.ndim(plain(b)) :]
+    return anp.reshape(linalg.solve(anp.reshape(a, (size, size)), anp.ravel(b)), shape)
+
+
+def _tensorinv(a: Any, ind: int = 2) -> Any:
+    shape = np.shape(plain(a))
+    rows = int(np.prod(shape[:ind]))
+    return anp.reshape(linalg.inv(anp.reshape(a, (rows, -1))), (*shape[ind:], *shape[:ind]))
+
+
+def _eigenvalues(of: Function) -> Function:
+    return lambda a, *args: of(a, *args)[0]
+
+
+# Orthogonal factors, and least squares
+
+
+def qr(a: Any, r_of: Function) -> tuple[Any, Any]:
+    """Return the factors of matrices that have at least as many rows as columns: by Cholesky, with the signs of `r_of`.
+
+    Of full rank: R'R = A'A, and Q = A R^-1. Good for derivatives.
+    """
+    factor = transposed(linalg.cholesky(anp.matmul(transposed(a), a)))
+    signs = np.sign(np.diagonal(r_of(plain(a)), axis1=-2, axis2=-1))[..., None]
+    r = factor * signs
+    return anp.matmul(a, linalg.inv(r)), r
+
+
+def _qr(a: Any, mode: str = "reduced") -> Any:
+    rows, columns = np.shape(plain(a))[-2:]
+    if mode not in ("reduced", "r") or rows < columns:
+        raise NotImplementedError("VJP of qr wrt argnums (0,) not defined")
+    factors = qr(a, lambda a: np.linalg.qr(a, "r"))
+    return factors[1] if mode == "r" else factors
+
+
+def _lstsq(a: Any, b: Any) -> Any:
+    """Return solution, residuals and singular values, of a matrix of full rank."""
+    x = anp.matmul(linalg.pinv(a), b)
+    residuals = anp.sum((b - anp.matmul(a, x)) ** 2, axis=0)
+    return x, anp.reshape(residuals, (-1,)), singular_values(a)
+
+
+@functools.cache
+def _of_lists() -> tuple[Any, Any]:
+    """Return the primitives of what takes or returns more than arrays."""
+
+    def multi_dot(*arrays: Any) -> Any:
+        return np.linalg.multi_dot(arrays)
+
+    def lstsq(a: Any, b: Any, rcond: Any) -> Any:
+        x, residuals, _, sizes = np.linalg.lstsq(a, b, rcond)
+        return x, residuals, sizes
+
+    made = []
+    for raw, definition in (
+        (multi_dot, lambda *arrays: functools.reduce(anp.dot, arrays)),
+        (lstsq, lambda a, b, rcond: _lstsq(a, b)[: 3 if len(plain(b)) else 2]),
+    ):
+        made.append(primitive(raw))
+        trace_primitives_map.pop(raw, None)  # nobody gives these to numpy
+        vjp, jvp = rules_of(raw.__name__, definition)
+        defvjp_argnums(made[-1], vjp)
+        defjvp_argnums(made[-1], jvp)
+    return made[0], made[1]
+
+
+def _written_multi_dot(arrays: Sequence[Any]) -> Any:
+    return _of_lists()[0](*arrays)
+
+
+def _written_lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
+    rank = np.linalg.matrix_rank(plain(a))
+    if rank < np.shape(plain(a))[1] or np.shape(plain(a))[0] <= rank:
+        raise NotImplementedError("VJP of lstsq wrt argnums (0, 1) not defined")
+    found = _of_lists()[1](a, b, rcond)
+    return found[0], found[1], rank, found[2]
+
+
+DEFINED: dict[Any, Function] = {
+    np.linalg.eigvals: _eigenvalues(linalg.eig),
+    np.linalg.eigvalsh: _eigenvalues(linalg.eigh),
+    np.linalg.svdvals: singular_values,
+    np.linalg.qr: _qr,
+    np.linalg.vector_norm: vector_norm,
+    np.linalg.matrix_norm: matrix_norm,
+    np.linalg.matrix_power: _matrix_power,
+    np.linalg.cond: _cond,
+    np.linalg.tensorsolve: _tensorsolve,
+    np.linalg.tensorinv: _tensorinv,
+    np.linalg.diagonal: lambda x, *, offset=0: moved(np.linalg.diagonal, 0)(x, offset=offset),
+    np.linalg.trace: lambda x, *, offset=0: anp.sum(moved(np.linalg.diagonal, 0)(x, offset=offset), axis=-1),
+    np.linalg.matrix_transpose: transposed,
+    np.linalg.outer: anp.outer,
+    np.linalg.cross: lambda x, y, axis=-1: anp.cross(x, y, axis=axis),
+    np.linalg.vecdot: lambda x, y, axis=-1: anp.sum(anp.conj(x) * y, axis=axis),
+    np.linalg.matmul: anp.matmul,
+    np.linalg.tensordot: lambda x, y, axes=2: anp.tensordot(x, y, axes),
+}
+
+
+def learn(module: Any) -> bool:
+    """Enter all rules."""
+    del module
+    for func, definition in DEFINED.items():
+        define(func, *rules_of(func.__name__, definition))
+    define(np.linalg.norm, *rules_of("norm", norm), _odd_norm)
+    return True
+
+
+HOMES["numpy.linalg"] = learn
+WRITTEN[np.linalg.multi_dot] = _written_multi_dot
+WRITTEN[np.linalg.lstsq] = _written_lstsq

@@ -1,0 +1,156 @@
+"""Functions of numpy's that are no primitive of autograd's: of lists, under another name, or without a derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._engines.autograd import refusals
+from dagad._engines.autograd.by_definition import moved
+from dagad._engines.autograd.numpy_protocols import WRITTEN
+from dagad._engines.autograd.private import isbox
+from dagad._errors import NotDifferentiableError
+from dagad._pytrees import pytree
+
+Function = Callable[..., Any]
+plain = pytree.plain
+
+
+def _concatenate(arrays: Sequence[Any], axis: int | None = 0) -> Any:
+    if axis is None:
+        return anp.concatenate([anp.ravel(each) for each in arrays])
+    return anp.concatenate(arrays, axis)
+
+
+def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    found = default
+    for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
+        found = anp.where(plain(condition), choice, found)
+    return found
+
+
+def _piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    conditions = [np.broadcast_to(plain(each), np.shape(plain(x))) for each in condlist]
+    if len(funclist) == len(conditions) + 1:
+        conditions.append(~np.any(conditions, axis=0))
+    whole, place = [0.0 * anp.ravel(x)], np.arange(np.size(plain(x)))
+    start = len(place)
+    for condition, fun in zip(conditions, funclist, strict=True):
+        at = np.flatnonzero(condition)
+        part = fun(anp.ravel(x)[at], *args, **kwargs) if callable(fun) else fun
+        whole.append(part * np.ones(len(at)))
+        place[at] = np.arange(start, start + len(at))
+        start += len(at)
+    return anp.reshape(anp.concatenate(whole)[place], np.shape(plain(x)))
+
+
+def _apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+    rows = anp.moveaxis(arr, axis, -1)
+    outer = np.shape(plain(rows))[:-1]
+    found = anp.stack([func1d(row, *args, **kwargs) for row in anp.reshape(rows, (-1, np.shape(plain(rows))[-1]))])
+    inner = np.shape(plain(found))[1:]
+    at = axis % (len(outer) + 1)
+    places = range(len(outer), len(outer) + len(inner)), range(at, at + len(inner))
+    return anp.moveaxis(anp.reshape(found, (*outer, *inner)), *places)
+
+
+def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Any, ...]:
+    del subok
+    shape = np.broadcast_shapes(*(np.shape(plain(each)) for each in args))
+    return tuple(anp.broadcast_to(each, shape) for each in args)
+
+
+def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: Any = "xy") -> Any:
+    del copy
+    numbers = [np.arange(np.size(plain(each))) for each in xi]
+    places = np.meshgrid(*numbers, sparse=sparse, indexing=indexing)
+    return tuple(anp.ravel(each)[at] for each, at in zip(xi, places, strict=True))
+
+
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    if isbox(a) and not isbox(low) and not isbox(high):
+        return anp.clip(a, low, high)
+    found = a if low is None else anp.maximum(a, low)
+    return found if high is None else anp.minimum(found, high)
+
+
+def _full_like(a: Any, fill_value: Any, dtype: Any = None, **kwargs: Any) -> Any:
+    if not isbox(fill_value):
+        return np.full_like(plain(a), fill_value, dtype, **kwargs)
+    return fill_value * np.ones_like(plain(a))
+
+
+def _atleast(fun: Function) -> Function:
+    def definition(*arys: Any) -> Any:
+        found = tuple(fun(each) for each in arys)
+        return found[0] if len(found) == 1 else found
+
+    return definition
+
+
+def _untraced(func: Function) -> Function:
+    """Return a function of values: what it says has no derivative."""
+
+    def value(*args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = pytree.flatten_with_none((args, kwargs))
+        args, kwargs = pytree.unflatten(treedef, [plain(leaf) for leaf in leaves])
+        return func(*args, **kwargs)
+
+    return value
+
+
+def _refused(sentence: Function) -> Function:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotDifferentiableError(sentence())
+
+    return refuse
+
+
+_UNTRACED = """
+shape ndim size result_type iscomplexobj isrealobj common_type signbit digitize nanargmax nanargmin lexsort isin
+array_repr array_str array2string may_share_memory shares_memory can_cast
+min_scalar_type empty_like zeros_like ones_like
+""".split()
+
+
+def _where(condition: Any, *branches: Any) -> Any:
+    return anp.where(plain(condition), *branches)
+
+
+WRITTEN.update(
+    {
+        np.concatenate: _concatenate,
+        np.stack: anp.stack,
+        np.vstack: anp.vstack,
+        np.hstack: anp.hstack,
+        np.column_stack: anp.column_stack,
+        np.append: anp.append,
+        np.insert: moved(np.insert, 0, 2),
+        np.select: _select,
+        np.choose: lambda a, choices: _select([plain(a) == index for index in range(len(choices))], choices),
+        np.piecewise: _piecewise,
+        np.apply_along_axis: _apply_along_axis,
+        np.broadcast_arrays: _broadcast_arrays,
+        np.meshgrid: _meshgrid,
+        np.clip: _clip,
+        np.full_like: _full_like,
+        np.copy: lambda a, order="K", subok=False: a,
+        np.einsum: lambda *operands, optimize=False: anp.einsum(*operands, optimize=optimize),
+        np.where: _where,
+    }
+)
+WRITTEN.update({getattr(np, name): _untraced(getattr(np, name)) for name in _UNTRACED})
+WRITTEN[np.linalg.matrix_rank] = _untraced(np.linalg.matrix_rank)
+WRITTEN.update({func: moved(func, 0) for func in (np.block, np.dstack)})
+WRITTEN.update(
+    {
+        func: _refused(refusals.of_assignment)
+        for func in (np.copyto, np.put, np.place, np.putmask, np.fill_diagonal, np.put_along_axis)
+    }
+)
+for _number, _fun in enumerate((anp.atleast_1d, anp.atleast_2d, anp.atleast_3d), 1):
+    WRITTEN[getattr(np, f"atleast_{_number}d")] = _atleast(_fun)

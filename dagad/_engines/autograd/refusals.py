@@ -1,0 +1,165 @@
+"""What is said where a value being differentiated leaves numpy's protocols: what was asked, why not, what to write."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+from dagad._errors import NotDifferentiableError
+
+_STACK = "Make one array of several by `np.stack([a, b])` or `np.concatenate([a, b])`."
+_COLLECT = (
+    "Ordinary arrays hold numbers only, without the way they came about. Collect the parts in a list and write "
+    "`np.stack(parts)` or `np.concatenate(parts)`; to change some entries write `np.where(mask, new, old)`."
+)
+_LIBRARIES = frozenset({"numpy", "scipy", "pandas", "xarray", "polars", "statsmodels", "sklearn"})
+
+
+def of_assignment() -> str:
+    """Tell that a value was assigned into an ordinary array, or into entries of one being differentiated."""
+    return (
+        f"Entries of an array were assigned to, as in `out[i] = x`, where a value is being differentiated. {_COLLECT}"
+    )
+
+
+def of_out(name: str) -> str:
+    """Tell that a function was to write its result into an array."""
+    return (
+        f"`{name}` was to write a value being differentiated into an array, by `out=`, `+=` or the like. {_COLLECT} "
+        "Write `total = total + x` instead of `total += x`."
+    )
+
+
+def of_number() -> str:
+    """Tell that a Python number was asked for."""
+    return (
+        "A Python number was asked for, by `float()`, `int()`, `.item()`, a function of `math` or the like, of a value "
+        "that is being differentiated: a number does not know how it came about. Use the value as it is, and write "
+        "`np.exp(x)` instead of `math.exp(x)`."
+    )
+
+
+def of_index() -> str:
+    """Tell that a whole number was asked for."""
+    return (
+        "A value that is being differentiated was used as an index or a count, which has no derivative. Use a whole "
+        "number that is not being differentiated; `np.where(mask, a, b)` chooses by a comparison."
+    )
+
+
+def of_conversion() -> str:
+    """Tell who made an ordinary array of a value."""
+    frame = sys._getframe(2)
+    name = _library_function(frame)
+    if name is None:
+        if _operation(frame) == "STORE_SUBSCR":
+            return of_assignment()
+        return (
+            "An ordinary array was to be made of a value being differentiated, by `np.array`, `np.asarray`, a function "
+            "that is given a list, or a method of an ordinary array such as `a.dot(x)`. Ordinary arrays hold numbers "
+            "only, without the way they came about. A value being differentiated is an array already: use it as it is, "
+            f"and write `a @ x`. {_STACK}"
+        )
+    library = name.partition(".")[0]
+    advice = _ADVICE.get(name) or _ADVICE.get(library) or _ADVICE["scipy"]
+    if name.startswith("scipy.stats."):
+        advice = f"Write `autograd.{name}`, if there is such a function, or its formula. {advice}"
+    return (
+        f"`{name}` makes an ordinary array of what it is given, and was given a value being differentiated. Ordinary "
+        f"arrays hold numbers only, without the way they came about. {advice}"
+    )
+
+
+_ADVICE = {
+    "np.full": "Write `value * np.ones(shape)`.",
+    "np": f"Give it arrays and no lists, or write it with other functions of numpy. {_STACK}",
+    "scipy": "Write it with functions of `np`, `np.linalg` and `scipy.special`; the guide has a table of them.",
+    "pandas": "Take the numbers out first, by `series.to_numpy()` or `frame.to_numpy()`, and compute with these.",
+}
+
+
+def of_function(name: str, why: str = "") -> str:
+    """Tell that a function has no derivative, as far as is known here."""
+    return (
+        f"dagad has no derivative of `{name}`{why}. Write it with other functions of numpy, or give it a derivative "
+        "with `autograd.extend.primitive` and `defvjp`."
+    )
+
+
+def of_option(name: str, options: Iterable[Any]) -> str:
+    """Tell that a function is not differentiated with some of its options."""
+    given = ", ".join(f"`{option}`" for option in options)
+    return (
+        f"`{name}` was called with {given}, and dagad has no derivative of it in that form. Do without, by "
+        "`np.where`, `np.sum`, slices or another function of numpy."
+    )
+
+
+def told(error: Exception) -> Exception:
+    """Return the sentence for an error of numpy's, autograd's or another library's that hides one, else the error."""
+    cause, text = error.__cause__, str(error)
+    if isinstance(cause, NotDifferentiableError):
+        sentence = of_assignment() if text.startswith("setting an array element") else ""
+    elif text.startswith("VJP of "):
+        sentence = of_function(text.split()[2], " in an argument that is being differentiated")
+    elif text.startswith("Gradient of ") and isinstance(error, NotImplementedError):
+        sentence = of_function(text.split()[2], f" in this form ({text})")
+    elif isinstance(error, TypeError) and ("TracedArray" in text or text.startswith("Can't differentiate w.r.t.")):
+        sentence = (
+            f"A library other than numpy was given a value being differentiated, and says: {text}. Take the numbers "
+            "out of its own objects first, by `.to_numpy()` or `np.asarray(data)`, and compute with these."
+        )
+    else:
+        sentence = ""
+    if not sentence or isinstance(error, NotDifferentiableError):
+        return error
+    told = NotDifferentiableError(sentence).with_traceback(error.__traceback__)  # it shows the user's line
+    told.__suppress_context__ = True
+    return told
+
+
+def _library_function(frame: FrameType | None) -> str | None:
+    """Return the name of the outermost function of a library that a conversion came from; None for the user's own."""
+    name = None
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        library = module.partition(".")[0]
+        if library not in _LIBRARIES:
+            return name
+        known = _public(frame, module)
+        name, frame = known or name, frame.f_back
+    return name
+
+
+_PLACES = {
+    "numpy.linalg": "np.linalg",
+    "numpy.fft": "np.fft",
+    "scipy.linalg": "scipy.linalg",
+    "scipy.stats": "scipy.stats",
+}
+
+
+def _public(frame: FrameType, module: str) -> str | None:
+    """Return the name that users know a library's function by; None for what only leads to another one."""
+    name, own = frame.f_code.co_name, frame.f_locals.get("self")
+    if name == "wrapper":  # of a function that is called with arrays of it
+        function = frame.f_locals.get("f")
+        if function is None:
+            return None
+        name, module = function.__name__, function.__module__
+    library, place = module.partition(".")[0], ".".join(module.split(".")[:2])
+    if name == "__getitem__" and library == "numpy":
+        name = {"RClass": "r_", "CClass": "c_"}.get(type(own).__name__, name)
+    if place == "scipy.stats" and own is not None:
+        owner = getattr(own, "dist", own)
+        name = f"{getattr(owner, 'name', None) or type(owner).__name__.removesuffix('_gen')}.{name}"
+    elif own is not None and library != "numpy":
+        name = f"{type(own).__name__}.{name}"
+    return f"{_PLACES.get(place, 'np' if library == 'numpy' else place if library == 'scipy' else library)}.{name}"
+
+
+def _operation(frame: FrameType) -> str:
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]]

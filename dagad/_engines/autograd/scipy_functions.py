@@ -1,0 +1,107 @@
+"""Functions of scipy that know no protocol: their code asks first whether an argument is one of dagad's traced arrays.
+
+scipy.linalg, and what is no ufunc in scipy.special, makes ordinary arrays of what it is given. So while dagad traces,
+`patches` puts other code into these functions: it looks at the arguments, and goes on with scipy's own code unless one
+of them is a traced array of dagad's. It is the code that changes, and not the function, since others hold the function,
+by ``from scipy.linalg import solve``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
+
+from dagad._engines.autograd.by_definition import rules_of
+from dagad._engines.autograd.numpy_protocols import Called
+from dagad._engines.autograd.patches import Swap
+from dagad._engines.autograd.private import trace_primitives_map
+from dagad._engines.autograd.traced_array import TracedArray
+
+Function = Callable[..., Any]
+
+
+class _First:
+    """Looks at the arguments of a function of scipy's, and goes on with scipy's own code or with ours."""
+
+    __slots__ = ("_ours", "_stock")
+
+    def __init__(self, ours: Function, stock: Function) -> None:
+        self._ours, self._stock = ours, stock
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if any(map(_is_traced, args)) or any(map(_is_traced, kwargs.values())):
+            return self._ours(*args, **kwargs)
+        return self._stock(*args, **kwargs)
+
+
+def _is_traced(arg: Any) -> bool:
+    kind = type(arg)
+    return kind is TracedArray or (kind in (tuple, list) and any(type(part) is TracedArray for part in arg))
+
+
+def _code(*args: Any, **kwargs: Any) -> Any:
+    first: Any = "what looks first"
+    return first(*args, **kwargs)
+
+
+def stock(function: Any) -> Any:
+    """Return a function that does what a function of scipy's does, whatever code is in that one."""
+    code, closure = function.__code__, function.__closure__
+    made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__ = function.__kwdefaults__
+    vars(made).update(vars(function))  # where its signature is
+    return made
+
+
+def swap(function: Any, ours: Function) -> Swap:
+    """Return what puts `ours` into a function of scipy's, for traced arrays."""
+    first, code = _First(ours, stock(function)), function.__code__
+    consts = tuple(first if const == "what looks first" else const for const in _code.__code__.co_consts)
+    return function, code, _code.__code__.replace(co_consts=consts, co_freevars=code.co_freevars)
+
+
+def _primitive(raw: Function, vjp: Function, jvp: Function) -> Any:
+    made = primitive(raw)
+    trace_primitives_map.pop(raw, None)  # nobody gives this one to numpy
+    defvjp_argnums(made, vjp)
+    defjvp_argnums(made, jvp)
+    return made
+
+
+def primitive_of(raw: Function, definition: Function) -> Any:
+    """Return a function as a primitive that is differentiated by its definition."""
+    return _primitive(raw, *rules_of(raw.__name__, definition))
+
+
+def with_rules(function: Any, vjp: Function, jvp: Function) -> tuple[Swap, Any]:
+    """Return the swap of a function with these rules, and the primitive."""
+    own = stock(function)
+    made = _primitive(own, vjp, jvp)
+    return swap(function, _Kept(own, made)), made
+
+
+def defined(function: Any, definition: Function) -> Swap:
+    """Return the swap of a function that is differentiated by its definition."""
+    return with_rules(function, *rules_of(f"{function.__module__}.{function.__name__}", definition))[0]
+
+
+def known(function: Any) -> Swap:
+    """Return the swap of a function that autograd has a derivative of."""
+    return swap(function, _Kept(stock(function), trace_primitives_map[function]))
+
+
+class _Kept:
+    """A primitive of scipy's, called as users do, but that it keeps what it is given: tapes need that."""
+
+    __slots__ = ("_called",)
+
+    def __init__(self, function: Any, made: Any) -> None:
+        module = ".".join(part for part in function.__module__.split(".")[:2])
+        self._called = Called(function, made, f"{module}.{function.__name__}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        kept = {name: each for name, each in kwargs.items() if not name.startswith("overwrite")}
+        return self._called(*args, **kept)

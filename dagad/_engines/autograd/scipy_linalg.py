@@ -1,0 +1,287 @@
+"""Functions of scipy.linalg as traced arrays meet them: what they are, written with others.
+
+Imported when a process records and has scipy.linalg. The value is scipy's own. A function that reads one triangle of a
+symmetric matrix has a derivative in that triangle only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+import scipy.linalg as of
+from autograd.numpy import linalg
+from autograd.scipy import linalg as traced
+
+from dagad._engines.autograd.by_definition import moved
+from dagad._engines.autograd.linalg_rules import norm, qr, singular_values, transposed
+from dagad._engines.autograd.patches import Swap
+from dagad._engines.autograd.scipy_functions import defined, known, primitive_of, stock, swap, with_rules
+from dagad._pytrees import pytree
+
+Function = Callable[..., Any]
+plain = pytree.plain
+
+
+def _mirrored(a: Any, lower: bool) -> Any:
+    """Return the symmetric matrix that has this triangle."""
+    triangle = anp.tril(a) if lower else anp.triu(a)
+    return triangle + transposed(triangle) - triangle * np.eye(np.shape(plain(a))[-1])
+
+
+_READ_AS: dict[Any, Function] = {
+    None: lambda a, lower: a,
+    "gen": lambda a, lower: a,
+    "general": lambda a, lower: a,
+    "diagonal": lambda a, lower: a * np.eye(np.shape(plain(a))[-1]),
+    "upper triangular": lambda a, lower: anp.triu(a),
+    "lower triangular": lambda a, lower: anp.tril(a),
+} | dict.fromkeys(("sym", "symmetric", "her", "hermitian", "pos", "positive definite"), _mirrored)
+
+
+def _solve(
+    a: Any, b: Any, lower: bool = False, *, check_finite: bool = True, assume_a: Any = None, transposed: bool = False
+) -> Any:
+    del check_finite
+    if assume_a not in _READ_AS:
+        raise NotImplementedError("VJP of scipy.linalg.solve with this `assume_a` not defined")
+    a = _READ_AS[assume_a](a, lower)
+    return linalg.solve(a.T if transposed else a, b)
+
+
+def _cholesky(a: Any, lower: bool = False, check_finite: bool = True) -> Any:
+    del check_finite
+    factor = linalg.cholesky(_mirrored(a, lower))
+    return factor if lower else transposed(factor)
+
+
+def _cho_factor(a: Any, lower: bool = False, check_finite: bool = True) -> Any:
+    """Return the factor in one triangle; in the other, scipy leaves what was there."""
+    rest = anp.triu(a, 1) if lower else anp.tril(a, -1)
+    return _cholesky(a, lower, check_finite) + rest
+
+
+def _solve_triangular(
+    a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False, check_finite: bool = True
+) -> Any:
+    del check_finite
+    a = anp.tril(a) if lower else anp.triu(a)
+    if unit_diagonal:
+        ones = np.eye(np.shape(plain(a))[-1])
+        a = a * (1.0 - ones) + ones
+    turned = {0: a, "N": a}.get(trans, anp.conj(transposed(a)) if trans in (2, "C") else transposed(a))
+    return linalg.solve(turned, b)
+
+
+def _cho_solve(c: Any, b: Any, lower: bool) -> Any:
+    factor = anp.tril(c) if lower else transposed(anp.triu(c))
+    return linalg.solve(transposed(factor), linalg.solve(factor, b))
+
+
+def _solveh_banded(ab: Any, b: Any, lower: bool = False, check_finite: bool = True) -> Any:
+    del check_finite
+    n = np.shape(plain(ab))[1]
+    rows = [
+        anp.diag(ab[k, : n - k], -k) if lower else anp.diag(ab[-1 - k, k:], k) for k in range(np.shape(plain(ab))[0])
+    ]
+    return linalg.solve(_mirrored(functools.reduce(anp.add, rows), lower), b)
+
+
+def _by_blocks(function: Any) -> Swap:
+    """Return the swap of a function of matrices: of [[A, E], [0, A]] it has its derivative along E at the right."""
+    own: dict[str, Any] = {}
+
+    def along(a: Any, e: Any, *args: Any, **kwargs: Any) -> Any:
+        n = np.shape(plain(a))[0]
+        blocks = anp.concatenate([anp.concatenate([a, e], 1), anp.concatenate([np.zeros((n, n)), a], 1)], 0)
+        return own["primitive"](blocks, *args, **kwargs)[:n, n:]
+
+    found, made = with_rules(
+        function,
+        lambda argnums, ans, args, kwargs: lambda g: (along(args[0].T, g, *args[1:], **kwargs),),
+        lambda argnums, tangents, ans, args, kwargs: along(args[0], tangents[0], *args[1:], **kwargs),
+    )
+    own["primitive"] = made
+    return found
+
+
+# Factors whose signs are free: scipy's, which a definition by numpy's has to follow
+
+
+_EIGH, _SVD, _QR = stock(of.eigh), stock(of.svd), stock(of.qr)
+
+
+def _eigh(a: Any, b: Any = None, *, lower: bool = True, eigvals_only: bool = False, **options: Any) -> Any:
+    _none_of(options, "eigh")
+    if b is not None:
+        raise NotImplementedError("VJP of scipy.linalg.eigh with `b` not defined")
+    values, vectors = linalg.eigh(_mirrored(a, lower))
+    if eigvals_only:
+        return values
+    own = _EIGH(plain(a), lower=lower)[1]
+    return values, vectors * np.sign(np.sum(plain(vectors) * own, axis=-2, keepdims=True))
+
+
+def _eigvalsh(a: Any, b: Any = None, *, lower: bool = True, **options: Any) -> Any:
+    return _eigh(a, b, lower=lower, eigvals_only=True, **options)
+
+
+def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, **options: Any) -> Any:
+    _none_of(options, "svd", "lapack_driver")
+    shape = np.shape(plain(a))
+    if full_matrices and compute_uv and shape[-1] != shape[-2]:
+        raise NotImplementedError("VJP of scipy.linalg.svd with `full_matrices` not defined")
+    u, sizes, v = linalg.svd(a, False)
+    if not compute_uv:
+        return sizes
+    signs = np.sign(np.sum(plain(u) * _SVD(plain(a), False)[0], axis=-2))
+    return u * signs[..., None, :], sizes, v * signs[..., :, None]
+
+
+def _qr(a: Any, lwork: Any = None, mode: str = "full", pivoting: bool = False, check_finite: bool = True) -> Any:
+    del lwork, check_finite
+    rows, columns = np.shape(plain(a))[-2:]
+    if pivoting or rows < columns or (mode != "economic" and rows > columns) or mode == "raw":
+        raise NotImplementedError("VJP of scipy.linalg.qr with `mode` other than 'economic' not defined")
+    factors = qr(a, lambda a: _QR(a, mode="r")[0][..., :columns, :])
+    return (factors[1],) if mode == "r" else factors
+
+
+def _none_of(options: dict[str, Any], name: str, *allowed: str) -> None:
+    for option, value in options.items():
+        if option not in ("check_finite", *allowed) and value is not None:
+            raise NotImplementedError(f"VJP of scipy.linalg.{name} with `{option}` not defined")
+
+
+def _polar(a: Any, side: str = "right") -> Any:
+    u, sizes, v = linalg.svd(a, False)
+    sizes = sizes[..., None, :]
+    positive = anp.matmul(transposed(v) * sizes, v) if side == "right" else anp.matmul(u * sizes, transposed(u))
+    return anp.matmul(u, v), positive
+
+
+# Matrices that are made of vectors, and equations in them
+
+_BLOCKS = stock(of.block_diag)
+_toeplitz, _circulant = moved(stock(of.toeplitz), 0, 1), moved(stock(of.circulant), 0)
+
+
+def _solve_toeplitz(c_or_cr: Any, b: Any, check_finite: bool = True) -> Any:
+    del check_finite
+    return linalg.solve(_toeplitz(*c_or_cr) if isinstance(c_or_cr, tuple) else _toeplitz(c_or_cr), b)
+
+
+def _matmul_toeplitz(c_or_cr: Any, x: Any, check_finite: bool = False, workers: Any = None) -> Any:
+    del check_finite, workers
+    return anp.matmul(_toeplitz(*c_or_cr) if isinstance(c_or_cr, tuple) else _toeplitz(c_or_cr), x)
+
+
+def _discrete_lyapunov(a: Any, q: Any, method: Any = None) -> Any:
+    del method
+    n = np.shape(plain(a))[0]
+    return anp.reshape(linalg.solve(np.eye(n * n) - anp.kron(a, anp.conj(a)), anp.ravel(q)), (n, n))
+
+
+def _khatri_rao(a: Any, b: Any) -> Any:
+    return anp.reshape(anp.einsum("ij,kj->ikj", a, b), (-1, np.shape(plain(a))[1]))
+
+
+def _norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, check_finite: bool = True) -> Any:
+    del check_finite
+    return norm(a, ord, axis, keepdims)
+
+
+def _pinv(a: Any, **options: Any) -> Any:
+    _none_of(options, "pinv")
+    return linalg.pinv(a)
+
+
+# Those which return or take more than arrays
+
+
+def _least_squares() -> Swap:
+    own = stock(of.lstsq)
+
+    def definition(a: Any, b: Any) -> Any:
+        x = anp.matmul(linalg.pinv(a), b)
+        return x, anp.sum((b - anp.matmul(a, x)) ** 2, axis=0), singular_values(a)
+
+    def solution(a: Any, b: Any) -> Any:
+        x, residuals, _, sizes = own(a, b)
+        return x, residuals, sizes
+
+    made = primitive_of(solution, definition)
+
+    def ours(a: Any, b: Any, **options: Any) -> Any:
+        _none_of({name: each for name, each in options.items() if not name.startswith("overwrite")}, "lstsq")
+        rows, columns = np.shape(plain(a))
+        if np.linalg.matrix_rank(plain(a)) < columns or rows <= columns:
+            raise NotImplementedError(
+                "VJP of scipy.linalg.lstsq of a matrix without more rows than its rank not defined"
+            )
+        found = made(a, b)
+        return found[0], found[1], columns, found[2]
+
+    return swap(of.lstsq, ours)
+
+
+def _cholesky_pair() -> list[Swap]:
+    own, solving = stock(of.cho_factor), stock(of.cho_solve)
+
+    def factor(a: Any, lower: bool) -> Any:
+        return own(a, lower)[0]
+
+    def solution(c: Any, b: Any, lower: bool) -> Any:
+        return solving((c, lower), b)
+
+    factored, solved = primitive_of(factor, _cho_factor), primitive_of(solution, _cho_solve)
+
+    def ours(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+        del overwrite_a, check_finite
+        return factored(a, lower), lower
+
+    def ours_solving(c_and_lower: Any, b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
+        del overwrite_b, check_finite
+        return solved(c_and_lower[0], b, c_and_lower[1])
+
+    return [swap(of.cho_factor, ours), swap(of.cho_solve, ours_solving)]
+
+
+SWAPS: list[Swap] = [
+    defined(of.solve, _solve),
+    defined(of.inv, lambda a, **options: linalg.inv(a)),
+    defined(of.det, lambda a, **options: linalg.det(a)),
+    defined(of.cholesky, _cholesky),
+    *_cholesky_pair(),
+    defined(of.solve_triangular, _solve_triangular),
+    known(of.solve_banded),
+    defined(of.solveh_banded, _solveh_banded),
+    defined(of.eigh, _eigh),
+    defined(of.eigvalsh, _eigvalsh),
+    defined(of.svd, _svd),
+    defined(of.svdvals, lambda a, **options: singular_values(a)),
+    defined(of.qr, _qr),
+    defined(of.pinv, _pinv),
+    defined(of.norm, _norm),
+    defined(of.polar, _polar),
+    _least_squares(),
+    known(of.solve_sylvester),
+    defined(of.solve_continuous_lyapunov, lambda a, q: traced.solve_sylvester(a, anp.conj(a.T), q)),
+    defined(of.solve_discrete_lyapunov, _discrete_lyapunov),
+    defined(of.toeplitz, _toeplitz),
+    defined(of.hankel, moved(stock(of.hankel), 0, 1)),
+    defined(of.circulant, _circulant),
+    defined(of.convolution_matrix, moved(stock(of.convolution_matrix), 0)),
+    defined(of.block_diag, lambda *arrays: moved(_BLOCKS, *range(len(arrays)))(*arrays)),
+    defined(of.khatri_rao, _khatri_rao),
+    defined(of.solve_toeplitz, _solve_toeplitz),
+    defined(of.solve_circulant, lambda c, b: linalg.solve(_circulant(c), b)),
+    defined(of.matmul_toeplitz, _matmul_toeplitz),
+    *map(
+        _by_blocks,
+        (of.expm, of.logm, of.sqrtm, of.sinm, of.cosm, of.tanm, of.sinhm, of.coshm, of.tanhm),
+    ),
+]

@@ -1,0 +1,167 @@
+"""Calls of functions that chunks may make by their plain names: expressions in `x`, or what is made of it, by family.
+
+`x` is being differentiated: 12 numbers between 0.3 and 0.9. `m` is `x` as a matrix of 3 by 4, `s` a symmetric positive
+definite one of 3 by 3, `z` a complex vector, `y` a vector of constants. The guide's table is made of these.
+"""
+
+from __future__ import annotations
+
+import re
+
+UFUNCS = """
+np.add(x, y) | np.subtract(y, x) | np.multiply(x, y) | np.divide(y, x) | np.true_divide(x, y) | np.negative(x)
+np.positive(x) | np.power(x, y) | np.float_power(x, 2.5) | np.mod(x, 0.37) | np.remainder(1.7, x) | np.fmod(1.7, x)
+np.abs(x - 0.55) | np.absolute(z) | np.fabs(x - 0.55) | np.exp(x) | np.exp2(x) | np.expm1(x) | np.log(x) | np.log2(x)
+np.log10(x) | np.log1p(x) | np.sqrt(x) | np.cbrt(x) | np.square(x) | np.reciprocal(x) | np.sin(x) | np.cos(x)
+np.tan(x) | np.arcsin(x) | np.arccos(x) | np.arctan(x) | np.arctan2(x, y) | np.hypot(x, y) | np.sinh(x) | np.cosh(x)
+np.tanh(x) | np.arcsinh(x) | np.arccosh(1 + x) | np.arctanh(x) | np.degrees(x) | np.radians(x) | np.rad2deg(x)
+np.deg2rad(x) | np.maximum(x, 0.6) | np.minimum(x, 0.6) | np.fmax(0.6, x) | np.fmin(x, 0.6) | np.logaddexp(x, y)
+np.logaddexp2(x, y) | np.matmul(m, m.T) | np.vecdot(m, m * y[:4]) | np.matvec(m, x[:4]) | np.vecmat(x[:3], m)
+np.copysign(x, -y) | np.ldexp(x, 3) | np.heaviside(x, 0.5) * x | np.conj(z) | np.conjugate(z) | np.floor(3 * x) * x
+np.ceil(3 * x) * x | np.trunc(3 * x) * x | np.rint(3 * x) * x | np.sign(x - 0.5) * x | np.floor_divide(x, 0.2) * x
+np.modf(3 * x)[0] | np.divmod(3 * x, 0.7)[1] | np.isfinite(x) * x | np.greater(x, 0.5) * x | np.add.reduce(m)
+np.multiply.reduce(m, axis=1) | np.maximum.reduce(m) | np.add.accumulate(x) | np.subtract.outer(x, x)
+"""
+
+REDUCTIONS = """
+np.sum(m, axis=0) | np.sum(m, 1, keepdims=True) | np.prod(m, axis=1) | np.mean(m, axis=0) | np.mean(m)
+np.std(m, axis=1) | np.std(x, ddof=1) | np.var(m, axis=0) | np.max(m, axis=1) | np.min(x) | np.amax(x)
+np.amin(m, axis=0) | np.ptp(m, axis=1) | np.median(x) | np.median(m, axis=0) | np.percentile(x, [20.0, 70.0])
+np.quantile(m, 0.3, axis=1) | np.quantile(m, [0.3, 0.8], axis=0, keepdims=True) | np.average(x, weights=y * x)
+np.average(m, axis=1, weights=y[:4]) | np.nansum(hole) | np.nanprod(hole) | np.nanmean(hole) | np.nanstd(hole)
+np.nanvar(hole, ddof=1) | np.nanmax(hole) | np.nanmin(hole) | np.nanmedian(hole) | np.nanquantile(hole, 0.4)
+np.nanpercentile(hole, 40.0) | np.nancumsum(hole) | np.nancumprod(hole) | np.cumsum(m, axis=1) | np.cumsum(m)
+np.cumprod(x) | np.cumprod(m, axis=1) | np.cumulative_sum(x, include_initial=True) | np.cumulative_prod(m, axis=0)
+np.trapezoid(x, y) | np.trapezoid(m, dx=0.5) | np.count_nonzero(x) * x | np.any(x > 0.5) * x | np.all(x > 0.5) * x
+np.argmax(x) * x | np.argmin(x) * x | np.argsort(x) * x | np.searchsorted(y, x) * x | np.allclose(x, x) * x
+np.nonzero(x)[0] * x
+"""
+
+SHAPES = """
+np.reshape(x, (3, 4)) | np.ravel(m) | np.transpose(m) | np.swapaxes(m, 0, 1) | np.moveaxis(m, 0, 1)
+np.rollaxis(m, 1) | np.squeeze(m[None]) | np.expand_dims(x, 0) | np.broadcast_to(x, (2, 12))
+np.broadcast_arrays(x[:4], m)[0] | np.atleast_1d(x[0]) | np.atleast_2d(x) | np.atleast_3d(m)
+np.concatenate([x, y, x]) | np.concatenate([m, m], axis=None) | np.stack([x, y], axis=1) | np.stack([x[0], 1.5, x[1]])
+np.vstack([x, y]) | np.hstack([x, x]) | np.dstack([m, m]) | np.column_stack([x, y])
+np.block([[m, m], [s, y[:3, None] * s[:, :1], np.ones((3, 4))]]) | np.append(x, y) | np.insert(x, 3, x[:2])
+np.delete(x, [1, 4]) | np.resize(x, 15) | np.repeat(x, 2) | np.repeat(m, [1, 0, 2], axis=0) | np.tile(m[:, :3], 2)
+np.tile(x, (2, 2)) | np.pad(x, 2) | np.pad(x, 2, mode="edge") | np.split(x, 3)[1] | np.array_split(x, 5)[2]
+np.hsplit(m, 2)[0] | np.vsplit(m, 3)[1] | np.dsplit(m[None], 2)[1] | np.unstack(m)[1] | np.flip(m)
+np.flip(m, axis=1) | np.flipud(m) | np.fliplr(m) | np.rot90(m) | np.roll(x, 3) | np.roll(m, (1, 2), axis=(0, 1))
+np.take(x, [3, 1, 3]) | np.take_along_axis(m, np.argsort(m, axis=1), axis=1) | np.compress(y > 1, x)
+np.extract(y > 1, x) | np.diag(x) | np.diag(m, 1) | np.diagonal(m) | np.diagonal(m[None], 1, 1, 2) | np.diagflat(m)
+np.trace(s) | np.trace(m, 1) | np.tril(m) | np.triu(m, 1) | np.vander(x[:3]) | np.sort(x) | np.sort(m, axis=0)
+np.partition(x, 4) | np.meshgrid(x, y)[0] | np.where(y > 1, x, 0.0) | np.where(x > 0.5, x[0], x)
+np.select([x > 0.7, x > 0.4], [x, x**2], 0.1) | np.copy(x) | np.choose(np.arange(12) % 2, [x, 2 * x])
+np.piecewise(x, [x > 0.5], [np.exp, lambda t: t**2]) | np.astype(x, float) | np.apply_along_axis(np.sum, 1, m)
+np.apply_along_axis(np.sort, 0, m) | np.clip(x, 0.4, 0.7) | np.clip(x, x[0], None) | np.full_like(x, x[0])
+np.matrix_transpose(m) | np.permute_dims(m, (1, 0)) | np.concat([x, x]) | np.nan_to_num(hole)
+"""
+
+NUMBERS = """
+np.dot(m, x[:4]) | np.vdot(x, y) | np.inner(m, m) | np.outer(x, y) | np.outer(m, y)
+np.tensordot(m, m, axes=([1], [1])) | np.einsum("ij,kj->ik", m, m) | np.einsum("ij->j", m) | np.kron(x[:3], y[:2])
+np.cross(x[:3], x[3:6]) | np.convolve(x, y[:3]) | np.convolve(x[:5], y, mode="same")
+np.convolve(y, x[:3], mode="valid") | np.correlate(x, y[:4]) | np.correlate(x[:4], y, mode="same")
+np.correlate(y, x, mode="full") | np.interp(x, [0.0, 0.5, 1.0], [0.0, 2.0, 1.0])
+np.interp([0.1, 0.6, 9.0], np.linspace(0, 1, 12), x) | np.cov(m) | np.cov(x, y) | np.cov(m, rowvar=False) | np.var(x)
+np.corrcoef(m) | np.diff(x) | np.diff(m, 2, axis=1) | np.diff(x, prepend=0.0) | np.ediff1d(x) | np.gradient(x)
+np.gradient(m, axis=0) | np.gradient(m[:2])[0] | np.gradient(x, y) | np.unwrap(9 * x) | np.sinc(x) | np.sinc(x - x[0])
+np.real(z) | np.imag(z) | np.angle(z) | np.real_if_close(z).real | np.polyval([1.0, 2.0, 3.0], x)
+np.polyval(x[:3], 2.0) | np.linspace(x[0], x[1], 5) | np.linspace(x[:2], x[2:4], 4, endpoint=False)
+np.logspace(x[0], x[1], 4) | np.geomspace(x[0], x[1], 4) | np.round(5 * x) * x | np.digitize(x, [0.4, 0.6]) * x
+np.ones_like(x) * x | np.zeros_like(x) + x
+"""
+
+LINALG = """
+np.linalg.det(s) | np.linalg.slogdet(s)[1] | np.linalg.slogdet(s).logabsdet | np.linalg.inv(s) | np.linalg.pinv(m)
+np.linalg.solve(s, x[:3]) | np.linalg.solve(s, m) | np.linalg.cholesky(s) | np.linalg.eigh(s)[0]
+np.linalg.eigh(s).eigenvectors ** 2 | np.linalg.eigvalsh(s) | np.real(np.linalg.eigvals(s))
+np.real(np.linalg.eig(s)[0]) | np.linalg.svd(m, full_matrices=False)[1] | np.linalg.svd(m, compute_uv=False)
+np.linalg.svdvals(m) | np.linalg.qr(m.T)[1] | np.linalg.qr(m.T).Q | np.linalg.qr(s)[0] | np.linalg.qr(m.T, mode="r")
+np.linalg.norm(x) | np.linalg.norm(m) | np.linalg.norm(m, axis=1) | np.linalg.norm(x, 1) | np.linalg.norm(x, np.inf)
+np.linalg.norm(m, 2) | np.linalg.norm(m, "nuc") | np.linalg.norm(m, axis=0, keepdims=True) | np.linalg.norm(x, 3)
+np.linalg.vector_norm(x) | np.linalg.vector_norm(m, axis=1, ord=3) | np.linalg.matrix_norm(m) | np.linalg.cond(s)
+np.linalg.matrix_power(s, 3) | np.linalg.matrix_power(s, -2) | np.linalg.multi_dot([m, m.T, s])
+np.linalg.lstsq(m.T, x[:4])[0] | np.linalg.tensorsolve(s, x[:3]) | np.linalg.tensorinv(s, ind=1)
+np.linalg.matrix_rank(s) * x | np.linalg.outer(x, y) | np.linalg.cross(x[:3], x[3:6]) | np.linalg.diagonal(m)
+np.linalg.trace(m) | np.linalg.matmul(m, m.T) | np.linalg.tensordot(m, m) | np.linalg.vecdot(m, m)
+np.linalg.matrix_transpose(m)
+"""
+
+FFT = """
+np.fft.fft(x) | np.fft.ifft(z) | np.fft.rfft(x) | np.fft.irfft(z) | np.fft.fft2(m) | np.fft.ifft2(m) | np.fft.rfft2(m)
+np.fft.irfft2(m) | np.fft.fftn(m) | np.fft.ifftn(m) | np.fft.rfftn(m) | np.fft.irfftn(m) | np.fft.fftshift(x)
+np.fft.ifftshift(x) | np.fft.hfft(z) | np.fft.ihfft(x)
+"""
+
+SPECIAL = """
+special.beta(x, y) | special.betaln(x, y) | special.betainc(2.0, 3.0, x) | special.betaincc(2.0, 3.0, x)
+special.betaincinv(2.0, 3.0, x) | special.betainccinv(2.0, 3.0, x) | special.binom(5 * x, y) | special.boxcox(x, y)
+special.boxcox(y, x - x[0]) | special.boxcox1p(x, y) | special.inv_boxcox(x, y) | special.inv_boxcox1p(x, y)
+special.bdtr(2, 5, x) | special.bdtrc(2, 5, x) | special.cbrt(x) | special.chdtr(3.0, x) | special.chdtrc(3.0, x)
+special.cosm1(x) | special.cosdg(9 * x) | special.sindg(9 * x) | special.tandg(9 * x) | special.cotdg(9 * x)
+special.dawsn(x) | special.digamma(x) | special.entr(x) | special.erf(x) | special.erfc(x) | special.erfcinv(x)
+special.erfcx(x) | special.erfi(x) | special.erfinv(x) | special.eval_chebyt(4, x) | special.eval_chebyu(3, x)
+special.eval_gegenbauer(3, 0.7, x) | special.eval_genlaguerre(3, 0.7, x) | special.eval_hermite(4, x)
+special.eval_hermitenorm(1, x) | special.eval_jacobi(3, 0.5, 0.7, x) | special.eval_laguerre(4, x)
+special.eval_legendre(np.arange(12), x) | special.exp1(x) | special.exp10(x) | special.exp2(x) | special.expi(x)
+special.expit(x) | special.expm1(x) | special.expn(3, x) | special.exprel(x) | special.exprel(x - x[0])
+special.fdtr(3.0, 5.0, x) | special.fdtrc(3.0, 5.0, x) | special.gamma(x) | special.gammainc(2.0, x)
+special.gammaincc(2.0, x) | special.gammainccinv(2.0, x) | special.gammaincinv(2.0, x) | special.gammaln(x)
+special.gdtr(x, 2.0, y) | special.gdtr(1.5, 2.0, x) | special.gdtrc(x, 2.0, y) | special.huber(x, y)
+special.huber(y, 3 * x) | special.hyp0f1(1.5, x) | special.hyp1f1(0.5, 1.5, x) | special.hyp2f1(0.5, 0.7, 1.5, x)
+special.hyperu(0.5, 1.5, x) | special.i0(x) | special.i0e(x) | special.i1(x) | special.i1e(x) | special.iv(0.5, x)
+special.ive(0.5, x) | special.j0(x) | special.j1(x) | special.jv(1.5, x) | special.k0(x) | special.k0e(x)
+special.k1(x) | special.k1e(x) | special.kn(2, x) | special.kv(1.5, x) | special.kve(1.5, x) | special.kl_div(x, y)
+special.kl_div(y, x) | special.log1p(x) | special.log_expit(x) | special.log_ndtr(-9 * x) | special.loggamma(x)
+special.logit(x) | special.modstruve(1.5, x) | special.ndtr(x) | special.ndtri(x) | special.ndtri_exp(-x)
+special.owens_t(x, y) | special.owens_t(y, x) | special.pdtr(3, x) | special.pdtrc(3, x) | special.poch(x, y)
+special.poch(y, x) | special.powm1(x, y) | special.powm1(y, x) | special.pseudo_huber(x, y)
+special.pseudo_huber(y, x) | special.psi(x) | special.rel_entr(x, y) | special.rel_entr(y, x) | special.rgamma(x)
+special.stdtr(4.0, x) | special.stdtrit(4.0, x) | special.struve(1.5, x) | special.wrightomega(x)
+special.xlog1py(x, y) | special.xlog1py(y, x) | special.xlogy(x, y) | special.xlogy(y, x) | special.y0(x)
+special.y1(x) | special.yv(1.5, x)
+"""
+
+SCIPY_LINALG = """
+linalg.solve(s, x[:3]) | linalg.solve(s, m, assume_a="pos") | linalg.inv(s) | linalg.det(s) | linalg.cholesky(s)
+linalg.cholesky(s, lower=True) | linalg.cho_factor(s)[0] | linalg.cho_solve(linalg.cho_factor(s), x[:3])
+linalg.cho_solve((linalg.cholesky(s, lower=True), True), m) | linalg.solve_triangular(s, x[:3], lower=True)
+linalg.solve_triangular(s, m, trans=1) | linalg.solve_triangular(s, x[:3], unit_diagonal=True)
+linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], x[:3])
+linalg.solveh_banded(m[:2] + [[3.0], [0.0]], x[:4], lower=True) | linalg.eigh(s)[0] | linalg.eigh(s)[1] * np.sign(linalg.eigh(s)[1][0])
+linalg.eigh(s, eigvals_only=True) | linalg.eigvalsh(s) | linalg.svd(m, False)[1] | linalg.svd(s)[0]
+linalg.svdvals(m) | linalg.qr(m.T, mode="economic")[0] | linalg.qr(s)[1] | linalg.pinv(m) | linalg.norm(m)
+linalg.norm(x, 1) | linalg.norm(m, axis=1) | linalg.polar(s + m[:, :3])[0] | linalg.lstsq(m.T, x[:4])[0]
+linalg.lstsq(m.T, x[:4])[1] | linalg.solve_sylvester(s, s, m[:, :3]) | linalg.solve_continuous_lyapunov(s, s)
+linalg.solve_discrete_lyapunov(s / 9, s) | linalg.toeplitz(x[:4]) | linalg.toeplitz(x[:3], x[:4])
+linalg.hankel(x[:3]) | linalg.circulant(x[:4]) | linalg.convolution_matrix(x[:3], 4) | linalg.block_diag(m, s)
+linalg.khatri_rao(m, m) | linalg.solve_toeplitz(x[:4] + 4 * (y[:4] < 0.51), y[:4])
+linalg.solve_circulant(x[:4] + 4 * (y[:4] < 0.51), y[:4]) | linalg.matmul_toeplitz(x[:4], m.T) | linalg.expm(s)
+linalg.logm(s) | linalg.sqrtm(s) | linalg.sinm(s) | linalg.cosm(s) | linalg.tanm(s / 9) | linalg.sinhm(s)
+linalg.coshm(s) | linalg.tanhm(s)
+"""
+
+FAMILIES = {
+    "Functions of entries": UFUNCS,
+    "Sums, means, order": REDUCTIONS,
+    "Shapes and choice": SHAPES,
+    "Products, signals, numbers": NUMBERS,
+    "numpy.linalg": LINALG,
+    "numpy.fft": FFT,
+    "scipy.special": SPECIAL,
+    "scipy.linalg": SCIPY_LINALG,
+}
+
+
+def calls(text: str) -> list[str]:
+    """Return the expressions of a family."""
+    return [call.strip() for line in text.strip().splitlines() for call in line.split(" | ")]
+
+
+def name(call: str) -> str:
+    """Return the name of the function that an expression is about: its first, but for what takes a part of it."""
+    names = re.findall(r"(?:np|special|linalg|stats)\.[a-z_A-Z0-9.]+(?=\()", call)
+    inner = ("np.real", "np.imag")
+    return str(names[1] if len(names) > 1 and names[0] in inner else names[0])
