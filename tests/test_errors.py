@@ -253,7 +253,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "array of objects": (
         lambda: grad(lambda rows, theta: np.array([theta, theta])),
         NOT,
-        "array of objects that hold traced values.*Write it with `autograd.numpy`",
+        r"ordinary array was to be made.*Make one array of several by `np\.stack\(\[a, b\]\)`",
     ),
     "traced inside an object": (
         lambda: grad(lambda rows, theta: Holder(theta)),

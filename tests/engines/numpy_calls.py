@@ -130,7 +130,8 @@ linalg.cholesky(s, lower=True) | linalg.cho_factor(s)[0] | linalg.cho_solve(lina
 linalg.cho_solve((linalg.cholesky(s, lower=True), True), m) | linalg.solve_triangular(s, x[:3], lower=True)
 linalg.solve_triangular(s, m, trans=1) | linalg.solve_triangular(s, x[:3], unit_diagonal=True)
 linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], x[:3])
-linalg.solveh_banded(m[:2] + [[3.0], [0.0]], x[:4], lower=True) | linalg.eigh(s)[0] | linalg.eigh(s)[1] * np.sign(linalg.eigh(s)[1][0])
+linalg.solveh_banded(m[:2] + [[3.0], [0.0]], x[:4], lower=True) | linalg.eigh(s)[0]
+linalg.eigh(s)[1] * np.sign(linalg.eigh(s)[1][0])
 linalg.eigh(s, eigvals_only=True) | linalg.eigvalsh(s) | linalg.svd(m, False)[1] | linalg.svd(s)[0]
 linalg.svdvals(m) | linalg.qr(m.T, mode="economic")[0] | linalg.qr(s)[1] | linalg.pinv(m) | linalg.norm(m)
 linalg.norm(x, 1) | linalg.norm(m, axis=1) | linalg.polar(s + m[:, :3])[0] | linalg.lstsq(m.T, x[:4])[0]

@@ -119,10 +119,7 @@ def _by_transposition(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Any
     name = getattr(fun, "__name__", fun)
     rule = vjp_rule(fun)
     if rule is None:
-        raise NotDifferentiableError(
-            f"autograd has no derivative of `{name}` with respect to one of its arguments. Use other functions of "
-            "`autograd.numpy`, or give it a derivative with `autograd.extend.defvjp` or `defjvp`."
-        )
+        raise NotDifferentiableError(refusals.of_function(name, refusals.IN_ONE))
     # Not zeros: pullbacks may leave out what a zero cotangent does not need, as that of `eigh` does.
     start = vspace(value).ones()
     try:

@@ -79,7 +79,7 @@ class Called:
         else:
             args = tuple(map(gathered, args))
             if not any(map(isbox, args)):
-                raise NotDifferentiableError(refusals.of_function(self.name, " in an argument that is given so"))
+                raise NotDifferentiableError(refusals.of_function(self.name, refusals.IN_ONE))
         try:
             result = self.primitive(*args, **kwargs)
         except TypeError as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dagad._errors import NotDifferentiableError
 
+IN_ONE = " with respect to one of its arguments"
 _STACK = "Make one array of several by `np.stack([a, b])` or `np.concatenate([a, b])`."
 _COLLECT = (
     "Ordinary arrays hold numbers only, without the way they came about. Collect the parts in a list and write "
@@ -85,7 +86,7 @@ def of_function(name: str, why: str = "") -> str:
     """Tell that a function has no derivative, as far as is known here."""
     return (
         f"dagad has no derivative of `{name}`{why}. Write it with other functions of numpy, or give it a derivative "
-        "with `autograd.extend.primitive` and `defvjp`."
+        "with `autograd.extend.defvjp`."
     )
 
 
@@ -104,7 +105,7 @@ def told(error: Exception) -> Exception:
     if isinstance(cause, NotDifferentiableError):
         sentence = of_assignment() if text.startswith("setting an array element") else ""
     elif text.startswith("VJP of "):
-        sentence = of_function(text.split()[2], " in an argument that is being differentiated")
+        sentence = of_function(text.split()[2], IN_ONE)
     elif text.startswith("Gradient of ") and isinstance(error, NotImplementedError):
         sentence = of_function(text.split()[2], f" in this form ({text})")
     elif isinstance(error, TypeError) and ("TracedArray" in text or text.startswith("Can't differentiate w.r.t.")):
