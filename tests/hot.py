@@ -28,15 +28,17 @@ Make = Callable[..., Callable[..., Any]]  # from the rows and the options of a r
 
 
 class Graphs(SchedulerPlugin):
-    """Counts the chunks that were tasks."""
+    """Counts the chunks that were tasks, and all tasks but those that stand for loops."""
 
     name = "dagad-tests-graphs"
 
     def __init__(self) -> None:
-        self.n_chunks = 0
+        self.n_chunks = self.n_tasks = 0
 
     def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
-        self.n_chunks += start == "released" and finish == "waiting" and role_of(key) == Role.VALUE
+        is_new = start == "released" and finish == "waiting"
+        self.n_chunks += is_new and role_of(key) == Role.VALUE
+        self.n_tasks += is_new and role_of(key) != Role.LOOP
 
 
 @contextlib.contextmanager
@@ -54,6 +56,15 @@ def chunks_as_tasks(client: Client) -> int:
 
 def _n_chunks(dask_scheduler: Any) -> int:
     return int(dask_scheduler.plugins[Graphs.name].n_chunks)
+
+
+def tasks_made(client: Client) -> int:
+    """Return how many tasks there have been until now, whatever for."""
+    return int(client.run_on_scheduler(_n_tasks))
+
+
+def _n_tasks(dask_scheduler: Any) -> int:
+    return int(dask_scheduler.plugins[Graphs.name].n_tasks)
 
 
 def is_hot(client: Client, act: Callable[[], Any]) -> bool:

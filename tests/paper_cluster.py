@@ -28,6 +28,9 @@ class Placed:
         self.keys, self.kept = list(self.data), dict.fromkeys(self.data)
         self._made: dict[Hashable, Any] = {}
 
+    def submit(self) -> None:
+        pass
+
     def rows(self, number: int) -> Any:
         return TaskRef(self.keys[number])
 
@@ -127,7 +130,7 @@ class OnPaper(ResidentExecutor):
         super().__init__(lines, 1.0, is_scalar=is_scalar)
         self.lines = lines
 
-    def _loop(self, job: Any) -> Any:
-        loop = super()._loop(job)
+    def _loop(self, job: Any, placed: Any) -> Any:
+        loop = super()._loop(job, placed)
         loop._moved = time.monotonic()  # rows that lie unevenly stay where they are
         return loop

@@ -69,10 +69,6 @@ HOLES = {
     Cell(
         "evaluate", "sum|pytree|map|map_rect|compensated|own policy", "grouped on a cluster", "*"
     ): "an evaluation is watched chunk by chunk",
-    Cell(
-        "hvp|grad of grad", "sum|compensated|own policy", "*", "in shards"
-    ): "runs twice, and adds up otherwise, but for the total itself",
-    Cell("grad|vjp|evaluate|jvp|hvp|grad of grad", "*", "residents", "in shards"): "takes the graph",
 }
 
 

@@ -107,7 +107,8 @@ def test_residents_answer_and_know_no_runs() -> None:
     for name, needed in IMPORTS.items():
         inside = name.startswith("dagad_scheduler.residents")
         theirs = {module for module in needed if module.startswith("dagad_scheduler.residents")}
-        assert inside or not theirs or name in ("dagad_scheduler.cluster", "dagad._executors.resident")
+        may = name == "dagad_scheduler.cluster" or name.startswith("dagad._executors.resident")
+        assert inside or may or not theirs
         ours = {module.partition(".")[2] for module in needed - theirs if module.startswith("dagad_scheduler")}
         assert not inside or ours <= below
 
@@ -132,7 +133,8 @@ def test_only_the_evaluation_talks_to_the_scheduler() -> None:
         for name, needed in IMPORTS.items()
         if any(module.startswith("dagad_scheduler") for module in needed - OF_GRAPHS)
     } - {name for name in FILES if name.startswith("dagad_scheduler")}
-    assert ours == {"dagad._executors.evaluation", "dagad._executors.resident", "dagad._engines.autograd.tape"}
+    residents = {name for name in ours if name.startswith("dagad._executors.resident")}
+    assert ours - residents == {"dagad._executors.evaluation", "dagad._engines.autograd.tape"}
     there = {module for module in IMPORTS["dagad._engines.autograd.tape"] if module.startswith("dagad_scheduler")}
     assert there == {"dagad_scheduler.process"}  # a tape that lives on is told to what holds the collector
 

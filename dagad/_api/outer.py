@@ -14,7 +14,7 @@ import numpy as np
 from autograd.extend import JVPNode, VJPNode
 
 from dagad._engines.autograd.forward import TangentNode
-from dagad._engines.autograd.tape import traceable
+from dagad._engines.autograd.tape import reverse_depth, traceable
 from dagad._engines.autograd.traced_array import new_box
 from dagad._errors import NotDifferentiableError
 from dagad._operations.context import is_in_a_transform, note_operation
@@ -24,6 +24,7 @@ from dagad._pytrees import pytree
 from dagad._pytrees.blocks import full
 from dagad._pytrees.canonical import contiguous, writable
 from dagad._pytrees.partition import Partition
+from dagad._sources.shards import times
 
 
 def differentiable(operation: Operation, leaves: Sequence[Any]) -> Outputs:
@@ -146,10 +147,11 @@ class TracedPull:
     def _pulled(self, seeds: list[Any]) -> list[Any]:
         if self._unit is None:
             return self._pulled_traced(seeds)
-        if not any(map(pytree.is_placed, self._unit)):
-            return [part * seeds[0] for part in self._unit]
-        is_one = not pytree.is_traced(seeds[0]) and bool(np.all(seeds[0] == 1))
-        return self._unit if is_one else self._pulled_traced(seeds)  # Shards are scaled where they are
+        asked = [part if place in self._places else None for place, part in enumerate(self._unit)]
+        # The cotangent of a factor of Shards would be a sum over their rows: for tapes, that is the operation's affair.
+        if any(reverse_depth(seeds[0]) or reverse_depth(part) for part in asked if pytree.is_placed(part)):
+            return self._pulled_traced(seeds)
+        return [None if part is None else _scaled(part, seeds[0]) for part in asked]
 
     def _pulled_traced(self, seeds: list[Any]) -> list[Any]:
         """Pull by an operation of its own, since somebody differentiates the pullback."""
@@ -160,6 +162,10 @@ class TracedPull:
         leaves = [*self._leaves[:n_theta], *filled[:n_summed], *self._leaves[n_theta:], *filled[n_summed:]]
         back = _applied(operation.pullback(self._value), leaves)
         return [*(back.reduced or ()), *back.stacked]
+
+
+def _scaled(part: Any, seed: Any) -> Any:
+    return times(part, seed) if pytree.is_placed(part) else part * seed
 
 
 class Pull(TracedPull):

@@ -118,6 +118,6 @@ def _run_elsewhere(
 
 def is_short(job: Job, cost: Cost) -> bool:
     """Return whether residents are to run a job that costs this."""
-    if cost.rest or cost.longest > LONGEST_HOT_CALL or not job.sliced.is_resident:
+    if cost.rest or cost.longest > LONGEST_HOT_CALL or not job.is_resident:
         return False
     return cost.seconds <= LONGEST_HOT_CHUNK * len(job.plan)

@@ -301,7 +301,8 @@ class GraphResiduals:
                 land_sliced(job, chunks, result, land, first)
 
         if shared or sliced:
-            kept = {**job.kept(), **self._kept}
+            placed = (shards for one in seeds for shards in one.placed if shards is not None)
+            kept = {**job.kept(), **self._kept, **{key: value for one in placed for key, value in one.kept.items()}}
             with calm_here(self._scheduler):
                 run = run_graph(self._scheduler, graph, [*shared, *sliced], landed, keep=staying.keys, kept=kept)
             staying.deliver(run)

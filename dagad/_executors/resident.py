@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dagad._errors import StructureError
 from dagad._executors.evaluation import follow, new_names
 from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, Found, program_of
+from dagad._executors.resident_shards import LeftRows, PlacedRows, Remains, n_staying, own_message
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import assembled, subtrees
 from dagad._operations.job import Job, Land, Residuals, Results, Seeds, Spent
 from dagad._pytrees import fingerprint
 from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad._pytrees.shipping import Portable, pack
+from dagad._sources.base import Stays
 from dagad_scheduler.residents.loop import Homes, Loop, Sent, UnavailableError as UnavailableError
 
 LEAST_PATIENCE, PATIENCE = 10.0, 20.0  # seconds, and times as long as it took before
@@ -31,33 +34,34 @@ class ResidentExecutor:
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        return self._ask(job, VALUE)[0]
+        return self._ask(job, VALUE).results
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
         """Run a job, and leave behind what its policy says."""
-        lease = self._loop(job).lease()
-        results, _ = self._ask(job, RECORD, policy, lease=lease, keep=True)
+        lease = self._lines.lease()
+        results = self._ask(job, RECORD, policy, lease=lease, keep=True).results
         return results, ResidentResiduals(self, policy, lease)
 
     def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
         """Run a job together with its gradient for the seed 1; see `Executor`."""
         del policy  # what is run elsewhere is not counted here
-        lease = None if self._is_scalar else self._loop(job).lease()
-        results, found = self._ask(job, UNIT, lease=lease, keep=lease is not None)
-        results.has_gradient = all(part.is_complete for *_, part in found)
+        lease = None if self._is_scalar else self._lines.lease()
+        answers = self._ask(job, UNIT, lease=lease, keep=lease is not None)
+        results = answers.results
+        results.has_gradient = all(part.is_complete for _, part in answers.found)
         if results.has_gradient:
-            self._land(job, found, land)
+            self._land(job, answers, land)
             return results, None
         return results, None if lease is None else ResidentResiduals(self, None, lease)
 
     def pull(self, job: Job, policy: Policy | None, lease: Any, seeds: Sequence[Seeds], land: Land) -> None:
         """Pull some seeds at what was left behind, or at what is run again where it is lost."""
-        landing = []
+        landing = list[Answers]()
         for first in range(0, len(seeds), SEEDS_A_CALL):
             some = seeds[first : first + SEEDS_A_CALL]
-            landing.append(self._ask(job, PULL, policy, lease=lease, keep=len(seeds) > 1, seeds=some)[1])
-        for number, found in enumerate(landing):
-            self._land(job, found, land, number * SEEDS_A_CALL)
+            landing.append(self._ask(job, PULL, policy, lease=lease, keep=len(seeds) > 1, seeds=some))
+        for number, answers in enumerate(landing):
+            self._land(job, answers, land, number * SEEDS_A_CALL)
 
     def _ask(
         self,
@@ -68,59 +72,82 @@ class ResidentExecutor:
         lease: Any = None,
         keep: bool = False,
         seeds: Sequence[Seeds] = (),
-    ) -> tuple[Results, list[tuple[Homes, str, Found]]]:
-        began, loop, n_chunks = time.perf_counter(), self._loop(job), len(job.plan)
-        template, rows = job.sliced.templates(job.plan)
+    ) -> Answers:
+        began, placed, n_chunks = time.perf_counter(), PlacedRows(job, seeds), len(job.plan)
+        loop, (template, rows) = self._loop(job, placed), job.sliced.templates(job.plan)
+        program = self._program(job, loop, template, policy)
         message = {
             "method": method,
             "keep": keep,
             "shared": list(pack_tree((job.shared(), [list(one.reduced) for one in seeds]))),
+            **placed.message(job),
         }
+        has_left = job.has_stays if method in (UNIT, PULL) else n_staying(job) > 0
+        remains = Remains(self._lines.lease(), program.program, message, placed) if has_left else None
+
+        def own(chunks: Sequence[int]) -> dict[str, Any]:
+            mine = own_message(job, chunks, seeds, rows, remains is not None)
+            return mine if remains is None else remains.sent(chunks, mine)
 
         homes, replies = loop.call(
-            self._program(job, loop, template, policy),
+            program,
             message,
-            lambda chunks: _message_of(job, chunks, seeds, rows),
+            own,
             lease=lease,
+            left=None if remains is None else remains.lease,
             n_values=0 if method == PULL else n_chunks,
             n_gradients=n_chunks * (method in (UNIT, PULL)),
             limit=LEAST_PATIENCE + PATIENCE * self._expected,
         )
         try:
             found = [_found(job, homes, address, reply, method) for address, reply in replies.items()]
-            results = Results.of(job) if method == PULL else self._results(job, homes, found)
+            results = Results.of(job) if method == PULL else self._results(job, homes, found, remains)
             seconds = sum(float(reply["seconds"]) for reply in replies.values())
         except (StructureError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise loop.off(f"a worker sent something else than was asked for ({error})") from error
         results.spent = Spent(seconds, time.perf_counter() - began, 0)
-        return results, [(homes, address, part) for address, part in found]
+        return Answers(results, homes, found, remains)
 
     @staticmethod
-    def _results(job: Job, homes: Homes, found: list[tuple[str, Found]]) -> Results:
+    def _results(job: Job, homes: Homes, found: list[tuple[str, Found]], remains: Remains | None) -> Results:
         results = Results.of(job)
         if job.kernel.reduces:
             results.reduced = _assembled(job, [(homes.parts[address], part.reduced) for address, part in found])
         for address, part in found if job.kernel.stacks else ():
             for number, own, note in zip(homes.chunks[address], part.stacked, part.notes, strict=True):
                 results.stacked[number], results.notes[number] = own, note
+        if remains is not None:
+            left = [LeftRows(remains, place) for place in range(n_staying(job))]
+            for number, targets in enumerate(job.stacked_at or ()):
+                mine = iter(left)
+                pairs = zip(targets, results.stacked[number], strict=True)
+                results.stacked[number] = [next(mine) if type(rows) is Stays else part for (_, rows), part in pairs]
         return results
 
     @staticmethod
-    def _land(job: Job, found: list[tuple[Homes, str, Found]], land: Land, first: int = 0) -> None:
+    def _land(job: Job, answers: Answers, land: Land, first: int = 0) -> None:
+        homes, found, remains = answers.homes, answers.found, answers.remains
         if job.n_shared:
-            parts = [(homes.parts[address], one.shared) for homes, address, one in found]
+            parts = [(homes.parts[address], one.shared) for address, one in found]
             land(job.shared_targets, job.monoid.lower(_assembled(job, parts)), first)
-        for homes, address, one in found if job.has_sliced else ():
+        for address, one in found if job.has_sliced else ():
             for number, own in zip(homes.chunks[address], one.sliced, strict=True):
-                land(job.inputs.targets(number), own, first)
+                targets, mine = job.inputs.targets(number), own
+                if remains is not None:
+                    come = [type(rows) is not Stays for _, rows in targets]
+                    mine = [part for part, comes in zip(own, itertools.cycle(come), strict=False) if comes]  # by seed
+                    targets = [target for target, comes in zip(targets, come, strict=True) if comes]
+                land(targets, mine, first)
+        if remains is not None:
+            for place, (number, leaf) in enumerate(job.placed_leaves):
+                land([(number, None)], [leaf.made_by(LeftRows(remains, place))], first)
 
-    def _loop(self, job: Job) -> Loop:
-        shards = job.sliced.shards
-
+    def _loop(self, job: Job, placed: PlacedRows) -> Loop:
         def make() -> Loop:
-            return Loop(self._lines, job.sliced.keys(), _parts if job.runs is None else _alone, follow)
+            return Loop(self._lines, placed.keys(job), _parts if job.runs is None else _alone, follow)
 
-        loop: Loop = shards[0].remembered((job.plan, *(one.keys[0] for one in shards)), make)
+        which = job.plan, *(one.keys[0] for one in placed.keyed)
+        loop: Loop = job.sliced.shards[0].remembered(which, make)
         return loop
 
     @staticmethod
@@ -139,6 +166,15 @@ class ResidentExecutor:
         return loop.program(what, taken, fingerprint.same, packed, made)
 
 
+class Answers(NamedTuple):
+    """What workers have answered, and what they have left there."""
+
+    results: Results
+    homes: Homes
+    found: list[tuple[str, Found]]
+    remains: Remains | None
+
+
 class ResidentResiduals:
     """What workers keep for pullbacks, under a lease; lost, it is run again."""
 
@@ -155,19 +191,6 @@ class ResidentResiduals:
 
     def release(self) -> None:
         """Let go of nothing: a pullback has used it up."""
-
-
-def _message_of(job: Job, chunks: Sequence[int], seeds: Sequence[Seeds], rows: dict[int, Any] | None) -> dict[str, Any]:
-    """Return what a worker is sent that has some chunks: what belongs to them alone."""
-    found: dict[str, Any] = {}
-    if job.has_sliced or (job.kernel.stacks and seeds):
-        sliced = {number: job.sliced_leaves(number) for number in chunks} if job.has_sliced else None
-        stacked = {number: [one.stacked(number) for one in seeds] for number in chunks if job.kernel.stacks}
-        found["own"] = list(pack_tree((sliced, stacked)))
-    if rows is not None:
-        payloads = [(number, rows[number].parcel().payload) for number in chunks]
-        found["rows"] = [[number, [memoryview(part) for part in payload]] for number, payload in payloads]
-    return found
 
 
 def _flat(part: Any) -> list[Any]:

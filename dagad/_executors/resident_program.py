@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dagad._errors import CancelledError
+from dagad._executors.evaluation import calm_process, inside_task
 from dagad._graphs.linearization import Linearization, has_derivative
 from dagad._graphs.monoids import Monoid
 from dagad._graphs.policies import Keep, Policy, Preaccumulate
@@ -17,8 +19,11 @@ from dagad._operations.chunks import ChunkContext
 from dagad._operations.kernel import Kernel
 from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad._pytrees.shipping import PYTHON, Parcel, Singletons, pack_call
-from dagad._sources.plan import AnyPlan
+from dagad._sources.bundles import is_bundle
+from dagad._sources.plan import AnyPlan, Chunk
+from dagad._sources.recipes import Form, by_form, scaled_rows
 from dagad._sources.rows import Rows
+from dagad_scheduler.residents.service import rows_left_here
 
 # What a call asks for: a value; with what its policy leaves behind; with unit cotangents; cotangents for seeds.
 VALUE, RECORD, UNIT, PULL = "value", "record", "unit", "pull"
@@ -97,6 +102,7 @@ class ResidentJob:
     =========  ===========================================================================================
     `_left`    linearizations, by subtree, where values were computed and seeds may come; None for those of
                integers only, which have no derivative
+    `left`     rows of Shards that stay here, by chunk and place
     =========  ===========================================================================================
     """
 
@@ -107,7 +113,12 @@ class ResidentJob:
         self._stays = bool(message["keep"])
         own = unpack_tree(*message["own"]) if "own" in message else (None, None)
         self._sliced, self._stacked_seeds = ({} if part is None else part for part in own)
-        self._has_sliced = own[0] is not None
+        self._placed, self._placed_seeds = message.get("placed", ()), message.get("seeds", ())
+        self._n_taken = len(message.get("taken", ()))
+        groups = message.get("groups")
+        self._alike = None if groups is None else [[None] * size for size in groups]  # all of them are Shards
+        self._has_sliced = own[0] is not None or groups is not None
+        self.left = LeftHere()
         self._rows = {number: _opened_rows(payload) for number, payload in message.get("rows", ())}
 
     @property
@@ -133,23 +144,76 @@ class ResidentJob:
         """Return what a subtree's chunks give: what is reduced and stacked, then cotangents of shared and sliced."""
         numbers = part.terms(len(self._program.chunks))
         contexts = [ChunkContext(self._program.chunks[number], self._program.names) for number in numbers]
-        active = [self._sliced[number] for number in numbers] if self._has_sliced else None
+        active = _Active(self, numbers, rows) if self._has_sliced else None
         templates = [self._rows.get(number, self._program.template) for number in numbers]
         whole = _Rows(numbers, templates, rows, stopped)
         args = contexts, whole, self._shared, *([active] if self._has_sliced else [])
         batch, policy = self._program.batch, self._program.policy
         if self._method == VALUE:
-            return batch.value(*args), None
+            return self._own(batch.value(*args), numbers), None
         if self._method == PULL:
-            return None, self._pulled(part, args, numbers)
+            return None, self._own_cotangents(self._pulled(part, args, numbers, rows), numbers, active)
         made = policy.linearize(batch, args) if self._method == RECORD else TOGETHER.linearize(batch, args)
         if self._stays and (self._method == RECORD or made.local_gradient is None):
             self._left[part] = made
         elif self._stays and not has_derivative(made.value):
             self._left[part] = None
-        return made.value, made.local_gradient
+        value = self._own(made.value, numbers)
+        return value, self._own_cotangents(made.local_gradient, numbers, active)
 
-    def _pulled(self, part: Subtree, args: Any, numbers: Sequence[int]) -> Any:
+    def active(self, number: int, rows: Callable[[int], Sequence[Any]]) -> Any:
+        """Return the sliced leaves of a chunk in groups, with those that are Shards."""
+        groups = self._sliced[number] if self._alike is None else self._alike
+        if not self._placed:
+            return groups
+        forms, here = iter(self._placed), rows(number)
+        return [[self._made(next(forms), here) if leaf is None else leaf for leaf in group] for group in groups]
+
+    def _made(self, form: Form, rows: Sequence[Any]) -> Any:
+        """Return rows by the form in which the call tells of them."""
+        if form[0] == "taken":
+            return rows[len(rows) - self._n_taken + form[1]]
+        return by_form(form, rows, lambda form: self._made(form, rows))
+
+    def _own(self, value: Any, numbers: Sequence[int]) -> Any:
+        """Return what chunks gave without the rows that stay here."""
+        if not self._program.batch.kernel.stacks:
+            return value
+        stacked = [self._leave(number, own) for number, own in zip(numbers, value.stacked, strict=True)]
+        return value._replace(stacked=stacked)
+
+    def _own_cotangents(self, cotangents: Any, numbers: Sequence[int], active: Any) -> Any:
+        """Return the cotangents of chunks without the rows that stay here."""
+        if cotangents is None or not self._placed:
+            return cotangents
+        *shared, sliced = cotangents
+        parts = list[Any]()
+        for number, own, groups in zip(numbers, sliced, active, strict=True):
+            leaves = itertools.cycle([leaf for group in groups for leaf in group])  # for each seed again
+            filled = [
+                scaled_rows(leaf, 0.0) if part is None and is_bundle(leaf) else part
+                for part, leaf in zip(own, leaves, strict=False)
+            ]
+            parts.append(self._leave(number, filled))
+        return [*shared, parts]
+
+    def _leave(self, number: int, own: Sequence[Any]) -> list[Any]:
+        """Keep the rows in a chunk's list; return the rest, with None in their places."""
+        if left := [part for part in own if is_bundle(part)]:
+            self.left.by_chunk[number] = left
+        return [None if is_bundle(part) else part for part in own]
+
+    def _seeds(self, number: int, seed: int, rows: Callable[[int], Sequence[Any]]) -> Any:
+        """Return the seeds of a chunk's stacked leaves."""
+        own, forms = self._stacked_seeds[number][seed], self._placed_seeds[seed] if self._placed_seeds else ()
+        if not any(forms):
+            return own
+        stay = iter(forms)
+        like, here = self._program.batch.kernel.stacked_like(self.active(number, rows)) or (), rows(number)
+        placed = [next(stay) if is_bundle(leaf) else None for leaf in like]
+        return [part if form is None else self._made(form, here) for part, form in zip(own, placed, strict=True)]
+
+    def _pulled(self, part: Subtree, args: Any, numbers: Sequence[int], rows: Callable[[int], Sequence[Any]]) -> Any:
         is_lost = part not in self._left  # or it was never left here
         made = self._left.get(part) if self._stays else self._left.pop(part, None)
         if made is None and not is_lost:
@@ -161,7 +225,7 @@ class ResidentJob:
                 self._left[part] = made
         owns = self._program.batch.kernel.stacks
         many = [
-            BatchSeeds(reduced, [self._stacked_seeds[number][seed] for number in numbers] if owns else None)
+            BatchSeeds(reduced, [self._seeds(number, seed, rows) for number in numbers] if owns else None)
             for seed, reduced in enumerate(self._reduced_seeds)
         ]
         return made.pull_again(many, len(many)) if self._stays else made.pull(many)
@@ -194,6 +258,57 @@ class ResidentJob:
         answer = Found(by_part(reduced), by_part(shared), stacked, notes, sliced, is_complete)
         head, buffer = pack_tree(answer)
         return {"head": head, "kept": self.holds}, buffer
+
+
+class LeftHere:
+    """The rows that a call leaves, by chunk and place."""
+
+    def __init__(self) -> None:
+        self.by_chunk: dict[int, list[Rows]] = {}
+
+    def rows(self, chunk: int, place: int) -> Rows | None:
+        """Return some of those of a chunk; None if there are none."""
+        found = self.by_chunk.get(chunk, ())
+        return found[place] if place < len(found) else None
+
+    def nbytes(self) -> int:
+        """Return how much memory they take."""
+        return sum(sys.getsizeof(rows) for some in list(self.by_chunk.values()) for rows in some)
+
+
+class Sent:
+    """All that a call was sent, which finds the rows that it has left, or computes them again; see `recipes.Again`."""
+
+    def __init__(self, number: str, program: Sequence[bytes], message: dict[str, Any], forms: Sequence[Form]) -> None:
+        self._number, self._program, self._message, self._forms = number, program, message, forms
+
+    def rows(self, chunk: Chunk, place: int, own: dict[str, Any], made: Callable[[Form], Any]) -> Any:
+        """Return those of a chunk that have a place; `made` returns rows by their forms."""
+        found = rows_left_here(self._number, chunk.number, place)
+        if found is not None:
+            return found
+        rows, (head, *buffers) = [made(form) for form in self._forms], self._program
+        job = pickle.loads(head, buffers=buffers).job(self._message | own | {"keep": False}, None)
+        with calm_process, inside_task:
+            job.part(Subtree(chunk.number, 0), lambda _: rows, lambda: False)
+        return job.left.rows(chunk.number, place)
+
+
+class _Active:
+    """The sliced leaves of some chunks, each put together when it is its turn."""
+
+    def __init__(self, job: ResidentJob, numbers: Sequence[int], rows: Callable[[int], Sequence[Any]]) -> None:
+        self._job, self._numbers, self._rows = job, numbers, rows
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._job.active(self._numbers[place], self._rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in self._numbers:
+            yield self._job.active(number, self._rows)
 
 
 class _Rows:

@@ -53,7 +53,22 @@ class Job(NamedTuple):
     @property
     def has_stays(self) -> bool:
         """Whether some sliced leaves are Shards, whose cotangents stay where they are."""
-        return any(map(pytree.is_placed, self.leaves))
+        return bool(self.placed)
+
+    @property
+    def placed(self) -> list[Any]:
+        """The sliced leaves that are Shards."""
+        return [leaf for _, leaf in self.placed_leaves]
+
+    @property
+    def placed_leaves(self) -> list[tuple[int, Any]]:
+        """The same, with their numbers among all leaves."""
+        return [(number, leaf) for number, leaf in enumerate(self.leaves) if pytree.is_placed(leaf)]
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether there are rows that live on workers."""
+        return bool(self.sliced.shards) and not any(one.is_here for one in (*self.sliced.shards, *self.placed))
 
     @property
     def shared_targets(self) -> Targets:
@@ -102,9 +117,8 @@ class Job(NamedTuple):
     def kept(self) -> dict[Any, Any]:
         """Return what rows refer to that live elsewhere."""
         found = self.sliced.kept()
-        for leaf in self.leaves:
-            if pytree.is_placed(leaf):
-                found |= leaf.kept
+        for leaf in self.placed:
+            found |= leaf.kept
         return found
 
     def targets(self, chunks: Sequence[Chunk]) -> Targets:
@@ -140,6 +154,10 @@ class Seeds(Protocol):
 
     def stacked(self, number: int) -> list[Any]:
         """Return those of the stacked leaves of one chunk."""
+
+    @property
+    def placed(self) -> list[Any]:
+        """Those of stacked leaves that are Shards; None for zeros."""
 
 
 class Spent(NamedTuple):

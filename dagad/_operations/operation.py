@@ -252,6 +252,11 @@ class _Seeds:
             return [None] * len(mine)  # the chunk is not pulled at all
         return mine
 
+    @property
+    def placed(self) -> list[Any]:
+        """Those of stacked leaves that are Shards; None for zeros."""
+        return [self._stacked[leaf] for leaf, rows in (self._at[0] if self._at else ()) if type(rows) is Stays]
+
 
 def _dense(seed: Any, leaf: Any) -> Any:
     seed = full(seed)

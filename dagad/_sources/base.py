@@ -90,8 +90,14 @@ class Placed(Protocol):
     def kept(self) -> Mapping[Key, Any]:
         """The rows of each chunk, as the scheduler refers to them."""
 
+    def submit(self) -> None:
+        """Have tasks make the rows, if they are none yet."""
+
     def rows(self, number: int) -> Any:
         """Return the rows of a chunk, or a reference where they are elsewhere."""
+
+    def made_by(self, recipe: Any) -> Any:
+        """Return Shards of the same cut, whose rows are made when somebody asks for them; see `shards.Recipe`."""
 
     def of_chunks(self, rows: Mapping[int, Any]) -> Any:
         """Return Shards of the same cut, of rows by chunk."""

@@ -56,7 +56,7 @@ class Sliced:
         taken = self.taken
         if taken is not None and chunk in taken:
             return taken[chunk]
-        rows: Any = Rows(self.treedef, [column.piece(chunk) for column in self.columns], taken is not None)
+        rows: Any = self._bare(chunk)
         if self.shards:
             rows = self._with_shards(chunk, rows)
         if taken is not None:
@@ -80,26 +80,23 @@ class Sliced:
         """Those that are not differentiated in."""
         return [one.placed for one in self.columns if one.placed is not None and one.placed_leaf is None]
 
-    @property
-    def is_resident(self) -> bool:
-        """Whether there are rows that live on workers, none of which are differentiated in."""
-        if not self.shards or any(shards.is_here for shards in self.shards):
-            return False
-        return len(self.constant_shards) == len(self.shards)
-
     def keys(self) -> list[tuple[Key, ...]]:
         """Return for each chunk the keys of its rows that live elsewhere and are not differentiated in."""
-        return list(zip(*(shards.keys for shards in self.constant_shards), strict=True))
+        columns = [shards.keys for shards in self.constant_shards]
+        return list(zip(*columns, strict=True)) if columns else [()] * len(self.shards[0].plan)
 
     def templates(self, chunks: Iterable[Chunk]) -> tuple[Any, dict[int, Any] | None]:
         """Return the rows of any chunk without what lives on workers; or, where they differ, those of each chunk."""
-        if self.treedef.is_leaf():
+        if self.treedef.is_leaf() and self.constant_shards:
             return None, None
         first, *others = chunks
-        rows = self.rows(first).args[0]
+        rows = self._bare(first)
         if rows.is_template:
             return rows, None
-        return None, {first.number: rows} | {chunk.number: self.rows(chunk).args[0] for chunk in others}
+        return None, {first.number: rows} | {chunk.number: self._bare(chunk) for chunk in others}
+
+    def _bare(self, chunk: Chunk) -> Rows:
+        return Rows(self.treedef, [column.piece(chunk) for column in self.columns], self.taken is not None)
 
     def kept(self) -> dict[Key, Any]:
         """Return what the rows refer to."""

@@ -34,10 +34,6 @@ class Runs:
     def shards(self) -> tuple[Placed, ...]:
         return self._sliced.shards
 
-    @property
-    def is_resident(self) -> bool:
-        return self._sliced.is_resident
-
     def rows(self, chunk: Chunk) -> list[Any]:
         return [self._sliced.rows(one) for one in self.chunks[chunk.number]]
 

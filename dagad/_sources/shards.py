@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from autograd.extend import Box, VSpace
+from autograd.extend import Box, VSpace, defjvp, primitive
 
 from dagad._errors import PlanError, PortabilityError
-from dagad._graphs.linearization import scaled
 from dagad._pytrees import pytree
-from dagad._pytrees.shipping import opened
 from dagad._remembered import Remembered
 from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
 from dagad._sources.plan import AnyPlan, Chunk
-from dagad._sources.rows import BUNDLE, ELSEWHERE, Piece, Rows
+from dagad._sources.recipes import Book, Form, Mapped, Recipe, added_rows, contents, scaled_rows, tasks_of
+from dagad._sources.rows import BUNDLE, ELSEWHERE, Piece
 from dagad._tracebacks import public
 from dagad_scheduler.private import Task, TaskRef
 
 MOST_REMEMBERED = 16  # combinations with other Shards
+MOST_PENDING = 16  # Shards that are made of each other and are no tasks yet: all of them are held
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,20 @@ class Shards:
 
     is_placed = True
 
-    def __init__(self, plan: AnyPlan, scheduler: Any, keys: Sequence[Key], kept: Mapping[Key, Any], home: Home) -> None:
+    def __init__(
+        self,
+        plan: AnyPlan,
+        scheduler: Any,
+        keys: Sequence[Key],
+        kept: Mapping[Key, Any],
+        home: Home,
+        recipe: Recipe | None = None,
+    ) -> None:
         tell_autograd()
         self.plan, self.scheduler, self._home = plan, scheduler, home
-        self.keys, self.kept = list(keys), dict(kept)
-        self.is_here = all(hasattr(rows, "with_bundles") or hasattr(rows, "payload") for rows in self.kept.values())
+        self.keys, self._kept, self.recipe = list(keys), dict(kept), recipe  # None, when tasks have been submitted
+        here = (hasattr(rows, "with_bundles") or hasattr(rows, "payload") for rows in self._kept.values())
+        self.is_here = recipe is None and all(here)
         self._made = Remembered[Any](MOST_REMEMBERED)
 
     @property
@@ -78,9 +87,36 @@ class Shards:
         """Largest number of rows in a chunk."""
         return self.plan.grainsize
 
+    @property
+    def kept(self) -> dict[Key, Any]:
+        """The rows of each chunk, as the scheduler refers to them: whoever asks for them has them made by tasks."""
+        self.submit()
+        return self._kept
+
+    def submit(self) -> None:
+        """Have tasks make the rows, if they are none yet."""
+        recipe = self.recipe
+        if recipe is not None:
+            graph, needed = tasks_of(recipe, self.plan, self.keys, self._home.names())
+            run = self._home.run(self.scheduler, graph, (), ignore, keep=self.keys, kept=needed)
+            self._kept, self.recipe = {key: run.kept[key] for key in self.keys}, None
+
+    @property
+    def n_pending(self) -> int:
+        """How many Shards, these and those that they are made of, are no tasks yet."""
+        recipe = self.recipe
+        return 0 if recipe is None else recipe.n_pending
+
+    def form(self, book: Book) -> Form:
+        """Return the form of the rows, after noting in the book what it speaks of; see `recipes`."""
+        if self.n_pending > MOST_PENDING:
+            self.submit()
+        recipe = self.recipe  # another thread may submit it meanwhile
+        return book.rows(self) if recipe is None else recipe.form(book)
+
     def rows(self, number: int) -> Any:
         key = self.keys[number]
-        return self.kept[key] if self.is_here else TaskRef(key)
+        return self._kept[key] if self.is_here else TaskRef(key)
 
     def remembered(self, which: Hashable, make: Callable[[], Any]) -> Any:
         return self._made.change(which, lambda found: make() if found is None else found)
@@ -89,8 +125,16 @@ class Shards:
         """Return Shards of the same cut, from what a run has kept; nothing else of it is held."""
         return Shards(self.plan, self.scheduler, keys, {key: kept[key] for key in keys}, self._home)
 
+    def made_by(self, recipe: Recipe) -> Shards:
+        """Return Shards of the same cut, whose rows are made when somebody asks for them."""
+        names = self._home.names()
+        keys = [names("shard", number) for number in range(len(self.keys))]
+        return Shards(self.plan, self.scheduler, keys, {}, self._home, recipe)
+
     def of_chunks(self, rows: Mapping[int, Any]) -> Shards:
-        """Return Shards of the same cut, of rows by chunk as whatever runs graphs keeps them; zeros for None."""
+        """Return Shards of the same cut, of rows by chunk as whatever ran them keeps them; zeros for None."""
+        if hasattr(rows[0], "form"):  # residents leave the rows of all chunks, or none
+            return self.made_by(rows[0])
         names, zeros = self._home.names(), self.zeros() if any(part is None for part in rows.values()) else None
         kept: dict[Key, Any] = {}
         for number in range(len(self.keys)):
@@ -101,18 +145,10 @@ class Shards:
             kept[key] = value
         return self.like(list(kept), kept)
 
-    def mapped(self, task: Any, *others: Any) -> Shards:
-        """Return Shards of the same cut: what a task makes of the rows of each chunk, and of those of other Shards."""
-        names = self._home.names()
-        keys = [names("shard", number) for number in range(len(self.keys))]
-        shards = [one for one in (self, *others) if isinstance(one, Shards)]
-        graph: Graph = {}
-        for number, key in enumerate(keys):
-            args = [one.rows(number) if one in shards else one for one in (self, *others)]
-            graph[key] = Task(key, task, *args)
-        held = {key: rows for one in shards for key, rows in one.kept.items()}
-        run = self._home.run(self.scheduler, graph, (), ignore, keep=keys, kept=held)
-        return self.like(keys, run.kept)
+    def mapped(self, rule: Any, *others: Any) -> Shards:
+        """Return Shards of the same cut: what a rule makes of the rows of each chunk, and of those of other Shards."""
+        made = self.made_by(Mapped(rule, (self, *others)))
+        return self.like(made.keys, made.kept) if self.is_here else made
 
     def zeros(self) -> Shards:
         """Return zeros of the same cut, shapes and dtypes."""
@@ -148,7 +184,7 @@ class Shards:
         return joined_data(parts)
 
     def __repr__(self) -> str:
-        gone = any(getattr(rows, "status", None) == "cancelled" for rows in self.kept.values())
+        gone = any(getattr(rows, "status", None) == "cancelled" for rows in self._kept.values())
         where = f"{self.scheduler.name}{', gone since it was restarted' if gone else ''}"
         return f"<Shards: {self.n_rows} rows in {len(self.plan)} chunks on {where}>"
 
@@ -185,6 +221,26 @@ def tell_autograd() -> None:
     ShardsSpace.register(Shards)
 
 
+def times(shards: Any, factor: Any) -> Any:
+    """Return Shards times a number; by forward mode, both may move."""
+    return _times()(shards, factor)
+
+
+@functools.cache  # for the same reason
+def _times() -> Any:
+    made = primitive(_scaled)
+    defjvp(
+        made,
+        lambda tangent, ans, shards, factor: made(tangent, factor),
+        lambda tangent, ans, shards, factor: made(shards, tangent),
+    )
+    return made
+
+
+def _scaled(shards: Any, factor: Any) -> Any:
+    return shards.scaled(float(factor))
+
+
 @dataclass(slots=True)
 class ShardSource(Source):
     """Rows that were cut and placed before."""
@@ -217,11 +273,6 @@ def ignore(key: Key, result: Any) -> None:
 # What the tasks behind Shards do
 
 
-def contents(rows: Any) -> Any:
-    """Return rows as the user gave them."""
-    return opened(rows).merge(iter(()))
-
-
 def joined_data(parts: list[Any]) -> Any:
     """Return pieces as one: arrays joined along their first axis, lists and tables one after the other."""
     if not parts:
@@ -236,21 +287,3 @@ def _joined(pieces: tuple[Any, ...]) -> Any:
     if getattr(type(first), "is_rows", False):
         return first.joined(others)
     return list(itertools.chain(*pieces)) if isinstance(first, list) else np.concatenate(pieces)
-
-
-def scaled_rows(rows: Any, factor: float) -> Rows:
-    """Return the floating-point leaves of rows times a number."""
-    leaves, treedef = pytree.flatten(contents(rows))
-    found = [_scaled(leaf, factor) if pytree.is_differentiable(leaf) else None for leaf in leaves]
-    return Rows.of(pytree.unflatten(treedef, found))
-
-
-def _scaled(leaf: Any, factor: float) -> Any:
-    """Return a leaf times a number; zeros are zeros, whatever stood there."""
-    return scaled(leaf, factor) if factor else pytree.zeros_like(leaf)
-
-
-def added_rows(one: Any, other: Any) -> Rows:
-    """Add the rows of two gradients."""
-    trees = [pytree.flatten(contents(rows)) for rows in (one, other)]
-    return Rows.of(pytree.unflatten(trees[0][1], [a + b for a, b in zip(trees[0][0], trees[1][0], strict=True)]))

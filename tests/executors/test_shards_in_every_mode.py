@@ -41,6 +41,7 @@ def log_sum(rows: Any, t: Any) -> Any:
 
 PROGRAMS: dict[str, Program] = {
     "sum": lambda x, t, **k: dagad.reduce_sum(number, x, t, **k),
+    "exp": lambda x, t, **k: anp.exp(0.1 * dagad.reduce_sum(number, x, t, **k)),
     "compensated": lambda x, t, **k: dagad.reduce_sum(number, x, t, sum=CompensatedSum(), **k),
     "vector": lambda x, t, **k: anp.sum(dagad.reduce_sum(vector, x, t, **k) ** 2),
     "map": lambda x, t, **k: anp.sum(dagad.map(item, x, t, **k) ** 2),

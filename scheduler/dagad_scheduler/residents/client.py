@@ -157,8 +157,23 @@ class Lines:
         self._connections.give_back(address, comm)
 
     async def _ask(self, calls: dict[str, dict[str, Any]], limit: float) -> Replies:
+        told = self._taken_along(frozenset(calls))
+        calls = {
+            address: call | {"forget": told[address]} if address in told else call for address, call in calls.items()
+        }
         with self._standing.during(calls):
             return await self._asked(calls, limit)
+
+    def _taken_along(self, addresses: frozenset[str]) -> dict[str, list[str]]:
+        """Return by address what was let go of: who is called anyway need not wait to be told."""
+        told: dict[str, list[str]] = {}
+        for _ in range(len(self._let_go)):
+            number, left_at = self._let_go.popleft()
+            for address in left_at & addresses:
+                told.setdefault(address, []).append(number)
+            if elsewhere := left_at - addresses:
+                self._let_go.append((number, elsewhere))
+        return told
 
     async def _asked(self, calls: dict[str, dict[str, Any]], limit: float) -> Replies:
         try:

@@ -118,11 +118,14 @@ class Loop:
         own: Callable[[Sequence[int]], dict[str, Any]],
         *,
         lease: Lease | None,
+        left: Lease | None = None,
         n_values: int,
         n_gradients: int,
         limit: float,
     ) -> tuple[Homes, dict[str, dict[str, Any]]]:
         """Call all workers that have rows; `own` returns what the message of those says who have some chunks.
+
+        What they keep for later calls is under `lease` if the message says `keep`, rows of their own under `left`.
 
         Raises
         ------
@@ -134,12 +137,14 @@ class Loop:
         homes = self._find_homes()
         keep = message["keep"]
         message = message | {"token": f"{sent.lease.number}-{homes.version}", "number": lease.number if lease else ""}
+        message |= {} if left is None else {"left": left.number}
         messages = {address: message | own(chunks) for address, chunks in homes.chunks.items()}
         waiting, replies = set(homes.parts), dict[str, Any]()
         for _ in range(2):
             calls = {address: messages[address] | self._introduction(sent, homes, address) for address in waiting}
-            if lease is not None and keep:
-                lease.left_at(calls)
+            for one in (lease if keep else None, left):
+                if one is not None:
+                    one.left_at(calls)
             run = self._ask(calls, n_values, n_gradients, limit)
             replies |= run.replies
             if lease is not None:

@@ -8,17 +8,16 @@ State of a `Desk`, touched by the worker's event loop only:
 ===========  ================================================================================================
 `_clients`   those that call over connections of their own, by their names
 `_programs`  the programs that were sent, by their tokens; the one unused for longest goes first
-`_held`      what an evaluation left behind for its gradient, by its number; the oldest goes first
-`sizes`     how many bytes that is, once it has been found out
-`_weighing`  who finds that out
+`_held`      what an evaluation left behind for its gradient, by its number
+`_rows`      rows that calls have left, cotangents of Shards, by their numbers
 `_n_calls`   how many calls came
 `_n_now`     how many of them are being answered
 `_last`      when the last of them was
 ===========  ================================================================================================
 
 What a client left behind goes when it says so, or with the last of its connections. One that calls through the
-scheduler can't hang up, so what it has not asked for within a minute goes: programs are sent again then, and values
-computed again.
+scheduler can't hang up, so what it has not asked for within a minute goes: programs are sent again then, values and
+rows computed again.
 """
 
 from __future__ import annotations
@@ -37,13 +36,12 @@ from typing import Any, Protocol
 from dagad_scheduler.process import calm_process
 from dagad_scheduler.residents.messages import blob
 from dagad_scheduler.residents.seat import as_task
+from dagad_scheduler.residents.store import Store
 from dagad_scheduler.roles import Key, Names, Role
 from dagad_scheduler.run import inside_task
 
 MOST_PROGRAMS, MOST_HELD, LOOKS_EVERY = 64, 4, 32
-SHARE_OF_MEMORY = 0.2  # of a worker's limit, for what evaluations leave behind
-USUAL_MEMORY = 2**30
-WEIGH_AFTER = 0.1  # seconds after a value in which its gradient may be asked for: most tapes need not be measured
+SHARE_OF_HELD, SHARE_OF_ROWS = 0.2, 0.3  # of a worker's memory limit
 KEEP_RELAYED = 60.0  # seconds
 
 Part = tuple[int, int]  # a subtree of the tree of sums: first chunk, level
@@ -65,8 +63,22 @@ class Job(Protocol):
     def holds(self) -> bool:
         """Whether something is left for a later call."""
 
+    @property
+    def left(self) -> Left:
+        """The rows that it leaves."""
+
     def nbytes(self) -> int:
         """Return how much memory it holds on to until a later call."""
+
+
+class Left(Protocol):
+    """Rows that a call has left."""
+
+    def rows(self, chunk: int, place: int) -> Any:
+        """Return some of those of a chunk; None if there are none."""
+
+    def nbytes(self) -> int:
+        """Return how much memory they take."""
 
 
 class Program(Protocol):
@@ -112,9 +124,8 @@ class Desk:
         self._worker = worker
         self._clients: dict[str, Guest] = {}
         self._programs: OrderedDict[str, Known] = OrderedDict()
-        self._held: OrderedDict[str, Job] = OrderedDict()
-        self._sizes: dict[str, int] = {}
-        self._weighing: set[asyncio.Task[None]] = set()
+        self._held = Store(worker, SHARE_OF_HELD, MOST_HELD)
+        self._rows = Store(worker, SHARE_OF_ROWS)
         self._n_calls = self._n_now = 0
         self._last = -math.inf
 
@@ -134,11 +145,13 @@ class Desk:
                 await comm.write({"status": "OK"})
                 while True:
                     message = await comm.read()
-                    if "forget" in message:
-                        self._forget(message["forget"])
-                        guest.left.difference_update(message["forget"])
+                    forget = message.get("forget", ())
+                    self._forget(forget)
+                    guest.left.difference_update(forget)
+                    if "token" not in message:
                         continue
-                    last = {message["number"]} if message["keep"] else set()
+                    last = {message["left"]} if "left" in message else set()
+                    last |= {message["number"]} if message["keep"] else set()
                     guest.left.discard(message["number"])
                     if "program" in message:
                         last.add(_name_of(message["token"]))
@@ -164,11 +177,13 @@ class Desk:
     async def relayed(self, call: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
         """Serve a client that reaches only the scheduler: one message for all workers, with a few words for each."""
         message = call | own.get(self._worker.address, {})
-        if "forget" in message:
-            self._forget(message["forget"])
+        self._forget(message.get("forget", ()))
+        if "token" not in message:
             return {"status": "OK"}
         reply = await self.call(message, bool)
         later = self._worker.loop.asyncio_loop.call_later
+        if "left" in message:
+            later(KEEP_RELAYED, self._forget, [message["left"]])
         if message["keep"]:
             later(KEEP_RELAYED, self._forget, [message["number"]])
         if "program" in message:
@@ -177,9 +192,8 @@ class Desk:
 
     def _forget(self, names: Collection[str]) -> None:
         """Let go of programs, and of what evaluations left behind."""
-        for name in names:
-            self._held.pop(name, None)
-            self._sizes.pop(name, None)
+        self._held.forget(names)
+        self._rows.forget(names)
         for token in [one for one in self._programs if _name_of(one) in names] if names else ():
             del self._programs[token]
 
@@ -217,10 +231,9 @@ class Desk:
         token, number = message["token"], message["number"]
         if token not in self._programs:
             return {"status": "unknown"}
-        known, rows = self._programs[token], self._rows_of(token)
+        known, rows = self._programs[token], self._rows_of(token, message.get("taken", ()))
         program, parts, worker = known.program, known.parts, self._worker
-        held, called = self._held.pop(number, None), Names(token)(Role.LOOP, number)
-        self._sizes.pop(number, None)
+        held, called = self._held.take(number), Names(token)(Role.LOOP, number)
 
         def begin() -> tuple[Job, list[list[Part]]]:
             if not program.is_current():
@@ -249,15 +262,17 @@ class Desk:
                 head, buffer = await run(job.reply, parts, sums)
         except _StaleError:
             if held is not None and not stopped():  # the same call comes again
-                self._keep(number, held)
+                self._held.keep(number, held)
             raise
         if job.holds and not stopped():
-            self._keep(number, job)
+            self._held.keep(number, job)
+        if "left" in message and not stopped():
+            self._rows.keep(message["left"], job.left)
         seconds = (time.perf_counter() - began) * n_shares
         return {"status": "OK", "seconds": seconds, **head, "data": blob(buffer)}
 
-    def _rows_of(self, token: str) -> Callable[[int], list[Any]]:
-        """Return what finds the rows of a program's chunks; the program has been called."""
+    def _rows_of(self, token: str, taken: Sequence[tuple[str, int]]) -> Callable[[int], list[Any]]:
+        """Return what finds the rows of a program's chunks, and those that calls have left; the program was called."""
         self._programs.move_to_end(token)
         known = self._programs[token]
         keys, known.last = known.keys, time.monotonic()
@@ -265,11 +280,21 @@ class Desk:
 
         def rows(chunk: int) -> list[Any]:
             try:
-                return [near[key] if key in near else data[key] for key in keys[chunk]]
+                found = [near[key] if key in near else data[key] for key in keys[chunk]]
             except KeyError as error:
                 raise _MissingError from error
+            for number, place in taken:
+                found.append(self.left_rows(number, chunk, place))
+                if found[-1] is None:
+                    raise _MissingError
+            return found
 
         return rows
+
+    def left_rows(self, number: str, chunk: int, place: int) -> Any:
+        """Return rows that a call has left; None if they are not here."""
+        left: Left | None = self._rows.get(number)
+        return None if left is None else left.rows(chunk, place)
 
     def _near(self) -> Mapping[Key, Any]:
         """Return what lies in memory: a look into Dask's buffer costs 10 us, as much as a small chunk.
@@ -293,34 +318,16 @@ class Desk:
         while len(self._programs) > MOST_PROGRAMS:
             self._programs.popitem(last=False)
 
-    def _keep(self, number: str, job: Job) -> None:
-        """Hold on to a job until its gradient is asked for, within bounds: whatever goes is computed again."""
-        self._held[number] = job
-        self._forget(list(self._held)[:-MOST_HELD])
-        # Later: whoever waits for the value is not to wait for this, nor who asks for the gradient at once.
-        self._worker.loop.asyncio_loop.call_later(WEIGH_AFTER, self._weigh_later, number)
 
-    def _weigh_later(self, number: str) -> None:
-        if number in self._held:
-            self._weighing.add(task := asyncio.create_task(self._weigh(number), name="dagad-weigh"))
-            task.add_done_callback(self._weighing.discard)
+def rows_left_here(number: str, chunk: int, place: int) -> Any:
+    """Return, in a task, rows that a call has left on the task's worker; None if they are not here."""
+    from distributed import get_worker
 
-    async def _weigh(self, number: str) -> None:
-        """Find out once how large a job is, in a thread, and let go of the oldest if all together are too large."""
-        if number not in self._held:  # it has been asked for since
-            return
-        job, pool = self._held[number], self._worker.executors["default"]
-        try:
-            nbytes = await self._worker.loop.asyncio_loop.run_in_executor(pool, job.nbytes)
-        except Exception:  # it was pulled meanwhile; if not, it is no loss
-            self._forget([number])
-            return
-        if number not in self._held:
-            return
-        self._sizes[number] = nbytes
-        limit = (getattr(self._worker.memory_manager, "memory_limit", None) or USUAL_MEMORY) * SHARE_OF_MEMORY
-        while self._held and sum(self._sizes.values()) > limit:
-            self._forget([next(iter(self._held))])
+    try:
+        desk = getattr(get_worker().plugins.get("dagad-resident"), "desk", None)
+    except ValueError:  # no worker's task
+        return None
+    return None if desk is None else desk.left_rows(number, chunk, place)
 
 
 def _opened(payload: Sequence[Any]) -> Program:

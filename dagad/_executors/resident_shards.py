@@ -1,0 +1,157 @@
+"""Shards in calls of residents: how workers find rows that are differentiated in, and what calls leave there of them.
+
+Cotangents of Shards stay with the workers that computed them, and no task is made for that. Such rows are a cache: all
+that was sent is held here, so that a task can compute them again, by the same code and so to the same bits, when their
+worker is gone, or has let go of them. Whoever wants them as results of tasks gets them by that same task, which looks
+first for what was left. The rows that they were computed from are held too: that is what a lineage needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._executors.resident_program import Sent
+from dagad._operations.job import Job, Seeds
+from dagad._pytrees import pytree
+from dagad._pytrees.buffers import pack_tree
+from dagad._sources.base import Key, Stays, owned
+from dagad._sources.recipes import Book, Form
+from dagad_scheduler.private import TaskRef
+
+
+class PlacedRows:
+    """All Shards of a call, of which its message speaks in forms: a `Book`.
+
+    Attributes
+    ----------
+    keyed
+        Those that are results of tasks; first the constant rows, which are found by their places.
+    taken
+        What is taken of the rows that earlier calls have left: these calls, and places.
+    """
+
+    def __init__(self, job: Job, seeds: Sequence[Seeds]) -> None:
+        for one in job.sliced.shards:
+            one.submit()  # what is read as rows is read again and again
+        self.keyed: list[Any] = list(job.sliced.constant_shards)
+        self.taken: list[tuple[Remains, int]] = []
+        self._n_constant = len(self.keyed)
+        self._leaves = [one.form(self) for one in job.placed]
+        self._seeds = [[None if seed is None else seed.form(self) for seed in one.placed] for one in seeds]
+
+    def rows(self, shards: Any) -> Form:
+        """Return the form of Shards that are results of tasks."""
+        if shards not in self.keyed:
+            self.keyed.append(shards)
+        return ["rows", self.keyed.index(shards)]
+
+    def left(self, call: Any, place: int) -> Form:
+        """Return the form of what a call has left at one of its places."""
+        if (call, place) not in self.taken:
+            self.taken.append((call, place))
+        return ["taken", self.taken.index((call, place))]
+
+    def keys(self, job: Job) -> list[tuple[Key, ...]]:
+        """Return for each chunk the keys of the rows that are results of tasks."""
+        more = self.keyed[self._n_constant :]
+        return [(*own, *(one.keys[number] for one in more)) for number, own in enumerate(job.sliced.keys())]
+
+    def message(self, job: Job) -> dict[str, Any]:
+        """Return what all workers are told of it."""
+        told: dict[str, Any] = {}
+        if self.taken:
+            told["taken"] = [(call.lease.number, place) for call, place in self.taken]
+        if self._leaves:
+            told["placed"] = self._leaves
+        if any(self._seeds):
+            told["seeds"] = self._seeds
+        if self._leaves and _is_all_placed(job):
+            told["groups"] = list(job.inputs.sliced)
+        return told
+
+
+def _is_all_placed(job: Job) -> bool:
+    """Return whether all sliced leaves are Shards, so that nothing else comes by chunk."""
+    return len(job.placed) == len(job.leaves) - job.n_shared
+
+
+def n_staying(job: Job) -> int:
+    """Return how many of the stacked leaves of a chunk stay in Shards; as many in each."""
+    return sum(type(rows) is Stays for _, rows in job.stacked_at[0]) if job.stacked_at else 0
+
+
+def own_message(
+    job: Job, chunks: Sequence[int], seeds: Sequence[Seeds], rows: dict[int, Any] | None, lasting: bool
+) -> dict[str, Any]:
+    """Return what a worker is sent that has some chunks: what belongs to them alone, without what it has in Shards.
+
+    With `lasting` it is a copy, which does not change with the user's arrays.
+    """
+    found: dict[str, Any] = {}
+    by_chunk = job.has_sliced and not _is_all_placed(job)
+    sliced = {number: _sliced_leaves(job, number) for number in chunks} if by_chunk else None
+    stacked = None
+    if job.kernel.stacks and seeds:
+        stacked = {number: [_without_refs(one.stacked(number)) for one in seeds] for number in chunks}
+    if sliced is not None or stacked is not None:
+        found["own"] = list(pack_tree((sliced, stacked)))
+    if rows is not None:
+        payloads = [(number, rows[number].parcel().payload) for number in chunks]
+        # Arrays, which travel in messages as they do with tasks.
+        found["rows"] = [
+            [number, [np.frombuffer(bytes(part) if lasting else part, np.uint8) for part in payload]]
+            for number, payload in payloads
+        ]
+    return found
+
+
+def _sliced_leaves(job: Job, number: int) -> Any:
+    """Return the sliced leaves of a chunk in groups, None for Shards."""
+    pairs = [(job.leaves[leaf], rows) for leaf, rows in job.inputs.targets(number)]
+    parts = [None if pytree.is_placed(leaf) else owned(leaf, rows) for leaf, rows in pairs]
+    return job.inputs.groups(parts, [len(group) for group in job.inputs.rows[number]])
+
+
+def _without_refs(seeds: Sequence[Any]) -> list[Any]:
+    return [None if isinstance(seed, TaskRef) else seed for seed in seeds]
+
+
+class Remains:
+    """What a call has left, rows by chunk and place, with all that was sent; see `recipes.Call`."""
+
+    def __init__(self, lease: Any, program: Sequence[Any], message: dict[str, Any], placed: PlacedRows) -> None:
+        self.lease, self._program, self._message, self._placed = lease, program, message, placed
+        self._own: dict[int, dict[str, Any]] = {}
+        self.n_pending: int = 1 + sum(call.n_pending for call, _ in placed.taken)
+
+    def sent(self, chunks: Sequence[int], own: dict[str, Any]) -> dict[str, Any]:
+        """Note what the worker of some chunks is sent alone."""
+        self._own.update(dict.fromkeys(chunks, own))
+        return own
+
+    def forms(self, book: Book) -> list[Form]:
+        """Return the forms of the rows that it was about."""
+        keyed = [book.rows(one) for one in self._placed.keyed]
+        return [*keyed, *(book.left(call, place) for call, place in self._placed.taken)]
+
+    def again(self, forms: list[Form]) -> Sent:
+        """Return what finds the rows that it has left, or computes them again."""
+        return Sent(self.lease.number, [bytes(part) for part in self._program], self._message, forms)
+
+    def own(self, number: int) -> dict[str, Any]:
+        """Return what was sent for a chunk, and others of the same worker, alone."""
+        return self._own[number]
+
+
+class LeftRows:
+    """The rows that a call has left at one place of each chunk; see `recipes.Recipe`."""
+
+    def __init__(self, remains: Remains, place: int) -> None:
+        self._remains, self._place, self.n_pending = remains, place, remains.n_pending
+
+    def form(self, book: Book) -> Form:
+        """Return the form of the rows, after noting in the book what it speaks of."""
+        return book.left(self._remains, self._place)

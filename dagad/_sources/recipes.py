@@ -1,0 +1,183 @@
+"""Rows of Shards that are no tasks yet: how they are made, by tasks when somebody asks, by residents on their way.
+
+So a loop over Shards submits nothing for a gradient that is used where it is, or not at all; and what a call has left
+on a worker that is gone is computed again. What is made of what is written as a form, the same for all chunks:
+
+===========================  ========================================================================================
+``["rows", number]``         rows that are there, results of tasks
+``["taken", number]``        rows that a call takes of those that earlier ones have left, where it runs
+``["left", number, place]``  in tasks: what a call has left at one of its places; looked for, or computed again
+``[rule, *arguments]``       what a rule makes of rows, by other forms, and of numbers
+===========================  ========================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from dagad._graphs.linearization import scaled
+from dagad._pytrees import pytree
+from dagad._pytrees.shipping import opened
+from dagad._sources.base import Graph, Key
+from dagad._sources.plan import AnyPlan, Chunk
+from dagad._sources.rows import Rows
+from dagad_scheduler.private import DataNode, Task, TaskRef
+
+Form = Any
+
+
+class Recipe(Protocol):
+    """How the rows of Shards are made, each chunk apart.
+
+    Attributes
+    ----------
+    n_pending
+        How many Shards, these and those that they are made of, are no tasks.
+    """
+
+    n_pending: int
+
+    def form(self, book: Book) -> Form:
+        """Return the form of the rows, after noting in the book what it speaks of."""
+
+
+class Book(Protocol):
+    """Takes down what forms speak of."""
+
+    def rows(self, shards: Any) -> Form:
+        """Return the form of Shards that are results of tasks."""
+
+    def left(self, call: Call, place: int) -> Form:
+        """Return the form of what a call has left at one of its places."""
+
+
+class Call(Protocol):
+    """A call that has left rows on workers, and what it would take to make it again."""
+
+    n_pending: int
+
+    def forms(self, book: Book) -> list[Form]:
+        """Return the forms of the rows that it was about."""
+
+    def again(self, forms: list[Form]) -> Again:
+        """Return what finds the rows that it has left, or computes them again."""
+
+    def own(self, number: int) -> dict[str, Any]:
+        """Return what was sent for a chunk, and others of the same worker, alone."""
+
+
+class Again(Protocol):
+    """Finds rows that a call has left on a worker, or computes them again. It travels."""
+
+    def rows(self, chunk: Chunk, place: int, own: dict[str, Any], made: Callable[[Form], Any]) -> Any:
+        """Return those of a chunk that have a place; `made` returns rows by their forms."""
+
+
+class Mapped:
+    """A rule for the rows of each chunk of some Shards, and for numbers."""
+
+    def __init__(self, rule: Callable[..., Any], args: Sequence[Any]) -> None:
+        self._rule, self._args = rule, args
+        self.n_pending = 1 + sum(one.n_pending for one in args if pytree.is_placed(one))
+
+    def form(self, book: Book) -> Form:
+        """Return the form of the rows, after noting in the book what it speaks of."""
+        return [self._rule.__name__, *(one.form(book) if pytree.is_placed(one) else one for one in self._args)]
+
+
+class TaskBook:
+    """What tasks are given to make rows by a form: Shards that are results of tasks, and calls."""
+
+    def __init__(self) -> None:
+        self.shards: dict[Any, int] = {}
+        self.calls: dict[Call, int] = {}
+        self.again: list[Again] = []
+
+    def rows(self, shards: Any) -> Form:
+        """Return the form of Shards that are results of tasks."""
+        return ["rows", self.shards.setdefault(shards, len(self.shards))]
+
+    def left(self, call: Call, place: int) -> Form:
+        """Return the form of what a call has left at one of its places."""
+        if call not in self.calls:
+            again = call.again(call.forms(self))
+            self.calls[call] = len(self.calls)
+            self.again.append(again)
+        return ["left", self.calls[call], place]
+
+
+class At(NamedTuple):
+    """Which chunk a task is about."""
+
+    chunk: Chunk
+
+
+def tasks_of(recipe: Recipe, plan: AnyPlan, keys: Sequence[Key], names: Any) -> tuple[Graph, dict[Key, Any]]:
+    """Return the tasks that make the rows of each chunk, by these keys, and what is kept that they need."""
+    book, graph = TaskBook(), Graph()
+    form, calls = recipe.form(book), names("input", "calls")
+    if book.again:
+        graph[calls] = DataNode(calls, book.again)
+    sent = dict[int, Key]()
+    for chunk, key in zip(plan, keys, strict=True):
+        owns = {number: own for call, number in book.calls.items() if (own := call.own(chunk.number))}
+        for own in owns.values():
+            if id(own) not in sent:
+                sent[id(own)] = name = names("input", f"own-{len(sent)}")
+                graph[name] = DataNode(name, own)
+        refs = [TaskRef(sent[id(own)]) for own in owns.values()]
+        rows = [one.rows(chunk.number) for one in book.shards]
+        graph[key] = Task(
+            key, made_rows, At(chunk), form, TaskRef(calls) if book.again else [], list(owns), *refs, *rows
+        )
+    return graph, {key: value for one in book.shards for key, value in one.kept.items()}
+
+
+def made_rows(at: At, form: Form, calls: Sequence[Again], owning: Sequence[int], *given: Any) -> Any:
+    """Make the rows of a chunk by a form; of the calls that are `owning`, what was sent alone comes first."""
+    owns, rows = dict(zip(owning, given, strict=False)), given[len(owning) :]
+
+    def made(form: Form) -> Any:
+        rule, *args = form
+        if rule == "left":
+            number, place = args
+            return calls[number].rows(at.chunk, place, owns.get(number, {}), made)
+        return by_form(form, rows, made)
+
+    return made(form)
+
+
+def by_form(form: Form, rows: Sequence[Any], made: Callable[[Form], Any]) -> Any:
+    """Return rows that are there, or what a rule makes of others; `made` returns these by their forms."""
+    rule, *args = form
+    if rule == "rows":
+        return rows[args[0]]
+    return RULES[rule](*(arg if isinstance(arg, float) else made(arg) for arg in args))
+
+
+def contents(rows: Any) -> Any:
+    """Return rows as the user gave them."""
+    return opened(rows).merge(iter(()))
+
+
+def scaled_rows(rows: Any, factor: float) -> Rows:
+    """Return the floating-point leaves of rows times a number."""
+    leaves, treedef = pytree.flatten(contents(rows))
+    found = [_scaled(leaf, factor) if pytree.is_differentiable(leaf) else None for leaf in leaves]
+    return Rows.of(pytree.unflatten(treedef, found))
+
+
+def _scaled(leaf: Any, factor: float) -> Any:
+    """Return a leaf times a number; zeros are zeros, whatever stood there."""
+    return scaled(leaf, factor) if factor else pytree.zeros_like(leaf)
+
+
+def added_rows(one: Any, other: Any) -> Rows:
+    """Add the rows of two gradients."""
+    trees = [pytree.flatten(contents(rows)) for rows in (one, other)]
+    return Rows.of(pytree.unflatten(trees[0][1], [a + b for a, b in zip(trees[0][0], trees[1][0], strict=True)]))
+
+
+# By their names residents know them.
+RULES: dict[str, Callable[..., Any]] = {rule.__name__: rule for rule in (scaled_rows, added_rows)}

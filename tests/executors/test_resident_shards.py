@@ -1,0 +1,345 @@
+"""Cotangents of Shards that residents leave on workers: is no task made for them, are they right when they are lost?"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from distributed import Client
+from faults import Watch, bits, chunk as watched_chunk, kill, pids_of, until
+from hot import a_watched_cluster, heat_up, is_hot, tasks_made, until_hung_up
+
+import dagad
+from dagad._pytrees import pytree
+from dagad._sources.shards import MOST_PENDING
+from dagad_scheduler.residents import client as lines
+from dagad_scheduler.residents.client import Lines
+
+pytestmark = pytest.mark.timeout(90)
+
+RNG = np.random.default_rng(0)
+X, V, THETA = RNG.standard_normal((10, 3)), RNG.standard_normal((10, 3)), np.array([0.3, -0.7, 1.1])
+SOON = 5.0
+
+Program = Callable[..., Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client() -> Iterator[Client]:
+    """A cluster that is to be empty in the end."""
+    with a_watched_cluster() as client:
+        yield client
+
+
+@pytest.fixture
+def frail() -> Iterator[Client]:
+    with a_watched_cluster() as client:
+        yield client
+
+
+def number(rows: Any, theta: Any) -> Any:
+    return anp.sum(anp.tanh(rows * theta) ** 2)
+
+
+def moments(rows: Any, theta: Any) -> Any:
+    return anp.sum(anp.tanh(rows * theta), axis=0)
+
+
+def on(scheduler: Any, data: Any = X) -> Any:
+    return dagad.shard(data, grainsize=4, scheduler=scheduler)
+
+
+def sums(fun: Any = number, **options: Any) -> Program:
+    return lambda x, theta: dagad.reduce_sum(fun, x, theta, **options)
+
+
+def curved(x: Any, theta: Any) -> Any:
+    return anp.exp(0.1 * sums()(x, theta))
+
+
+def every_bit(tree: Any) -> list[bytes]:
+    leaves = [leaf.gather() if isinstance(leaf, dagad.Shards) else leaf for leaf in pytree.flatten(tree)[0]]
+    return bits(pytree.flatten(leaves)[0])
+
+
+def by_vjp(fun: Program, x: Any, v: Any) -> Any:
+    value, pullback = dagad.vjp(fun, x, THETA)
+    return value, pullback(1.5)
+
+
+def by_evaluation(fun: Program, x: Any, v: Any) -> Any:
+    evaluation = dagad.evaluate(fun, x, THETA, argnums=(0, 1))
+    return evaluation.value(30), evaluation.gradient(30)
+
+
+WAYS: dict[str, Callable[[Program, Any, Any], Any]] = {
+    "grad": lambda fun, x, v: dagad.value_and_grad(fun, argnums=(0, 1))(x, THETA),
+    "vjp": by_vjp,
+    "evaluate": by_evaluation,
+    "jvp": lambda fun, x, v: dagad.jvp(fun, (x, THETA), (v, THETA)),
+    "hvp": lambda fun, x, v: dagad.hvp(fun, (x, THETA), (v, THETA)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_task_is_made_but_by_whoever_asks_for_the_rows(way: str, client: Client) -> None:
+    x, v, expected = on(client), on(client, V), every_bit(WAYS[way](curved, on("sync"), on("sync", V)))
+    found = without_tasks(client, lambda: [WAYS[way](curved, x, v) for _ in range(3)])
+    before = tasks_made(client)
+    assert every_bit(found[-1]) == expected
+    n_shards = sum(isinstance(leaf, dagad.Shards) for leaf in pytree.flatten(found[-1])[0])
+    assert tasks_made(client) <= before + n_shards * (
+        2 * len(x.plan) + 1
+    )  # to find them, to bring them home; a program
+    assert every_bit(found[0]) == every_bit(found[0]) == expected
+
+
+def without_tasks(client: Client, act: Callable[[], Any], patience: float = 8.0) -> Any:
+    """Do something until it goes without any task; return what it gave."""
+    found: list[Any] = []
+
+    def goes_without() -> bool:
+        before = tasks_made(client)
+        found[:] = [act()]
+        return tasks_made(client) == before
+
+    until(goes_without, patience)
+    return found[0]
+
+
+def lose_left(dask_worker: Any) -> None:
+    desk = dask_worker.handlers["dagad_line"].__self__
+    desk._rows.forget(list(desk._rows._items))
+
+
+def n_left(dask_worker: Any) -> int:
+    return len(dask_worker.handlers["dagad_line"].__self__._rows)
+
+
+def left(client: Client) -> set[int]:
+    gc.collect()
+    return set(client.run(n_left).values())
+
+
+def beside(rows: Any, theta: Any) -> Any:
+    return anp.sum(anp.tanh(rows["x"] * theta)) * anp.sum(rows["n"]) + sum(
+        anp.sum(anp.sin(one)) for one in rows["more"]
+    )
+
+
+@pytest.mark.parametrize("fault", ["forgotten", "deaths"])
+def test_what_is_lost_is_computed_again_as_it_was_sent(fault: str, request: pytest.FixtureRequest) -> None:
+    """Also where the user has written into all that it was computed from."""
+    client = request.getfixturevalue("client" if fault == "forgotten" else "frail")
+    n, more, theta = np.arange(10.0), [np.ones(1 + i % 3) * 0.1 * i for i in range(10)], THETA.copy()
+
+    def gradients(x: Any, **options: Any) -> Any:
+        fun = dagad.value_and_grad(
+            lambda x, theta, more: dagad.reduce_sum(beside, {"x": x, "n": n, "more": more}, theta, **options), (0, 1, 2)
+        )
+        return fun(x, theta, more)
+
+    expected, x = every_bit(gradients(X, grainsize=4, scheduler="sync")), on(client)
+    heat_up(client, lambda: gradients(x))
+    found = gradients(x)
+    for array in (n, theta, *more):
+        array += 1.0
+    if fault == "forgotten":
+        client.run(lose_left)
+    for pid in pids_of(client).values() if fault == "deaths" else ():
+        kill(pid)
+    assert every_bit(found) == expected
+    again = every_bit(gradients(x))
+    assert again == every_bit(gradients(X, grainsize=4, scheduler="sync")) != expected
+
+
+def test_a_worker_that_dies_in_a_call_costs_only_time(frail: Client, tmp_path: Any) -> None:
+    rows = {"row": np.arange(10), "x": X}
+    watch = Watch(tmp_path, "value", "pullback")
+
+    def gradients(data: Any, folder: str, **options: Any) -> Any:
+        fun = dagad.value_and_grad(
+            lambda x, theta: dagad.reduce_sum(watched_chunk, x, theta, folder, **options), (0, 1)
+        )
+        return fun(data, THETA)
+
+    x, expected = on(frail, rows), every_bit(gradients(on("sync", rows), ""))
+    heat_up(frail, lambda: gradients(x, watch.folder))
+    watch.close("pullback")
+    with watch.waiting(gradients, x, watch.folder) as waiting:
+        kill(watch.wait("pullback", waiting))
+        watch.open("pullback")
+        assert every_bit(waiting.result()) == expected
+    heat_up(frail, lambda: gradients(x, watch.folder))
+
+
+def test_a_restart_takes_them_away_and_says_so(frail: Client) -> None:
+    x = on(frail)
+    heat_up(frail, lambda: dagad.grad(sums())(x, THETA))
+    found = dagad.grad(sums())(x, THETA)
+    frail.restart()
+    with pytest.raises(dagad.DataLostError, match=r"Shards are gone: .*again with `dagad\.shard"):
+        found.gather()
+
+
+# They go when nobody holds them
+
+
+async def out_of_reach(self: Any, address: str) -> Any:
+    raise lines._OutOfReach(address)
+
+
+@pytest.mark.parametrize("road", ["direct", "relayed"])
+def test_a_loop_leaves_no_more_than_two(road: str, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    until_hung_up(client)
+    if road == "relayed":
+        monkeypatch.setattr(Lines, "_open", out_of_reach)
+    x = on(client)
+    heat_up(client, lambda: dagad.grad(sums())(x, THETA))
+    for _ in range(20):
+        found = dagad.grad(sums())(x, THETA)
+    assert max(left(client)) <= 2
+    held = [dagad.grad(sums())(x, THETA) for _ in range(6)]
+    assert min(left(client)) >= 7
+    _ = held[0].kept  # now they are tasks' results
+    del held[1:]
+    until(lambda: left(client) == {1}, SOON)
+    assert every_bit([held[0], found]) == 2 * every_bit([dagad.grad(sums())(on("sync"), THETA)])
+    until(lambda: left(client) == {0}, SOON)
+
+
+def test_they_go_with_the_client(client: Client) -> None:
+    with Client(client.scheduler_info()["address"], set_as_default=False) as other:
+        x = on(other)
+        heat_up(client, functools.partial(dagad.grad(sums()), x, THETA))
+        found = dagad.grad(sums())(x, THETA)
+        assert left(client) == {1}
+    until(lambda: left(client) == {0}, SOON)
+    del found
+
+
+def test_they_have_a_share_of_the_memory(client: Client) -> None:
+    x = on(client)
+    heat_up(client, lambda: dagad.grad(sums())(x, THETA))
+    shares = client.run(has_share, share=0.0)
+    try:
+        found = dagad.grad(sums())(x, THETA)
+        until(lambda: left(client) == {0}, SOON)
+        assert every_bit([found]) == every_bit([dagad.grad(sums())(on("sync"), THETA)])
+    finally:
+        client.run(has_share, share=next(iter(shares.values())))
+
+
+def has_share(dask_worker: Any, share: float) -> float:
+    store = dask_worker.handlers["dagad_line"].__self__._rows
+    before, store._share = store._share, share
+    return float(before)
+
+
+# What they are used for
+
+
+def test_they_are_tangents_and_seeds_of_calls_without_tasks(client: Client) -> None:
+    def powers(x: Any, count: int) -> Any:
+        """Return a vector that the Hessian has been applied to again and again: each is made of the one before."""
+        v = dagad.grad(curved)(x, THETA)
+        for _ in range(count):
+            v = dagad.hvp(lambda x: sums()(x, THETA), x, v)
+        return v
+
+    x, local = on(client), on("sync")
+    some = without_tasks(client, lambda: powers(x, 3))
+    assert every_bit([some]) == every_bit([powers(local, 3)])
+    before, many = tasks_made(client), powers(x, 3 * MOST_PENDING)
+    assert many.n_pending <= MOST_PENDING + 2
+    assert tasks_made(client) - before <= 4 * (len(x.plan) + 1)  # one for each chunk now and then, whatever is behind
+    expected = every_bit([powers(local, 3 * MOST_PENDING)])
+    client.run(lose_left)
+    assert every_bit([many]) == expected
+
+
+def test_they_are_seeds(client: Client) -> None:
+    def slope(x: Any, theta: Any) -> Any:
+        """A number made of a gradient in Shards, whose cotangents are Shards."""
+        return sums(moments)(dagad.grad(curved)(x, theta), theta) @ THETA
+
+    x, local = on(client), on("sync")
+    for _ in range(3):
+        assert every_bit([slope(x, THETA)]) == every_bit([slope(local, THETA)])
+
+
+def test_they_are_rows_of_another_sum(client: Client) -> None:
+    x, local = on(client), on("sync")
+    heat_up(client, lambda: dagad.grad(sums())(x, THETA))
+    rows, expected = dagad.grad(sums())(x, THETA), dagad.grad(sums())(local, THETA)
+    act = dagad.value_and_grad(sums(), (0, 1))
+    for _ in range(3):
+        assert every_bit(act(rows, THETA)) == every_bit(act(expected, THETA))
+    assert is_hot(client, lambda: act(rows, THETA))
+
+
+def of_three(rows: Any, theta: Any) -> Any:
+    return anp.sum(anp.tanh(rows["x"] * theta) * rows["z"]) + sum(anp.sum(one**2) for one in rows["y"])
+
+
+def test_several_of_them_and_lists_beside(client: Client) -> None:
+    y = [np.ones(1 + i % 3) * 0.1 * i if i != 9 else 2 for i in range(10)]  # nothing to differentiate in the last chunk
+
+    def act(x: Any, z: Any, **options: Any) -> Any:
+        def fun(x: Any, y: Any, z: Any, theta: Any) -> Any:
+            return dagad.reduce_sum(of_three, {"x": x, "y": y, "z": z}, theta, **options)
+
+        args = x, y, z, THETA
+        moved = dagad.jvp(fun, args, (x, [*y[:9], None], z, THETA))
+        return dagad.value_and_grad(fun, (0, 1, 2, 3))(*args), moved
+
+    x, z, expected = on(client), on(client, V), every_bit(act(X, V, grainsize=4, scheduler="sync"))
+    heat_up(client, lambda: act(x, z))
+    assert every_bit(act(x, z)) == expected
+
+
+def some_constant(rows: Any, theta: Any) -> Any:
+    return anp.sum(theta) if rows[0, 0] > 0 else anp.sum(rows * theta)
+
+
+def only_numbers(rows: Any, theta: Any) -> Any:
+    return np.sum(theta)
+
+
+@pytest.mark.parametrize("fun", [some_constant, only_numbers])
+def test_chunks_that_do_not_depend_on_their_rows_have_zeros(fun: Any, client: Client) -> None:
+    x, expected = on(client), every_bit(dagad.value_and_grad(sums(fun), (0, 1))(on("sync"), THETA))
+    heat_up(client, lambda: dagad.value_and_grad(sums(fun), (0, 1))(x, THETA))
+    assert every_bit(dagad.value_and_grad(sums(fun), (0, 1))(x, THETA)) == expected
+
+
+def test_threads_of_a_worker_share_them() -> None:
+    with a_watched_cluster(threads_per_worker=2) as client:
+        for way in WAYS.values():
+            there, here = (
+                [dagad.shard(data, grainsize=1, scheduler=one) for data in (X, V)] for one in (client, "sync")
+            )
+            heat_up(client, functools.partial(way, curved, *there))
+            assert every_bit(way(curved, *there)) == every_bit(way(curved, *here))
+            del there
+
+
+def test_who_differentiates_a_gradient_in_them_by_a_tape_has_the_numbers_of_arrays(client: Client) -> None:
+    """The cotangent of what scales them is a sum over their rows."""
+
+    def slope(x: Any, theta: Any, **options: Any) -> Any:
+        inner = dagad.grad(lambda x: anp.exp(0.1 * sums(**options)(x, theta)))(x)
+        return sums(moments, **options)(inner, theta) @ THETA
+
+    x, act = on(client), dagad.grad(slope, (0, 1))
+    expected, (of_x, of_theta) = act(on("sync"), THETA), act(X, THETA, grainsize=4, scheduler="sync")
+    for _ in range(2):
+        found = act(x, THETA)
+        assert every_bit(found) == every_bit(expected)
+        np.testing.assert_allclose(found[0].gather(), of_x, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(found[1], of_theta, rtol=1e-12)
