@@ -28,7 +28,7 @@ class Placed:
         self.keys, self.kept = list(self.data), dict.fromkeys(self.data)
         self._made: dict[Hashable, Any] = {}
 
-    def submit(self) -> None:
+    def submit(self, wait: bool = False) -> None:
         pass
 
     def rows(self, number: int) -> Any:

@@ -105,6 +105,8 @@ class ResidentExecutor:
             seconds = sum(float(reply["seconds"]) for reply in replies.values())
         except (StructureError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise loop.off(f"a worker sent something else than was asked for ({error})") from error
+        if remains is not None:
+            remains.left_at(homes.chunks)
         results.spent = Spent(seconds, time.perf_counter() - began, 0)
         return Answers(results, homes, found, remains)
 

@@ -35,7 +35,7 @@ class PlacedRows:
 
     def __init__(self, job: Job, seeds: Sequence[Seeds]) -> None:
         for one in job.sliced.shards:
-            one.submit()  # what is read as rows is read again and again
+            one.submit(wait=True)  # what is read as rows is read again and again
         self.keyed: list[Any] = list(job.sliced.constant_shards)
         self.taken: list[tuple[Remains, int]] = []
         self._n_constant = len(self.keyed)
@@ -125,7 +125,12 @@ class Remains:
     def __init__(self, lease: Any, program: Sequence[Any], message: dict[str, Any], placed: PlacedRows) -> None:
         self.lease, self._program, self._message, self._placed = lease, program, message, placed
         self._own: dict[int, dict[str, Any]] = {}
+        self.homes: dict[int, str] = {}
         self.n_pending: int = 1 + sum(call.n_pending for call, _ in placed.taken)
+
+    def left_at(self, chunks: dict[str, list[int]]) -> None:
+        """Note which worker had which chunks."""
+        self.homes = {number: address for address, some in chunks.items() for number in some}
 
     def sent(self, chunks: Sequence[int], own: dict[str, Any]) -> dict[str, Any]:
         """Note what the worker of some chunks is sent alone."""
@@ -155,3 +160,7 @@ class LeftRows:
     def form(self, book: Book) -> Form:
         """Return the form of the rows, after noting in the book what it speaks of."""
         return book.left(self._remains, self._place)
+
+    def home(self, number: int) -> str:
+        """Return on which worker those of a chunk were left."""
+        return self._remains.homes[number]

@@ -90,8 +90,8 @@ class Placed(Protocol):
     def kept(self) -> Mapping[Key, Any]:
         """The rows of each chunk, as the scheduler refers to them."""
 
-    def submit(self) -> None:
-        """Have tasks make the rows, if they are none yet."""
+    def submit(self, wait: bool = False) -> None:
+        """Have tasks make the rows, if they are none yet; wait for them where a call is to find them."""
 
     def rows(self, number: int) -> Any:
         """Return the rows of a chunk, or a reference where they are elsewhere."""

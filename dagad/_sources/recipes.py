@@ -41,6 +41,9 @@ class Recipe(Protocol):
     def form(self, book: Book) -> Form:
         """Return the form of the rows, after noting in the book what it speaks of."""
 
+    def home(self, number: int) -> str:
+        """Return on which worker something of a chunk was left; empty for none."""
+
 
 class Book(Protocol):
     """Takes down what forms speak of."""
@@ -85,6 +88,11 @@ class Mapped:
         """Return the form of the rows, after noting in the book what it speaks of."""
         return [self._rule.__name__, *(one.form(book) if pytree.is_placed(one) else one for one in self._args)]
 
+    def home(self, number: int) -> str:
+        """Return on which worker something of a chunk was left; empty for none."""
+        homes = [one.home(number) for one in self._args if pytree.is_placed(one)]
+        return next(filter(None, homes), "")
+
 
 class TaskBook:
     """What tasks are given to make rows by a form: Shards that are results of tasks, and calls."""
@@ -108,9 +116,10 @@ class TaskBook:
 
 
 class At(NamedTuple):
-    """Which chunk a task is about."""
+    """Which chunk a task is about, and where its rows may have been left; see `dagad_scheduler.placement`."""
 
     chunk: Chunk
+    home: str
 
 
 def tasks_of(recipe: Recipe, plan: AnyPlan, keys: Sequence[Key], names: Any) -> tuple[Graph, dict[Key, Any]]:
@@ -129,7 +138,14 @@ def tasks_of(recipe: Recipe, plan: AnyPlan, keys: Sequence[Key], names: Any) -> 
         refs = [TaskRef(sent[id(own)]) for own in owns.values()]
         rows = [one.rows(chunk.number) for one in book.shards]
         graph[key] = Task(
-            key, made_rows, At(chunk), form, TaskRef(calls) if book.again else [], list(owns), *refs, *rows
+            key,
+            made_rows,
+            At(chunk, recipe.home(chunk.number)),
+            form,
+            TaskRef(calls) if book.again else [],
+            list(owns),
+            *refs,
+            *rows,
         )
     return graph, {key: value for one in book.shards for key, value in one.kept.items()}
 
@@ -146,6 +162,11 @@ def made_rows(at: At, form: Form, calls: Sequence[Again], owning: Sequence[int],
         return by_form(form, rows, made)
 
     return made(form)
+
+
+def there(rows: Any) -> None:
+    """Say that rows are there."""
+    del rows
 
 
 def by_form(form: Form, rows: Sequence[Any], made: Callable[[Form], Any]) -> Any:

@@ -16,7 +16,7 @@ from dagad._pytrees import pytree
 from dagad._remembered import Remembered
 from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
 from dagad._sources.plan import AnyPlan, Chunk
-from dagad._sources.recipes import Book, Form, Mapped, Recipe, added_rows, contents, scaled_rows, tasks_of
+from dagad._sources.recipes import Book, Form, Mapped, Recipe, added_rows, contents, scaled_rows, tasks_of, there
 from dagad._sources.rows import BUNDLE, ELSEWHERE, Piece
 from dagad._tracebacks import public
 from dagad_scheduler.private import Task, TaskRef
@@ -93,12 +93,14 @@ class Shards:
         self.submit()
         return self._kept
 
-    def submit(self) -> None:
-        """Have tasks make the rows, if they are none yet."""
-        recipe = self.recipe
+    def submit(self, wait: bool = False) -> None:
+        """Have tasks make the rows, if they are none yet; wait for them where a call is to find them."""
+        recipe, names = self.recipe, self._home.names()
         if recipe is not None:
-            graph, needed = tasks_of(recipe, self.plan, self.keys, self._home.names())
-            run = self._home.run(self.scheduler, graph, (), ignore, keep=self.keys, kept=needed)
+            graph, needed = tasks_of(recipe, self.plan, self.keys, names)
+            done = {names("part", number): key for number, key in enumerate(self.keys)} if wait else {}
+            graph.update((part, Task(part, there, TaskRef(key))) for part, key in done.items())
+            run = self._home.run(self.scheduler, graph, list(done), ignore, keep=self.keys, kept=needed)
             self._kept, self.recipe = {key: run.kept[key] for key in self.keys}, None
 
     @property
@@ -110,9 +112,14 @@ class Shards:
     def form(self, book: Book) -> Form:
         """Return the form of the rows, after noting in the book what it speaks of; see `recipes`."""
         if self.n_pending > MOST_PENDING:
-            self.submit()
+            self.submit(wait=True)
         recipe = self.recipe  # another thread may submit it meanwhile
         return book.rows(self) if recipe is None else recipe.form(book)
+
+    def home(self, number: int) -> str:
+        """Return on which worker something of a chunk was left that is no task yet; empty for none."""
+        recipe = self.recipe
+        return "" if recipe is None else recipe.home(number)
 
     def rows(self, number: int) -> Any:
         key = self.keys[number]
