@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dagad._errors import StructureError
 from dagad._executors.evaluation import follow, new_names
 from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, Found, program_of
-from dagad._executors.resident_shards import LeftRows, PlacedRows, Remains, n_staying, own_message
+from dagad._executors.resident_shards import LeftRows, PlacedRows, Remains, n_staying, own_messages
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import assembled, subtrees
 from dagad._operations.job import Job, Land, Residuals, Results, Seeds, Spent
@@ -84,15 +84,10 @@ class ResidentExecutor:
         }
         has_left = job.has_stays if method in (UNIT, PULL) else n_staying(job) > 0
         remains = Remains(self._lines.lease(), program.program, message, placed) if has_left else None
-
-        def own(chunks: Sequence[int]) -> dict[str, Any]:
-            mine = own_message(job, chunks, seeds, rows, remains is not None)
-            return mine if remains is None else remains.sent(chunks, mine)
-
         homes, replies = loop.call(
             program,
             message,
-            own,
+            own_messages(job, seeds, rows, remains),
             lease=lease,
             left=None if remains is None else remains.lease,
             n_values=0 if method == PULL else n_chunks,

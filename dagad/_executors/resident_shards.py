@@ -8,7 +8,7 @@ first for what was left. The rows that they were computed from are held too: tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,10 +83,19 @@ def n_staying(job: Job) -> int:
     return sum(type(rows) is Stays for _, rows in job.stacked_at[0]) if job.stacked_at else 0
 
 
-def own_message(
+def own_messages(
+    job: Job, seeds: Sequence[Seeds], rows: dict[int, Any] | None, remains: Remains | None
+) -> Callable[[Sequence[int]], dict[str, Any]]:
+    """Return what tells by its chunks what a worker is sent alone; what rows that are left are made of is noted."""
+    if remains is None:
+        return lambda chunks: _own_message(job, chunks, seeds, rows, False)
+    return lambda chunks: remains.sent(chunks, _own_message(job, chunks, seeds, rows, True))
+
+
+def _own_message(
     job: Job, chunks: Sequence[int], seeds: Sequence[Seeds], rows: dict[int, Any] | None, lasting: bool
 ) -> dict[str, Any]:
-    """Return what a worker is sent that has some chunks: what belongs to them alone, without what it has in Shards.
+    """Return what belongs to some chunks alone, without what their worker has in Shards.
 
     With `lasting` it is a copy, which does not change with the user's arrays.
     """
