@@ -11,12 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from autograd.extend import JVPNode, VJPNode
 
-from dagad._engines.autograd.forward import TangentNode
+from dagad._engines.autograd.embedded import Trace, innermost
 from dagad._engines.autograd.tape import reverse_depth, traceable
-from dagad._engines.autograd.traced_array import new_box
-from dagad._errors import NotDifferentiableError
 from dagad._operations.context import is_in_a_transform, note_operation
 from dagad._operations.kernel import Outputs
 from dagad._operations.operation import Operation
@@ -34,25 +31,20 @@ def differentiable(operation: Operation, leaves: Sequence[Any]) -> Outputs:
 
 
 def _applied(operation: Operation, leaves: Sequence[Any]) -> Outputs:
-    level = max((leaf._trace for leaf in leaves if pytree.is_traced(leaf)), default=None)
     if not len(operation.plan):  # nothing depends on anything
         return Outputs(0.0, [])
-    if level is None:
+    trace = innermost(leaves)
+    if trace is None:
         return operation.call(list(map(traceable, leaves)))
-    nodes = {place: leaf._node for place, leaf in enumerate(leaves) if getattr(leaf, "_trace", None) == level}
-    below = [leaf._value if place in nodes else leaf for place, leaf in enumerate(leaves)]
-    moving = isinstance(next(iter(nodes.values())), JVPNode)
-    return (_forward if moving else _reverse)(operation, below, nodes, level)
+    return (_forward if trace.moves else _reverse)(operation, trace)
 
 
 # Forward
 
 
-def _forward(operation: Operation, below: list[Any], nodes: dict[int, Any], level: int) -> Outputs:
+def _forward(operation: Operation, trace: Trace) -> Outputs:
     """Move the leaves: one operation gives the value and the tangents in all directions."""
-    many = isinstance(next(iter(nodes.values())), TangentNode)
-    tangents = {place: node.g if many else [node.g] for place, node in nodes.items()}
-    count, n_theta = len(next(iter(tangents.values()))), sum(operation.inputs.shared)
+    below, (tangents, count), n_theta = trace.below, trace.tangents(), sum(operation.inputs.shared)
     moving = [
         [_dense(tangents[place][number] if place in tangents else None, leaf) for place, leaf in enumerate(below)]
         for number in range(count)
@@ -61,11 +53,8 @@ def _forward(operation: Operation, below: list[Any], nodes: dict[int, Any], leve
     leaves = [leaf for copy in copies for leaf in copy[:n_theta]] + [leaf for copy in copies for leaf in copy[n_theta:]]
     both = _applied(operation.pushed(count), leaves)
     value, directions = operation.moved(both, count)
-    boxes = (
-        new_box(leaf, level, TangentNode.new_root(list(parts)) if many else JVPNode.new_root(parts[0]))
-        for leaf, parts in zip(value.floats(), zip(*directions, strict=True), strict=True)
-    )
-    return _filled(value, boxes)
+    pairs = zip(value.floats(), zip(*directions, strict=True), strict=True)
+    return _filled(value, (trace.moved(leaf, list(parts)) for leaf, parts in pairs))
 
 
 def _dense(tangent: Any, leaf: Any) -> Any:
@@ -84,22 +73,17 @@ def _filled(value: Outputs, leaves: Iterator[Any]) -> Outputs:
 # Reverse
 
 
-def _reverse(operation: Operation, below: list[Any], nodes: dict[int, Any], level: int) -> Outputs:
+def _reverse(operation: Operation, trace: Trace) -> Outputs:
     """Run the operation; its pullback becomes one node of the outer tape."""
+    below, places = trace.below, tuple(trace.nodes)
     if not any(map(pytree.is_traced, below)):
         below = [traceable(contiguous(leaf)) for leaf in below]
         value, state = operation.forward(below)
-        outputs = value.floats()
-        pull: Any = Pull(operation, below, value, state, tuple(nodes))
+        pull: Any = Pull(operation, below, value, state, places)
     else:
-        value, pull = _traced(operation, below, tuple(nodes))
-        outputs = value.floats()
-    if not outputs:
-        return value
-    answer = outputs[0] if len(outputs) == 1 else tuple(outputs)
-    node = _node_of(tuple(nodes.values()), pull, answer, [below[place] for place in nodes])
-    opened = pytree.open_containers(new_box(answer, level, node))
-    return _filled(value, iter(opened if isinstance(opened, tuple) else (opened,)))
+        value, pull = _traced(operation, below, places)
+    outputs = trace.pulled(value.floats(), pull)
+    return _filled(value, iter(outputs)) if outputs else value
 
 
 def _traced(operation: Operation, below: list[Any], places: tuple[int, ...]) -> tuple[Outputs, Any]:
@@ -111,15 +95,6 @@ def _traced(operation: Operation, below: list[Any], places: tuple[int, ...]) -> 
     reduced, shared, n_without = both.reduced
     unit = None if n_without else [*shared, *both.stacked]
     return (value := Outputs(reduced, [])), TracedPull(operation, below, value, unit, places)
-
-
-def _node_of(parents: tuple[Any, ...], pull: Any, answer: Any, values: list[Any]) -> Any:
-    kind: Any = type(parents[0])
-    if not issubclass(kind, VJPNode):  # another tracer, which may look at the operation
-        return kind(answer, _node, (pull, *values), {}, tuple(range(1, 1 + len(values))), parents)
-    node = kind.__new__(kind)
-    node.parents, node.vjp = parents, pull
-    return node
 
 
 class TracedPull:
@@ -195,11 +170,3 @@ class Pull(TracedPull):
 def _opened(cotangent: Any) -> list[Any]:
     opened = pytree.open_containers(cotangent)
     return list(opened) if isinstance(opened, tuple | list) else [opened]
-
-
-def _node(pull: Pull, *leaves: Any) -> Any:
-    """Stand for an operation on the tapes of other tracers; reverse mode never calls it."""
-    raise NotDifferentiableError(
-        f"A reduction was met by a tracer that dagad does not know, at {len(leaves)} leaves with {pull!r}. Use dagad's "
-        "or autograd's own transforms."
-    )

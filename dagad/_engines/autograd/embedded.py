@@ -10,18 +10,80 @@ derivative of any order is the value of a function that it has made itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from autograd.extend import JVPNode
+from autograd.extend import JVPNode, VJPNode
 
 from dagad._engines.autograd.forward import TangentNode
 from dagad._engines.autograd.tape import traceable
 from dagad._engines.autograd.traced_array import new_box
 from dagad._engines.base import Composed, Engine, Flat, FlatFunction, LeafPullback, Leaves
+from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
 _BARE = frozenset({np.ndarray, np.float64, float})
+
+
+class Trace(NamedTuple):
+    """The innermost of the traces of some leaves: its nodes by place, and the leaves below it."""
+
+    level: int
+    nodes: dict[int, Any]
+    below: list[Any]
+
+    @property
+    def kind(self) -> Any:
+        """What its nodes are."""
+        return type(next(iter(self.nodes.values())))
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is one of forward mode."""
+        return issubclass(self.kind, JVPNode)
+
+    def tangents(self) -> tuple[dict[int, list[Any]], int]:
+        """Return the tangents of the leaves that move, by place, and in how many directions."""
+        many = self.kind is TangentNode
+        found = {place: node.g if many else [node.g] for place, node in self.nodes.items()}
+        return found, len(next(iter(found.values())))
+
+    def moved(self, value: Any, tangents: list[Any]) -> Any:
+        """Return an output in a box, with its tangents."""
+        node = self.kind.new_root(tangents if self.kind is TangentNode else tangents[0])
+        return new_box(traceable(value), self.level, node)
+
+    def pulled(self, values: Sequence[Any], pull: Any) -> list[Any]:
+        """Return outputs in boxes, with one node that pulls them all."""
+        if not values:
+            return []
+        answer = traceable(values[0]) if len(values) == 1 else tuple(map(traceable, values))
+        kind, parents = self.kind, tuple(self.nodes.values())
+        if issubclass(kind, VJPNode):
+            node = kind.__new__(kind)
+            node.parents, node.vjp = parents, pull
+        else:  # another tracer, which may look at what was called
+            values = [self.below[place] for place in self.nodes]
+            node = kind(answer, _strange, (pull, *values), {}, tuple(range(1, 1 + len(values))), parents)
+        opened = pytree.open_containers(new_box(answer, self.level, node))
+        return list(opened) if isinstance(opened, tuple) else [opened]
+
+
+def innermost(leaves: Sequence[Any]) -> Trace | None:
+    """Return the innermost trace of some leaves; None if nobody traces them."""
+    level = max((leaf._trace for leaf in leaves if pytree.is_traced(leaf)), default=None)
+    if level is None:
+        return None
+    nodes = {place: leaf._node for place, leaf in enumerate(leaves) if getattr(leaf, "_trace", None) == level}
+    return Trace(level, nodes, [leaf._value if place in nodes else leaf for place, leaf in enumerate(leaves)])
+
+
+def _strange(pull: Any, *leaves: Any) -> Any:
+    """Stand for an operation on the tapes of other tracers; reverse mode never calls it."""
+    raise NotDifferentiableError(
+        f"A reduction was met by a tracer that dagad does not know, at {len(leaves)} leaves with {pull!r}. Use dagad's "
+        "or autograd's own transforms."
+    )
 
 
 class TracedEngine:
@@ -39,14 +101,10 @@ class TracedEngine:
 
     def value(self, fun: Flat, leaves: Leaves) -> list[Any]:
         """Run a flat function; what comes out is traced by those who trace the leaves."""
-        level = max((leaf._trace for leaf in leaves if pytree.is_traced(leaf)), default=None)
-        if level is None:
+        trace = innermost(leaves)
+        if trace is None:
             return self.engine.value(fun, list(map(traceable, leaves)))
-        nodes = {index: leaf._node for index, leaf in enumerate(leaves) if getattr(leaf, "_trace", None) == level}
-        below = [leaf._value if index in nodes else leaf for index, leaf in enumerate(leaves)]
-        if isinstance(next(iter(nodes.values())), JVPNode):
-            return self._forward(fun, below, nodes, level)
-        return self._reverse(fun, below, nodes, level)
+        return (self._forward if trace.moves else self._reverse)(fun, trace)
 
     def linearize(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
         own: LeafPullback | None
@@ -61,11 +119,9 @@ class TracedEngine:
             values, own = self.engine.linearize(fun, leaves)
         return values, EnginePullback(self, fun, leaves, own)
 
-    def _forward(self, fun: Flat, below: list[Any], nodes: dict[int, Any], level: int) -> list[Any]:
+    def _forward(self, fun: Flat, trace: Trace) -> list[Any]:
         """Move those leaves that are moved: a tangent of zero at an infinite slope would be nan."""
-        many = isinstance(next(iter(nodes.values())), TangentNode)
-        tangents = {index: node.g if many else [node.g] for index, node in nodes.items()}
-        count = len(next(iter(tangents.values())))
+        below, (tangents, count) = trace.below, trace.tangents()
         pushed: Flat = Composed(self.engine.pushforward(fun, count), fun, "pushforward", count)  # or it is refused
         if len(tangents) < len(below):
             pushed = pushforward_in(self.engine, fun, list(tangents), count)
@@ -75,25 +131,17 @@ class TracedEngine:
         boxes = []
         for number, value in enumerate(both[:each]):
             own = [self.fitting(part, value, "tangent") for part in both[each + number :: each]]
-            node = TangentNode.new_root(own) if many else JVPNode.new_root(own[0])
-            boxes.append(new_box(traceable(value), level, node))
+            boxes.append(trace.moved(value, own))
         return boxes
 
     def fitting(self, part: Any, leaf: Any, what: str) -> Any:
         """Return what an engine says of a leaf in the leaf's dtype, if it has the leaf's shape."""
         return pytree.fitted(part, leaf, f"A {what} from the engine {self.engine.name!r}")
 
-    def _reverse(self, fun: Flat, below: list[Any], nodes: dict[int, Any], level: int) -> list[Any]:
+    def _reverse(self, fun: Flat, trace: Trace) -> list[Any]:
         """Put one node on the tape, which pulls all outputs together."""
-        values, pullback = self.linearize(fun, below)
-        if not values:
-            return values
-        kind: Any = type(next(iter(nodes.values())))
-        node = kind.__new__(kind)
-        node.parents, node.vjp = tuple(nodes.values()), _NodePullback(pullback, below, list(nodes))
-        answer = traceable(values[0]) if len(values) == 1 else tuple(map(traceable, values))
-        opened = pytree.open_containers(new_box(answer, level, node))
-        return list(opened) if isinstance(opened, tuple) else [opened]
+        values, pullback = self.linearize(fun, trace.below)
+        return trace.pulled(values, _NodePullback(pullback, trace.below, list(trace.nodes)))
 
 
 def traced_engine(engine: Any) -> Any:
