@@ -21,7 +21,6 @@ class ExplicitEngine:
     __slots__ = ()
     name = "explicit"
     pulls_all = True  # its pullback looks at the cotangents itself, those that it gets and those that it returns
-    may_remember = True  # it is never recorded, so what it keeps from one run can't be taken for a constant in the next
 
     def takes(self, leaf: Any) -> bool:
         """Take everything: the function's pullback speaks of all that it returned."""

@@ -15,7 +15,6 @@ import numpy as np
 
 from dagad._errors import PortabilityError
 from dagad._pytrees import pytree
-from dagad._pytrees.memory import value_to_run_again
 from dagad._pytrees.pytree import nbytes_of
 from dagad._pytrees.shipping import opened, pack
 
@@ -117,8 +116,14 @@ class Linearization:
 
     @classmethod
     def unrecorded(cls, task: Recordable, args: tuple[Any, ...], counters: Counters | None = None) -> Linearization:
-        """Run a task for its value; pulling will run it again."""
-        made = cls(value_to_run_again(opened(task), args), (task, args), counters)
+        """Run a task for its value; pulling will run it again.
+
+        It is recorded all the same, and the tape let go of. What a function keeps of a run that traces nothing would be
+        constants for the one that is recorded later; of a recorded one it keeps traced values, which are refused.
+        """
+        whole = opened(task)
+        by_chunk = getattr(whole, "rehearse", None)  # so that one tape is alive at a time
+        made = cls(by_chunk(*args) if by_chunk else whole.record(*args)[0], (task, args), counters)
         made._counters.ran(n_runs(task, args))
         return made
 

@@ -69,6 +69,20 @@ class Batch(Portable):
                 gathered.push(_closed(opened_chunk, self.kernel.value(*args)))
         return gathered.result()
 
+    def rehearse(
+        self,
+        contexts: Sequence[ChunkContext],
+        rows: Sequence[Any],
+        shared: Groups,
+        sliced: Sequence[Groups] | None = None,
+    ) -> Any:
+        """Run chunk after chunk traced, each tape dying before the next is recorded, for what they give."""
+        gathered = Gathered(self.kernel, self.monoid)
+        with patches:
+            for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
+                gathered.push(_closed(opened_chunk, self.kernel.record(*args)[0]))
+        return gathered.result()
+
     def record(
         self,
         contexts: Sequence[ChunkContext],

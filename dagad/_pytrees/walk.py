@@ -68,7 +68,6 @@ class Walk:
     `_owners`   for each part, the ids of the objects that have it
     `_links`    for each part, the first of them, and which of its parts it is
     `_entries`  what is reached by name: its id, the way, and the id of what names it
-    `_spaces`   where functions look for globals, and for which
     `_keyed`    keys of containers, among them whole numbers, which may be ids
     ==========  ======================================================================================
     """
@@ -81,7 +80,6 @@ class Walk:
         self._links: dict[int, tuple[int, int]] = {}
         self._entries: dict[int, tuple[str, int]] = {}
         self._functions: list[FunctionType] = []
-        self._spaces: list[tuple[Any, tuple[str, ...]]] = []
         self._scopes: dict[int, Scope | None] = {}
         self._keyed: list[Any] = []
         self._stack: list[Any] = [fun]
@@ -159,7 +157,6 @@ class Walk:
                 if str(scope.get("__name__", "")).partition(".")[0] not in _CLOSED:
                     used = names_of(function.__code__)
                     names.update(used)
-                    self._spaces.append((scope, used))
                     for name in used:
                         if name in scope:
                             self._reach(scope[name], f"the global `{name}`", name, id(function))
@@ -184,27 +181,6 @@ class Walk:
         if id(value) not in self._objects:
             self._objects[id(value)] = value
             self._stack.append(value)
-
-    def carried(self) -> list[Any]:
-        """Return all of the user's that was looked into."""
-        return [obj for obj in self._instances() if may_be_walked(type(obj)) and _root(type(obj)) != "dagad"]
-
-    def standard(self) -> list[Any]:
-        """Return the instances of classes of the standard library: what is in them was not looked into."""
-        closed = [obj for obj in self._instances() if not may_be_walked(type(obj))]
-        return [obj for obj in closed if _root(type(obj)) in sys.stdlib_module_names]
-
-    def _instances(self) -> list[Any]:
-        return [obj for obj in self._objects.values() if not isinstance(obj, type | ModuleType)]
-
-    def spaces(self) -> list[tuple[Any, tuple[str, ...]]]:
-        """Return where names are looked for, and which."""
-        return [*self._spaces, *self.scopes()]
-
-    def scopes(self) -> list[tuple[Any, tuple[str, ...]]]:
-        """Return the modules and classes in which names may mean something, and which."""
-        names = tuple(dict.fromkeys(name for _, used in self._spaces for name in used))
-        return [(scope.space, names) for scope in self._scopes.values() if scope]
 
     def carriers(self) -> set[int]:
         """Return the ids of all objects that lead to a traced value."""
