@@ -1,7 +1,18 @@
 """Graph + scheduler + slots -> Evaluation: graphs are started here, and here one can watch, wait for and cancel them.
 
-State: what `Evaluation` lists. Schedulers are found, started and waited for here only; of `dagad_scheduler` others take
-what graphs are made of, and the residents' executor calls to workers.
+State, of an `Evaluation`; all but the futures change under its `_lock`:
+
+==============  ==========================================================================================
+`_value`        future of the value
+`_gradient`     future of the gradient
+`_backward`     what computes the gradient; set when the value is there, taken by the thread that runs it
+`_requested`    whether somebody wants the gradient
+`_runs`         all graphs that have been started for this evaluation; none once it is cancelled
+`_given_up`     how far these were when it was cancelled
+`_cancelled`    whether it was cancelled
+==============  ==========================================================================================
+
+The only module that talks to `dagad_scheduler`.
 """
 
 from __future__ import annotations
@@ -146,19 +157,17 @@ def _pack(graph: Mapping[Any, Any]) -> None:
 
 
 class Evaluation:
-    """A value that comes early and a gradient that is filled in behind it; returned by `evaluate`.
+    """A value and a gradient that are being computed; `evaluate` starts it, and returns it at once.
 
-    ==============  ==========================================================================================
-    `_value`        future of the value
-    `_gradient`     future of the gradient
-    `_backward`     what computes the gradient; set when the value is there, taken by the thread that runs it
-    `_requested`    whether somebody wants the gradient
-    `_runs`         all graphs that have been started for this evaluation; none once it is cancelled
-    `_given_up`     how far these were when it was cancelled
-    `_cancelled`    whether it was cancelled
-    ==============  ==========================================================================================
+    Awaited, it gives both: ``value, gradient = await evaluation``.
 
-    All but the futures change under `_lock`.
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> evaluation = dagad.evaluate(lambda x: np.sum(x**2), np.array([1.0, 2.0]))
+    >>> evaluation.value(), evaluation.gradient()
+    (np.float64(5.0), array([2., 4.]))
     """
 
     def __init__(self, forward: Callable[[], tuple[Any, Backward]], lazy: bool) -> None:
