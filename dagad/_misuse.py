@@ -125,9 +125,15 @@ def _refuse_chunk_function(asked: str, f: Any, shared: tuple[Any, ...]) -> None:
         first = "some rows" if asked in _PER_CHUNK else "an item"
         given = ", ".join([first, *(described(one) for one in shared)])
         raise ArgumentsError(
-            f"`{asked}` calls `{name_of(f)}{signature}` with {given}: {error}. What follows the data in the call of "
-            f"`{asked}` is handed on, in its order; settings are keywords.{_as_in_stan(asked, signature, shared)}"
+            f"`{asked}` calls `{name_of(f)}{_plainly(signature)}` with {given}: {error}. What follows the data in "
+            f"the call of `{asked}` is handed on, in its order; settings are keywords.{_as_in_stan(asked, signature, shared)}"
         ) from None
+
+
+def _plainly(signature: inspect.Signature) -> inspect.Signature:
+    """Return a signature without types."""
+    parameters = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
 
 
 def _as_in_stan(asked: str, signature: inspect.Signature, shared: tuple[Any, ...]) -> str:

@@ -20,7 +20,7 @@ from dagad._misuse import add_hint, explain
 F = TypeVar("F", bound=Callable[..., Any])
 
 OURS = frozenset({"dagad", "dagad_scheduler", "dask", "distributed"})
-ENGINES = ("autograd", "dagad._engines.")
+HANDED = ("autograd", "dagad._engines.", "dagad._sources.")  # what a user's line in a chunk may call
 # Shown where users call them, hidden where the above do.
 SERVANTS = sys.stdlib_module_names | {"numpy", "scipy", "tornado", "optree", "cloudpickle", "tblib"} - {"__main__"}
 
@@ -39,8 +39,7 @@ def public(fun: F) -> F:
                 add_hint(error)
                 raise
             except Exception as told:
-                if not setting("full-tracebacks"):
-                    shorten(told)
+                shorten(told)
                 raise  # keeps the traceback as it is now, without this frame
 
     return door  # type: ignore[return-value]  # it has the type of what it wraps
@@ -52,7 +51,9 @@ def _is_ours(error: Exception) -> bool:
 
 
 def shorten(error: BaseException) -> None:
-    """Take out of an exception's traceback, and of those that led to it, what is not the user's."""
+    """Take out of an exception's traceback, and of those that led to it, what is not the user's; see the setting."""
+    if setting("full-tracebacks"):
+        return
     chain: list[BaseException] = []
     before: BaseException | None = error
     while before is not None and before not in chain:
@@ -91,10 +92,10 @@ def _shortened(error: BaseException, is_told: bool) -> TracebackType | None:
 def _telling(error: BaseException, rest: list[TracebackType]) -> list[TracebackType]:
     """Return which of the frames after the user's last line are shown.
 
-    None where the user's line called into numpy by way of autograd. If a pullback failed, those of the rule that did.
-    Anything else is a fault of dagad's: all of them.
+    None where the user's line called into numpy by way of autograd, or read a table. If a pullback failed, those of
+    the rule that did. Anything else is a fault of dagad's: all of them.
     """
-    if rest and _module(rest[0]).startswith(ENGINES):
+    if rest and _module(rest[0]).startswith(HANDED):
         return []
     first = next((at for at in range(len(rest), 0, -1) if _module(rest[at - 1]).startswith(("dagad", "dask"))), 0)
     in_chunk = any(note.startswith("dagad: ") for note in getattr(error, "__notes__", ()))

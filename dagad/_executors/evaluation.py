@@ -31,7 +31,7 @@ from dagad._errors import CancelledError, PlanError, SchedulerLostError
 from dagad._executors.losses import results_lost, worker_lost, workers_unfit
 from dagad._operations.context import VALUES_FIRST, Mode, current_mode
 from dagad._pytrees.shipping import Portable
-from dagad._tracebacks import public
+from dagad._tracebacks import public, shorten
 from dagad._words import described
 from dagad_scheduler import (
     LocalRun as LocalRun,
@@ -266,8 +266,12 @@ class Evaluation:
     def __await__(self) -> Generator[Any, None, tuple[Any, Any]]:
         """Return value and gradient."""
         self._request()
-        value = yield from asyncio.wrap_future(self._value).__await__()
-        gradient = yield from asyncio.wrap_future(self._gradient).__await__()
+        try:
+            value = yield from asyncio.wrap_future(self._value).__await__()
+            gradient = yield from asyncio.wrap_future(self._gradient).__await__()
+        except Exception as error:
+            shorten(error)
+            raise
         return value, gradient
 
     @property

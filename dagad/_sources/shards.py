@@ -40,25 +40,35 @@ class Kept(NamedTuple):
     value: Any
 
 
-class Shards:
-    """Rows that were cut and placed once; returned by `shard`, taken by reductions as their sliced argument.
+class Listing(type):
+    """A class that lists for `help` and for completion what its users call: all else is for dagad's other modules."""
 
-    Where rows are on a cluster each chunk is a task: moved, copied or lost with its worker it is there again when it is
-    needed. In one process the chunks are views of a copy, so that what is written into the data later does not show;
-    arrays that nobody can write into are not copied. A gradient in Shards is Shards of the same cut: it stays there.
+    for_users: tuple[str, ...]
 
-    Attributes
-    ----------
-    plan
-        How the rows were cut.
-    n_rows
-        Number of rows.
-    grainsize
-        Largest number of rows in a chunk.
-    is_here
-        Whether the rows are in this process.
+    def __dir__(cls) -> tuple[str, ...]:
+        return cls.for_users
+
+
+class Shards(metaclass=Listing):
+    """Rows that were cut and put in place once, for many evaluations; `shard` makes them.
+
+    They go wherever a reduction or a map takes its data. On a cluster each chunk is a task: when the worker that holds
+    it is lost, it is loaded again as soon as it is needed. In one process the chunks are views of a copy, so that what
+    is written into the data later does not change them. A gradient with respect to Shards is Shards of the same chunks:
+    it stays where the rows are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> data = dagad.shard((np.arange(6.0), np.ones(6)), grainsize=2)
+    >>> data
+    <Shards: 6 rows in 3 chunks on threads>
+    >>> data.n_rows, data.grainsize, data.gather()[0]
+    (6, 2, array([0., 1., 2., 3., 4., 5.]))
     """
 
+    for_users = ("gather", "grainsize", "n_rows")
     is_placed = True
 
     def __init__(
@@ -177,6 +187,11 @@ class Shards:
         -------
         pytree
             Of the structure that was given to `shard`; the chunks of arrays are joined along their first axis.
+
+        Raises
+        ------
+        DataLostError
+            If the cluster that held them was restarted.
         """
         if self.is_here:
             parts = [contents(self.kept[key]) for key in self.keys]
@@ -189,6 +204,9 @@ class Shards:
             self._home.run(self.scheduler, graph, copies, results.__setitem__, kept=self.kept)
             parts = [results[copy] for copy in copies]
         return joined_data(parts)
+
+    def __dir__(self) -> tuple[str, ...]:
+        return self.for_users
 
     def __repr__(self) -> str:
         gone = any(getattr(rows, "status", None) == "cancelled" for rows in self._kept.values())

@@ -1,0 +1,470 @@
+"""The mistakes of the first hour: is each told by its remedy, in a few lines, on threads and on a cluster?"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import autograd.numpy as anp
+import dask
+import dask.array
+import numpy as np
+import pandas as pd
+import pytest
+from dask.delayed import delayed
+from distributed import Client
+
+import dagad
+from dagad import ArgumentsError, MissingNameError, NotDifferentiableError, PlanError, PortabilityError, StructureError
+from dagad.extend import Keep, Preaccumulate, Recompute, explicit
+
+X, Y, THETA = np.arange(12.0).reshape(6, 2), np.arange(6.0), np.ones(2)
+TABLE = pd.DataFrame({"a": Y, "b": Y + 1.0})
+A: Any = delayed(2.0)
+B: Any = A * 3.0
+MOST_LINES = 12  # above the message of what a chunk raised
+
+
+@pytest.fixture(autouse=True)
+def _as_users_see_it() -> Iterator[None]:
+    with dask.config.set({"dagad.full-tracebacks": False}):
+        yield
+
+
+@dataclasses.dataclass
+class Model:
+    """A record that nobody has registered."""
+
+    slope: float
+    offset: float
+
+
+def line(rows: Any, theta: Any) -> Any:
+    x, y = rows
+    return anp.sum((y - anp.dot(x, theta)) ** 2)
+
+
+def scaled(rows: Any, theta: Any) -> Any:
+    return anp.sum(rows * theta)
+
+
+def unsummed(rows: Any, theta: Any) -> Any:
+    return rows * theta
+
+
+def as_in_stan(rows: Any, start: Any, end: Any, theta: Any) -> Any:
+    return anp.sum(rows * theta)
+
+
+def three(rows: Any, x: Any, r: Any) -> Any:
+    return anp.sum(rows * x * r)
+
+
+def job(phi: Any, theta: Any, x_r: Any, x_i: Any) -> Any:
+    return phi * theta
+
+
+def square(x: Any) -> Any:
+    return anp.sum(x**2)
+
+
+def with_aux(x: Any) -> Any:
+    return square(x), {"x": x}
+
+
+def holding(lock: Any) -> Any:
+    def locked(rows: Any, theta: Any) -> Any:
+        with lock:
+            return anp.sum(rows * theta)
+
+    return locked
+
+
+def writes_theta(rows: Any, theta: Any) -> Any:
+    theta[0] = 0.0
+    return anp.sum(rows * theta[0])
+
+
+def writes_rows(rows: Any, theta: Any) -> Any:
+    rows *= 2.0
+    return anp.sum(rows * theta)
+
+
+def branches(rows: Any, theta: Any) -> Any:
+    return anp.sum(rows * theta[0]) if theta > 0 else 0.0
+
+
+def misfits(rows: Any, theta: Any) -> Any:
+    return anp.sum(anp.dot(rows, np.ones(5)) * theta)
+
+
+def misses(rows: Any, theta: Any) -> Any:
+    raise LookupError("no such station")
+
+
+def no_way_back(rows: Any, theta: Any) -> Any:
+    def pullback(seed: Any) -> Any:
+        raise LookupError("no way back")
+
+    return 0.0, pullback
+
+
+def cut(fun: Any, data: Any, *shared: Any, **options: Any) -> Any:
+    given: dict[str, Any] = {"grainsize": 2, "scheduler": "threads"}
+    return dagad.reduce_sum(fun, data, *shared, **given | options)
+
+
+def grad(fun: Any, data: Any, theta: Any = THETA, **options: Any) -> Any:
+    return dagad.grad(lambda theta: cut(fun, data, theta, **options))(theta)
+
+
+def any_call(name: str) -> Any:
+    """Return a public function without its type, for calls that it does not allow."""
+    return getattr(dagad, name)
+
+
+# What a user does: the error that comes, and its remedy.
+Case = tuple[Callable[[], Any], type[Exception], str]
+CALLS: dict[str, Case] = {
+    # other packages' names
+    **{
+        name: (lambda name=name: getattr(dagad, name), MissingNameError, remedy)  # type: ignore[misc]  # a default argument has no type
+        for name, remedy in {
+            "jit": "leave it out",
+            "vmap": r"dagad\.reduce_sum",
+            "pmap": r"dagad\.map",
+            "custom_vjp": r"dagad\.extend\.explicit",
+            "checkpoint": r"dagad\.extend\.Recompute",
+            "jacobian": r"dagad\.jacrev",
+            "linearize": r"dagad\.jvp",
+            "stop_gradient": "getval",
+            "ravel_pytree": r"optree\.integration",
+            "tree_map": r"optree\.tree_map",
+            "scan": r"dagad\.map_reduce",
+            "reduce_sum_static": r"dagad\.reduce_sum",
+            "check_grads": r"dagad\.testing\.check_grads",
+            "explict": r"Did you mean `dagad\.extend\.explicit`",
+            "reduce_sums": r"Did you mean `dagad\.reduce_sum`",
+            "no_such_thing": r"help\(dagad\)",
+        }.items()
+    },
+    # how functions are called
+    "holomorphic": (lambda: any_call("grad")(square, holomorphic=True), ArgumentsError, r"dagad\.vjp"),
+    "allow_int": (lambda: any_call("grad")(square, allow_int=True), ArgumentsError, r"\.astype\(float\)"),
+    "in_axes": (lambda: any_call("map")(square, X, in_axes=1), ArgumentsError, "moveaxis"),
+    "n_jobs": (lambda: cut(scaled, Y, 1.0, n_jobs=2), ArgumentsError, "scheduler=client"),
+    "n_chunks": (lambda: cut(scaled, Y, 1.0, n_chunks=3), ArgumentsError, "grainsize=.*number of rows"),
+    "client=": (lambda: cut(scaled, Y, 1.0, client=None), ArgumentsError, "scheduler="),
+    "shared by keyword": (lambda: cut(scaled, Y, theta=1.0), ArgumentsError, r"`reduce_sum\(f, sliced, theta\)`"),
+    "no such keyword": (lambda: any_call("shard")(Y, where=1), ArgumentsError, "keywords are `grainsize`, `scheduler`"),
+    "hvp curried": (lambda: any_call("hvp")(square)(Y, Y), ArgumentsError, r"`hvp\(fun, primals, tangents\)`"),
+    "gradient curried": (lambda: any_call("gradient")(square)(Y), ArgumentsError, r"`gradient\(y, wrt\)`"),
+    "grad of a point": (lambda: any_call("grad")(square, Y), StructureError, r"`dagad\.grad\(square\)\(\.\.\.\)`"),
+    "hessian at a point": (lambda: any_call("hessian")(square, Y), StructureError, r"dagad\.hessian\(square\)"),
+    "grad of a number": (lambda: any_call("grad")(3.0), ArgumentsError, "takes a function, and was given a float"),
+    "too few arguments": (lambda: dagad.grad(line)(X), ArgumentsError, r"`line\(rows, theta\)`"),
+    "too few primals": (lambda: dagad.vjp(line, X), ArgumentsError, r"`line\(rows, theta\)`"),
+    "data first": (lambda: cut(Y, scaled, 1.0), StructureError, "The function comes first"),
+    "a number for f": (lambda: cut(3.0, Y, 1.0), ArgumentsError, "a float where a function belongs"),
+    "too many shared": (
+        lambda: cut(scaled, Y, 1.0, 2.0),
+        ArgumentsError,
+        r"calls `scaled\(rows, theta\)` with some rows, a float, a float",
+    ),
+    "too few shared": (lambda: cut(scaled, Y), ArgumentsError, "missing a required argument: 'theta'"),
+    "Stan's grainsize": (lambda: cut(three, Y, 500, Y, 1.0), ArgumentsError, r"grainsize=500\)`"),
+    "Stan's start and end": (lambda: cut(as_in_stan, Y, THETA), ArgumentsError, "no `start` and `end`"),
+    "Stan's map_rect": (lambda: dagad.map_rect(job, 1.0, [Y, Y], [X, X], [1, 2]), StructureError, "has no rows to cut"),
+    "argnums too large": (lambda: dagad.grad(square, 3)(Y), StructureError, "Pass by position"),
+    # how the work is cut, and where it runs
+    "grainsize in words": (lambda: cut(scaled, Y, 1.0, grainsize="1000"), PlanError, 'positive int or `"auto"`'),
+    "grainsize 1e3": (lambda: cut(scaled, Y, 1.0, grainsize=1e3), PlanError, "positive int"),
+    "an address": (
+        lambda: cut(scaled, Y, 1.0, scheduler="tcp://h:1"),
+        PlanError,
+        r"distributed\.Client\('tcp://h:1'\)",
+    ),
+    "a misspelt scheduler": (lambda: cut(scaled, Y, 1.0, scheduler="threds"), PlanError, 'Choose "threads"'),
+    "a number of workers": (lambda: cut(scaled, Y, 1.0, scheduler=4), PlanError, 'Choose "threads"'),
+    "no client": (lambda: cut(scaled, Y, 1.0, scheduler="distributed"), PlanError, r"Start one.*Client\(\)"),
+    "no engine": (lambda: cut(scaled, Y, 1.0, engine="jaxx"), PlanError, "Choose one of"),
+    "a policy in words": (lambda: cut(scaled, Y, 1.0, policy="recompute"), PlanError, r"`dagad\.extend\.Keep\(\)`"),
+    "other chunks": (
+        lambda: cut(scaled, dagad.shard(Y, 3), 1.0),
+        PlanError,
+        r"shard\(shards\.gather\(\), grainsize=2\)",
+    ),
+    "Shards in shard": (lambda: dagad.shard(dagad.shard(Y)), PlanError, r"`\.gather\(\)`"),
+    # the data
+    "lengths": (lambda: cut(line, (X, Y[:4]), THETA), StructureError, "give them the same number"),
+    "a number": (lambda: cut(scaled, 3.0, 1.0), StructureError, "is a float, which has no rows"),
+    "a generator": (lambda: cut(scaled, iter([1.0]), 1.0), StructureError, r"Make a list of it, `list\(\.\.\.\)`"),
+    "a set": (lambda: cut(scaled, {1.0, 2.0}, 1.0), StructureError, r"`sorted\(\.\.\.\)`"),
+    "a path": (lambda: cut(scaled, "data.csv", 1.0), StructureError, r"np\.loadtxt\(path\)"),
+    "nothing": (lambda: cut(scaled, {}, 1.0), StructureError, "nothing to cut"),
+    "a Series": (lambda: cut(scaled, TABLE["a"], 1.0), StructureError, r"`column\.to_numpy\(\)`"),
+    "a dict of Series": (lambda: cut(scaled, {"a": TABLE["a"]}, 1.0), StructureError, r"`column\.to_numpy\(\)`"),
+    "a Delayed": (lambda: cut(scaled, A, 1.0), StructureError, r"dagad\.shard\(\[load\(path\), \.\.\.\]\)"),
+    "a dask array": (lambda: cut(scaled, dask.array.ones(4), 1.0), StructureError, r"`dagad\.shard\(array\)`"),
+    # what is differentiated
+    "theta is a Series": (lambda: grad(scaled, Y, pd.Series([1.0])), NotDifferentiableError, r"`\.to_numpy\(\)`"),
+    "theta is a table": (lambda: grad(scaled, Y, TABLE), NotDifferentiableError, r"table\[name\]\.to_numpy\(\)"),
+    "theta is a dask array": (lambda: grad(scaled, Y, dask.array.ones(2)), NotDifferentiableError, "Compute it first"),
+    "theta is an int": (
+        lambda: dagad.grad(square)(3),
+        NotDifferentiableError,
+        r"0 \(`x`\) .* only int.*`float\(\.\.\.\)`",
+    ),
+    "theta is a word": (lambda: dagad.grad(square)("a"), NotDifferentiableError, "only str. Give numbers, arrays"),
+    "theta is a record": (
+        lambda: dagad.grad(lambda m: m.slope)(Model(1.0, 2.0)),
+        NotDifferentiableError,
+        r"register_pytree_node\(Model, lambda m: \(\(m\.slope, m\.offset.*namespace=\"dagad\"",
+    ),
+    "grad of a Delayed": (lambda: dagad.grad(B), NotDifferentiableError, r"`dagad\.gradient\(y, wrt\)`"),
+    "value_and_grad of a Delayed": (lambda: dagad.value_and_grad(B), NotDifferentiableError, "value_and_gradient"),
+    "hessian of a Delayed": (lambda: dagad.hessian(B), NotDifferentiableError, "once more of what it returns"),
+    "at a Delayed": (lambda: dagad.grad(square)(A), NotDifferentiableError, r"`dagad\.gradient`"),
+    "swapped": (lambda: dagad.gradient(A, B), NotDifferentiableError, r"swapped.*`dagad\.gradient\(y, wrt\)`"),
+    "gradient of a function": (lambda: any_call("gradient")(square, Y), NotDifferentiableError, r"use `dagad\.grad`"),
+    "gradient of an array": (
+        lambda: any_call("gradient")(dask.array.ones(3).sum(), A),
+        NotDifferentiableError,
+        "Delayed",
+    ),
+    "with respect to nothing": (lambda: dagad.gradient(B, []), NotDifferentiableError, "Give one of"),
+    "elsewhere": (lambda: dagad.gradient(B, delayed(1.0)), NotDifferentiableError, 'unused="zeros"'),
+    # what functions return
+    "forgot to sum": (lambda: grad(unsummed, Y, 1.0), NotDifferentiableError, r"`<lambda>` returned an array.*np\.sum"),
+    "a list": (lambda: dagad.grad(lambda x: [x])(1.0), NotDifferentiableError, "returned a list.*Return its sum"),
+    "forgot has_aux": (
+        lambda: dagad.grad(with_aux)(Y),
+        NotDifferentiableError,
+        "`with_aux` returned a tuple.*has_aux=True",
+    ),
+    "has_aux without aux": (lambda: dagad.grad(square, has_aux=True)(Y), StructureError, r"Return `\(value, aux\)`"),
+    "forgot to return": (lambda: dagad.grad(lambda x: None)(1.0), NotDifferentiableError, "is a `return` missing"),
+    "complex": (lambda: dagad.grad(lambda x: x * 1j)(1.0), NotDifferentiableError, "real part"),
+    "a pair of primals": (lambda: dagad.jvp(line, (X, Y), (X,)), StructureError, "one tangent per primal"),
+    "a tangent's shape": (lambda: dagad.jvp(square, Y, THETA), StructureError, r"shape \(2,\), where \(6,\) is needed"),
+    "a cotangent's shape": (lambda: dagad.vjp(square, Y)[1](Y), StructureError, r"shape \(6,\), where \(\) is needed"),
+    "a lock": (
+        lambda: cut(holding(threading.Lock()), Y, 1.0, scheduler="processes"),
+        PortabilityError,
+        "`locked` uses `lock`.*inside the function",
+    ),
+}
+
+# Inside chunks, on a cluster too: the function, its data, the error and its remedy, in the message or in a note.
+CHUNKS: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "a user's own": (misses, Y, LookupError, r"value of chunk \d \(rows \d:\d\)"),
+    "a user's own pullback": (explicit(no_way_back), Y, LookupError, r"pullback of chunk \d \(rows \d:\d\)"),
+    "shapes": (misfits, X, ValueError, r"not aligned"),
+    "theta is written into": (writes_theta, Y, NotDifferentiableError, r"`np\.where\(mask, new, old\)`"),
+    "rows are written into": (writes_rows, Y, ValueError, r"`x = x\.copy\(\)`"),
+    "a condition on an array": (branches, Y, ValueError, r"`np\.where\(condition, a, b\)`"),
+    "no return": (lambda rows, theta: None, Y, StructureError, "is a `return` missing"),
+    "words": (lambda rows, theta: "six", Y, StructureError, "returned a str.*Return a number"),
+    "another length in each chunk": (unsummed, np.arange(5.0), StructureError, "sum over the rows inside"),
+    "a table's attribute": (lambda rows, t: anp.sum(rows.a * t), TABLE, MissingNameError, r"`rows\[\"a\"\]`"),
+    "a table's columns": (lambda rows, t: anp.sum(rows[["a"]] * t), TABLE, StructureError, r"np\.stack"),
+    "a table's arithmetic": (lambda rows, t: anp.sum(rows * t[0]), TABLE, StructureError, r"`rows\[name\]`"),
+    "a column's to_numpy": (lambda rows, t: anp.sum(rows["a"].to_numpy() * t), TABLE, AttributeError, "leave it out"),
+    "a column that is not there": (lambda rows, t: anp.sum(rows["c"]), TABLE, KeyError, "it has 'a', 'b'"),
+}
+
+
+def told(act: Callable[[], Any]) -> tuple[Exception, str, int]:
+    """Return what a call raises, all that a user reads of it, and how many lines of it stand above the message."""
+    try:
+        act()
+    except Exception as error:
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        name = f"{type(error).__module__}.{type(error).__name__}".removeprefix("builtins.")
+        return error, "\n".join(lines), next(at for at, text in enumerate(lines) if text.startswith(name))
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_a_mistake_is_told_by_its_remedy(case: str) -> None:
+    act, kind, remedy = CALLS[case]
+    error, text, lines = told(act)
+    assert type(error) is kind
+    message = text.splitlines()[lines]
+    assert re.search(remedy, message), message
+    assert message.startswith(f"dagad.{kind.__name__}: ")
+    assert message.endswith((".", "?"))
+    assert not re.search(r"\ba (?=[aeiou])(?!u)|\bcan't be had|ifferentiated? in\b", message)
+    assert lines <= 13  # of this file: `told`, the case, and its helpers
+    assert "dagad/_" not in text
+
+
+@pytest.mark.parametrize("case", CHUNKS)
+def test_a_mistake_in_a_chunk_is_told_in_a_few_lines(case: str, scheduler: Any) -> None:
+    fun, data, kind, remedy = CHUNKS[case]
+    theta: Any = THETA[0] if case == "another length in each chunk" else THETA
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(fun, data, theta, grainsize=2, scheduler=scheduler)
+
+    error, text, lines = told(lambda: dagad.grad(loss)(theta))
+    assert type(error) is kind
+    assert re.search(remedy, text), text
+    assert lines <= MOST_LINES + 6, text  # of this test: `told` and the lambda, which a user does not have
+    assert not re.search(r"(dagad|dagad_scheduler|dask|distributed|autograd)/\w+(/\w+)*\.py", text), text
+    if kind is not StructureError or "rows" in fun.__code__.co_names:
+        assert f"in {fun.__name__}" in text or case == "a user's own pullback"
+
+
+SCRIPT = """
+import numpy as np
+import dagad
+
+def chunk(rows, theta):
+    raise ValueError("bad row")
+
+def loss(theta):
+    return dagad.reduce_sum(chunk, np.arange(6.0), theta, grainsize=2, scheduler={scheduler!r})
+
+{program}
+"""
+PROGRAMS = {
+    "grad": "dagad.grad(loss)(1.0)",
+    "value": "loss(1.0)",
+    "hessian": "dagad.hessian(loss)(1.0)",
+    "jvp": "dagad.jvp(loss, 1.0, 1.0)",
+    "evaluate": "dagad.evaluate(loss, 1.0).gradient()",
+    "await": "import asyncio\nasync def main():\n    await dagad.evaluate(loss, 1.0)\nasyncio.run(main())",
+    "grainsize": "dagad.reduce_sum(chunk, np.arange(6.0), 1.0, grainsize=0)",
+}
+
+
+@pytest.mark.parametrize(("program", "scheduler"), [("grad", "sync"), ("hessian", "threads"), ("value", "threads")])
+def test_a_script_shows_its_own_lines(program: str, scheduler: str) -> None:
+    code = SCRIPT.format(scheduler=scheduler, program=PROGRAMS[program])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    lines = done.stderr.splitlines()
+    above = next(at for at, text in enumerate(lines) if text.startswith("ValueError: bad row"))
+    assert above <= MOST_LINES, done.stderr
+    assert "in chunk" in done.stderr
+    assert "dagad/_" not in done.stderr
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_shows_its_own_lines(program: str) -> None:
+    code = SCRIPT.format(scheduler="threads", program=PROGRAMS[program])
+    _, text, _ = told(lambda: exec(compile(code, "<program>", "exec"), {"__name__": "__main__"}))
+    assert "dagad/_" not in text
+    assert ("in chunk" in text) == (program != "grainsize")
+
+
+def test_all_frames_are_there_on_request() -> None:
+    with dask.config.set({"dagad.full-tracebacks": True}):
+        _, text, _ = told(lambda: grad(misses, Y, 1.0))
+    assert "dagad/_executors" in text
+
+
+def test_a_fault_of_dagads_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dagad._api.reductions.Summed", None)
+    _, text, _ = told(lambda: cut(scaled, Y, 1.0))
+    assert "dagad/_api/reductions.py" in text
+
+
+def test_an_evaluation_that_fails_is_not_logged_chunk_by_chunk(cluster: Client) -> None:
+    before = str(cluster.get_worker_logs()).count("Compute Failed")
+    with pytest.raises(LookupError):
+        dagad.reduce_sum(misses, np.arange(40.0), 1.0, grainsize=1, scheduler=cluster)
+    assert str(cluster.get_worker_logs()).count("Compute Failed") == before
+    with pytest.raises(ZeroDivisionError):
+        cluster.submit(lambda: 1 / 0).result()
+    assert str(cluster.get_worker_logs()).count("Compute Failed") == before + 1  # what is not ours is logged as ever
+
+
+def test_a_worker_logs_one_line_of_an_evaluation(caplog: pytest.LogCaptureFixture) -> None:
+    from dagad_scheduler.failures import log_one_line
+
+    logger = logging.getLogger("tests.worker")
+    log_one_line(logger)
+    log_one_line(logger)
+    assert len(logger.filters) == 1
+    with caplog.at_level(logging.INFO, "tests.worker"):
+        for token in ("one", "other"):
+            for number in range(3):
+                key = (f"dagad-value-{token}", number)
+                logger.error("Compute Failed\nKey: %s\n%s %s %r %r", key, "executing", "task", "ValueError('no')", "tb")
+        logger.error(
+            "Compute Failed\nKey: %s\n%s %s %r %r", ("sum-1", 0), "executing", "task", "ValueError('no')", "tb"
+        )
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.INFO, logging.ERROR]
+    assert "('dagad-value-one', 0) failed: ValueError('no')" in caplog.text
+
+
+# What works at once
+
+
+def test_doors_are_open_without_an_import_of_their_own() -> None:
+    code = "import dagad; dagad.testing.check_grads; dagad.extend.Keep; print(hasattr(dagad, 'vmap'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_what_comes_along_comes_along_in_every_mode() -> None:
+    matrix = X[:2]
+
+    def both(x: Any) -> Any:
+        return anp.dot(matrix, x), {"x": x, "n": 3}
+
+    def one(x: Any) -> Any:
+        return anp.sum(x**3), {"x": x, "n": 3}
+
+    values, pullback, aux = dagad.vjp(both, THETA, has_aux=True)
+    np.testing.assert_array_equal(values, matrix @ THETA)
+    np.testing.assert_array_equal(pullback(values)[0], matrix.T @ values)
+    found = [aux, dagad.jvp(both, THETA, THETA, has_aux=True)[2]]
+    np.testing.assert_array_equal(dagad.jvp(both, THETA, THETA, has_aux=True)[1], matrix @ THETA)
+    for transform in (dagad.jacrev, dagad.jacfwd):
+        jacobian, aux = transform(both, has_aux=True)(THETA)
+        np.testing.assert_array_equal(jacobian, matrix)
+        found.append(aux)
+    hessian, aux = dagad.hessian(one, has_aux=True)(THETA)
+    np.testing.assert_array_equal(hessian, 6.0 * np.eye(2))
+    found += [aux, dagad.grad(one, has_aux=True)(THETA)[1], dagad.value_and_grad(one, has_aux=True)(THETA)[0][1]]
+    for aux in found:
+        assert aux["n"] == 3
+        assert type(aux["x"]) is np.ndarray
+        np.testing.assert_array_equal(aux["x"], THETA)
+    nested = dagad.jacfwd(dagad.grad(lambda x: dagad.jvp(one, x, THETA, has_aux=True)[1]))(THETA)
+    np.testing.assert_array_equal(nested, 6.0 * np.eye(2))
+
+
+@pytest.mark.parametrize("policy", [None, Keep, Recompute, Preaccumulate])
+def test_gradients_can_be_written_to(policy: Any, scheduler: Any) -> None:
+    theta = {"a": np.ones(1), "b": [np.ones(2)]}
+
+    def loss(theta: Any, rows: Any = X) -> Any:
+        options = {"grainsize": 2, "scheduler": scheduler, "policy": policy and policy()}
+        part = lambda rows, theta: anp.sum((rows * theta["a"] - theta["b"][0]) ** 2)  # noqa: E731  # one line is enough
+        return dagad.reduce_sum(part, rows, theta, **options)
+
+    found = [
+        dagad.grad(loss)(theta),
+        dagad.value_and_grad(loss)(theta)[1],
+        dagad.vjp(loss, theta)[1](1.0)[0],
+        dagad.evaluate(loss, theta).gradient(),
+        dagad.hvp(loss, theta, theta),
+        dagad.hessian(loss)(theta)["a"],
+    ]
+    for gradient in found:
+        for leaf in (gradient["a"], gradient["b"][0]):
+            leaf *= 0.1
+            np.clip(leaf, -1.0, 1.0, out=leaf)
+    rows = dagad.grad(loss, 1)(theta, X)
+    rows += 1.0
+    np.testing.assert_array_equal(loss(theta), loss(theta, np.arange(12.0).reshape(6, 2)))
