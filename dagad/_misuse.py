@@ -124,9 +124,10 @@ def _refuse_chunk_function(asked: str, f: Any, shared: tuple[Any, ...]) -> None:
     except TypeError as error:
         first = "some rows" if asked in _PER_CHUNK else "an item"
         given = ", ".join([first, *(described(one) for one in shared)])
+        stan = _as_in_stan(asked, signature, shared)
         raise ArgumentsError(
             f"`{asked}` calls `{name_of(f)}{_plainly(signature)}` with {given}: {error}. What follows the data in "
-            f"the call of `{asked}` is handed on, in its order; settings are keywords.{_as_in_stan(asked, signature, shared)}"
+            f"the call of `{asked}` is handed on, in its order; settings are keywords.{stan}"
         ) from None
 
 
