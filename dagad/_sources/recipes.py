@@ -152,7 +152,8 @@ def tasks_of(recipe: Recipe, plan: AnyPlan, keys: Sequence[Key], names: Any) -> 
 
 def made_rows(at: At, form: Form, calls: Sequence[Again], owning: Sequence[int], *given: Any) -> Any:
     """Make the rows of a chunk by a form; of the calls that are `owning`, what was sent alone comes first."""
-    owns, rows = dict(zip(owning, given, strict=False)), given[len(owning) :]
+    count = len(owning)
+    owns, rows = dict(zip(owning, given[:count], strict=True)), given[count:]
 
     def made(form: Form) -> Any:
         rule, *args = form
