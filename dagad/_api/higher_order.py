@@ -189,9 +189,7 @@ def jacrev(
 
     Parameters
     ----------
-    fun, argnums
-        See `jacfwd`.
-    has_aux
+    fun, argnums, has_aux
         See `jacfwd`.
     layout
         How the Jacobian is laid out: ``extend.Dense()``, or ``extend.Sparse()`` for scipy's sparse arrays of shape

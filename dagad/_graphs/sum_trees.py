@@ -171,13 +171,7 @@ class Subtree(NamedTuple):
 
 
 def subtrees(start: int, stop: int, n_terms: int) -> list[Subtree]:
-    """Return the largest subtrees of the tree over `n_terms` that together are its terms `start` to `stop`.
-
-    >>> subtrees(0, 5, 8)
-    [Subtree(start=0, level=2), Subtree(start=4, level=0)]
-    >>> subtrees(4, 7, 7)
-    [Subtree(start=4, level=2)]
-    """
+    """Return the largest subtrees of the tree over `n_terms` that together are its terms `start` to `stop`."""
     found: list[Subtree] = []
     while start < stop:
         level = 0

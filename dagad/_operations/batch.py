@@ -42,11 +42,6 @@ class Batch(Portable):
     def state(self) -> tuple[Any, ...]:
         return self.kernel, self.monoid
 
-    @property
-    def engine(self) -> Any:
-        """What differentiates the user's function."""
-        return self.kernel.engine
-
     def n_runs(self, contexts: Sequence[ChunkContext], *_: Any) -> int:
         """Return how many runs of the kernel one run of the batch is."""
         return len(contexts)

@@ -156,11 +156,6 @@ class Kernel(Portable):
         return None
 
     @property
-    def engine(self) -> Any:
-        """What differentiates the user's function."""
-        return self.function.engine
-
-    @property
     def signature(self) -> tuple[Any, ...]:
         """What tells derivatives of one function apart: they don't cost the same."""
         return (type(self),)

@@ -76,9 +76,9 @@ def snapshot(leaf: Any) -> Any:
     return contiguous(leaf)
 
 
-def snapshots(tree: Any, is_leaf: Any = None) -> Any:
+def snapshots(tree: Any) -> Any:
     """Return a pytree with snapshots of its arrays, in containers of its own."""
-    leaves, treedef = flatten(tree, is_leaf)
+    leaves, treedef = flatten(tree)
     return unflatten(treedef, [snapshot(leaf) for leaf in leaves])
 
 
