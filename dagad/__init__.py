@@ -28,7 +28,7 @@ Derivatives of functions
     vjp(fun, *primals), jvp(fun, primals, tangents)   one step of reverse mode, of forward mode
     jacrev(fun)(*args), jacfwd(fun)(*args)            the Jacobian, row by row or column by column
     hessian(fun)(*args), hvp(fun, primals, tangents)  the Hessian, or its product with a vector
-    evaluate(fun, *args)                              an `Evaluation`, at once: the value first, then the gradient
+    evaluate(fun, *args)                              returns at once: an `Evaluation`, the value first
 
 Derivatives of Dask graphs
     gradient(y, wrt), value_and_gradient(y, wrt)      graphs that compute the gradient of a Delayed
@@ -45,7 +45,7 @@ When something is wrong
                                                       WorkerLostError
 
 To go further
-    extend                                            engines, policies, functions that bring their own derivative
+    extend                                            engines, policies, functions with derivatives of their own
 
 Dask's configuration holds the settings: ``dask.config.set({"dagad.grainsize": 10_000})``, or in the environment
 ``DASK_DAGAD__GRAINSIZE=10000``. They are explained in ``dagad/dagad.yaml``.

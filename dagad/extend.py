@@ -1,4 +1,22 @@
-"""For those who extend dagad: engines, policies, and functions that bring their own derivative."""
+"""dagad's parts that can be replaced: engines, policies, ways to add up, and functions with derivatives of their own.
+
+Give them to a reduction or a map::
+
+    dagad.reduce_sum(f, data, theta, policy=dagad.extend.Recompute(), sum=dagad.extend.CompensatedSum())
+
+What happens to a chunk's tape between value and gradient (``policy=``)
+    Keep, Recompute, Preaccumulate    keep the tape, run the chunk again, or compute the gradient with the value
+    Policy, Linearization             what they have in common, and what they return
+
+What differentiates a chunk (``engine=``)
+    explicit(f)                       marks a function that returns ``(value, pullback)``
+    AutogradEngine, ExplicitEngine    the engines that there are
+    Engine, FlatFunction, Composed, LeafPullback    what an engine of your own has, gets and returns
+
+How chunks are added up (``sum=``), and Jacobians stored (``layout=``)
+    PlainSum, CompensatedSum, Monoid
+    Dense, Sparse, Layout
+"""
 
 from __future__ import annotations
 

@@ -28,38 +28,37 @@ def check_grads(
 ) -> None:
     """Raise unless the derivatives of a function agree with finite differences.
 
-    Every floating-point leaf of every argument is checked by itself along a random direction, in each mode, with
-    differences of the fourth order.
+    Each floating-point number or array in the arguments is checked by itself, along a random direction, in each mode,
+    against differences of the fourth order.
 
     Parameters
     ----------
     fun
         A function of pytrees that returns floating-point numbers in any structure, and may call reductions and maps;
-        or a dask Delayed.
+        or a Delayed of Dask.
     *args
-        Where to check; for a Delayed, the Delayed of its graph that move.
+        Where to check: the arguments; for a Delayed, Delayed of its graph.
     order
         Up to which order: 2 also checks the derivatives of the derivatives, in all combinations of modes.
     modes
         "fwd" for forward mode, "rev" for reverse mode, or both.
     tolerance
-        Largest difference, relative to the derivative's own size where that is above 1. By default 1e-7 in double
-        precision and 3e-4 or so in single.
+        Largest difference that is accepted, relative to the size of the derivative where that is above 1. By default
+        1e-7 in double precision, and about 3e-4 in single precision.
     seed
         Seed of the random directions.
 
     Returns
     -------
     None
-        If nothing differs.
+        If all derivatives agree.
 
     Raises
     ------
     GradientError
-        For the first leaf that is wrong, with both numbers; where the function has reductions or maps, it names the
-        chunk that differs.
+        For the first one that is wrong, with both numbers, and with the chunk where a reduction or a map is wrong.
     StructureError
-        If `order` or `modes` are none.
+        If `order` or `modes` are none of the above.
 
     Examples
     --------
@@ -88,21 +87,27 @@ def check_grads(
 
 @public
 def dot_product_gap(fun: Any, *args: Any, seed: int = 0) -> float:
-    """Return how far forward and reverse mode are from being transposes of each other: ``|<Jv, w> - <v, J'w>|``.
+    """Return how far forward and reverse mode are from agreeing with each other: ``|<Jv, w> - <v, J'w>|``.
 
     Parameters
     ----------
     fun
         See `check_grads`.
     *args
-        Where to check; all floating-point leaves of all arguments take part.
+        Where to check: the arguments. All floating-point numbers in them take part.
     seed
         Seed of the random v and w.
 
     Returns
     -------
     float
-        The difference relative to the sum of the moduli of the terms of ``<Jv, w>``; about 1e-15 if both are right.
+        The difference, relative to the sum of the absolute values of the terms of ``<Jv, w>``; about 1e-15 if both are
+        right.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If no argument has floating-point numbers in it.
 
     Examples
     --------
@@ -126,17 +131,17 @@ def dot_product_gap(fun: Any, *args: Any, seed: int = 0) -> float:
 
 @public
 def taylor_rate(fun: Any, *args: Any, seed: int = 0) -> float:
-    """Return the rate at which the first-order Taylor remainder falls with the step: 2 for a right gradient.
+    """Return the rate at which the error of the first-order Taylor expansion falls with the step: 2 is right.
 
-    The remainder ``fun(x + e v) - fun(x) - e <gradient, v>`` is taken along one random direction v for e = 0.01, 0.005,
-    0.0025 and 0.00125; a wrong gradient gives 1. A function that is linear along v has no remainder and gives nan.
+    The error ``fun(x + e v) - fun(x) - e <gradient, v>`` is taken along one random direction v for e = 0.01, 0.005,
+    0.0025 and 0.00125; a wrong gradient gives 1. A function that is linear along v has no error, and gives nan.
 
     Parameters
     ----------
     fun
-        A function of pytrees that returns one real number, or a dask Delayed that is one.
+        A function of pytrees that returns one real number, or a Delayed of Dask that is one.
     *args
-        Where to check; all floating-point leaves of all arguments are moved.
+        Where to check: the arguments. All floating-point numbers in them are moved.
     seed
         Seed of the random direction.
 
@@ -144,6 +149,11 @@ def taylor_rate(fun: Any, *args: Any, seed: int = 0) -> float:
     -------
     float
         The median of the observed rates.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If the value is not one real number.
 
     Examples
     --------

@@ -6,6 +6,7 @@ import ast
 import graphlib
 import importlib
 import inspect
+import pydoc
 import re
 import subprocess
 import sys
@@ -259,10 +260,46 @@ def sections(docstring: str) -> set[str]:
 def test_a_public_function_shows_how_it_is_used(name: str) -> None:
     function: Any = PUBLIC[name]
     docstring = inspect.getdoc(function) or ""
-    assert {"Parameters", "Returns", "Examples"} <= sections(docstring)
+    assert {"Parameters", "Returns", "Raises", "Examples"} <= sections(docstring)
     assert ">>>" in docstring
     for parameter in inspect.signature(function).parameters:
         assert re.search(rf"^(?:\w+, )*\*{{0,2}}{parameter}(?:, \w+)*$", docstring, flags=re.MULTILINE), parameter
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if "scheduler" not in name])
+def test_a_public_class_has_an_example_and_explains_its_methods(name: str) -> None:
+    found: Any = PUBLIC[name]
+    assert ">>>" in (inspect.getdoc(found) or "")
+    if isinstance(found, type) and (name.count(".") == 1 or getattr(found, "_is_protocol", False)):
+        own = {method: found.__dict__.get(method) for method in dir(found) if not method.startswith("_")}
+        assert not [
+            method for method, call in own.items() if isinstance(call, FunctionType) and not inspect.getdoc(call)
+        ]
+
+
+PLAIN_WORDS = re.compile(
+    r"differentiated? in\b(?! (this|forward|reverse|a|parallel|real))|stand bare|can't be had|told as such|end to end|"
+    r"show in the bits|brings? (its|their) own deriv|[Ww]hat becomes of|\ba [aeio]|\ban [bcdfgjkpqtvwz]"
+)
+
+
+def help_on(door: Any) -> str:
+    return pydoc.plain(pydoc.render_doc(door))
+
+
+@pytest.mark.parametrize("door", [dagad, dagad.extend, dagad.testing], ids=lambda door: door.__name__)
+def test_help_is_in_plain_words(door: Any) -> None:
+    text = help_on(door)
+    assert not re.search(r" \|  _(?!_)", text)  # nothing of what is our own
+    said = [found.group() for found in PLAIN_WORDS.finditer(text)]
+    assert not said
+
+
+def test_help_begins_with_a_table_of_what_there_is() -> None:
+    text = help_on(dagad)
+    table = text[: text.index("PACKAGE CONTENTS")]
+    errors = {name for name, found in vars(dagad).items() if isinstance(found, type) and issubclass(found, Exception)}
+    assert not [name for name in {*dagad.__all__} | errors if name not in table]
 
 
 def test_all_deliberate_errors_are_public() -> None:

@@ -1,4 +1,4 @@
-"""The direct face of the kernel: a Dask graph in, a Dask graph with its gradient out."""
+"""Derivatives of Dask graphs: a graph in, a graph with its gradient or its tangent out."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ FEW = 8
 
 @public
 def gradient(y: Delayed, wrt: Any, *, policy: Any = None, engine: Any = None, unused: str = "raise") -> Any:
-    """Return the gradient of a Dask graph's result, as a Dask graph.
+    """Return the gradient of the result of a Dask graph, as a Dask graph.
 
-    Nothing is computed: the graph of `y` is linearized and transposed, and what comes back can be computed, persisted,
-    visualized, or differentiated again. Computed beside `y`, it runs the tasks of `y` a second time; see
-    `value_and_gradient`.
+    Nothing is computed yet: what is returned can be computed, persisted, visualized, or differentiated again. If you
+    compute `y` beside it, the tasks of `y` run twice; `value_and_gradient` runs them once.
 
     Parameters
     ----------
@@ -46,30 +45,30 @@ def gradient(y: Delayed, wrt: Any, *, policy: Any = None, engine: Any = None, un
         The Delayed to differentiate with respect to, or a pytree of them. Each is a leaf of the graph of `y`, or any
         other of its nodes.
     policy
-        What becomes of a task's tape between value and gradient: ``extend.Keep()`` (the default), ``Recompute()`` or
-        ``Preaccumulate()``.
+        What happens to the tape of a task between value and gradient: ``extend.Keep()``, the default,
+        ``extend.Recompute()`` or ``extend.Preaccumulate()``.
     engine
         What differentiates the tasks: a name, such as ``"autograd"``, or an ``extend.Engine``; by default the setting
-        ``dagad.engine``. Functions that are marked explicit bring their own.
+        ``dagad.engine``. Functions that are marked by ``extend.explicit`` use their own derivatives.
     unused
-        What to do about a Delayed of `wrt` that is not in the graph of `y`, since `y` was built from something else or
-        its graph was persisted, optimized or cloned since: ``"raise"``, or ``"zeros"``.
+        What to do about a Delayed of `wrt` that is not in the graph of `y`, because `y` was built from something else,
+        or because its graph has been persisted, optimized or cloned since: ``"raise"``, or return ``"zeros"``.
 
     Returns
     -------
     Delayed, or a pytree of them
         One gradient per Delayed of `wrt`, with the value's own structure, shapes and dtypes; None for leaves that are
         constants (integers, strings, objects). Where `y` does not depend on a Delayed of its graph: zeros. They share
-        one graph, in which linearizations and pullbacks have the annotations (resources, workers, priority, retries)
-        of their tasks.
+        one graph, in which the derivative of a task has the annotations of the task: resources, workers, priority,
+        retries.
 
     Raises
     ------
     NotDifferentiableError
-        If `y` or `wrt` is no Delayed, or a Delayed of `wrt` is not in the graph of `y`; when computed, if `y` is not a
-        real number or a Delayed of `wrt` has no floating-point leaves.
+        If `y` or `wrt` is not a Delayed, or a Delayed of `wrt` is not in the graph of `y`; when computed, if `y` is not
+        one real number, or a Delayed of `wrt` has no floating-point numbers in it.
     PlanError
-        If `policy`, `engine` or `unused` is something else than said above.
+        If `policy`, `engine` or `unused` is none of the above.
     StructureError
         If a task of the graph needs a key that is nowhere.
 
@@ -96,9 +95,9 @@ def value_and_gradient(
 ) -> tuple[Delayed, Any]:
     """Return the result of a Dask graph and its gradient, as one Dask graph: each task of `y` runs once.
 
-    The value lands first: no pullback starts before it is there. A task that is not a pure function, one that draws
-    random numbers for instance, gives a value and a gradient of the same draw, as long as its tape is kept: with
-    ``policy=Recompute()``, or after the worker that held the tape is lost, it is run again.
+    The value is computed first, and the gradient after it. A task that draws random numbers gives a value and a
+    gradient of the same draw as long as its tape is kept: with ``policy=Recompute()``, or after the worker that held
+    the tape is lost, it runs again.
 
     Parameters
     ----------

@@ -25,16 +25,15 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: Literal[False] = Fals
 def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool) -> tuple[Any, Any, Any]: ...
 @public
 def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
-    """Return the value of a function and its directional derivative: forward mode.
+    """Return the value of a function and its derivative in one direction: forward mode.
 
     Parameters
     ----------
     fun
-        A function written with ``autograd.numpy``; it may return any pytree and may call reductions and maps, whose
-        chunks then give value and tangent in one pass. Or a dask Delayed.
+        A function written with ``autograd.numpy``; it may return any pytree, and may call `reduce_sum` and the like,
+        whose chunks then compute value and tangent together. Or a Delayed of Dask.
     primals
-        A tuple or list of its arguments, or a single argument as it is. For a Delayed: the Delayed of its graph that
-        move.
+        A tuple or list of its arguments, or a single argument as it is. For a Delayed: Delayed of its graph.
     tangents
         One tangent per primal, of its structure and shapes; None where nothing moves.
     has_aux
@@ -50,9 +49,9 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
     Raises
     ------
     NotDifferentiableError
-        If a primal has no floating-point leaves, or `fun` uses what has no derivative.
+        If a primal has no floating-point numbers in it, or `fun` uses what has no derivative.
     StructureError
-        If a tangent has not its primal's structure or shapes.
+        If a tangent has another structure or other shapes than its primal.
 
     Examples
     --------
@@ -91,7 +90,7 @@ def _as_lists(primals: Any, tangents: Any) -> tuple[Sequence[Any], Sequence[Any]
 
 @public
 def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
-    """Return the product of a Hessian and a vector: forward over reverse, by chunk, in one pass over the data.
+    """Return the product of a Hessian and a vector, in one pass over the data, without the Hessian itself.
 
     Parameters
     ----------
@@ -137,8 +136,8 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux
     Parameters
     ----------
     fun
-        A function written with ``autograd.numpy``; it may return any pytree and may call reductions and maps, whose
-        chunks push all directions of a batch through in one pass.
+        A function written with ``autograd.numpy``; it may return any pytree, and may call `reduce_sum` and the like,
+        whose chunks then compute several columns together.
     argnums
         Which positional arguments to differentiate with respect to: an int, or a tuple of ints.
     has_aux
@@ -184,16 +183,16 @@ def jacrev(
 ) -> Callable[..., Any]:
     """Return a function that computes the Jacobian of `fun` row by row: for few outputs and many inputs.
 
-    Chunks are recorded once, and pulled with many cotangents as tasks of their own. The outputs of a map are zero in
-    the rows of other items: such blocks are never computed.
+    Chunks run once, whatever the number of rows of the Jacobian. The derivatives of a map's outputs with respect to
+    other items are zero, and are never computed.
 
     Parameters
     ----------
     fun, argnums, has_aux
         See `jacfwd`.
     layout
-        How the Jacobian is laid out: ``extend.Dense()``, or ``extend.Sparse()`` for scipy's sparse arrays of shape
-        ``(value.size, argument.size)``, which never hold the zeros of a map.
+        How the Jacobian is stored: ``extend.Dense()``, or ``extend.Sparse()`` for scipy's sparse arrays of shape
+        ``(value.size, argument.size)``, which leave out the zeros of a map.
 
     Returns
     -------
@@ -229,7 +228,7 @@ def jacrev(
 
 @public
 def hessian(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
-    """Return a function that computes the Hessian of `fun`: its gradient, recorded once, pulled row by row.
+    """Return a function that computes the Hessian of `fun`: the Jacobian of its gradient.
 
     Parameters
     ----------

@@ -21,10 +21,21 @@ DIRECTIONS_AT_ONCE = 16
 
 
 class Layout(Protocol):
-    """How the Jacobian of one leaf in another is laid out."""
+    """How the Jacobian of one output with respect to one argument is stored.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> class Norms:
+    ...     def rows(self, cotangents, output, leaf):
+    ...         return [0.0 if row is None else float(np.linalg.norm(row)) for row in cotangents]
+    >>> dagad.jacrev(lambda x: np.array([3.0, 4.0]) * x[0], layout=Norms())(np.ones(2))
+    [3.0, 4.0]
+    """
 
     def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
-        """Return it, from one cotangent of `leaf` per entry of `output`; None for zero."""
+        """Return the Jacobian, from one cotangent of `leaf` for each entry of `output`; None means zero."""
 
 
 def checked_layout(layout: Any) -> Layout:
@@ -174,7 +185,7 @@ def columns(program: Program) -> tuple[Any, Any]:
 
 
 def _column(tangents: Sequence[Any], output: Any, leaf: Any) -> Any:
-    """Return the Jacobian of one output in one leaf, from one tangent per entry of the leaf."""
+    """Return the Jacobian of one output with respect to one leaf, from one tangent per entry of the leaf."""
     zeros = pytree.zeros_like(output)
     shape = (*np.shape(zeros), *np.shape(leaf))
     if not tangents:

@@ -44,15 +44,15 @@ def map(
     sliced
         The items: a list of anything, or a pytree of arrays, shape (items, ...), lists and tables that agree on their
         first length; an item then has the same structure, with one row of each: of a table a mapping from names to
-        numbers. Shards may stand for any leaf.
+        numbers. `Shards` are taken wherever arrays are.
     *shared
         Pytrees that every call gets whole.
     grainsize
-        Items per chunk; see `reduce_sum`. It does not show in the bits of the result.
+        Items per chunk; see `reduce_sum`. The result is the same for any.
     engine, scheduler
         See `reduce_sum`.
     policy
-        See `reduce_sum`; outputs that are no single number are kept until they are pulled back.
+        See `reduce_sum`; the tapes of outputs that are more than one number are kept.
 
     Returns
     -------
@@ -63,6 +63,11 @@ def map(
     ------
     PlanError, StructureError, ClosureError
         As by `reduce_sum`; the outputs of all items have to agree in structure and shape.
+
+    Notes
+    -----
+    Python calls `f` once for each item. Where an item is a row of numbers, a function of many rows at once is much
+    faster: `reduce_sum` takes one.
 
     Examples
     --------
@@ -88,27 +93,27 @@ def map_rect(
     policy: Any = None,
     scheduler: Any = None,
 ) -> Any:
-    """Call a function on each job, in parallel, and lay the arrays that it returns end to end.
+    """Call a function on each job, in parallel, and concatenate the arrays that it returns.
 
     Parameters
     ----------
     f
-        ``f(job, *shared) -> array of one dimension``, of any length, 0 included.
+        ``f(job, *shared) -> array of one dimension``, of any length, which may be 0.
     sliced
         The jobs, as the items of `map`: parameters of their own (rows of arrays, or lists of arrays of any lengths, or
         of pytrees) beside their data, real or integer.
     *shared
         Pytrees that every job gets whole: shared parameters, for instance.
     grainsize
-        Jobs per chunk; see `reduce_sum`. It does not show in the bits of the result.
+        Jobs per chunk; see `reduce_sum`. The result is the same for any.
     engine, policy, scheduler
         See `map`.
 
     Returns
     -------
     array
-        The outputs one after the other, in the order of the jobs; empty for no jobs. A job's output has exact zeros for
-        derivatives in the parameters of other jobs, and these cost nothing.
+        The outputs one after the other, in the order of the jobs; empty for no jobs. The derivative of a job's output
+        with respect to the parameters of another job is exactly zero, and is never computed.
 
     Raises
     ------
@@ -118,7 +123,8 @@ def map_rect(
     Notes
     -----
     After Stan's ``map_rect`` (Stan Functions Reference, "Higher-order map"), without its rectangles: neither parameters
-    nor data need to be padded.
+    nor data need to be padded. Stan's ``map_rect(f, phi, thetas, x_r, x_i)`` is
+    ``map_rect(f, (thetas, x_r, x_i), phi)`` here, with ``f((theta, x_r, x_i), phi)``.
 
     Examples
     --------
@@ -156,13 +162,13 @@ def map_reduce(
     combine
         ``combine(left, right)`` of two such values, in the order of the rows; associative, and written with
         ``autograd.numpy`` where a derivative is wanted. It is differentiated as it is written: a product of factors
-        that may be zero is right, and a tie in ``np.maximum(left, right)`` gives half of the cotangent to each side.
+        that may be zero is right, and where ``np.maximum(left, right)`` has a tie, each side gets half of the gradient.
     sliced
         See `reduce_sum`.
     *shared
         Pytrees that every chunk gets whole.
     grainsize
-        Rows per chunk; see `reduce_sum`. The tree of `combine` depends on it, and on nothing else.
+        Rows per chunk; see `reduce_sum`. The order in which `combine` is called depends on it, and on nothing else.
     engine
         See `reduce_sum`; `combine` is always differentiated by autograd.
     policy
@@ -179,7 +185,7 @@ def map_reduce(
     Raises
     ------
     PlanError
-        If there are no rows, since nothing says what nothing combined is; else as by `reduce_sum`.
+        If there are no rows, so that there is nothing to combine; else as by `reduce_sum`.
     StructureError, ClosureError
         As by `reduce_sum`.
 

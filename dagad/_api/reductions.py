@@ -29,34 +29,36 @@ def reduce_sum(
     scheduler: Any = None,
     sum: Any = None,
 ) -> Any:
-    """Sum a function over rows, chunk by chunk, in parallel; differentiable in all floating-point arguments.
+    """Sum a function over the rows of data, chunk by chunk, in parallel.
 
-    Equal, but for the order of additions, to ``f(sliced, *shared)``.
+    The result is ``f(sliced, *shared)`` but for the order of additions, if `f` is a sum over rows. It can be
+    differentiated with respect to all floating-point arguments, and to what `f` finds in its closure.
 
     Parameters
     ----------
     f
         ``f(rows, *shared) -> partial sum`` of one chunk: a number, an array or a pytree, of the same shape for every
-        chunk.
+        chunk. Sum inside it, don't average: the partial sums are added up.
     sliced
         Pytree of arrays, shape (rows, ...), lists and tables, which agree on their first length. Lists are cut along
         their length and may hold anything, ragged arrays included; tuples, dicts and records are structure. Of a table
         (pandas, polars, pyarrow) ``rows["name"]`` is that column as an array; one that holds no numbers is refused when
-        it is read as numbers. Inside `f` the rows are read-only. Data that many evaluations use are better placed once:
-        `Shards` may stand for any leaf.
+        it is read as numbers. Inside `f` the rows are read-only. Data that many evaluations use are best placed once,
+        by `shard`; `Shards` are taken wherever arrays are.
     *shared
         Pytrees that every chunk gets whole.
     grainsize
-        Rows per chunk; the last chunk may be shorter. The last bits of the result depend on it. "auto" times `f` on a
-        few rows once per function and shapes, and stays with what it found.
+        Rows per chunk; the last chunk may be shorter. "auto" times `f` on a few rows, once for each function and
+        shapes. Sums are rounded in another order for another grainsize, so the last digits of the result depend on it.
     engine
         What differentiates a chunk: a name or an ``extend.Engine``; by default Dask's setting ``dagad.engine``.
     policy
-        What becomes of a chunk's linearization between value and gradient: one of ``extend.Keep``,
-        ``extend.Recompute``, ``extend.Preaccumulate``; by default the gradient of a scalar chunk is computed together
-        with its value, or kept for later where only the value is waited for.
+        What happens to the tape of a chunk between value and gradient: ``extend.Keep()``, ``extend.Recompute()`` or
+        ``extend.Preaccumulate()``. By default a chunk's gradient is computed together with its value, or its tape is
+        kept where only the value is waited for.
     scheduler
-        Where it runs, in Dask's words: a ``Client``, "threads", "sync", "processes"; by default what Dask would choose.
+        Where it runs, as in Dask: a ``distributed.Client``, "threads", "sync" or "processes"; by default what Dask
+        would choose, an active client or threads.
     sum
         How the chunks are added up: ``extend.PlainSum()``, or ``extend.CompensatedSum()`` where terms cancel.
 
@@ -68,16 +70,19 @@ def reduce_sum(
     Raises
     ------
     PlanError
-        If `grainsize` is neither a positive int nor "auto".
+        If `grainsize` is neither a positive int nor "auto", or another option is none that there is.
+    ArgumentsError
+        If `f` can't be called with the rows and the shared arguments.
     StructureError
-        If the sliced leaves differ in length, or the partial sums in shape or structure.
+        If the parts of `sliced` differ in length, or the partial sums in shape or structure.
     ClosureError
-        If `f` reaches a value being differentiated other than by its arguments and closures.
+        If `f` gets a value being differentiated by a global or another way than its arguments and closures.
 
     Notes
     -----
-    After Stan's ``reduce_sum`` (Stan Functions Reference, "Reduce-sum"), with gradients computed only where asked for.
-    What `f` raises arrives with its own type and a note that names the chunk, its rows and its key.
+    After Stan's ``reduce_sum`` (Stan Functions Reference, "Reduce-sum"). There are no `start` and `end`: what goes with
+    the rows is sliced too, ``reduce_sum(f, (y, x), theta)``. What `f` raises arrives as it was raised, with a note that
+    names the chunk, its rows and its key.
 
     Examples
     --------

@@ -35,25 +35,25 @@ HOME = Home(new_names, run_graph)
 
 @public
 def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Shards:
-    """Cut data and place them once, for reductions that are evaluated many times.
+    """Cut data and put them in place once, for reductions that are evaluated many times.
 
     Parameters
     ----------
     data
         Pytree of arrays, shape (rows, ...), lists, tables (pandas, polars, pyarrow), dask arrays, arrays of zarr, which
         are read where their rows are to stay, and xarray's arrays and datasets, which lose their labels; they agree on
-        their first length. Or a dask dataframe, or a list of ``Delayed`` loaders, each of which gives the rows of one
-        piece. All are taken as they are now: what is written into the arrays later does not show.
+        their first length. Or a dask dataframe; or a list of ``Delayed``, each of which loads some of the rows. All are
+        taken as they are now: what is written into the arrays later does not change the Shards.
     grainsize
         Rows per chunk. "auto" takes the pieces as they come where data arrive in pieces (dask collections, loaders,
         zarr), else chunks of a few MiB; it depends on the shapes alone.
     scheduler
-        Where the data go, in Dask's words; by default what Dask would choose. Reductions over the Shards run there.
+        Where the data go; see `reduce_sum`. Reductions over the Shards run there.
 
     Returns
     -------
     Shards
-        Goes wherever a reduction takes a sliced argument. The bits are those of the same data with the same grainsize.
+        Goes wherever a reduction takes its data. The results are those of the same data with the same grainsize.
 
     Raises
     ------

@@ -55,7 +55,7 @@ def value_and_grad(
     ----------
     fun
         A function written with ``autograd.numpy`` that returns one real number, or an array of one; it may call
-        reductions.
+        `reduce_sum` and the like.
     argnums
         Which positional arguments to differentiate with respect to: an int, or a tuple of ints for a tuple of
         gradients.
@@ -66,15 +66,16 @@ def value_and_grad(
     -------
     Callable
         ``(*args, **kwargs) -> (value, gradient)``, or ``((value, aux), gradient)`` with `has_aux`. The gradient has the
-        structure, shapes and dtypes of the argument, and None for leaves that are constants. It
-        is the caller's own, and can be written to.
+        structure, shapes and dtypes of the argument, and None for leaves that are constants. It can be written to.
 
     Raises
     ------
     NotDifferentiableError
-        If the value is not one real number, or an argument has no floating-point leaves.
+        If the value is not one real number, or an argument has no floating-point numbers in it.
     StructureError
-        If `argnums` does not fit the call, or `fun` does not return what `has_aux` promises.
+        If `argnums` does not fit the call, or `fun` returns no pair though `has_aux` says so.
+    ArgumentsError
+        If `fun` can't be called with these arguments.
 
     Examples
     --------
@@ -148,9 +149,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     Parameters
     ----------
     fun
-        A function written with ``autograd.numpy``; it may return any pytree and may call reductions.
+        A function written with ``autograd.numpy``; it may return any pytree, and may call `reduce_sum` and the like.
     *primals
-        Its arguments, pytrees with floating-point leaves.
+        Its arguments, pytrees with floating-point numbers.
     has_aux
         Whether `fun` returns ``(value, aux)``; then `aux` is returned too, third and undifferentiated.
 
@@ -159,15 +160,15 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     value
         What `fun` returned.
     pullback
-        From a cotangent of the value's structure and shapes to a tuple with one cotangent per primal. It may be called
-        again, later, with another cotangent; no pullback of a chunk runs before.
+        From a cotangent, of the value's structure and shapes, to a tuple with one cotangent per primal: the gradient of
+        the sum of the value's numbers, weighted by the cotangent. It may be called again, later, with another one.
 
     Raises
     ------
     NotDifferentiableError
-        If a primal has no floating-point leaves.
+        If a primal has no floating-point numbers in it.
     StructureError
-        If a cotangent has not the value's structure or shapes.
+        If a cotangent has another structure or other shapes than the value.
 
     Examples
     --------
@@ -203,7 +204,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 @public
 def evaluate(fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0, lazy: bool = False) -> Evaluation:
-    """Start computing a value and its gradient, and return at once.
+    """Start to compute a value and its gradient, and return at once.
 
     Parameters
     ----------
@@ -214,12 +215,12 @@ def evaluate(fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] =
     argnums
         See `value_and_grad`.
     lazy
-        Whether to wait with all pullbacks until `Evaluation.gradient` is called.
+        Whether to start with the gradient only when `Evaluation.gradient` is called.
 
     Returns
     -------
     Evaluation
-        ``.value()`` and ``.gradient()`` wait for their results, ``.progress`` tells how far it is, ``.cancel()`` ends
+        ``.value()`` and ``.gradient()`` wait for their results, ``.progress`` says how far it is, ``.cancel()`` ends
         it, and ``await`` gives both.
 
     Raises

@@ -42,7 +42,15 @@ class FlatFunction:
     given
         What stands for `constants`, in their order; None for the constants themselves.
     out
-        The structure of the last output, with the leaves that are not the engine's; None for a bare leaf.
+        The structure of the last output, with the leaves that are not the engine's; None for a single leaf.
+
+    Examples
+    --------
+    An engine meets it as `fun`, a list of leaves in and a list of leaves out; see the example of `Engine`.
+
+    >>> from dagad.extend import FlatFunction
+    >>> FlatFunction.key
+    ()
     """
 
     __slots__ = ("given", "n_leaves", "out", "takes")
@@ -128,6 +136,13 @@ class Composed:
         The task's function that it was made of in the end; None if nobody told.
     key
         How: two with equal keys do the same with their bases.
+
+    Examples
+    --------
+    >>> from dagad.extend import Composed
+    >>> twice = Composed(lambda leaves: [2.0 * leaf for leaf in leaves], None, "twice")
+    >>> twice([3.0]), twice.key
+    ([6.0], (('twice',),))
     """
 
     __slots__ = ("_call", "base", "key")
@@ -141,7 +156,20 @@ class Composed:
 
 
 class LeafPullback(Protocol):
-    """Cotangents of a function's outputs -> cotangents of its leaves; None stands for zero on both sides."""
+    """From cotangents of a function's outputs to those of its leaves; None means zero on both sides.
+
+    Examples
+    --------
+    >>> class OfTimes:
+    ...     def __init__(self, factor):
+    ...         self.factor = factor
+    ...     def __call__(self, cotangents):
+    ...         return [None if one is None else self.factor * one for one in cotangents]
+    ...     def nbytes(self):
+    ...         return 8
+    >>> OfTimes(3.0)([1.0, None])
+    [3.0, None]
+    """
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
         """Pull; may be called again, with other cotangents, in any thread."""

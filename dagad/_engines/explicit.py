@@ -1,4 +1,4 @@
-"""The explicit engine: chunk functions that bring their own derivative."""
+"""The explicit engine: chunk functions that return their own derivative."""
 
 from __future__ import annotations
 
@@ -16,7 +16,19 @@ from dagad._words import described, name_of
 
 
 class ExplicitEngine:
-    """Asks the function for its own pullback."""
+    """The engine of functions that return their own pullback.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> def by_hand(rows, theta):
+    ...     return theta * rows.sum(), lambda seed: (None, seed * rows.sum())
+    >>> def total(theta):
+    ...     return dagad.reduce_sum(by_hand, np.arange(4.0), theta, engine="explicit")
+    >>> float(dagad.grad(total)(2.0))
+    6.0
+    """
 
     __slots__ = ()
     name = "explicit"
@@ -126,7 +138,12 @@ def explicit(fun: Callable[..., tuple[Any, Callable[[Any], Any]]]) -> Explicit:
     Explicit
         The function, to go wherever a chunk function goes. Called by hand, it does what `fun` does; its `value` is the
         function of the value alone. As a task of a graph write ``dask.delayed(marked.value)(...)``: then the value is
-        what Dask computes too. In a derivative, ``dask.delayed(marked)(...)`` stands for the same.
+        what Dask computes too. In a derivative, ``dask.delayed(marked)(...)`` means the same.
+
+    Raises
+    ------
+    ArgumentsError
+        If `fun` can't be called.
 
     Examples
     --------

@@ -45,7 +45,7 @@ SEEDS_A_TASK = 16
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A job as a graph: the chunks of each task, and where the inputs belong that are differentiated in."""
+    """A job as a graph: the chunks of each task, and where the inputs belong that are being differentiated."""
 
     graph: dict[Key, GraphNode]
     batches: dict[Key, list[Chunk]]

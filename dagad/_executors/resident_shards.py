@@ -1,4 +1,4 @@
-"""Shards in calls of residents: how workers find rows that are differentiated in, and what calls leave there of them.
+"""Shards in calls of residents: how workers find rows being differentiated, and what calls leave there of them.
 
 Cotangents of Shards stay with the workers that computed them, and no task is made for that. Such rows are a cache: all
 that was sent is held here, so that a task can compute them again, by the same code and so to the same bits, when their

@@ -92,8 +92,20 @@ Preaccumulated = tuple[Any, Sequence[Any] | None, PullbackFunction, Callable[[],
 
 
 class Linearization:
-    """The value of one task, and its pullback on demand.
+    """The value of one task, and its pullback on demand: what a policy returns.
 
+    Examples
+    --------
+    >>> import dask
+    >>> import dagad
+    >>> x = dask.delayed(3.0)
+    >>> value, gradient = dagad.value_and_gradient(x * x, x)
+    >>> made = dask.get(dict(gradient.dask), list(gradient.dask))
+    >>> [float(one.value) for one in made if isinstance(one, dagad.extend.Linearization)]
+    [9.0]
+
+    Notes
+    -----
     =============  ================================================================================
     `value`        the task's value; never changes
     `_recipe`      (task, arguments), or a Parcel of them after a journey; never changes

@@ -1,4 +1,4 @@
-"""What becomes of a linearization between value and gradient: keep it, compute it again, or use it up at once."""
+"""What happens to a linearization between value and gradient: keep it, compute it again, or use it up at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from dagad._graphs.linearization import Counters, Linearization
 
 
 class Policy(Protocol):
-    """What becomes of a linearization between value and gradient."""
+    """What happens to the linearization of a task, its tape among it, between value and gradient.
+
+    Examples
+    --------
+    >>> from dagad.extend import Keep, Policy, Recompute
+    >>> policies: list[Policy] = [Keep(), Recompute()]
+    >>> [policy.together for policy in policies]
+    [False, False]
+    """
 
     @property
     def counters(self) -> Counters:

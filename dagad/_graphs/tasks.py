@@ -28,7 +28,7 @@ from dagad_scheduler.private import Task, TaskRef
 
 
 def as_recordable(node: Task, inputs: Sequence[Key], engine: Engine | None = None) -> tuple[Any, tuple[Any, ...]]:
-    """Return a task as something that can be recorded, differentiated in `inputs`, and its arguments."""
+    """Return a task as something that can be recorded, differentiated with respect to `inputs`, and its arguments."""
     if node.func is value_of_task:
         function = opened(node.args[0])
         if not isinstance(function, TaskFunction):
@@ -82,7 +82,7 @@ class TaskFunction(Portable):
         return self._task, self._keys, self._active, self._engine
 
     def activated(self, active: tuple[int, ...], engine: Engine | None) -> TaskFunction:
-        """Return the same task, differentiated in other dependencies."""
+        """Return the same task, differentiated with respect to other dependencies."""
         return TaskFunction(self._task, self._keys, active, engine)
 
     def value(self, *values: Any) -> Any:

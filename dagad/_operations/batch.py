@@ -30,7 +30,7 @@ class Batch(Portable):
     """A kernel on a run of chunks. Without stacked results it returns what is reduced, bare.
 
     All methods take ``(contexts, rows, shared, sliced)``: one context and one entry of rows a chunk; groups of shared
-    leaves; and groups of sliced leaves for each chunk, None where nothing in the rows is differentiated in.
+    leaves; and groups of sliced leaves for each chunk, None where nothing in the rows is differentiated.
     """
 
     __slots__ = ("kernel", "monoid")

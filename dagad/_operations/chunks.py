@@ -1,4 +1,4 @@
-"""A chunk function and its rows, made flat: what is differentiated in lists of leaves, all else out of the way.
+"""A chunk function and its rows, made flat: what is being differentiated as lists of leaves, all else out of the way.
 
 A chunk task is ``function(context, rows, shared, sliced)``: `function` holds everything that is the same for all
 chunks, `rows` the constant rows of one chunk, `shared` and `sliced` the leaves that are being differentiated.
@@ -29,7 +29,7 @@ from dagad._sources.rows import Rows
 from dagad._words import described, name_of
 
 Names = Callable[[str, Any], Any]
-# Cotangents of the value's leaves -> cotangents of the leaves differentiated in; None stands for zero on both sides.
+# Cotangents of the value's leaves -> cotangents of the leaves being differentiated; None stands for zero on both sides.
 PullLeaves = Callable[[Sequence[Any]], list[Any]]
 
 

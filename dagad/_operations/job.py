@@ -47,7 +47,7 @@ class Job(NamedTuple):
 
     @property
     def has_sliced(self) -> bool:
-        """Whether something in the rows is differentiated in."""
+        """Whether something in the rows is being differentiated."""
         return sum(self.inputs.sliced) > 0
 
     @property

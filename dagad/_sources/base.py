@@ -27,7 +27,7 @@ class Stays:
     number: int
 
 
-# A leaf that is differentiated in, and what of it: some rows, a chunk that stays where it is, or all.
+# A leaf that is being differentiated, and what of it: some rows, a chunk that stays where it is, or all.
 Target = tuple[int, slice | Stays | None]
 Targets = list[Target]
 
@@ -44,7 +44,7 @@ class Source(Protocol):
     placed
         The Shards that they are, if they have been cut and placed.
     placed_leaf
-        Their number among the leaves, if these Shards are being differentiated in.
+        Their number among the leaves, if these Shards are being differentiated.
     of_items
         Whether a row is an item of a list: few and dear more often than rows of arrays.
     """

@@ -1,4 +1,4 @@
-"""Shards that are differentiated in: the rows of a chunk as one leaf outside of its task, as arrays inside.
+"""Shards that are being differentiated: the rows of a chunk as one leaf outside of its task, as arrays inside.
 
 What stands in Shards is known where it lives. So a chunk's rows travel as a bundle, of which the task makes leaves, and
 of the cotangents or tangents of these bundles of the same structure, which stay there.
@@ -18,7 +18,7 @@ Groups = Sequence[Sequence[Any]]
 
 
 class Bundle:
-    """Rows of one chunk, taken apart: `leaves` are those that are differentiated in.
+    """Rows of one chunk, taken apart: `leaves` are those that are being differentiated.
 
     Tangents and cotangents are taken apart `like` the rows that they belong to.
     """

@@ -77,11 +77,11 @@ class Sliced:
 
     @property
     def constant_shards(self) -> list[Placed]:
-        """Those that are not differentiated in."""
+        """Those that are not being differentiated."""
         return [one.placed for one in self.columns if one.placed is not None and one.placed_leaf is None]
 
     def keys(self) -> list[tuple[Key, ...]]:
-        """Return for each chunk the keys of its rows that live elsewhere and are not differentiated in."""
+        """Return for each chunk the keys of its rows that live elsewhere and are not being differentiated."""
         columns = [shards.keys for shards in self.constant_shards]
         return list(zip(*columns, strict=True)) if columns else [()] * len(self.shards[0].plan)
 

@@ -213,7 +213,7 @@ class _Elsewhere(_Mark):
 
 
 class _Bundle(_Mark):
-    """Stands for rows in Shards that are differentiated in: what `Rows.with_bundles` brings."""
+    """Stands for rows in Shards that are being differentiated: what `Rows.with_bundles` brings."""
 
     __slots__ = ()
     mark = "BUNDLE"

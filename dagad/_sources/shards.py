@@ -221,7 +221,7 @@ class Shards(metaclass=Listing):
 
 
 class ShardsBox(Box):  # type: ignore[misc]  # autograd has no types
-    """Shards that are being differentiated in. Only reductions know what to do with them."""
+    """Shards that are being differentiated. Only reductions know what to do with them."""
 
 
 class ShardsSpace(VSpace):  # type: ignore[misc]  # autograd has no types

@@ -105,6 +105,11 @@ def get(dsk: Any, keys: Any, **kwargs: Any) -> Any:
     object
         The result of the key, or nested tuples of results.
 
+    Raises
+    ------
+    KeyError
+        If the graph has no task for a key.
+
     Examples
     --------
     >>> import dask, dagad

@@ -11,7 +11,18 @@ from dagad._pytrees import pytree
 
 
 class AutogradEngine:
-    """Differentiates tasks written with ``autograd.numpy``."""
+    """The engine of functions that are written with ``autograd.numpy``; the default.
+
+    Examples
+    --------
+    >>> import autograd.numpy as np
+    >>> import dagad
+    >>> from dagad.extend import AutogradEngine
+    >>> def total(theta):
+    ...     return dagad.reduce_sum(lambda rows, t: np.sum(rows * t**2), np.arange(4.0), theta, engine=AutogradEngine())
+    >>> float(dagad.grad(total)(2.0))
+    24.0
+    """
 
     __slots__ = ()
     name = "autograd"
