@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -86,6 +87,7 @@ class Shards(metaclass=Listing):
         here = (hasattr(rows, "with_bundles") or hasattr(rows, "payload") for rows in self._kept.values())
         self.is_here = recipe is None and all(here)
         self._made = Remembered[Any](MOST_REMEMBERED)
+        self._submitting = threading.Lock()
 
     @property
     def n_rows(self) -> int:
@@ -100,13 +102,16 @@ class Shards(metaclass=Listing):
     @property
     def kept(self) -> dict[Key, Any]:
         """The rows of each chunk, as the scheduler refers to them: whoever asks for them has them made by tasks."""
-        self.submit()
+        if self.recipe is not None:
+            self.submit()
         return self._kept
 
     def submit(self, wait: bool = False) -> None:
         """Have tasks make the rows, if they are none yet; wait for them where a call is to find them."""
-        recipe, names = self.recipe, self._home.names()
-        if recipe is not None:
+        with self._submitting:  # one after the other: the same keys are not to stand for other tasks
+            recipe, names = self.recipe, self._home.names()
+            if recipe is None:
+                return
             graph, needed = tasks_of(recipe, self.plan, self.keys, names)
             done = {names("part", number): key for number, key in enumerate(self.keys)} if wait else {}
             graph.update((part, Task(part, there, TaskRef(key))) for part, key in done.items())

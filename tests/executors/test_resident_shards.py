@@ -11,7 +11,7 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client
-from faults import Watch, bits, chunk as watched_chunk, kill, pids_of, until
+from faults import PATIENCE, Watch, bits, chunk as watched_chunk, in_background, kill, pids_of, until
 from hot import a_watched_cluster, heat_up, is_hot, tasks_made, until_hung_up
 
 import dagad
@@ -185,6 +185,16 @@ def test_a_restart_takes_them_away_and_says_so(frail: Client) -> None:
     frail.restart()
     with pytest.raises(dagad.DataLostError, match=r"Shards are gone: .*again with `dagad\.shard"):
         found.gather()
+
+
+def test_several_threads_may_ask_for_them_at_once(client: Client) -> None:
+    x, local = on(client), on("sync")
+    heat_up(client, lambda: dagad.grad(curved)(x, THETA))
+    found, expected = dagad.grad(curved)(x, THETA), every_bit(dagad.grad(curved)(local, THETA))
+    before = tasks_made(client)
+    waiting = [in_background(every_bit, found) for _ in range(6)]
+    assert [one.result(PATIENCE) for one in waiting] == 6 * [expected]
+    assert tasks_made(client) - before == 1 + 3 + 6 * 3  # made once, and brought home by each
 
 
 # They go when nobody holds them
