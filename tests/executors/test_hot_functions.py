@@ -298,7 +298,7 @@ def of_twice(rows: Any, theta: Any) -> Any:
 
 
 def loops_of(shards: Any) -> list[Any]:
-    return [made for made in shards._made.values() if isinstance(made, loop.Loop)]
+    return [made for made in shards._made._entries.values() if isinstance(made, loop.Loop)]
 
 
 def test_functions_over_several_shards_in_turn_make_no_state_anew(client: Client) -> None:
