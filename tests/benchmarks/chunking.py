@@ -2,9 +2,9 @@
 
 The model of brms' vignette on threading: Poisson counts, an intercept, two slopes and an intercept per group. It is cut
 into 1, 2, 4, ... chunks, in one thread, in threads, with a function that brings its own derivative, and in a plain loop
-of autograd. All of them take turns, so that a machine that slows down slows all. Printed are times relative to one chunk
-in one thread: those of the shortest runs, and the median over the rounds. One thread is timed by the processor's clock,
-which stands still while others use it; threads by the wall's.
+of autograd. All of them take turns, so that a machine that slows down slows all. Printed are times relative to one
+chunk in one thread: those of the shortest runs, and the median over the rounds. One thread is timed by the processor's
+clock, which stands still while others use it; threads by the wall's.
 """
 
 from __future__ import annotations
