@@ -42,7 +42,7 @@ When something is wrong
                                                       CancelledError, ClosureError, DataLostError, GradientError,
                                                       MissingNameError, NotDifferentiableError, PlanError,
                                                       PortabilityError, SchedulerLostError, StructureError,
-                                                      WorkerLostError
+                                                      TimedOutError, WorkerLostError
 
 To go further
     extend                                            engines, policies, functions with derivatives of their own
@@ -79,6 +79,7 @@ from dagad._errors import (
     PortabilityError as PortabilityError,
     SchedulerLostError as SchedulerLostError,
     StructureError as StructureError,
+    TimedOutError as TimedOutError,
     WorkerLostError as WorkerLostError,
 )
 from dagad._executors.evaluation import Evaluation as Evaluation, get as get

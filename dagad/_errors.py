@@ -61,6 +61,10 @@ class MissingNameError(DagadError, AttributeError):
     """A name was asked for that dagad does not have."""
 
 
+class TimedOutError(DagadError, TimeoutError):
+    """What an evaluation is asked for was not there in time; it goes on."""
+
+
 class CancelledError(DagadError, _CancelledError):
     """The evaluation was cancelled."""
 

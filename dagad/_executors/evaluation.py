@@ -27,7 +27,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import replace
 from typing import Any
 
-from dagad._errors import CancelledError, PlanError, SchedulerLostError
+from dagad._errors import CancelledError, PlanError, SchedulerLostError, TimedOutError
 from dagad._executors.losses import results_lost, worker_lost, workers_unfit
 from dagad._operations.context import VALUES_FIRST, Mode, current_mode
 from dagad._pytrees.shipping import Portable
@@ -226,12 +226,12 @@ class Evaluation:
 
         Raises
         ------
-        TimeoutError
-            If it is not there in time. The evaluation goes on.
+        TimedOutError
+            If it is not there in time, which is a ``TimeoutError``. The evaluation goes on.
         CancelledError
             If the evaluation was cancelled.
         """
-        return self._value.result(timeout)
+        return _result(self._value, timeout, "value")
 
     @public
     def gradient(self, timeout: float | None = None) -> Any:
@@ -249,13 +249,13 @@ class Evaluation:
 
         Raises
         ------
-        TimeoutError
-            If it is not there in time. The evaluation goes on.
+        TimedOutError
+            If it is not there in time, which is a ``TimeoutError``. The evaluation goes on.
         CancelledError
             If the evaluation was cancelled.
         """
         self._request()
-        return self._gradient.result(timeout)
+        return _result(self._gradient, timeout, "gradient")
 
     def _request(self) -> None:
         with self._lock:
@@ -312,6 +312,18 @@ class Evaluation:
             f"{done.gradients_done} of {done.gradients_total} gradients"
             f"{done.waits_for and f', waiting for {done.waits_for}'}>"
         )
+
+
+def _result(future: Future[Any], timeout: float | None, what: str) -> Any:
+    try:
+        return future.result(timeout)
+    except TimeoutError:
+        if future.done():  # the function's own
+            raise
+        raise TimedOutError(
+            f"The {what} was not there after {timeout} seconds. The evaluation goes on: ask for it again, or end it by "
+            "`.cancel()`."
+        ) from None
 
 
 def _settle(future: Future[Any], result: Any) -> None:

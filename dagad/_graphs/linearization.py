@@ -17,6 +17,7 @@ from dagad._errors import PortabilityError
 from dagad._pytrees import pytree
 from dagad._pytrees.pytree import nbytes_of
 from dagad._pytrees.shipping import opened, pack
+from dagad._tracebacks import public
 
 
 class Counters:
@@ -259,6 +260,7 @@ def value_of_task(task: Any, *args: Any) -> Any:
     return opened(task).value(*args)
 
 
+@public
 def value_and_pullback(policy: Any, task: Any, *args: Any) -> Linearization:
     """Run a task as its policy says: a node of a linearized graph."""
     result: Linearization = policy.linearize(task, args)
@@ -270,6 +272,7 @@ def value_part(linearization: Linearization) -> Any:
     return linearization.value
 
 
+@public
 def pull_back(linearization: Linearization, cotangent: Any) -> Any:
     """Return the cotangents of a task's arguments; a single one comes bare."""
     cotangents = linearization.pull_scaled(cotangent)

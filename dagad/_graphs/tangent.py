@@ -12,6 +12,7 @@ from dagad._graphs.linearization import cotangent_part
 from dagad._graphs.linearize import Names
 from dagad._graphs.tasks import as_recordable
 from dagad._pytrees.shipping import opened
+from dagad._tracebacks import public
 from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
 
 
@@ -63,6 +64,7 @@ def _at(arg: Any, values: Mapping[Key, Any]) -> Any:
     return values.get(arg.key, arg) if isinstance(arg, TaskRef) else arg
 
 
+@public
 def value_and_tangent(task: Any, n_moving: int, *arguments: Any) -> tuple[Any, Any]:
     """Run a task on dependencies that move: a node of the forward-mode graph."""
     pair: tuple[Any, Any] = opened(task).push(arguments[n_moving:], arguments[:n_moving])

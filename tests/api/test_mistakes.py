@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
+import math
 import re
 import subprocess
 import sys
@@ -18,6 +20,8 @@ import dask.array
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.special
+import scipy.stats
 from dask.delayed import delayed
 from distributed import Client
 
@@ -44,6 +48,12 @@ class Model:
 
     slope: float
     offset: float
+
+
+class Foreign:
+    """An array of a library that dagad does not know."""
+
+    dtype = "float32"
 
 
 def line(rows: Any, theta: Any) -> Any:
@@ -99,6 +109,12 @@ def writes_rows(rows: Any, theta: Any) -> Any:
 
 def branches(rows: Any, theta: Any) -> Any:
     return anp.sum(rows * theta[0]) if theta > 0 else 0.0
+
+
+def fills(rows: Any, theta: Any) -> Any:
+    out = np.zeros(2)
+    out[0] = theta[0]
+    return np.sum(out)
 
 
 def misfits(rows: Any, theta: Any) -> Any:
@@ -223,6 +239,11 @@ CALLS: dict[str, Case] = {
         r"0 \(`x`\) .* only int.*`float\(\.\.\.\)`",
     ),
     "theta is a word": (lambda: dagad.grad(square)("a"), NotDifferentiableError, "only str. Give numbers, arrays"),
+    "theta is another's array": (
+        lambda: dagad.grad(square)(Foreign()),
+        NotDifferentiableError,
+        r"a Foreign of test_mistakes, which is no array of numpy's. Give `np\.asarray",
+    ),
     "theta is a record": (
         lambda: dagad.grad(lambda m: m.slope)(Model(1.0, 2.0)),
         NotDifferentiableError,
@@ -269,6 +290,22 @@ CHUNKS: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "shapes": (misfits, X, ValueError, r"not aligned"),
     "theta is written into": (writes_theta, Y, NotDifferentiableError, r"`np\.where\(mask, new, old\)`"),
     "rows are written into": (writes_rows, Y, ValueError, r"`x = x\.copy\(\)`"),
+    "math": (lambda rows, theta: math.exp(theta[0]), Y, NotDifferentiableError, r"`np\.exp\(x\)`"),
+    "float": (lambda rows, theta: float(theta[0]), Y, NotDifferentiableError, "Use the value as it is"),
+    "item": (lambda rows, theta: theta[0].item(), Y, NotDifferentiableError, "Use the value as it is"),
+    "scipy.stats": (
+        lambda rows, theta: np.sum(scipy.stats.norm.logpdf(rows, theta[0])),
+        Y,
+        NotDifferentiableError,
+        r"autograd\.scipy\.stats\.norm\.logpdf",
+    ),
+    "a fresh array is filled": (fills, Y, NotDifferentiableError, r"`np\.stack\(parts\)`"),
+    "an array of objects": (
+        lambda rows, theta: np.sum(np.array([theta[0]], dtype=object)),
+        Y,
+        NotDifferentiableError,
+        r"`np\.stack\(\[a, b\]\)`",
+    ),
     "a condition on an array": (branches, Y, ValueError, r"`np\.where\(condition, a, b\)`"),
     "no return": (lambda rows, theta: None, Y, StructureError, "is a `return` missing"),
     "words": (lambda rows, theta: "six", Y, StructureError, "returned a str.*Return a number"),
@@ -406,7 +443,45 @@ def test_a_worker_logs_one_line_of_an_evaluation(caplog: pytest.LogCaptureFixtur
     assert "('dagad-value-one', 0) failed: ValueError('no')" in caplog.text
 
 
+@pytest.mark.parametrize("mode", ["gradient", "jvp"])
+def test_a_task_of_a_graph_that_fails_shows_its_line(mode: str) -> None:
+    failing = delayed(misses)(A, 1.0)
+    graph = dagad.gradient(failing, A) if mode == "gradient" else dagad.jvp(failing, A, 1.0)[1]
+    error, text, _ = told(lambda: graph.compute(scheduler="threads"))
+    assert type(error) is LookupError
+    assert "in misses" in text
+    assert "dagad/_" not in text
+    assert f"while task '{failing.key}'" in text
+
+
+def test_a_value_that_is_not_there_in_time_is_told_so() -> None:
+    done = threading.Event()
+    evaluation = dagad.evaluate(lambda x: (done.wait(60), x)[1], 1.0)
+    for what in ("value", "gradient"):
+        error, text, _ = told(functools.partial(getattr(evaluation, what), timeout=0.0))
+        assert type(error) is dagad.TimedOutError
+        assert isinstance(error, TimeoutError)
+        assert f"The {what} was not there after 0.0 seconds. The evaluation goes on" in text
+    done.set()
+    assert evaluation.gradient() == 1.0
+
+
 # What works at once
+
+
+def test_plain_numpy_scipy_and_formatting_just_work(scheduler: Any) -> None:
+    def chunk(rows: Any, theta: Any) -> Any:
+        assert f"{theta[0]:.1f}" == "1.0"
+        return np.sum(scipy.special.expit(rows * theta[0])) + np.sum(rows @ np.ones(len(rows)) * theta[1])
+
+    def by_autograd(rows: Any, theta: Any) -> Any:
+        return anp.sum(1.0 / (1.0 + anp.exp(-rows * theta[0]))) + anp.sum(rows) * theta[1]
+
+    found, wanted = (
+        dagad.grad(lambda theta, f=f: dagad.reduce_sum(f, Y, theta, grainsize=2, scheduler=scheduler))(THETA)
+        for f in (chunk, by_autograd)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-14)
 
 
 def test_doors_are_open_without_an_import_of_their_own() -> None:
