@@ -98,7 +98,7 @@ class Walk:
                 kind = kind_of(cls)
                 if cls is FunctionType:
                     self._functions.append(obj)
-                if may_be_walked(cls):
+                if kind is not INSTANCE or _root(cls) == "dagad" or _root(cls) not in _CLOSED:
                     self._take(obj, kind)
                 if cls.__module__ != "builtins":
                     self._enter(cls, cls.__name__, id(obj))
@@ -250,11 +250,6 @@ def leading_to(keys: Iterable[int], owners: Mapping[int, Sequence[int]]) -> set[
         found.update(above)
         fresh.extend(above)
     return found
-
-
-def may_be_walked(cls: type) -> bool:
-    """Return whether the instances of a class are looked into."""
-    return kind_of(cls) is not INSTANCE or _root(cls) == "dagad" or _root(cls) not in _CLOSED
 
 
 _WEAK = (weakref.ref, weakref.WeakKeyDictionary)
