@@ -34,6 +34,10 @@ class Runs:
     def shards(self) -> tuple[Placed, ...]:
         return self._sliced.shards
 
+    @property
+    def constant_shards(self) -> list[Placed]:
+        return self._sliced.constant_shards
+
     def rows(self, chunk: Chunk) -> list[Any]:
         return [self._sliced.rows(one) for one in self.chunks[chunk.number]]
 
@@ -52,7 +56,7 @@ class Runs:
         fine = [one for some in self.chunks for one in some]
         template, by_chunk = self._sliced.templates(fine)
         if by_chunk is None:
-            return RunTemplate(template, len(self._sliced.constant_shards)), None
+            return RunTemplate(template, len(self.constant_shards)), None
         return None, {number: [by_chunk[one.number] for one in some] for number, some in enumerate(self.chunks)}
 
 

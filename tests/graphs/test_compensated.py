@@ -343,7 +343,7 @@ def test_is_a_chunk_without_terms_like_any_other(scheduler: Any) -> None:
 def test_is_what_does_not_add_up_refused(way: Any) -> None:
     for reduction in (dagad.reduce_sum, dagad.map_sum):
         with pytest.raises(
-            dagad.PlanError, match=r"`sum=.* does not say how to add up. Give an object: .*PlainSum\(\)"
+            dagad.PlanError, match=r"`sum=.* is not a way to add up. Give an object: .*PlainSum\(\)"
         ):
             reduction(misfit, X, THETA, sum=way)
 
@@ -366,6 +366,6 @@ def test_are_partial_sums_of_different_structures_refused() -> None:
 
 
 def test_is_what_cannot_be_summed_refused() -> None:
-    for value, name in (("text", "str"), (None, "None or an empty structure")):
+    for value, name in (("text", "str"), (None, "None or an empty container")):
         with pytest.raises(dagad.StructureError, match=name):
             dagad.reduce_sum(lambda rows, value=value: value, X, grainsize=4, sum=EXACT, scheduler="sync")
