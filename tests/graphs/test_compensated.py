@@ -342,9 +342,7 @@ def test_is_a_chunk_without_terms_like_any_other(scheduler: Any) -> None:
 @pytest.mark.parametrize("way", [0, "exact", CompensatedSum, sum, object()])
 def test_is_what_does_not_add_up_refused(way: Any) -> None:
     for reduction in (dagad.reduce_sum, dagad.map_sum):
-        with pytest.raises(
-            dagad.PlanError, match=r"`sum=.* is not a way to add up. Give an object: .*PlainSum\(\)"
-        ):
+        with pytest.raises(dagad.PlanError, match=r"`sum=.* is not a way to add up. Give an object: .*PlainSum\(\)"):
             reduction(misfit, X, THETA, sum=way)
 
 
