@@ -12,7 +12,7 @@ from dagad._api.collections import pushed
 from dagad._api.jacobian import Dense, Layout, checked_layout, columns, rows
 from dagad._api.program import Program, check_function
 from dagad._api.transforms import grad
-from dagad._errors import StructureError
+from dagad._errors import ArgumentsError, StructureError
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
 from dagad._tracebacks import public
@@ -64,6 +64,11 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
     (54.0, 36.0)
     """
     if is_dask_collection(fun):  # a Delayed, or what `pushed` refuses
+        if has_aux:
+            raise ArgumentsError(
+                "`has_aux=True` is for functions; a Delayed brings nothing along. Leave it out, and compute what is to "
+                "come along beside the value."
+            )
         return pushed(fun, primals, tangents)
     primals, tangents, _ = _as_lists(primals, tangents)
     program = Program(fun, tuple(range(len(primals))), primals, {}, has_aux)

@@ -274,6 +274,11 @@ CALLS: dict[str, Case] = {
     "forgot to return": (lambda: dagad.grad(lambda x: None)(1.0), NotDifferentiableError, "is a `return` missing"),
     "complex": (lambda: dagad.grad(lambda x: x * 1j)(1.0), NotDifferentiableError, "real part"),
     "a pair of primals": (lambda: dagad.jvp(line, (X, Y), (X,)), StructureError, "one tangent per primal"),
+    "has_aux of a Delayed": (
+        lambda: dagad.jvp(B, A, 1.0, has_aux=True),
+        ArgumentsError,
+        "is for functions.*Leave it out",
+    ),
     "a tangent's shape": (lambda: dagad.jvp(square, Y, THETA), StructureError, r"shape \(2,\), where \(6,\) is needed"),
     "a cotangent's shape": (lambda: dagad.vjp(square, Y)[1](Y), StructureError, r"shape \(6,\), where \(\) is needed"),
     "a lock": (

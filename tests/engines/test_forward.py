@@ -302,7 +302,7 @@ def test_is_a_gradient_refused_that_has_lost_its_shape() -> None:
         return x * y
 
     defvjp(spread_out, lambda ans, x, y: lambda g: g * y)  # forgets what was broadcast
-    with pytest.raises(dagad.StructureError, match=r"shape \(4,\) came where one of shape \(\).*Broadcast"):
+    with pytest.raises(dagad.StructureError, match=r"shape \(4,\), and its argument \(\).*Broadcast"):
         dagad.grad(lambda t: np.sum(spread_out(t, V)))(2.0)
 
 

@@ -81,8 +81,8 @@ def innermost(leaves: Sequence[Any]) -> Trace | None:
 def _strange(pull: Any, *leaves: Any) -> Any:
     """Stand for an operation on the tapes of other tracers; reverse mode never calls it."""
     raise NotDifferentiableError(
-        f"A reduction was met by a tracer that dagad does not know, at {len(leaves)} leaves with {pull!r}. Use dagad's "
-        "or autograd's own transforms."
+        "A reduction was differentiated by a tool that dagad does not know. Use dagad's own transforms, such as "
+        "`dagad.grad`, or autograd's."
     )
 
 
