@@ -122,9 +122,9 @@ def fitting(part: Any, leaf: Any) -> Any:
     if not pytree.is_placed(leaf) and np.shape(pytree.plain(part)) != np.shape(pytree.plain(leaf)):
         raise StructureError(
             f"A gradient has the shape {np.shape(pytree.plain(part))}, and its argument "
-            f"{np.shape(pytree.plain(leaf))}: autograd's derivative of a function that broadcasts is wrong, such as `np.where` with a branch smaller "
-            "than the result, or `np.linalg.norm` with `keepdims`. Broadcast its arguments first, by "
-            "`* np.ones(shape)`, or do without that option."
+            f"{np.shape(pytree.plain(leaf))}: autograd's derivative of a function that broadcasts is wrong, such as "
+            "`np.where` with a branch smaller than the result, or `np.linalg.norm` with `keepdims`. Broadcast its "
+            "arguments first, by `* np.ones(shape)`, or do without that option."
         )
     return _typed(part, pytree.plain(leaf)) if pytree.is_traced(part) else part
 
