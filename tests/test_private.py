@@ -48,6 +48,7 @@ SEEN = {
         "1.9.1",
         {
             "autograd": "builtins tracer",
+            "autograd.builtins": "SequenceBox",
             "autograd.core": "add_outgrads primitive_jvps primitive_vjps",
             "autograd.numpy": "numpy_boxes numpy_vjps numpy_wrapper",
             "autograd.numpy.numpy_vjps": "unbroadcast_f",

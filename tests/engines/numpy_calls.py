@@ -24,7 +24,9 @@ np.multiply.reduce(m, axis=1) | np.maximum.reduce(m) | np.add.accumulate(x) | np
 """
 
 REDUCTIONS = """
-np.sum(m, axis=0) | np.sum(m, 1, keepdims=True) | np.prod(m, axis=1) | np.mean(m, axis=0) | np.mean(m)
+np.sum(m, axis=0) | np.sum(x, where=x > 0.5) | np.sum(m, axis=1, initial=x[0]) | np.prod(x, where=y > 1, initial=2.0)
+np.mean(m, axis=0, where=m > 0.4) | np.std(m, correction=1) | np.var(x, where=y > 1) | np.max(m, axis=0, initial=0.6)
+np.prod(x - x[0]) | np.sum(m, 1, keepdims=True) | np.prod(m, axis=1) | np.mean(m, axis=0) | np.mean(m)
 np.std(m, axis=1) | np.std(x, ddof=1) | np.var(m, axis=0) | np.max(m, axis=1) | np.min(x) | np.amax(x)
 np.amin(m, axis=0) | np.ptp(m, axis=1) | np.median(x) | np.median(m, axis=0) | np.percentile(x, [20.0, 70.0])
 np.quantile(m, 0.3, axis=1) | np.quantile(m, [0.3, 0.8], axis=0, keepdims=True) | np.average(x, weights=y * x)
@@ -95,6 +97,16 @@ np.fft.irfft2(m) | np.fft.fftn(m) | np.fft.ifftn(m) | np.fft.rfftn(m) | np.fft.i
 np.fft.ifftshift(x) | np.fft.hfft(z) | np.fft.ihfft(x)
 """
 
+METHODS = """
+x.sum(0, None, None, True) | m.sum(axis=0) | m.mean(axis=1, where=m > 0.4) | x.std(ddof=1) | x.var() | x.prod()
+x.max(where=y > 1, initial=0.1) | m.min(axis=1) | m.cumsum(axis=0) | x.cumprod()
+m.compress([True, False, True], axis=0) | m.transpose(1, 0) | m.T | m.mT | m.reshape(2, -1) | m.ravel() | m.flatten()
+m[None].squeeze() | m.swapaxes(0, 1) | m.trace() | m.diagonal() | x.take([1, 2, 1]) | x.repeat(2) | x.clip(0.4, 0.7)
+x.dot(y) | x.copy() | z.conj() | z.real | z.imag | x.argmax() * x | x.argsort() * x | (9 * x).round() * x
+x.astype(float) | x[::-2] | m[:, 1] | m[[2, 0, 2]] | x[x > 0.5] | m @ m.T | y @ x | x**2 | 2.0**x | x**y | y / x | -x
+abs(x - 0.5) | x % 0.3 | divmod(2 * x, 0.7)[1] | x // 0.2 * x
+"""
+
 SPECIAL = """
 special.beta(x, y) | special.betaln(x, y) | special.betainc(2.0, 3.0, x) | special.betaincc(2.0, 3.0, x)
 special.betaincinv(2.0, 3.0, x) | special.betainccinv(2.0, 3.0, x) | special.binom(5 * x, y) | special.boxcox(x, y)
@@ -131,14 +143,13 @@ linalg.cho_solve((linalg.cholesky(s, lower=True), True), m) | linalg.solve_trian
 linalg.solve_triangular(s, m, trans=1) | linalg.solve_triangular(s, x[:3], unit_diagonal=True)
 linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], x[:3])
 linalg.solveh_banded(m[:2] + [[3.0], [0.0]], x[:4], lower=True) | linalg.eigh(s)[0]
-linalg.eigh(s)[1] * np.sign(linalg.eigh(s)[1][0])
-linalg.eigh(s, eigvals_only=True) | linalg.eigvalsh(s) | linalg.svd(m, False)[1] | linalg.svd(s)[0]
-linalg.svdvals(m) | linalg.qr(m.T, mode="economic")[0] | linalg.qr(s)[1] | linalg.pinv(m) | linalg.norm(m)
-linalg.norm(x, 1) | linalg.norm(m, axis=1) | linalg.polar(s + m[:, :3])[0] | linalg.lstsq(m.T, x[:4])[0]
-linalg.lstsq(m.T, x[:4])[1] | linalg.solve_sylvester(s, s, m[:, :3]) | linalg.solve_continuous_lyapunov(s, s)
-linalg.solve_discrete_lyapunov(s / 9, s) | linalg.toeplitz(x[:4]) | linalg.toeplitz(x[:3], x[:4])
-linalg.hankel(x[:3]) | linalg.circulant(x[:4]) | linalg.convolution_matrix(x[:3], 4) | linalg.block_diag(m, s)
-linalg.khatri_rao(m, m) | linalg.solve_toeplitz(x[:4] + 4 * (y[:4] < 0.51), y[:4])
+linalg.eigh(s)[1] * np.sign(linalg.eigh(s)[1][0]) | linalg.eigh(s, eigvals_only=True) | linalg.eigvalsh(s)
+linalg.svd(m, False)[1] | linalg.svd(s)[0] | linalg.svdvals(m) | linalg.qr(m.T, mode="economic")[0] | linalg.qr(s)[1]
+linalg.pinv(m) | linalg.norm(m) | linalg.norm(x, 1) | linalg.norm(m, axis=1) | linalg.polar(s + m[:, :3])[0]
+linalg.lstsq(m.T, x[:4])[0] | linalg.lstsq(m.T, x[:4])[1] | linalg.solve_sylvester(s, s, m[:, :3])
+linalg.solve_continuous_lyapunov(s, s) | linalg.solve_discrete_lyapunov(s / 9, s) | linalg.toeplitz(x[:4])
+linalg.toeplitz(x[:3], x[:4]) | linalg.hankel(x[:3]) | linalg.circulant(x[:4]) | linalg.convolution_matrix(x[:3], 4)
+linalg.block_diag(m, s) | linalg.khatri_rao(m, m) | linalg.solve_toeplitz(x[:4] + 4 * (y[:4] < 0.51), y[:4])
 linalg.solve_circulant(x[:4] + 4 * (y[:4] < 0.51), y[:4]) | linalg.matmul_toeplitz(x[:4], m.T) | linalg.expm(s)
 linalg.logm(s) | linalg.sqrtm(s) | linalg.sinm(s) | linalg.cosm(s) | linalg.tanm(s / 9) | linalg.sinhm(s)
 linalg.coshm(s) | linalg.tanhm(s)
@@ -151,6 +162,7 @@ FAMILIES = {
     "Products, signals, numbers": NUMBERS,
     "numpy.linalg": LINALG,
     "numpy.fft": FFT,
+    "Methods and operators": METHODS,
     "scipy.special": SPECIAL,
     "scipy.linalg": SCIPY_LINALG,
 }
@@ -164,5 +176,7 @@ def calls(text: str) -> list[str]:
 def name(call: str) -> str:
     """Return the name of the function that an expression is about: its first, but for what takes a part of it."""
     names = re.findall(r"(?:np|special|linalg|stats)\.[a-z_A-Z0-9.]+(?=\()", call)
-    inner = ("np.real", "np.imag")
-    return str(names[1] if len(names) > 1 and names[0] in inner else names[0])
+    if not names:  # a method or an operator
+        method = re.match(r"[xmz](?:\[None\])?\.(\w+)", call)
+        return f"x.{method[1]}" if method else ""
+    return str(names[1] if len(names) > 1 and names[0] in ("np.real", "np.imag") else names[0])

@@ -25,6 +25,7 @@ from numpy_calls import FAMILIES, calls, name
 
 import dagad
 from dagad._engines.autograd.patches import patches
+from dagad._engines.autograd.tape import record
 
 RNG = np.random.default_rng(0)
 X, V = RNG.uniform(0.3, 0.9, 12), np.cos(1.7 * np.arange(12.0)) + 0.1
@@ -47,20 +48,26 @@ def weighed(out: Any, xp: Any) -> Any:
 
 def evaluated(call: str, names: dict[str, Any]) -> Callable[[Any, Any], Any]:
     """Return a chunk function: an expression, from the functions of these modules."""
+    fun = function(call, names)
+    return lambda rows, x: weighed(fun(x), names["np"]) * np.sum(rows)
+
+
+def function(call: str, names: dict[str, Any]) -> Callable[[Any], Any]:
     code, xp = compile(call, "<call>", "eval"), names["np"]
 
-    def chunk(rows: Any, x: Any) -> Any:
+    def run(x: Any) -> Any:
+        y, one = Y.astype(x.dtype), x.dtype.type(1)
         m = xp.reshape(x, (3, 4))
-        z = x * (1.0 + 0.5j) + 0.2j * x**2
-        made = {"x": x, "m": m, "s": xp.matmul(m, m.T) + np.eye(3), "z": z, "y": Y}
-        made["hole"] = xp.where(Y > 1.5, np.nan, x)
-        return weighed(eval(code, {**names, **made}), xp) * np.sum(rows)
+        made = {"x": x, "m": m, "s": xp.matmul(m, m.T) + np.eye(3, dtype=x.dtype), "y": y}
+        made["z"] = x * (one + np.complex64(0.5j)) + np.complex64(0.25j) * x**2
+        made["hole"] = xp.where(y > 1.5, one * np.nan, x)
+        return eval(code, {**names, **made})
 
-    return chunk
+    return run
 
 
 def total(chunk: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    return lambda x: dagad.reduce_sum(chunk, np.ones(2), x, grainsize=1, scheduler="sync")
+    return lambda x: dagad.reduce_sum(chunk, np.full(1, 2.0), x, grainsize=1, scheduler="sync")
 
 
 def slope(fun: Callable[[Any], Any], step: float = 1e-5) -> Any:
@@ -77,8 +84,26 @@ def test_a_function_by_its_plain_name_is_right_in_every_mode(call: str) -> None:
     expected = slope(loss)
     assert gradient @ V == pytest.approx(expected, rel=1e-7, abs=1e-8)
     assert dagad.jvp(loss, X, V) == (value, pytest.approx(gradient @ V, rel=1e-10, abs=1e-12))
-    curved = slope(dagad.grad(loss))
+    curved = (dagad.grad(loss)(X + 1e-5 * V) - dagad.grad(loss)(X - 1e-5 * V)) / 2e-5
     np.testing.assert_allclose(dagad.hvp(loss, X, V), curved, rtol=1e-5, atol=1e-6 * max(1.0, abs(curved).max()))
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+@pytest.mark.filterwarnings("ignore")
+def test_values_have_the_same_bits_traced_and_untraced(kind: Any) -> None:
+    for call in CALLS:
+        fun = function(call, PLAIN)
+        traced = record(partial(apply, fun), [X.astype(kind)])[0]
+        assert flat(traced) == flat(fun(X.astype(kind))), call
+
+
+def apply(fun: Callable[[Any], Any], leaves: Any) -> Any:
+    return fun(*leaves)
+
+
+def flat(out: Any) -> list[Any]:
+    parts = map(np.asarray, out if isinstance(out, list | tuple) else [out])
+    return [(part.shape, part.dtype, part.tobytes()) for part in parts]
 
 
 def by_autograd(call: str) -> Any:
@@ -105,7 +130,7 @@ def test_agrees_with_autograd_wherever_that_is_right() -> None:
             wrong += 1
             assert not theirs[1] @ V == pytest.approx(slope(total(evaluated(call, PLAIN))), rel=1e-7), call
     assert both > 200
-    assert wrong <= 6
+    assert wrong <= 12  # such as `where=`, which autograd's rules take no notice of
 
 
 # --- where the protocols end ------------------------------------------------------------------------------------------
@@ -153,8 +178,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "item": (lambda x: x[0].item(), r"`\.item\(\)`.*as it is"),
     "complex": (lambda x: complex(x[0]), r"as it is"),
     "count": (lambda x: range(x[0]), r"index or a count.*whole number"),
-    "where": (lambda x: np.sum(x, where=Y > 1), r"`np\.sum` was called with `where`.*Do without"),
-    "initial": (lambda x: np.max(x, initial=0.5), r"`np\.max` was called with `initial`"),
+    "mean": (lambda x: np.sum(np.var(x, axis=0, mean=0.5)), r"`np\.var` was called with `mean`.*Do without|`var`"),
+    "condition": (lambda x: np.sum(np.compress(x, Y)), r"no derivative of `compress`"),
     "where of a ufunc": (lambda x: np.log(x, where=Y > 1), r"`np\.log` was called with `where`"),
     "quantile": (lambda x: np.sum(np.quantile(x, 0.3, method="nearest")), r"`np\.quantile` was called with `method"),
     "nanmedian": (lambda x: np.sum(np.nanmedian(x.reshape(3, 4), axis=0)), r"`np\.nanquantile` was called with `axis`"),
@@ -346,7 +371,7 @@ WITH_OTHERS: dict[str, Callable[[Any], Any]] = {
 def test_tables_meet_traced_values(case: str) -> None:
     fun = WITH_OTHERS[case]
     np.testing.assert_allclose(dagad.grad(fun)(X), Y)
-    np.testing.assert_allclose(dagad.grad(total(lambda rows, x: fun(x)))(X), 2.0 * Y)
+    np.testing.assert_allclose(dagad.grad(total(lambda rows, x: fun(x)))(X), Y)
     assert dagad.jvp(fun, X, V)[1] == pytest.approx(Y @ V)
 
 
@@ -370,7 +395,7 @@ def test_tables_that_do_not_say_what_to_write(case: str) -> None:
 
 
 def test_the_table_in_the_guide_is_that_of_these_tests() -> None:
-    names = {family: sorted({name(call) for call in calls(text)}) for family, text in FAMILIES.items()}
+    names = {family: sorted({name(call) for call in calls(text)} - {""}) for family, text in FAMILIES.items()}
     assert len({each for family in names.values() for each in family}) >= 200
     assert GUIDE.read_text(encoding="utf-8") == table(names)
 

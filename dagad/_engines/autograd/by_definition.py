@@ -17,7 +17,7 @@ from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.forward import push
-from dagad._engines.autograd.private import subvals, trace_primitives_map, unbroadcast_f
+from dagad._engines.autograd.private import isbox, subvals, trace_primitives_map, unbroadcast_f
 from dagad._engines.autograd.tape import pull, record
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
@@ -153,6 +153,8 @@ def moved(func: Function, *places: int) -> Function:
     """
 
     def definition(*args: Any, **kwargs: Any) -> Any:
+        if any(isbox(arg) for place, arg in enumerate(args) if place not in places):
+            raise NotImplementedError(f"VJP of {func.__name__} wrt argnums other than {places} not defined")
         leaves, treedef = pytree.flatten([args[place] for place in places if place < len(args)])
         ends = np.cumsum([1, *(np.size(pytree.plain(leaf)) for leaf in leaves)])
         indices = [
@@ -160,7 +162,7 @@ def moved(func: Function, *places: int) -> Function:
             for leaf, start, stop in zip(leaves, ends[:-1], ends[1:], strict=True)
         ]
         at = func(*subvals(args, list(zip(places, pytree.unflatten(treedef, indices), strict=False))), **kwargs)
-        whole = anp.concatenate([np.zeros(1), *map(anp.ravel, leaves)])
+        whole = anp.concatenate([np.zeros(1, np.result_type(*map(pytree.plain, leaves))), *map(anp.ravel, leaves)])
         pick = movers()[0]
         return [pick(whole, each) for each in at] if isinstance(at, list | tuple) else pick(whole, at)
 

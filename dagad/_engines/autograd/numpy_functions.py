@@ -41,7 +41,7 @@ def _piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kwa
     for condition, fun in zip(conditions, funclist, strict=True):
         at = np.flatnonzero(condition)
         part = fun(anp.ravel(x)[at], *args, **kwargs) if callable(fun) else fun
-        whole.append(part * np.ones(len(at)))
+        whole.append(part * np.ones(len(at), plain(x).dtype))
         place[at] = np.arange(start, start + len(at))
         start += len(at)
     return anp.reshape(anp.concatenate(whole)[place], np.shape(plain(x)))

@@ -19,7 +19,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._engines.autograd import refusals
-from dagad._engines.autograd.private import box_types, isbox, trace_primitives_map
+from dagad._engines.autograd.private import SequenceBox, box_types, isbox, trace_primitives_map
 from dagad._engines.autograd.rules import learn_rules
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
@@ -51,8 +51,6 @@ def _called(func: Any) -> Called:
 
 
 _HARMLESS = frozenset({"axis", "keepdims"})
-_REDUCTIONS = frozenset("sum prod mean std var max min amax amin cumsum norm".split())
-_REFUSED = ("where", "initial", "correction", "mean")  # autograd's rules would take no notice of these
 _NOTHING = object()
 
 
@@ -68,10 +66,10 @@ class Called:
         several = any(each.kind is each.VAR_POSITIONAL for each in parameters)
         self.names = [] if several else [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY]
         self.defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
-        self.reduces = func.__name__ in _REDUCTIONS or bool(primitive)
+        self.by_keyword = bool(primitive and self.names)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not _HARMLESS.issuperset(kwargs) or (self.reduces and len(args) > 2):
+        if (kwargs and not _HARMLESS.issuperset(kwargs)) or (self.by_keyword and len(args) > 1):
             args, kwargs = self._as_rules_take_them(args, kwargs)
         for arg in args:
             if type(arg) in box_types:
@@ -86,19 +84,17 @@ class Called:
             if "unexpected keyword" in str(error) or "positional argument" in str(error):  # of the rule
                 raise NotDifferentiableError(refusals.of_option(self.name, [*args[1:], *kwargs])) from error
             raise
-        return opened(result)
+        return opened(result) if type(result) is SequenceBox else result
 
     def _as_rules_take_them(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Leave out what is as by default, and put traced values where a tape looks for them: not under keywords."""
-        if self.reduces:
+        if self.by_keyword:
             kwargs, args = dict(zip(self.names[1:], args[1:], strict=False)) | kwargs, args[:1]
         kwargs = {name: each for name, each in kwargs.items() if each is not self.defaults.get(name, _NOTHING)}
         if "dtype" in kwargs and kwargs["dtype"] == getattr(pytree.plain(args[0]) if args else None, "dtype", None):
             del kwargs["dtype"]
         if "out" in kwargs:
             raise NotDifferentiableError(refusals.of_out(self.name))
-        if self.reduces and any(name in kwargs for name in _REFUSED):
-            raise NotDifferentiableError(refusals.of_option(self.name, kwargs))
         traced = [at for at, name in enumerate(self.names) if isbox(kwargs.get(name))]
         last = max(traced, default=-1) + 1
         between = [kwargs.pop(name, self.defaults.get(name)) for name in self.names[len(args) : last]]

@@ -23,7 +23,71 @@ Function = Callable[..., Any]
 plain = pytree.plain
 
 
-# Sums, means, products
+# Sums, means, products: of some entries only, from a start, or with other options that autograd's rules know nothing of
+
+_ALL: Any = np._NoValue
+
+
+def _present(a: Any, where: Any, fill: float) -> Any:
+    return a if where is True or where is _ALL else anp.where(where, a, fill)
+
+
+def _n_present(a: Any, axis: Any, keepdims: Any, where: Any) -> Any:
+    shape = np.shape(plain(a))
+    return np.sum(np.broadcast_to(True if where is _ALL else where, shape), axis=axis, keepdims=keepdims is True)
+
+
+def _sum(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = False,
+    initial: Any = 0,
+    where: Any = True,
+) -> Any:
+    del dtype, out
+    found = anp.sum(_present(a, where, 0.0), axis=axis, keepdims=keepdims is True)
+    return found if initial is _ALL else found + initial
+
+
+def _mean(
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
+) -> Any:
+    del dtype, out
+    return _sum(a, axis, keepdims=keepdims, where=where) / _n_present(a, axis, keepdims, where)
+
+
+def _var(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: Any = 0,
+    keepdims: Any = False,
+    *,
+    where: Any = True,
+    correction: Any = _ALL,
+) -> Any:
+    del dtype, out
+    apart = a - _mean(a, axis, keepdims=True, where=where)
+    free = _n_present(a, axis, keepdims, where) - (ddof if correction is _ALL else correction)
+    return _sum(anp.real(apart * anp.conj(apart)), axis, keepdims=keepdims, where=where) / free
+
+
+def _std(a: Any, *args: Any, **kwargs: Any) -> Any:
+    return anp.sqrt(_var(a, *args, **kwargs))
+
+
+def _extreme(fun: Function, pair: Function, fill: float) -> Function:
+    def definition(
+        a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, initial: Any = _ALL, where: Any = True
+    ) -> Any:
+        del out
+        found = fun(_present(a, where, fill), axis=axis, keepdims=keepdims is True)
+        return found if initial is _ALL else pair(found, initial)
+
+    return definition
 
 
 def _without_nan(fun: Function, fill: float) -> Function:
@@ -74,13 +138,23 @@ def _cumprod(a: Any, axis: Any = None) -> Any:
     return anp.moveaxis(anp.stack(found), 0, axis or 0)
 
 
-def _prod(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def _prod(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = False,
+    initial: Any = 1,
+    where: Any = True,
+) -> Any:
+    del dtype, out
     n_dims = np.ndim(plain(a))
     axes = tuple(range(n_dims)) if axis is None else tuple(each % n_dims for each in np.atleast_1d(axis))
-    rows = anp.moveaxis(a, axes, tuple(range(len(axes))))
+    rows = anp.moveaxis(_present(a, where, 1.0), axes, tuple(range(len(axes))))
     rows = anp.reshape(rows, (-1, *np.shape(plain(rows))[len(axes) :]))
     found = functools.reduce(anp.multiply, [rows[index] for index in range(rows.shape[0])])
-    return anp.expand_dims(found, axes) if keepdims else found
+    found = anp.expand_dims(found, axes) if keepdims is True else found
+    return found if initial is _ALL else found * initial
 
 
 def _cumulative(fun: Function, start: float) -> Function:
@@ -372,9 +446,23 @@ def _is_deep(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     return np.ndim(plain(args[0])) > 1
 
 
-def _has_zero(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+_USUAL = frozenset({"axis", "keepdims"})
+_ALSO_DDOF = _USUAL | {"ddof"}
+
+
+def _has_options(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     del argnums, ans
-    return isinstance(kwargs.get("axis"), tuple) or not np.all(plain(args[0]))
+    return len(args) > 2 or bool(kwargs and not _USUAL.issuperset(kwargs))
+
+
+def _has_other_options(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    del argnums, ans
+    return len(args) > 2 or bool(kwargs and not _ALSO_DDOF.issuperset(kwargs))
+
+
+def _has_zero(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    several = isinstance(args[1] if len(args) > 1 else kwargs.get("axis"), tuple)
+    return several or _has_options(argnums, ans, args, kwargs) or not np.all(plain(args[0]))
 
 
 def _not_a_count(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
@@ -399,6 +487,12 @@ BETTER: dict[Any, tuple[Function, Better]] = {
     np.sort: (_sort, _is_deep),
     np.partition: (_partition, _is_deep),
     np.prod: (_prod, _has_zero),
+    np.sum: (_sum, _has_options),
+    np.mean: (_mean, _has_options),
+    np.std: (_std, _has_other_options),
+    np.var: (_var, _has_other_options),
+    np.max: (_extreme(anp.max, anp.maximum, -np.inf), _has_options),
+    np.min: (_extreme(anp.min, anp.minimum, np.inf), _has_options),
     np.outer: (_outer, _not_flat),
     np.linspace: (_linspace, _always),
     np.gradient: (_gradient, _always),

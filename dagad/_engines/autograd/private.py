@@ -1,6 +1,7 @@
 """What dagad takes from inside autograd, all of it; listed in test_private."""
 
 from autograd import builtins as builtins, tracer as tracer
+from autograd.builtins import SequenceBox as SequenceBox
 from autograd.core import (
     add_outgrads as add_outgrads,
     primitive_jvps as primitive_jvps,

@@ -65,20 +65,25 @@ def _cho_factor(a: Any, lower: bool = False, check_finite: bool = True) -> Any:
 
 
 def _solve_triangular(
-    a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False, check_finite: bool = True
+    a: Any,
+    b: Any,
+    trans: Any = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
 ) -> Any:
-    del check_finite
-    a = anp.tril(a) if lower else anp.triu(a)
+    """Solve by autograd's primitive, whose rule takes no notice of `unit_diagonal`."""
+    del overwrite_b, check_finite
     if unit_diagonal:
         ones = np.eye(np.shape(plain(a))[-1])
         a = a * (1.0 - ones) + ones
-    turned = {0: a, "N": a}.get(trans, anp.conj(transposed(a)) if trans in (2, "C") else transposed(a))
-    return linalg.solve(turned, b)
+    return traced.solve_triangular(a, b, trans=trans, lower=lower)
 
 
 def _cho_solve(c: Any, b: Any, lower: bool) -> Any:
     factor = anp.tril(c) if lower else transposed(anp.triu(c))
-    return linalg.solve(transposed(factor), linalg.solve(factor, b))
+    return traced.solve_triangular(factor, traced.solve_triangular(factor, b, lower=True), trans=1, lower=True)
 
 
 def _solveh_banded(ab: Any, b: Any, lower: bool = False, check_finite: bool = True) -> Any:
@@ -256,7 +261,7 @@ SWAPS: list[Swap] = [
     defined(of.det, lambda a, **options: linalg.det(a)),
     defined(of.cholesky, _cholesky),
     *_cholesky_pair(),
-    defined(of.solve_triangular, _solve_triangular),
+    swap(of.solve_triangular, _solve_triangular),
     known(of.solve_banded),
     defined(of.solveh_banded, _solveh_banded),
     defined(of.eigh, _eigh),

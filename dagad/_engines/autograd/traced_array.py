@@ -102,6 +102,22 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __round__(self, n: int = 0) -> Any:
         return anp.round(self, n)
 
+    def reshape(self, *shape: Any, order: Any = "C") -> Any:
+        """Return the array in another shape, given as one argument or as several."""
+        return anp.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
+
+    def transpose(self, *axes: Any) -> Any:
+        """Return the array with its axes in another order, given as one argument or as several."""
+        return anp.transpose(self, axes[0] if len(axes) == 1 else axes or None)
+
+    def clip(self, *bounds: Any, **kwargs: Any) -> Any:
+        """Return the array with its entries between two bounds."""
+        return call_function(np.clip, (self, *bounds), kwargs)
+
+    def compress(self, condition: Any, axis: Any = None) -> Any:
+        """Return the entries where a condition is true."""
+        return anp.compress(condition, self, axis)
+
     def dot(self, other: Any) -> Any:
         """Return the product of two arrays."""
         return anp.dot(self, other)
