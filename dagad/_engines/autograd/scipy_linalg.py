@@ -76,7 +76,7 @@ def _solve_triangular(
     """Solve by autograd's primitive, whose rule takes no notice of `unit_diagonal`."""
     del overwrite_b, check_finite
     if unit_diagonal:
-        ones = np.eye(np.shape(plain(a))[-1])
+        ones = np.eye(np.shape(plain(a))[-1], dtype=plain(a).dtype)
         a = a * (1.0 - ones) + ones
     return traced.solve_triangular(a, b, trans=trans, lower=lower)
 
