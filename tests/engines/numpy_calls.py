@@ -155,6 +155,24 @@ linalg.logm(s) | linalg.sqrtm(s) | linalg.sinm(s) | linalg.cosm(s) | linalg.tanm
 linalg.coshm(s) | linalg.tanhm(s)
 """
 
+STATS = """
+stats.norm.logpdf(y, x, x**2) | stats.norm.logpdf(x) | stats.norm.pdf(y, loc=x, scale=2.0) | stats.norm.cdf(y, x)
+stats.norm.logcdf(-9 * x) | stats.norm.sf(x, 0.0, y) | stats.norm.logsf(y, scale=x) | stats.expon.logpdf(y, scale=x)
+stats.expon(scale=x).logpdf(y) | stats.expon.cdf(x) | stats.laplace.logpdf(y, x - 1, x)
+stats.logistic.logpdf(y, x, x) | stats.logistic.cdf(x, y) | stats.cauchy.logpdf(y, x, x) | stats.cauchy.sf(x)
+stats.gumbel_r.logpdf(y, x, x) | stats.gumbel_r.logsf(x) | stats.gumbel_l.logpdf(x)
+stats.halfnorm.logpdf(x, scale=y) | stats.halfcauchy.logpdf(x) | stats.rayleigh.logpdf(x)
+stats.uniform.logpdf(0.2, 0.0, x) | stats.uniform.cdf(0.2, 0.0, x) | stats.t.logpdf(y, 5 * x, x, 2.0)
+stats.t.cdf(x, 4.0) | stats.gamma.logpdf(y, 3 * x, scale=x) | stats.gamma.cdf(x, 2.0) | stats.gamma.logsf(x, 2.0)
+stats.invgamma.logpdf(y, 3 * x) | stats.chi2.logpdf(y, 3 * x) | stats.chi2.sf(x, 3.0) | stats.beta.logpdf(x, 2 * x, y)
+stats.beta.cdf(x, 2.0, 3.0) | stats.lognorm.logpdf(y, x) | stats.lognorm.logcdf(y, x)
+stats.weibull_min.logpdf(y, 2 * x) | stats.weibull_min.sf(y, 2 * x) | stats.pareto.logpdf(1 + x, 2 * x)
+stats.pareto.cdf(1 + x, 2 * x) | stats.skewnorm.logpdf(y, x) | stats.invgauss.logpdf(y, x)
+stats.poisson.logpmf(np.arange(12), 9 * x) | stats.poisson.pmf(np.arange(12), 9 * x)
+stats.bernoulli.logpmf(np.arange(12) % 2, x) | stats.binom.logpmf(np.arange(12), 12, x)
+stats.geom.logpmf(np.arange(12) + 1, x) | stats.nbinom.logpmf(np.arange(12), 9 * x, x) | stats.nbinom.pmf(3, 2.5, x)
+"""
+
 FAMILIES = {
     "Functions of entries": UFUNCS,
     "Sums, means, order": REDUCTIONS,
@@ -165,6 +183,7 @@ FAMILIES = {
     "Methods and operators": METHODS,
     "scipy.special": SPECIAL,
     "scipy.linalg": SCIPY_LINALG,
+    "scipy.stats": STATS,
 }
 
 

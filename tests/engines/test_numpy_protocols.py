@@ -15,6 +15,7 @@ import autograd
 import autograd.numpy as anp
 import autograd.scipy.linalg
 import autograd.scipy.special
+import autograd.scipy.stats
 import numpy as np
 import pytest
 import scipy.linalg
@@ -30,8 +31,8 @@ from dagad._engines.autograd.tape import record
 RNG = np.random.default_rng(0)
 X, V = RNG.uniform(0.3, 0.9, 12), np.cos(1.7 * np.arange(12.0)) + 0.1
 Y = np.linspace(0.5, 1.6, 12)
-PLAIN = {"np": np, "special": scipy.special, "linalg": scipy.linalg}
-TRACED = {"np": anp, "special": autograd.scipy.special, "linalg": autograd.scipy.linalg}
+PLAIN = {"np": np, "special": scipy.special, "linalg": scipy.linalg, "stats": scipy.stats}
+TRACED = {"np": anp, "special": autograd.scipy.special, "linalg": autograd.scipy.linalg, "stats": autograd.scipy.stats}
 CALLS = [call for family in FAMILIES.values() for call in calls(family)]
 GUIDE = Path(__file__).parents[2] / "examples" / "guide" / "numpy_functions.md"
 
@@ -190,6 +191,9 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "order": (lambda x: np.sum(scipy.special.kv(x, 1.0)), r"no derivative of `kv`.*defvjp"),
     "svd": (lambda x: np.sum(np.linalg.svd(x.reshape(3, 4))[0]), r"no derivative of `svd` .*full_matrices"),
     "scipy svd": (lambda x: np.sum(scipy.linalg.svd(x.reshape(3, 4))[0]), r"no derivative of `scipy\.linalg\.svd`"),
+    "nct": (lambda x: np.sum(scipy.stats.nct.logpdf(Y, 3.0, x)), r"no derivative of `scipy\.stats\.nct\.logpdf`"),
+    "ppf": (lambda x: np.sum(scipy.stats.norm.ppf(x)), r"`scipy\.stats\.norm\.ppf` makes.*autograd\.scipy\.stats"),
+    "frozen": (lambda x: scipy.stats.norm(x).ppf(0.5), r"`scipy\.stats\.norm\.ppf` makes.*autograd\.scipy\.stats"),
     "lu": (lambda x: scipy.linalg.lu_factor(np.outer(x, x)), r"`scipy\.linalg\.lu_factor` makes.*np\.linalg"),
 }
 

@@ -6,15 +6,15 @@ place of autograd's own rules, which are wrong for some arguments.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._engines.autograd import refusals
+from dagad._engines.autograd import reduction_rules, refusals
 from dagad._engines.autograd.by_definition import entrywise, moved, rules_of
+from dagad._engines.autograd.reduction_rules import is_deep
 from dagad._engines.autograd.rules import HOMES, Better, define
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
@@ -23,151 +23,11 @@ Function = Callable[..., Any]
 plain = pytree.plain
 
 
-# Sums, means, products: of some entries only, from a start, or with other options that autograd's rules know nothing of
-
-_ALL: Any = np._NoValue
+# Signals and interpolation
 
 
-def _present(a: Any, where: Any, fill: float) -> Any:
-    return a if where is True or where is _ALL else anp.where(where, a, fill)
-
-
-def _n_present(a: Any, axis: Any, keepdims: Any, where: Any) -> Any:
-    shape = np.shape(plain(a))
-    return np.sum(np.broadcast_to(True if where is _ALL else where, shape), axis=axis, keepdims=keepdims is True)
-
-
-def _sum(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: Any = False,
-    initial: Any = 0,
-    where: Any = True,
-) -> Any:
-    del dtype, out
-    found = anp.sum(_present(a, where, 0.0), axis=axis, keepdims=keepdims is True)
-    return found if initial is _ALL else found + initial
-
-
-def _mean(
-    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
-) -> Any:
-    del dtype, out
-    return _sum(a, axis, keepdims=keepdims, where=where) / _n_present(a, axis, keepdims, where)
-
-
-def _var(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    ddof: Any = 0,
-    keepdims: Any = False,
-    *,
-    where: Any = True,
-    correction: Any = _ALL,
-) -> Any:
-    del dtype, out
-    apart = a - _mean(a, axis, keepdims=True, where=where)
-    free = _n_present(a, axis, keepdims, where) - (ddof if correction is _ALL else correction)
-    return _sum(anp.real(apart * anp.conj(apart)), axis, keepdims=keepdims, where=where) / free
-
-
-def _std(a: Any, *args: Any, **kwargs: Any) -> Any:
-    return anp.sqrt(_var(a, *args, **kwargs))
-
-
-def _extreme(fun: Function, pair: Function, fill: float) -> Function:
-    def definition(
-        a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, initial: Any = _ALL, where: Any = True
-    ) -> Any:
-        del out
-        found = fun(_present(a, where, fill), axis=axis, keepdims=keepdims is True)
-        return found if initial is _ALL else pair(found, initial)
-
-    return definition
-
-
-def _without_nan(fun: Function, fill: float) -> Function:
-    def definition(a: Any, axis: Any = None, **kwargs: Any) -> Any:
-        return fun(anp.where(np.isnan(plain(a)), fill, a), axis=axis, **kwargs)
-
-    return definition
-
-
-def _count(a: Any, axis: Any, keepdims: bool = False) -> Any:
-    return np.sum(~np.isnan(plain(a)), axis=axis, keepdims=keepdims)
-
-
-def _nanmean(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    return anp.sum(anp.where(np.isnan(plain(a)), 0.0, a), axis=axis, keepdims=keepdims) / _count(a, axis, keepdims)
-
-
-def _nanvar(a: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
-    apart = anp.where(np.isnan(plain(a)), 0.0, a - _nanmean(a, axis, keepdims=True))
-    return anp.sum(anp.real(apart * anp.conj(apart)), axis=axis, keepdims=keepdims) / (_count(a, axis, keepdims) - ddof)
-
-
-def _nanstd(a: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
-    return anp.sqrt(_nanvar(a, axis, ddof, keepdims))
-
-
-def _ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    return anp.max(a, axis=axis, keepdims=keepdims) - anp.min(a, axis=axis, keepdims=keepdims)
-
-
-def _average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Any:
-    if weights is None:
-        return anp.mean(a, axis=axis, keepdims=keepdims)
-    if np.shape(plain(weights)) != np.shape(plain(a)):
-        shape = [1] * np.ndim(plain(a))
-        shape[axis] = -1
-        weights = anp.reshape(weights, shape)
-    total = anp.sum(weights * np.ones(np.shape(plain(a))), axis=axis, keepdims=keepdims)
-    return anp.sum(a * weights, axis=axis, keepdims=keepdims) / total
-
-
-def _cumprod(a: Any, axis: Any = None) -> Any:
-    """Multiply step by step: right where a factor is zero, too."""
-    rows = anp.ravel(a) if axis is None else anp.moveaxis(a, axis, 0)
-    found = [rows[0]]
-    for index in range(1, rows.shape[0]):
-        found.append(found[-1] * rows[index])
-    return anp.moveaxis(anp.stack(found), 0, axis or 0)
-
-
-def _prod(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: Any = False,
-    initial: Any = 1,
-    where: Any = True,
-) -> Any:
-    del dtype, out
-    n_dims = np.ndim(plain(a))
-    axes = tuple(range(n_dims)) if axis is None else tuple(each % n_dims for each in np.atleast_1d(axis))
-    rows = anp.moveaxis(_present(a, where, 1.0), axes, tuple(range(len(axes))))
-    rows = anp.reshape(rows, (-1, *np.shape(plain(rows))[len(axes) :]))
-    found = functools.reduce(anp.multiply, [rows[index] for index in range(rows.shape[0])])
-    found = anp.expand_dims(found, axes) if keepdims is True else found
-    return found if initial is _ALL else found * initial
-
-
-def _cumulative(fun: Function, start: float) -> Function:
-    def definition(x: Any, /, *, axis: Any = None, include_initial: bool = False) -> Any:
-        axis = 0 if axis is None else axis
-        found = fun(x, axis)
-        if include_initial:
-            shape = list(np.shape(plain(x)))
-            shape[axis] = 1
-            found = anp.concatenate([np.full(shape, start), found], axis)
-        return found
-
-    return definition
+def _steps(x: Any) -> Any:
+    return x[..., 1:] - x[..., :-1]
 
 
 def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
@@ -175,89 +35,6 @@ def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     if x is not None:
         dx = x[1:] - x[:-1] if np.ndim(plain(x)) == 1 else _steps(anp.moveaxis(x, axis, -1))
     return anp.sum(dx * (y[..., 1:] + y[..., :-1]) / 2.0, axis=-1)
-
-
-def _steps(x: Any) -> Any:
-    return x[..., 1:] - x[..., :-1]
-
-
-def _cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None) -> Any:
-    both = [each if rowvar or np.ndim(plain(each)) == 1 else each.T for each in (m, y) if each is not None]
-    x = anp.concatenate([anp.reshape(each, (-1, np.shape(plain(each))[-1])) for each in both], 0)
-    apart = x - anp.mean(x, axis=1, keepdims=True)
-    free = x.shape[1] - ((0 if bias else 1) if ddof is None else ddof)
-    return anp.reshape(anp.dot(apart, anp.conj(apart.T)) / free, () if x.shape[0] == 1 else (x.shape[0],) * 2)
-
-
-def _corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
-    c = _cov(x, y, rowvar)
-    if np.ndim(plain(c)) == 0:
-        return c / c
-    scale = anp.sqrt(anp.real(anp.diag(c)))
-    return c / scale[:, None] / scale[None, :]
-
-
-# What is sorted
-
-
-def _ordered(order: Function) -> Function:
-    """Return the definition of a function that puts entries along an axis in another order."""
-
-    def definition(a: Any, *args: Any, axis: Any = -1, **kwargs: Any) -> Any:
-        at = order(plain(a), *args, axis=axis, **kwargs)
-        indices = np.arange(np.size(plain(a))).reshape(np.shape(plain(a)))
-        taken = np.ravel(indices)[at] if axis is None else np.take_along_axis(indices, at, axis)
-        return moved(lambda indices: np.ravel(indices)[taken], 0)(a)
-
-    return definition
-
-
-def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
-    return _ordered(functools.partial(np.argsort, kind=kind, order=order, stable=stable))(a, axis=axis)
-
-
-def _partition(a: Any, kth: Any, axis: Any = -1, kind: Any = "introselect", order: Any = None) -> Any:
-    return _ordered(lambda x, axis: np.argpartition(x, kth, axis, kind, order))(a, axis=axis)
-
-
-def _quantile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
-    if method != "linear":
-        raise NotDifferentiableError(refusals.of_option("np.quantile", [f"method={method!r}"]))
-    q, kept, n_dims = np.asarray(plain(q)), np.shape(plain(a)), np.ndim(plain(a))
-    axes = tuple(range(n_dims)) if axis is None else tuple(each % n_dims for each in np.atleast_1d(axis))
-    rows = anp.moveaxis(a, axes, tuple(range(-len(axes), 0)))
-    rows = _sort(anp.reshape(rows, (*np.shape(plain(rows))[: n_dims - len(axes)], -1)))
-    place = q * (rows.shape[-1] - 1)
-    low = np.floor(place).astype(int)
-    part, high = place - low, np.minimum(low + 1, rows.shape[-1] - 1)
-    found = rows[..., low] * (1.0 - part) + rows[..., high] * part
-    if q.ndim:
-        found = anp.moveaxis(found, range(-q.ndim, 0), range(q.ndim))
-    if keepdims:
-        found = anp.reshape(found, (*q.shape, *(1 if at in axes else size for at, size in enumerate(kept))))
-    return found
-
-
-def _median(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    return _quantile(a, 0.5, axis, keepdims=keepdims)
-
-
-def _percentile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
-    return _quantile(a, np.asarray(plain(q)) / 100.0, axis, method=method, keepdims=keepdims)
-
-
-def _of_present(fun: Function) -> Function:
-    """Return the definition of a function that leaves nan out."""
-
-    def definition(a: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("axis") is not None:
-            raise NotDifferentiableError(refusals.of_option("np.nanquantile", ["axis"]))
-        return fun(anp.ravel(a)[~np.isnan(np.ravel(plain(a)))], *args, **kwargs)
-
-    return definition
-
-
-# Signals and interpolation
 
 
 def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
@@ -382,29 +159,7 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
 DEFINED: dict[Any, Function] = {
     np.modf: lambda x: (x - anp.trunc(x), anp.trunc(x)),
     np.divmod: lambda x, y: (anp.floor_divide(x, y), anp.mod(x, y)),
-    np.nansum: _without_nan(anp.sum, 0.0),
-    np.nanprod: _without_nan(_prod, 1.0),
-    np.nanmax: _without_nan(anp.max, -np.inf),
-    np.nanmin: _without_nan(anp.min, np.inf),
-    np.nancumsum: _without_nan(anp.cumsum, 0.0),
-    np.nancumprod: _without_nan(_cumprod, 1.0),
-    np.nanmean: _nanmean,
-    np.nanvar: _nanvar,
-    np.nanstd: _nanstd,
-    np.nanmedian: _of_present(_median),
-    np.nanquantile: _of_present(_quantile),
-    np.nanpercentile: _of_present(_percentile),
-    np.median: _median,
-    np.quantile: _quantile,
-    np.percentile: _percentile,
-    np.ptp: _ptp,
-    np.average: _average,
-    np.cumprod: _cumprod,
-    np.cumulative_sum: _cumulative(anp.cumsum, 0.0),
-    np.cumulative_prod: _cumulative(_cumprod, 1.0),
     np.trapezoid: _trapezoid,
-    np.cov: _cov,
-    np.corrcoef: _corrcoef,
     np.interp: _interp,
     np.convolve: _convolve,
     np.correlate: _correlate,
@@ -441,30 +196,6 @@ def _not_flat(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     return any(np.ndim(plain(arg)) != 1 for arg in args[:2])
 
 
-def _is_deep(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
-    del argnums, ans, kwargs
-    return np.ndim(plain(args[0])) > 1
-
-
-_USUAL = frozenset({"axis", "keepdims"})
-_ALSO_DDOF = _USUAL | {"ddof"}
-
-
-def _has_options(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
-    del argnums, ans
-    return len(args) > 2 or bool(kwargs and not _USUAL.issuperset(kwargs))
-
-
-def _has_other_options(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
-    del argnums, ans
-    return len(args) > 2 or bool(kwargs and not _ALSO_DDOF.issuperset(kwargs))
-
-
-def _has_zero(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
-    several = isinstance(args[1] if len(args) > 1 else kwargs.get("axis"), tuple)
-    return several or _has_options(argnums, ans, args, kwargs) or not np.all(plain(args[0]))
-
-
 def _not_a_count(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     del argnums, ans
     return np.ndim(args[1] if len(args) > 1 else next(iter(kwargs.values()))) > 0
@@ -482,17 +213,8 @@ BETTER: dict[Any, tuple[Function, Better]] = {
     np.rollaxis: (moved(np.rollaxis, 0), _always),
     np.broadcast_to: (moved(np.broadcast_to, 0), _always),
     np.diagonal: (moved(np.diagonal, 0), _always),
-    np.diag: (moved(np.diag, 0), _is_deep),
+    np.diag: (moved(np.diag, 0), is_deep),
     np.trace: (lambda a, *args, **kwargs: anp.sum(moved(np.diagonal, 0)(a, *args, **kwargs), axis=-1), _always),
-    np.sort: (_sort, _is_deep),
-    np.partition: (_partition, _is_deep),
-    np.prod: (_prod, _has_zero),
-    np.sum: (_sum, _has_options),
-    np.mean: (_mean, _has_options),
-    np.std: (_std, _has_other_options),
-    np.var: (_var, _has_other_options),
-    np.max: (_extreme(anp.max, anp.maximum, -np.inf), _has_options),
-    np.min: (_extreme(anp.min, anp.minimum, np.inf), _has_options),
     np.outer: (_outer, _not_flat),
     np.linspace: (_linspace, _always),
     np.gradient: (_gradient, _always),
@@ -516,9 +238,9 @@ ENTRYWISE: dict[Any, tuple[Function | None, ...]] = {
 def learn(module: Any) -> bool:
     """Enter all rules."""
     del module
-    for func, definition in DEFINED.items():
+    for func, definition in (DEFINED | reduction_rules.DEFINED).items():
         define(func, *rules_of(func.__name__, definition))
-    for func, (definition, better) in BETTER.items():
+    for func, (definition, better) in (BETTER | reduction_rules.BETTER).items():
         define(func, *rules_of(func.__name__, definition), better)
     for func, slopes in ENTRYWISE.items():
         define(func, *entrywise(func.__name__, *slopes))

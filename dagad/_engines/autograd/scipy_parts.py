@@ -24,5 +24,14 @@ def _linalg(module: Any) -> bool:
     return True
 
 
+def _stats(module: Any) -> bool:
+    del module
+    from dagad._engines.autograd import scipy_stats
+
+    patches.swap(scipy_stats.SWAPS)
+    return True
+
+
 HOMES["scipy.special"] = _special
+HOMES["scipy.stats"] = _stats
 HOMES["scipy.linalg"] = _linalg
