@@ -139,8 +139,16 @@ def _typed(part: Any, leaf: Any) -> Any:
 
 
 def _moved(part: Any, leaf: Any, what: str) -> Any:
-    looked_at = part is not None and not pytree.is_traced(part) and not pytree.is_placed(leaf)
-    if looked_at and np.asarray(part).dtype.kind not in "fciub":
+    looked_at = part is not None and not pytree.is_traced(part)
+    if looked_at and pytree.is_placed(leaf):
+        plan = pytree.plain(leaf).plan
+        if not pytree.is_placed(part) or part.plan != plan:
+            cut = f"Shards of {part.plan}" if pytree.is_placed(part) else described(part)
+            raise StructureError(
+                f"{what} is {cut}, where the argument is Shards of {plan}. Give Shards that were cut like it, by "
+                f"`dagad.shard(tangent, grainsize={plan.grainsize})`."
+            )
+    elif looked_at and np.asarray(part).dtype.kind not in "fciub":
         raise StructureError(f"{what} is {described(part)}. Give a number, or an array of its argument's shape.")
     return pytree.fitted(part, leaf, what)
 

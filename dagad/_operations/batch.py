@@ -15,7 +15,7 @@ from dagad._graphs.sum_trees import Fold
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.kernel import Groups, Kernel
 from dagad._pytrees.shipping import Portable, opened
-from dagad._sources.bundles import OpenChunk, has_bundles
+from dagad._sources.bundles import OpenChunk, has_bundles, zeros_of
 
 
 class Batched(NamedTuple):
@@ -244,10 +244,8 @@ class Gradient:
             n_shared = sum(map(len, self._groups[0]))
             self._shared.push(_listed([found and found[0] for found in many], n_shared))
         if self._sliced is not None:
-            n_sliced = sum(map(len, self._groups[1][len(self._sliced)]))
-            self._sliced.append(
-                _listed([found and found[-1] for found in many], n_sliced) or [None] * n_sliced * len(many)
-            )
+            own = self._groups[1][len(self._sliced)]
+            self._sliced.append([part for found in many for part in (zeros_of(own) if found is None else found[-1])])
 
     def parts(self) -> list[Any]:
         """Return the cotangents in groups, as a chunk's pullback does; the shared ones not lowered."""

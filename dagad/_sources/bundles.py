@@ -67,11 +67,7 @@ class OpenChunk:
     __slots__ = ("_bundles", "_outputs", "args")
 
     def __init__(self, kernel: Any, context: Any, rows: Any, shared: Groups, sliced: Groups) -> None:
-        first = [Bundle(leaf) if is_bundle(leaf) else None for leaf in sliced[0]]
-        # Whatever comes besides, tangents and cotangents, comes in the order of the rows.
-        likes = itertools.cycle([bundle for bundle in first if bundle is not None])
-        others = [[Bundle(leaf, next(likes)) if is_bundle(leaf) else None for leaf in group] for group in sliced[1:]]
-        groups = [first, *others]
+        groups = _taken_apart(sliced)
         self._bundles = [bundle for group in groups for bundle in group]
         self._outputs = kernel.stacked_like(groups)
         open_groups = [
@@ -106,6 +102,21 @@ class OpenChunk:
             return (*shared, self.cotangents(sliced))
 
         return pullback
+
+
+def _taken_apart(sliced: Groups) -> list[list[Bundle | None]]:
+    first = [Bundle(leaf) if is_bundle(leaf) else None for leaf in sliced[0]]
+    # Whatever comes besides, tangents and cotangents, comes in the order of the rows.
+    likes = itertools.cycle([bundle for bundle in first if bundle is not None])
+    return [first, *([Bundle(leaf, next(likes)) if is_bundle(leaf) else None for leaf in some] for some in sliced[1:])]
+
+
+def zeros_of(sliced: Groups) -> list[Any]:
+    """Return the cotangents of the sliced leaves of a chunk that is not pulled: None, but of bundles rows of zeros."""
+    if not has_bundles(sliced):
+        return [None] * sum(map(len, sliced))
+    bundles = [bundle for group in _taken_apart(sliced) for bundle in group]
+    return [None if one is None else one.bundled(iter([None] * len(one.leaves))) for one in bundles]
 
 
 def is_bundle(leaf: Any) -> bool:

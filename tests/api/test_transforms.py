@@ -355,3 +355,17 @@ def test_is_an_array_of_one_number_a_value_as_for_autograd(shape: Any, scheduler
 def test_is_anything_else_refused_as_a_value_of_a_gradient(fun: Any) -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=r"one real floating-point number.*dagad.vjp"):
         dagad.grad(fun)(onp.ones(2))
+
+
+def test_tangents_of_shards_are_shards_of_the_same_cut() -> None:
+    data = onp.arange(8.0).reshape(8, 1)
+    shards = dagad.shard(data, grainsize=2, scheduler="sync")
+
+    def total(rows: Any) -> Any:
+        return dagad.reduce_sum(lambda part: np.sum(np.sin(part)), rows)
+
+    others = [(dagad.shard(data, grainsize=2, scheduler="sync"),), data, dagad.shard(data, grainsize=4)]
+    for tangent in others:
+        for ask in (dagad.hvp, dagad.jvp):
+            with pytest.raises(dagad.StructureError, match=r"`dagad.shard\(tangent, grainsize=2\)`"):
+                ask(total, (shards,), (tangent,))

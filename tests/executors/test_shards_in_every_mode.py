@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dagad
+from dagad._executors import choose
 from dagad._pytrees import pytree
 from dagad.extend import CompensatedSum
 
@@ -95,3 +96,26 @@ def test_a_tangent_of_another_shape_is_refused() -> None:
 def test_a_jacobian_in_shards_is_refused_with_the_remedy(mode: Any) -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=r"gather\(\)"):
         mode(PROGRAMS["sum"])(dagad.shard(ROWS, grainsize=4, scheduler="sync"), THETA)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["a seed", "many seeds"])
+def test_a_chunk_without_seeds_among_others_has_zeros(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    """A cotangent that stays on a worker is rows there, also where its chunk shares a task with one that is pulled."""
+    monkeypatch.setattr(choose, "choose_group", lambda n_chunks, cost: 2)
+    data = np.arange(8.0).reshape(8, 1)
+    rows = dagad.shard(data, grainsize=1, scheduler=cluster)
+    seeds = np.ones((8, 1))
+    seeds[[3, 4, 5]] = 0.0
+
+    def sines(rows: Any) -> Any:
+        return dagad.map(anp.sin, rows)
+
+    def curved(rows: Any) -> Any:
+        return anp.sum(anp.stack([anp.sum(sines(rows) ** power * seeds) for power in (2, 3)]))
+
+    gradient: Any = dagad.grad(curved)(rows) if many else dagad.vjp(sines, rows)[1](seeds)[0]
+    value, slope = np.sin(data), np.cos(data)
+    expected = ((2 * value + 3 * value**2) if many else 1.0) * slope * seeds
+    np.testing.assert_allclose(gradient.gather(), expected, rtol=1e-13, atol=1e-15)
