@@ -58,6 +58,7 @@ np.select([x > 0.7, x > 0.4], [x, x**2], 0.1) | np.copy(x) | np.choose(np.arange
 np.piecewise(x, [x > 0.5], [np.exp, lambda t: t**2]) | np.astype(x, float) | np.apply_along_axis(np.sum, 1, m)
 np.apply_along_axis(np.sort, 0, m) | np.clip(x, 0.4, 0.7) | np.clip(x, x[0], None) | np.full_like(x, x[0])
 np.matrix_transpose(m) | np.permute_dims(m, (1, 0)) | np.concat([x, x]) | np.nan_to_num(hole)
+np.nan_to_num(hole, nan=x[0])
 """
 
 NUMBERS = """
@@ -137,8 +138,9 @@ special.y1(x) | special.yv(1.5, x)
 """
 
 SCIPY_LINALG = """
-linalg.solve(s, x[:3]) | linalg.solve(s, m, assume_a="pos") | linalg.inv(s) | linalg.det(s) | linalg.cholesky(s)
-linalg.cholesky(s, lower=True) | linalg.cho_factor(s)[0] | linalg.cho_solve(linalg.cho_factor(s), x[:3])
+linalg.solve(s, x[:3]) | linalg.solve(s, m, assume_a="pos") | linalg.inv(s)
+linalg.inv(m[:, :3] + 3 * s, assume_a="sym") | linalg.det(s) | linalg.cholesky(s) | linalg.cholesky(s, lower=True)
+linalg.cho_factor(s)[0] | linalg.cho_solve(linalg.cho_factor(s), x[:3])
 linalg.cho_solve((linalg.cholesky(s, lower=True), True), m) | linalg.solve_triangular(s, x[:3], lower=True)
 linalg.solve_triangular(s, m, trans=1) | linalg.solve_triangular(s, x[:3], unit_diagonal=True)
 linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], x[:3])
@@ -156,12 +158,14 @@ linalg.coshm(s) | linalg.tanhm(s)
 """
 
 STATS = """
-stats.norm.logpdf(y, x, x**2) | stats.norm.logpdf(x) | stats.norm.pdf(y, loc=x, scale=2.0) | stats.norm.cdf(y, x)
-stats.norm.logcdf(-9 * x) | stats.norm.sf(x, 0.0, y) | stats.norm.logsf(y, scale=x) | stats.expon.logpdf(y, scale=x)
-stats.expon(scale=x).logpdf(y) | stats.expon.cdf(x) | stats.laplace.logpdf(y, x - 1, x)
-stats.logistic.logpdf(y, x, x) | stats.logistic.cdf(x, y) | stats.cauchy.logpdf(y, x, x) | stats.cauchy.sf(x)
-stats.gumbel_r.logpdf(y, x, x) | stats.gumbel_r.logsf(x) | stats.gumbel_l.logpdf(x)
-stats.halfnorm.logpdf(x, scale=y) | stats.halfcauchy.logpdf(x) | stats.rayleigh.logpdf(x)
+stats.norm.logpdf(y, x, x**2) | stats.norm.logpdf(x) | stats.uniform.cdf(1.8 * x)
+stats.beta.cdf(4 * x - 1, 2.0, 3.0) | stats.pareto.sf(2 * x, 3.0) | stats.expon.pdf(x - 0.5, scale=x)
+stats.weibull_min.cdf(x - 0.5, 2.0) | stats.poisson.pmf(np.arange(12) - 2, x) | stats.norm.pdf(y, loc=x, scale=2.0)
+stats.norm.cdf(y, x) | stats.norm.logcdf(-9 * x) | stats.norm.sf(x, 0.0, y) | stats.norm.logsf(y, scale=x)
+stats.expon.logpdf(y, scale=x) | stats.expon(scale=x).logpdf(y) | stats.expon.cdf(x)
+stats.laplace.logpdf(y, x - 1, x) | stats.logistic.logpdf(y, x, x) | stats.logistic.cdf(x, y)
+stats.cauchy.logpdf(y, x, x) | stats.cauchy.sf(x) | stats.gumbel_r.logpdf(y, x, x) | stats.gumbel_r.logsf(x)
+stats.gumbel_l.logpdf(x) | stats.halfnorm.logpdf(x, scale=y) | stats.halfcauchy.logpdf(x) | stats.rayleigh.logpdf(x)
 stats.uniform.logpdf(0.2, 0.0, x) | stats.uniform.cdf(0.2, 0.0, x) | stats.t.logpdf(y, 5 * x, x, 2.0)
 stats.t.cdf(x, 4.0) | stats.gamma.logpdf(y, 3 * x, scale=x) | stats.gamma.cdf(x, 2.0) | stats.gamma.logsf(x, 2.0)
 stats.invgamma.logpdf(y, 3 * x) | stats.chi2.logpdf(y, 3 * x) | stats.chi2.sf(x, 3.0) | stats.beta.logpdf(x, 2 * x, y)

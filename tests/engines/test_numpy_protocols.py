@@ -183,6 +183,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "condition": (lambda x: np.sum(np.compress(x, Y)), r"no derivative of `compress`"),
     "where of a ufunc": (lambda x: np.log(x, where=Y > 1), r"`np\.log` was called with `where`"),
     "quantile": (lambda x: np.sum(np.quantile(x, 0.3, method="nearest")), r"`np\.quantile` was called with `method"),
+    "order of a quantile": (lambda x: np.quantile(Y, x[0]), r"`np\.quantile` makes|no derivative of `quantile`"),
+    "period": (lambda x: np.sum(np.unwrap(9 * x, period=6 + x[0])), r"`np\.unwrap` was called with `period`"),
     "nanmedian": (lambda x: np.sum(np.nanmedian(x.reshape(3, 4), axis=0)), r"`np\.nanquantile` was called with `axis`"),
     "unique": (lambda x: np.unique(x), r"no derivative of `unique`.*defvjp"),
     "polyfit": (lambda x: np.polyfit(Y, x, 2), r"no derivative of `polyfit`.*defvjp"),

@@ -98,6 +98,8 @@ class Called:
         traced = [at for at, name in enumerate(self.names) if isbox(kwargs.get(name))]
         last = max(traced, default=-1) + 1
         between = [kwargs.pop(name, self.defaults.get(name)) for name in self.names[len(args) : last]]
+        if any(map(isbox, kwargs.values())):
+            raise NotDifferentiableError(refusals.of_option(self.name, kwargs))
         return (*args, *between), kwargs
 
 

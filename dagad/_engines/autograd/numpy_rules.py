@@ -14,6 +14,7 @@ import numpy as np
 
 from dagad._engines.autograd import reduction_rules, refusals
 from dagad._engines.autograd.by_definition import entrywise, moved, rules_of
+from dagad._engines.autograd.private import isbox
 from dagad._engines.autograd.reduction_rules import is_deep
 from dagad._engines.autograd.rules import HOMES, Better, define
 from dagad._errors import NotDifferentiableError
@@ -138,9 +139,20 @@ def _sinc_slope(ans: Any, x: Any) -> Any:
     return anp.where(small, series, (anp.cos(np.pi * x) - anp.sinc(at)) / at)
 
 
-def _nan_to_num(x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    del copy, nan, posinf, neginf
-    return anp.where(np.isfinite(plain(x)), x, 0.0)
+def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    del copy
+    found = anp.where(np.isnan(plain(x)), nan, x)
+    for infinity, filled in ((np.inf, posinf), (-np.inf, neginf)):
+        found = anp.where(plain(x) == infinity, 0.0 if filled is None else filled, found)
+    return found
+
+
+def _unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2.0 * np.pi) -> Any:
+    """Return the angles as they are: jumps by whole turns are constant."""
+    del axis
+    if isbox(discont) or isbox(period):
+        raise NotImplementedError("VJP of unwrap wrt argnums other than 0 not defined")
+    return p + 0.0
 
 
 def _pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
@@ -166,7 +178,7 @@ DEFINED: dict[Any, Function] = {
     np.vander: _vander,
     np.polyval: _polyval,
     np.ediff1d: _ediff1d,
-    np.unwrap: lambda p, *args, **kwargs: p + 0.0,  # but for jumps by whole turns
+    np.unwrap: _unwrap,
     np.vdot: lambda a, b: anp.sum(anp.conj(anp.ravel(a)) * anp.ravel(b)),
     np.vecdot: _vecdot,
     np.matvec: lambda a, x: anp.einsum("...ij,...j->...i", a, x),

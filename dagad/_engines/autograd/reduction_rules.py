@@ -11,6 +11,7 @@ import numpy as np
 
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import moved
+from dagad._engines.autograd.private import isbox
 from dagad._engines.autograd.rules import Better
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
@@ -206,9 +207,11 @@ def _partition(a: Any, kth: Any, axis: Any = -1, kind: Any = "introselect", orde
 
 
 def _quantile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+    if isbox(q):
+        raise NotImplementedError("VJP of quantile wrt argnums (1,) not defined")
     if method != "linear":
         raise NotDifferentiableError(refusals.of_option("np.quantile", [f"method={method!r}"]))
-    q, kept, n_dims = np.asarray(plain(q)), np.shape(plain(a)), np.ndim(plain(a))
+    q, kept, n_dims = np.asarray(q), np.shape(plain(a)), np.ndim(plain(a))
     axes = tuple(range(n_dims)) if axis is None else tuple(each % n_dims for each in np.atleast_1d(axis))
     rows = anp.moveaxis(a, axes, tuple(range(-len(axes), 0)))
     rows = _sort(anp.reshape(rows, (*np.shape(plain(rows))[: n_dims - len(axes)], -1)))
@@ -228,7 +231,7 @@ def _median(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 def _percentile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
-    return _quantile(a, np.asarray(plain(q)) / 100.0, axis, method=method, keepdims=keepdims)
+    return _quantile(a, q / 100.0 if isbox(q) else np.asarray(q) / 100.0, axis, method=method, keepdims=keepdims)
 
 
 def _of_present(fun: Function) -> Function:

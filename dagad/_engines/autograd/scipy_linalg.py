@@ -52,6 +52,13 @@ def _solve(
     return linalg.solve(a.T if transposed else a, b)
 
 
+def _inv(a: Any, *, check_finite: bool = True, assume_a: Any = None, lower: bool = False) -> Any:
+    del check_finite
+    if assume_a not in _READ_AS:
+        raise NotImplementedError("VJP of scipy.linalg.inv with this `assume_a` not defined")
+    return linalg.inv(_READ_AS[assume_a](a, lower))
+
+
 def _cholesky(a: Any, lower: bool = False, check_finite: bool = True) -> Any:
     del check_finite
     factor = linalg.cholesky(_mirrored(a, lower))
@@ -257,7 +264,7 @@ def _cholesky_pair() -> list[Swap]:
 
 SWAPS: list[Swap] = [
     defined(of.solve, _solve),
-    defined(of.inv, lambda a, **options: linalg.inv(a)),
+    defined(of.inv, _inv),
     defined(of.det, lambda a, **options: linalg.det(a)),
     defined(of.cholesky, _cholesky),
     *_cholesky_pair(),

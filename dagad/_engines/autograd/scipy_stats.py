@@ -95,30 +95,44 @@ TAILS: dict[str, tuple[Function, Function]] = {
 }
 
 
-def _definition(name: str, method: str) -> Function | None:
+def _definition(owner: Any, method: str) -> Function | None:
     """Return the definition of a method of a distribution, as a function of what is asked and all parameters."""
     if method.removeprefix("log") in ("pdf", "pmf"):
-        standard = (DENSITIES if method.endswith("pdf") else MASSES).get(name)
+        standard = (DENSITIES if method.endswith("pdf") else MASSES).get(owner.name)
     else:
-        standard = TAILS.get(name, (None, None))[method.endswith("sf")]
+        standard = TAILS.get(owner.name, (None, None))[method.endswith("sf")]
     if standard is None:
         return None
+    has_scale = isinstance(owner, of.rv_continuous)
 
     def logarithm(x: Any, *args: Any) -> Any:
-        if method.endswith("pmf"):
-            *shapes, loc = args
-            return standard(x - loc, *shapes)
-        *shapes, loc, scale = args
-        found = standard((x - loc) / scale, *shapes)
-        return found - anp.log(scale) if method.endswith("pdf") else found
+        scale = args[-1] if has_scale else 1.0
+        *shapes, loc = args[:-1] if has_scale else args
+        z = (x - loc) / scale
+        inside = _is_inside(owner, plain(z), shapes)
+        if not np.all(inside):  # there it is constant
+            z = anp.where(inside, z, owner.median(*map(plain, shapes)))
+        found = standard(z, *shapes)
+        found = found - anp.log(scale) if method.endswith("pdf") else found
+        return found if np.all(inside) else anp.where(inside, found, 0.0)
 
-    return logarithm if method.startswith("log") else lambda *args: anp.exp(logarithm(*args))
+    def itself(*args: Any) -> Any:
+        return anp.exp(logarithm(*args))
+
+    return logarithm if method.startswith("log") else itself
+
+
+def _is_inside(owner: Any, z: Any, shapes: list[Any]) -> Any:
+    low, high = owner.support(*map(plain, shapes))
+    if isinstance(owner, of.rv_continuous):
+        return (z > low) & (z < high)
+    return (z >= low) & (z <= high) & (z == np.floor(z))
 
 
 @functools.cache
 def _primitive(owner: Any, method: str) -> Any:
     """Return a method of a distribution as a primitive of all its parameters."""
-    definition = _definition(owner.name, method)
+    definition = _definition(owner, method)
     if definition is None:
         return None
     own = _OWN[of.rv_discrete if isinstance(owner, of.rv_discrete) else of.rv_continuous, method]
