@@ -1,10 +1,10 @@
 """dagad: derivatives of work that runs in parallel, on Dask task graphs.
 
-A *chunk function* takes some rows of the data and the parameters, and is written with ``autograd.numpy``. dagad runs it
-on all chunks, in threads, processes or on a Dask cluster, and differentiates whatever is built around it::
+A *chunk function* takes some rows of the data and the parameters, and is written with numpy. dagad runs it on all
+chunks, in threads, processes or on a Dask cluster, and differentiates whatever is built around it::
 
-    import autograd.numpy as np
     import dagad
+    import numpy as np
 
     def log_likelihood(rows, theta):
         x, y = rows

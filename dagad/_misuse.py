@@ -28,10 +28,6 @@ _KEYWORDS = {
 _READ_ONLY = "arguments and rows are read-only in a function: work on a copy, `x = x.copy()`, or write `x = x + y`."
 # Parts of what Python, numpy and autograd say inside functions, and what to write instead.
 _HINTS = {
-    "object does not support item assignment": (
-        "values being differentiated can't be written into. Build a new array: `np.where(condition, a, b)`, "
-        "`np.concatenate([...])`, or `np.array([...])` of a list."
-    ),
     "truth value of an array": (
         "`if`, `and`, `or` and `not` take one truth value. For arrays write `np.where(condition, a, b)`, "
         "`np.logical_and(a, b)`, or `np.all(condition)`."
@@ -41,12 +37,6 @@ _HINTS = {
     "has no attribute 'to_numpy'": "the columns of a table are numpy's arrays inside a chunk: leave it out.",
     "has no attribute 'values'": "the columns of a table are numpy's arrays inside a chunk: leave it out.",
     "'method' and": "a method was not called: `name(...)`. A column of a table is `rows[name]` inside a chunk.",
-    "Box' object has no attribute": "use autograd's function instead of the method: `np.name(x)`.",
-    "setting an array element with a sequence": (
-        "an array of plain numbers was to hold values being differentiated. Build arrays of them by functions of "
-        "`autograd.numpy`, such as `np.array([...])`; and pass them to `autograd.scipy.integrate.odeint` as "
-        "`autograd.builtins.tuple((a, b))`."
-    ),
 }
 _PER_CHUNK = frozenset({"reduce_sum", "map_reduce"})
 

@@ -30,7 +30,7 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
     Parameters
     ----------
     fun
-        A function written with ``autograd.numpy``; it may return any pytree, and may call `reduce_sum` and the like,
+        A function written with numpy; it may return any pytree, and may call `reduce_sum` and the like,
         whose chunks then compute value and tangent together. Or a Delayed of Dask.
     primals
         A tuple or list of its arguments, or a single argument as it is. For a Delayed: Delayed of its graph.
@@ -141,7 +141,7 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux
     Parameters
     ----------
     fun
-        A function written with ``autograd.numpy``; it may return any pytree, and may call `reduce_sum` and the like,
+        A function written with numpy; it may return any pytree, and may call `reduce_sum` and the like,
         whose chunks then compute several columns together.
     argnums
         Which positional arguments to differentiate with respect to: an int, or a tuple of ints.

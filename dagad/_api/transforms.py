@@ -54,7 +54,7 @@ def value_and_grad(
     Parameters
     ----------
     fun
-        A function written with ``autograd.numpy`` that returns one real number, or an array of one; it may call
+        A function written with numpy that returns one real number, or an array of one; it may call
         `reduce_sum` and the like.
     argnums
         Which positional arguments to differentiate with respect to: an int, or a tuple of ints for a tuple of
@@ -149,7 +149,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     Parameters
     ----------
     fun
-        A function written with ``autograd.numpy``; it may return any pytree, and may call `reduce_sum` and the like.
+        A function written with numpy; it may return any pytree, and may call `reduce_sum` and the like.
     *primals
         Its arguments, pytrees with floating-point numbers.
     has_aux

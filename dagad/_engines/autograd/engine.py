@@ -11,7 +11,7 @@ from dagad._pytrees import pytree
 
 
 class AutogradEngine:
-    """The engine of functions that are written with ``autograd.numpy``; the default.
+    """The engine of functions that are written with numpy, or ``autograd.numpy``; the default.
 
     Examples
     --------
