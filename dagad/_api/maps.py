@@ -160,7 +160,7 @@ def map_reduce(
     f
         ``f(rows, *shared) -> number, array or pytree`` of one chunk.
     combine
-        ``combine(left, right)`` of two such values, in the order of the rows; associative, and written with numpy. It is
+        ``combine(left, right)`` of two such values, in the order of the rows; associative, written with numpy. It is
         differentiated as it is written: a product of factors that may be zero is right, and where
         ``np.maximum(left, right)`` has a tie, each side gets half of the gradient.
     sliced
