@@ -298,11 +298,11 @@ CHUNKS: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "math": (lambda rows, theta: math.exp(theta[0]), Y, NotDifferentiableError, r"`np\.exp\(x\)`"),
     "float": (lambda rows, theta: float(theta[0]), Y, NotDifferentiableError, "Use the value as it is"),
     "item": (lambda rows, theta: theta[0].item(), Y, NotDifferentiableError, "Use the value as it is"),
-    "scipy.stats": (
-        lambda rows, theta: np.sum(scipy.stats.norm.logpdf(rows, theta[0])),
+    "a function of scipy's that fills arrays": (
+        lambda rows, theta: np.sum(scipy.stats.gaussian_kde(theta)(rows)),
         Y,
         NotDifferentiableError,
-        r"autograd\.scipy\.stats\.norm\.logpdf",
+        "`scipy.stats.gaussian_kde.*Write it with",
     ),
     "a fresh array is filled": (fills, Y, NotDifferentiableError, r"`np\.stack\(parts\)`"),
     "an array of objects": (
