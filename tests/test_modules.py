@@ -278,8 +278,8 @@ def test_a_public_class_has_an_example_and_explains_its_methods(name: str) -> No
 
 
 PLAIN_WORDS = re.compile(
-    r"differentiated? in\b(?! (this|its|forward|reverse|a|parallel|real))|stand bare|can't be had|told as such|"
-    r"end to end|show in the bits|brings? (its|their) own deriv|[Ww]hat becomes of|\ba (?!one)[aeio]|\ban [bcdgjkpqtvwz]"
+    r"differentiated? in\b(?! (this|its|forward|reverse|a|parallel|real))|stand bare|can't be had|told as such|end to "
+    r"end|show in the bits|brings? (its|their) own deriv|[Ww]hat becomes of|\ba (?!one)[aeio]|\ban [bcdgjkpqtvwz]"
 )
 
 
