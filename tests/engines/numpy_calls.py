@@ -33,10 +33,10 @@ np.quantile(m, 0.3, axis=1) | np.quantile(m, [0.3, 0.8], axis=0, keepdims=True) 
 np.average(m, axis=1, weights=y[:4]) | np.nansum(hole) | np.nanprod(hole) | np.nanmean(hole) | np.nanstd(hole)
 np.nanvar(hole, ddof=1) | np.nanmax(hole) | np.nanmin(hole) | np.nanmedian(hole) | np.nanquantile(hole, 0.4)
 np.nanpercentile(hole, 40.0) | np.nancumsum(hole) | np.nancumprod(hole) | np.cumsum(m, axis=1) | np.cumsum(m)
-np.cumprod(x) | np.cumprod(m, axis=1) | np.cumulative_sum(x, include_initial=True) | np.cumulative_prod(m, axis=0)
-np.trapezoid(x, y) | np.trapezoid(m, dx=0.5) | np.count_nonzero(x) * x | np.any(x > 0.5) * x | np.all(x > 0.5) * x
-np.argmax(x) * x | np.argmin(x) * x | np.argsort(x) * x | np.searchsorted(y, x) * x | np.allclose(x, x) * x
-np.nonzero(x)[0] * x
+np.cumprod(x) | np.cumprod(x - 0.5) | np.cumprod(x - x[2]) | np.cumprod(m, axis=1)
+np.cumulative_sum(x, include_initial=True) | np.cumulative_prod(m, axis=0) | np.trapezoid(x, y)
+np.trapezoid(m, dx=0.5) | np.count_nonzero(x) * x | np.any(x > 0.5) * x | np.all(x > 0.5) * x | np.argmax(x) * x
+np.argmin(x) * x | np.argsort(x) * x | np.searchsorted(y, x) * x | np.allclose(x, x) * x | np.nonzero(x)[0] * x
 """
 
 SHAPES = """
@@ -64,9 +64,9 @@ np.nan_to_num(hole, nan=x[0])
 NUMBERS = """
 np.dot(m, x[:4]) | np.vdot(x, y) | np.inner(m, m) | np.outer(x, y) | np.outer(m, y)
 np.tensordot(m, m, axes=([1], [1])) | np.einsum("ij,kj->ik", m, m) | np.einsum("ij->j", m) | np.kron(x[:3], y[:2])
-np.cross(x[:3], x[3:6]) | np.convolve(x, y[:3]) | np.convolve(x[:5], y, mode="same")
-np.convolve(y, x[:3], mode="valid") | np.correlate(x, y[:4]) | np.correlate(x[:4], y, mode="same")
-np.correlate(y, x, mode="full") | np.interp(x, [0.0, 0.5, 1.0], [0.0, 2.0, 1.0])
+np.cross(x[:3], x[3:6]) | np.convolve(x, y[:3]) | np.convolve(x, x[:5]) | np.convolve(z, y)
+np.convolve(x[:5], y, mode="same") | np.convolve(y, x[:3], mode="valid") | np.correlate(x, y[:4])
+np.correlate(x[:4], y, mode="same") | np.correlate(y, x, mode="full") | np.interp(x, [0.0, 0.5, 1.0], [0.0, 2.0, 1.0])
 np.interp([0.1, 0.6, 9.0], np.linspace(0, 1, 12), x) | np.cov(m) | np.cov(x, y) | np.cov(m, rowvar=False) | np.var(x)
 np.corrcoef(m) | np.diff(x) | np.diff(m, 2, axis=1) | np.diff(x, prepend=0.0) | np.ediff1d(x) | np.gradient(x)
 np.gradient(m, axis=0) | np.gradient(m[:2])[0] | np.gradient(x, y) | np.unwrap(9 * x) | np.sinc(x) | np.sinc(x - x[0])

@@ -6,15 +6,17 @@ place of autograd's own rules, which are wrong for some arguments.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
+from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._engines.autograd import reduction_rules, refusals
 from dagad._engines.autograd.by_definition import entrywise, moved, rules_of
-from dagad._engines.autograd.private import isbox
+from dagad._engines.autograd.private import isbox, numpy_vjps, trace_primitives_map
 from dagad._engines.autograd.reduction_rules import is_deep
 from dagad._engines.autograd.rules import HOMES, Better, define
 from dagad._errors import NotDifferentiableError
@@ -58,12 +60,28 @@ def _convolve_part(func: Function, n: int, m: int, mode: str) -> slice:
     return slice(full - kept, full - kept + len(func(*whole, mode)))
 
 
+@functools.cache
+def _convolution() -> Any:
+    """Return the full convolution as a primitive: its derivatives are convolutions with what is turned round."""
+
+    def convolution(a: Any, v: Any) -> Any:
+        return np.convolve(a, v)
+
+    made = primitive(convolution)
+    trace_primitives_map.pop(convolution, None)  # nobody gives this one to numpy
+
+    def part(g: Any, other: Any, own: Any) -> Any:
+        start = np.size(plain(other)) - 1
+        return numpy_vjps.match_complex(own, made(g, other[::-1])[start : start + np.size(plain(own))])
+
+    defvjp(made, lambda ans, a, v: lambda g: part(g, v, a), lambda ans, a, v: lambda g: part(g, a, v))
+    defjvp(made, lambda g, ans, a, v: made(g, v), lambda g, ans, a, v: made(a, g))
+    return made
+
+
 def _convolve(a: Any, v: Any, mode: str = "full") -> Any:
-    n, m = np.size(plain(a)), np.size(plain(v))
-    at = np.arange(n + m - 1)[:, None] - np.arange(m)
-    inside = (at >= 0) & (at < n)
-    rows = anp.where(inside, anp.ravel(a)[np.where(inside, at, 0)], 0.0)
-    return anp.dot(rows, anp.ravel(v))[_convolve_part(np.convolve, n, m, mode)]
+    part = _convolve_part(np.convolve, np.size(plain(a)), np.size(plain(v)), mode)
+    return _convolution()(anp.ravel(a), anp.ravel(v))[part]
 
 
 def _correlate(a: Any, v: Any, mode: str = "valid") -> Any:
@@ -181,8 +199,6 @@ DEFINED: dict[Any, Function] = {
     np.unwrap: _unwrap,
     np.vdot: lambda a, b: anp.sum(anp.conj(anp.ravel(a)) * anp.ravel(b)),
     np.vecdot: _vecdot,
-    np.matvec: lambda a, x: anp.einsum("...ij,...j->...i", a, x),
-    np.vecmat: lambda x, a: anp.einsum("...i,...ij->...j", anp.conj(x), a),
     np.diagflat: lambda v, k=0: anp.diag(anp.ravel(v), k),
     np.logspace: lambda start, stop, num=50, endpoint=True, base=10.0: base ** _linspace(start, stop, num, endpoint),
     np.geomspace: lambda start, stop, num=50, endpoint=True: anp.exp(
@@ -191,11 +207,15 @@ DEFINED: dict[Any, Function] = {
     np.float_power: anp.power,
     np.fft.hfft: lambda a, n=None: anp.fft.irfft(anp.conj(a), n) * (2 * (np.size(plain(a)) - 1) if n is None else n),
     np.fft.ihfft: lambda a, n=None: anp.conj(anp.fft.rfft(a, n)) / (np.size(plain(a)) if n is None else n),
-} | {
-    func: moved(func, 0)
-    for func in (np.flip, np.take, np.take_along_axis, np.delete, np.resize, np.unstack, np.matrix_transpose)
-}
+} | {func: moved(func, 0) for func in (np.flip, np.take, np.take_along_axis, np.delete, np.resize, np.matrix_transpose)}
 DEFINED |= {np.compress: moved(np.compress, 1), np.extract: moved(np.extract, 1)}
+NEWER: dict[str, Function] = {  # than numpy 2.0
+    "cumulative_sum": reduction_rules.cumulative(anp.cumsum, 0.0),
+    "cumulative_prod": reduction_rules.cumulative(reduction_rules.cumprod, 1.0),
+    "unstack": lambda x, axis=0: moved(np.unstack, 0)(x, axis=axis),
+    "matvec": lambda a, x: anp.einsum("...ij,...j->...i", a, x),
+    "vecmat": lambda x, a: anp.einsum("...i,...ij->...j", anp.conj(x), a),
+}
 
 
 def _always(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
@@ -250,7 +270,8 @@ ENTRYWISE: dict[Any, tuple[Function | None, ...]] = {
 def learn(module: Any) -> bool:
     """Enter all rules."""
     del module
-    for func, definition in (DEFINED | reduction_rules.DEFINED).items():
+    newer = {getattr(np, name): each for name, each in NEWER.items() if hasattr(np, name)}
+    for func, definition in (DEFINED | reduction_rules.DEFINED | newer).items():
         define(func, *rules_of(func.__name__, definition))
     for func, (definition, better) in (BETTER | reduction_rules.BETTER).items():
         define(func, *rules_of(func.__name__, definition), better)

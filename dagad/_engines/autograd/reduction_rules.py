@@ -126,13 +126,16 @@ def _average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = 
     return anp.sum(a * weights, axis=axis, keepdims=keepdims) / total
 
 
-def _cumprod(a: Any, axis: Any = None) -> Any:
-    """Multiply step by step: right where a factor is zero, too."""
+def cumprod(a: Any, axis: Any = None) -> Any:
+    """Return the products so far: by logarithms, or step by step where a factor is zero."""
     rows = anp.ravel(a) if axis is None else anp.moveaxis(a, axis, 0)
-    found = [rows[0]]
+    if np.all(plain(rows)) and not np.iscomplexobj(plain(rows)):
+        found = np.cumprod(np.sign(plain(rows)), 0) * anp.exp(anp.cumsum(anp.log(anp.abs(rows)), 0))
+        return anp.moveaxis(found, 0, axis or 0)
+    steps = [rows[0]]
     for index in range(1, rows.shape[0]):
-        found.append(found[-1] * rows[index])
-    return anp.moveaxis(anp.stack(found), 0, axis or 0)
+        steps.append(steps[-1] * rows[index])
+    return anp.moveaxis(anp.stack(steps), 0, axis or 0)
 
 
 def _prod(
@@ -154,7 +157,9 @@ def _prod(
     return found if initial is _ALL else found * initial
 
 
-def _cumulative(fun: Function, start: float) -> Function:
+def cumulative(fun: Function, start: float) -> Function:
+    """Return the definition of a function of the array interface that may begin with a start."""
+
     def definition(x: Any, /, *, axis: Any = None, include_initial: bool = False) -> Any:
         axis = 0 if axis is None else axis
         found = fun(x, axis)
@@ -275,7 +280,7 @@ DEFINED: dict[Any, Function] = {
     np.nanmax: _without_nan(anp.max, -np.inf),
     np.nanmin: _without_nan(anp.min, np.inf),
     np.nancumsum: _without_nan(anp.cumsum, 0.0),
-    np.nancumprod: _without_nan(_cumprod, 1.0),
+    np.nancumprod: _without_nan(cumprod, 1.0),
     np.nanmean: _nanmean,
     np.nanvar: _nanvar,
     np.nanstd: _nanstd,
@@ -287,9 +292,7 @@ DEFINED: dict[Any, Function] = {
     np.percentile: _percentile,
     np.ptp: _ptp,
     np.average: _average,
-    np.cumprod: _cumprod,
-    np.cumulative_sum: _cumulative(anp.cumsum, 0.0),
-    np.cumulative_prod: _cumulative(_cumprod, 1.0),
+    np.cumprod: cumprod,
     np.cov: _cov,
     np.corrcoef: _corrcoef,
 }
@@ -303,4 +306,6 @@ BETTER: dict[Any, tuple[Function, Better]] = {
     np.var: (_var, _has_other_options),
     np.max: (_extreme(anp.max, anp.maximum, -np.inf), _has_options),
     np.min: (_extreme(anp.min, anp.minimum, np.inf), _has_options),
+    np.amax: (_extreme(anp.max, anp.maximum, -np.inf), _has_options),
+    np.amin: (_extreme(anp.min, anp.minimum, np.inf), _has_options),
 }

@@ -58,6 +58,8 @@ def jvp_rule(fun: Any, args: Any, kwargs: Any) -> Any:
 def define(function: Any, vjp: Any, jvp: Any, better: Better | None = None) -> None:
     """Give a function of numpy's rules where autograd has none; with `better`, where its own are wrong."""
     fun = _traced(function)
+    if fun is None:  # newer than this autograd
+        return
     if better is None:
         _NEW_VJPS[fun], _NEW_JVPS[fun] = vjp, jvp
         return
