@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import dask
 import pytest
 import yaml
 
@@ -64,11 +63,19 @@ def test_every_output_that_a_page_shows_belongs_to_a_block() -> None:
         assert len(re.findall("^```text", text, re.MULTILINE)) == sum(b.shown is not None for b in blocks(text)), page
 
 
+def headings(page: Path) -> set[str]:
+    """What links after a `#` may name: headings as GitHub spells them."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
-    root = GUIDE.parents[1]
-    for page in [*GUIDE.glob("*.md"), root / "README.md"]:
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for page in [*GUIDE.glob("*.md"), GUIDE.parents[1] / "README.md"]:
+        for target in re.findall(r"\]\((?!https?:)([^)]+)", page.read_text(encoding="utf-8")):
+            file, _, heading = target.partition("#")
+            there = page.parent / file if file else page
+            assert there.exists(), f"{page.name} links to {target}"
+            assert not heading or heading in headings(there), f"{page.name} links to {target}"
 
 
 def test_the_page_of_settings_has_them_all_with_their_defaults() -> None:
@@ -77,4 +84,3 @@ def test_the_page_of_settings_has_them_all_with_their_defaults() -> None:
         r"^\| `dagad\.([\w.-]+)` \| `([^`]*)` \|", (GUIDE / "settings.md").read_text("utf-8"), re.MULTILINE
     )
     assert {name: yaml.safe_load(default) for name, default in rows} == defaults
-    assert set(defaults) <= set(dask.config.get("dagad"))
