@@ -136,7 +136,7 @@ def show(times: Times, options: argparse.Namespace) -> None:
     facts = report.machine()
     print(", ".join(f"{name} {facts[name]}" for name in ("cpu", "python", "numpy", "autograd")))
     print(f"load average {load}; {options.rows:,} rows, {options.groups:,} groups, {options.rounds} rounds")
-    print(f"{'':34}{'ms':>8}" + "".join(f"{count:>13}" for count in COUNTS))
+    print(f"{'':34}{'ms':>8}" + "".join(f"{count:>15}" for count in COUNTS))
     for form in dict.fromkeys(form for form, _ in times):
         clock = int("threads" in form)
         base = [pair[clock] for pair in times["one thread" if clock else form, 1]]
@@ -145,7 +145,7 @@ def show(times: Times, options: argparse.Namespace) -> None:
             found = [pair[clock] for pair in times[form, count]]
             ratios = [one / other for one, other in zip(found, base, strict=True)]
             cells.append(f"{min(found) / min(base):.2f} / {statistics.median(ratios):.2f}")
-        print(f"{form:34}{1e3 * min(base):8.3f}" + "".join(f"{cell:>13}" for cell in cells))
+        print(f"{form:34}{1e3 * min(base):8.3f}" + "".join(f"{cell:>15}" for cell in cells))
 
 
 if __name__ == "__main__":
