@@ -22,6 +22,7 @@ Work on rows, in parallel
     map_rect(f, jobs, *shared)               the results of all jobs, arrays of any lengths, concatenated
     map_reduce(f, combine, sliced, *shared)  the results of all chunks, combined two by two
     shard(data)                              `Shards`: data that are cut and placed once, for many evaluations
+    find_grainsize(f, sliced, *shared)       how many rows a chunk of `reduce_sum` has by itself
 
 Derivatives of functions
     value_and_grad(fun)(*args), grad(fun)(*args)      value and gradient of a function that returns one number
@@ -43,6 +44,8 @@ When something is wrong
                                                       MissingNameError, NotDifferentiableError, PlanError,
                                                       PortabilityError, SchedulerLostError, StructureError,
                                                       TimedOutError, WorkerLostError
+    DagadWarning                                      what is most likely not meant: chunk functions that don't add up,
+                                                      rows that make nan, integers among parameters
 
 To go further
     extend                                            engines, policies, functions with derivatives of their own
@@ -58,7 +61,7 @@ from dagad._api.collections import gradient as gradient, value_and_gradient as v
 from dagad._api.higher_order import hessian as hessian, hvp as hvp, jacfwd as jacfwd, jacrev as jacrev, jvp as jvp
 from dagad._api.maps import map as map, map_rect as map_rect, map_reduce as map_reduce
 from dagad._api.missing import missing as _missing
-from dagad._api.reductions import map_sum as map_sum, reduce_sum as reduce_sum
+from dagad._api.reductions import find_grainsize as find_grainsize, map_sum as map_sum, reduce_sum as reduce_sum
 from dagad._api.shard import shard as shard
 from dagad._api.transforms import (
     evaluate as evaluate,
@@ -71,6 +74,7 @@ from dagad._errors import (
     CancelledError as CancelledError,
     ClosureError as ClosureError,
     DagadError as DagadError,
+    DagadWarning as DagadWarning,
     DataLostError as DataLostError,
     GradientError as GradientError,
     MissingNameError as MissingNameError,
@@ -96,6 +100,7 @@ __all__ = [
     "evaluate",
     "extend",
     "find_deadly_chunk",
+    "find_grainsize",
     "get",
     "grad",
     "gradient",

@@ -1,4 +1,4 @@
-"""All errors raised on purpose. Each is a DagadError and a builtin, so that either can be caught."""
+"""All errors raised on purpose, and the one warning. Each is ours and a builtin, so that either can be caught."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NotDifferentiableError(DagadError, TypeError):
 
 
 class GradientError(DagadError, AssertionError):
-    """A check found a derivative that differs from what finite differences give."""
+    """A check found a derivative that finite differences contradict, or a sum that depends on the chunks."""
 
 
 class PortabilityError(DagadError, TypeError):
@@ -69,11 +69,16 @@ class CancelledError(DagadError, _CancelledError):
     """The evaluation was cancelled."""
 
 
+class DagadWarning(UserWarning):
+    """What was asked for was done, and is most likely not what was meant."""
+
+
 def add_note_once(error: BaseException, note: str) -> None:
     """Add a note unless the error has one of ours from an inner chunk or an earlier try."""
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
 
 
-for _error in [found for found in vars().values() if isinstance(found, type) and issubclass(found, DagadError)]:
-    _error.__module__ = "dagad"  # what tracebacks call it is what users import
+for _error in [found for found in vars().values() if isinstance(found, type)]:
+    if issubclass(_error, DagadError | DagadWarning):
+        _error.__module__ = "dagad"  # what tracebacks call it is what users import

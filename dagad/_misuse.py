@@ -38,7 +38,7 @@ _HINTS = {
     "has no attribute 'values'": "the columns of a table are numpy's arrays inside a chunk: leave it out.",
     "'method' and": "a method was not called: `name(...)`. A column of a table is `rows[name]` inside a chunk.",
 }
-_PER_CHUNK = frozenset({"reduce_sum", "map_reduce"})
+_PER_CHUNK = frozenset({"reduce_sum", "map_reduce", "find_grainsize"})
 
 
 def explain(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from dagad._config import setting
-from dagad._errors import DagadError
+from dagad._errors import DagadError, DagadWarning
 from dagad._misuse import add_hint, explain
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,7 +48,7 @@ def public(fun: F) -> F:
 
 def _is_ours(error: Exception) -> bool:
     """Return whether an exception was raised in a line of dagad's, as when a function is called that can't be."""
-    return bool(_module(_frames(error.__traceback__)[-1]).startswith("dagad"))
+    return _module(_frames(error.__traceback__)[-1]).startswith("dagad")
 
 
 def shorten(error: BaseException) -> None:
@@ -66,6 +67,14 @@ def shorten(error: BaseException) -> None:
             one.__cause__, one.__suppress_context__ = None, True
 
 
+def warn(message: str) -> None:
+    """Warn, at the user's line that led here."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and _is_hidden(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, DagadWarning, stacklevel=level)
+
+
 def _frames(traceback: TracebackType | None) -> list[TracebackType]:
     found = []
     while traceback is not None:
@@ -79,7 +88,7 @@ def _shortened(error: BaseException, is_told: bool) -> TracebackType | None:
     kept, last = [], -1
     for place, frame in enumerate(frames):
         served = place and last != place - 1 and _module(frame).partition(".")[0] in SERVANTS
-        if _is_users(frame) and not served:
+        if not _is_hidden(frame.tb_frame) and not served:
             kept.append(frame)
             last = place
     joined: TracebackType | None = None
@@ -102,9 +111,13 @@ def _telling(error: BaseException, rest: list[TracebackType]) -> list[TracebackT
     return rest[first:] if in_chunk and rest[first:] else rest
 
 
-def _is_users(frame: TracebackType) -> bool:
-    return _module(frame).partition(".")[0] not in OURS | {"autograd"}
+def _is_hidden(frame: FrameType) -> bool:
+    return _named(frame).partition(".")[0] in OURS | {"autograd"}
 
 
-def _module(frame: TracebackType) -> Any:
-    return frame.tb_frame.f_globals.get("__name__") or ""
+def _module(frame: TracebackType) -> str:
+    return _named(frame.tb_frame)
+
+
+def _named(frame: FrameType) -> str:
+    return frame.f_globals.get("__name__") or ""

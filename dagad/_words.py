@@ -33,7 +33,16 @@ def described(value: Any) -> str:
 
 
 def name_of(fun: Any) -> str:
-    """Return what sentences call a function."""
+    """Return what sentences call a function: its own name, whatever is wrapped around it.
+
+    Examples
+    --------
+    >>> import functools
+    >>> name_of(functools.partial(described, 2))
+    'described'
+    """
+    while not hasattr(fun, "__name__") and (hasattr(fun, "fun") or hasattr(fun, "func")):
+        fun = fun.fun if hasattr(fun, "fun") else fun.func
     return str(getattr(fun, "__name__", fun))
 
 

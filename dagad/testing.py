@@ -72,7 +72,9 @@ def check_grads(
             '("fwd",), ("rev",) or ("fwd", "rev") for the modes.'
         )
     what = f"`{getattr(fun, '__name__', None) or getattr(fun, 'key', type(fun).__name__)}`"
-    pending = [(checks.subject_of(fun, args), what)]
+    subject = checks.subject_of(fun, args)
+    checks.check_sums(subject)
+    pending = [(subject, what)]
     for done in range(1, order + 1):
         derived = []
         for subject, name in pending:

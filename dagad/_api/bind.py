@@ -14,7 +14,8 @@ from dagad._errors import NotDifferentiableError, PlanError
 from dagad._executors.evaluation import Scheduler, calm_process, find_scheduler, new_names
 from dagad._executors.grainsize import find_grainsize
 from dagad._graphs.policies import Policy, checked_policy
-from dagad._operations.chunks import ChunkContext, ChunkFunction
+from dagad._operations.additivity import on_rows
+from dagad._operations.chunks import ChunkFunction
 from dagad._operations.context import current_mode, default_policy
 from dagad._operations.kernel import Kernel
 from dagad._pytrees import pytree
@@ -23,7 +24,7 @@ from dagad._pytrees.closures import hoist, unchanged, with_arrays
 from dagad._pytrees.fingerprint import identity_of
 from dagad._pytrees.partition import Partition
 from dagad._sources.columns import Sliced, read_sliced
-from dagad._sources.plan import AnyPlan, Chunk, Plan, check_grainsize
+from dagad._sources.plan import AnyPlan, Plan, check_grainsize
 from dagad._words import described
 
 
@@ -112,21 +113,15 @@ def _automatic_grainsize(
     f: Any, sliced: Any, shared: Any, kernel: Kernel, columns: Sliced, leaves: list[Any], n_theta: int
 ) -> int:
     """Find out how many rows a chunk should have; see `find_grainsize`."""
-    plain = [pytree.plain(leaf) for leaf in leaves]
+    run_rows = on_rows(kernel, columns, list(map(pytree.plain, leaves)), n_theta, new_names("grainsize"))
 
-    def run(start: int, stop: int) -> None:
-        chunk = Chunk(0, start, stop)
-        owned = [plain[leaf] if rows is None else plain[leaf][rows] for leaf, rows in columns.targets(chunk)]
-        args = ChunkContext(chunk, new_names("grainsize")), columns.rows(chunk), [plain[:n_theta]], [owned]
+    def run(start: int, stop: int) -> Any:
         with calm_process, patches:
-            if leaves:
-                kernel.record(*args)
-            else:
-                kernel.value(*args)
+            return run_rows(start, stop)
 
     if columns.n_rows < 2:
         return 1
     # Recorded but not pulled back: about a third of a value with its gradient, not recorded about a quarter.
     weight = 3.0 if leaves else 4.0
     arguments = {type(kernel).__name__: (sliced, shared)}  # a function of rows and one of items are two
-    return find_grainsize(f, arguments, columns.n_rows, run, weight)
+    return find_grainsize(f, arguments, columns.n_rows, run, weight, sums=kernel.is_reduction)

@@ -15,6 +15,7 @@ from dagad._api.higher_order import jvp
 from dagad._api.transforms import vjp
 from dagad._errors import GradientError, NotDifferentiableError
 from dagad._executors.evaluation import new_names
+from dagad._operations.additivity import on_rows, why_no_sum
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.context import operations_seen
 from dagad._operations.kernel import Outputs
@@ -110,6 +111,20 @@ class Check:
         if operations:
             return "No chunk of its reductions differs by itself: look at what surrounds them."
         return "Check the derivatives that its functions and primitives bring."
+
+
+def check_sums(subject: Subject) -> None:
+    """Raise for the first reduction of a subject that gives something else for other chunks."""
+    for operation, leaves in subject.operations():
+        if not operation.kernel.is_reduction or operation.sliced.shards:  # Shards are cut already
+            continue
+        stop = min(max(operation.plan.chunk(0).stop, 2), operation.plan.n_rows)
+        plain, middle, name = list(map(pytree.plain, leaves)), stop // 2, operation.kernel.function.name
+        run = on_rows(operation.kernel, operation.sliced, plain, operation.inputs.shared[0], new_names())
+        if stop > 1:
+            why = why_no_sum(name, run, (0, middle, stop), [run(0, middle), run(middle, stop)], plain)
+            if why is not None:
+                raise GradientError(why)
 
 
 def wrong_leaf(operation: Any, leaves: Sequence[Any], chunk: Any, tolerance: float) -> str:

@@ -17,7 +17,7 @@ from dagad._graphs.sum_trees import Subtree
 from dagad._operations.chunks import ChunkFunction
 from dagad._operations.combined import CANT, Combined, combined
 from dagad._operations.item_outputs import EndToEnd, Items, Stack, numbers_of
-from dagad._operations.kernel import Apart, Outputs, Summed
+from dagad._operations.kernel import Apart, Outputs
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
 from dagad._pytrees.closures import hoist
@@ -200,7 +200,7 @@ def map_reduce(
     2.079442
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
-    read = read_arguments(f, sliced, shared, options, Summed)
+    read = read_arguments(f, sliced, shared, options, Apart)
     if not len(read.plan):
         raise PlanError(
             "`map_reduce` got no rows, so there is nothing to combine, and no value that would stand for that. Treat "

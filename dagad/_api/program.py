@@ -16,6 +16,7 @@ from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical, handed_out, library_of
 from dagad._pytrees.partition import Partition
 from dagad._sources.rows import BY_COLUMN
+from dagad._tracebacks import warn
 from dagad._words import a, argument_of, described, name_of
 
 
@@ -34,6 +35,7 @@ class Program:
         for place, partition in zip(self._places, self.partitions, strict=True):
             if len(partition.positions) < len(partition.leaves):
                 _refuse_tables(argument_of(fun, place), partition)
+                _warn_of_integers(argument_of(fun, place), partition)
             if not partition.positions:
                 raise NotDifferentiableError(_no_leaves(argument_of(fun, place), args[place]))
         self.leaves = [canonical(leaf) for p in self.partitions for leaf in p.taken]
@@ -202,6 +204,22 @@ def _refuse_tables(what: str, argument: Partition) -> None:
                 f"{what} holds a `{type(leaf).__name__}`, which can't be differentiated with respect to. "
                 + ("Give the array behind it, `.to_numpy()`." if np.ndim(leaf) == 1 else BY_COLUMN)
             )
+
+
+def _warn_of_integers(what: str, argument: Partition) -> None:
+    """Say which numbers have no derivative, and look as if they had: arrays and lists of records may well be data."""
+    held = [at for at, leaf in enumerate(argument.leaves) if at not in argument.positions and _is_integer(leaf)]
+    paths = pytree.in_plain_containers(argument.treedef, held) if held and argument.positions else []
+    if paths:
+        others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        warn(
+            f"{what} holds integers, which have no derivative: the gradient is None for {paths[0]}{others}. Write "
+            "`0.0` for `0`, or `float(...)`; what stays constant is better passed as an argument of its own."
+        )
+
+
+def _is_integer(leaf: Any) -> bool:
+    return type(leaf) is int or isinstance(leaf, np.integer)
 
 
 def _no_leaves(what: str, argument: Any) -> str:

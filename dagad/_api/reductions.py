@@ -156,6 +156,41 @@ def map_sum(
     return reduce_sum(item_sum(f, find_engine(engine, f)), sliced, *shared, **options)
 
 
+@public
+def find_grainsize(f: Callable[..., Any], sliced: Any, *shared: Any, engine: Any = None) -> int:
+    """Return the rows per chunk that `reduce_sum` takes where `grainsize` is left out.
+
+    What "auto" finds depends on how fast the machine is; as an int, written down, it gives the same bits everywhere.
+
+    Parameters
+    ----------
+    f, sliced, *shared, engine
+        As for `reduce_sum`. If it is not known yet, `f` is timed on a few rows, and the call of `reduce_sum` that
+        follows knows it.
+
+    Returns
+    -------
+    int
+        The grainsize; that of Shards and that of Dask's setting ``dagad.grainsize`` where there are these.
+
+    Raises
+    ------
+    StructureError, ClosureError
+        As by `reduce_sum`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> def squares(rows, mean):
+    ...     return np.sum((rows - mean) ** 2)
+    >>> dagad.find_grainsize(squares, np.arange(100.0), 50.0)  # too little to be cut
+    100
+    """
+    options = {"grainsize": "auto", "engine": engine, "policy": None, "scheduler": None}
+    return read_arguments(f, sliced, shared, options, Summed).plan.grainsize
+
+
 def bound(read: Arguments, kernel: Kernel, monoid: Monoid = PLAIN) -> Operation:
     """Return a kernel on all chunks."""
     inputs = Inputs.of(read.plan, read.columns, read.n_theta, len(read.leaves) - read.n_theta)

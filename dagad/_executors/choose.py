@@ -7,6 +7,7 @@ bits.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,8 @@ from dagad._operations.job import Executor, Job, Land, Residuals, Results
 
 # Longer ones are better tasks of their own: to be seen on the dashboard, moved to whoever is free, tried again.
 LONGEST_HOT_CHUNK, LONGEST_HOT_CALL = 0.25, 10.0
+
+logger = logging.getLogger("dagad")
 
 INLINE = Inline()
 Found = tuple[Results, Residuals | None]
@@ -111,6 +114,14 @@ def _run_elsewhere(
     graph = GraphExecutor(scheduler, group, is_scalar=None if cost is None else cost.scalar)
     results, residuals = act(graph)
     spent, results.ran_by = results.spent, graph
+    if scheduler.name == "dask.multiprocessing" and 2 * spent.cpu < spent.wall and cost_of(scheduler.name) is None:
+        remember_cost(scheduler.name, lambda cost: cost)  # said once
+        logger.warning(
+            'dagad: `scheduler="processes"` starts new processes in each evaluation: this one took %.2g s, and its '
+            'chunks %.2g s. Use "threads", or a `distributed.Client`, whose workers stay.',
+            spent.wall,
+            spent.cpu,
+        )
     remember_cost(signature, lambda cost: cost.after_graph(spent.cpu, spent.wall, in_vain=in_vain))
     remember_cost(alike, lambda cost: cost.after_graph(spent.cpu, spent.wall, in_vain=False))
     return results, residuals

@@ -1,5 +1,7 @@
 """`grainsize="auto"`: two timed calls per function and shapes, remembered so that the bits never change in between.
 
+What they gave is looked at, too: of a function that adds up, a further call on both their rows gives the sum.
+
 State: `_SIZES`, the grainsizes found, by the code of the chunk function and the shapes.
 """
 
@@ -12,10 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from dagad._operations.additivity import why_no_sum
 from dagad._pytrees import pytree
 from dagad._pytrees.fingerprint import identity_of
 from dagad._remembered import Remembered
 from dagad._sources.plan import Timing, choose_grainsize
+from dagad._tracebacks import warn
+from dagad._words import name_of
 
 logger = logging.getLogger("dagad")
 
@@ -24,48 +29,52 @@ MOST_SIZES = 4096
 _SIZES: Remembered[int] = Remembered(MOST_SIZES)
 
 
-def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Callable[[int, int], None], weight: float) -> int:
+Run = Callable[[int, int], Any]
+
+
+def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Run, weight: float, *, sums: bool) -> int:
     """Return the rows per chunk for a function and arguments of these shapes.
 
-    `run(start, stop)` runs one chunk of these rows; `weight` says how many times longer value and gradient take.
+    `run(start, stop)` runs one chunk of these rows; `weight` says how many times longer value and gradient take. With
+    `sums`, what it gives for chunks is going to be added up: a warning says where that depends on the cut.
     """
     key = identity_of(fun), _shapes(arguments)
     known = _SIZES.find(key)
     if known is not None:
         return known
+    why = None
     try:
-        size = choose_grainsize(n_rows, *_measure(n_rows, run, weight))
+        small, large, parts = _measure(n_rows, run, weight)
+        size, few = choose_grainsize(n_rows, small, large), small.n_rows
+        if sums and size < n_rows:
+            why = why_no_sum(name_of(fun), run, (0, few, 2 * few), parts, arguments)
     except Exception:  # the user's: raised again by the chunk that it belongs to, with its rows
         return n_rows
     size = _SIZES.change(key, lambda found: found or size)  # another thread may have been faster
-    logger.info("dagad: grainsize=%d for %s on %d rows", size, _name(fun), n_rows)
+    logger.info("dagad: grainsize=%d for %s on %d rows", size, name_of(fun), n_rows)
+    if why is not None:
+        warn(why)
     return size
 
 
-def _measure(n_rows: int, run: Callable[[int, int], None], weight: float) -> tuple[Timing, Timing | None]:
-    """Time a small and, if it may pay to cut, a larger call; no row is used twice."""
-    few = max(1, n_rows // 64)
-    small = _timed(0, few, run, weight)
+def _measure(n_rows: int, run: Run, weight: float) -> tuple[Timing, Timing | None, list[Any]]:
+    """Time a small and, if it may pay to cut, a larger call, no row twice; and return what small calls gave."""
+    few, parts = max(1, n_rows // 64), list[Any]()
+    small = _timed(0, few, run, weight, parts)
     more = max(few + 1, n_rows // 8)
     one_chunk_is_best = choose_grainsize(n_rows, small, Timing(2 * few, 2 * small.seconds)) == n_rows
     if one_chunk_is_best or 2 * few + more > n_rows:
-        return small, None
+        return small, None, parts
     # Once more: the first call also paid for what is only done once.
-    again = _timed(few, 2 * few, run, weight)
+    again = _timed(few, 2 * few, run, weight, parts)
     small = min(small, again, key=lambda timing: timing.seconds)
-    return small, _timed(2 * few, 2 * few + more, run, weight)
+    return small, _timed(2 * few, 2 * few + more, run, weight, []), parts
 
 
-def _timed(start: int, stop: int, run: Callable[[int, int], None], weight: float) -> Timing:
+def _timed(start: int, stop: int, run: Run, weight: float, found: list[Any]) -> Timing:
     began = perf_counter()
-    run(start, stop)
+    found.append(run(start, stop))
     return Timing(stop - start, weight * (perf_counter() - began))
-
-
-def _name(fun: Any) -> str:
-    while not hasattr(fun, "__qualname__") and hasattr(fun, "fun"):
-        fun = fun.fun
-    return str(getattr(fun, "__qualname__", fun))
 
 
 def _shapes(arguments: Any) -> Hashable:

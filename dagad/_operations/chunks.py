@@ -79,6 +79,11 @@ class ChunkFunction(Portable):
     def state(self) -> tuple[Any, ...]:
         return self._make, self._n_hoisted, self._shared, self.engine, self._nested
 
+    @property
+    def name(self) -> str:
+        """What sentences call the function."""
+        return name_of(self._make([None] * self._n_hoisted))
+
     def value(
         self, context: ChunkContext, rows: Any, shared: Sequence[Any], sliced: Sequence[Any] | None = None
     ) -> Any:
@@ -162,11 +167,11 @@ class BoundChunk(FlatFunction):
 
     def called(self) -> str:
         """Return what sentences call the function."""
-        return name_of(self.function([None] * self._function._n_hoisted))
+        return self._function.name
 
     @property
     def name(self) -> str:
-        return self.called()
+        return self._function.name
 
     def function(self, leaves: Sequence[Any]) -> Callable[..., Any]:
         made: Callable[..., Any] = self._function._make(leaves[: self._function._n_hoisted])

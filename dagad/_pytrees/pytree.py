@@ -62,6 +62,19 @@ def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
     return [accessor.codify("") for accessor in flatten(tree, is_leaf)[1].accessors()]
 
 
+_DICT_OR_TUPLE = {optree.PyTreeKind[name] for name in ("DICT", "ORDEREDDICT", "DEFAULTDICT", "TUPLE")}
+
+
+def in_plain_containers(treedef: TreeDef, places: Iterable[int]) -> list[str]:
+    """Return how to write those leaves that dicts and tuples lead to, and no record; they may be items of a list."""
+    found, accessors = [], treedef.accessors()
+    for place in places:
+        *around, last = (entry.kind for entry in accessors[place])
+        if set(around) <= _DICT_OR_TUPLE and last in {*_DICT_OR_TUPLE, optree.PyTreeKind.LIST}:
+            found.append(accessors[place].codify(""))
+    return found
+
+
 def is_leaf(obj: Any) -> bool:
     """Return whether something has no parts; None is a leaf too."""
     leaf: bool = optree.tree_is_leaf(obj, none_is_leaf=True, namespace=NAMESPACE)

@@ -1,0 +1,107 @@
+"""Which chunk made a sum nan or infinite: looked for when it is, once per function and plan, and said in a warning.
+
+State: `_SOUGHT`, the functions and plans for which that was done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dagad._executors.evaluation import is_inside_any_task
+from dagad._operations.context import TOGETHER, Mode
+from dagad._operations.kernel import Apart
+from dagad._operations.operation import Operation
+from dagad._pytrees import pytree
+from dagad._pytrees.shipping import opened
+from dagad._remembered import Remembered
+from dagad._sources.plan import Chunk
+from dagad._tracebacks import warn
+
+MOST_REMEMBERED = 1024
+_SOUGHT: Remembered[bool] = Remembered(MOST_REMEMBERED)
+_FLOATS = (float, np.float64)
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether all numbers in a value are finite."""
+    value = pytree.plain(value)
+    if type(value) in _FLOATS:  # nearly always
+        return math.isfinite(value)
+    leaves = (pytree.plain(leaf) for leaf in pytree.flatten(value)[0])
+    return all(bool(np.all(np.isfinite(leaf))) for leaf in leaves if pytree.is_differentiable(leaf))
+
+
+def name_chunk(operation: Operation, leaves: Sequence[Any], total: Any) -> None:
+    """Warn of the chunk that gave what is not finite.
+
+    Infinity may be meant, as the logarithm of a density is where that is zero: of that the rows have to be the cause.
+    """
+    has_nan = any(bool(np.any(np.isnan(pytree.plain(leaf)))) for leaf in pytree.flatten(total)[0])
+    if is_inside_any_task() or _is_known((operation.owner, operation.plan.key, has_nan)):  # a chunk's sum is a chunk's
+        return
+    try:
+        why = _why(operation, [pytree.plain(leaf) for leaf in leaves], has_nan)
+    except Exception:  # the user's, of a second run: he has a value
+        return
+    if why:
+        warn(why)
+
+
+def _is_known(key: Hashable) -> bool:
+    known = _SOUGHT.find(key) is not None
+    _SOUGHT.change(key, lambda _: True)
+    return known
+
+
+def _why(operation: Operation, leaves: list[Any], has_nan: bool) -> str:
+    """Return which chunks are not finite, and whether their rows are; nothing where nothing is known."""
+    bad = _bad_chunks(operation, leaves)
+    row = _bad_row(operation, leaves, bad[0]) if bad else None
+    if not bad or (row is None and not has_nan):
+        return ""
+    (number, start, stop), n_chunks = bad[0], len(operation.plan)
+    where = f"all {n_chunks} chunks" if len(bad) == n_chunks > 1 else f"chunk {number} (rows {start}:{stop})"
+    others = f" and {len(bad) - 1} others of {n_chunks}" if 1 < len(bad) < n_chunks else ""
+    said = f"`{operation.kernel.function.name}` gave {'nan' if has_nan else 'infinity'} for {where}{others}. "
+    if row is not None:
+        return f"{said}Row {row} holds nan or infinity: leave such rows out, or fill them in."
+    if len(bad) == n_chunks > 1:
+        return f"{said}Look at the arguments that all chunks share."
+    return (
+        f"{said}Call it with these rows to see where that comes from: 0/0, infinity minus infinity, a logarithm or a "
+        "root of a negative number."
+    )
+
+
+def _bad_chunks(operation: Operation, leaves: list[Any]) -> list[Chunk]:
+    if len(operation.plan) == 1:
+        return list(operation.plan)
+    with Mode(TOGETHER):  # nobody watches
+        found = replace(operation, kernel=Apart(operation.kernel.function)).call(leaves)
+    places = zip(operation.plan, found.places, strict=True)
+    return [chunk for chunk, at in places if not all(is_finite(found.stacked[place]) for place, _ in at)]
+
+
+def _bad_row(operation: Operation, leaves: list[Any], chunk: Chunk) -> int | None:
+    """Return the first row of a chunk that is not finite; None if there is none here."""
+    rows = opened(operation.sliced.rows(chunk))
+    if not hasattr(rows, "with_bundles") or any(map(pytree.is_placed, leaves)):  # they live on a cluster
+        return None
+    own = [leaves[leaf] if at is None else leaves[leaf][at] for leaf, at in operation.inputs.targets(chunk.number)]
+    columns = pytree.flatten(pytree.by_column(rows.merge(iter(own))), is_leaf=pytree.is_list)[0]
+    bad = [row for column in columns for row in _bad_rows(column)]
+    return chunk.start + min(bad) if bad else None
+
+
+def _bad_rows(column: Any) -> Iterable[int]:
+    if isinstance(column, list):
+        return (row for row, item in enumerate(column) if not is_finite(item))
+    column = np.asarray(column)
+    if not pytree.is_differentiable(column):
+        return ()
+    return map(int, np.flatnonzero(~np.isfinite(column).reshape(len(column), -1).all(axis=1))[:1])

@@ -1,0 +1,85 @@
+"""Whether a chunk function adds up: what it gives for some rows against the sum of what it gives for parts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._operations.chunks import ChunkContext
+from dagad._operations.kernel import Kernel, Outputs
+from dagad._pytrees import pytree
+from dagad._sources.columns import Sliced
+from dagad._sources.plan import Chunk
+
+# Powers of the rounding unit, far above what roundings do: how far both may be from each other relative to the largest
+# number in them, and by the row where all numbers are roundings themselves, as at the minimum of exact data.
+RELATIVE, A_ROW = 1 / 3, 2 / 3
+
+
+def why_no_sum(
+    name: str, run: Callable[[int, int], Any], ends: tuple[int, int, int], parts: Sequence[Any], inputs: Any
+) -> str | None:
+    """Return why the total of a chunk function depends on how the rows are cut; None if it does not seem to.
+
+    `run(start, stop)` calls the function; for rows between neighbours of `ends` it gave `parts`. What it is given,
+    `inputs`, may be of single precision.
+    """
+    start, middle, stop = ends
+    found = _gap(run(start, stop), parts, inputs, stop - start)
+    if found is None:
+        return None
+    random = _gap(run(start, middle), parts[:1], inputs, middle - start)
+    if random is not None:
+        return (
+            f"`{name}` gave {random[1]:.8g} for rows {start}:{middle}, and {random[0]:.8g} for the same rows when it "
+            "was called again. Gradients and lost chunks are computed by calling it again, so they don't belong to the "
+            "value. Draw random numbers before, and pass them along with the rows, `(rows, noise)`."
+        )
+    return (
+        f"`{name}` does not add up: for rows {start}:{stop} it gives {found[0]:.8g}, for rows {start}:{middle} and "
+        f"{middle}:{stop} together {found[1]:.8g}, so that the total depends on `grainsize`. Return a sum over the "
+        "rows: `np.sum(...)` where there is `np.mean(...)`, divided by the number of all rows outside; a prior or a "
+        "penalty is added once, outside; and y of shape (N,), not (N, 1), goes with predictions of shape (N,)."
+    )
+
+
+def on_rows(
+    kernel: Kernel, sliced: Sliced, leaves: Sequence[Any], n_theta: int, names: Any
+) -> Callable[[int, int], Any]:
+    """Return what runs a kernel on any rows, for what it reduces: traced where there is something to trace."""
+
+    def run(start: int, stop: int) -> Any:
+        chunk = Chunk(0, start, stop)
+        owned = [leaves[leaf] if rows is None else leaves[leaf][rows] for leaf, rows in sliced.targets(chunk)]
+        args = ChunkContext(chunk, names), sliced.rows(chunk), [leaves[:n_theta]], [owned]
+        parts: Outputs = kernel.record(*args)[0] if leaves else kernel.value(*args)
+        return parts.reduced
+
+    return run
+
+
+def _gap(whole: Any, parts: Sequence[Any], inputs: Any, n_rows: int) -> tuple[Any, Any] | None:
+    """Return a number of a value and of the sum of others, where they differ most; None if they agree."""
+    trees = [pytree.flatten(tree) for tree in (whole, *parts)]
+    columns = [[np.asarray(leaf) * 1.0 for leaf in leaves] for leaves, _ in trees]
+    if any(treedef != trees[0][1] for _, treedef in trees) or not columns[0]:
+        return None  # refused where they are added up, as are other shapes
+    if any(leaf.shape != first.shape for leaves in columns for leaf, first in zip(leaves, columns[0], strict=True)):
+        return None
+    first, *others = (np.concatenate([leaf.ravel() for leaf in leaves]) for leaves in columns)
+    scale = max(float(np.max(np.abs(flat), initial=0.0)) for flat in (first, *others))
+    if not first.size or not np.isfinite(scale):
+        return None
+    together, eps = np.sum(others, axis=0), _rounding(inputs, *columns)
+    worst = int(np.argmax(np.abs(first - together)))
+    if abs(first[worst] - together[worst]) <= eps**RELATIVE * scale + eps**A_ROW * n_rows:
+        return None
+    return first[worst], together[worst]
+
+
+def _rounding(*trees: Any) -> float:
+    leaves = map(pytree.plain, pytree.flatten(trees, is_leaf=pytree.is_list)[0])
+    dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "fc"}
+    return max([float(np.finfo(dtype).eps) for dtype in dtypes], default=2.0**-52)
