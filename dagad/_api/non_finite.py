@@ -66,7 +66,7 @@ def _why(operation: Operation, leaves: list[Any], has_nan: bool) -> str:
         return ""
     (number, start, stop), n_chunks = bad[0], len(operation.plan)
     where = f"all {n_chunks} chunks" if len(bad) == n_chunks > 1 else f"chunk {number} (rows {start}:{stop})"
-    others = f" and {len(bad) - 1} others of {n_chunks}" if 1 < len(bad) < n_chunks else ""
+    others = f" and {len(bad) - 1} more of {n_chunks}" if 1 < len(bad) < n_chunks else ""
     said = f"`{operation.kernel.function.name}` gave {'nan' if has_nan else 'infinity'} for {where}{others}. "
     if row is not None:
         return f"{said}Row {row} holds nan or infinity: leave such rows out, or fill them in."

@@ -35,6 +35,8 @@ LONGEST_HOT_CHUNK, LONGEST_HOT_CALL = 0.25, 10.0
 
 logger = logging.getLogger("dagad")
 
+PROCESSES = "dask.multiprocessing"  # the name of the scheduler that starts new ones for each graph
+
 INLINE = Inline()
 Found = tuple[Results, Residuals | None]
 
@@ -114,8 +116,8 @@ def _run_elsewhere(
     graph = GraphExecutor(scheduler, group, is_scalar=None if cost is None else cost.scalar)
     results, residuals = act(graph)
     spent, results.ran_by = results.spent, graph
-    if scheduler.name == "dask.multiprocessing" and 2 * spent.cpu < spent.wall and cost_of(scheduler.name) is None:
-        remember_cost(scheduler.name, lambda cost: cost)  # said once
+    if scheduler.name == PROCESSES and 2 * spent.cpu < spent.wall and cost_of(PROCESSES) is None:
+        remember_cost(PROCESSES, lambda cost: cost)  # said once
         logger.warning(
             'dagad: `scheduler="processes"` starts new processes in each evaluation: this one took %.2g s, and its '
             'chunks %.2g s. Use "threads", or a `distributed.Client`, whose workers stay.',

@@ -150,7 +150,7 @@ COSTS: dict[str, tuple[float, float, Callable[[int], bool]]] = {
 
 @pytest.mark.parametrize("differentiated", [False, True])
 @pytest.mark.parametrize("cost", COSTS)
-def test_each_row_is_timed_once_at_most_by_three_calls_at_most_and_few_are_looked_at(cost: str, differentiated: bool) -> None:
+def test_each_row_is_timed_once_at_most_by_three_calls_and_few_are_looked_at(cost: str, differentiated: bool) -> None:
     fixed, per_row, expected = COSTS[cost]
     # What was found for a function and shapes is remembered, so each case has shapes of its own.
     n_rows = (20 if cost == "long rows" else 1000 + 10 * list(COSTS).index(cost)) + differentiated
