@@ -60,6 +60,8 @@ def _is_known(key: Hashable) -> bool:
 
 def _why(operation: Operation, leaves: list[Any], has_nan: bool) -> str:
     """Return which chunks are not finite, and whether their rows are; nothing where nothing is known."""
+    if not has_nan and all(_bad_row(operation, leaves, chunk) is None for chunk in operation.plan):
+        return ""
     bad = _bad_chunks(operation, leaves)
     row = _bad_row(operation, leaves, bad[0]) if bad else None
     if not bad or (row is None and not has_nan):

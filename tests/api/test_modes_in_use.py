@@ -30,6 +30,7 @@ def test_may_primals_be_bare_a_tuple_or_a_list() -> None:
     assert float(dagad.hvp(product, 3.0, None)) == 0.0
 
 
+@pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
 def test_do_pytrees_with_constants_come_back_as_they_went_in() -> None:
     def program(tree: Any) -> Any:
         total = dagad.reduce_sum(lambda rows, t: np.sum(rows * t["p"].x) ** 2 * t["n"], X[:, 0], tree, grainsize=20)

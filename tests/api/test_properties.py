@@ -223,6 +223,7 @@ def has_complex(tree: Any) -> bool:
 MODES = ["value_and_grad", "vjp", "jvp", "jacfwd", "jacrev", "hvp", "hessian", "grad_of_grad", "grad_of_jvp"]
 
 
+@pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
 @pytest.mark.parametrize("mode", MODES)
 def test_is_every_program_what_autograd_makes_of_the_uncut_function(mode: str) -> None:
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

@@ -163,6 +163,7 @@ def both(case: Case, **options: Any) -> tuple[Any, Any]:
 # --- the numbers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
 @pytest.mark.parametrize("grainsize", [1, 4, 1000, "auto"])
 @pytest.mark.parametrize("name", CASES)
 def test_is_a_reduction_what_autograd_makes_of_the_uncut_function(name: str, grainsize: Any, scheduler: Any) -> None:
@@ -173,6 +174,7 @@ def test_is_a_reduction_what_autograd_makes_of_the_uncut_function(name: str, gra
     assert_close(gradients, expected_gradients)
 
 
+@pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
 @pytest.mark.parametrize("name", CASES)
 def test_is_the_value_alone_the_same_and_does_nobody_trace_it(name: str, scheduler: Any) -> None:
     case = CASES[name]
@@ -219,6 +221,7 @@ def tree_sum(rows: Any, tree: Any) -> Any:
     return total
 
 
+@pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
 @ROAD
 @given(st.lists(TREES, min_size=1, max_size=5), TREES, st.integers(1, 6))
 def test_does_any_pytree_go_in_and_come_back(items: list[Any], tree: Any, grainsize: int) -> None:
@@ -882,6 +885,7 @@ def test_is_in_place_work_on_copies_and_float_of_data_fine(scheduler: Any) -> No
     assert_close(value, 2.0 * gradient)
 
 
+@pytest.mark.filterwarnings("ignore:`<lambda>` gave:dagad.DagadWarning")
 def test_do_nan_and_inf_pass_through(scheduler: Any) -> None:
     data = onp.array([1.0, onp.nan, 2.0, onp.inf])
     value, gradient = dagad.value_and_grad(

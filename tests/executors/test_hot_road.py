@@ -228,6 +228,7 @@ VALUES: dict[str, Any] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:`<lambda>` gave nan:dagad.DagadWarning")
 @pytest.mark.parametrize("fun", VALUES.values(), ids=VALUES)
 @PLANS
 def test_values_of_any_kind(fun: Any, data: Any, grainsize: int, client: Client) -> None:
@@ -246,6 +247,7 @@ def sometimes_arrays(rows: Any, theta: Any) -> Any:
     return anp.sum(theta) if theta[0] > 0 else theta * rows[0, 0]
 
 
+@pytest.mark.filterwarnings("ignore:`<lambda>` gave nan:dagad.DagadWarning")
 def test_threads_share_the_chunks_of_a_worker(threaded: Client) -> None:
     for theta in THETAS.values():
         check(threaded, functools.partial(loss, fun=of_any), theta, data=ROWS, grainsize=1)
