@@ -41,7 +41,8 @@ def name_chunk(operation: Operation, leaves: Sequence[Any], total: Any) -> None:
 
     Infinity may be meant, as the logarithm of a density is where that is zero: of that the rows have to be the cause.
     """
-    has_nan = any(bool(np.any(np.isnan(pytree.plain(leaf)))) for leaf in pytree.flatten(total)[0])
+    floats = filter(pytree.is_differentiable, map(pytree.plain, pytree.flatten(total)[0]))
+    has_nan = any(bool(np.any(np.isnan(leaf))) for leaf in floats)
     if is_inside_any_task() or _is_known((operation.owner, operation.plan.key, has_nan)):  # a chunk's sum is a chunk's
         return
     try:
