@@ -164,9 +164,13 @@ def find_grainsize(f: Callable[..., Any], sliced: Any, *shared: Any, engine: Any
 
     Parameters
     ----------
-    f, sliced, *shared, engine
-        As for `reduce_sum`. If it is not known yet, `f` is timed on a few rows, and the call of `reduce_sum` that
-        follows knows it.
+    f, sliced
+        As for `reduce_sum`. If its grainsize is not known yet, `f` is timed on a few rows; a call of `reduce_sum` that
+        follows knows it then.
+    *shared
+        As for `reduce_sum`.
+    engine
+        As for `reduce_sum`.
 
     Returns
     -------
