@@ -29,7 +29,8 @@ def check_grads(
     """Raise unless the derivatives of a function agree with finite differences.
 
     Each floating-point number or array in the arguments is checked by itself, along a random direction, in each mode,
-    against differences of the fourth order.
+    against differences of the fourth order. Before that, the chunk function of each `dagad.reduce_sum` is called with
+    some rows at once and with both halves of them, which has to add up. Shards can't be cut: check with the data.
 
     Parameters
     ----------
@@ -56,7 +57,8 @@ def check_grads(
     Raises
     ------
     GradientError
-        For the first one that is wrong, with both numbers, and with the chunk where a reduction or a map is wrong.
+        For the first one that is wrong, with both numbers, and with the chunk where a reduction or a map is wrong; or
+        for a chunk function that does not add up, or gives other values each time.
     StructureError
         If `order` or `modes` are none of the above.
 

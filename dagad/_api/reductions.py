@@ -49,7 +49,8 @@ def reduce_sum(
         Pytrees that every chunk gets whole.
     grainsize
         Rows per chunk; the last chunk may be shorter. "auto" times `f` on a few rows, once for each function and
-        shapes. Sums are rounded in another order for another grainsize, so the last digits of the result depend on it.
+        shapes. Sums are rounded in another order for another grainsize, so the last digits of the result depend on it:
+        `find_grainsize` tells what "auto" takes.
     engine
         What differentiates a chunk: a name or an ``extend.Engine``; by default Dask's setting ``dagad.engine``.
     policy

@@ -302,6 +302,7 @@ def test_words_are_worked_with() -> None:
     dagad.reduce_sum(look, FRAME, grainsize=6, scheduler="sync")
 
 
+@pytest.mark.filterwarnings("ignore:`<lambda>` gave nan:dagad.DagadWarning")
 def test_what_is_missing_among_floats_is_nan() -> None:
     for lib in (pd.DataFrame, pl.DataFrame, pa.table):
         assert np.isnan(dagad.reduce_sum(lambda rows: np.sum(rows["a"]), lib({"a": [1.0, None, 3.0]}), grainsize=1))
