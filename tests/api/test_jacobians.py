@@ -142,6 +142,7 @@ def test_do_jacobians_of_ragged_jobs_agree(lengths: list[int], grainsize: int, s
 # --- structure and types ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
 def test_do_pytrees_stand_in_pytrees() -> None:
     def program(tree: Any, scale: Any) -> Any:
         total = dagad.reduce_sum(lambda rows, p: np.sum(rows * p.x) * p.y[0], X[:, 0], tree["p"], grainsize=2)

@@ -176,6 +176,7 @@ def test_is_the_dtype_kept(dtype: str) -> None:
         assert total.dtype == dtype
 
 
+@pytest.mark.filterwarnings("ignore:`<lambda>` gave:dagad.DagadWarning")
 def test_do_nan_and_infinity_pass_through() -> None:
     with onp.errstate(over="ignore", invalid="ignore"):
         for terms, expected in (
