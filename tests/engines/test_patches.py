@@ -584,7 +584,7 @@ BEYOND = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::dagad.DagadWarning")  # nan on purpose
 @pytest.mark.parametrize(("fun", "x"), BEYOND)
 def test_are_powers_of_numbers_inf_and_nan_where_they_are_for_autograd(fun: Any, x: float) -> None:
     expected = autograd.value_and_grad(lambda x: np.real(fun(x)))(x)

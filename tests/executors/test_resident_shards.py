@@ -298,6 +298,7 @@ def of_three(rows: Any, theta: Any) -> Any:
     return anp.sum(anp.tanh(rows["x"] * theta) * rows["z"]) + sum(anp.sum(one**2) for one in rows["y"])
 
 
+@pytest.mark.filterwarnings("ignore::dagad.DagadWarning")  # an integer on purpose
 def test_several_of_them_and_lists_beside(client: Client) -> None:
     y = [np.ones(1 + i % 3) * 0.1 * i if i != 9 else 2 for i in range(10)]  # nothing to differentiate in the last chunk
 
