@@ -313,22 +313,18 @@ SECOND_ORDER = ("hvp", "hessian", "grad of grad")
 WHOLE_MATRICES = ("jacfwd", "jacrev", "hessian")
 
 
-def leaves_of(result: Any) -> list[Any]:
-    """Return the numbers and arrays of a result, in one order; those of Shards come home."""
-    return list(_leaves(result))
-
-
-def _leaves(result: Any) -> Iterator[Any]:
+def leaves_of(result: Any) -> Iterator[Any]:
+    """Yield the numbers and arrays of a result, in one order; those of Shards come home, sparse ones are filled up."""
     if isinstance(result, dagad.Shards):
-        yield from _leaves(result.gather())
+        yield from leaves_of(result.gather())
     elif isinstance(result, dict):
         for name in sorted(result):
-            yield from _leaves(result[name])
+            yield from leaves_of(result[name])
     elif isinstance(result, tuple | list):
         for part in result:
-            yield from _leaves(part)
+            yield from leaves_of(part)
     else:
-        yield result
+        yield result.toarray() if hasattr(result, "toarray") else result
 
 
 def bits(result: Any) -> list[tuple[str, tuple[int, ...], bytes]]:
@@ -429,7 +425,7 @@ def flattened(mode: str, source: str, result: Any) -> list[Any]:
 
 def matrix(result: Any, sizes: Sequence[int]) -> Any:
     """Put the blocks of a Jacobian together: those of one output stand beside each other, one per argument."""
-    blocks = leaves_of(result)
+    blocks = list(leaves_of(result))
     rows = [blocks[start : start + len(sizes)] for start in range(0, len(blocks), len(sizes))]
     return np.vstack(
         [np.hstack([np.reshape(b, (-1, size)) for b, size in zip(row, sizes, strict=True)]) for row in rows]

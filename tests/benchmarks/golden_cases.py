@@ -5,7 +5,7 @@ Only public names: the same file runs on earlier sources. Workers import it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import dask.array as da
 import numpy as np
 from dask.base import compute
 from dask.delayed import delayed
-from matrix_cells import Own
+from matrix_cells import Own, leaves_of as leaves_of
 
 import dagad
 from dagad import extend
@@ -213,20 +213,6 @@ CASES: dict[str, Case] = {
 
 
 # Modes
-
-
-def leaves_of(value: Any) -> Iterator[Any]:
-    """The numbers and arrays of a result, in one order; those of Shards come home, and sparse ones are filled up."""
-    if isinstance(value, dagad.Shards):
-        yield from leaves_of(value.gather())
-    elif isinstance(value, dict):
-        for name in sorted(value):
-            yield from leaves_of(value[name])
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from leaves_of(part)
-    else:
-        yield value.toarray() if hasattr(value, "toarray") else value
 
 
 def seeds_like(value: Any, start: float = 0.3) -> Any:

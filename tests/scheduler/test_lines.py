@@ -228,19 +228,29 @@ def test_workers_out_of_reach_are_called_through_the_scheduler(client: Client, m
     assert there(large) == here(large)
 
 
+def relayed(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[tuple[int, int]]]:
+    """Have calls go through the scheduler; what is returned begins to note their bytes, and to how many workers."""
+    until_hung_up(client)
+    monkeypatch.setattr(Lines, "_open", out_of_reach)
+    scheduler: Any = client.scheduler
+    broadcast, sent = scheduler.broadcast, list[tuple[int, int]]()
+
+    def watched(msg: Any, **options: Any) -> Any:
+        sent.append((sum(memoryview(frame).nbytes for frame in dumps(msg)), len(options["workers"])))
+        return broadcast(msg=msg, **options)
+
+    def start() -> list[tuple[int, int]]:
+        monkeypatch.setattr(scheduler, "broadcast", watched, raising=False)
+        return sent
+
+    return start
+
+
 def test_what_goes_through_the_scheduler_does_not_grow_with_the_workers(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them used to get the calls of all, each with parameters and program of its own."""
-    until_hung_up(client)
-    monkeypatch.setattr(Lines, "_open", out_of_reach)
-    sizes: list[int] = []
-    scheduler: Any = client.scheduler
-    broadcast = scheduler.broadcast
-
-    def watched(msg: Any, **options: Any) -> Any:
-        sizes.append(sum(memoryview(frame).nbytes for frame in dumps(msg)))
-        return broadcast(msg=msg, **options)
+    start = relayed(client, monkeypatch)
 
     def of_large(rows: Any, theta: Any, constant: Any) -> Any:
         return anp.sum(anp.tanh(theta * rows["x"][0, 0])) * constant[0]
@@ -248,11 +258,11 @@ def test_what_goes_through_the_scheduler_does_not_grow_with_the_workers(
     large, constant = np.linspace(0.0, 1.0, 20_000), np.ones(30_000)
     there = on(shards_on(client, ROWS), constant, fun=of_large)
     there(large)
-    monkeypatch.setattr(scheduler, "broadcast", watched, raising=False)
+    sent = start()
     heat_up(client, lambda: there(large))
     here = on(ROWS, constant, fun=of_large, **ON_ONE_THREAD)
     assert there(large) == here(large)
-    calls = [size for size in sizes if size > large.nbytes]
+    calls = [size for size, _ in sent if size > large.nbytes]
     assert max(calls) < large.nbytes + constant.nbytes + 10_000  # the first brings the program
     assert calls[-1] < large.nbytes + 2_000
     constant[0] = 2.0
@@ -263,15 +273,7 @@ def test_rows_of_one_worker_go_through_the_scheduler_to_that_worker_alone(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All workers used to get the rows of all that come with each call."""
-    until_hung_up(client)
-    monkeypatch.setattr(Lines, "_open", out_of_reach)
-    sizes: list[int] = []
-    scheduler: Any = client.scheduler
-    broadcast = scheduler.broadcast
-
-    def watched(msg: Any, **options: Any) -> Any:
-        sizes.append(sum(memoryview(frame).nbytes for frame in dumps(msg)) * len(options["workers"]))
-        return broadcast(msg=msg, **options)
+    start = relayed(client, monkeypatch)
 
     def of_both(rows: Any, theta: Any) -> Any:
         return anp.sum(anp.tanh(rows["x"] @ theta) * anp.sum(rows["y"], axis=1))
@@ -285,13 +287,13 @@ def test_rows_of_one_worker_go_through_the_scheduler_to_that_worker_alone(
 
     there, here = both(client, shards_on(client)), both("sync", X)
     there(THETA)
-    monkeypatch.setattr(scheduler, "broadcast", watched, raising=False)
+    sent = start()
     heat_up(client, lambda: there(THETA))
-    del sizes[:]
+    del sent[:]
     (value, found), (right, expected) = there(THETA), here(THETA)
     assert bits([value, *found]) == bits([right, *expected])
-    assert len(sizes) == 2
-    assert 24 * 2000 * 8 < sum(sizes) < 24 * 2000 * 8 + 10_000
+    assert len(sent) == 2
+    assert 24 * 2000 * 8 < sum(size * n_workers for size, n_workers in sent) < 24 * 2000 * 8 + 10_000
 
 
 ON_ONE_THREAD: dict[str, Any] = {"grainsize": 4, "scheduler": "sync"}
