@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dagad._executors.evaluation import is_inside_any_task
-from dagad._operations.context import TOGETHER, Mode
+from dagad._operations.context import TOGETHER, Mode, current_mode
 from dagad._operations.kernel import Apart
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
@@ -84,7 +84,7 @@ def _why(operation: Operation, leaves: list[Any], has_nan: bool) -> str:
 def _bad_chunks(operation: Operation, leaves: list[Any]) -> list[Chunk]:
     if len(operation.plan) == 1:
         return list(operation.plan)
-    with Mode(TOGETHER):  # nobody watches
+    with Mode(TOGETHER, current_mode().evaluation):  # which may be cancelled meanwhile
         found = replace(operation, kernel=Apart(operation.kernel.function)).call(leaves)
     places = zip(operation.plan, found.places, strict=True)
     return [chunk for chunk, at in places if not all(is_finite(found.stacked[place]) for place, _ in at)]
@@ -93,7 +93,7 @@ def _bad_chunks(operation: Operation, leaves: list[Any]) -> list[Chunk]:
 def _bad_row(operation: Operation, leaves: list[Any], chunk: Chunk) -> int | None:
     """Return the first row of a chunk that is not finite; None if there is none here."""
     rows = opened(operation.sliced.rows(chunk))
-    if not hasattr(rows, "with_bundles") or any(map(pytree.is_placed, leaves)):  # they live on a cluster
+    if not hasattr(rows, "with_bundles") or rows.is_made or any(map(pytree.is_placed, leaves)):  # they are not here
         return None
     own = [leaves[leaf] if at is None else leaves[leaf][at] for leaf, at in operation.inputs.targets(chunk.number)]
     columns = pytree.flatten(pytree.by_column(rows.merge(iter(own))), is_leaf=pytree.is_list)[0]

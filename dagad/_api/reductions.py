@@ -211,4 +211,9 @@ def _checked_sum(monoid: Any) -> Monoid:
             f"`sum={monoid!r}` is not a way to add up. Give an object: `dagad.extend.PlainSum()` or "
             "`dagad.extend.CompensatedSum()`, or None."
         )
-    return monoid  # type: ignore[no-any-return]  # anything with the methods is one
+    if monoid.lower(monoid.add(monoid.lift(1.0), monoid.lift(2.0), False)) != 3.0:  # gradients are added by it, too
+        raise PlanError(
+            f"`sum={monoid!r}` does not add: of 1 and 2 it makes something else than 3. Use "
+            "`dagad.map_reduce(f, combine, sliced, *shared)`, which differentiates `combine` as it is written."
+        )
+    return monoid  # type: ignore[no-any-return]  # anything that adds is one

@@ -7,6 +7,7 @@ State: `_SIZES`, the grainsizes found, by the code of the chunk function and the
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Hashable
 from time import perf_counter
@@ -46,10 +47,11 @@ def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Run, weight: floa
     try:
         small, large, parts = _measure(n_rows, run, weight)
         size, few = choose_grainsize(n_rows, small, large), small.n_rows
-        if sums and size < n_rows:
-            why = why_no_sum(name_of(fun), run, (0, few, 2 * few), parts, arguments)
     except Exception:  # the user's: raised again by the chunk that it belongs to, with its rows
         return n_rows
+    if sums and size < n_rows:
+        with contextlib.suppress(Exception):  # the user's, of a run that only looks
+            why = why_no_sum(name_of(fun), run, (0, few, 2 * few), parts, arguments)
     size = _SIZES.change(key, lambda found: found or size)  # another thread may have been faster
     logger.info("dagad: grainsize=%d for %s on %d rows", size, name_of(fun), n_rows)
     if why is not None:

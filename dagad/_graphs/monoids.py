@@ -14,21 +14,21 @@ from dagad._pytrees import pytree
 class Monoid(Protocol):
     """How terms are added up: what stands for a sum on its way, and how two of these become one.
 
-    None adds nothing, and is never given to `add`.
+    It has to be an addition: gradients are added up by it too. None adds nothing, and is never given to `add`.
 
     Examples
     --------
     >>> import numpy as np
     >>> import dagad
-    >>> class Largest:
+    >>> class Wide:
     ...     def lift(self, term):
-    ...         return term
+    ...         return np.longdouble(term)
     ...     def add(self, a, b, ours):
-    ...         return np.maximum(a, b)
+    ...         return a + b
     ...     def lower(self, total):
-    ...         return total
-    >>> float(dagad.reduce_sum(np.max, np.array([1.0, 5.0, 2.0]), grainsize=1, sum=Largest()))
-    5.0
+    ...         return float(total)
+    >>> dagad.reduce_sum(np.sum, np.array([1.0, 5.0, 2.0]), grainsize=1, sum=Wide())
+    8.0
     """
 
     def lift(self, term: Any) -> Any:

@@ -75,6 +75,11 @@ class Rows(Portable):
         """Whether all rows are here, and nothing is missing or made where it is used."""
         return False not in [piece.stays for piece in self._pieces]
 
+    @property
+    def is_made(self) -> bool:
+        """Whether some of the rows are made where they are used."""
+        return any(type(piece) is Made for piece in self._pieces)
+
     def joined(self, shards: Iterator[Any]) -> Rows:
         """Return the rows with what was elsewhere."""
         pieces = [

@@ -170,6 +170,8 @@ class Shards(metaclass=Listing):
     def mapped(self, rule: Any, *others: Any) -> Shards:
         """Return Shards of the same cut: what a rule makes of the rows of each chunk, and of those of other Shards."""
         made = self.made_by(Mapped(rule, (self, *others)))
+        if made.n_pending > MOST_PENDING:  # at once: later, forms would go as deep as sums are long
+            made.submit()
         return self.like(made.keys, made.kept) if self.is_here else made
 
     def zeros(self) -> Shards:

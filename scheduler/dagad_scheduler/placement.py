@@ -29,8 +29,10 @@ def homes_of(graph: dict[Key, Any], workers: list[str], kept: Collection[Key]) -
         for place, key in enumerate(sorted(keys, key=_index_of)):
             homes[key] = workers[place * len(workers) // len(keys) :][:1]
     for key in bound:  # what it is to find may have been left on one of them
+        if role_of(key) != Role.SHARD:  # a task of ours: what users pass to theirs is not to be asked
+            continue
         wanted = getattr(next(iter(getattr(graph[key], "args", ())), None), "home", "")
-        if wanted in workers:
+        if isinstance(wanted, str) and wanted in workers:
             homes[key] = [wanted]
     for key in pullbacks:  # where its value is, be there pullbacks of all values or of some
         homes[key] = next((homes[needed] for needed in graph[key].dependencies if needed in homes), [])

@@ -355,3 +355,12 @@ def test_who_differentiates_a_gradient_in_them_by_a_tape_has_the_numbers_of_arra
         assert every_bit(found) == every_bit(expected)
         np.testing.assert_allclose(found[0].gather(), of_x, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(found[1], of_theta, rtol=1e-12)
+
+
+def test_sums_of_many_gradients_are_no_deeper_than_a_few(client: Client) -> None:
+    def many(x: Any) -> Any:
+        return sum((1.0 + k) * sums()(x, THETA) for k in range(150))  # one chain would take 5 frames of Python's a link
+
+    found: Any = dagad.grad(many)(on(client))
+    assert found.n_pending <= MOST_PENDING
+    assert every_bit([found]) == every_bit([dagad.grad(many)(on("sync"))])

@@ -368,3 +368,25 @@ def test_is_what_cannot_be_summed_refused() -> None:
     for value, name in (("text", "str"), (None, "None or an empty container")):
         with pytest.raises(dagad.StructureError, match=name):
             dagad.reduce_sum(lambda rows, value=value: value, X, grainsize=4, sum=EXACT, scheduler="sync")
+
+
+def test_is_a_sum_that_does_not_add_refused(scheduler: Any) -> None:
+    """Gradients are added by it too: of a maximum, each chunk would have given its own."""
+
+    class Largest:
+        def lift(self, term: Any) -> Any:
+            return term
+
+        def add(self, a: Any, b: Any, ours: bool) -> Any:
+            del ours
+            return onp.maximum(a, b)
+
+        def lower(self, total: Any) -> Any:
+            return total
+
+    def total(t: Any) -> Any:
+        options: Any = {"grainsize": 1, "sum": Largest(), "scheduler": scheduler}
+        return dagad.reduce_sum(lambda rows, t: np.max(rows * t), onp.array([1.0, 5.0, 2.0]), t, **options)
+
+    with pytest.raises(dagad.PlanError, match=r"does not add.*`dagad.map_reduce"):
+        dagad.grad(total)(-1.0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 from dask._task_spec import DataNode, Task, TaskRef
 from distributed import Client
@@ -85,3 +86,8 @@ def test_dask_does_not_advise_against_rows_with_a_lineage(cluster: Client) -> No
         assert dask.config.get(threshold) == "1 kB"
         with pytest.warns(UserWarning, match="large graph"):
             cluster.submit(len, np.ones(10_000).tobytes(), pure=False).result()
+
+
+def test_what_users_pass_to_their_tasks_is_not_asked_for_a_home() -> None:
+    table = pd.DataFrame({"home": ["here", "there"]})  # a column is no address, nor has it a truth value
+    homes_of({"k": Task("k", print, table, TaskRef("z")), "z": Task("z", print)}, WORKERS, ())
