@@ -37,6 +37,9 @@ np.cumprod(x) | np.cumprod(x - 0.5) | np.cumprod(x - x[2]) | np.cumprod(m, axis=
 np.cumulative_sum(x, include_initial=True) | np.cumulative_prod(m, axis=0) | np.trapezoid(x, y)
 np.trapezoid(m, dx=0.5) | np.count_nonzero(x) * x | np.any(x > 0.5) * x | np.all(x > 0.5) * x | np.argmax(x) * x
 np.argmin(x) * x | np.argsort(x) * x | np.searchsorted(y, x) * x | np.allclose(x, x) * x | np.nonzero(x)[0] * x
+np.sum(m, axis=1, keepdims=1, where=m > 0.4) | np.max(m, axis=0, keepdims=1, where=m > 0.4, initial=0.3)
+np.prod(m, axis=1, keepdims=1, where=m > 0.4) | np.var(hole, where=y <= 1.5) | np.std(hole, where=y <= 1.5, keepdims=1)
+np.mean(hole, where=y <= 1.5, keepdims=1)
 """
 
 SHAPES = """
@@ -58,7 +61,10 @@ np.select([x > 0.7, x > 0.4], [x, x**2], 0.1) | np.copy(x) | np.choose(np.arange
 np.piecewise(x, [x > 0.5], [np.exp, lambda t: t**2]) | np.astype(x, float) | np.apply_along_axis(np.sum, 1, m)
 np.apply_along_axis(np.sort, 0, m) | np.clip(x, 0.4, 0.7) | np.clip(x, x[0], None) | np.full_like(x, x[0])
 np.matrix_transpose(m) | np.permute_dims(m, (1, 0)) | np.concat([x, x]) | np.nan_to_num(hole)
-np.nan_to_num(hole, nan=x[0])
+np.nan_to_num(hole, nan=x[0]) | np.repeat(m, 2, axis=-1) | np.repeat(m, [1, 0, 2, 1], axis=1)
+np.choose([0, 1] * 6, [x, 2 * x]) | np.piecewise(x[:2], x[:2] > x[0], [np.exp, lambda t: t**2])
+np.full_like(x, x[0], shape=(3,)) | np.full_like(x, 5 * x[0], dtype=int) * x | np.full_like(m, x[0], x.dtype)
+np.partition(m, 1, axis=0)
 """
 
 NUMBERS = """
@@ -73,7 +79,8 @@ np.gradient(m, axis=0) | np.gradient(m[:2])[0] | np.gradient(x, y) | np.unwrap(9
 np.real(z) | np.imag(z) | np.angle(z) | np.real_if_close(z).real | np.polyval([1.0, 2.0, 3.0], x)
 np.polyval(x[:3], 2.0) | np.linspace(x[0], x[1], 5) | np.linspace(x[:2], x[2:4], 4, endpoint=False)
 np.logspace(x[0], x[1], 4) | np.geomspace(x[0], x[1], 4) | np.round(5 * x) * x | np.digitize(x, [0.4, 0.6]) * x
-np.ones_like(x) * x | np.zeros_like(x) + x
+np.ones_like(x) * x | np.zeros_like(x) + x | np.convolve(x, y, mode="valid") | np.convolve(x[:4], y[:4], mode="same")
+np.convolve(x[:4], y, mode="valid") | np.correlate(x, y) | np.diff(y, append=x[0]) | np.diff(m, append=x[:3, None])
 """
 
 LINALG = """
@@ -95,7 +102,7 @@ np.linalg.matrix_transpose(m)
 FFT = """
 np.fft.fft(x) | np.fft.ifft(z) | np.fft.rfft(x) | np.fft.irfft(z) | np.fft.fft2(m) | np.fft.ifft2(m) | np.fft.rfft2(m)
 np.fft.irfft2(m) | np.fft.fftn(m) | np.fft.ifftn(m) | np.fft.rfftn(m) | np.fft.irfftn(m) | np.fft.fftshift(x)
-np.fft.ifftshift(x) | np.fft.hfft(z) | np.fft.ihfft(x)
+np.fft.ifftshift(x) | np.fft.hfft(z) | np.fft.ihfft(x) | np.fft.hfft(z.reshape(3, 4)) | np.fft.ihfft(m)
 """
 
 METHODS = """
@@ -154,7 +161,9 @@ linalg.toeplitz(x[:3], x[:4]) | linalg.hankel(x[:3]) | linalg.circulant(x[:4]) |
 linalg.block_diag(m, s) | linalg.khatri_rao(m, m) | linalg.solve_toeplitz(x[:4] + 4 * (y[:4] < 0.51), y[:4])
 linalg.solve_circulant(x[:4] + 4 * (y[:4] < 0.51), y[:4]) | linalg.matmul_toeplitz(x[:4], m.T) | linalg.expm(s)
 linalg.logm(s) | linalg.sqrtm(s) | linalg.sinm(s) | linalg.cosm(s) | linalg.tanm(s / 9) | linalg.sinhm(s)
-linalg.coshm(s) | linalg.tanhm(s)
+linalg.coshm(s) | linalg.tanhm(s) | linalg.solve_toeplitz((x[:4] + 4 * (y[:4] < 0.51), x[4:8]), y[:4])
+linalg.solve_toeplitz((y[:4], x[4:8]), x[:4]) | linalg.matmul_toeplitz((x[:4], x[4:8]), m.T)
+linalg.matmul_toeplitz((x[:4], y[:4]), x=m.T)
 """
 
 STATS = """
@@ -175,6 +184,9 @@ stats.pareto.cdf(1 + x, 2 * x) | stats.skewnorm.logpdf(y, x) | stats.invgauss.lo
 stats.poisson.logpmf(np.arange(12), 9 * x) | stats.poisson.pmf(np.arange(12), 9 * x)
 stats.bernoulli.logpmf(np.arange(12) % 2, x) | stats.binom.logpmf(np.arange(12), 12, x)
 stats.geom.logpmf(np.arange(12) + 1, x) | stats.nbinom.logpmf(np.arange(12), 9 * x, x) | stats.nbinom.pmf(3, 2.5, x)
+stats.pareto.logpdf([1.0, 2.0], 3 * x[:2]) | stats.expon.logpdf([0.0, 1.0], 0.0, x[:2])
+stats.expon.pdf([0.0, 1.0], scale=x[:2]) | stats.uniform.cdf([0.0, 0.2, 5.0], 0.0, x[:3])
+stats.halfnorm.logpdf([0.0, 1.0], scale=x[:2])
 """
 
 FAMILIES = {

@@ -131,7 +131,7 @@ def test_agrees_with_autograd_wherever_that_is_right() -> None:
             wrong += 1
             assert not theirs[1] @ V == pytest.approx(slope(total(evaluated(call, PLAIN))), rel=1e-7), call
     assert both > 200
-    assert wrong <= 12  # such as `where=`, which autograd's rules take no notice of
+    assert wrong <= 20  # such as `where=`, which autograd's rules take no notice of
 
 
 # --- where the protocols end ------------------------------------------------------------------------------------------
@@ -185,10 +185,18 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "quantile": (lambda x: np.sum(np.quantile(x, 0.3, method="nearest")), r"`np\.quantile` was called with `method"),
     "order of a quantile": (lambda x: np.quantile(Y, x[0]), r"`np\.quantile` makes|no derivative of `quantile`"),
     "period": (lambda x: np.sum(np.unwrap(9 * x, period=6 + x[0])), r"`np\.unwrap` was called with `period`"),
+    "axis of a nanmedian": (lambda x: np.nanmedian(x.reshape(3, 4), 0)[0], r"`np\.nanquantile` was called with `axis`"),
+    "axis of a nanquantile": (lambda x: np.nanquantile(x.reshape(3, 4), 0.3, 0)[0], r"was called with `axis`"),
+    "axis of a nanpercentile": (lambda x: np.nanpercentile(x.reshape(3, 4), 30, 0)[0], r"was called with `axis`"),
+    "odd": (
+        lambda x: np.pad(x, 2, "reflect", reflect_type="odd")[0],
+        r"`np\.pad` was called with `reflect_type='odd'`",
+    ),
     "nanmedian": (lambda x: np.sum(np.nanmedian(x.reshape(3, 4), axis=0)), r"`np\.nanquantile` was called with `axis`"),
     "unique": (lambda x: np.unique(x), r"no derivative of `unique`.*defvjp"),
     "polyfit": (lambda x: np.polyfit(Y, x, 2), r"no derivative of `polyfit`.*defvjp"),
     "windows": (lambda x: np.lib.stride_tricks.sliding_window_view(x, 2), r"no derivative of `np\.lib.*`.*defvjp"),
+    "degree": (lambda x: scipy.special.eval_legendre(-2, x)[0], r"no derivative of `scipy\.special\.eval_\*` in a"),
     "airy": (lambda x: scipy.special.airy(x)[0], r"no derivative of `scipy\.special\.airy`"),
     "order": (lambda x: np.sum(scipy.special.kv(x, 1.0)), r"no derivative of `kv`.*defvjp"),
     "svd": (lambda x: np.sum(np.linalg.svd(x.reshape(3, 4))[0]), r"no derivative of `svd` .*full_matrices"),

@@ -33,6 +33,8 @@ def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0
 
 
 def _piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    if np.ndim(condlist) == 0 or (np.ndim(condlist[0]) == 0 and np.ndim(plain(x))):
+        condlist = [condlist]  # as numpy has it
     conditions = [np.broadcast_to(plain(each), np.shape(plain(x))) for each in condlist]
     if len(funclist) == len(conditions) + 1:
         conditions.append(~np.any(conditions, axis=0))
@@ -78,10 +80,13 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max:
     return found if high is None else anp.minimum(found, high)
 
 
-def _full_like(a: Any, fill_value: Any, dtype: Any = None, **kwargs: Any) -> Any:
-    if not isbox(fill_value):
-        return np.full_like(plain(a), fill_value, dtype, **kwargs)
-    return fill_value * np.ones_like(plain(a))
+def _full_like(
+    a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None
+) -> Any:
+    like = np.ones_like(plain(a), dtype, order, subok, shape)
+    if not isbox(fill_value) or like.dtype.kind not in "fc":
+        return np.full_like(like, plain(fill_value))
+    return (fill_value * like).astype(like.dtype)
 
 
 def _atleast(fun: Function) -> Function:
@@ -131,7 +136,9 @@ WRITTEN.update(
         np.append: anp.append,
         np.insert: moved(np.insert, 0, 2),
         np.select: _select,
-        np.choose: lambda a, choices: _select([plain(a) == index for index in range(len(choices))], choices),
+        np.choose: lambda a, choices: _select(
+            [np.asarray(plain(a)) == index for index in range(len(choices))], choices
+        ),
         np.piecewise: _piecewise,
         np.apply_along_axis: _apply_along_axis,
         np.broadcast_arrays: _broadcast_arrays,

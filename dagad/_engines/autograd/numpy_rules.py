@@ -55,7 +55,7 @@ def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, perio
 def _convolve_part(func: Function, n: int, m: int, mode: str) -> slice:
     """Return which part of a full convolution a mode keeps, from where it has one entry of two unit vectors."""
     whole = np.zeros(n), np.zeros(m)
-    whole[0][n // 2] = whole[1][m // 2] = 1.0
+    whole[0][n // 2] = whole[1][(m - (func is np.convolve)) // 2] = 1.0
     kept, full = (np.flatnonzero(func(*whole, mode))[0] for mode in (mode, "full"))
     return slice(full - kept, full - kept + len(func(*whole, mode)))
 
@@ -127,7 +127,8 @@ def _diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any =
     shape = list(np.shape(plain(a)))
     shape[axis] = 1
     ends = [
-        [] if end is None else [end * np.ones(shape) if np.ndim(plain(end)) == 0 else end] for end in (prepend, append)
+        [] if end is None or end is np._NoValue else [end * np.ones(shape) if np.ndim(plain(end)) == 0 else end]
+        for end in (prepend, append)
     ]
     whole = anp.concatenate([*ends[0], a, *ends[1]], axis) if any(ends) else a
     for _ in range(n):
@@ -174,6 +175,8 @@ def _unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2.0 * 
 
 
 def _pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
+    if kwargs.get("reflect_type") == "odd":
+        raise NotDifferentiableError(refusals.of_option("np.pad", ["reflect_type='odd'"]))
     if mode in ("edge", "reflect", "symmetric", "wrap"):
         return moved(np.pad, 0)(array, pad_width, mode, **kwargs)
     if mode != "constant":
@@ -205,8 +208,10 @@ DEFINED: dict[Any, Function] = {
         _linspace(anp.log(start), anp.log(stop), num, endpoint)
     ),
     np.float_power: anp.power,
-    np.fft.hfft: lambda a, n=None: anp.fft.irfft(anp.conj(a), n) * (2 * (np.size(plain(a)) - 1) if n is None else n),
-    np.fft.ihfft: lambda a, n=None: anp.conj(anp.fft.rfft(a, n)) / (np.size(plain(a)) if n is None else n),
+    np.fft.hfft: lambda a, n=None: (
+        anp.fft.irfft(anp.conj(a), n) * (2 * (np.shape(plain(a))[-1] - 1) if n is None else n)
+    ),
+    np.fft.ihfft: lambda a, n=None: anp.conj(anp.fft.rfft(a, n)) / (np.shape(plain(a))[-1] if n is None else n),
 } | {func: moved(func, 0) for func in (np.flip, np.take, np.take_along_axis, np.delete, np.resize, np.matrix_transpose)}
 DEFINED |= {np.compress: moved(np.compress, 1), np.extract: moved(np.extract, 1)}
 NEWER: dict[str, Function] = {  # than numpy 2.0
@@ -240,7 +245,7 @@ def _grows(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
 
 BETTER: dict[Any, tuple[Function, Better]] = {
     np.tile: (moved(np.tile, 0), _always),
-    np.repeat: (moved(np.repeat, 0), _not_a_count),
+    np.repeat: (moved(np.repeat, 0), _always),
     np.roll: (moved(np.roll, 0), _not_a_count),
     np.rollaxis: (moved(np.rollaxis, 0), _always),
     np.broadcast_to: (moved(np.broadcast_to, 0), _always),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -25,13 +26,17 @@ plain = pytree.plain
 _ALL: Any = np._NoValue
 
 
+def _keeps(keepdims: Any) -> bool:
+    return keepdims is not _ALL and bool(keepdims)
+
+
 def _present(a: Any, where: Any, fill: float) -> Any:
     return a if where is True or where is _ALL else anp.where(where, a, fill)
 
 
 def _n_present(a: Any, axis: Any, keepdims: Any, where: Any) -> Any:
     shape = np.shape(plain(a))
-    return np.sum(np.broadcast_to(True if where is _ALL else where, shape), axis=axis, keepdims=keepdims is True)
+    return np.sum(np.broadcast_to(True if where is _ALL else where, shape), axis=axis, keepdims=_keeps(keepdims))
 
 
 def _sum(
@@ -44,7 +49,7 @@ def _sum(
     where: Any = True,
 ) -> Any:
     del dtype, out
-    found = anp.sum(_present(a, where, 0.0), axis=axis, keepdims=keepdims is True)
+    found = anp.sum(_present(a, where, 0.0), axis=axis, keepdims=_keeps(keepdims))
     return found if initial is _ALL else found + initial
 
 
@@ -67,9 +72,9 @@ def _var(
     correction: Any = _ALL,
 ) -> Any:
     del dtype, out
-    apart = a - _mean(a, axis, keepdims=True, where=where)
+    apart = _present(a - _mean(a, axis, keepdims=True, where=where), where, 0.0)
     free = _n_present(a, axis, keepdims, where) - (ddof if correction is _ALL else correction)
-    return _sum(anp.real(apart * anp.conj(apart)), axis, keepdims=keepdims, where=where) / free
+    return _sum(anp.real(apart * anp.conj(apart)), axis, keepdims=keepdims) / free
 
 
 def _std(a: Any, *args: Any, **kwargs: Any) -> Any:
@@ -81,7 +86,7 @@ def _extreme(fun: Function, pair: Function, fill: float) -> Function:
         a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, initial: Any = _ALL, where: Any = True
     ) -> Any:
         del out
-        found = fun(_present(a, where, fill), axis=axis, keepdims=keepdims is True)
+        found = fun(_present(a, where, fill), axis=axis, keepdims=_keeps(keepdims))
         return found if initial is _ALL else pair(found, initial)
 
     return definition
@@ -153,7 +158,7 @@ def _prod(
     rows = anp.moveaxis(_present(a, where, 1.0), axes, tuple(range(len(axes))))
     rows = anp.reshape(rows, (-1, *np.shape(plain(rows))[len(axes) :]))
     found = functools.reduce(anp.multiply, [rows[index] for index in range(rows.shape[0])])
-    found = anp.expand_dims(found, axes) if keepdims is True else found
+    found = anp.expand_dims(found, axes) if _keeps(keepdims) else found
     return found if initial is _ALL else found * initial
 
 
@@ -208,7 +213,11 @@ def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable
 
 
 def _partition(a: Any, kth: Any, axis: Any = -1, kind: Any = "introselect", order: Any = None) -> Any:
-    return _ordered(lambda x, axis: np.argpartition(x, kth, axis, kind, order))(a, axis=axis)
+    def places(x: Any, axis: Any) -> Any:
+        ranks = np.argsort(np.argsort(np.partition(x, kth, axis, kind, order), axis), axis)
+        return np.take_along_axis(np.argsort(x, axis), ranks, axis)
+
+    return _ordered(places)(a, axis=axis)
 
 
 def _quantile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
@@ -243,7 +252,7 @@ def _of_present(fun: Function) -> Function:
     """Return the definition of a function that leaves nan out."""
 
     def definition(a: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("axis") is not None:
+        if inspect.signature(fun).bind(a, *args, **kwargs).arguments.get("axis") is not None:
             raise NotDifferentiableError(refusals.of_option("np.nanquantile", ["axis"]))
         return fun(anp.ravel(a)[~np.isnan(np.ravel(plain(a)))], *args, **kwargs)
 
@@ -298,7 +307,7 @@ DEFINED: dict[Any, Function] = {
 }
 BETTER: dict[Any, tuple[Function, Better]] = {
     np.sort: (_sort, is_deep),
-    np.partition: (_partition, is_deep),
+    np.partition: (_partition, lambda *a: True),
     np.prod: (_prod, _has_zero),
     np.sum: (_sum, _has_options),
     np.mean: (_mean, _has_options),

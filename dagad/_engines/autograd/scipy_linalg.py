@@ -181,14 +181,21 @@ _BLOCKS = stock(of.block_diag)
 _toeplitz, _circulant = moved(stock(of.toeplitz), 0, 1), moved(stock(of.circulant), 0)
 
 
-def _solve_toeplitz(c_or_cr: Any, b: Any, check_finite: bool = True) -> Any:
-    del check_finite
-    return linalg.solve(_toeplitz(*c_or_cr) if isinstance(c_or_cr, tuple) else _toeplitz(c_or_cr), b)
+def _by_toeplitz(function: Any, definition: Callable[..., Any]) -> Swap:
+    """Return the swap of a function whose first argument is a column, or a pair of column and row."""
+    own = stock(function)
 
+    def value(c: Any, r: Any, b: Any) -> Any:
+        return own(c if r is None else (c, r), b)
 
-def _matmul_toeplitz(c_or_cr: Any, x: Any, check_finite: bool = False, workers: Any = None) -> Any:
-    del check_finite, workers
-    return anp.matmul(_toeplitz(*c_or_cr) if isinstance(c_or_cr, tuple) else _toeplitz(c_or_cr), x)
+    made = primitive_of(value, lambda c, r, b: definition(_toeplitz(c) if r is None else _toeplitz(c, r), b))
+
+    def ours(c_or_cr: Any, *args: Any, **kwargs: Any) -> Any:
+        b = args[0] if args else kwargs.get("b", kwargs.get("x"))
+        c, r = c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr, None)
+        return made(c, r, b)
+
+    return swap(function, ours)
 
 
 def _discrete_lyapunov(a: Any, q: Any, method: Any = None) -> Any:
@@ -289,9 +296,9 @@ SWAPS: list[Swap] = [
     defined(of.convolution_matrix, moved(stock(of.convolution_matrix), 0)),
     defined(of.block_diag, lambda *arrays: moved(_BLOCKS, *range(len(arrays)))(*arrays)),
     defined(of.khatri_rao, _khatri_rao),
-    defined(of.solve_toeplitz, _solve_toeplitz),
+    _by_toeplitz(of.solve_toeplitz, linalg.solve),
     defined(of.solve_circulant, lambda c, b: linalg.solve(_circulant(c), b)),
-    defined(of.matmul_toeplitz, _matmul_toeplitz),
+    _by_toeplitz(of.matmul_toeplitz, anp.matmul),
     *map(
         _by_blocks,
         (of.expm, of.logm, of.sqrtm, of.sinm, of.cosm, of.tanm, of.sinhm, of.coshm, of.tanhm),

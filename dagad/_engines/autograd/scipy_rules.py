@@ -16,11 +16,13 @@ import scipy.special as of
 from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 from autograd.scipy import special
 
+from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import entrywise
 from dagad._engines.autograd.numpy_protocols import UFUNCS
 from dagad._engines.autograd.patches import Swap
 from dagad._engines.autograd.private import trace_primitives_map
 from dagad._engines.autograd.scipy_functions import defined
+from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
 Slope = Callable[..., Any]
@@ -117,6 +119,10 @@ def _order_down(fun: str, sign: float, *, kept: float = 0.0) -> Slope:
 
 def _degree_down(n: Any, value: Callable[[Any], Any]) -> Any:
     """Return the derivative of a polynomial, from that of one degree less; the constant has none."""
+    if np.any((np.asarray(n) < 1) & (np.asarray(n) != 0)):
+        raise NotDifferentiableError(
+            refusals.of_function("scipy.special.eval_*", " in a degree between 0 and 1 or below")
+        )
     return anp.where(np.asarray(n) > 0, value(np.maximum(n, 1) - 1), 0.0)
 
 

@@ -109,7 +109,7 @@ def _definition(owner: Any, method: str) -> Function | None:
         scale = args[-1] if has_scale else 1.0
         *shapes, loc = args[:-1] if has_scale else args
         z = (x - loc) / scale
-        inside = _is_inside(owner, plain(z), shapes)
+        inside = _is_inside(owner, plain(z), shapes, standard if method.endswith("pdf") else None)
         if not np.all(inside):  # there it is constant
             z = anp.where(inside, z, owner.median(*map(plain, shapes)))
         found = standard(z, *shapes)
@@ -122,10 +122,15 @@ def _definition(owner: Any, method: str) -> Function | None:
     return logarithm if method.startswith("log") else itself
 
 
-def _is_inside(owner: Any, z: Any, shapes: list[Any]) -> Any:
+def _is_inside(owner: Any, z: Any, shapes: list[Any], density: Function | None) -> Any:
+    """Return where there is a slope: inside the support, and on its edge where the density is no zero and no pole."""
     low, high = owner.support(*map(plain, shapes))
     if isinstance(owner, of.rv_continuous):
-        return (z > low) & (z < high)
+        inside, edge = (z > low) & (z < high), (z == low) | (z == high)
+        if density is not None and np.any(edge):
+            with np.errstate(all="ignore"):
+                inside = inside | (edge & np.isfinite(density(z, *map(plain, shapes))))
+        return inside
     return (z >= low) & (z <= high) & (z == np.floor(z))
 
 
@@ -153,14 +158,20 @@ _OWN = {(base, method): stock(getattr(base, method)) for base, methods in _METHO
 
 def _ours(method: str) -> Function:
     def call(owner: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-        made = _primitive(owner, method)
+        known: Any = getattr(of, owner.name, None)  # a frozen one has an owner of its own, as has one that a user made
+        same = type(known) is type(owner) and (known.a, known.b) == (owner.a, owner.b)
+        made = _primitive(known, method) if same else None
         if made is None:
             sentence = refusals.of_function(f"scipy.stats.{owner.name}.{method}")
             raise NotDifferentiableError(sentence)
         names = [*filter(None, (owner.shapes or "").replace(" ", "").split(",")), "loc"]
         names += ["scale"] if isinstance(owner, of.rv_continuous) else []
+        strange = [*args[len(names) :], *(name for name in kwargs if name not in names)]
+        if strange:
+            raise TypeError(f"{owner.name}.{method}() got unexpected arguments: {strange}")
         given = {"loc": 0.0, "scale": 1.0} | dict(zip(names, args, strict=False)) | kwargs
-        return made(x, *(given[name] for name in names))
+        parts = [x, *(given[name] for name in names)]
+        return made(*(np.asarray(part) if isinstance(part, list | tuple) else part for part in parts))
 
     return call
 

@@ -1,0 +1,74 @@
+"""What the table of calls can't ask: orders of long arrays, edges of a support, whose distribution it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+
+import dagad
+from dagad._engines.autograd import scipy_stats
+
+RNG = np.random.default_rng(1)
+
+
+def test_a_long_array_is_parted_as_numpy_parts_it() -> None:
+    x = RNG.normal(size=1500)  # introselect leaves another order than in short ones
+    weights = np.linspace(1.0, 2.0, 1500)
+    gradient = dagad.grad(lambda x: np.sum(np.partition(x, 700)[:700] ** 2))(x)
+    np.testing.assert_array_equal(gradient, np.where(x < np.partition(x, 700)[700], 2 * x, 0.0))
+    gradient = dagad.grad(lambda x: np.sum(weights * np.partition(x, [3, 700])))(x)
+    np.testing.assert_array_equal(gradient, weights[np.argsort(np.argpartition(x, [3, 700]))])
+    equal = np.round(x, 1)
+    gradient = dagad.grad(lambda x: np.sum(np.partition(x, 700)[:700]))(equal)
+    assert gradient.sum() == 700
+    assert gradient @ equal == pytest.approx(np.partition(equal, 700)[:700].sum())
+
+
+def test_full_like_has_the_asked_dtype_and_its_derivative() -> None:
+    value, pullback = dagad.vjp(lambda x: np.full_like(x, x[0], dtype=np.float32), np.array([0.3, 0.4]))
+    np.testing.assert_array_equal(value, np.full(2, 0.3, np.float32))
+    assert value.dtype == np.float32
+    np.testing.assert_array_equal(np.asarray(pullback(np.ones(2, np.float32))).ravel(), [2.0, 0.0])
+
+
+def test_on_the_edge_of_a_support_parameters_have_their_slope() -> None:
+    gradient = dagad.grad(lambda b: np.sum(scipy.stats.pareto.logpdf(np.array([1.0, 2.0]), b)))(2.0)
+    assert gradient == pytest.approx(1.0 - np.log(2.0))  # 1/b - log(x)
+    gradient = dagad.grad(lambda s: np.sum(scipy.stats.expon.logpdf(np.array([0.0, 1.0]), 0.0, s)))(2.0)
+    assert gradient == pytest.approx(-0.75)  # x/s^2 - 1/s
+    gradient = dagad.grad(lambda s: np.sum(scipy.stats.uniform.cdf(np.array([0.0, 1.0, 5.0]), 0.0, s)))(2.0)
+    assert gradient == pytest.approx(-0.25)  # -x/s^2, and none above
+    gradient = dagad.grad(lambda s: np.sum(scipy.stats.rayleigh.pdf(np.array([0.0, 1.0]), scale=s)))(1.0)
+    assert gradient == pytest.approx(-np.exp(-0.5))  # (x^3/s^5 - 2x/s^3) exp(-x^2/2s^2)
+
+
+class Own(scipy.stats.rv_continuous):  # type: ignore[misc]  # scipy has no types
+    def _pdf(self, x: Any) -> Any:
+        return np.where(x < 0, 0.0, np.exp(-x))
+
+
+def test_a_distribution_is_known_by_more_than_its_name() -> None:
+    scale = 1.5
+    expected = dagad.grad(lambda x: scipy.stats.norm.logpdf(x, 0.0, scale))(0.3)
+    kept = scipy_stats._primitive.cache_info().currsize
+    for _ in range(5):
+        frozen = scipy.stats.norm(0.0, scale)
+        assert dagad.grad(lambda x, frozen=frozen: frozen.logpdf(x))(0.3) == expected
+    assert scipy_stats._primitive.cache_info().currsize == kept
+    for other in (Own(name="norm"), type(scipy.stats.norm)(a=0.0, name="norm")):
+        with pytest.raises(dagad.NotDifferentiableError, match=r"no derivative of `scipy\.stats\.norm\.pdf`"):
+            dagad.grad(lambda x, other=other: other.pdf(x))(0.3)
+
+
+def test_a_parameter_that_no_distribution_has_is_an_error() -> None:
+    for call in (
+        lambda x: scipy.stats.norm.logpdf(x, mean=0.2),
+        lambda x: scipy.stats.norm.logpdf(x, 0.0, 1.0, 2.0),
+        lambda x: scipy.stats.poisson.pmf(2, x, scale=2.0),
+    ):
+        with pytest.raises(TypeError, match="got unexpected arguments"):
+            dagad.grad(call)(0.3)
