@@ -113,7 +113,7 @@ def _automatic_grainsize(
     f: Any, sliced: Any, shared: Any, kernel: Kernel, columns: Sliced, leaves: list[Any], n_theta: int
 ) -> int:
     """Find out how many rows a chunk should have; see `find_grainsize`."""
-    run_rows = on_rows(kernel, columns, list(map(pytree.plain, leaves)), n_theta, new_names("grainsize"))
+    run_rows = on_rows(kernel, columns, list(map(pytree.plain, leaves)), n_theta, new_names(token="grainsize"))
 
     def run(start: int, stop: int) -> Any:
         with calm_process, patches:

@@ -130,7 +130,7 @@ def _from_loaders(loaders: Sequence[Any], grainsize: Any, place: Scheduler) -> S
     held = [loader.__dask_graph__() for loader in loaders]
     for each in {id(one): one for one in held}.values():  # often one for all
         graph.update(graph_of(each))
-    counts = [names("part", ("length", number)) for number in range(len(loaders))]
+    counts = [names("getitem", ("length", number)) for number in range(len(loaders))]
     graph.update({key: Task(key, length, TaskRef(one.key)) for key, one in zip(counts, loaders, strict=True)})
     pieces = run_graph(
         place, graph, counts, lengths.__setitem__, keep=dict.fromkeys(loader.key for loader in loaders)

@@ -52,14 +52,15 @@ from dagad_scheduler.callbacks import is_watched as is_watched
 from dagad_scheduler.private import GraphNode
 from dagad_scheduler.process import calm_process as calm_process
 from dagad_scheduler.resolve import is_inside_any_task as is_inside_any_task
+from dagad_scheduler.roles import words_of
 from dagad_scheduler.run import inside_task as inside_task
 
 Backward = Callable[[], Any]
 
 
-def new_names(token: str | None = None) -> Names:
-    """Return names for the keys of one evaluation; fresh ones unless a token is given."""
-    return Names(os.urandom(16).hex() if token is None else token)
+def new_names(function: str = "", token: str | None = None) -> Names:
+    """Return names for the keys of one evaluation of a function; fresh ones unless a token is given."""
+    return Names(os.urandom(16).hex() if token is None else token, words_of(function))
 
 
 def find_scheduler(scheduler: Any) -> Scheduler:

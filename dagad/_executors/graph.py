@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dagad._executors.evaluation import LocalRun, Run, Scheduler, calm_here, new_names, run_graph
@@ -82,7 +82,7 @@ def _nested(part: Any) -> Any:
 
 def _parts(names: Any, graph: dict[Key, GraphNode], part: Callable[[Any], Any], keys: Sequence[Key]) -> list[Key]:
     """Return the keys of one part of each result, after adding the tasks that take it."""
-    found = [names("part", (part.__name__, number)) for number in range(len(keys))]
+    found = [names("getitem", (part.__name__, number)) for number in range(len(keys))]
     graph.update((name, Task(name, part, TaskRef(key))) for name, key in zip(found, keys, strict=True))
     return found
 
@@ -130,7 +130,7 @@ class GraphExecutor:
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        names, results = new_names(), Results.of(job)
+        names, results = new_names(job.kernel.name), Results.of(job)
         with calm_here(self._scheduler):
             lowered = lower(job, names, self.group)
             self._run_values(job, lowered, lowered.graph, list(lowered.batches), names, results, ())
@@ -138,7 +138,7 @@ class GraphExecutor:
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, GraphResiduals]:
         """Run a job, and leave behind what its policy says."""
-        names, results = new_names(), Results.of(job)
+        names, results = new_names(job.kernel.name), Results.of(job)
         with calm_here(self._scheduler):
             lowered = lower(job, names, self.group)
             lin = linearize(lowered.graph, lowered.batches, lowered.inputs, names, policy, apart=self._scheduler.remote)
@@ -171,7 +171,7 @@ class GraphExecutor:
         if job.stacked_at is not None and self._scheduler.remote:
             for key, some in list(chunks.items()):
                 if stays := _stays(job.stacked_at, some, results.keeper):
-                    chunks[staying.split(key, names("part", ("landing", key[1])), stays)] = chunks.pop(key)
+                    chunks[staying.split(key, names("getitem", ("landing", key[1])), stays)] = chunks.pop(key)
 
         def landed(key: Key, result: Any) -> None:
             plain = result.value if type(result) is Linearization else result
@@ -207,7 +207,7 @@ class GraphExecutor:
         """Run a job together with its gradient for the seed 1; see `Executor`."""
         if self._is_scalar is False:
             return self.linearize(job, Keep(policy.counters))
-        names, results = new_names(), Results.of(job)
+        names, results = replace(new_names(job.kernel.name), together=True), Results.of(job)
         totals: list[Unit] = []
         with calm_here(self._scheduler):
             lowered = lower(job, names, self.group)
@@ -221,7 +221,7 @@ class GraphExecutor:
             sliced, staying = dict[Key, list[Chunk]](), Staying(names, graph)
             for key, some in zip(units, lowered.batches.values(), strict=True) if job.has_sliced else ():
                 stays = _stays_landing(job, some, land, 0) if stays_here else []
-                sliced[staying.split(key, names("part", ("landing", key[1])), stays)] = some
+                sliced[staying.split(key, names("getitem", ("landing", key[1])), stays)] = some
 
             def landed(key: Key, result: Any) -> None:
                 if key == total:
@@ -267,9 +267,9 @@ class GraphResiduals:
     def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
         """Pull some seeds, and let their cotangents land; chunks whose seeds are all zero are not pulled."""
         graph, shared, sliced = dict[Key, GraphNode](), dict[Key, int](), dict[Key, tuple[list[Chunk], int]]()
-        staying = Staying(new_names(), graph)
+        staying = Staying(new_names(job.kernel.name), graph)
         for first in range(0, len(seeds), SEEDS_A_TASK):
-            some, names = seeds[first : first + SEEDS_A_TASK], new_names()
+            some, names = seeds[first : first + SEEDS_A_TASK], new_names(job.kernel.name)
             arriving = _seed_nodes(job, self._batches, some, names, graph)
             pull = pull_batch if len(seeds) == 1 else pull_batch_again
             parts = [job.part_of(chunks) for key, chunks in self._batches.items() if key in arriving]
@@ -287,7 +287,7 @@ class GraphResiduals:
                 if key in arriving:
                     source = cotangents[self._rows[key][0]].key
                     if self._scheduler.remote and job.has_stays:
-                        name = names("part", ("landing", key[1]))
+                        name = names("getitem", ("landing", key[1]))
                         source = staying.split(source, name, _stays_landing(job, chunks, land, first))
                     sliced[source] = chunks, first
                 else:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dagad._errors import StructureError
 from dagad._executors.evaluation import follow, new_names
-from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, Found, program_of
+from dagad._executors.resident_program import PULL, RECORD, ROLES, UNIT, VALUE, Found, program_of
 from dagad._executors.resident_shards import LeftRows, PlacedRows, Remains, n_staying, own_messages
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import assembled, subtrees
@@ -19,6 +19,7 @@ from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad._pytrees.shipping import Portable, pack
 from dagad._sources.base import Stays
 from dagad_scheduler.residents.loop import Homes, Loop, Sent, UnavailableError as UnavailableError
+from dagad_scheduler.roles import words_of
 
 LEAST_PATIENCE, PATIENCE = 10.0, 20.0  # seconds, and times as long as it took before
 SEEDS_A_CALL = 64
@@ -78,6 +79,8 @@ class ResidentExecutor:
         program = self._program(job, loop, template, policy)
         message = {
             "method": method,
+            "role": ROLES[method],
+            "function": words_of(job.kernel.name),
             "keep": keep,
             "shared": list(pack_tree((job.shared(), [list(one.reduced) for one in seeds]))),
             **placed.message(job),
@@ -158,7 +161,7 @@ class ResidentExecutor:
             return [bytes(part) for part in pack((job.kernel, template, policy)).payload]
 
         def made(payload: list[bytes]) -> list[memoryview]:
-            return program_of(payload, job.monoid, job.plan, new_names())
+            return program_of(payload, job.monoid, job.plan, new_names(job.kernel.name))
 
         return loop.program(what, taken, fingerprint.same, packed, made)
 

@@ -23,10 +23,12 @@ from dagad._sources.bundles import is_bundle
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.recipes import Form, by_form, scaled_rows
 from dagad._sources.rows import Rows
+from dagad_scheduler import Role
 from dagad_scheduler.residents.service import rows_left_here
 
 # What a call asks for: a value; with what its policy leaves behind; with unit cotangents; cotangents for seeds.
 VALUE, RECORD, UNIT, PULL = "value", "record", "unit", "pull"
+ROLES = {VALUE: Role.VALUE, RECORD: Role.VALUE, UNIT: Role.VALUEGRAD, PULL: Role.PULLBACK}
 KEEP, TOGETHER = Keep(), Preaccumulate()  # what is run here is not counted
 PIECES_A_THREAD = 4
 

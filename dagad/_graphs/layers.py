@@ -18,7 +18,7 @@ from dagad_scheduler.private import GraphNode
 from dagad_scheduler.roles import Role, role_of
 
 Annotations = dict[str, Any]
-_WITH_TASK = (Role.VALUE, Role.PART, Role.PULLBACK)
+_WITH_TASK = (Role.VALUE, Role.GETITEM, Role.PULLBACK)
 _NOTHING = "_AnnotationsTombstone"  # what Dask writes where a key of an annotated layer has no annotation
 
 
@@ -51,7 +51,7 @@ def inherited(
             # A part of a task's result has the number of the task inside its own.
             number = key[1][1] if isinstance(key[1], tuple) else key[1]
             own |= annotations.get(origins.get(number), {})
-            if role is Role.PART:
+            if role is Role.GETITEM:
                 own.pop("resources", None)  # it takes a result apart, and would wait in line for nothing
         if own:
             found[key] = own

@@ -66,7 +66,7 @@ def linearize(
         elif isinstance(node, Task):
             _record(result, Step(key, inputs, names("value", index)), as_recordable(node, inputs, engine), policy)
             if apart:
-                part = names("part", index)
+                part = names("getitem", index)
                 result.graph[part] = Task(part, value_part, TaskRef(result.values[key]))
                 result.values[key] = part
     return result

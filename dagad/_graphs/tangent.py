@@ -43,7 +43,7 @@ def tangent(
             made.tangents.setdefault(key, made.tangents[node.target])
             continue
         assert isinstance(node, Task)
-        both, parts = names("value", place), (names("part", ("value", place)), names("part", ("tangent", place)))
+        both, parts = names("value", place), (names("getitem", ("value", place)), names("getitem", ("tangent", place)))
         made.graph[both] = _pushed(both, node, inputs, made, engine)
         for number, part in enumerate(parts):
             made.graph[part] = Task(part, cotangent_part, TaskRef(both), number)

@@ -64,7 +64,7 @@ def _pulled(pull: Any, step: Step, cotangent: Any, names: Names, graph: dict[Key
     graph[key] = Task(key, pull, TaskRef(step.linearization), cotangent)
     if len(step.inputs) == 1:
         return [TaskRef(key)]
-    parts = [names("part", ("cotangent", index, place)) for place in range(len(step.inputs))]
+    parts = [names("getitem", ("cotangent", index, place)) for place in range(len(step.inputs))]
     for place, part in enumerate(parts):
         graph[part] = Task(part, cotangent_part, TaskRef(key), place)
     return [TaskRef(part) for part in parts]

@@ -21,6 +21,11 @@ class _Derivative(Kernel):
     n_directions = 0
 
     @property
+    def name(self) -> str:
+        """What the user's function is called, and which derivative of it this is."""
+        return f"{type(self).__name__.lower()}_{self.function.name}"
+
+    @property
     def signature(self) -> tuple[Any, ...]:
         """What tells derivatives of one function apart: they don't cost the same."""
         return type(self), self.n_directions, *self.function.signature

@@ -156,6 +156,11 @@ class Kernel(Portable):
         return None
 
     @property
+    def name(self) -> str:
+        """What the user's function is called."""
+        return str(self.function.name)
+
+    @property
     def signature(self) -> tuple[Any, ...]:
         """What tells derivatives of one function apart: they don't cost the same."""
         return (type(self),)

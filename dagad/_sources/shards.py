@@ -113,7 +113,7 @@ class Shards(metaclass=Listing):
             if recipe is None:
                 return
             graph, needed = tasks_of(recipe, self.plan, self.keys, names)
-            done = {names("part", number): key for number, key in enumerate(self.keys)} if wait else {}
+            done = {names("getitem", number): key for number, key in enumerate(self.keys)} if wait else {}
             graph.update((part, Task(part, there, TaskRef(key))) for part, key in done.items())
             run = self._home.run(self.scheduler, graph, list(done), ignore, keep=self.keys, kept=needed)
             self._kept, self.recipe = {key: run.kept[key] for key in self.keys}, None
@@ -204,7 +204,7 @@ class Shards(metaclass=Listing):
             parts = [contents(self.kept[key]) for key in self.keys]
         else:
             names, results = self._home.names(), dict[Key, Any]()
-            copies = [names("part", number) for number in range(len(self.keys))]
+            copies = [names("getitem", number) for number in range(len(self.keys))]
             graph: Graph = {
                 copy: Task(copy, contents, TaskRef(key)) for copy, key in zip(copies, self.keys, strict=True)
             }

@@ -24,7 +24,7 @@ def homes_of(graph: dict[Key, Any], workers: list[str], kept: Collection[Key]) -
     for keys in (
         [key for key in bound if rank_of(key) == VALUE_RANK],
         [key for key in bound if role_of(key) == Role.SHARD],
-        [key for key in kept if rank_of(key) == VALUE_RANK or role_of(key) == Role.PART],
+        [key for key in kept if rank_of(key) == VALUE_RANK or role_of(key) == Role.GETITEM],
     ):  # as many neighbours for each worker, so that most sums stay on one
         for place, key in enumerate(sorted(keys, key=_index_of)):
             homes[key] = workers[place * len(workers) // len(keys) :][:1]
@@ -63,7 +63,7 @@ def anchored(graph: dict[Key, Any]) -> dict[Key, Any]:
     roots = [
         node
         for key, node in graph.items()
-        if type(node) is Task and not node.dependencies and role_of(key) in (Role.VALUE, Role.PULLBACK)
+        if type(node) is Task and not node.dependencies and role_of(key) in (Role.VALUE, Role.VALUEGRAD, Role.PULLBACK)
     ]
     # Rows of one chunk; what all chunks need goes wherever it is needed.
     rows = [key for key, node in graph.items() if type(node) is DataNode and _is_of_one_chunk(key)]

@@ -1,9 +1,14 @@
-"""The grammar of keys, ``("dagad-<role>-<token>", i)``: what a key is for, and which role runs first."""
+"""The grammar of keys, ``("dagad-<role>-<function>-<token>", i)``: what a key is for, and which role runs first.
+
+Dask shows tasks by the words with which their keys begin: the role and the words of the user's function.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -16,7 +21,8 @@ class Role(StrEnum):
     INPUT = "input"  # what the graph is evaluated at: rows, shared arguments, a seed
     SHARD = "shard"  # the rows of one chunk, where they stay
     VALUE = "value"  # a chunk's value, with its linearization where one is wanted
-    PART = "part"  # one component of another key's result; costs nothing
+    VALUEGRAD = "valuegrad"  # a chunk's value together with its gradient
+    GETITEM = "getitem"  # one component of another key's result; costs nothing
     SUM = "sum"  # a node in a tree of sums
     PULLBACK = "pullback"  # the cotangents of one chunk's inputs
     GRADIENT = "gradient"  # the cotangent of one input, complete
@@ -24,8 +30,10 @@ class Role(StrEnum):
 
 
 # Sums go first: they are short and let go of memory. Pullbacks go last: no value waits for them.
-_FIRST = (Role.INPUT, Role.SHARD, Role.PART, Role.SUM, Role.GRADIENT, Role.LOOP)
-_RANK = {**dict.fromkeys(_FIRST, 0), Role.VALUE: 1, Role.PULLBACK: 2}
+_FIRST = (Role.INPUT, Role.SHARD, Role.GETITEM, Role.SUM, Role.GRADIENT, Role.LOOP)
+_RANK = {**dict.fromkeys(_FIRST, 0), Role.VALUE: 1, Role.VALUEGRAD: 1, Role.PULLBACK: 2}
+_TOGETHER = (Role.VALUE, Role.PULLBACK)
+MOST_LETTERS = 40  # of a function's name
 RANK_SHIFT = 48  # a priority is a rank above, a place below
 VALUE_RANK, PULLBACK_RANK = _RANK[Role.VALUE], _RANK[Role.PULLBACK]
 _BY_NAME = {str(role): role for role in Role}
@@ -34,12 +42,47 @@ _PREFIX = {f"dagad-{role}": rank for role, rank in _RANK.items()}
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Keys of one evaluation. Two evaluations never share a token, so their keys never collide."""
+    """Keys of one evaluation. Two evaluations never share a token, so their keys never collide.
+
+    Attributes
+    ----------
+    token
+        What tells evaluations apart.
+    function
+        What is evaluated, in Dask's words; empty where that is nothing of the user's.
+    together
+        Whether the tasks that give values give gradients too.
+    """
 
     token: str
+    function: str = ""
+    together: bool = False
 
     def __call__(self, role: Role | str, index: Any) -> Key:
-        return (f"dagad-{role}-{self.token}", index)
+        if self.together and role in _TOGETHER:
+            role = Role.VALUEGRAD
+        return (f"dagad-{role}-{self.function}-{self.token}" if self.function else f"dagad-{role}-{self.token}", index)
+
+    def of(self, function: str) -> Names:
+        """Return names for keys of the same evaluation that are about a function, whatever that is called."""
+        return replace(self, function=words_of(function))
+
+
+@functools.lru_cache(1024)
+def words_of(name: str) -> str:
+    """Return the words of a function's name as Dask shows them.
+
+    Dask cuts a name at what is not a word, and at words that it takes for numbers of 8 digits.
+
+    Examples
+    --------
+    >>> words_of("log_likelihood2"), words_of("<lambda>"), words_of("log_binomial")
+    ('log-likelihood', 'lambda', 'log-Binomial')
+    """
+    words = [word for word in re.findall(r"[^\W\d_]+", name) if word.isalpha()]
+    words = [word.capitalize() if len(word) == 8 and word[0] in "abcdef" else word for word in words]
+    kept = "-".join(words)[:MOST_LETTERS]
+    return kept if len(words) < 2 or len(kept) < MOST_LETTERS else kept.rpartition("-")[0] or kept
 
 
 def role_of(key: Key) -> Role | None:
@@ -48,6 +91,11 @@ def role_of(key: Key) -> Role | None:
     if isinstance(head, str) and head.startswith("dagad-"):
         return _BY_NAME.get(head.split("-", 2)[1])
     return None
+
+
+def function_of(key: Key) -> str:
+    """Return which function a key of ours is about, in Dask's words; empty where that is nobody's."""
+    return "-".join(str(group_of(key)).split("-")[2:-1])
 
 
 def group_of(key: Key) -> Any:

@@ -54,9 +54,9 @@ def test_are_annotations_kept_by_linearization_and_pullback() -> None:
     whole = {"resources": {"GPU": 1}, "priority": 7, "retries": 2, "workers": ["alice"], "allow_other_workers": True}
     part = {kind: own for kind, own in whole.items() if kind != "resources"}
     found = by_role(told(value, *gradients))
-    assert found == {Role.VALUE: [whole], Role.PULLBACK: [whole], Role.PART: [part] * 3}
+    assert found == {Role.VALUE: [whole], Role.PULLBACK: [whole], Role.GETITEM: [part] * 3}
     tangent = dagad.jvp(delayed(squares)(product), [a, b], [A, A])[1]
-    assert by_role(told(tangent)) == {Role.VALUE: [whole], Role.PART: [part] * 2}
+    assert by_role(told(tangent)) == {Role.VALUE: [whole], Role.GETITEM: [part] * 2}
 
 
 def test_is_an_annotation_that_is_a_function_asked_about_the_users_key() -> None:
@@ -88,7 +88,7 @@ def test_do_annotations_reach_the_second_derivative() -> None:
     with annotate(resources={"GPU": 1}):
         y = delayed(squares)(a)
     again = dagad.gradient(delayed(np.sum)(dagad.gradient(y, a)), a)
-    computed = [own for role, some in by_role(told(again)).items() for own in some if role is not Role.PART]
+    computed = [own for role, some in by_role(told(again)).items() for own in some if role is not Role.GETITEM]
     assert len(computed) >= 3
     assert all(own == {"resources": {"GPU": 1}} for own in computed)
 

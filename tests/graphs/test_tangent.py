@@ -226,7 +226,7 @@ def test_have_all_new_keys_a_role_and_two_tangents_no_key_in_common() -> None:
     old = set(dict(y.__dask_graph__()))
     new = [{key for key in graph if role_of(key) is not None} for graph in graphs]
     assert not new[0] & new[1]
-    assert {role_of(key) for key in new[0]} >= {Role.VALUE, Role.PART, Role.GRADIENT}
+    assert {role_of(key) for key in new[0]} >= {Role.VALUE, Role.GETITEM, Role.GRADIENT}
     assert old.isdisjoint(new[0])
 
 

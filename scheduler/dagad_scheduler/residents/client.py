@@ -161,7 +161,7 @@ class Lines:
         calls = {
             address: call | {"forget": told[address]} if address in told else call for address, call in calls.items()
         }
-        with self._standing.during(calls):
+        with self._standing.during(calls, next(iter(calls.values())).get("function", "")):
             return await self._asked(calls, limit)
 
     def _taken_along(self, addresses: frozenset[str]) -> dict[str, list[str]]:

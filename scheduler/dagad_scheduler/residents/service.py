@@ -233,7 +233,10 @@ class Desk:
             return {"status": "unknown"}
         known, rows = self._programs[token], self._rows_of(token, message.get("taken", ()))
         program, parts, worker = known.program, known.parts, self._worker
-        held, called = self._held.take(number), Names(token)(Role.LOOP, number)
+        held, called = (
+            self._held.take(number),
+            Names(token, message.get("function", ""))(message.get("role", Role.LOOP), number),
+        )
 
         def begin() -> tuple[Job, list[list[Part]]]:
             if not program.is_current():

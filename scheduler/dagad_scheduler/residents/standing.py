@@ -10,6 +10,7 @@ State of `Standing`, touched by the client's event loop only:
 `_calls`     the workers of each call that is under way
 `_last`      when each worker was last called
 `_began`     when the first call came since all was quiet
+`_function`  what was called last
 `_tasks`     the task that stands for the loop on each worker, as a future
 `_sent`      when it was sent
 `_n_users`   how many lines of the client there are, of one kind of Shards each, that all call the same workers
@@ -33,7 +34,7 @@ from typing import Any
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 
 from dagad_scheduler.private import LLGExpr, Task
-from dagad_scheduler.roles import Names, Role
+from dagad_scheduler.roles import Key, Names, Role
 
 logger = logging.getLogger("dagad")
 
@@ -45,13 +46,13 @@ FIRST = 1000  # priority: it takes a thread for less than a millisecond
 IS_ON = ("executing", "long-running")
 
 
-async def stand_for_loop(token: str, number: int, address: str) -> None:
+async def stand_for_loop(key: Key, address: str) -> None:
     """Last for as long as somebody calls this worker, and holds on to this task; elsewhere than at home not at all."""
     from distributed import get_worker
 
     from dagad_scheduler.private_distributed import SecedeEvent
 
-    worker, key = get_worker(), Names(token)(Role.LOOP, number)
+    worker = get_worker()
     desk = getattr(worker.plugins.get("dagad-resident"), "desk", None)
     if desk is None or worker.address != address:
         return
@@ -77,7 +78,7 @@ class Standing:
         self._client = client
         self._calls: list[tuple[str, ...]] = []
         self._last: dict[str, float] = {}
-        self._began = 0.0
+        self._began, self._function = 0.0, ""
         self._tasks: dict[str, Any] = {}
         self._sent: dict[str, float] = {}
         self._n_users = self._n_failed = 0
@@ -94,9 +95,9 @@ class Standing:
             self.end()
 
     @contextlib.contextmanager
-    def during(self, calls: Iterable[str]) -> Iterator[None]:
-        """Take note of calls to some workers."""
-        addresses = tuple(calls)
+    def during(self, calls: Iterable[str], function: str) -> Iterator[None]:
+        """Take note of calls of a function to some workers."""
+        addresses, self._function = tuple(calls), function
         self._calls.append(addresses)
         if not self._is_awake:
             self._began, self._is_awake = time.monotonic(), True
@@ -146,13 +147,13 @@ class Standing:
     def _send(self, addresses: list[str], now: float) -> None:
         if not addresses:
             return
-        token = uuid.uuid4().hex
-        homes = {Names(token)(Role.LOOP, number): [address] for number, address in enumerate(addresses)}
-        graph = {key: Task(key, stand_for_loop, token, key[1], address) for key, (address,) in homes.items()}
+        names = Names(uuid.uuid4().hex, self._function)
+        homes = {names(Role.LOOP, number): [address] for number, address in enumerate(addresses)}
+        graph = {key: Task(key, stand_for_loop, key, address) for key, (address,) in homes.items()}
         self._sent.update(dict.fromkeys(addresses, now))
         # Not bound to their workers: with one of these gone, its task would wait for it for ever.
         with annotate(priority=FIRST, workers=homes.get, allow_other_workers=True):
-            tasks = self._client.get(LLGExpr(graph, _determ_token=token), list(homes), sync=False)
+            tasks = self._client.get(LLGExpr(graph, _determ_token=names.token), list(homes), sync=False)
         self._tasks.update(zip(addresses, tasks, strict=True))
 
     def end(self) -> None:
