@@ -15,7 +15,7 @@ from dagad._executors.evaluation import new_names
 from dagad._graphs.activity import Key
 from dagad._graphs.layers import inherited, with_layer
 from dagad._graphs.linearization import is_scalar, unit_seed
-from dagad._graphs.linearize import Names, linearize
+from dagad._graphs.linearize import linearize
 from dagad._graphs.policies import Keep, checked_policy
 from dagad._graphs.primal import Primal
 from dagad._graphs.tangent import tangent
@@ -25,6 +25,7 @@ from dagad._pytrees.partition import Partition
 from dagad._tracebacks import public
 from dagad._words import a, described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
+from dagad_scheduler.roles import Names
 
 # Dask handles each gradient with all layers of its graph. A few may share the user's own; for many, all is one layer.
 FEW = 8

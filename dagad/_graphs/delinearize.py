@@ -12,10 +12,9 @@ from typing import Any
 from dagad._errors import NotDifferentiableError
 from dagad._graphs.activity import Graph, Key, substituted
 from dagad._graphs.linearization import pull_back, value_and_pullback, value_of_task, value_part
-from dagad._graphs.linearize import Names
 from dagad._pytrees.shipping import opened
 from dagad_scheduler.private import Alias, GraphNode, Task
-from dagad_scheduler.roles import role_of
+from dagad_scheduler.roles import Names, role_of
 
 
 def forget(
@@ -27,7 +26,7 @@ def forget(
     default all: they have to be closed under "depends on them", so that no key of the user's changes its meaning.
     """
     chosen = graph.keys() if keys is None else keys
-    renamed = {key: names("input", ("plain", *key)) for key in chosen if is_ours(key)}
+    renamed = {key: names.about(key)("input", ("plain", *key)) for key in chosen if is_ours(key)}
     if not renamed:
         return dict(graph), {}
     result = dict(graph) if keys is not None else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +12,7 @@ from dagad._graphs.linearization import value_and_pullback, value_part
 from dagad._graphs.sum_trees import add_up
 from dagad._graphs.tasks import TaskFunction as TaskFunction, as_recordable
 from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
-
-Names = Callable[[str, Any], Key]
+from dagad_scheduler.roles import Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +57,15 @@ def linearize(
     result = Linearized({key: graph[key] for key in order}, [])
     own = names("value", 0)[0], names("sum", 0)[0]
     for place, (key, inputs) in enumerate(active(order, wrt).items()):
-        node = result.graph.pop(key)
+        node, called = result.graph.pop(key), names.about(key)
         # A graph that was built under these very names keeps its numbers: they are those of the chunks.
         index = key[1] if isinstance(key, tuple) and key[0] in own else place
         if isinstance(node, Alias) or (isinstance(node, Task) and node.func is add_up):
-            _keep_linear(result, key, node, inputs, names("sum", index))
+            _keep_linear(result, key, node, inputs, called("sum", index))
         elif isinstance(node, Task):
-            _record(result, Step(key, inputs, names("value", index)), as_recordable(node, inputs, engine), policy)
+            _record(result, Step(key, inputs, called("value", index)), as_recordable(node, inputs, engine), policy)
             if apart:
-                part = names("getitem", index)
+                part = called("getitem", index)
                 result.graph[part] = Task(part, value_part, TaskRef(result.values[key]))
                 result.values[key] = part
     return result

@@ -14,8 +14,8 @@ from dagad._graphs.activity import Graph, Key, active, substituted, topological
 from dagad._graphs.copies import laid_open
 from dagad._graphs.delinearize import forget, is_ours
 from dagad._graphs.layers import Annotations, annotations_of, high_level
-from dagad._graphs.linearize import Names
 from dagad_scheduler.private import GraphNode, Task, TaskRef, convert_legacy_graph, ensure_dict
+from dagad_scheduler.roles import Names
 
 
 @dataclass(frozen=True, slots=True)

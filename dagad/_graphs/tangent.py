@@ -9,11 +9,11 @@ from typing import Any
 from dagad._engines.base import Engine
 from dagad._graphs.activity import Graph, Key, active, topological
 from dagad._graphs.linearization import cotangent_part
-from dagad._graphs.linearize import Names
 from dagad._graphs.tasks import as_recordable
 from dagad._pytrees.shipping import opened
 from dagad._tracebacks import public
 from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
+from dagad_scheduler.roles import Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ def tangent(
             made.tangents.setdefault(key, made.tangents[node.target])
             continue
         assert isinstance(node, Task)
-        both, parts = names("value", place), (names("getitem", ("value", place)), names("getitem", ("tangent", place)))
+        called = names.about(key)
+        both, parts = called("value", place), [called("getitem", (part, place)) for part in ("value", "tangent")]
         made.graph[both] = _pushed(both, node, inputs, made, engine)
         for number, part in enumerate(parts):
             made.graph[part] = Task(part, cotangent_part, TaskRef(both), number)

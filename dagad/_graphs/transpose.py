@@ -8,9 +8,10 @@ from typing import Any
 
 from dagad._graphs.activity import Key
 from dagad._graphs.linearization import cotangent_part, pull_back
-from dagad._graphs.linearize import Names, Step
+from dagad._graphs.linearize import Step
 from dagad._graphs.sum_trees import sum_tree
 from dagad_scheduler.private import GraphNode, Task, TaskRef
+from dagad_scheduler.roles import Names
 
 # From a key, references to the terms of its cotangent and names for nodes, to a reference to their sum and its tasks.
 AddUp = Callable[[Key, Sequence[Any], Callable[..., Key]], tuple[Any, dict[Key, Task]]]
@@ -59,7 +60,7 @@ def _pulled(pull: Any, step: Step, cotangent: Any, names: Names, graph: dict[Key
     """Return references to the cotangents of one task's inputs, and add the tasks that compute them to `graph`."""
     if step.linearization is None:  # of a sum each term has the sum's own cotangent
         return [cotangent] * len(step.inputs)
-    index = step.linearization[1]
+    index, names = step.linearization[1], names.about(step.linearization)
     key = names("pullback", index)
     graph[key] = Task(key, pull, TaskRef(step.linearization), cotangent)
     if len(step.inputs) == 1:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from dask.utils import key_split
 
 Key = Any  # what Dask takes for one: a string, a number, or a tuple that begins with a string
 
@@ -63,9 +65,11 @@ class Names:
             role = Role.VALUEGRAD
         return (f"dagad-{role}-{self.function}-{self.token}" if self.function else f"dagad-{role}-{self.token}", index)
 
-    def of(self, function: str) -> Names:
-        """Return names for keys of the same evaluation that are about a function, whatever that is called."""
-        return replace(self, function=words_of(function))
+    def about(self, key: Key) -> Names:
+        """Return names for what has to do with a key, be it ours or anybody's: a function that was given stays."""
+        if self.function:
+            return self
+        return Names(self.token, words_of(key_split(key) if role_of(key) is None else function_of(key)), self.together)
 
 
 @functools.lru_cache(1024)

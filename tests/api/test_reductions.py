@@ -811,7 +811,7 @@ def test_does_a_users_exception_arrive_unchanged_with_its_chunk_and_rows(schedul
         assert caught.value.code == 7
         notes = [note for note in caught.value.__notes__ if note.startswith("dagad:")]
         assert len(notes) == 1
-        assert "value of chunk 2 (rows 8:12), key ('dagad-value-" in notes[0]
+        assert "value of chunk 2 (rows 8:12), key ('dagad-value" in notes[0]
         assert total(data[:8], 1.0) == 28.0
 
 

@@ -99,7 +99,7 @@ def test_can_the_graph_be_drawn() -> None:
     slope = dagad.gradient(delayed(total)(delayed(np.exp)(x)), x)
     drawn = to_drawing(dict(slope.__dask_graph__()))  # what `visualize` gives to its engine
     nodes = {node["data"]["id"]: node["data"]["label"] for node in drawn["nodes"]}
-    assert {"dagad-value", "dagad-pullback", "dagad-gradient"} <= set(nodes.values())
+    assert {"dagad-value-total", "dagad-pullback-exp", "dagad-gradient"} <= set(nodes.values())
     assert all(edge["data"]["source"] in nodes and edge["data"]["target"] in nodes for edge in drawn["edges"])
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from dask.utils import key_split
+from distributed.utils import key_split_group
 
 from dagad_scheduler import Names, Role, role_of
-from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, priorities, rank
+from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, function_of, priorities, rank, words_of
+
+TOKEN = "0f3a5c7e9b1d2f4a6c8e0b2d4f6a8c1e"
 
 
 @pytest.mark.parametrize("role", list(Role))
@@ -46,9 +50,48 @@ def test_a_token_with_hyphens_is_still_a_token() -> None:
     assert rank("dagad-pullback-a-b-c") == PULLBACK_RANK
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("log_likelihood", "log-likelihood"),
+        ("<lambda>", "lambda"),
+        ("nll2_v3", "nll-v"),
+        ("binomial", "Binomial"),  # Dask takes it for a number of 8 digits
+        ("deadbeef_dagad", "Deadbeef-dagad"),
+        ("größe", "größe"),
+        ("f" * 100, "f" * 40),
+        ("negative_log_likelihood_of_everything_there_is", "negative-log-likelihood-of-everything"),
+        ("_", ""),
+        ("", ""),
+    ],
+)
+@pytest.mark.parametrize("role", list(Role))
+def test_dask_shows_the_role_and_the_words_of_the_function(role: Role, name: str, words: str) -> None:
+    assert words_of(name) == words
+    key = Names(TOKEN, words)(role, 3)
+    assert key_split(key) == "-".join(filter(None, ("dagad", role, words)))
+    assert key_split_group(key) == key[0]
+    assert (role_of(key), function_of(key)) == (role, words)
+    assert rank(key[0]) == rank(f"dagad-{role}-t")
+
+
+def test_names_about_a_key_have_its_function_and_a_function_that_was_given_stays() -> None:
+    names = Names("t")
+    assert names.about(("mul-3f2a", 0))("value", 1) == ("dagad-value-mul-t", 1)
+    assert names.about(("dagad-value-matmul-u", 0))("pullback", 1) == ("dagad-pullback-matmul-t", 1)
+    assert names.about(7)("value", 1) == ("dagad-value-Other-t", 1)
+    assert Names("t", "loss").about("mul-3f2a")("value", 1) == ("dagad-value-loss-t", 1)
+
+
+def test_what_gives_value_and_gradient_together_says_so() -> None:
+    names = Names("t", "loss", together=True)
+    assert names("value", 2) == names(Role.PULLBACK, 2) == ("dagad-valuegrad-loss-t", 2)
+    assert names("sum", 2) == ("dagad-sum-loss-t", 2)
+
+
 def test_sums_come_before_values_and_values_before_pullbacks() -> None:
     names = Names("t")
-    keys = [names(role, index) for role in ("pullback", "value", "sum", "part") for index in (0, 1)]
+    keys = [names(role, index) for role in ("pullback", "value", "sum", "getitem") for index in (0, 1)]
     found = priorities(keys)
     order = [role_of(key) for key in sorted(keys, key=found.__getitem__)]
     assert order[-4:] == [Role.VALUE, Role.VALUE, Role.PULLBACK, Role.PULLBACK]
