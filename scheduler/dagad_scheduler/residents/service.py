@@ -233,10 +233,7 @@ class Desk:
             return {"status": "unknown"}
         known, rows = self._programs[token], self._rows_of(token, message.get("taken", ()))
         program, parts, worker = known.program, known.parts, self._worker
-        held, called = (
-            self._held.take(number),
-            Names(token, message.get("function", ""))(message.get("role", Role.LOOP), number),
-        )
+        held, called = self._held.take(number), _called(message)
 
         def begin() -> tuple[Job, list[list[Part]]]:
             if not program.is_current():
@@ -337,6 +334,11 @@ def _opened(payload: Sequence[Any]) -> Program:
     head, *buffers = payload
     program: Program = pickle.loads(bytes(head), buffers=buffers)
     return program
+
+
+def _called(message: dict[str, Any]) -> Key:
+    """Return what a call would be called if it were a task."""
+    return Names(message["token"], message.get("function", ""))(message.get("role", Role.LOOP), message["number"])
 
 
 def _name_of(token: str) -> str:
