@@ -116,7 +116,7 @@ class PaperLines:
         future: Future[Any] = Future()
         self.methods.extend({message["method"] for message in calls.values()})
         future.set_result({address: self.by_address[address].call(message) for address, message in calls.items()})
-        return ResidentRun(future, n_values, n_gradients)
+        return ResidentRun(future, n_values, n_gradients, dict(calls))
 
     def n_held(self) -> int:
         """Return for how many later calls workers hold something."""

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import matrix_cells as cells
 import numpy as np
 import pytest
+from watching import evaluations_seen
 
 from dagad._api.jacobian import DIRECTIONS_AT_ONCE
 from dagad._executors import choose
 from dagad._executors.cost_model import Road
-from dagad._operations.context import jobs_seen
 
 WARM_UP = 3  # evaluations after which residents have to run a job
 
@@ -117,8 +117,9 @@ def evaluated(executor: Executor, mode: str, given: cells.Given) -> tuple[Any, l
     """Return what a mode gives, and which jobs it took; the first evaluations may have to find out what it costs."""
     for _ in range(WARM_UP if executor.name == "resident" else 1):
         cells.take_all_runs(given.scheduler)
-        with jobs_seen() as jobs:
+        with evaluations_seen() as seen:
             result = cells.MODES[mode](given)
+        jobs = seen.calls
         if all(job.executor == executor.name for job in jobs):
             break
     return result, jobs

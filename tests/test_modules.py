@@ -135,7 +135,11 @@ def test_only_the_evaluation_talks_to_the_scheduler() -> None:
         if any(module.startswith("dagad_scheduler") for module in needed - OF_GRAPHS)
     } - {name for name in FILES if name.startswith("dagad_scheduler")}
     residents = {name for name in ours if name.startswith("dagad._executors.resident")}
-    assert ours - residents == {"dagad._executors.evaluation", "dagad._engines.autograd.tape"}
+    assert ours - residents == {
+        "dagad._executors.evaluation",
+        "dagad._executors.profile",
+        "dagad._engines.autograd.tape",
+    }
     there = {module for module in IMPORTS["dagad._engines.autograd.tape"] if module.startswith("dagad_scheduler")}
     assert there == {"dagad_scheduler.process"}  # a tape that lives on is told to what holds the collector
 

@@ -12,6 +12,7 @@ from dagad._api.collections import pushed
 from dagad._api.jacobian import Dense, Layout, checked_layout, columns, rows
 from dagad._api.program import Program, check_function
 from dagad._api.transforms import grad
+from dagad._api.watching import watched
 from dagad._errors import ArgumentsError, StructureError
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
@@ -72,7 +73,10 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
         return pushed(fun, primals, tangents)
     primals, tangents, _ = _as_lists(primals, tangents)
     program = Program(fun, tuple(range(len(primals))), primals, {}, has_aux)
-    value, aux, (moved,) = program.push([program.direction(tangents)])
+    direction = program.direction(tangents)
+    with watched(program.name) as watch:
+        value, aux, (moved,) = program.push([direction])
+        watch.gave(value)
     partition = Partition.of(value, pytree.is_differentiable_or_traced)
     tangent = partition.completed([moved[place] for place in partition.positions])
     return (value, tangent, aux) if has_aux else (value, tangent)
@@ -172,7 +176,9 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux
     @public
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        found, aux = columns(Program(fun, argnums, args, kwargs, has_aux))
+        program = Program(fun, argnums, args, kwargs, has_aux)
+        with watched(program.name):
+            found, aux = columns(program)
         return (found, aux) if has_aux else found
 
     return jacobian
@@ -225,7 +231,9 @@ def jacrev(
     @public
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        found, aux = rows(Program(fun, argnums, args, kwargs, has_aux), chosen)
+        program = Program(fun, argnums, args, kwargs, has_aux)
+        with watched(program.name):
+            found, aux = rows(program, chosen)
         return (found, aux) if has_aux else found
 
     return jacobian

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dagad._executors.evaluation import is_inside_any_task
-from dagad._operations.context import TOGETHER, Mode, current_mode
+from dagad._operations.context import TOGETHER, Mode
 from dagad._operations.kernel import Apart
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
@@ -81,11 +81,18 @@ def _why(operation: Operation, leaves: list[Any], has_nan: bool) -> str:
     )
 
 
+class Searched(Apart):
+    """A chunk function that is run again to see what each chunk gives."""
+
+    __slots__ = ()
+    gives = "search"
+
+
 def _bad_chunks(operation: Operation, leaves: list[Any]) -> list[Chunk]:
     if len(operation.plan) == 1:
         return list(operation.plan)
-    with Mode(TOGETHER, current_mode().evaluation):  # which may be cancelled meanwhile
-        found = replace(operation, kernel=Apart(operation.kernel.function)).call(leaves)
+    with Mode(TOGETHER):
+        found = replace(operation, kernel=Searched(operation.kernel.function)).call(leaves)
     places = zip(operation.plan, found.places, strict=True)
     return [chunk for chunk, at in places if not all(is_finite(found.stacked[place]) for place, _ in at)]
 

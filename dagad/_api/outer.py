@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dagad._api.non_finite import is_finite, name_chunk
+from dagad._api.watching import watched
 from dagad._engines.autograd.embedded import Trace, innermost
 from dagad._engines.autograd.tape import reverse_depth, traceable
 from dagad._operations.context import is_in_a_transform, note_operation
@@ -28,7 +29,12 @@ from dagad._sources.shards import times
 def differentiable(operation: Operation, leaves: Sequence[Any]) -> Outputs:
     """Return what an operation gives, as a function of its leaves, some of which somebody traces."""
     note_operation(operation, leaves)
-    found = _applied(operation, leaves)
+    if is_in_a_transform():
+        found = _applied(operation, leaves)
+    else:
+        with watched(operation.kernel.name) as watch:
+            found = _applied(operation, leaves)
+            watch.gave(found.reduced)
     if operation.kernel.is_reduction and not is_finite(found.reduced):
         name_chunk(operation, leaves, found.reduced)
     return found

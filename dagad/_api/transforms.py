@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from dagad._api.program import Program, check_function
+from dagad._api.watching import watched
 from dagad._engines.autograd.patches import patches
 from dagad._errors import NotDifferentiableError
 from dagad._executors.evaluation import Evaluation
@@ -91,9 +92,12 @@ def value_and_grad(
     @functools.wraps(fun, updated=())
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         program = Program(fun, argnums, args, kwargs, has_aux)
-        with patches, like_here(TOGETHER):  # once for the whole way there and back: to install them takes a while
+        # Patches once for the whole way there and back: to install them takes a while.
+        with watched(program.name) as watch, patches, like_here(TOGETHER):
             value, aux, backward = _scalar_forward(program)
+            watch.gave(value)
             gradient = backward()
+            watch.gave_gradient(gradient)
         return ((value, aux), gradient) if has_aux else (value, gradient)
 
     return value_and_gradient
@@ -182,8 +186,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """
     check_function(fun, "vjp")
     program = Program(fun, tuple(range(len(primals))), snapshots(primals), {}, has_aux)
-    with like_here(VALUES_FIRST, lasting=True):
+    with watched(program.name) as watch, like_here(VALUES_FIRST, lasting=True):
         value, aux, pullback = program.record()
+        watch.gave(value)
     outputs, treedef = pytree.flatten(value)
 
     @public
@@ -195,8 +200,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         else:
             pytree.check_same_structure(treedef, given, "The cotangent has another structure than the value")
         seeds = [pytree.fitted(part, leaf, "A cotangent") for part, leaf in zip(parts, outputs, strict=True)]
-        with like_here(VALUES_FIRST):
+        with watched(program.name) as watch, like_here(VALUES_FIRST):
             gradients: tuple[Any, ...] = pullback(seeds)
+            watch.gave_gradient(gradients)
         return gradients
 
     return (value, pull_back, aux) if has_aux else (value, pull_back)
@@ -249,4 +255,4 @@ def evaluate(fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] =
         value, _, backward = _scalar_forward(program)
         return value, backward
 
-    return Evaluation(forward, lazy)
+    return Evaluation(forward, lazy, watched.by_chunk(program.name))

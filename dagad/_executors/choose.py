@@ -27,7 +27,7 @@ from dagad._executors.inline import Inline
 from dagad._executors.resident import ResidentExecutor, UnavailableError
 from dagad._graphs.linearization import is_scalar
 from dagad._graphs.policies import Policy
-from dagad._operations.context import current_mode
+from dagad._operations.context import current_profile
 from dagad._operations.job import Executor, Job, Land, Residuals, Results
 
 # Longer ones are better tasks of their own: to be seen on the dashboard, moved to whoever is free, tried again.
@@ -37,6 +37,7 @@ logger = logging.getLogger("dagad")
 
 PROCESSES = "dask.multiprocessing"  # the name of the scheduler that starts new ones for each graph
 
+SEEN_BY_CHUNK = "its chunks are tasks, to be seen"
 INLINE = Inline()
 Found = tuple[Results, Residuals | None]
 
@@ -74,29 +75,35 @@ class Chosen:
         signature = job.signature, method
         if self.remote:
             return _run_elsewhere(self._scheduler, job, signature, act)
-        executor = _executor_here(self._scheduler, job, signature)
+        executor, reason = _executor_here(self._scheduler, job, signature)
         results, residuals = act(executor)
-        results.ran_by = executor
+        results.ran_by, results.reason = executor, reason
         if results.spent.workers:
             remember_pace(signature, Pace(*results.spent))
         return results, residuals
 
 
-def _executor_here(scheduler: Scheduler, job: Job, signature: tuple[Any, str]) -> Executor:
-    workers, group = scheduler.workers, 1
-    if not (workers is None or is_watched() or current_mode().evaluation is not None):  # watched by chunk
+def _executor_here(scheduler: Scheduler, job: Job, signature: tuple[Any, str]) -> tuple[Executor, str]:
+    workers, group, reason = scheduler.workers, 1, SEEN_BY_CHUNK
+    if not (workers is None or is_watched() or _is_seen_by_chunk()):
         road = choose_road(job.plan, history_of(signature), workers)
         if road.alone:
-            return INLINE
-        group = road.group
+            return INLINE, "threads gain nothing here"
+        group, reason = road.group, "threads share the chunks"
     known = cost_of(signature)
-    return GraphExecutor(scheduler, group, is_scalar=None if known is None else known.scalar)
+    return GraphExecutor(scheduler, group, is_scalar=None if known is None else known.scalar), reason
+
+
+def _is_seen_by_chunk() -> bool:
+    """Return whether somebody watches the chunks of the evaluation that this is part of."""
+    profile = current_profile()
+    return profile is not None and profile.by_chunk
 
 
 def _run_elsewhere(
     scheduler: Scheduler, job: Job, signature: tuple[Any, str], act: Callable[[Executor], Found]
 ) -> Found:
-    alike, in_vain = (job.owner, job.plan), False
+    alike, in_vain, refusals = (job.owner, job.plan), False, list[str]()
     cost = cost_of(signature) or cost_of(alike)
     lines = scheduler.lines() if cost is not None and is_short(job, cost) else None
     if cost is not None and lines is not None and not is_inside_any_task():
@@ -105,17 +112,19 @@ def _run_elsewhere(
             results, residuals = act(resident)
         except UnavailableError as error:
             in_vain = error.by_chunks
+            refusals.append(f"residents: {error}")
         else:
-            spent, results.ran_by = results.spent, resident
+            spent, results.ran_by, results.reason = results.spent, resident, "rows live on workers, chunks are short"
             remember_cost(signature, lambda cost: cost.after_call(spent.cpu, spent.wall))
             return results, residuals
     # Runs of chunks are tasks as they are: several of them need not be a part of the tree of sums. Who watches counts
     # chunks.
-    alone = job.runs is not None or current_mode().evaluation is not None
+    alone = job.runs is not None or _is_seen_by_chunk()
     group = 1 if alone else choose_group(len(job.plan), cost)
     graph = GraphExecutor(scheduler, group, is_scalar=None if cost is None else cost.scalar)
     results, residuals = act(graph)
-    spent, results.ran_by = results.spent, graph
+    spent, results.ran_by, results.refusals = results.spent, graph, refusals
+    results.reason = _why_graph(job, cost)
     if scheduler.name == PROCESSES and 2 * spent.cpu < spent.wall and cost_of(PROCESSES) is None:
         remember_cost(PROCESSES, lambda cost: cost)  # said once
         logger.warning(
@@ -127,6 +136,16 @@ def _run_elsewhere(
     remember_cost(signature, lambda cost: cost.after_graph(spent.cpu, spent.wall, in_vain=in_vain))
     remember_cost(alike, lambda cost: cost.after_graph(spent.cpu, spent.wall, in_vain=False))
     return results, residuals
+
+
+def _why_graph(job: Job, cost: Cost | None) -> str:
+    if not job.is_resident:
+        return "its rows are not in Shards"
+    if cost is None:
+        return "it is the first of its kind"
+    if cost.rest:
+        return "residents failed at it lately"
+    return "residents could not" if is_short(job, cost) else "its chunks are long"
 
 
 def is_short(job: Job, cost: Cost) -> bool:

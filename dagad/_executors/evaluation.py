@@ -7,9 +7,7 @@ State, of an `Evaluation`; all but the futures change under its `_lock`:
 `_gradient`     future of the gradient
 `_backward`     what computes the gradient; set when the value is there, taken by the thread that runs it
 `_requested`    whether somebody wants the gradient
-`_runs`         all graphs that have been started for this evaluation; none once it is cancelled
-`_given_up`     how far these were when it was cancelled
-`_cancelled`    whether it was cancelled
+`_watch`        what runs for it, and who is told of that
 ==============  ==========================================================================================
 
 The only module that talks to `dagad_scheduler`.
@@ -24,12 +22,12 @@ import os
 import threading
 from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from dagad._errors import CancelledError, PlanError, SchedulerLostError, TimedOutError
 from dagad._executors.losses import results_lost, worker_lost, workers_unfit
-from dagad._operations.context import VALUES_FIRST, Mode, current_mode
+from dagad._executors.profile import CANCELLED, Profile
+from dagad._operations.context import VALUES_FIRST, Mode, current_profile, recorded, written_profile
 from dagad._pytrees.shipping import Portable
 from dagad._tracebacks import public, shorten
 from dagad._words import described
@@ -56,6 +54,19 @@ from dagad_scheduler.roles import words_of
 from dagad_scheduler.run import inside_task as inside_task
 
 Backward = Callable[[], Any]
+
+
+class Watch(Protocol):
+    """Where an evaluation is written down; see `_api.watching.watched`."""
+
+    @property
+    def profile(self) -> Any:
+        """The `Profile` of it."""
+
+    def begin(self) -> None: ...
+    def gave(self, value: Any) -> None: ...
+    def gave_gradient(self, gradient: Any) -> None: ...
+    def end(self, error: BaseException | None = None) -> None: ...
 
 
 def new_names(function: str = "", token: str | None = None) -> Names:
@@ -113,7 +124,9 @@ def run_graph(
 ) -> Run:
     """Run a graph to its end; the current evaluation can watch and cancel it."""
     if scheduler.remote:
-        _pack(graph)
+        parts, profile = _pack(graph), written_profile()
+        if profile is not None:
+            profile.sends(parts)
     try:
         run = scheduler.start(graph, keys, on_result, keep=keep, kept=kept)
         follow(run)
@@ -132,29 +145,27 @@ def run_graph(
 
 def follow(run: Run) -> None:
     """Wait for a run; the current evaluation can watch and cancel it."""
-    evaluation = current_mode().evaluation
-    if evaluation is None:
+    profile = current_profile()
+    if profile is None:
         run.wait()
         return
-    evaluation._watch(run)
-    try:
+    with profile.following(run):
         run.wait()
-    except BaseException as error:
-        evaluation._refuse_if_cancelled(error)
-        raise
 
 
-def _pack(graph: Mapping[Any, Any]) -> None:
+def _pack(graph: Mapping[Any, Any]) -> list[Portable]:
     """Pickle what has to travel here, where an error is still ours to tell; each thing only once."""
-    parts: list[Any] = list(graph.values())
+    parts, packed = list[Any](graph.values()), dict[int, Portable]()
     while parts:
         part = parts.pop()
         if isinstance(part, Portable):
             part.parcel()
+            packed[id(part)] = part
         elif isinstance(part, list):  # the rows of several chunks
             parts.extend(part)
         elif isinstance(part, GraphNode):
             parts.extend((getattr(part, "value", None), *getattr(part, "args", ())))
+    return list(packed.values())
 
 
 class Evaluation:
@@ -171,16 +182,15 @@ class Evaluation:
     (np.float64(5.0), array([2., 4.]))
     """
 
-    def __init__(self, forward: Callable[[], tuple[Any, Backward]], lazy: bool) -> None:
+    def __init__(self, forward: Callable[[], tuple[Any, Backward]], lazy: bool, watch: Watch) -> None:
         self._value: Future[Any] = Future()
         self._gradient: Future[Any] = Future()
         for future in (self._value, self._gradient):
             future.set_running_or_notify_cancel()  # an `await` that times out must not cancel what others wait for
         self._lock = threading.Lock()
         self._backward: Backward | None = None
-        self._requested, self._cancelled = not lazy, False
-        self._runs: list[Run] = []
-        self._given_up = Progress()
+        self._requested, self._watch = not lazy, watch
+        watch.begin()
         self._start(self._walk_forward, forward)
 
     def _start(self, walk: Callable[..., None], *args: Any) -> None:
@@ -189,14 +199,15 @@ class Evaluation:
         threading.Thread(target=context.run, args=(walk, *args), name="dagad-evaluation", daemon=True).start()
 
     def _walk_forward(self, forward: Callable[[], tuple[Any, Backward]]) -> None:
-        with Mode(VALUES_FIRST, self, lasting=True):
+        with Mode(VALUES_FIRST, lasting=True), recorded(self._watch.profile):
             try:
                 value, backward = forward()
             except BaseException as error:
-                _fail(error, self._value, self._gradient)
+                self._fail(error, self._value, self._gradient)
                 return
             with self._lock:
                 self._backward = backward
+            self._watch.gave(value)
             _settle(self._value, value)
             self._walk_backward()
 
@@ -205,11 +216,22 @@ class Evaluation:
             if not self._requested or self._backward is None:
                 return
             backward, self._backward = self._backward, None
-        with Mode(VALUES_FIRST, self):
+        with Mode(VALUES_FIRST), recorded(self._watch.profile):
             try:
-                _settle(self._gradient, backward())
+                gradient = backward()
             except BaseException as error:
-                _fail(error, self._gradient)
+                self._fail(error, self._gradient)
+                return
+            self._watch.gave_gradient(gradient)
+            self._watch.end()
+            _settle(self._gradient, gradient)
+
+    def _fail(self, error: BaseException, *futures: Future[Any]) -> None:
+        self._watch.end(error)
+        for future in futures:
+            if not future.done():
+                with contextlib.suppress(InvalidStateError):
+                    future.set_exception(error)
 
     @public
     def value(self, timeout: float | None = None) -> Any:
@@ -278,33 +300,38 @@ class Evaluation:
     @property
     def progress(self) -> Progress:
         """How many chunks have their value and their gradient, of those of all reductions that have started."""
-        with self._lock:
-            runs = list(self._runs)
-        return sum((run.progress() for run in runs), self._given_up)
+        found: Progress = self._watch.profile.progress
+        return found
+
+    def profile(self) -> Profile:
+        """Return the record of this evaluation: what ran for it, who ran it and why, how far it is, what it took.
+
+        Returns
+        -------
+        Profile
+            It is written while the evaluation runs; `seconds` is None until that ends.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dagad
+        >>> def loss(theta):
+        ...     return dagad.reduce_sum(lambda rows, t: np.sum((rows - t) ** 2), np.arange(4.0), theta, grainsize=1)
+        >>> evaluation = dagad.evaluate(loss, 1.0)
+        >>> evaluation.gradient()
+        np.float64(-4.0)
+        >>> [(call.gives, call.n_chunks, call.executor) for call in evaluation.profile().calls]
+        [('value', 4, 'graph'), ('gradient', 4, 'graph')]
+        """
+        found: Profile = self._watch.profile
+        return found
 
     def cancel(self) -> None:
         """Give up: start no more chunks. `value` and `gradient` raise CancelledError unless they are there already."""
         with self._lock:
-            # Runs hold what they kept, the tapes of a lazy gradient among it: they must go though the evaluation stays.
-            self._cancelled, runs, self._runs, self._backward = True, self._runs, [], None
-        given_up = [run.progress() for run in runs]
-        for run in runs:
-            run.cancel()
-        with self._lock:
-            self._given_up = replace(sum(given_up, self._given_up), waits_for="")
-        _fail(CancelledError("This evaluation was cancelled."), self._value, self._gradient)
-
-    def _watch(self, run: Run) -> None:
-        with self._lock:
-            cancelled = self._cancelled
-            if not cancelled:
-                self._runs.append(run)
-        if cancelled:
-            run.cancel()
-
-    def _refuse_if_cancelled(self, error: BaseException) -> None:
-        if self._cancelled:
-            raise CancelledError("This evaluation was cancelled.") from error
+            self._backward = None  # it holds the tapes of a lazy gradient, which must go though the evaluation stays
+        self._watch.profile.cancel()
+        self._fail(CancelledError(CANCELLED), self._value, self._gradient)
 
     def __repr__(self) -> str:
         done = self.progress
@@ -331,10 +358,3 @@ def _settle(future: Future[Any], result: Any) -> None:
     if not future.done():
         with contextlib.suppress(InvalidStateError):  # cancelled just now, which is an answer too
             future.set_result(result)
-
-
-def _fail(error: BaseException, *futures: Future[Any]) -> None:
-    for future in futures:
-        if not future.done():
-            with contextlib.suppress(InvalidStateError):
-                future.set_exception(error)

@@ -259,6 +259,8 @@ def _add_up_units(job: Job, names: Any, graph: dict[Key, GraphNode], units: Sequ
 class GraphResiduals:
     """Linearizations of a job's tasks, as the scheduler refers to them; `kept` is shared with the run."""
 
+    ran_by = "graph"
+
     def __init__(self, scheduler: Scheduler, lowered: Lowered, steps: Sequence[Step], kept: Any) -> None:
         self._scheduler, self._steps, self._kept = scheduler, steps, {} if kept is None else kept
         self._batches, self._shared = lowered.batches, lowered.shared

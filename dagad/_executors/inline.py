@@ -62,6 +62,8 @@ class Inline:
 class InlineResiduals:
     """The linearization of all chunks."""
 
+    ran_by = "inline"
+
     def __init__(self, linearization: Linearization) -> None:
         self._linearization = linearization
 

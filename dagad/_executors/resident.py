@@ -178,6 +178,8 @@ class Answers(NamedTuple):
 class ResidentResiduals:
     """What workers keep for pullbacks, under a lease; lost, it is run again."""
 
+    ran_by = "resident"
+
     def __init__(self, executor: ResidentExecutor, policy: Policy | None, lease: Any) -> None:
         self._executor, self._policy, self._lease = executor, policy, lease
 

@@ -1,16 +1,16 @@
-"""How reductions are to behave that run for somebody: which policy they take, and who watches.
+"""How reductions are to behave that run for somebody: which policy they take, and where it is written down.
 
-State, in the context of the running thread: `_STACK`, the modes entered and not yet left; `_SEEN` and `_JOBS`, where
-operations, and what ran them, are written down while somebody looks.
+State, in the context of the running thread: `_STACK`, the modes entered and not yet left; `_PROFILE`, the profile of
+the evaluation that runs; `_SEEN`, where operations are written down while somebody looks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 from dagad._graphs.policies import Keep, Policy, Preaccumulate
 
@@ -24,17 +24,10 @@ VALUES_FIRST: DefaultPolicy = Keep
 class Mode:
     """What reductions do by default, while it is entered; `lasting`: their pullbacks may outlive the call."""
 
-    __slots__ = ("_evaluation", "lasting", "policy")
+    __slots__ = ("lasting", "policy")
 
-    def __init__(self, policy: DefaultPolicy, evaluation: Any = None, *, lasting: bool = False) -> None:
+    def __init__(self, policy: DefaultPolicy, *, lasting: bool = False) -> None:
         self.policy, self.lasting = policy, lasting
-        # Weakly: contexts are copied by everything that schedules callbacks, and live as long as these.
-        self._evaluation = None if evaluation is None else weakref.ref(evaluation)
-
-    @property
-    def evaluation(self) -> Any:
-        """Who watches, if anybody."""
-        return None if self._evaluation is None else self._evaluation()
 
     def __enter__(self) -> None:
         _STACK.set((*_STACK.get(), self))
@@ -43,7 +36,7 @@ class Mode:
         _STACK.set(_STACK.get()[:-1])
 
 
-_JOBS: ContextVar[list[JobSeen] | None] = ContextVar("dagad_jobs", default=None)
+_PROFILE: ContextVar[Callable[[], Any] | None] = ContextVar("dagad_profile", default=None)
 _SEEN: ContextVar[list[Any] | None] = ContextVar("dagad_seen", default=None)
 _STACK: ContextVar[tuple[Mode, ...]] = ContextVar("dagad_mode", default=())
 _DEFAULT = Mode(TOGETHER)
@@ -66,9 +59,8 @@ def default_policy() -> Policy:
 
 
 def like_here(policy: DefaultPolicy, *, lasting: bool = False) -> Mode:
-    """Return a mode with this default policy, watched by whoever watches here, and lasting if that around it is."""
-    here = current_mode()
-    return Mode(policy, here.evaluation, lasting=lasting or here.lasting)
+    """Return a mode with this default policy, and lasting if that around it is."""
+    return Mode(policy, lasting=lasting or current_mode().lasting)
 
 
 @contextlib.contextmanager
@@ -82,31 +74,27 @@ def operations_seen() -> Iterator[list[Any]]:
         _SEEN.reset(token)
 
 
-class JobSeen(NamedTuple):
-    """What ran a job: which executor, by which method, and how many chunks a task."""
-
-    executor: str
-    method: str
-    n_chunks: int
-    group: int
-
-
 @contextlib.contextmanager
-def jobs_seen() -> Iterator[list[JobSeen]]:
-    """Write down what runs the jobs of this thread, and of evaluations that it starts."""
-    seen: list[JobSeen] = []
-    token = _JOBS.set(seen)
+def recorded(profile: Any) -> Iterator[None]:
+    """Have what runs in this thread written down in the profile of an evaluation."""
+    # Weakly: contexts are copied by everything that schedules callbacks, and live as long as these.
+    token = _PROFILE.set(weakref.ref(profile))
     try:
-        yield seen
+        yield
     finally:
-        _JOBS.reset(token)
+        _PROFILE.reset(token)
 
 
-def note_job(executor: Any, method: str, job: Any) -> None:
-    """Write down what ran a job, if somebody looks."""
-    seen = _JOBS.get()
-    if seen is not None:
-        seen.append(JobSeen(executor.name, method, len(job.plan), getattr(executor, "group", 1)))
+def current_profile() -> Any:
+    """Return the profile of the evaluation that the caller is part of, or one of its chunks; None without one."""
+    found = _PROFILE.get()
+    return None if found is None else found()
+
+
+def written_profile() -> Any:
+    """Return the same where what runs is written down in it: what chunks run is theirs."""
+    profile = current_profile()
+    return profile if profile is not None and profile.is_here() else None
 
 
 def note_operation(operation: Any, leaves: Any) -> None:

@@ -38,6 +38,7 @@ class Pushforward(_Derivative):
     """
 
     __slots__ = ("copies", "function", "n_directions", "reduces", "stacks")
+    gives = "value and tangents"
 
     def __init__(self, function: Kernel, n_directions: int) -> None:
         self.function: Kernel = opened(function)
@@ -112,6 +113,7 @@ class Pullback(_Derivative):
     """
 
     __slots__ = ("function", "reduced", "reduces", "stacked", "stacks")
+    gives = "gradient"
 
     def __init__(
         self,
@@ -146,6 +148,7 @@ class ValueAndGrad(_Derivative):
     """A function of a reduction with its gradient for the seed 1, and whether there is none: 1, or 0, to be summed."""
 
     __slots__ = ("function", "reduces", "stacks")
+    gives = "value and gradient"
 
     def __init__(self, function: Kernel, stacks: bool) -> None:
         self.function: Kernel = opened(function)

@@ -181,6 +181,8 @@ class Results:
     has_gradient: bool = False  # whether its gradient for the seed 1 has landed
     spent: Spent = NOTHING_SPENT
     ran_by: Executor | None = None  # the executor that did, where the one that was asked chose among several
+    reason: str = ""  # why it was chosen
+    refusals: Sequence[str] = ()  # why others, asked before, did not
 
     @classmethod
     def of(cls, job: Job) -> Results:

@@ -101,6 +101,7 @@ class Kernel(Portable):
     function: Any
     reduces = stacks = True  # whether anything of it is summed, or owned
     is_reduction = False  # whether it may give one real number, and so have a gradient for the seed 1
+    gives = "value"  # what it is for, in profiles
     copies = 0  # of what is owned, where each chunk has leaves of its own; 0: these are one array's rows
 
     def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:

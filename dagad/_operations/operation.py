@@ -14,7 +14,7 @@ afterwards: so the bits do not depend on the policy, and a later cotangent costs
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 from dagad._graphs.linearization import is_scalar, scaled, unit_seed
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.policies import Policy
-from dagad._operations.context import note_job
+from dagad._operations.context import written_profile
 from dagad._operations.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._operations.inputs import Inputs, Targets, apart, times
 from dagad._operations.job import Executor, Job, Land, Residuals, Results
@@ -57,6 +57,7 @@ class ValueOnly:
 
 
 State = Recorded | LocalGradient | ValueOnly
+Found = tuple[Results, Residuals | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +128,36 @@ class Operation:
     def call(self, leaves: Sequence[Any]) -> Outputs:
         """Run for the value, tracing nothing."""
         job = self.job(leaves)
-        return self._parts(job, "call", self.executor.call(job))
+        return self._parts(self._noted(job, "call", self.kernel.gives, lambda: (self.executor.call(job), None))[0])
 
     def forward(self, leaves: Sequence[Any]) -> tuple[Outputs, State]:
         """Run for the value, ready to be pulled back."""
         job = self.job(leaves)
         if not self.has_unit_kernel:
-            results, residuals = self.executor.linearize(job, self.policy)
-            return self._parts(job, "linearize", results), _left(residuals)
+            results, residuals = self._noted(
+                job, "linearize", self.kernel.gives, lambda: self.executor.linearize(job, self.policy)
+            )
+            return self._parts(results), _left(residuals)
         slots = Slots(leaves)
-        results, residuals = self.executor.unit(job, self.policy, slots.write_all)
+        results, residuals = self._noted(
+            job, "unit", "value and gradient", lambda: self.executor.unit(job, self.policy, slots.write_all)
+        )
         if results.has_gradient:
-            return self._parts(job, "unit", results), LocalGradient(slots.seal())
-        return self._parts(job, "unit", results), _left(residuals)
+            return self._parts(results), LocalGradient(slots.seal())
+        return self._parts(results), _left(residuals)
 
-    def _parts(self, job: Job, method: str, results: Results) -> Outputs:
+    def _noted(self, job: Job, method: str, gives: str, act: Callable[[], Found]) -> Found:
+        """Have a job run, and written down in the profile of the evaluation that it is part of."""
+        profile = written_profile()
+        if profile is None:
+            return act()
+        with profile.calling(job, method, gives, self.policy.counters) as call:
+            found = act()
+            profile.ran(call, self.executor, found[0])
+        return found
+
+    def _parts(self, results: Results) -> Outputs:
         """Put what the chunks own together."""
-        note_job(results.ran_by or self.executor, method, job)
         stacked, at = results.stacked, self.stacked_at
         reduced = self.monoid.lower(results.reduced)
         if not self.kernel.stacks or not any(stacked):
@@ -195,10 +209,19 @@ class Operation:
         return slots.seal()
 
     def _pull(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Sequence[_Seeds], land: Land) -> None:
-        if isinstance(state, Recorded) and state.residuals.pull(self.job(leaves), seeds, land):
+        if isinstance(state, Recorded) and self._pulls(state.residuals, self.job(leaves), seeds, land):
             return
         for number, one in enumerate(seeds):
             self._pull_anew(leaves, value, one, number, land)
+
+    def _pulls(self, residuals: Residuals, job: Job, seeds: Sequence[_Seeds], land: Land) -> bool:
+        profile = written_profile()
+        if profile is None:
+            return residuals.pull(job, seeds, land)
+        with profile.calling(job, "pull", "gradient", self.policy.counters) as call:
+            is_there = residuals.pull(job, seeds, land)
+            profile.pulled(call, self.executor, residuals, is_there)
+        return is_there
 
     def _pull_anew(self, leaves: Sequence[Any], value: Outputs, seeds: _Seeds, number: int, land: Land) -> None:
         """Run and pull at once: a job of the pullback."""

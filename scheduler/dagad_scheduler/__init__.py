@@ -6,6 +6,7 @@ from dagad_scheduler.local import LocalRun as LocalRun
 from dagad_scheduler.resolve import resolve as resolve
 from dagad_scheduler.roles import Names as Names, Role as Role, role_of as role_of
 from dagad_scheduler.run import (
+    Account as Account,
     Progress as Progress,
     ResultsLost as ResultsLost,
     Run as Run,
@@ -13,10 +14,12 @@ from dagad_scheduler.run import (
     SchedulerLost as SchedulerLost,
     WorkersLost as WorkersLost,
     WorkersUnfit as WorkersUnfit,
+    task_depth as task_depth,
 )
 from dagad_scheduler.threads import Sync as Sync, Threads as Threads, get as get
 
 __all__ = [
+    "Account",
     "LocalRun",
     "Names",
     "Progress",
@@ -32,4 +35,5 @@ __all__ = [
     "get",
     "resolve",
     "role_of",
+    "task_depth",
 ]

@@ -29,8 +29,8 @@ from dagad_scheduler.placement import anchored, homes_of
 from dagad_scheduler.private import LLGExpr
 from dagad_scheduler.process import calmed
 from dagad_scheduler.residents.client import Lines, lines_of
-from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, group_of, rank_of
-from dagad_scheduler.run import Graph, Keys, OnResult, Progress, ResultsLost, SchedulerLost, WorkersLost
+from dagad_scheduler.roles import PULLBACK_RANK, VALUE_RANK, Key, group_of, rank_of, role_of
+from dagad_scheduler.run import Account, Graph, Keys, OnResult, Progress, ResultsLost, SchedulerLost, WorkersLost
 from dagad_scheduler.suspects import find_deadly, suspects_of
 from dagad_scheduler.workers import workers_of
 
@@ -102,6 +102,7 @@ class ClusterRun:
         self._finished = self._over = False
         self._waits_for = ""
         self._lock = threading.Lock()
+        self._all_groups = sorted(self._names())
         self._inner = frozenset(key for node in graph.values() for key in node.dependencies)
         self._groups = {rank: Counter(str(group_of(key)) for key in keys) for rank, keys in groups.items()}
 
@@ -208,6 +209,14 @@ class ClusterRun:
         for future in (*futures, *self._own):
             future.release()
 
+    def account(self, *, detailed: bool = False) -> Account:
+        """Return what the scheduler knows of it."""
+        if not detailed or not self._finished or self._client.status != "running":
+            return Account()
+        ends = [future.key for future in self._futures]
+        found: Account = self._client.run_on_scheduler(_account, names=self._all_groups, ends=ends)
+        return found
+
     def progress(self) -> Progress:
         """Return how many chunks have their value, and their gradient; asks the scheduler while the run goes on."""
         totals = [sum(self._groups[rank].values()) for rank in (VALUE_RANK, PULLBACK_RANK)]
@@ -216,6 +225,18 @@ class ClusterRun:
             groups = [list(self._groups[rank]) for rank in (VALUE_RANK, PULLBACK_RANK)]
             left = self._client.run_on_scheduler(_tasks_left, groups=groups)
         return Progress(totals[0] - left[0], totals[0], totals[1] - left[1], totals[1], self._waits_for)
+
+
+def _account(dask_scheduler: Any, names: list[str], ends: list[Key]) -> Account:
+    """Return, on the scheduler, what the tasks of some groups took, and how large the results are that left it."""
+    seconds: dict[str, float] = {}
+    for name in names:
+        group = dask_scheduler.task_groups.get(name)
+        for action, spent in (group.all_durations if group else {}).items():
+            what = str(role_of((name, 0)) or "other") if action == "compute" else action
+            seconds[what] = seconds.get(what, 0.0) + spent
+    tasks = (dask_scheduler.tasks.get(key) for key in ends)
+    return Account(seconds, 0, sum(task.nbytes or 0 for task in tasks if task is not None))
 
 
 def _tasks_left(dask_scheduler: Any, groups: list[list[str]]) -> list[int]:

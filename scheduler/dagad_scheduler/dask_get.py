@@ -8,7 +8,7 @@ from typing import Any
 from dagad_scheduler.private import DataNode
 from dagad_scheduler.process import calmed
 from dagad_scheduler.roles import Key
-from dagad_scheduler.run import Graph, Keys, OnResult, Progress
+from dagad_scheduler.run import Account, Graph, Keys, OnResult, Progress
 
 
 class ForeignRun:
@@ -32,6 +32,11 @@ class ForeignRun:
 
     def cancel(self) -> None:
         """Do nothing: a Dask ``get`` can't be left early."""
+
+    def account(self, *, detailed: bool = False) -> Account:
+        """Return nothing: a Dask ``get`` doesn't tell."""
+        del detailed
+        return Account()
 
     def progress(self) -> Progress:
         """Return nothing: a Dask ``get`` doesn't tell."""

@@ -12,6 +12,7 @@ State of a run, all changed under `_changed`'s lock:
 `_failures`  (priority, exception) of tasks that raised; the first in order of priority is the one raised,
              so that the same exception wins whatever the timing
 `_stopped`   no task is started any more
+`_seconds`   what tasks have taken, by rank of their role
 `cpu_seconds`, `n_workers`  what all threads together have spent, and how many they were; complete after `wait`
 ===========  ========================================================================================
 """
@@ -29,8 +30,8 @@ from dagad_scheduler.callbacks import Told, is_watched, telling
 from dagad_scheduler.helpers import Helpers
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.process import calm_process
-from dagad_scheduler.roles import PULLBACK_RANK, RANK_SHIFT, VALUE_RANK, Key
-from dagad_scheduler.run import Graph, OnResult, Progress, inside_task, is_inside_task
+from dagad_scheduler.roles import PULLBACK_RANK, RANK_SHIFT, RANKS, VALUE_RANK, Key
+from dagad_scheduler.run import Account, Graph, OnResult, Progress, inside_task, is_inside_task
 
 
 class LocalRun:
@@ -55,7 +56,7 @@ class LocalRun:
         self._waiting: dict[Key, int] = {}
         self._dependents: dict[Key, list[Key]] = {}
         self._data: dict[Key, Any] = dict(kept)
-        self._done, self._total = [0, 0, 0], [0, 0, 0]
+        self._done, self._total, self._seconds = [0, 0, 0], [0, 0, 0], [0.0, 0.0, 0.0]
         self._failures: list[tuple[int, BaseException]] = []
         self._stopped = self._cancelled = False
         self._idle = 0
@@ -116,7 +117,7 @@ class LocalRun:
             self.n_workers += 1
 
     def _work(self, deadline: float | None) -> None:
-        finished: tuple[Key, Any] | None = None
+        finished: tuple[Key, Any, float] | None = None
         while True:
             with self._changed:
                 if finished is not None:
@@ -130,8 +131,8 @@ class LocalRun:
                 self._helpers.start_one(self.serve)
             finished = self._execute(key)
 
-    def _execute(self, key: Key) -> tuple[Key, Any] | None:
-        node, data = self._graph[key], self._data
+    def _execute(self, key: Key) -> tuple[Key, Any, float] | None:
+        node, data, began = self._graph[key], self._data, time.perf_counter()
         try:
             if self._told is not None:
                 self._told.before(key)
@@ -140,7 +141,7 @@ class LocalRun:
                 self._told.after(key, result)
             if key in self._wanted or key in self._keep:
                 self._report(key, result)
-            return key, result
+            return key, result, time.perf_counter() - began
         except BaseException as error:  # KeyboardInterrupt too: it has to stop the other threads
             with self._changed:
                 self._failures.append((self._priority[key], error))
@@ -150,7 +151,7 @@ class LocalRun:
                 raise
             return None
 
-    def _land(self, key: Key, result: Any) -> None:
+    def _land(self, key: Key, result: Any, seconds: float) -> None:
         data, uses, waiting = self._data, self._uses, self._waiting
         dependents = self._dependents.get(key)
         if dependents:
@@ -168,7 +169,9 @@ class LocalRun:
             left = uses[dependency] = uses[dependency] - 1
             if not left:
                 data.pop(dependency, None)
-        self._done[self._priority[key] >> RANK_SHIFT] += 1
+        rank = self._priority[key] >> RANK_SHIFT
+        self._done[rank] += 1
+        self._seconds[rank] += seconds
         self._left -= 1
         if not self._left:
             self._changed.notify_all()
@@ -220,6 +223,10 @@ class LocalRun:
             if self._left:
                 self._stopped = self._cancelled = True
             self._changed.notify_all()
+
+    def account(self, *, detailed: bool = False) -> Account:
+        del detailed  # all is known here
+        return Account({name: seconds for name, seconds in zip(RANKS, self._seconds, strict=True) if seconds})
 
     def progress(self) -> Progress:
         done, total = self._done, self._total

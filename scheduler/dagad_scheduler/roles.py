@@ -38,6 +38,7 @@ _TOGETHER = (Role.VALUE, Role.PULLBACK)
 MOST_LETTERS = 40  # of a function's name
 RANK_SHIFT = 48  # a priority is a rank above, a place below
 VALUE_RANK, PULLBACK_RANK = _RANK[Role.VALUE], _RANK[Role.PULLBACK]
+RANKS = ("sum", "value", "pullback")  # what keys of each rank are for, in profiles
 _BY_NAME = {str(role): role for role in Role}
 _PREFIX = {f"dagad-{role}": rank for role, rank in _RANK.items()}
 

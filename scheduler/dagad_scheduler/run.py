@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dagad_scheduler.roles import Key
@@ -32,6 +32,26 @@ class Progress:
             self.gradients_total + other.gradients_total,
             self.waits_for or other.waits_for,
         )
+
+    @property
+    def share_done(self) -> float:
+        """How much of all is done, from 0 to 1."""
+        total = self.values_total + self.gradients_total
+        return (self.values_done + self.gradients_done) / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What something took: seconds of all threads together by what they did, and bytes that came and went."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    sent: int = 0
+    received: int = 0
+
+    def __add__(self, other: Account) -> Account:
+        names = [*self.seconds, *(name for name in other.seconds if name not in self.seconds)]
+        seconds = {name: self.seconds.get(name, 0.0) + other.seconds.get(name, 0.0) for name in names}
+        return Account(seconds, self.sent + other.sent, self.received + other.received)
 
 
 class WorkersLost(RuntimeError):
@@ -88,6 +108,11 @@ def is_inside_task() -> bool:
     return _depth.get() > 0
 
 
+def task_depth() -> int:
+    """Return how many tasks the caller is part of, one inside the other."""
+    return _depth.get()
+
+
 class Run(Protocol):
     """One graph on its way.
 
@@ -106,6 +131,9 @@ class Run(Protocol):
 
     def progress(self) -> Progress:
         """Return what is done by now."""
+
+    def account(self, *, detailed: bool = False) -> Account:
+        """Return what it took, when it has ended; what has to be asked for elsewhere only if `detailed`."""
 
 
 class Scheduler(Protocol):

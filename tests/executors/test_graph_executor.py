@@ -13,13 +13,13 @@ from dask._task_spec import Task
 from distributed import Client
 from faults import bits, until
 from matrix_cells import note_run, take_all_runs
+from watching import evaluations_seen
 
 import dagad
 from dagad._executors import choose, graph
 from dagad._executors.cost_model import Cost
 from dagad._executors.evaluation import find_scheduler, new_names
 from dagad._executors.graph import GraphExecutor, lower
-from dagad._operations.context import jobs_seen
 from dagad._sources.plan import Plan
 from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute
 from dagad_scheduler import Role, role_of
@@ -155,12 +155,12 @@ def test_a_mode_of_any_kind_is_a_graph_on_a_cluster(cluster: Client) -> None:
     def loss(theta: Any) -> Any:
         return dagad.reduce_sum(chunk, X, theta, grainsize=2, scheduler=cluster)
 
-    with jobs_seen() as seen:
+    with evaluations_seen() as seen:
         loss(THETA)
         dagad.grad(loss)(THETA)
         dagad.vjp(loss, THETA)[1](1.0)
         dagad.jvp(loss, THETA, THETA)
         dagad.hvp(loss, THETA, THETA)
-    assert {(job.executor, job.n_chunks) for job in seen} == {("graph", 5)}
-    methods = [job.method for job in seen]
+    assert {(job.executor, job.n_chunks) for job in seen.calls} == {("graph", 5)}
+    methods = [job.method for job in seen.calls]
     assert methods[:4] == ["call", "unit", "linearize", "call"]

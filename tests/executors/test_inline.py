@@ -11,9 +11,9 @@ import numpy as onp
 import pytest
 from by_hand import EXECUTORS, Run, operation
 from faults import bits
+from watching import evaluations_seen
 
 import dagad
-from dagad._operations.context import jobs_seen
 from dagad._operations.operation import LocalGradient, Recorded
 from dagad._sources.plan import Plan
 from dagad.extend import Keep, Linearization, Preaccumulate, Recompute
@@ -90,9 +90,9 @@ def test_a_cheap_reduction_is_run_so_soon() -> None:
     def loss(theta: Any) -> Any:
         return dagad.reduce_sum(chunk, X, theta, grainsize=1, scheduler="threads")
 
-    with jobs_seen() as seen:
+    with evaluations_seen() as seen:
         for _ in range(6):
             dagad.value_and_grad(loss)(THETA)
             dagad.hvp(loss, THETA, THETA)
-    assert seen[0].executor == "graph"
-    assert "inline" in {job.executor for job in seen[len(seen) // 2 :]}
+    assert seen.calls[0].executor == "graph"
+    assert "inline" in {job.executor for job in seen.calls[len(seen.calls) // 2 :]}

@@ -20,9 +20,9 @@ import pytest
 from every_mode import AT, MODES, derivatives, numbers
 from faults import bits
 from toy_executor import Pipes
+from watching import evaluations_seen
 
 import dagad
-from dagad._operations.context import jobs_seen
 from dagad._operations.job import Executor
 from dagad._pytrees import pytree
 from dagad.extend import CompensatedSum, Keep, Linearization, Preaccumulate, Recompute
@@ -150,11 +150,11 @@ RIGHT = {name: derivatives(whole) for name, (_, whole) in OPERATIONS.items()}
 @pytest.mark.parametrize("mode", MODES)
 def test_a_new_executor_runs_everything_in_every_mode(mode: str, name: str, pool: Pipes) -> None:
     run, orders = MODES[mode]
-    with jobs_seen() as seen:
+    with evaluations_seen() as seen:
         found = numbers(run(partial(OPERATIONS[name][0], scheduler=pool)))
     assert onp.allclose(found, [RIGHT[name][order] for order in orders], rtol=1e-9, atol=1e-9)
     assert found == numbers(run(partial(OPERATIONS[name][0], scheduler="sync")))
-    assert {job.executor for job in seen} == {"pipes"}
+    assert {job.executor for job in seen.calls} == {"pipes"}
 
 
 @pytest.mark.parametrize("name", ["sum", "sum of vectors", "sum of rows", "map_rect", "map_reduce"])

@@ -29,10 +29,10 @@ from typing import Any
 
 from dagad_scheduler.annotations import annotated
 from dagad_scheduler.residents.connections import Connections
-from dagad_scheduler.residents.messages import has_buffers, packed
+from dagad_scheduler.residents.messages import has_buffers, nbytes, packed
 from dagad_scheduler.residents.standing import Standing, standing_of
 from dagad_scheduler.roles import Key
-from dagad_scheduler.run import Progress
+from dagad_scheduler.run import Account, Progress
 from dagad_scheduler.workers import workers_of
 
 REACH_WITHIN, RELAY_FOR = 2.0, 60.0  # seconds
@@ -109,8 +109,9 @@ class Lines:
 
     def call(self, calls: Mapping[str, dict[str, Any]], n_values: int, n_gradients: int, limit: float) -> ResidentRun:
         """Send each worker its call; there is an answer within `limit` seconds, or there is an error."""
-        future = asyncio.run_coroutine_threadsafe(self._ask(_all_packed(calls), limit), self._client.loop.asyncio_loop)
-        return ResidentRun(future, n_values, n_gradients)
+        all_packed = _all_packed(calls)
+        future = asyncio.run_coroutine_threadsafe(self._ask(all_packed, limit), self._client.loop.asyncio_loop)
+        return ResidentRun(future, n_values, n_gradients, all_packed)
 
     def lease(self) -> Lease:
         """Return what stands for something that is about to be left on workers."""
@@ -336,8 +337,8 @@ class Lease:
 class ResidentRun:
     """One evaluation on the hot road; `replies` are there when `wait` returns."""
 
-    def __init__(self, future: Future[Replies], n_values: int, n_gradients: int) -> None:
-        self._future, self._totals = future, (n_values, n_gradients)
+    def __init__(self, future: Future[Replies], n_values: int, n_gradients: int, calls: dict[str, Any]) -> None:
+        self._future, self._totals, self._calls = future, (n_values, n_gradients), calls
         self.kept: dict[Key, Any] = {}
         self.replies: Replies = {}
         self.is_void = False  # whether what it did is done again by somebody else
@@ -355,6 +356,14 @@ class ResidentRun:
     def cancel(self) -> None:
         """Hang up; workers stop after the chunk that they are in."""
         self._future.cancel()
+
+    def account(self, *, detailed: bool = False) -> Account:
+        """Return what the workers say that it took, and how large the messages were."""
+        del detailed  # all is known here
+        answers = [reply for reply in self.replies.values() if isinstance(reply, dict)]
+        seconds = sum(float(reply.get("seconds", 0.0)) for reply in answers)
+        received = sum(memoryview(reply["data"]).nbytes for reply in answers if "data" in reply)
+        return Account({"chunks": seconds}, sum(map(nbytes, self._calls.values())), received)
 
     def progress(self) -> Progress:
         """Return all or nothing: nobody is told of single chunks."""

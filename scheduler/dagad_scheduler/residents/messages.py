@@ -23,6 +23,16 @@ def has_buffers(part: Any) -> bool:
     return any(map(has_buffers, part)) if isinstance(part, list) else isinstance(part, bytes | to_serialize)
 
 
+def nbytes(part: Any) -> int:
+    """Return how large the buffers are in part of a call, as messages take it."""
+    from dagad_scheduler.private_distributed import to_serialize
+
+    if isinstance(part, list | dict):
+        return sum(map(nbytes, part.values() if isinstance(part, dict) else part))
+    whole = part.data if isinstance(part, to_serialize) else part
+    return len(whole) if isinstance(whole, bytes) else int(getattr(whole, "nbytes", 0))
+
+
 def packed(part: Any) -> Any:
     """Return part of a call as a message takes it."""
     if isinstance(part, np.ndarray | memoryview):

@@ -1,0 +1,214 @@
+"""What happens in one evaluation: which operations run, who runs them and why, how far they are, and what that took.
+
+Written by the thread that evaluates, read by whoever watches. State of a `Profile` that others change too, under its
+`_lock`:
+
+============  ========================================================================
+`_runs`       what is under way for this evaluation, and ends when it is cancelled
+`cancelled`   whether it was cancelled
+`_given_up`   how far it was then
+============  ========================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dagad._errors import CancelledError
+from dagad._operations.job import Executor, Job, Residuals, Results
+from dagad._pytrees.shipping import Portable
+from dagad_scheduler import Account, Progress, Run, task_depth
+
+MOST_CALLS = 10_000  # of one evaluation that are written down; a program may call a reduction in a loop
+CANCELLED = "This evaluation was cancelled."
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One operation at values, from when an executor was asked until its results were there.
+
+    Attributes
+    ----------
+    function
+        The user's function.
+    gives
+        What it gives: "value", "gradient", "value and gradient", or "value and tangents".
+    n_rows, n_chunks, grainsize
+        How the rows are cut.
+    executor, method, group
+        What ran it, how it was asked, and how many chunks made a task.
+    reason
+        Why that executor.
+    refusals
+        Why executors that were asked before it did not.
+    began, seconds
+        When it began, by `time.time`, and how long it took; `seconds` is None while it runs.
+    account
+        What its parts took together, by role, and what was sent and received.
+    recomputed
+        How many chunks were run again in this process, since what their first run had left was gone or never kept.
+    """
+
+    function: str
+    gives: str
+    n_rows: int
+    n_chunks: int
+    grainsize: int
+    method: str
+    executor: str = ""
+    group: int = 1
+    reason: str = ""
+    refusals: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.time)
+    seconds: float | None = None
+    account: Account = field(default_factory=Account)
+    recomputed: int = 0
+    _run: Run | None = field(default=None, repr=False)
+
+    def progress(self) -> Progress:
+        """Return how many chunks have given what they are to give, also where several make a task."""
+        total, done, waits_for = self.n_chunks, float(self.n_chunks), ""
+        if self.seconds is None:
+            parts = Progress() if self._run is None else self._run.progress()
+            done, waits_for = total * parts.share_done, parts.waits_for
+        value, gradient = ("value" in self.gives), ("gradient" in self.gives)
+        return Progress(int(done) * value, total * value, int(done) * gradient, total * gradient, waits_for)
+
+
+class Profile:
+    """The record of one evaluation: what it gave, what ran for it, and what that took.
+
+    Attributes
+    ----------
+    name
+        The function that was evaluated.
+    began, seconds
+        When it began, by `time.time`, and how long it took until all that was asked for was there; `seconds` is None
+        while it runs.
+    value, gradient_norm
+        The value, if it is one number, and the Euclidean norm of the gradient; None where there is none.
+    error
+        What it raised, as text; empty if nothing.
+    calls
+        The reductions and maps that ran in it, in their order.
+    """
+
+    def __init__(self, name: str, *, by_chunk: bool = False) -> None:
+        self.name, self.by_chunk = name, by_chunk  # whether its progress is to be seen chunk by chunk
+        self.began, self._clock, self._depth = time.time(), time.perf_counter(), task_depth()
+        self.seconds: float | None = None
+        self.value: float | None = None
+        self.gradient_norm: float | None = None
+        self.error = ""
+        self.calls: list[Call] = []
+        self._open: list[Call] = []
+        self._lock = threading.Lock()
+        self._runs: list[Run] = []
+        self.cancelled, self._given_up = False, Progress()
+
+    def is_here(self) -> bool:
+        """Return whether the caller is part of the evaluation, and not of one of its chunks."""
+        return self._depth == task_depth()
+
+    @contextlib.contextmanager
+    def calling(self, job: Job, method: str, gives: str, counters: Any) -> Iterator[Call]:
+        """Write down that an operation runs."""
+        plan = job.plan
+        call = Call(_users_name(job.kernel), gives, plan.n_rows, len(plan), plan.grainsize, method)
+        if len(self.calls) < MOST_CALLS:
+            self.calls.append(call)
+        self._open.append(call)
+        began, n_primal = time.perf_counter(), counters.n_primal
+        try:
+            yield call
+        finally:
+            call.seconds, call._run = time.perf_counter() - began, None
+            if gives == "gradient":
+                call.recomputed = counters.n_primal - n_primal
+            self._open.remove(call)
+
+    def ran(self, call: Call, executor: Executor, results: Results) -> None:
+        """Write down who ran an operation, and why."""
+        executor = results.ran_by or executor
+        call.reason, call.refusals = results.reason, list(results.refusals)
+        call.executor, call.group = executor.name, getattr(executor, "group", 1)
+        if not call.account.seconds:  # nothing that ran has said more
+            call.account += Account({"chunks": results.spent.cpu})
+        if call.method == "unit" and not results.has_gradient:
+            call.gives = "value"
+
+    def sends(self, parts: Sequence[Portable]) -> None:
+        """Write down how much is sent with a graph."""
+        if self._open:
+            nbytes = sum(memoryview(buffer).nbytes for part in parts for buffer in part.parcel().payload)
+            self._open[-1].account += Account({}, nbytes)
+
+    def pulled(self, call: Call, executor: Executor, residuals: Residuals, is_there: bool) -> None:
+        """Write down who pulled what a run had left, if it was still there."""
+        call.executor = getattr(residuals, "ran_by", executor.name)
+        if not is_there:
+            call.gives, call.reason = "", "what the first run had left behind was gone"
+
+    @contextlib.contextmanager
+    def following(self, run: Run) -> Iterator[None]:
+        """Let a run be watched while it lasts, and be cancelled with the evaluation."""
+        call = self._open[-1] if self._open and self.is_here() else None
+        with self._lock:
+            cancelled = self.cancelled
+            self._runs.append(run)
+        if cancelled:
+            run.cancel()
+        if call is not None:
+            call._run = run
+        try:
+            yield
+        except BaseException as error:
+            if self.cancelled:
+                raise CancelledError(CANCELLED) from error
+            raise
+        finally:
+            with self._lock:
+                self._runs.remove(run)
+            if call is not None:
+                call.account += run.account(detailed=self.by_chunk)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Write down that all that was asked for is there, or never will be."""
+        self.seconds = time.perf_counter() - self._clock
+        if error is not None:
+            self.error = f"{type(error).__name__}: {error}"
+
+    def cancel(self) -> None:
+        """End what is under way; what is asked for later ends at once."""
+        given_up = replace(self.progress, waits_for="")
+        with self._lock:
+            if self.cancelled:
+                return
+            self.cancelled, self._given_up, runs = True, given_up, list(self._runs)
+        for run in runs:
+            run.cancel()
+
+    @property
+    def progress(self) -> Progress:
+        """How many chunks have their value and their gradient, of those of all operations that have started."""
+        if self.cancelled:
+            return self._given_up
+        calls = list(self.calls)
+        found = sum((call.progress() for call in calls), Progress())
+        # What was run so that it can be pulled has a gradient to come.
+        to_come = sum(call.n_chunks for call in calls if call.method in ("linearize", "unit"))
+        if self.seconds is not None or to_come <= found.gradients_total:
+            return found
+        return replace(found, gradients_total=to_come)
+
+
+def _users_name(kernel: Any) -> str:
+    """Return what the user's function is called, whichever derivative of it runs."""
+    while hasattr(kernel.function, "function"):
+        kernel = kernel.function
+    return str(kernel.function.name)

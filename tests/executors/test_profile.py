@@ -1,0 +1,171 @@
+"""The record of an evaluation: does it say what ran, who ran it, how far it is and what it took, on every executor?"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+from watching import evaluations_seen
+
+import dagad
+from dagad._executors.profile import Profile
+from dagad_scheduler import Progress
+
+X, THETA = np.random.default_rng(0).standard_normal((40, 3)), np.array([0.3, -0.7, 1.1])
+WAIT = 60
+
+
+def chunk(rows: Any, theta: Any) -> Any:
+    return np.sum(np.tanh(rows @ theta))
+
+
+def test_an_evaluation_says_what_ran_and_what_it_gave(scheduler: Any) -> None:
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(chunk, X, theta, grainsize=5, scheduler=scheduler)
+
+    evaluation = dagad.evaluate(loss, THETA)
+    gradient, profile = evaluation.gradient(WAIT), evaluation.profile()
+    assert (profile.name, profile.value) == ("loss", evaluation.value())
+    assert profile.gradient_norm == pytest.approx(float(np.linalg.norm(gradient)))
+    assert profile.progress == Progress(8, 8, 8, 8)
+    assert [(call.function, call.gives, call.n_rows, call.n_chunks, call.grainsize) for call in profile.calls] == [
+        ("chunk", "value", 40, 8, 5),
+        ("chunk", "gradient", 40, 8, 5),
+    ]
+    assert {call.executor for call in profile.calls} == {"graph"}
+    assert profile.seconds is not None
+    assert 0 < sum(call.seconds or 0.0 for call in profile.calls) <= profile.seconds
+
+
+def test_seconds_are_told_apart_by_what_they_were_spent_on() -> None:
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(chunk, X, theta, grainsize=5, scheduler="threads")
+
+    evaluation = dagad.evaluate(loss, THETA)
+    evaluation.gradient(WAIT)
+    value, gradient = evaluation.profile().calls
+    assert value.account.seconds["value"] > 0
+    assert gradient.account.seconds["pullback"] > 0
+    assert "pullback" not in value.account.seconds
+
+
+def test_a_cluster_says_what_its_tasks_took_and_what_went_to_and_fro(cluster: Client) -> None:
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(chunk, X, theta, grainsize=5, scheduler=cluster)
+
+    evaluation = dagad.evaluate(loss, THETA)
+    evaluation.gradient(WAIT)
+    value, gradient = evaluation.profile().calls
+    assert value.account.seconds["value"] > 0
+    assert gradient.account.seconds["pullback"] > 0
+    assert value.account.sent > X.nbytes
+    assert gradient.account.received >= THETA.nbytes
+
+
+def test_a_hot_loop_says_who_answers_and_how_much_it_was_sent(cluster: Client) -> None:
+    shards = dagad.shard(X, grainsize=5, scheduler=cluster)
+
+    def fresh(rows: Any, theta: Any) -> Any:
+        return np.sum(np.tanh(rows @ theta)) + 1.0
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(fresh, shards, theta)
+
+    with evaluations_seen() as seen:
+        for _ in range(4):
+            value, gradient = dagad.value_and_grad(loss)(THETA)
+    assert [profile.value for profile in seen.over] == [value] * 4
+    assert seen.over[-1].gradient_norm == pytest.approx(float(np.linalg.norm(gradient)))
+    first, last = seen.calls[0], seen.calls[-1]
+    assert (first.executor, first.reason) == ("graph", "it is the first of its kind")
+    assert (last.executor, last.reason) == ("resident", "rows live on workers, chunks are short")
+    assert THETA.nbytes < last.account.sent < 10_000
+    assert THETA.nbytes < last.account.received < 10_000
+    assert seen.over[-1].progress == Progress(8, 8, 8, 8)
+
+
+def test_progress_counts_the_chunks_of_tasks_that_have_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dagad._executors import choose
+    from dagad._executors.cost_model import Road
+
+    monkeypatch.setattr(choose, "choose_road", lambda *args, **kwargs: Road(group=4))
+    half, go, n_runs = threading.Event(), threading.Event(), 0
+
+    def slow(rows: Any, theta: Any) -> Any:
+        nonlocal n_runs
+        n_runs += 1
+        if n_runs > 6:
+            half.set()
+            assert go.wait(WAIT)
+        return np.sum(rows) * theta
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(slow, np.arange(8.0), theta, grainsize=1, scheduler="sync")
+
+    done: list[Progress] = []
+    with evaluations_seen() as seen:
+
+        def look() -> None:
+            assert half.wait(WAIT)
+            done.append(seen.begun[0].progress)
+            go.set()
+
+        looks = threading.Thread(target=look)
+        looks.start()
+        dagad.value_and_grad(loss)(2.0)
+        looks.join()
+    assert done == [Progress(4, 8, 4, 8)]
+    assert seen.begun[0].progress == Progress(8, 8, 8, 8)
+
+
+def test_what_chunks_call_is_theirs() -> None:
+    def outer(rows: Any, theta: Any) -> Any:
+        return dagad.reduce_sum(chunk, rows, theta, grainsize=2, scheduler="sync")
+
+    with evaluations_seen() as seen:
+        dagad.grad(lambda theta: dagad.reduce_sum(outer, X, theta, grainsize=10, scheduler="sync"))(THETA)
+    assert [call.function for call in seen.calls] == ["outer"]
+    assert len(seen.over) == 1
+
+
+def test_only_the_outermost_call_is_an_evaluation() -> None:
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(chunk, X, theta, grainsize=10, scheduler="sync")
+
+    with evaluations_seen() as seen:
+        loss(THETA)
+        dagad.hvp(loss, THETA, THETA)
+        dagad.hessian(loss)(THETA)
+        pullback = dagad.vjp(loss, THETA)[1]
+        pullback(1.0)
+    assert [profile.name for profile in seen.over] == ["chunk", "loss", "loss", "loss", "loss"]
+
+
+def test_an_error_ends_an_evaluation() -> None:
+    def fails(rows: Any, theta: Any) -> Any:
+        raise ZeroDivisionError("on purpose")
+
+    with evaluations_seen() as seen, pytest.raises(ZeroDivisionError):
+        dagad.grad(lambda theta: dagad.reduce_sum(fails, X, theta, grainsize=10, scheduler="sync"))(THETA)
+    (profile,) = seen.over
+    assert profile.error == "ZeroDivisionError: on purpose"
+
+
+def test_what_was_recomputed_is_counted() -> None:
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(chunk, X, theta, grainsize=5, scheduler="threads", policy=dagad.extend.Recompute())
+
+    evaluation = dagad.evaluate(loss, THETA)
+    evaluation.gradient(WAIT)
+    assert [call.recomputed for call in evaluation.profile().calls] == [0, 8]
+
+
+def test_nobody_watches_and_nothing_is_written() -> None:
+    with evaluations_seen() as seen:
+        pass
+    dagad.grad(lambda theta: dagad.reduce_sum(chunk, X, theta, scheduler="sync"))(THETA)
+    assert seen.begun == []
+    assert isinstance(Profile("f").progress, Progress)
