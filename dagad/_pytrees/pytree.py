@@ -174,7 +174,8 @@ def open_containers(output: Any) -> Any:
     """Return autograd's boxed lists, tuples and dicts as plain ones of boxed entries."""
     held = plain(output) if is_traced(output) else None
     if isinstance(held, list | tuple):
-        return type(held)([open_containers(output[i]) for i in range(len(held))])
+        parts = [open_containers(output[i]) for i in range(len(held))]
+        return type(held)(*parts) if hasattr(held, "_fields") else type(held)(parts)
     if isinstance(held, dict):
         return {key: open_containers(output[key]) for key in held}
     return output

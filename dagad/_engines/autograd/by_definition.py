@@ -18,6 +18,7 @@ from autograd.extend import defjvp, defvjp, primitive
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.forward import push
 from dagad._engines.autograd.private import isbox, subvals, trace_primitives_map, unbroadcast_f
+from dagad._engines.autograd.rules import shaped
 from dagad._engines.autograd.tape import pull, record
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
@@ -52,7 +53,7 @@ def _vjp_of(definition: Function, look: Function) -> Function:
             value, ends, roots = record(run, leaves)
             cotangents = pytree.flatten(pytree.open_containers(cotangent))[0]
             pairs = zip(cotangents, pytree.flatten(value)[0], strict=True)
-            seeds = [_shaped(part, leaf) for part, leaf in pairs]
+            seeds = [shaped(part, leaf) for part, leaf in pairs]  # a definition may be real where the value is not
             return tuple(_dense(pull(ends, seeds, roots, leaves), leaves))
 
         return pullback
@@ -81,12 +82,7 @@ def _in_some(definition: Function, argnums: Sequence[int], args: Sequence[Any], 
 
 def _dense(parts: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
     pairs = zip(parts, leaves, strict=True)
-    return [pytree.zeros_like(pytree.plain(leaf)) if part is None else part for part, leaf in pairs]
-
-
-def _shaped(part: Any, leaf: Any) -> Any:
-    """Return a cotangent of a real leaf as a real one; a definition may be real where the function's value is not."""
-    return anp.real(part) if np.iscomplexobj(pytree.plain(part)) > np.iscomplexobj(pytree.plain(leaf)) else part
+    return [pytree.zeros_like(pytree.plain(leaf)) if part is None else shaped(part, leaf) for part, leaf in pairs]
 
 
 # Functions that work entry by entry

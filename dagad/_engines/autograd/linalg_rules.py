@@ -11,10 +11,12 @@ import numpy as np
 from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 from autograd.numpy import linalg
 
+from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import moved, rules_of
 from dagad._engines.autograd.numpy_protocols import WRITTEN
 from dagad._engines.autograd.private import trace_primitives_map
-from dagad._engines.autograd.rules import HOMES, define
+from dagad._engines.autograd.rules import HOMES, define, keep_real
+from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
 Function = Callable[..., Any]
@@ -24,6 +26,11 @@ plain = pytree.plain
 def transposed(x: Any) -> Any:
     """Return matrices with rows and columns changed over."""
     return anp.swapaxes(x, -1, -2)
+
+
+def adjoint(x: Any) -> Any:
+    """Return matrices with rows and columns changed over, and conjugated if they are complex."""
+    return anp.conj(transposed(x)) if np.iscomplexobj(plain(x)) else transposed(x)
 
 
 def singular_values(x: Any) -> Any:
@@ -73,13 +80,54 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 
 
 def _odd_norm(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
-    """As of autograd 1.9: no `keepdims`, and of orders some only."""
+    """As of autograd 1.9: no `keepdims`, of orders some only, and of complex numbers no second derivative."""
     del argnums, ans
     given = dict(zip(("x", "ord", "axis", "keepdims"), args, strict=False)) | kwargs
     ord, axis = given.get("ord"), given.get("axis")
     matrix = isinstance(axis, tuple) or (axis is None and np.ndim(plain(given["x"])) == 2)
     known = ord in (None, "fro", "nuc") or (not matrix and not isinstance(ord, str) and 1 < ord < np.inf)
-    return bool(given.get("keepdims")) or not known
+    return bool(given.get("keepdims")) or not known or np.iscomplexobj(plain(given["x"]))
+
+
+def _is_complex(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    """As of autograd 1.9, the rules of some functions take matrices for real."""
+    del argnums, args, kwargs
+    return np.iscomplexobj(plain(ans[0] if isinstance(ans, tuple) else ans))
+
+
+def _slogdet(a: Any) -> Any:
+    n = np.shape(plain(a))[-1]
+    size = np.linalg.slogdet(plain(a))[1] / n
+    scaled = linalg.det(a / np.exp(size)[..., None, None])  # of modulus 1: neither too large nor too small
+    return scaled / anp.abs(scaled), anp.log(anp.abs(scaled)) + n * size
+
+
+def _pinv(a: Any) -> Any:
+    rows, columns = np.shape(plain(a))[-2:]
+    if np.min(np.linalg.matrix_rank(plain(a))) < min(rows, columns):
+        raise NotDifferentiableError(refusals.of_function("pinv", " of complex matrices that are not of full rank"))
+    if rows < columns:
+        return adjoint(linalg.solve(anp.matmul(a, adjoint(a)), a))
+    return linalg.solve(anp.matmul(adjoint(a), a), adjoint(a))
+
+
+def _cholesky_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
+    """Return the pullback dL = L phi(L^-1 dA L^-H), turned round; phi is the lower triangle with half its diagonal."""
+    del argnums, args, kwargs
+
+    def pullback(g: Any) -> tuple[Any]:
+        half = anp.tril(anp.matmul(adjoint(ans), anp.conj(g))) / (1.0 + np.eye(np.shape(plain(ans))[-1]))
+        found = linalg.solve(adjoint(ans), transposed(linalg.solve(transposed(ans), transposed(half))))
+        return (anp.conj(found + adjoint(found)) / 2.0,)
+
+    return pullback
+
+
+def _cholesky_jvp(argnums: Any, tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+    del argnums, args, kwargs
+    apart = linalg.solve(ans, (tangents[0] + adjoint(tangents[0])) / 2.0)
+    apart = linalg.solve(ans, adjoint(apart))
+    return anp.matmul(ans, anp.tril(apart) / (1.0 + np.eye(np.shape(plain(ans))[-1])))
 
 
 def _matrix_power(a: Any, n: int) -> Any:
@@ -116,10 +164,10 @@ def _eigenvalues(of: Function) -> Function:
 def qr(a: Any, r_of: Function) -> tuple[Any, Any]:
     """Return the factors of matrices that have at least as many rows as columns: by Cholesky, with the signs of `r_of`.
 
-    Of full rank: R'R = A'A, and Q = A R^-1. Good for derivatives.
+    Of full rank: R^H R = A^H A, and Q = A R^-1. Good for derivatives.
     """
-    factor = transposed(linalg.cholesky(anp.matmul(transposed(a), a)))
-    signs = np.sign(np.diagonal(r_of(plain(a)), axis1=-2, axis2=-1))[..., None]
+    factor = adjoint(linalg.cholesky(anp.matmul(adjoint(a), a)))
+    signs = np.sign(np.real(np.diagonal(r_of(plain(a)), axis1=-2, axis2=-1)))[..., None]  # LAPACK's are real
     r = factor * signs
     return anp.matmul(a, linalg.inv(r)), r
 
@@ -132,11 +180,17 @@ def _qr(a: Any, mode: str = "reduced") -> Any:
     return factors[1] if mode == "r" else factors
 
 
+def least_squares(a: Any, b: Any) -> Any:
+    """Return solution, squared residuals and singular values, of a matrix of full rank."""
+    x = anp.matmul(linalg.pinv(a), b)
+    apart = b - anp.matmul(a, x)
+    return x, anp.sum(anp.real(apart * anp.conj(apart)), axis=0), singular_values(a)
+
+
 def _lstsq(a: Any, b: Any) -> Any:
     """Return solution, residuals and singular values, of a matrix of full rank."""
-    x = anp.matmul(linalg.pinv(a), b)
-    residuals = anp.sum((b - anp.matmul(a, x)) ** 2, axis=0)
-    return x, anp.reshape(residuals, (-1,)), singular_values(a)
+    x, residuals, sizes = least_squares(a, b)
+    return x, anp.reshape(residuals, (-1,)), sizes
 
 
 @functools.cache
@@ -203,6 +257,10 @@ def learn(module: Any) -> bool:
     for func, definition in DEFINED.items():
         define(func, *rules_of(func.__name__, definition))
     define(np.linalg.norm, *rules_of("norm", norm), _odd_norm)
+    define(np.linalg.slogdet, *rules_of("slogdet", _slogdet), _is_complex)
+    define(np.linalg.pinv, *rules_of("pinv", _pinv), _is_complex)
+    define(np.linalg.cholesky, _cholesky_vjp, _cholesky_jvp, _is_complex)
+    keep_real(linalg.solve)
     return True
 
 

@@ -154,6 +154,8 @@ def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Any) -> Any:
         raise NotDifferentiableError(refusals.of_function(f"np.{ufunc.__name__}.{method}"))
     if kwargs:
         raise NotDifferentiableError(refusals.of_option(f"np.{ufunc.__name__}", kwargs))
+    if ufunc is np.sign and np.iscomplexobj(pytree.plain(inputs[0])):  # x / |x|; autograd takes it for constant
+        raise NotDifferentiableError(refusals.of_function("np.sign", " of complex numbers"))
     fun = primitive_of(ufunc)
     if fun is None:
         raise NotDifferentiableError(

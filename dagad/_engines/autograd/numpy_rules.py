@@ -18,7 +18,7 @@ from dagad._engines.autograd import reduction_rules, refusals
 from dagad._engines.autograd.by_definition import entrywise, moved, rules_of
 from dagad._engines.autograd.private import isbox, numpy_vjps, trace_primitives_map
 from dagad._engines.autograd.reduction_rules import is_deep
-from dagad._engines.autograd.rules import HOMES, Better, define
+from dagad._engines.autograd.rules import HOMES, Better, define, keep_real
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
@@ -238,6 +238,11 @@ def _not_a_count(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     return np.ndim(args[1] if len(args) > 1 else next(iter(kwargs.values()))) > 0
 
 
+def _of_complex(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    del argnums, args, kwargs
+    return np.iscomplexobj(plain(ans))
+
+
 def _grows(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     del kwargs
     return any(np.shape(plain(args[argnum])) != np.shape(plain(ans)) for argnum in argnums)
@@ -283,6 +288,8 @@ def learn(module: Any) -> bool:
     for func, slopes in ENTRYWISE.items():
         define(func, *entrywise(func.__name__, *slopes))
     define(np.sinc, *entrywise("sinc", _sinc_slope), _always)
+    define(np.arccosh, *entrywise("arccosh", lambda ans, x: 1.0 / (anp.sqrt(x - 1.0) * anp.sqrt(x + 1.0))), _of_complex)
+    keep_real(np.where, anp.concatenate_args, anp.array_from_args, anp.inner, anp.cross)
     return True
 
 

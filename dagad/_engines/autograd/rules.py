@@ -28,7 +28,9 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.extend import defvjp, primitive
 
+from dagad._engines.autograd import refusals
 from dagad._engines.autograd.private import primitive_jvps, primitive_vjps, trace_primitives_map, unbroadcast_f
+from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
 Better = Callable[[Any, Any, Any, Any], bool]  # of argnums, value, args, kwargs: are autograd's rules wrong?
@@ -77,6 +79,33 @@ def define(function: Any, vjp: Any, jvp: Any, better: Better | None = None) -> N
     _replace(_JVPS, primitive_jvps, fun, pushed)
 
 
+def keep_real(*funs: Any) -> None:
+    """Let functions send a real cotangent to a real argument that stands beside a complex one.
+
+    What is complex there does harm where the argument was made of complex numbers, by `np.real` or the like.
+    """
+    for fun in funs:
+        rule: Any = primitive_vjps.get(trace_primitives_map.get(fun, fun))
+        if is_autograds(rule):
+            _VJPS[rule] = _kept_real(_VJPS.get(rule, rule))
+
+
+def _kept_real(rule: Any) -> Any:
+    def make(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
+        pull = rule(argnums, ans, args, kwargs)
+        if not np.iscomplexobj(pytree.plain(ans)):
+            return pull
+        return lambda g: tuple(shaped(part, args[at]) for at, part in zip(argnums, pull(g), strict=True))
+
+    return make
+
+
+def shaped(cotangent: Any, leaf: Any) -> Any:
+    """Return a cotangent of a real leaf as a real one."""
+    odd = np.iscomplexobj(pytree.plain(cotangent)) > np.iscomplexobj(pytree.plain(leaf))
+    return anp.real(cotangent) if odd else cotangent
+
+
 def learn_rules() -> bool:
     """Take up the parts of scipy that somebody has imported; costs a look otherwise. Return whether there were any."""
     found = False
@@ -122,7 +151,7 @@ def _not_in_order(fun: Any) -> Any:
     rule: Any = primitive_vjps.get(fun)
 
     def make(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
-        if 0 in argnums:
+        if 0 in argnums or (fun.__name__ == "ive" and _is_complex(args, kwargs)):  # scaled by its real part
             _refuse(fun, argnums)
         return rule(argnums, ans, args, kwargs)
 
@@ -148,6 +177,11 @@ def _where(argnums: Sequence[int], tangents: Sequence[Any], ans: Any, args: Any,
 def _several_axes(args: Any, kwargs: Any) -> bool:
     """As of autograd 1.9, several axes counted from the end are put back in wrong places."""
     return isinstance(kwargs.get("axis", args[1] if len(args) > 1 else None), tuple)
+
+
+def _is_complex(args: Any, kwargs: Any) -> bool:
+    del kwargs
+    return any(np.iscomplexobj(pytree.plain(arg)) for arg in args)
 
 
 def _not_flat(args: Any, kwargs: Any) -> bool:
@@ -188,6 +222,7 @@ def _special(special: Any) -> bool:
         _replace(_VJPS, primitive_vjps, fun, _in_first(fun, _once(derivative)))
     for fun in (special.polygamma, special.jn, special.yn, special.iv, special.ive):
         _replace(_VJPS, primitive_vjps, fun, _not_in_order(fun))
+    _replace(_WRONG, primitive_jvps, special.ive, _is_complex)
     _replace(_WRONG, primitive_jvps, special.logsumexp, _several_axes)
     return True
 
@@ -250,6 +285,8 @@ _SHIFTS = 8  # by 6.4.6: from 8 on the series is good to the last bits
 
 def trigamma(x: Any) -> Any:
     """Return the second derivative of the log-gamma function."""
+    if np.iscomplexobj(x):
+        raise NotDifferentiableError(refusals.of_function("digamma", " of complex numbers"))
     at = np.asarray(x, float)
     if np.any(at <= 0):  # poles, and the reflection formula: rare enough to leave them to scipy
         from scipy.special import polygamma

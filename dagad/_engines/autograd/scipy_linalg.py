@@ -17,8 +17,9 @@ from autograd.numpy import linalg
 from autograd.scipy import linalg as traced
 
 from dagad._engines.autograd.by_definition import moved
-from dagad._engines.autograd.linalg_rules import norm, qr, singular_values, transposed
+from dagad._engines.autograd.linalg_rules import adjoint, least_squares, norm, qr, singular_values, transposed
 from dagad._engines.autograd.patches import Swap
+from dagad._engines.autograd.rules import keep_real
 from dagad._engines.autograd.scipy_functions import defined, known, primitive_of, stock, swap, with_rules
 from dagad._pytrees import pytree
 
@@ -26,10 +27,15 @@ Function = Callable[..., Any]
 plain = pytree.plain
 
 
-def _mirrored(a: Any, lower: bool) -> Any:
-    """Return the symmetric matrix that has this triangle."""
+def _mirrored(a: Any, lower: bool, turned: Function = adjoint) -> Any:
+    """Return the Hermitian matrix that has this triangle, or the symmetric one."""
     triangle = anp.tril(a) if lower else anp.triu(a)
-    return triangle + transposed(triangle) - triangle * np.eye(np.shape(plain(a))[-1])
+    diagonal = triangle * np.eye(np.shape(plain(a))[-1])
+    return triangle + turned(triangle) - (anp.real(diagonal) if turned is adjoint else diagonal)
+
+
+def _symmetric(a: Any, lower: bool) -> Any:
+    return _mirrored(a, lower, transposed)
 
 
 _READ_AS: dict[Any, Function] = {
@@ -39,7 +45,9 @@ _READ_AS: dict[Any, Function] = {
     "diagonal": lambda a, lower: a * np.eye(np.shape(plain(a))[-1]),
     "upper triangular": lambda a, lower: anp.triu(a),
     "lower triangular": lambda a, lower: anp.tril(a),
-} | dict.fromkeys(("sym", "symmetric", "her", "hermitian", "pos", "positive definite"), _mirrored)
+    "sym": _symmetric,
+    "symmetric": _symmetric,
+} | dict.fromkeys(("her", "hermitian", "pos", "positive definite"), _mirrored)
 
 
 def _solve(
@@ -62,7 +70,7 @@ def _inv(a: Any, *, check_finite: bool = True, assume_a: Any = None, lower: bool
 def _cholesky(a: Any, lower: bool = False, check_finite: bool = True) -> Any:
     del check_finite
     factor = linalg.cholesky(_mirrored(a, lower))
-    return factor if lower else transposed(factor)
+    return factor if lower else adjoint(factor)
 
 
 def _cho_factor(a: Any, lower: bool = False, check_finite: bool = True) -> Any:
@@ -80,16 +88,31 @@ def _solve_triangular(
     overwrite_b: bool = False,
     check_finite: bool = True,
 ) -> Any:
-    """Solve by autograd's primitive, whose rule takes no notice of `unit_diagonal`."""
+    """Solve by autograd's primitive, whose rule takes no notice of `unit_diagonal`, nor of what is complex."""
     del overwrite_b, check_finite
+    if np.iscomplexobj(plain(a)) or np.iscomplexobj(plain(b)):
+        return _COMPLEX_TRIANGULAR(a, b, trans, lower, unit_diagonal)
     if unit_diagonal:
         ones = np.eye(np.shape(plain(a))[-1], dtype=plain(a).dtype)
         a = a * (1.0 - ones) + ones
     return traced.solve_triangular(a, b, trans=trans, lower=lower)
 
 
+def _complex_triangular(a: Any, b: Any, trans: Any, lower: bool, unit_diagonal: bool) -> Any:
+    eye = np.eye(np.shape(plain(a))[-1])
+    a = anp.tril(a) if lower else anp.triu(a)
+    a = a * (1.0 - eye) + eye if unit_diagonal else a
+    turned = {0: None, "N": None, 1: transposed, "T": transposed}.get(trans, adjoint)
+    return linalg.solve(turned(a) if turned else a, b)
+
+
+_COMPLEX_TRIANGULAR = primitive_of(stock(of.solve_triangular), _complex_triangular)
+
+
 def _cho_solve(c: Any, b: Any, lower: bool) -> Any:
-    factor = anp.tril(c) if lower else transposed(anp.triu(c))
+    factor = anp.tril(c) if lower else adjoint(anp.triu(c))
+    if np.iscomplexobj(plain(c)):
+        return linalg.solve(anp.matmul(factor, adjoint(factor)), b)
     return traced.solve_triangular(factor, traced.solve_triangular(factor, b, lower=True), trans=1, lower=True)
 
 
@@ -134,7 +157,7 @@ def _eigh(a: Any, b: Any = None, *, lower: bool = True, eigvals_only: bool = Fal
     if eigvals_only:
         return values
     own = _EIGH(plain(a), lower=lower)[1]
-    return values, vectors * np.sign(np.sum(plain(vectors) * own, axis=-2, keepdims=True))
+    return values, vectors * np.sign(np.sum(np.conj(plain(vectors)) * own, axis=-2, keepdims=True))
 
 
 def _eigvalsh(a: Any, b: Any = None, *, lower: bool = True, **options: Any) -> Any:
@@ -149,8 +172,8 @@ def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, **options:
     u, sizes, v = linalg.svd(a, False)
     if not compute_uv:
         return sizes
-    signs = np.sign(np.sum(plain(u) * _SVD(plain(a), False)[0], axis=-2))
-    return u * signs[..., None, :], sizes, v * signs[..., :, None]
+    signs = np.sign(np.sum(np.conj(plain(u)) * _SVD(plain(a), False)[0], axis=-2))
+    return u * signs[..., None, :], sizes, v * np.conj(signs)[..., :, None]
 
 
 def _qr(a: Any, lwork: Any = None, mode: str = "full", pivoting: bool = False, check_finite: bool = True) -> Any:
@@ -171,14 +194,18 @@ def _none_of(options: dict[str, Any], name: str, *allowed: str) -> None:
 def _polar(a: Any, side: str = "right") -> Any:
     u, sizes, v = linalg.svd(a, False)
     sizes = sizes[..., None, :]
-    positive = anp.matmul(transposed(v) * sizes, v) if side == "right" else anp.matmul(u * sizes, transposed(u))
+    positive = anp.matmul(adjoint(v) * sizes, v) if side == "right" else anp.matmul(u * sizes, adjoint(u))
     return anp.matmul(u, v), positive
 
 
 # Matrices that are made of vectors, and equations in them
 
 _BLOCKS = stock(of.block_diag)
-_toeplitz, _circulant = moved(stock(of.toeplitz), 0, 1), moved(stock(of.circulant), 0)
+_of_column_and_row, _circulant = moved(stock(of.toeplitz), 0, 1), moved(stock(of.circulant), 0)
+
+
+def _toeplitz(c: Any, r: Any = None) -> Any:
+    return _of_column_and_row(c, anp.conj(c) if r is None else r)
 
 
 def _by_toeplitz(function: Any, definition: Callable[..., Any]) -> Swap:
@@ -188,7 +215,7 @@ def _by_toeplitz(function: Any, definition: Callable[..., Any]) -> Swap:
     def value(c: Any, r: Any, b: Any) -> Any:
         return own(c if r is None else (c, r), b)
 
-    made = primitive_of(value, lambda c, r, b: definition(_toeplitz(c) if r is None else _toeplitz(c, r), b))
+    made = primitive_of(value, lambda c, r, b: definition(_toeplitz(c, r), b))
 
     def ours(c_or_cr: Any, *args: Any, **kwargs: Any) -> Any:
         b = args[0] if args else kwargs.get("b", kwargs.get("x"))
@@ -224,15 +251,11 @@ def _pinv(a: Any, **options: Any) -> Any:
 def _least_squares() -> Swap:
     own = stock(of.lstsq)
 
-    def definition(a: Any, b: Any) -> Any:
-        x = anp.matmul(linalg.pinv(a), b)
-        return x, anp.sum((b - anp.matmul(a, x)) ** 2, axis=0), singular_values(a)
-
     def solution(a: Any, b: Any) -> Any:
         x, residuals, _, sizes = own(a, b)
         return x, residuals, sizes
 
-    made = primitive_of(solution, definition)
+    made = primitive_of(solution, least_squares)
 
     def ours(a: Any, b: Any, **options: Any) -> Any:
         _none_of({name: each for name, each in options.items() if not name.startswith("overwrite")}, "lstsq")
@@ -269,6 +292,7 @@ def _cholesky_pair() -> list[Swap]:
     return [swap(of.cho_factor, ours), swap(of.cho_solve, ours_solving)]
 
 
+keep_real(traced.solve_sylvester)
 SWAPS: list[Swap] = [
     defined(of.solve, _solve),
     defined(of.inv, _inv),
