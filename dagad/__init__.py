@@ -38,6 +38,7 @@ Derivatives of Dask graphs
 
 When something is wrong
     testing                                           `check_grads` and others compare derivatives with differences
+    replay(error)                                     runs the chunk that failed, alone, here
     find_deadly_chunk(error)                          which chunk brought its workers down
     DagadError                                        all errors that dagad raises on purpose: ArgumentsError,
                                                       CancelledError, ClosureError, DataLostError, GradientError,
@@ -62,6 +63,7 @@ from dagad._api.higher_order import hessian as hessian, hvp as hvp, jacfwd as ja
 from dagad._api.maps import map as map, map_rect as map_rect, map_reduce as map_reduce
 from dagad._api.missing import missing as _missing
 from dagad._api.reductions import find_grainsize as find_grainsize, map_sum as map_sum, reduce_sum as reduce_sum
+from dagad._api.replay import replay as replay
 from dagad._api.shard import shard as shard
 from dagad._api.transforms import (
     evaluate as evaluate,
@@ -114,6 +116,7 @@ __all__ = [
     "map_reduce",
     "map_sum",
     "reduce_sum",
+    "replay",
     "shard",
     "testing",
     "value_and_grad",

@@ -408,7 +408,8 @@ def test_a_users_exception_keeps_its_type_and_tells_where(kind: str, differentia
     assert vars(error).keys() - {"__notes__"} == vars(make()).keys()
     (note,) = error.__notes__
     where = "dagad: value of chunk 2 \\(rows 4:6\\), key \\('dagad-value(grad)?-(fail-)?[0-9a-f]+', 2\\)"
-    assert re.fullmatch(rf"{where}(, worker t(cp|ls)://[0-9.:]+)?", note)
+    how = r"\nTo run it alone, here: `dagad\.replay\(error\)`\."
+    assert re.fullmatch(rf"{where}(, worker t(cp|ls)://[0-9.:]+)?{how}", note)
     assert ("worker" in note) == isinstance(scheduler, Client)
     assert grad(squares, scheduler=scheduler) == -18.0
 

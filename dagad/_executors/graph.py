@@ -32,11 +32,11 @@ from dagad._graphs.sum_trees import sum_tree
 from dagad._graphs.transpose import transpose
 from dagad._operations.batch import BatchSeeds
 from dagad._operations.inputs import Targets
-from dagad._operations.job import Job, Land, Results, Seeds, Spent
+from dagad._operations.job import Job, Land, Results, Seeds, Spent, nested
 from dagad._sources.base import Stays
 from dagad._sources.plan import Chunk
 from dagad._sources.shards import Kept
-from dagad_scheduler.private import DataNode, GraphNode, List, Task, TaskRef
+from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 
 Key = Any
 # So many seeds make a task: few enough that the workers share them, enough that a task's own cost is small.
@@ -63,21 +63,13 @@ def lower(job: Job, names: Any, group: int) -> Lowered:
     for number, start in enumerate(range(0, len(chunks), group)):
         some = chunks[start : start + group]
         key, (contexts, rows, shared, *own) = names("value", number), job.arguments(some, names)
-        args = [contexts, _nested(rows), TaskRef(shared_key) if job.n_shared else shared]
+        args = [contexts, nested(rows), TaskRef(shared_key) if job.n_shared else shared]
         if own:
             rows_key = names("input", ("rows", number))
             graph[rows_key], inputs[rows_key] = _node(rows_key, own[0]), job.targets(some)
             args.append(TaskRef(rows_key))
         graph[key], batches[key] = Task(key, value_of_task, TaskRef(kernel), *args), some
     return Lowered(graph, batches, inputs, shared_key if job.n_shared else None)
-
-
-def _nested(part: Any) -> Any:
-    """Return lists as nodes where they hold references."""
-    if not isinstance(part, list):
-        return part
-    found = list(map(_nested, part))
-    return List(*found) if any(isinstance(item, GraphNode | TaskRef) for item in found) else part
 
 
 def _parts(names: Any, graph: dict[Key, GraphNode], part: Callable[[Any], Any], keys: Sequence[Key]) -> list[Key]:
@@ -88,8 +80,8 @@ def _parts(names: Any, graph: dict[Key, GraphNode], part: Callable[[Any], Any], 
 
 
 def _node(key: Key, value: list[Any]) -> GraphNode:
-    nested = _nested(value)
-    return DataNode(key, value) if nested is value else Task(key, plain_value, nested)
+    node = nested(value)
+    return DataNode(key, value) if node is value else Task(key, plain_value, node)
 
 
 class Staying:
@@ -333,7 +325,7 @@ def _seed_nodes(
         stacked = [[one.stacked(chunk.number) for chunk in chunks] for one in seeds]
         if all_zero and not any(seed is not None for one in stacked for own in one for seed in own):
             continue
-        found[key] = Task(None, seeds_of_batch, reduced if all_zero else TaskRef(common), _nested(stacked))
+        found[key] = Task(None, seeds_of_batch, reduced if all_zero else TaskRef(common), nested(stacked))
     return found
 
 

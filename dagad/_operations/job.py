@@ -17,7 +17,7 @@ from dagad._pytrees import pytree
 from dagad._sources.base import owned
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan, Chunk
-from dagad_scheduler.private import Task, TaskRef
+from dagad_scheduler.private import GraphNode, List, Task, TaskRef
 
 # Takes the cotangents of some targets for several seeds, those of the first one first, and the number of that seed.
 Land = Callable[[Targets, Sequence[Any] | None, int], None]
@@ -236,3 +236,11 @@ class Executor(Protocol):
         Where the chunks don't give one real number each, there is no such gradient, but residuals, to be pulled with
         any seeds; None if nothing was left behind.
         """
+
+
+def nested(part: Any) -> Any:
+    """Return lists as nodes where they hold references."""
+    if not isinstance(part, list):
+        return part
+    found = list(map(nested, part))
+    return List(*found) if any(isinstance(item, GraphNode | TaskRef) for item in found) else part

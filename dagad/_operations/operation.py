@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from dagad._operations.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._operations.inputs import Inputs, Targets, apart, times
 from dagad._operations.job import Executor, Job, Land, Residuals, Results
 from dagad._operations.kernel import DIFFERENT, Kernel, Outputs, Seeds, check_alike, joined
+from dagad._operations.replay import bring_along, of_job
 from dagad._pytrees import pytree
 from dagad._pytrees.blocks import full
 from dagad._pytrees.partition import Partition
@@ -149,12 +151,16 @@ class Operation:
     def _noted(self, job: Job, method: str, gives: str, act: Callable[[], Found]) -> Found:
         """Have a job run, and written down in the profile of the evaluation that it is part of."""
         profile = written_profile()
-        if profile is None:
-            return act()
-        with profile.calling(job, method, gives, self.policy.counters) as call:
-            found = act()
-            profile.ran(call, self.executor, found[0])
-        return found
+        try:
+            if profile is None:
+                return act()
+            with profile.calling(job, method, gives, self.policy.counters) as call:
+                found = act()
+                profile.ran(call, self.executor, found[0])
+            return found
+        except Exception as error:
+            bring_along(error, partial(of_job, job, method, ()))
+            raise
 
     def _parts(self, results: Results) -> Outputs:
         """Put what the chunks own together."""
@@ -216,12 +222,16 @@ class Operation:
 
     def _pulls(self, residuals: Residuals, job: Job, seeds: Sequence[_Seeds], land: Land) -> bool:
         profile = written_profile()
-        if profile is None:
-            return residuals.pull(job, seeds, land)
-        with profile.calling(job, "pull", "gradient", self.policy.counters) as call:
-            is_there = residuals.pull(job, seeds, land)
-            profile.pulled(call, self.executor, residuals, is_there)
-        return is_there
+        try:
+            if profile is None:
+                return residuals.pull(job, seeds, land)
+            with profile.calling(job, "pull", "gradient", self.policy.counters) as call:
+                is_there = residuals.pull(job, seeds, land)
+                profile.pulled(call, self.executor, residuals, is_there)
+            return is_there
+        except Exception as error:
+            bring_along(error, partial(of_job, job, "pull", seeds))
+            raise
 
     def _pull_anew(self, leaves: Sequence[Any], value: Outputs, seeds: _Seeds, number: int, land: Land) -> None:
         """Run and pull at once: a job of the pullback."""

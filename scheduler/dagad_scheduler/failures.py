@@ -10,6 +10,7 @@ looks at what is logged of keys of ours only, and holds the names of the evaluat
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections import deque
 
@@ -18,15 +19,16 @@ _REMEMBERED = 64  # evaluations
 
 
 def say_where(error: Exception) -> None:
-    """Add the worker's address to the note that says which chunk it was; see to it that the worker logs a line only."""
+    """Add the worker to the note that says which chunk it was; see to it that it logs a line only."""
     address = _worker()
-    if address is None:
-        return
+    where = f", process {os.getpid()}" if address is None else f", worker {address}"
     notes = getattr(error, "__notes__", [])
     for place, note in enumerate(notes):
-        if note.startswith("dagad: ") and ", worker " not in note:
-            notes[place] = f"{note}, worker {address}"
-    log_one_line(logging.getLogger("distributed.worker"))
+        if note.startswith("dagad: ") and ", worker " not in note and ", process " not in note:
+            first, *others = note.split("\n")
+            notes[place] = "\n".join([f"{first}{where}", *others])
+    if address is not None:
+        log_one_line(logging.getLogger("distributed.worker"))
 
 
 def _worker() -> str | None:
