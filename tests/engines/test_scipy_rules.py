@@ -1,16 +1,19 @@
-"""What the table of calls can't ask: orders of long arrays, edges of a support, whose distribution it is."""
+"""What the table of calls can't ask: long arrays, edges of a support, whose distribution or code it is."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.special
 import scipy.stats
 
 import dagad
 from dagad._engines.autograd import scipy_stats
+from dagad._engines.autograd.patches import patches
 
 RNG = np.random.default_rng(1)
 
@@ -72,3 +75,55 @@ def test_a_parameter_that_no_distribution_has_is_an_error() -> None:
     ):
         with pytest.raises(TypeError, match="got unexpected arguments"):
             dagad.grad(call)(0.3)
+
+
+def test_combinations_of_more_than_there_are_have_no_slope() -> None:
+    at, k = np.array([5.5, 2.0, 3.5, -1.0]), np.array([2.0, 4.0, 3.5, 1.0])
+    value, gradient = dagad.value_and_grad(lambda n: np.sum(scipy.special.comb(n, k)))(at)
+    assert value == np.sum(scipy.special.comb(at, k))
+    ends = [scipy.special.comb(at + step, k) for step in (1e-6, -1e-6)]
+    assert gradient[0] == pytest.approx(((ends[0] - ends[1]) / 2e-6)[0])
+    np.testing.assert_array_equal(gradient[[1, 3]], 0.0)
+
+
+# --- whose code -------------------------------------------------------------------------------------------------------
+
+
+def theirs(*args: Any, **kwargs: Any) -> Any:
+    return "theirs"
+
+
+def test_code_that_others_put_into_a_function_stays() -> None:
+    dagad.grad(lambda x: scipy.linalg.solve(x * np.eye(2), np.ones(2))[0])(2.0)  # from here on, it is known
+    own = scipy.linalg.norm.__code__
+    try:
+        scipy.linalg.norm.__code__ = theirs.__code__  # before
+        with patches:
+            assert scipy.linalg.norm.__code__ is theirs.__code__
+            assert scipy.linalg.norm(np.ones(2)) == "theirs"
+        assert scipy.linalg.norm.__code__ is theirs.__code__
+        scipy.linalg.norm.__code__ = own
+        with patches:
+            assert scipy.linalg.norm.__code__ is not own
+            scipy.linalg.norm.__code__ = theirs.__code__  # inside
+        assert scipy.linalg.norm.__code__ is theirs.__code__
+    finally:
+        scipy.linalg.norm.__code__ = own
+    with patches:
+        assert scipy.linalg.norm(np.ones(4)) == 2.0
+    assert dagad.grad(scipy.linalg.norm)(np.array([3.0, 4.0])) == pytest.approx([0.6, 0.8])
+    assert scipy.linalg.norm.__code__ is own
+
+
+def test_functions_have_their_signature_while_dagad_traces() -> None:
+    seen: list[Any] = []
+    functions = (scipy.linalg.solve, scipy.linalg.eigh, scipy.special.logsumexp, type(scipy.stats.norm).logpdf)
+
+    def chunk(x: Any) -> Any:
+        seen.extend(map(inspect.signature, functions))
+        return scipy.linalg.norm(x)
+
+    before = list(map(inspect.signature, functions))
+    dagad.grad(chunk)(np.ones(2))
+    assert seen == before == list(map(inspect.signature, functions))
+    assert list(before[0].parameters)[:3] == ["a", "b", "lower"]

@@ -7,7 +7,8 @@
 `builtins.make_sequence`                autograd's own tuples and dicts see what dagad traces in plain ones inside them
 `tracer.new_box`                        arrays in dagad's own traces speak numpy's protocols, see `traced_array`
 `tracer.find_top_boxed_args`            knows these boxes, too, and looks less long at plain arrays and numbers
-code of functions of scipy's            asks first whether an argument is dagad's, see `scipy_functions`
+code of functions of scipy's            asks first whether an argument is dagad's, see `scipy_functions`; what
+                                        `inspect.signature` says of them is noted at them once, and stays
 ======================================  ==========================================================================
 
 Numbers of traces. autograd numbers nested traces by depth, with one counter for the whole process. When another thread
@@ -42,6 +43,7 @@ State, all of it in `_Patches` and changed only under its lock:
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType
@@ -152,15 +154,18 @@ class _Patches:
         self.last = max(self.last, stack.top + (GAP if stack.top != self.rest else 0))
         stack.new_trace = self.new_trace
         _replace_parts()
-        for function, _, code in self.swaps:
-            function.__code__ = code
+        for function, own, ours in self.swaps:
+            _exchange(function, own, ours)
 
     def swap(self, swaps: Sequence[Swap]) -> None:
         """Put other code into functions of scipy's wherever dagad traces from now on; see `scipy_functions`."""
         with self.lock:
             self.swaps.extend(swaps)
-            for function, _, code in swaps if self.depth else ():
-                function.__code__ = code
+            for function, own, ours in swaps:
+                if "__wrapped__" not in vars(function):  # else it has the signature of that one, whatever its code
+                    vars(function).setdefault("__signature__", inspect.signature(function))
+                if self.depth:
+                    _exchange(function, own, ours)
 
     def _restore(self) -> None:
         stack = self.stack
@@ -169,8 +174,13 @@ class _Patches:
         self.rest = self.last + GAP if n_before else self.last
         stack.top = self.rest + n_before
         _put_parts_back()
-        for function, code, _ in self.swaps:
-            function.__code__ = code
+        for function, own, ours in self.swaps:
+            _exchange(function, ours, own)
+
+
+def _exchange(function: FunctionType, old: CodeType, new: CodeType) -> None:
+    if function.__code__ is old:  # or somebody has put other code there, which stays
+        function.__code__ = new
 
 
 def traces_of(leaf: Any) -> Iterator[int]:

@@ -3,7 +3,7 @@
 scipy.linalg, and what is no ufunc in scipy.special, makes ordinary arrays of what it is given. So while dagad traces,
 `patches` puts other code into these functions: it looks at the arguments, and goes on with scipy's own code unless one
 of them is a traced array of dagad's. It is the code that changes, and not the function, since others hold the function,
-by ``from scipy.linalg import solve``.
+by ``from scipy.linalg import solve``. Meanwhile a warning that scipy sends to its caller names this module.
 """
 
 from __future__ import annotations

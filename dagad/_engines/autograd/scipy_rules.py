@@ -292,13 +292,19 @@ def _logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False) 
     return total if keepdims else anp.squeeze(total, axis)
 
 
+def _comb(N: Any, k: Any) -> Any:
+    n, m = np.asarray(plain(N)), np.asarray(plain(k))
+    some = (m <= n) & (n >= 0) & (m >= 0)
+    return anp.where(some, f.binom(anp.where(some, N, 1.0), anp.where(some, k, 0.0)), 0.0)
+
+
 SWAPS: list[Swap] = [
     defined(of.softmax, _softmax),
     defined(of.log_softmax, _log_softmax),
     defined(of.logsumexp, _logsumexp),
     defined(of.multigammaln, lambda a, d: special.multigammaln(a, d)),
     defined(of.polygamma, lambda n, x: special.polygamma(n, x)),
-    defined(of.comb, lambda N, k: f.binom(N, k)),
+    defined(of.comb, _comb),
 ]
 if hasattr(of, "softplus"):  # since scipy 1.17
     SWAPS.append(defined(of.softplus, lambda x: anp.logaddexp(0.0, x)))
