@@ -39,7 +39,7 @@ np.trapezoid(m, dx=0.5) | np.count_nonzero(x) * x | np.any(x > 0.5) * x | np.all
 np.argmin(x) * x | np.argsort(x) * x | np.searchsorted(y, x) * x | np.allclose(x, x) * x | np.nonzero(x)[0] * x
 np.sum(m, axis=1, keepdims=1, where=m > 0.4) | np.max(m, axis=0, keepdims=1, where=m > 0.4, initial=0.3)
 np.prod(m, axis=1, keepdims=1, where=m > 0.4) | np.var(hole, where=y <= 1.5) | np.std(hole, where=y <= 1.5, keepdims=1)
-np.mean(hole, where=y <= 1.5, keepdims=1)
+np.mean(hole, where=y <= 1.5, keepdims=1) | np.trapezoid(x[:3], [0.0, 1.0, 3.0])
 """
 
 SHAPES = """
@@ -63,6 +63,7 @@ np.apply_along_axis(np.sort, 0, m) | np.clip(x, 0.4, 0.7) | np.clip(x, x[0], Non
 np.matrix_transpose(m) | np.permute_dims(m, (1, 0)) | np.concat([x, x]) | np.nan_to_num(hole)
 np.nan_to_num(hole, nan=x[0]) | np.repeat(m, 2, axis=-1) | np.repeat(m, [1, 0, 2, 1], axis=1)
 np.choose([0, 1] * 6, [x, 2 * x]) | np.piecewise(x[:2], x[:2] > x[0], [np.exp, lambda t: t**2])
+np.insert(y, 3, values=x[0]) | np.clip(x[:4], np.full((3, 4), 0.45), None)
 np.full_like(x, x[0], shape=(3,)) | np.full_like(x, 5 * x[0], dtype=int) * x | np.full_like(m, x[0], x.dtype)
 np.partition(m, 1, axis=0)
 """
@@ -80,7 +81,10 @@ np.real(z) | np.imag(z) | np.angle(z) | np.real_if_close(z).real | np.polyval([1
 np.polyval(x[:3], 2.0) | np.linspace(x[0], x[1], 5) | np.linspace(x[:2], x[2:4], 4, endpoint=False)
 np.logspace(x[0], x[1], 4) | np.geomspace(x[0], x[1], 4) | np.round(5 * x) * x | np.digitize(x, [0.4, 0.6]) * x
 np.ones_like(x) * x | np.zeros_like(x) + x | np.convolve(x, y, mode="valid") | np.convolve(x[:4], y[:4], mode="same")
-np.convolve(x[:4], y, mode="valid") | np.correlate(x, y) | np.diff(y, append=x[0]) | np.diff(m, append=x[:3, None])
+np.convolve(x[:4], y, mode="valid") | np.correlate(x, y)
+np.geomspace(-x[0], -x[1], 4) | np.geomspace(-x[:2], -8.0, 4)
+np.gradient(x[:3], [0.0, 1.0, 3.0]) | np.polyval(x[:3], [1.0, 2.0]) | np.diff(y, append=x[0])
+np.diff(m, append=x[:3, None])
 """
 
 LINALG = """

@@ -149,7 +149,8 @@ def moved(func: Function, *places: int) -> Function:
     """
 
     def definition(*args: Any, **kwargs: Any) -> Any:
-        if any(isbox(arg) for place, arg in enumerate(args) if place not in places):
+        others = [arg for place, arg in enumerate(args) if place not in places]
+        if any(map(isbox, (*others, *kwargs.values()))):
             raise NotImplementedError(f"VJP of {func.__name__} wrt argnums other than {places} not defined")
         leaves, treedef = pytree.flatten([args[place] for place in places if place < len(args)])
         ends = np.cumsum([1, *(np.size(pytree.plain(leaf)) for leaf in leaves)])

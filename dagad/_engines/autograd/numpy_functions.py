@@ -75,7 +75,8 @@ def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: Any =
 def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if isbox(a) and not isbox(low) and not isbox(high):
-        return anp.clip(a, low, high)
+        shape = np.broadcast_shapes(*(np.shape(plain(each)) for each in (a, low, high)))
+        return anp.clip(a if shape == a.shape else anp.broadcast_to(a, shape), low, high)
     found = a if low is None else anp.maximum(a, low)
     return found if high is None else anp.minimum(found, high)
 
@@ -134,7 +135,7 @@ WRITTEN.update(
         np.hstack: anp.hstack,
         np.column_stack: anp.column_stack,
         np.append: anp.append,
-        np.insert: moved(np.insert, 0, 2),
+        np.insert: lambda arr, obj, values, axis=None: moved(np.insert, 0, 2)(arr, obj, values, axis),
         np.select: _select,
         np.choose: lambda a, choices: _select(
             [np.asarray(plain(a)) == index for index in range(len(choices))], choices

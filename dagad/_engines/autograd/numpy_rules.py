@@ -29,6 +29,10 @@ plain = pytree.plain
 # Signals and interpolation
 
 
+def _array(x: Any) -> Any:
+    return x if isbox(x) else np.asarray(x)
+
+
 def _steps(x: Any) -> Any:
     return x[..., 1:] - x[..., :-1]
 
@@ -36,6 +40,7 @@ def _steps(x: Any) -> Any:
 def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     y = anp.moveaxis(y, axis, -1)
     if x is not None:
+        x = _array(x)
         dx = x[1:] - x[:-1] if np.ndim(plain(x)) == 1 else _steps(anp.moveaxis(x, axis, -1))
     return anp.sum(dx * (y[..., 1:] + y[..., :-1]) / 2.0, axis=-1)
 
@@ -95,6 +100,7 @@ def _vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
 
 
 def _polyval(p: Any, x: Any) -> Any:
+    x = _array(x)
     total = 0.0 * x
     for index in range(len(p)):
         total = total * x + p[index]
@@ -106,7 +112,8 @@ def _gradient(f: Any, *spacing: Any, axis: Any = None, edge_order: int = 1) -> A
         raise NotDifferentiableError(refusals.of_option("np.gradient", ["edge_order"]))
     n_dims = np.ndim(plain(f))
     axes = range(n_dims) if axis is None else np.atleast_1d(axis)
-    steps = list(spacing) * len(axes) if len(spacing) == 1 else list(spacing) or [1.0] * len(axes)
+    given = list(map(_array, spacing))
+    steps = given * len(axes) if len(given) == 1 else given or [1.0] * len(axes)
     found = [_slopes(anp.moveaxis(f, each, -1), step, each) for each, step in zip(axes, steps, strict=True)]
     return found[0] if len(found) == 1 else tuple(found)
 
@@ -204,8 +211,8 @@ DEFINED: dict[Any, Function] = {
     np.vecdot: _vecdot,
     np.diagflat: lambda v, k=0: anp.diag(anp.ravel(v), k),
     np.logspace: lambda start, stop, num=50, endpoint=True, base=10.0: base ** _linspace(start, stop, num, endpoint),
-    np.geomspace: lambda start, stop, num=50, endpoint=True: anp.exp(
-        _linspace(anp.log(start), anp.log(stop), num, endpoint)
+    np.geomspace: lambda start, stop, num=50, endpoint=True: (
+        start * anp.exp(_linspace(0.0, anp.log(stop / start), num, endpoint))
     ),
     np.float_power: anp.power,
     np.fft.hfft: lambda a, n=None: (
