@@ -64,7 +64,7 @@ def check_grads(
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> from dagad.testing import check_grads
     >>> check_grads(lambda x, y: np.sin(x) * y["scale"], 0.5, {"scale": np.array([1.0, 2.0])}, order=2)
     """
@@ -115,7 +115,7 @@ def dot_product_gap(fun: Any, *args: Any, seed: int = 0) -> float:
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> from dagad.testing import dot_product_gap
     >>> dot_product_gap(lambda x: np.exp(x) * x[0], np.array([0.5, 1.5])) < 1e-14
     True
@@ -161,7 +161,7 @@ def taylor_rate(fun: Any, *args: Any, seed: int = 0) -> float:
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> from dagad.testing import taylor_rate
     >>> round(taylor_rate(lambda x: np.sum(np.exp(x)), np.array([0.5, 1.5])), 1)
     2.0

@@ -294,7 +294,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "explicit, twice": (
         lambda: dagad.grad(lambda t: grad(explicit(lambda rows, t: (t**2, lambda s: (None, 2 * s * t))), t))(1.0),
         NOT,
-        "derivative of a derivative.*Write it with `autograd.numpy`, without `explicit`",
+        "derivative of a derivative.*Write it with numpy, without `explicit`",
     ),
     # closures
     "a global": (

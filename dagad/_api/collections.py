@@ -241,7 +241,7 @@ def _check_delayed(y: Any, leaves: list[Any], asked: str, called: str) -> None:
         if is_dask_collection(obj) and not is_delayed(obj):
             raise NotDifferentiableError(
                 f"`{asked}` takes Delayed of Dask, and `{what}` holds {a(type(obj).__name__)} of Dask. Make a Delayed "
-                "of it, by `x = dask.delayed(x)`, and build `y` from that, in functions written with `autograd.numpy`."
+                "of it, by `x = dask.delayed(x)`, and build `y` from that, in functions written with numpy."
             )
         if not is_delayed(obj):
             raise NotDifferentiableError(

@@ -56,7 +56,7 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> def total(theta):
     ...     return dagad.reduce_sum(lambda rows, t: np.sum(rows * t**2), np.arange(4.0), theta, grainsize=2)
@@ -126,7 +126,7 @@ def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> dagad.hvp(lambda x: np.sum(x**3), np.array([1.0, 2.0]), np.array([1.0, 10.0]))
     array([  6., 120.])
@@ -166,7 +166,7 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> dagad.jacfwd(lambda x: np.array([2.0, 3.0]) * x**2)(5.0)
     array([20., 30.])
@@ -217,7 +217,7 @@ def jacrev(
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> def cubes(rows):
     ...     return dagad.map(lambda x: x**3, rows, grainsize=1)
@@ -265,7 +265,7 @@ def hessian(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_au
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> dagad.hessian(lambda x: x[0] ** 2 * x[1])(np.array([3.0, 5.0]))
     array([[10.,  6.],

@@ -71,7 +71,7 @@ def map(
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> def norm(point, scale):
     ...     return np.sqrt(np.sum((scale * point) ** 2))
@@ -128,7 +128,7 @@ def map_rect(
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> def decay(job, rate):
     ...     dose, times = job
@@ -191,7 +191,7 @@ def map_reduce(
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> def log_sum_exp(rows):
     ...     largest = np.max(rows)

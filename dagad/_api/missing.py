@@ -13,7 +13,7 @@ _INSTEAD = {
     "jit": "Chunks run as they are written: nothing is compiled, so leave it out.",
     "pmap": "Use `dagad.map`, which runs items in parallel, or `dagad.reduce_sum` for sums over rows.",
     "vmap": (
-        "Write the function for many rows at once, with `autograd.numpy`, and sum over chunks of rows by "
+        "Write the function for many rows at once, with numpy, and sum over chunks of rows by "
         "`dagad.reduce_sum`. `dagad.map` takes a function of one item, and calls it once an item."
     ),
     "scan": "Write a Python loop, or combine chunks in order by `dagad.map_reduce`.",

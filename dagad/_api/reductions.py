@@ -87,7 +87,7 @@ def reduce_sum(
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> def log_likelihood(rows, mean):
     ...     return -0.5 * np.sum((rows - mean) ** 2)
@@ -142,7 +142,7 @@ def map_sum(
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> def line(model, x):
     ...     return model["slope"] * x + model["offset"]

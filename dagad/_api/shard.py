@@ -64,7 +64,7 @@ def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Sh
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> data = dagad.shard({"x": np.arange(6.0), "y": np.ones(6)}, grainsize=2, scheduler="threads")
     >>> data

@@ -80,7 +80,7 @@ def value_and_grad(
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> value, gradient = dagad.value_and_grad(lambda p: np.sum(p["x"] ** 2))({"x": np.array([1.0, 2.0])})
     >>> float(value), gradient
@@ -176,7 +176,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> value, pullback = dagad.vjp(lambda x: np.array([2.0, 3.0]) * x, 5.0)
     >>> value
@@ -236,7 +236,7 @@ def evaluate(fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] =
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> def loss(theta):
     ...     return dagad.reduce_sum(lambda rows, t: np.sum((rows - t) ** 2), np.arange(4.0), theta, grainsize=1)

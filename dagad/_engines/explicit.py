@@ -57,7 +57,7 @@ class ExplicitEngine:
         del fun, n
         raise NotDifferentiableError(
             "Forward mode was asked for, through a function that is marked explicit, which has a pullback only. Use "
-            "reverse mode, `dagad.vjp` or `dagad.jacrev`, or write it with `autograd.numpy`, without `explicit`."
+            "reverse mode, `dagad.vjp` or `dagad.jacrev`, or write it with numpy, without `explicit`."
         )
 
     def pullback(self, fun: Flat, n: int) -> Flat:
@@ -68,7 +68,7 @@ class ExplicitEngine:
 
 _FIRST_ONLY = (
     "A derivative of a derivative was asked for, through a function that is marked explicit, whose pullback gives "
-    "first derivatives only. Write it with `autograd.numpy`, without `explicit`."
+    "first derivatives only. Write it with numpy, without `explicit`."
 )
 
 

@@ -175,7 +175,7 @@ class Evaluation:
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> evaluation = dagad.evaluate(lambda x: np.sum(x**2), np.array([1.0, 2.0]))
     >>> evaluation.value(), evaluation.gradient()

@@ -68,7 +68,7 @@ class Keep(_Counting):
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> from dagad.extend import Keep
     >>> def sum_of_squares(rows, theta):

@@ -195,7 +195,7 @@ def test_are_modes_that_an_explicit_function_has_no_rule_for_refused(scheduler: 
         lambda: dagad.jvp(lambda t: dagad.map(scaled, X, t, grainsize=4, scheduler=scheduler), 2.0, 1.0),
     ]
     for mode in modes:
-        with pytest.raises(dagad.NotDifferentiableError, match=r"explicit.*`autograd\.numpy`, without `explicit`"):
+        with pytest.raises(dagad.NotDifferentiableError, match=r"explicit.*with numpy, without `explicit`"):
             mode()
     assert close(dagad.grad(total)(2.0), 4.0 * onp.sum(X))
 

@@ -1,4 +1,4 @@
-"""The autograd engine: differentiates functions written with ``autograd.numpy``."""
+"""The autograd engine: differentiates functions written with numpy, by autograd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class AutogradEngine:
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> from dagad.extend import AutogradEngine
     >>> def total(theta):
