@@ -167,7 +167,8 @@ linalg.solve_circulant(x[:4] + 4 * (y[:4] < 0.51), y[:4]) | linalg.matmul_toepli
 linalg.logm(s) | linalg.sqrtm(s) | linalg.sinm(s) | linalg.cosm(s) | linalg.tanm(s / 9) | linalg.sinhm(s)
 linalg.coshm(s) | linalg.tanhm(s) | linalg.solve_toeplitz((x[:4] + 4 * (y[:4] < 0.51), x[4:8]), y[:4])
 linalg.solve_toeplitz((y[:4], x[4:8]), x[:4]) | linalg.matmul_toeplitz((x[:4], x[4:8]), m.T)
-linalg.matmul_toeplitz((x[:4], y[:4]), x=m.T)
+linalg.matmul_toeplitz((x[:4], y[:4]), x=m.T) | linalg.solve_sylvester(s, np.eye(3), np.ones((3, 3)))
+linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], y[:3]) | linalg.solve_banded((1, 0), y.reshape(3, 4)[:2], x[:4])
 """
 
 STATS = """

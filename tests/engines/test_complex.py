@@ -52,7 +52,8 @@ linalg.solve_banded((1, 1), q + np.diag([9.0, 9, 9])[[1, 0, 2]], K[0]) | np.wher
 np.append(np.angle(u), K[0]) | np.append(np.imag(u), K[0]) | np.append(np.linalg.norm(t, axis=0), K[0])
 np.append(np.linalg.eigh(h)[0], K[0]) | np.append(np.linalg.svd(t, full_matrices=False)[1], K[0])
 np.append(np.std(t, axis=0), K[0])
-linalg.solve_sylvester(K, q + 0j, q) | np.append(np.fft.irfft(w), K[0]) | np.append(np.linalg.slogdet(c)[1], K[0])
+linalg.solve_sylvester(K, q + 0j, q) | linalg.solve_sylvester(q, K, q=K)
+np.append(np.fft.irfft(w), K[0]) | np.append(np.linalg.slogdet(c)[1], K[0])
 np.stack([r[0, 0], K[0, 0]]) | np.einsum("ij,j", q, K[0]) | np.kron(q, K)
 np.arccosh(u) | np.arccosh(w) | np.fft.hfft(t) | np.var(t, axis=1, ddof=1)
 """

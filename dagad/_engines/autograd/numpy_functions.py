@@ -87,7 +87,8 @@ def _full_like(
     like = np.ones_like(plain(a), dtype, order, subok, shape)
     if not isbox(fill_value) or like.dtype.kind not in "fc":
         return np.full_like(like, plain(fill_value))
-    return (fill_value * like).astype(like.dtype)
+    found = fill_value * like
+    return found if found.dtype == like.dtype else found.astype(like.dtype)
 
 
 def _atleast(fun: Function) -> Function:

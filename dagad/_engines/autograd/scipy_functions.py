@@ -88,11 +88,6 @@ def defined(function: Any, definition: Function) -> Swap:
     return with_rules(function, *rules_of(f"{function.__module__}.{function.__name__}", definition))[0]
 
 
-def known(function: Any) -> Swap:
-    """Return the swap of a function that autograd has a derivative of."""
-    return swap(function, _Kept(stock(function), trace_primitives_map[function]))
-
-
 class _Kept:
     """A primitive of scipy's, called as users do, but that it keeps what it is given: tapes need that."""
 

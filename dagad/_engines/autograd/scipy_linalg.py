@@ -20,7 +20,7 @@ from dagad._engines.autograd.by_definition import moved
 from dagad._engines.autograd.linalg_rules import adjoint, least_squares, norm, qr, singular_values, transposed
 from dagad._engines.autograd.patches import Swap
 from dagad._engines.autograd.rules import keep_real
-from dagad._engines.autograd.scipy_functions import defined, known, primitive_of, stock, swap, with_rules
+from dagad._engines.autograd.scipy_functions import defined, primitive_of, stock, swap, with_rules
 from dagad._pytrees import pytree
 
 Function = Callable[..., Any]
@@ -300,7 +300,7 @@ SWAPS: list[Swap] = [
     defined(of.cholesky, _cholesky),
     *_cholesky_pair(),
     swap(of.solve_triangular, _solve_triangular),
-    known(of.solve_banded),
+    defined(of.solve_banded, lambda l_and_u, ab, b, check_finite=True: traced.solve_banded(l_and_u, ab, b)),
     defined(of.solveh_banded, _solveh_banded),
     defined(of.eigh, _eigh),
     defined(of.eigvalsh, _eigvalsh),
@@ -311,7 +311,7 @@ SWAPS: list[Swap] = [
     defined(of.norm, _norm),
     defined(of.polar, _polar),
     _least_squares(),
-    known(of.solve_sylvester),
+    defined(of.solve_sylvester, lambda a, b, q: traced.solve_sylvester(a, b, q)),
     defined(of.solve_continuous_lyapunov, lambda a, q: traced.solve_sylvester(a, anp.conj(a.T), q)),
     defined(of.solve_discrete_lyapunov, _discrete_lyapunov),
     defined(of.toeplitz, _toeplitz),

@@ -124,7 +124,9 @@ def _definition(owner: Any, method: str) -> Function | None:
 
 def _is_inside(owner: Any, z: Any, shapes: list[Any], density: Function | None) -> Any:
     """Return where there is a slope: inside the support, and on its edge where the density is no zero and no pole."""
-    low, high = owner.support(*map(plain, shapes))
+    low, high = owner.a, owner.b
+    if type(owner)._get_support is not of.rv_continuous._get_support:  # it is another one for other shapes
+        low, high = owner.support(*map(plain, shapes))
     if isinstance(owner, of.rv_continuous):
         inside, edge = (z > low) & (z < high), (z == low) | (z == high)
         if density is not None and np.any(edge):
@@ -149,6 +151,12 @@ def _primitive(owner: Any, method: str) -> Any:
     return primitive_of(value, definition)
 
 
+@functools.cache
+def _names(owner: Any) -> list[str]:
+    names = [*filter(None, (owner.shapes or "").replace(" ", "").split(",")), "loc"]
+    return [*names, "scale"] if isinstance(owner, of.rv_continuous) else names
+
+
 _METHODS = {
     of.rv_continuous: ("pdf", "logpdf", "cdf", "logcdf", "sf", "logsf"),
     of.rv_discrete: ("pmf", "logpmf"),
@@ -164,8 +172,7 @@ def _ours(method: str) -> Function:
         if made is None:
             sentence = refusals.of_function(f"scipy.stats.{owner.name}.{method}")
             raise NotDifferentiableError(sentence)
-        names = [*filter(None, (owner.shapes or "").replace(" ", "").split(",")), "loc"]
-        names += ["scale"] if isinstance(owner, of.rv_continuous) else []
+        names = _names(known)
         strange = [*args[len(names) :], *(name for name in kwargs if name not in names)]
         if strange:
             raise TypeError(f"{owner.name}.{method}() got unexpected arguments: {strange}")
