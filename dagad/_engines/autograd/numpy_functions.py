@@ -72,11 +72,16 @@ def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: Any =
     return tuple(anp.ravel(each)[at] for each, at in zip(xi, places, strict=True))
 
 
+_SCALAR = (int, float, type(None))
+
+
 def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if isbox(a) and not isbox(low) and not isbox(high):
-        shape = np.broadcast_shapes(*(np.shape(plain(each)) for each in (a, low, high)))
-        return anp.clip(a if shape == a.shape else anp.broadcast_to(a, shape), low, high)
+        if not isinstance(low, _SCALAR) or not isinstance(high, _SCALAR):
+            shape = np.broadcast_shapes(a.shape, np.shape(low), np.shape(high))
+            a = a if shape == a.shape else anp.broadcast_to(a, shape)
+        return anp.clip(a, low, high)
     found = a if low is None else anp.maximum(a, low)
     return found if high is None else anp.minimum(found, high)
 

@@ -116,6 +116,13 @@ def _cho_solve(c: Any, b: Any, lower: bool) -> Any:
     return traced.solve_triangular(factor, traced.solve_triangular(factor, b, lower=True), trans=1, lower=True)
 
 
+def _solve_banded(
+    l_and_u: Any, ab: Any, b: Any, overwrite_ab: bool = False, overwrite_b: bool = False, check_finite: bool = True
+) -> Any:
+    del overwrite_ab, overwrite_b, check_finite
+    return traced.solve_banded(l_and_u, ab, b)
+
+
 def _solveh_banded(ab: Any, b: Any, lower: bool = False, check_finite: bool = True) -> Any:
     del check_finite
     n = np.shape(plain(ab))[1]
@@ -300,7 +307,7 @@ SWAPS: list[Swap] = [
     defined(of.cholesky, _cholesky),
     *_cholesky_pair(),
     swap(of.solve_triangular, _solve_triangular),
-    defined(of.solve_banded, lambda l_and_u, ab, b, check_finite=True: traced.solve_banded(l_and_u, ab, b)),
+    swap(of.solve_banded, _solve_banded),
     defined(of.solveh_banded, _solveh_banded),
     defined(of.eigh, _eigh),
     defined(of.eigvalsh, _eigvalsh),
@@ -311,7 +318,7 @@ SWAPS: list[Swap] = [
     defined(of.norm, _norm),
     defined(of.polar, _polar),
     _least_squares(),
-    defined(of.solve_sylvester, lambda a, b, q: traced.solve_sylvester(a, b, q)),
+    swap(of.solve_sylvester, lambda a, b, q: traced.solve_sylvester(a, b, q)),
     defined(of.solve_continuous_lyapunov, lambda a, q: traced.solve_sylvester(a, anp.conj(a.T), q)),
     defined(of.solve_discrete_lyapunov, _discrete_lyapunov),
     defined(of.toeplitz, _toeplitz),
