@@ -412,6 +412,28 @@ def test_ten_shards_in_turn_need_one_connection_to_a_worker(client: Client) -> N
     until(lambda: on_workers(client, n_programs) == [0, 0], SOON)
 
 
+def test_what_was_let_go_of_is_told_though_the_call_that_took_it_along_was_never_sent(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until_hung_up(client)
+    losses, sent = [heated(client) for _ in range(2)], list[Any]()
+
+    async def unsent(self: Any, calls: Any) -> Any:
+        sent.extend(calls.values())
+        raise OSError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lines, "_exchange", unsent)
+        patch.setattr(Lines, "let_go", lambda self, *what: self._let_go.append(what))  # nothing but a call tells
+        losses.pop()
+        gc.collect()
+        assert losses[0](THETA) == EXPECTED(THETA)
+    assert [len(call["forget"]) for call in sent] == [1, 1]
+    until(lambda: on_workers(client, n_programs) == [1, 1], SOON)
+    reheat(client, losses[0])
+    assert on_workers(client, n_left) == [1, 1]
+
+
 @pytest.mark.parametrize("of_one", [True, False])
 def test_calls_at_the_same_time_do_not_disturb_one_another(of_one: bool, client: Client) -> None:
     until_hung_up(client)

@@ -162,8 +162,14 @@ class Lines:
         calls = {
             address: call | {"forget": told[address]} if address in told else call for address, call in calls.items()
         }
-        with self._standing.during(calls, next(iter(calls.values())).get("function", "")):
-            return await self._asked(calls, limit)
+        try:
+            with self._standing.during(calls, next(iter(calls.values())).get("function", "")):
+                return await self._asked(calls, limit)
+        except BaseException:
+            if told:  # perhaps it was never sent, and it does no harm to be told twice
+                self._let_go.extend((number, frozenset([one])) for one, some in told.items() for number in some)
+                self._tell_later()
+            raise
 
     def _taken_along(self, addresses: frozenset[str]) -> dict[str, list[str]]:
         """Return by address what was let go of: who is called anyway need not wait to be told."""
