@@ -45,7 +45,8 @@ def check_grads(
         "fwd" for forward mode, "rev" for reverse mode, or both.
     tolerance
         Largest difference that is accepted, relative to the size of the derivative where that is above 1. By default
-        1e-7 in double precision, and about 3e-4 in single precision.
+        1e-7 in double precision, and about 3e-4 in single precision. Parts of a sum may differ from the whole by as
+        much, relative to it, where that is more than what roundings do.
     seed
         Seed of the random directions.
 
@@ -75,7 +76,7 @@ def check_grads(
         )
     what = f"`{getattr(fun, '__name__', None) or getattr(fun, 'key', type(fun).__name__)}`"
     subject = checks.subject_of(fun, args)
-    checks.check_sums(subject)
+    checks.check_sums(subject, tolerance)
     pending = [(subject, what)]
     for done in range(1, order + 1):
         derived = []

@@ -22,6 +22,7 @@ from dagad._operations.kernel import Outputs
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import opened
+from dagad._sources.plan import Chunk
 from dagad_scheduler.private import DataNode, ensure_dict
 
 # Differences of the fourth order: the step that balances what is cut off against what is rounded off.
@@ -113,7 +114,7 @@ class Check:
         return "Check the derivatives that its functions and primitives bring."
 
 
-def check_sums(subject: Subject) -> None:
+def check_sums(subject: Subject, tolerance: float | None) -> None:
     """Raise for the first reduction of a subject that gives something else for other chunks."""
     for operation, leaves in subject.operations():
         if not operation.kernel.is_reduction or operation.sliced.shards:  # Shards are cut already
@@ -122,7 +123,8 @@ def check_sums(subject: Subject) -> None:
         plain, middle, name = list(map(pytree.plain, leaves)), stop // 2, operation.kernel.function.name
         run = on_rows(operation.kernel, operation.sliced, plain, operation.inputs.shared[0], new_names())
         if stop > 1:
-            why = why_no_sum(name, run, (0, middle, stop), [run(0, middle), run(middle, stop)], plain)
+            parts, inputs = [run(0, middle), run(middle, stop)], (plain, operation.sliced.given(Chunk(0, 0, 1), plain))
+            why = why_no_sum(name, run, (0, middle, stop), parts, inputs, tolerance or 0.0)
             if why is not None:
                 raise GradientError(why)
 

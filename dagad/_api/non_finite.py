@@ -1,6 +1,7 @@
 """Which chunk made a sum nan or infinite: looked for when it is, once per function and plan, and said in a warning.
 
-State: `_SOUGHT`, the functions and plans for which that was done.
+State: `_SOUGHT`, by functions and plans of which something was said, whether the chunk was looked for: it is not after
+a long run.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from dagad._errors import CancelledError
 from dagad._executors.evaluation import is_inside_any_task
 from dagad._operations.context import TOGETHER, Mode
 from dagad._operations.kernel import Apart
@@ -22,9 +25,15 @@ from dagad._remembered import Remembered
 from dagad._sources.plan import Chunk
 from dagad._tracebacks import warn
 
+LONGEST_SOUGHT = 1.0  # seconds that a run may have taken which is done again; looking at rows may take as long
 MOST_REMEMBERED = 1024
 _SOUGHT: Remembered[bool] = Remembered(MOST_REMEMBERED)
 _FLOATS = (float, np.float64)
+_OF_A_ROW = "Row {} holds nan or infinity: leave such rows out, or fill them in."
+_SEE = (
+    "Call it with {} to see where that comes from: 0/0, infinity minus infinity, a logarithm or a root of a negative "
+    "number."
+)
 
 
 def is_finite(value: Any) -> bool:
@@ -36,32 +45,50 @@ def is_finite(value: Any) -> bool:
     return all(bool(np.all(np.isfinite(leaf))) for leaf in leaves if pytree.is_differentiable(leaf))
 
 
-def name_chunk(operation: Operation, leaves: Sequence[Any], total: Any) -> None:
-    """Warn of the chunk that gave what is not finite.
+def name_chunk(operation: Operation, leaves: Sequence[Any], total: Any, seconds: float) -> None:
+    """Warn of the chunk that gave what is not finite, after a run that took so long.
 
     Infinity may be meant, as the logarithm of a density is where that is zero: of that the rows have to be the cause.
     """
     floats = filter(pytree.is_differentiable, map(pytree.plain, pytree.flatten(total)[0]))
     has_nan = any(bool(np.any(np.isnan(leaf))) for leaf in floats)
-    if is_inside_any_task() or _is_known((operation.owner, operation.plan.key, has_nan)):  # a chunk's sum is a chunk's
+    again = len(operation.plan) == 1 or seconds <= LONGEST_SOUGHT
+    key = operation.owner, operation.plan.key, has_nan
+    if is_inside_any_task() or _is_known(key, again):  # a chunk's sum is a chunk's
         return
     try:
-        why = _why(operation, [pytree.plain(leaf) for leaf in leaves], has_nan)
+        plain = [pytree.plain(leaf) for leaf in leaves]
+        why = _why(operation, plain, has_nan) if again else _why_long(operation, plain, has_nan, seconds)
+    except CancelledError:
+        raise
     except Exception:  # the user's, of a second run: he has a value
         return
     if why:
         warn(why)
 
 
-def _is_known(key: Hashable) -> bool:
-    known = _SOUGHT.find(key) is not None
-    _SOUGHT.change(key, lambda _: True)
-    return known
+def _is_known(key: Hashable, again: bool) -> bool:
+    sought = _SOUGHT.find(key)
+    if sought or (sought is not None and not again):
+        return True
+    _SOUGHT.change(key, lambda _: again)
+    return False
+
+
+def _why_long(operation: Operation, leaves: list[Any], has_nan: bool, seconds: float) -> str:
+    """Return what can be said without running anything again; nothing of what may be meant."""
+    if not has_nan:
+        return ""
+    row, said = _first_bad_row(operation, leaves), f"`{operation.kernel.function.name}` gave nan. "
+    if row is not None:
+        return said + _OF_A_ROW.format(row)
+    unsought = f"Which chunk did is not looked for, since that takes as long again ({seconds:.1f} s). "
+    return said + unsought + _SEE.format("some of the rows at a time")
 
 
 def _why(operation: Operation, leaves: list[Any], has_nan: bool) -> str:
     """Return which chunks are not finite, and whether their rows are; nothing where nothing is known."""
-    if not has_nan and all(_bad_row(operation, leaves, chunk) is None for chunk in operation.plan):
+    if not has_nan and _first_bad_row(operation, leaves) is None:
         return ""
     bad = _bad_chunks(operation, leaves)
     row = _bad_row(operation, leaves, bad[0]) if bad else None
@@ -72,13 +99,19 @@ def _why(operation: Operation, leaves: list[Any], has_nan: bool) -> str:
     others = f" and {len(bad) - 1} more of {n_chunks}" if 1 < len(bad) < n_chunks else ""
     said = f"`{operation.kernel.function.name}` gave {'nan' if has_nan else 'infinity'} for {where}{others}. "
     if row is not None:
-        return f"{said}Row {row} holds nan or infinity: leave such rows out, or fill them in."
+        return said + _OF_A_ROW.format(row)
     if len(bad) == n_chunks > 1:
         return f"{said}Look at the arguments that all chunks share."
-    return (
-        f"{said}Call it with these rows to see where that comes from: 0/0, infinity minus infinity, a logarithm or a "
-        "root of a negative number."
-    )
+    return said + _SEE.format("these rows")
+
+
+def _first_bad_row(operation: Operation, leaves: list[Any]) -> int | None:
+    began = perf_counter()
+    for chunk in operation.plan:
+        row = _bad_row(operation, leaves, chunk)
+        if row is not None or perf_counter() > began + LONGEST_SOUGHT:
+            return row
+    return None
 
 
 class Searched(Apart):
@@ -102,8 +135,7 @@ def _bad_row(operation: Operation, leaves: list[Any], chunk: Chunk) -> int | Non
     rows = opened(operation.sliced.rows(chunk))
     if not hasattr(rows, "with_bundles") or rows.is_made or any(map(pytree.is_placed, leaves)):  # they are not here
         return None
-    own = [leaves[leaf] if at is None else leaves[leaf][at] for leaf, at in operation.inputs.targets(chunk.number)]
-    columns = pytree.flatten(pytree.by_column(rows.merge(iter(own))), is_leaf=pytree.is_list)[0]
+    columns = pytree.flatten(operation.sliced.given(chunk, leaves), is_leaf=pytree.is_list)[0]
     bad = [row for column in columns for row in _bad_rows(column)]
     return chunk.start + min(bad) if bad else None
 

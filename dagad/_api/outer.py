@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from dagad._sources.shards import times
 def differentiable(operation: Operation, leaves: Sequence[Any]) -> Outputs:
     """Return what an operation gives, as a function of its leaves, some of which somebody traces."""
     note_operation(operation, leaves)
+    began = perf_counter()
     if is_in_a_transform():
         found = _applied(operation, leaves)
     else:
@@ -36,7 +38,7 @@ def differentiable(operation: Operation, leaves: Sequence[Any]) -> Outputs:
             found = _applied(operation, leaves)
             watch.gave(found.reduced)
     if operation.kernel.is_reduction and not is_finite(found.reduced):
-        name_chunk(operation, leaves, found.reduced)
+        name_chunk(operation, leaves, found.reduced, perf_counter() - began)
     return found
 
 

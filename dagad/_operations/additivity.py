@@ -19,18 +19,23 @@ RELATIVE, A_ROW = 1 / 3, 2 / 3
 
 
 def why_no_sum(
-    name: str, run: Callable[[int, int], Any], ends: tuple[int, int, int], parts: Sequence[Any], inputs: Any
+    name: str,
+    run: Callable[[int, int], Any],
+    ends: tuple[int, int, int],
+    parts: Sequence[Any],
+    inputs: Any,
+    tolerance: float = 0.0,
 ) -> str | None:
     """Return why the total of a chunk function depends on how the rows are cut; None if it does not seem to.
 
     `run(start, stop)` calls the function; for rows between neighbours of `ends` it gave `parts`. What it is given,
-    `inputs`, may be of single precision.
+    `inputs`, may be of single precision; who knows that it is less exact than its inputs says so by `tolerance`.
     """
     start, middle, stop = ends
-    found = _gap(run(start, stop), parts, inputs, stop - start)
+    found = _gap(run(start, stop), parts, inputs, stop - start, tolerance)
     if found is None:
         return None
-    random = _gap(run(start, middle), parts[:1], inputs, middle - start)
+    random = _gap(run(start, middle), parts[:1], inputs, middle - start, tolerance)
     if random is not None:
         return (
             f"`{name}` gave {random[1]:.8g} for rows {start}:{middle}, and {random[0]:.8g} for the same rows when it "
@@ -60,7 +65,7 @@ def on_rows(
     return run
 
 
-def _gap(whole: Any, parts: Sequence[Any], inputs: Any, n_rows: int) -> tuple[Any, Any] | None:
+def _gap(whole: Any, parts: Sequence[Any], inputs: Any, n_rows: int, tolerance: float) -> tuple[Any, Any] | None:
     """Return a number of a value and of the sum of others, where they differ most; None if they agree."""
     trees = [pytree.flatten(tree) for tree in (whole, *parts)]
     columns = [[np.asarray(leaf) * 1.0 for leaf in leaves] for leaves, _ in trees]
@@ -74,12 +79,13 @@ def _gap(whole: Any, parts: Sequence[Any], inputs: Any, n_rows: int) -> tuple[An
         return None
     together, eps = np.sum(others, axis=0), _rounding(inputs, *columns)
     worst = int(np.argmax(np.abs(first - together)))
-    if abs(first[worst] - together[worst]) <= eps**RELATIVE * scale + eps**A_ROW * n_rows:
+    if abs(first[worst] - together[worst]) <= max(eps**RELATIVE, tolerance) * scale + eps**A_ROW * n_rows:
         return None
     return first[worst], together[worst]
 
 
 def _rounding(*trees: Any) -> float:
-    leaves = map(pytree.plain, pytree.flatten(trees, is_leaf=pytree.is_list)[0])
+    leaves = [pytree.plain(leaf) for leaf in pytree.flatten(trees, is_leaf=pytree.is_list)[0]]
     dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "fc"}
-    return max([float(np.finfo(dtype).eps) for dtype in dtypes], default=2.0**-52)
+    of_items = [_rounding(leaf[0]) for leaf in leaves if pytree.is_list(leaf) and leaf]
+    return max([*of_items, *(float(np.finfo(dtype).eps) for dtype in dtypes)], default=2.0**-52)

@@ -63,6 +63,11 @@ class Sliced:
             taken[chunk] = rows
         return rows
 
+    def given(self, chunk: Chunk, leaves: Sequence[Any]) -> Any:
+        """Return the rows of a chunk with those that are being differentiated, of tables as dicts of their columns."""
+        own = [leaves[leaf] if rows is None else leaves[leaf][rows] for leaf, rows in self.targets(chunk)]
+        return pytree.by_column(opened(self.rows(chunk)).merge(iter(own)))
+
     def _with_shards(self, chunk: Chunk, rows: Rows) -> Any:
         placed = [shards.rows(chunk.number) for shards in self.constant_shards]
         if placed and self.treedef.is_leaf():

@@ -6,12 +6,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import autograd.numpy as np
 import numpy as onp
 import pytest
 from distributed import Client
+from faults import PATIENCE, until
 
 import dagad
 from dagad._executors import choose
@@ -126,6 +128,34 @@ def test_checks_of_gradients_look_at_rows_that_are_differentiated_too() -> None:
     check_grads(lambda data: dagad.map_reduce(np.max, np.maximum, data, grainsize=5), onp.linspace(1.0, 2.0, 20))
 
 
+@pytest.mark.parametrize("as_items", [False, True])
+def test_do_checks_of_gradients_allow_for_roundings_of_single_precision_in_the_rows(as_items: bool) -> None:
+    ones = onp.sqrt(1.0 + 1e-3 * onp.random.default_rng(0).standard_normal(2048))
+
+    def cancelling(rows: Any, theta: Any) -> Any:
+        rows = onp.stack(rows) if as_items else rows
+        return theta * (float(onp.cumsum(rows**2)[-1]) - len(rows))  # one after the other
+
+    def check(rows: Any, tolerance: float | None = None) -> None:
+        rows = list(rows) if as_items else rows
+        check_grads(lambda theta: dagad.reduce_sum(cancelling, rows, theta), 1.5, modes=("rev",), tolerance=tolerance)
+
+    check(ones)
+    check(ones.astype("f4"))
+
+
+def test_do_checks_of_gradients_take_the_tolerance_that_a_user_gives_for_sums_too() -> None:
+    def inexact(rows: Any, theta: Any) -> Any:
+        return theta**2 * onp.round(onp.sum(rows), 4)
+
+    fun = partial(dagad.reduce_sum, inexact, 1.0 / onp.arange(1.0, 34.0), grainsize=16)
+    with pytest.raises(dagad.GradientError, match="`inexact` does not add up"):
+        check_grads(fun, 1.5)
+    check_grads(fun, 1.5, tolerance=1e-3)
+    with pytest.raises(dagad.GradientError, match="`a_mean` does not add up"):
+        check_grads(partial(dagad.reduce_sum, a_mean, onp.linspace(1.0, 2.0, 20)), 3.0, tolerance=1e-3)
+
+
 # What is not finite
 
 
@@ -149,6 +179,7 @@ MODES: dict[str, Callable[..., Any]] = {
 @pytest.fixture(autouse=True)
 def _nothing_was_sought_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagad._api.non_finite._SOUGHT", Remembered[bool](64))
+    monkeypatch.setattr("dagad._api.non_finite.LONGEST_SOUGHT", 60.0)  # whatever else the machine does
 
 
 @pytest.mark.parametrize(
@@ -208,6 +239,83 @@ def test_is_a_chunk_named_in_which_sums_are_nested() -> None:
     with pytest.warns(dagad.DagadWarning, match=f"`outer` {OF_ONE_ROW}") as caught:
         dagad.grad(lambda theta: dagad.reduce_sum(outer, HOLE, theta, grainsize=5, scheduler="threads"))(2.0)
     assert len(caught) == 1
+
+
+def visited(rows: Any, theta: Any, folder: str) -> Any:
+    """Write down who comes a second time, and have him wait at a gate."""
+    come, first = Path(folder, f"come {rows[0]}"), not Path(folder, f"come {rows[0]}").exists()
+    (come if first else Path(folder, f"again {rows[0]}")).touch()
+    until(lambda: first or Path(folder, "gate").exists())
+    return logarithms(rows, theta)
+
+
+def again(folder: Path) -> int:
+    return len(list(folder.glob("again *")))
+
+
+@pytest.mark.parametrize("rows", [HOLE, ROWS - 8.5])
+def test_is_a_long_run_not_done_again(
+    rows: Any, scheduler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagad._api.non_finite.LONGEST_SOUGHT", 0.0)
+
+    def total(theta: Any) -> Any:
+        return dagad.reduce_sum(visited, rows, theta, str(tmp_path), grainsize=1, scheduler=scheduler)
+
+    why = r"Which chunk did is not looked for.*as long again \(.* s\)\. Call it with some of the rows at a time to see"
+    with pytest.warns(dagad.DagadWarning, match=why):
+        dagad.value_and_grad(total)(1.0)
+    assert again(tmp_path) == 0
+    # The rows are here, and are looked at for a while.
+    monkeypatch.setattr("dagad._api.non_finite.perf_counter", lambda: 0.0)
+    with pytest.warns(dagad.DagadWarning, match=r"`logarithms` gave nan\. (Row 13 holds nan|Which chunk)") as caught:
+        dagad.reduce_sum(logarithms, rows, 1.0, grainsize=5, scheduler=scheduler)
+    assert ("Row 13" in str(caught[0].message)) == (rows is HOLE)
+    dagad.reduce_sum(logarithms, rows, 1.0, grainsize=5, scheduler=scheduler)  # it is said once
+    # Only the first run was long, on a cluster that had to import all.
+    monkeypatch.setattr("dagad._api.non_finite.LONGEST_SOUGHT", 60.0)
+    with pytest.warns(dagad.DagadWarning, match=r"gave nan for chunk"):
+        dagad.reduce_sum(logarithms, rows, 1.0, grainsize=5, scheduler=scheduler)
+
+
+def test_does_an_evaluation_that_is_cancelled_end_while_the_chunk_is_looked_for(scheduler: Any, tmp_path: Path) -> None:
+    def total(theta: Any) -> Any:
+        found = dagad.reduce_sum(visited, HOLE, theta, str(tmp_path), grainsize=1, scheduler=scheduler)
+        (tmp_path / "gone on").touch()
+        return found
+
+    evaluation = dagad.evaluate(total, 1.0)
+    (thread,) = (one for one in threading.enumerate() if one.name == "dagad-evaluation")
+    until(lambda: again(tmp_path))
+    evaluation.cancel()
+    with pytest.raises(dagad.CancelledError):
+        evaluation.value(PATIENCE)
+    (tmp_path / "gate").touch()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert again(tmp_path) < len(HOLE)
+    assert not (tmp_path / "gone on").exists()
+
+
+def test_are_stored_rows_not_read_here_to_name_a_chunk(
+    cluster: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zarr: Any = pytest.importorskip("zarr")
+    array = zarr.create_array(str(tmp_path / "x.zarr"), shape=(20,), chunks=(5,), dtype="f8")
+    reads, read = list[Any](), zarr.Array.__getitem__
+
+    def reads_here(self: Any, rows: Any) -> Any:
+        reads.append(rows)
+        return read(self, rows)
+
+    monkeypatch.setattr(zarr.Array, "__getitem__", reads_here)  # in this process
+    total = partial(dagad.reduce_sum, logarithms, array, 1.0, grainsize=5, scheduler=cluster)
+    array[:] = HOLE
+    with pytest.warns(dagad.DagadWarning, match=r"chunk 2 \(rows 10:15\)\. Call it with these rows"):
+        total()
+    array[:] = onp.where(ROWS == 14.0, onp.inf, ROWS)
+    assert total() == onp.inf  # which may be meant, for all that is known here
+    assert not reads
 
 
 # Integers among parameters
