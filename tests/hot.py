@@ -82,12 +82,12 @@ def until_hung_up(client: Client) -> None:
         place = client.extensions.get("dagad-lines")
         return place is None or place.lines() is None
 
-    until(is_over, 5.0)
+    until(is_over)
 
 
-def heat_up(client: Client, act: Callable[[], Any], patience: float = 6.0) -> None:
-    """Do something until it goes without tasks."""
-    until(lambda: is_hot(client, act), patience)
+def heat_up(client: Client, act: Callable[[], Any]) -> None:
+    """Do something until it goes without tasks: the first time, workers also import all that it needs."""
+    until(lambda: is_hot(client, act))
 
 
 def in_all(fun: Callable[..., Any]) -> Act:

@@ -24,6 +24,7 @@ import scipy.special
 import scipy.stats
 from dask.delayed import delayed
 from distributed import Client
+from hot import a_watched_cluster, heat_up
 
 import dagad
 from dagad import ArgumentsError, MissingNameError, NotDifferentiableError, PlanError, PortabilityError, StructureError
@@ -427,6 +428,42 @@ def test_an_evaluation_that_fails_is_not_logged_chunk_by_chunk(cluster: Client) 
     with pytest.raises(ZeroDivisionError):
         cluster.submit(lambda: 1 / 0).result()
     assert str(cluster.get_worker_logs()).count("Compute Failed") == before + 1  # what is not ours is logged as ever
+
+
+def refuses(rows: Any, theta: Any) -> Any:
+    if theta[0] > 1.0:
+        raise LookupError("as the user wrote it")
+    return anp.sum(rows * theta)
+
+
+def failures(client: Client, road: str) -> list[str]:
+    """Have some evaluations fail in all their chunks; return how each is called in keys."""
+    x, options = np.arange(20.0), dict[str, Any]() if road == "hot" else {"grainsize": 1, "scheduler": client}
+    rows: Any = dagad.shard(x, grainsize=1, scheduler=client) if road == "hot" else x
+    loss = dagad.value_and_grad(lambda theta: dagad.reduce_sum(refuses, rows, theta, **options))
+    if road == "hot":
+        heat_up(client, lambda: loss(THETA))
+    tokens = []
+    for _ in range(3):
+        with pytest.raises(LookupError, match="as the user wrote it") as caught:
+            loss(2.0 * THETA)
+        tokens += re.findall(r"dagad: value of chunk .*'dagad-value-(\w+)'", caught.value.__notes__[0])
+    return tokens
+
+
+def test_of_an_evaluation_that_fails_a_worker_logs_a_line_and_nobody_prints_any(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """One each: workers don't hear of each other's failures, and a message about them would cost more than a line."""
+    with a_watched_cluster() as client:
+        tokens = [*failures(client, "graph"), *failures(client, "hot")]
+        logs = ["\n".join(map(str, lines)) for lines in client.get_worker_logs().values()]
+        assert len(tokens) == 6
+        assert all(max(log.count(token) for log in logs) == 1 for token in tokens)
+        assert max(log.count("as the user wrote it") for log in logs) <= 6
+        said = str([client.get_scheduler_logs(), *capfd.readouterr()])
+        assert "as the user wrote it" not in said
+        assert "Compute Failed" not in str(logs) + said
 
 
 def test_a_worker_logs_one_line_of_an_evaluation(caplog: pytest.LogCaptureFixture) -> None:

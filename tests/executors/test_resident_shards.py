@@ -24,7 +24,6 @@ pytestmark = pytest.mark.timeout(90)
 
 RNG = np.random.default_rng(0)
 X, V, THETA = RNG.standard_normal((10, 3)), RNG.standard_normal((10, 3)), np.array([0.3, -0.7, 1.1])
-SOON = 5.0
 
 Program = Callable[..., Any]
 
@@ -99,7 +98,7 @@ def test_no_task_is_made_but_by_whoever_asks_for_the_rows(way: str, client: Clie
     assert every_bit(found[0]) == every_bit(found[0]) == expected
 
 
-def without_tasks(client: Client, act: Callable[[], Any], patience: float = 8.0) -> Any:
+def without_tasks(client: Client, act: Callable[[], Any]) -> Any:
     """Do something until it goes without any task; return what it gave."""
     found: list[Any] = []
 
@@ -108,7 +107,7 @@ def without_tasks(client: Client, act: Callable[[], Any], patience: float = 8.0)
         found[:] = [act()]
         return tasks_made(client) == before
 
-    until(goes_without, patience)
+    until(goes_without)
     return found[0]
 
 
@@ -218,9 +217,9 @@ def test_a_loop_leaves_no_more_than_two(road: str, client: Client, monkeypatch: 
     assert min(left(client)) >= 7
     _ = held[0].kept  # now they are tasks' results
     del held[1:]
-    until(lambda: left(client) == {1}, SOON)
+    until(lambda: left(client) == {1})
     assert every_bit([held[0], found]) == 2 * every_bit([dagad.grad(sums())(on("sync"), THETA)])
-    until(lambda: left(client) == {0}, SOON)
+    until(lambda: left(client) == {0})
 
 
 def test_they_go_with_the_client(client: Client) -> None:
@@ -229,7 +228,7 @@ def test_they_go_with_the_client(client: Client) -> None:
         heat_up(client, functools.partial(dagad.grad(sums()), x, THETA))
         found = dagad.grad(sums())(x, THETA)
         assert left(client) == {1}
-    until(lambda: left(client) == {0}, SOON)
+    until(lambda: left(client) == {0})
     del found
 
 
@@ -239,7 +238,7 @@ def test_they_have_a_share_of_the_memory(client: Client) -> None:
     shares = client.run(has_share, share=0.0)
     try:
         found = dagad.grad(sums())(x, THETA)
-        until(lambda: left(client) == {0}, SOON)
+        until(lambda: left(client) == {0})
         assert every_bit([found]) == every_bit([dagad.grad(sums())(on("sync"), THETA)])
     finally:
         client.run(has_share, share=next(iter(shares.values())))

@@ -22,7 +22,6 @@ from distributed.protocol.core import dumps
 from faults import (
     BOTH,
     PATIENCE,
-    SOON,
     Watch,
     bits,
     chunk as watched_chunk,
@@ -41,7 +40,7 @@ from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad_scheduler.residents import client as lines, loop
 from dagad_scheduler.residents.client import Lines
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(240)
 
 ROWS = {"row": np.arange(24), "x": X}
 Road = str  # how calls reach the workers: "direct" or "relayed"
@@ -115,30 +114,34 @@ def reheat(client: Client, there: Act) -> None:
     def act() -> None:
         assert there(THETA) == EXPECTED(THETA)
 
-    heat_up(client, act, PATIENCE)
+    heat_up(client, act)
 
 
 # Workers that die or move
 
 
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever would wait for a worker that does not answer waits too long."""
+    monkeypatch.setattr(resident, "LEAST_PATIENCE", 10.0 * PATIENCE)
+
+
+@pytest.mark.usefixtures("endless")
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_worker_that_died_between_evaluations(deaths: int, road: Road, frail: Client) -> None:
     there = heated(frail)
     for _ in range(2):
         for pid in list(pids_of(frail).values())[:deaths]:
             kill(pid)
-        began = time.monotonic()
-        assert there(THETA) == EXPECTED(THETA)
-        assert time.monotonic() - began < resident.LEAST_PATIENCE
+        assert in_background(there, THETA).result(PATIENCE) == EXPECTED(THETA)
     reheat(frail, there)
 
 
+@pytest.mark.usefixtures("endless")
 def test_a_worker_that_dies_in_a_call(road: Road, frail: Client, tmp_path: Path) -> None:
     there, trouble = heated(frail, str(tmp_path / "trouble")), tmp_path / "trouble"
     trouble.touch()
-    began = time.monotonic()
-    assert there(THETA) == EXPECTED(THETA)
-    assert time.monotonic() - began < resident.LEAST_PATIENCE
+    assert in_background(there, THETA).result(PATIENCE) == EXPECTED(THETA)
     assert not trouble.exists()
     reheat(frail, there)
 
@@ -192,7 +195,7 @@ def test_a_worker_that_has_stopped_is_not_waited_for_for_ever(
     os.kill(pid, signal.SIGSTOP)
     try:
         waiting = in_background(there, THETA)
-        until(lambda: chunks_as_tasks(client) > before, SOON)  # the graph can wait: it goes on when the worker does
+        until(lambda: chunks_as_tasks(client) > before)  # the graph can wait: it goes on when the worker does
         assert not waiting.done()
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -299,6 +302,7 @@ def test_rows_of_one_worker_go_through_the_scheduler_to_that_worker_alone(
 ON_ONE_THREAD: dict[str, Any] = {"grainsize": 4, "scheduler": "sync"}
 
 
+@pytest.mark.usefixtures("endless")
 def test_a_client_that_is_closed_says_so(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(client.cluster, set_as_default=False) as closed:
         there = on(shards_on(closed, ROWS))
@@ -306,10 +310,8 @@ def test_a_client_that_is_closed_says_so(client: Client, monkeypatch: pytest.Mon
         there(THETA)
     for seconds in (60.0, 0.0):
         monkeypatch.setattr(loop, "LOOK_AGAIN", seconds)
-        began = time.monotonic()
         with pytest.raises(dagad.SchedulerLostError, match=re.escape(closed.id)):
-            there(THETA)
-        assert time.monotonic() - began < resident.LEAST_PATIENCE
+            in_background(there, THETA).result(PATIENCE)
 
 
 # What chunks raise, and who gives up
@@ -404,12 +406,12 @@ def test_ten_shards_in_turn_need_one_connection_to_a_worker(client: Client) -> N
     assert on_workers(client, n_connections) == [1, 1]
     assert on_workers(client, n_programs) == on_workers(client, n_left) == [10, 10]
     del losses[1:]
-    until(lambda: on_workers(client, n_programs) == [1, 1], SOON)  # the programs of Shards go with them
+    until(lambda: on_workers(client, n_programs) == [1, 1])  # the programs of Shards go with them
     assert on_workers(client, n_left) == [1, 1]
     assert is_hot(client, lambda: losses[0](THETA))
     losses.clear()
-    until(lambda: on_workers(client, n_connections) == [0, 0], SOON)
-    until(lambda: on_workers(client, n_programs) == [0, 0], SOON)
+    until(lambda: on_workers(client, n_connections) == [0, 0])
+    until(lambda: on_workers(client, n_programs) == [0, 0])
 
 
 def test_what_was_let_go_of_is_told_though_the_call_that_took_it_along_was_never_sent(
@@ -429,7 +431,7 @@ def test_what_was_let_go_of_is_told_though_the_call_that_took_it_along_was_never
         gc.collect()
         assert losses[0](THETA) == EXPECTED(THETA)
     assert [len(call["forget"]) for call in sent] == [1, 1]
-    until(lambda: on_workers(client, n_programs) == [1, 1], SOON)
+    until(lambda: on_workers(client, n_programs) == [1, 1])
     reheat(client, losses[0])
     assert on_workers(client, n_left) == [1, 1]
 
@@ -447,7 +449,7 @@ def test_calls_at_the_same_time_do_not_disturb_one_another(of_one: bool, client:
 
     for waiting in [in_background(repeat, number) for number in range(8)]:
         waiting.result(PATIENCE)
-    until(lambda: max(on_workers(client, n_connections)) <= 4, SOON)  # those that are idle are few
+    until(lambda: max(on_workers(client, n_connections)) <= 4)  # those that are idle are few
     assert is_hot(client, lambda: first(THETA))
 
 

@@ -22,8 +22,6 @@ from dagad_scheduler.residents.client import Lines
 
 pytestmark = pytest.mark.timeout(90)
 
-SOON = 5.0
-
 
 @pytest.fixture(scope="module", autouse=True)
 def client() -> Iterator[Client]:
@@ -80,9 +78,9 @@ def test_tapes_go_with_the_pullback(road: str, client: Client) -> None:
     kept, lost = dagad.vjp(fun, THETA), dagad.vjp(fun, THETA)
     assert held(client) == {2}
     del lost
-    until(lambda: held(client) == {1}, SOON)
+    until(lambda: held(client) == {1})
     assert bits([kept[0], *kept[1](1.0)]) == EXPECTED
-    until(lambda: held(client) == {0}, SOON)
+    until(lambda: held(client) == {0})
 
 
 def test_tapes_go_with_the_evaluation_cancelled_or_deleted(road: str, client: Client) -> None:
@@ -91,11 +89,11 @@ def test_tapes_go_with_the_evaluation_cancelled_or_deleted(road: str, client: Cl
     assert all(bits([one.value(PATIENCE)]) == EXPECTED[:1] for one in evaluations)
     assert held(client) == {3}
     evaluations[0].cancel()
-    until(lambda: held(client) == {2}, SOON)
+    until(lambda: held(client) == {2})
     evaluations.pop()
-    until(lambda: held(client) == {1}, SOON)
+    until(lambda: held(client) == {1})
     assert bits([evaluations[1].gradient(PATIENCE)]) == EXPECTED[1:]
-    until(lambda: held(client) == {0}, SOON)
+    until(lambda: held(client) == {0})
 
 
 @pytest.mark.parametrize("has_our_loop", [True, False])
@@ -106,7 +104,7 @@ def test_tapes_go_with_the_client(has_our_loop: bool, client: Client) -> None:
         heat_up(client, lambda: in_all(fun)(THETA))
         value, pullback = dagad.vjp(fun, THETA)
         assert held(client) == {1}
-    until(lambda: held(client) == {0}, SOON)
+    until(lambda: held(client) == {0})
     del value, pullback
 
 
@@ -117,7 +115,7 @@ def test_tapes_of_a_value_that_did_not_come_go_too(client: Client) -> None:
     other = list(client.scheduler_info(n_workers=-1)["workers"])[:1]
     client.run(lose_rows, workers=other)
     value, pullback = dagad.vjp(fun, THETA)
-    until(lambda: held(client) <= {0, 1}, SOON)
+    until(lambda: held(client) <= {0, 1})
     assert bits([value, *pullback(1.0)]) == bits([kept[0], *kept[1](1.0)]) == EXPECTED
 
 
@@ -137,8 +135,8 @@ def test_who_only_relays_leaves_nothing_for_ever(client: Client, monkeypatch: py
     try:
         fun = hot_on(client)
         kept = dagad.vjp(fun, THETA)
-        until(lambda: held(client) == {0}, SOON)
-        until(lambda: client.run(n_programs) == before, SOON)
+        until(lambda: held(client) == {0})
+        until(lambda: client.run(n_programs) == before)
         assert bits([kept[0], *kept[1](1.0)]) == EXPECTED  # both are sent and computed again
     finally:
         client.run(relayed_for, seconds=service.KEEP_RELAYED)
@@ -194,15 +192,15 @@ def test_a_tape_is_measured_once_in_a_thread_after_the_answer(is_large: bool, cl
     measured, gate = tmp_path / "measured", tmp_path / "gate"
     reply = answer(lines, address, call | told)
     assert reply["status"] == "OK"
-    until(measured.exists, SOON)
+    until(measured.exists)
     held_now = client.run(n_held, workers=[address])[address]  # the worker's event loop is free
     assert held_now == 1
     gate.touch()
     if is_large:
-        until(lambda: client.run(n_held, workers=[address])[address] == 0, SOON)
+        until(lambda: client.run(n_held, workers=[address])[address] == 0)
     else:
         assert answer(lines, address, call | {"number": "second"})["status"] == "OK"
-        until(lambda: len(measured.read_text().splitlines()) == 2, SOON)
+        until(lambda: len(measured.read_text().splitlines()) == 2)
         assert client.run(n_held, workers=[address])[address] == 2
     names = measured.read_text().splitlines()
     assert len(names) == 2 - is_large

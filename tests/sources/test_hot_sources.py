@@ -11,7 +11,7 @@ import dask.array as da
 import pytest
 from dask.delayed import delayed
 from distributed import Client
-from faults import PATIENCE, bits
+from faults import bits
 from hot import a_watched_cluster, heat_up
 from test_sources import ROWS, N, X
 
@@ -77,4 +77,4 @@ def test_shards_of_any_rows_are_hot(source: str, watched: Client, tmp_path: Path
         def act(found: Any = found, expected: Any = expected) -> None:
             assert found(shards) == expected
 
-        heat_up(watched, act, PATIENCE)
+        heat_up(watched, act)
