@@ -50,4 +50,5 @@ def _no_leaks() -> Iterator[None]:
         starting._started.wait(5)  # one that somebody is starting right now can't be joined yet
         thread.join(5)  # one that is on its way out is not a leak
     assert not [thread for thread in left if thread.is_alive()]
-    assert not set(multiprocessing.active_children()) - processes
+    now = set(multiprocessing.active_children())
+    assert len(now - processes) <= len(processes - now)  # a nanny starts one anew where one has died

@@ -29,7 +29,7 @@ from distributed import Client, LocalCluster
 import dagad
 
 PATIENCE = 30.0
-SOON = 5.0  # within which whoever waits is to be told of a fault
+SOON = 10.0  # within which whoever waits is to be told of a fault: far less than Dask waits
 THETA = np.array([0.3, -0.7, 1.1])
 X = np.random.default_rng(0).standard_normal((24, 3))
 BOTH = (0, 1)  # differentiate in theta, which is shared, and in x, which is sliced

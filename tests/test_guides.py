@@ -41,7 +41,7 @@ def printed(block: Block, page: str, names: dict[str, Any]) -> str:
         try:
             exec(code, names)
         except Exception as error:
-            if block.shown is None or not re.search(r"^[\w.]*Error: ", block.shown, re.MULTILINE):
+            if block.shown is None or not re.search(r"^[\w.]*(Error|Warning): ", block.shown, re.MULTILINE):
                 error.add_note(f"raised by the block in line {block.line} of {page}")
                 raise
             output.write("".join(traceback.format_exception_only(error)))

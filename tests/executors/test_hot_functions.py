@@ -21,7 +21,7 @@ import dagad
 from dagad._sources import shards as shards_module
 from dagad_scheduler.residents import loop
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(240)
 
 SCALE = 2.0
 Current = Callable[[], Callable[..., Any]]  # what the function is now

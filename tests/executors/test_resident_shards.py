@@ -20,7 +20,7 @@ from dagad._sources.shards import MOST_PENDING
 from dagad_scheduler.residents import client as lines
 from dagad_scheduler.residents.client import Lines
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(240)
 
 RNG = np.random.default_rng(0)
 X, V, THETA = RNG.standard_normal((10, 3)), RNG.standard_normal((10, 3)), np.array([0.3, -0.7, 1.1])
@@ -35,10 +35,17 @@ def client() -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture
-def frail() -> Iterator[Client]:
-    with a_watched_cluster() as client:
+@pytest.fixture(scope="module")
+def _threaded() -> Iterator[Client]:
+    with a_watched_cluster(threads_per_worker=2) as client:
         yield client
+
+
+@pytest.fixture
+def frail(_threaded: Client) -> Client:
+    """A cluster whose workers will not live; each has two threads."""
+    _threaded.wait_for_workers(2, PATIENCE)
+    return _threaded
 
 
 def number(rows: Any, theta: Any) -> Any:
@@ -132,9 +139,9 @@ def beside(rows: Any, theta: Any) -> Any:
 
 
 @pytest.mark.parametrize("fault", ["forgotten", "deaths"])
-def test_what_is_lost_is_computed_again_as_it_was_sent(fault: str, request: pytest.FixtureRequest) -> None:
+def test_what_is_lost_is_computed_again_as_it_was_sent(fault: str, client: Client, frail: Client) -> None:
     """Also where the user has written into all that it was computed from."""
-    client = request.getfixturevalue("client" if fault == "forgotten" else "frail")
+    client = client if fault == "forgotten" else frail
     n, more, theta = np.arange(10.0), [np.ones(1 + i % 3) * 0.1 * i for i in range(10)], THETA.copy()
 
     def gradients(x: Any, **options: Any) -> Any:
@@ -329,15 +336,11 @@ def test_chunks_that_do_not_depend_on_their_rows_have_zeros(fun: Any, client: Cl
     assert every_bit(dagad.value_and_grad(sums(fun), (0, 1))(x, THETA)) == expected
 
 
-def test_threads_of_a_worker_share_them() -> None:
-    with a_watched_cluster(threads_per_worker=2) as client:
-        for way in WAYS.values():
-            there, here = (
-                [dagad.shard(data, grainsize=1, scheduler=one) for data in (X, V)] for one in (client, "sync")
-            )
-            heat_up(client, functools.partial(way, curved, *there))
-            assert every_bit(way(curved, *there)) == every_bit(way(curved, *here))
-            del there
+def test_threads_of_a_worker_share_them(frail: Client) -> None:
+    for way in WAYS.values():
+        there, here = ([dagad.shard(data, grainsize=1, scheduler=one) for data in (X, V)] for one in (frail, "sync"))
+        heat_up(frail, functools.partial(way, curved, *there))
+        assert every_bit(way(curved, *there)) == every_bit(way(curved, *here))
 
 
 def test_who_differentiates_a_gradient_in_them_by_a_tape_has_the_numbers_of_arrays(client: Client) -> None:
