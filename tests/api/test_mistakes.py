@@ -447,7 +447,7 @@ def failures(client: Client, road: str) -> list[str]:
     for _ in range(3):
         with pytest.raises(LookupError, match="as the user wrote it") as caught:
             loss(2.0 * THETA)
-        tokens += re.findall(r"dagad: value of chunk .*'dagad-value-(\w+)'", caught.value.__notes__[0])
+        tokens += re.findall(r"dagad: value of chunk .*key \('([^']+)'", caught.value.__notes__[0])
     return tokens
 
 
