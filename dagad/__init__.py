@@ -36,6 +36,10 @@ Derivatives of Dask graphs
     jvp(y, wrt, tangents)                             the same in forward mode
     get                                               Dask's ``scheduler=dagad.get``: values before gradients
 
+Watching
+    progress()                                        ``with dagad.progress():`` shows how far evaluations are and
+                                                      counts them, as `Evaluations`; see `Evaluation.profile` too
+
 When something is wrong
     testing                                           `check_grads` and others compare derivatives with differences
     replay(error)                                     runs the chunk that failed, alone, here
@@ -59,9 +63,11 @@ from __future__ import annotations
 
 from dagad import extend as extend, testing as testing
 from dagad._api.collections import gradient as gradient, value_and_gradient as value_and_gradient
+from dagad._api.evaluations import Evaluations as Evaluations
 from dagad._api.higher_order import hessian as hessian, hvp as hvp, jacfwd as jacfwd, jacrev as jacrev, jvp as jvp
 from dagad._api.maps import map as map, map_rect as map_rect, map_reduce as map_reduce
 from dagad._api.missing import missing as _missing
+from dagad._api.progress import progress as progress
 from dagad._api.reductions import find_grainsize as find_grainsize, map_sum as map_sum, reduce_sum as reduce_sum
 from dagad._api.replay import replay as replay
 from dagad._api.shard import shard as shard
@@ -98,6 +104,7 @@ vars()["__getattr__"] = _missing  # in a way that type checkers don't see: for t
 # The errors are public too: `help(dagad)` would print all that they inherit from Exception, twelve times.
 __all__ = [
     "Evaluation",
+    "Evaluations",
     "Shards",
     "evaluate",
     "extend",
@@ -115,6 +122,7 @@ __all__ = [
     "map_rect",
     "map_reduce",
     "map_sum",
+    "progress",
     "reduce_sum",
     "replay",
     "shard",

@@ -14,3 +14,9 @@ dask.config.update_defaults(_DEFAULTS)
 
 def setting(name: str) -> Any:
     return dask.config.get(f"dagad.{name}", default=_DEFAULTS["dagad"][name])
+
+
+def quick_setting(name: str) -> Any:
+    """Return a setting whose name has no hyphen, for hot loops: Dask's own look at it takes ten times as long."""
+    found = dask.config.config.get("dagad")
+    return found.get(name, _DEFAULTS["dagad"][name]) if isinstance(found, dict) else _DEFAULTS["dagad"][name]

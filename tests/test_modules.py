@@ -23,7 +23,7 @@ import dagad.testing
 import dagad_scheduler
 
 ROOTS = {"dagad": Path(dagad.__file__).parent, "dagad_scheduler": Path(dagad_scheduler.__file__).parent}
-OPTIONAL = {"distributed", "bokeh", "scipy", "narwhals"}  # what `import dagad` has to do without
+OPTIONAL = {"distributed", "bokeh", "scipy", "narwhals", "rich", "IPython"}  # what `import dagad` has to do without
 
 
 def name_of(package: str, path: Path) -> str:

@@ -1,11 +1,16 @@
 """Evaluations and who watches them: watchers are told when one begins and when it ends, and look at its profile.
 
-State: `_WATCHERS`, in the context of the running thread, those who watch what it evaluates.
+State: `_WATCHERS`, in the context of the running thread, those who watch what it evaluates; `_DISPLAYS`, the one
+display of this process that the setting ``dagad.progress`` asks for, by what it asks; `_COUNT`, how many evaluations
+have been logged.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import itertools
+import logging
 import math
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -14,10 +19,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dagad._api.display import Display
+from dagad._api.screens import at_end_of_cells, screen_for
+from dagad._config import quick_setting
+from dagad._errors import ArgumentsError
 from dagad._executors.evaluation import is_inside_any_task
 from dagad._executors.profile import Profile
 from dagad._operations.context import current_profile, recorded
 from dagad._pytrees import pytree
+
+LINGERS = 1.0  # seconds that the thread of the setting's display waits for a next evaluation
+logger = logging.getLogger("dagad")
 
 
 class Watcher(Protocol):
@@ -31,6 +43,8 @@ class Watcher(Protocol):
 
 
 _WATCHERS: ContextVar[tuple[Watcher, ...]] = ContextVar("dagad_watchers", default=())
+_DISPLAYS: dict[Any, Display] = {}
+_COUNT = itertools.count(1)
 
 
 @contextlib.contextmanager
@@ -43,6 +57,63 @@ def watching(watcher: Watcher) -> Iterator[None]:
         _WATCHERS.reset(token)
 
 
+def _watchers() -> tuple[Watcher, ...]:
+    """Return who watches here: those who do so by a ``with`` block, or as the setting says, and the log."""
+    found, asked = _WATCHERS.get(), quick_setting("progress")
+    if asked and not found:
+        found = (_DISPLAYS.get(asked) or _configured(asked),)
+    return (*found, Logged()) if logger.isEnabledFor(logging.DEBUG) else found
+
+
+def _configured(asked: Any) -> Display:
+    """Return the display that the setting asks for."""
+    if asked is not True and asked != "always":
+        raise ArgumentsError(
+            f"The setting `dagad.progress` is {asked!r}. Choose false for none, true to see progress in terminals and "
+            'notebooks, or "always" to have it printed elsewhere too.'
+        )
+    show = True if asked == "always" else None
+    made = Display(screen_for(show, None), lingers=LINGERS)
+    if _DISPLAYS.setdefault(asked, made) is made:
+        atexit.register(made.close)
+        at_end_of_cells(made.pause)
+    return _DISPLAYS[asked]
+
+
+class Logged:
+    """Has an evaluation logged when it is over; its record carries what happened as ``record.dagad``."""
+
+    def began(self, profile: Profile) -> None:
+        """Take note of an evaluation that begins."""
+        profile.number = profile.number or next(_COUNT)
+
+    def ended(self, profile: Profile) -> None:
+        """Take note that it is over."""
+        account, failed = profile.account, f" failed: {profile.error}" if profile.error else ""
+        facts = {
+            "number": profile.number,
+            "name": profile.name,
+            "seconds": profile.seconds,
+            "value": profile.value,
+            "gradient_norm": profile.gradient_norm,
+            "error": profile.error,
+            "executors": profile.executors,
+            "fallbacks": profile.fallbacks,
+            "seconds_by_role": account.seconds,
+            "sent": account.sent,
+            "received": account.received,
+        }
+        logger.debug(
+            "dagad: evaluation %d of %s%s, %.6f s, by %s",
+            profile.number,
+            profile.name,
+            failed,
+            profile.seconds,
+            ", ".join(profile.executors) or "no executor",
+            extra={"dagad": facts},
+        )
+
+
 class watched:
     """One evaluation, while it is entered: the outermost call of a transform or a reduction.
 
@@ -52,7 +123,7 @@ class watched:
     __slots__ = ("_exit", "_watchers", "profile")
 
     def __init__(self, name: str) -> None:
-        self._watchers = _WATCHERS.get()
+        self._watchers = _watchers()
         self._exit: Any = None
         self.profile: Profile | None = None
         if self._watchers and current_profile() is None and not is_inside_any_task():

@@ -219,15 +219,18 @@ class Evaluation:
         with Mode(VALUES_FIRST), recorded(self._watch.profile):
             try:
                 gradient = backward()
+                self._watch.gave_gradient(gradient)
+                self._watch.end()
             except BaseException as error:
                 self._fail(error, self._gradient)
                 return
-            self._watch.gave_gradient(gradient)
-            self._watch.end()
             _settle(self._gradient, gradient)
 
     def _fail(self, error: BaseException, *futures: Future[Any]) -> None:
-        self._watch.end(error)
+        try:
+            self._watch.end(error)
+        except BaseException as other:  # somebody waits for the futures
+            error.add_note(f"A callback that was told of this raised {other!r}.")
         for future in futures:
             if not future.done():
                 with contextlib.suppress(InvalidStateError):

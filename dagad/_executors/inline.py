@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dagad._executors.evaluation import calm_process, inside_task, new_names
@@ -11,6 +11,7 @@ from dagad._executors.graph import land_sliced
 from dagad._graphs.linearization import Linearization
 from dagad._graphs.policies import Policy
 from dagad._operations.batch import BatchSeeds
+from dagad._operations.context import written_profile
 from dagad._operations.job import Job, Land, Results, Seeds, Spent
 
 
@@ -50,13 +51,37 @@ class Inline:
     @staticmethod
     def _results(job: Job, run: Callable[[tuple[Any, ...]], tuple[Any, Any]]) -> tuple[Results, Any]:
         began, began_cpu, chunks = time.perf_counter(), time.thread_time(), list(job.plan)
+        args, profile = job.arguments(chunks, new_names()), written_profile()
+        if profile is not None:
+            args = (profile.counting(Counted(args[0])), *args[1:])
         with calm_process, inside_task:
-            value, made = run(job.arguments(chunks, new_names()))
+            value, made = run(args)
         results = Results.of(job)
         results.reduced = value.reduced if job.kernel.stacks else value
         results.put(job, chunks, value)
         results.spent = Spent(time.thread_time() - began_cpu, time.perf_counter() - began, 1)
         return results, made
+
+
+class Counted(list[Any]):
+    """What there is of each chunk; `n_done` are those that nobody needs any more."""
+
+    n_done = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for self.n_done, one in enumerate(super().__iter__()):
+            yield one
+        self.n_done = len(self)
+
+
+class CountedSeeds(BatchSeeds):
+    """Seeds that note in `counted` for which chunk they are taken."""
+
+    counted: Counted
+
+    def of(self, number: int) -> list[Any] | None:
+        self.counted.n_done = number
+        return super().of(number)
 
 
 class InlineResiduals:
@@ -73,6 +98,10 @@ class InlineResiduals:
         many = [
             BatchSeeds(one.reduced, [one.stacked(n) for n in numbers] if job.kernel.stacks else None) for one in seeds
         ]
+        profile = written_profile()
+        if profile is not None:
+            many[0] = counted = CountedSeeds(*many[0])
+            counted.counted = profile.counting(Counted(numbers))
         with calm_process, inside_task:
             if len(many) == 1:
                 cotangents = self._linearization.pull(many)

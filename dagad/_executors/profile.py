@@ -69,13 +69,17 @@ class Call:
     account: Account = field(default_factory=Account)
     recomputed: int = 0
     _run: Run | None = field(default=None, repr=False)
+    _counted: Any = field(default=None, repr=False)  # of the calling thread, which has no run
 
     def progress(self) -> Progress:
         """Return how many chunks have given what they are to give, also where several make a task."""
         total, done, waits_for = self.n_chunks, float(self.n_chunks), ""
         if self.seconds is None:
-            parts = Progress() if self._run is None else self._run.progress()
-            done, waits_for = total * parts.share_done, parts.waits_for
+            if self._counted is not None:
+                done = float(self._counted.n_done)
+            else:
+                parts = Progress() if self._run is None else self._run.progress()
+                done, waits_for = total * parts.share_done, parts.waits_for
         value, gradient = ("value" in self.gives), ("gradient" in self.gives)
         return Progress(int(done) * value, total * value, int(done) * gradient, total * gradient, waits_for)
 
@@ -94,6 +98,8 @@ class Profile:
         The value, if it is one number, and the Euclidean norm of the gradient; None where there is none.
     error
         What it raised, as text; empty if nothing.
+    number
+        Its number among those that are watched together, from 1; 0 where nobody counts.
     calls
         The reductions and maps that ran in it, in their order.
     """
@@ -104,7 +110,7 @@ class Profile:
         self.seconds: float | None = None
         self.value: float | None = None
         self.gradient_norm: float | None = None
-        self.error = ""
+        self.error, self.number = "", 0
         self.calls: list[Call] = []
         self._open: list[Call] = []
         self._lock = threading.Lock()
@@ -127,7 +133,7 @@ class Profile:
         try:
             yield call
         finally:
-            call.seconds, call._run = time.perf_counter() - began, None
+            call.seconds, call._run, call._counted = time.perf_counter() - began, None, None
             if gives == "gradient":
                 call.recomputed = counters.n_primal - n_primal
             self._open.remove(call)
@@ -141,6 +147,12 @@ class Profile:
             call.account += Account({"chunks": results.spent.cpu})
         if call.method == "unit" and not results.has_gradient:
             call.gives = "value"
+
+    def counting(self, chunks: Any) -> Any:
+        """Take note of what knows how many chunks the calling thread has done; return it."""
+        if self._open:
+            self._open[-1]._counted = chunks
+        return chunks
 
     def sends(self, parts: Sequence[Portable]) -> None:
         """Write down how much is sent with a graph."""
@@ -192,6 +204,21 @@ class Profile:
             self.cancelled, self._given_up, runs = True, given_up, list(self._runs)
         for run in runs:
             run.cancel()
+
+    @property
+    def executors(self) -> list[str]:
+        """What ran its operations, each once."""
+        return list(dict.fromkeys(call.executor for call in list(self.calls) if call.executor))
+
+    @property
+    def fallbacks(self) -> list[str]:
+        """Why executors that were asked before did not, each reason once."""
+        return list(dict.fromkeys(reason for call in list(self.calls) for reason in call.refusals))
+
+    @property
+    def account(self) -> Account:
+        """What all operations together took, by role, and what was sent and received."""
+        return sum((call.account for call in list(self.calls)), Account())
 
     @property
     def progress(self) -> Progress:
