@@ -36,18 +36,19 @@ Derivatives of Dask graphs
     jvp(y, wrt, tangents)                             the same in forward mode
     get                                               Dask's ``scheduler=dagad.get``: values before gradients
 
-Watching
+Long runs
     progress()                                        ``with dagad.progress():`` shows how far evaluations are and
                                                       counts them, as `Evaluations`; see `Evaluation.profile` too
+    checkpoint(path)                                  a run that goes on where it stood when it was interrupted
 
 When something is wrong
     testing                                           `check_grads` and others compare derivatives with differences
     replay(error)                                     runs the chunk that failed, alone, here
     find_deadly_chunk(error)                          which chunk brought its workers down
     DagadError                                        all errors that dagad raises on purpose: ArgumentsError,
-                                                      CancelledError, ClosureError, DataLostError, GradientError,
-                                                      MissingNameError, NotDifferentiableError, PlanError,
-                                                      PortabilityError, SchedulerLostError, StructureError,
+                                                      CancelledError, CheckpointError, ClosureError, DataLostError,
+                                                      GradientError, MissingNameError, NotDifferentiableError,
+                                                      PlanError, PortabilityError, SchedulerLostError, StructureError,
                                                       TimedOutError, WorkerLostError
     DagadWarning                                      what is most likely not meant: chunk functions that don't add up,
                                                       rows that make nan, integers among parameters
@@ -62,6 +63,7 @@ Dask's configuration holds the settings: ``dask.config.set({"dagad.grainsize": 1
 from __future__ import annotations
 
 from dagad import extend as extend, testing as testing
+from dagad._api.checkpoint import Checkpoint as Checkpoint, checkpoint as checkpoint
 from dagad._api.collections import gradient as gradient, value_and_gradient as value_and_gradient
 from dagad._api.evaluations import Evaluations as Evaluations
 from dagad._api.higher_order import hessian as hessian, hvp as hvp, jacfwd as jacfwd, jacrev as jacrev, jvp as jvp
@@ -80,6 +82,7 @@ from dagad._api.transforms import (
 from dagad._errors import (
     ArgumentsError as ArgumentsError,
     CancelledError as CancelledError,
+    CheckpointError as CheckpointError,
     ClosureError as ClosureError,
     DagadError as DagadError,
     DagadWarning as DagadWarning,
@@ -103,9 +106,11 @@ vars()["__getattr__"] = _missing  # in a way that type checkers don't see: for t
 
 # The errors are public too: `help(dagad)` would print all that they inherit from Exception, twelve times.
 __all__ = [
+    "Checkpoint",
     "Evaluation",
     "Evaluations",
     "Shards",
+    "checkpoint",
     "evaluate",
     "extend",
     "find_deadly_chunk",

@@ -53,6 +53,10 @@ class DataLostError(DagadError, LookupError):
     """What was placed or left on a cluster is there no more."""
 
 
+class CheckpointError(DagadError, RuntimeError):
+    """A checkpoint can't be used: it is another run's, another process writes it, or it is damaged."""
+
+
 class ArgumentsError(DagadError, TypeError):
     """A function was called with arguments that don't fit it."""
 

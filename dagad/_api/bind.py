@@ -11,6 +11,7 @@ from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import refuse_stale
 from dagad._engines.registry import find_engine
 from dagad._errors import NotDifferentiableError, PlanError
+from dagad._executors.checkpointed import remembered_grainsize
 from dagad._executors.evaluation import Scheduler, calm_process, find_scheduler, new_names
 from dagad._executors.grainsize import find_grainsize
 from dagad._graphs.policies import Policy, checked_policy
@@ -124,4 +125,8 @@ def _automatic_grainsize(
     # Recorded but not pulled back: about a third of a value with its gradient, not recorded about a quarter.
     weight = 3.0 if leaves else 4.0
     arguments = {type(kernel).__name__: (sliced, shared)}  # a function of rows and one of items are two
-    return find_grainsize(f, arguments, columns.n_rows, run, weight, sums=kernel.is_reduction)
+
+    def find() -> int:
+        return find_grainsize(f, arguments, columns.n_rows, run, weight, sums=kernel.is_reduction)
+
+    return remembered_grainsize(kernel, columns.n_rows, find)

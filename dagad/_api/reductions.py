@@ -9,6 +9,7 @@ from dagad._api.bind import Arguments, read_arguments
 from dagad._api.outer import differentiable
 from dagad._engines.registry import find_engine
 from dagad._errors import PlanError
+from dagad._executors.checkpointed import checkpointed
 from dagad._executors.choose import executor_on
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._operations.inputs import Inputs
@@ -199,7 +200,7 @@ def find_grainsize(f: Callable[..., Any], sliced: Any, *shared: Any, engine: Any
 def bound(read: Arguments, kernel: Kernel, monoid: Monoid = PLAIN) -> Operation:
     """Return a kernel on all chunks."""
     inputs = Inputs.of(read.plan, read.columns, read.n_theta, len(read.leaves) - read.n_theta)
-    executor = executor_on(read.place)
+    executor = checkpointed(executor_on(read.place), read.place)
     return Operation(kernel, read.plan, read.columns, inputs, executor, read.policy, read.owner, monoid)
 
 

@@ -12,6 +12,7 @@ from dagad._api.program import Program, check_function
 from dagad._api.watching import watched
 from dagad._engines.autograd.patches import patches
 from dagad._errors import NotDifferentiableError
+from dagad._executors.checkpointed import strand_of_its_own
 from dagad._executors.evaluation import Evaluation
 from dagad._graphs.linearization import is_scalar, unit_seed
 from dagad._operations.context import TOGETHER, VALUES_FIRST, like_here
@@ -255,4 +256,5 @@ def evaluate(fun: Callable[..., Any], *args: Any, argnums: int | Sequence[int] =
         value, _, backward = _scalar_forward(program)
         return value, backward
 
-    return Evaluation(forward, lazy, watched.by_chunk(program.name))
+    with strand_of_its_own():
+        return Evaluation(forward, lazy, watched.by_chunk(program.name))

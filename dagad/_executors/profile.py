@@ -125,7 +125,7 @@ class Profile:
     def calling(self, job: Job, method: str, gives: str, counters: Any) -> Iterator[Call]:
         """Write down that an operation runs."""
         plan = job.plan
-        call = Call(_users_name(job.kernel), gives, plan.n_rows, len(plan), plan.grainsize, method)
+        call = Call(users_name(job.kernel), gives, plan.n_rows, len(plan), plan.grainsize, method)
         if len(self.calls) < MOST_CALLS:
             self.calls.append(call)
         self._open.append(call)
@@ -234,7 +234,7 @@ class Profile:
         return replace(found, gradients_total=to_come)
 
 
-def _users_name(kernel: Any) -> str:
+def users_name(kernel: Any) -> str:
     """Return what the user's function is called, whichever derivative of it runs."""
     while hasattr(kernel.function, "function"):
         kernel = kernel.function

@@ -158,7 +158,6 @@ CALLS: dict[str, Case] = {
             "vmap": r"dagad\.reduce_sum",
             "pmap": r"dagad\.map",
             "custom_vjp": r"dagad\.extend\.explicit",
-            "checkpoint": r"dagad\.extend\.Recompute",
             "jacobian": r"dagad\.jacrev",
             "linearize": r"dagad\.jvp",
             "stop_gradient": "getval",

@@ -1,0 +1,125 @@
+"""The public `checkpoint`: a run that goes on where it stood, after its process, its cluster or its machine died."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dagad._errors import ArgumentsError, CheckpointError
+from dagad._executors.checkpointed import checkpointing
+from dagad._executors.journal import Journal
+from dagad._pytrees import pytree
+from dagad._words import described
+
+
+class Checkpoint:
+    """A run that is written to disk; `checkpoint` makes it.
+
+    Attributes
+    ----------
+    path
+        The directory.
+    state
+        What was saved last, by this run or the one before it; None if nothing was.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal, self.path = journal, journal.path
+        found = journal.state()
+        self.state: Any = None if found is None else found["data"]
+
+    @property
+    def n_known(self) -> int:
+        """How many operations had ended when the checkpoint was opened: these are read, and not computed."""
+        return self._journal.n_known
+
+    def save(self, state: Any) -> None:
+        """Save the state of the program's own loop, all at once; what led there is forgotten.
+
+        Parameters
+        ----------
+        state
+            A pytree of numbers and arrays, from which the loop can go on.
+
+        Raises
+        ------
+        CheckpointError
+            If something in it is neither a number nor an array.
+        """
+        for leaf in pytree.flatten(state)[0]:
+            if (
+                not isinstance(leaf, (int, float, complex))
+                and getattr(getattr(leaf, "dtype", None), "kind", "O") not in "fciub"
+            ):
+                raise CheckpointError(
+                    f"A state holds {described(leaf)}. Save numbers, arrays, and tuples, lists and dicts of these; "
+                    "of a random generator, the numbers in `generator.bit_generator.state`."
+                )
+        self._journal.save({"data": state})
+        self.state = state
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint: {self._journal.numbers.total()} operations in {str(self.path)!r}>"
+
+
+@contextlib.contextmanager
+def checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
+    """Write what is computed in this block to disk, so that the same program goes on from there when it runs again.
+
+    What each chunk of a reduction or map gives, its value and its gradient, is written as it lands. If the program is
+    interrupted, be it by a signal or by the loss of the cluster or the machine, run it again: evaluations that had
+    ended are read, the one in progress computes the chunks that are missing, and the results have the bits of a run
+    without interruption. The program has to take the same way again: the same data, start and random numbers.
+
+    A loop of many evaluations saves its own state now and then, with `Checkpoint.save`, and begins from
+    `Checkpoint.state`; what led there need not be repeated then, nor kept.
+
+    Parameters
+    ----------
+    path
+        A directory for this run alone; it is made if there is none. Delete it to begin anew.
+
+    Yields
+    ------
+    Checkpoint
+        With the state that was saved last.
+
+    Raises
+    ------
+    CheckpointError
+        If the checkpoint belongs to another program, data or plan, if another process writes it, or if it can't be
+        read.
+
+    Warns
+    -----
+    DagadWarning
+        If the end of it is damaged: what is not whole is computed again.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import dagad
+    >>> def squares(rows, theta):
+    ...     return np.sum((rows - theta) ** 2)
+    >>> def run(path):
+    ...     with dagad.checkpoint(path) as run:
+    ...         return run.n_known, dagad.grad(lambda t: dagad.reduce_sum(squares, np.arange(4.0), t, grainsize=1))(1.0)
+    >>> with tempfile.TemporaryDirectory() as path:
+    ...     run(path), run(path)
+    ((0, np.float64(-4.0)), (1, np.float64(-4.0)))
+    """
+    if callable(path):
+        raise ArgumentsError(
+            "`dagad.checkpoint` takes the path of a directory, to which a run is written, and was given "
+            f"{described(path)}. For tapes that are not kept, pass `policy=dagad.extend.Recompute()`."
+        )
+    journal = Journal(Path(path))
+    try:
+        with checkpointing(journal):
+            yield Checkpoint(journal)
+    finally:
+        journal.close()

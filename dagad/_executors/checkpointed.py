@@ -1,0 +1,295 @@
+"""The executor of a run that resumes: every chunk's result goes to disk as it lands, and is not computed again.
+
+It runs a job as a graph of one task a chunk, each of which hands out what the chunk gave: for a reduction its value and
+its gradient for the seed 1 together. What was on disk already is left out of the graph; sums are added up here, along
+the tree of the plan, so the bits are those of a run without interruption. Jobs follow each other as the program has
+them run: the n-th job of a program that runs again has to be the one that was the n-th before, or is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from dagad._errors import CheckpointError
+from dagad._executors.evaluation import Scheduler, calm_here, is_inside_any_task, new_names, run_graph
+from dagad._executors.graph import land_sliced, lower
+from dagad._executors.journal import Journal, Record
+from dagad._executors.profile import users_name
+from dagad._graphs.policies import Policy
+from dagad._graphs.sum_trees import Subtree, assembled
+from dagad._operations.derivatives import ValueAndGrad
+from dagad._operations.job import Executor, Job, Land, Residuals, Results, Seeds, nested
+from dagad._operations.kernel import Kernel
+from dagad._pytrees import pytree
+from dagad._pytrees.digest import digest
+from dagad._pytrees.shipping import opened
+from dagad_scheduler.private import GraphNode, Task, TaskRef
+
+
+class Strand:
+    """Operations of a checkpointed program that follow each other; `lock` is held while any of the program runs.
+
+    What `evaluate` starts goes on by itself, at its own pace: it is a strand of its own.
+    """
+
+    def __init__(self, journal: Journal, lock: threading.RLock, name: str = "0") -> None:
+        self.journal, self.lock, self.name, self._n_parted = journal, lock, name, itertools.count()
+
+    def parted(self) -> Strand:
+        """Return a strand that begins here."""
+        return Strand(self.journal, self.lock, f"{self.name}.{next(self._n_parted)}")
+
+
+_CURRENT: ContextVar[Strand | None] = ContextVar("dagad_checkpoint", default=None)
+
+REASONS = {
+    "function": "its function, or something that this uses, is another one",
+    "plan": "its rows are cut otherwise",
+    "rows": "its rows are others",
+    "arguments": "its arguments are others",
+    "asked": "something else is asked of it",
+}
+
+
+class CheckpointedExecutor:
+    """Runs jobs as graphs whose chunks go to disk.
+
+    Parameters
+    ----------
+    inner
+        What runs jobs that can't be resumed: those whose results stay on workers.
+    scheduler
+        What runs the graphs.
+    strand
+        Which part of the program it is, and the checkpoint.
+    """
+
+    name = "checkpointed"
+
+    def __init__(self, inner: Executor, scheduler: Scheduler, strand: Strand) -> None:
+        self._inner, self._scheduler, self._strand = inner, scheduler, strand
+        self._journal, self._lock, self.remote = strand.journal, strand.lock, inner.remote
+
+    def call(self, job: Job) -> Results:
+        """Run a job for what it gives."""
+        if job.has_stays:
+            return self._inner.call(job)
+        with self._lock:
+            return self._results(job, self._chunks(job, "call"))
+
+    def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
+        """Run a job; a reduction together with its gradient, others for what they give: pullbacks are further jobs."""
+        if job.has_stays:
+            return self._inner.linearize(job, policy)
+        if not job.kernel.is_reduction:
+            return self.call(job), None
+        landed: list[tuple[Any, ...]] = []
+        results, _ = self.unit(job, policy, lambda *args: landed.append(args))
+        if not results.has_gradient:
+            return results, None
+        results.has_gradient = False
+        return results, UnitGradient(landed)
+
+    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
+        """Run a job together with its gradient for the seed 1; see `Executor`."""
+        if job.has_stays:
+            return self._inner.unit(job, policy, land)
+        both = job._replace(kernel=ValueAndGrad(job.kernel, stacks=job.has_sliced))
+        with self._lock:
+            parts = self._chunks(both, "unit")
+        results = Results.of(job)
+        value, shared, n_without = job.monoid.lower(_summed(job, parts))
+        results.reduced, results.has_gradient = job.monoid.lift(value), not n_without
+        if results.has_gradient:
+            if job.n_shared:
+                land(job.shared_targets, shared, 0)
+            for chunk, part in zip(job.plan, parts, strict=True) if job.has_sliced else ():
+                land_sliced(job, [chunk], [part.stacked], land)
+        return results, None
+
+    def _results(self, job: Job, parts: Sequence[Part]) -> Results:
+        results = Results.of(job)
+        if job.kernel.reduces:
+            results.reduced = _summed(job, parts)
+        for chunk, part in zip(job.plan, parts, strict=True) if job.kernel.stacks else ():
+            results.stacked[chunk.number], results.notes[chunk.number] = part.stacked, part.note
+        return results
+
+    def _chunks(self, job: Job, asked: str) -> list[Part]:
+        """Return what each chunk gives, from disk where it is there."""
+        strand = self._strand.name
+        about = self._about(job, asked) | {"strand": strand, "number": self._journal.numbers[strand]}
+        past = self._journal.next(strand)
+        if past is not None:
+            self._refuse_other(past, about)
+            return [Part(*part) for part in past["data"]]
+        found = self._begun(about)
+        missing = {chunk.number for chunk in job.plan} - found.keys()
+        if missing:
+            self._run(job, missing, found)
+        parts = [found[chunk.number] for chunk in job.plan]
+        self._journal.ended(about | {"data": list(map(tuple, parts))})
+        return parts
+
+    def _run(self, job: Job, missing: Collection[int], found: dict[int, Part]) -> None:
+        """Run some chunks, and write each down as it lands."""
+        lowered = lower(job, new_names(job.kernel.name), 1)
+        left_out = {key for key, (chunk,) in lowered.batches.items() if chunk.number not in missing}
+        graph = {key: node for key, node in lowered.graph.items() if key not in left_out}
+
+        def landed(key: Any, result: Any) -> None:
+            (chunk,) = lowered.batches[key]
+            own = (result.reduced, result.stacked[0], result.notes[0]) if job.kernel.stacks else (result, [], None)
+            self._journal.landed({"chunk": chunk.number, "data": own})
+            found[chunk.number] = Part(*own)
+
+        wanted = [key for key in lowered.batches if key in graph]
+        with calm_here(self._scheduler):
+            run_graph(self._scheduler, graph, wanted, landed, kept=job.kept())
+
+    # Is it the same as before?
+
+    def _about(self, job: Job, asked: str) -> Record:
+        """Return what tells an operation from others, in digests."""
+        return {
+            "name": users_name(job.kernel),
+            "function": digest(job.kernel, job.monoid),
+            "plan": digest(job.plan.key),
+            "rows": self._of_rows(job),
+            "arguments": digest([pytree.plain(leaf) for leaf in job.leaves], job.inputs.shared, job.inputs.sliced),
+            "asked": asked,
+        }
+
+    def _of_rows(self, job: Job) -> str:
+        """Return a digest of the rows; those that live elsewhere, or are made there, are digested there, once."""
+        rows = {chunk.number: job.sliced.rows(chunk) for chunk in job.plan}
+        away = {number: nested(one) for number, one in rows.items() if _is_away(one)}
+        if not away:
+            return digest(rows)
+        shards = job.sliced.shards
+        if len(shards) == 1 and job.sliced.treedef.is_leaf():
+            found: str = shards[0].remembered("digest", lambda: self._of_rows_away(job, rows, away))
+            return found
+        return self._of_rows_away(job, rows, away)
+
+    def _of_rows_away(self, job: Job, rows: dict[int, Any], away: dict[int, Any]) -> str:
+        names, found = new_names("digest"), dict[int, str]()
+        keys = {number: names("input", number) for number in away}
+        graph = {keys[number]: Task(keys[number], digest_of_rows, one) for number, one in away.items()}
+        run_graph(
+            self._scheduler, graph, list(graph), lambda key, result: found.update({key[1]: result}), kept=job.kept()
+        )
+        return digest([found[number] if number in found else digest(one) for number, one in rows.items()])
+
+    def _begun(self, about: Record) -> dict[int, Part]:
+        """Return what is on disk of the chunks of the operation that begins."""
+        head, *landed = self._journal.chunks or [{}]
+        if (head.get("strand"), head.get("number")) == (about["strand"], about["number"]):
+            self._refuse_other(head, about)
+            return {record["chunk"]: Part(*record["data"]) for record in landed}
+        self._journal.begun(about)
+        return {}
+
+    def _refuse_other(self, past: Record, about: Record) -> None:
+        """Raise unless an operation is the one that was written down."""
+        other = [reason for part, reason in REASONS.items() if past[part] != about[part]]
+        if other:
+            number, name = about["number"], about["name"]
+            raise CheckpointError(
+                f"The checkpoint {self._journal.path} does not belong to this run: operation {number} was of "
+                f"`{past['name']}`, now it is of `{name}`, and {', and '.join(other)}. Run the program that wrote it, "
+                "with the same data, start and seeds of random numbers; or give another directory to begin anew."
+            )
+
+
+@contextlib.contextmanager
+def checkpointing(journal: Journal) -> Iterator[None]:
+    """Have what runs in this thread, and in evaluations that it starts, written down."""
+    if _CURRENT.get() is not None:
+        raise CheckpointError("There is a checkpoint around this one already. Use one at a time.")
+    token = _CURRENT.set(Strand(journal, threading.RLock()))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+@contextlib.contextmanager
+def strand_of_its_own() -> Iterator[None]:
+    """Let what is started here be a strand of its own, where there is a checkpoint."""
+    current = _CURRENT.get()
+    token = _CURRENT.set(None if current is None else current.parted())
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def checkpointed(inner: Executor, scheduler: Any) -> Executor:
+    """Return an executor whose chunks go to disk, where there is a checkpoint; chunks of what a chunk runs do not."""
+    current = _CURRENT.get()
+    if current is None or is_inside_any_task():
+        return inner
+    if inner is scheduler:
+        raise CheckpointError(
+            "A checkpoint was asked for around work that `scheduler=` runs by an executor of its own, which hands out "
+            "no single chunks. Choose a scheduler of Dask's, or do without the checkpoint."
+        )
+    return CheckpointedExecutor(inner, scheduler, current)
+
+
+def remembered_grainsize(kernel: Kernel, n_rows: int, find: Callable[[], int]) -> int:
+    """Return a grainsize that was found out before the program was interrupted, else what `find` does."""
+    current = _CURRENT.get()
+    if current is None or is_inside_any_task():
+        return find()
+    return current.journal.grainsize(digest(kernel, n_rows), find)
+
+
+class Part(NamedTuple):
+    """What a chunk gave: what is added up, and what is its own."""
+
+    reduced: Any
+    stacked: list[Any]
+    note: Any
+
+
+class UnitGradient:
+    """The gradient for the seed 1 of a reduction, that came with its value; see `Residuals`."""
+
+    ran_by = CheckpointedExecutor.name
+
+    def __init__(self, landed: list[tuple[Any, ...]]) -> None:
+        self._landed = landed
+
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+        """Let the gradient land where the seed is 1; others are jobs of their own."""
+        del job
+        if len(seeds) != 1 or list(map(float, seeds[0].reduced)) != [1.0]:
+            return False
+        for args in self._landed:
+            land(*args)
+        return True
+
+    def release(self) -> None:
+        """Let go of nothing: it is on disk."""
+
+
+def digest_of_rows(rows: Any) -> str:
+    """Return, in a task, a digest of the rows of a chunk."""
+    return digest(opened(rows).made())
+
+
+def _is_away(rows: Any) -> bool:
+    """Return whether rows are elsewhere, or are made where they are used."""
+    return isinstance(rows, GraphNode | TaskRef) or bool(getattr(opened(rows), "is_made", False))
+
+
+def _summed(job: Job, parts: Sequence[Part]) -> Any:
+    places = job.runs or [Subtree(number, 0) for number in range(len(parts))]
+    return assembled(places, [part.reduced for part in parts], job.n_terms, job.monoid)

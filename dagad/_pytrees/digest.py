@@ -1,0 +1,216 @@
+"""A digest of what functions and data consist of: the same in every process, other when anything in them is.
+
+By it a later process knows whether what it finds on disk belongs to what it is asked to compute. It is no pickle: that
+depends on which strings are one object, and on the order of sets. Functions are digested with all that they can reach:
+code, defaults, closures, and the globals that their code names. What belongs to an installed package goes by its name
+and the package's version.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import struct
+import sys
+import sysconfig
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from dagad._errors import PortabilityError
+from dagad._pytrees.kinds import contents_of
+from dagad._pytrees.pytree import TreeDef
+from dagad._pytrees.walk import codes
+from dagad._words import described
+
+SIZE = 16  # bytes
+_PLAIN = frozenset({type(None), bool, int, complex, str, bytes, type(Ellipsis), type(NotImplemented)})
+_BUILT_IN: tuple[Any, ...] = (
+    BuiltinFunctionType,
+    type(len),
+    type([].append),
+    np.ufunc,
+    type(np.sum),
+    GetSetDescriptorType,
+)
+_PACKAGES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def digest(*parts: Any) -> str:
+    """Return a digest of some parts, as text.
+
+    Raises
+    ------
+    PortabilityError
+        If something in them says nothing of what it consists of.
+
+    Examples
+    --------
+    >>> digest([1.0, 2.0]) == digest([1.0, 2.0]), digest([1.0]) == digest((1.0,))
+    (True, False)
+    """
+    writer = _Writer()
+    for part in parts:
+        writer.take(part)
+    return writer.hash.hexdigest()
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.hash = hashlib.blake2b(digest_size=SIZE)
+        self._seen: dict[int, int] = {}
+        self._alive: list[Any] = []  # or another object may come to stand at the same place
+
+    def _say(self, *words: str | int) -> None:
+        for word in words:
+            text = word.encode("utf-8", "surrogatepass") if isinstance(word, str) else struct.pack("<q", word)
+            self.hash.update(struct.pack("<q", len(text)))
+            self.hash.update(text)
+
+    def take(self, part: Any) -> None:
+        """Add a part, and all that it consists of."""
+        kind = type(part)
+        if kind in _PLAIN:
+            self._say(kind.__name__, repr(part))
+        elif kind is float or isinstance(part, np.generic):
+            self._array(np.asarray(part), kind.__name__)
+        elif isinstance(part, np.ndarray) and part.dtype != object:
+            self._array(part, kind.__name__)
+        elif kind is dict:
+            self._all("dict", len(part), (one for item in part.items() for one in item))
+        elif kind in (set, frozenset):
+            self._all(kind.__name__, len(part), sorted(map(digest, part)))
+        elif kind in (tuple, list):
+            self._all(kind.__name__, len(part), part)
+        elif kind is TreeDef:
+            self._say("structure", str(part))
+        else:
+            self._object(part)
+
+    def _all(self, name: str, count: int, parts: Iterable[Any]) -> None:
+        self._say(name, count)
+        for part in parts:
+            self.take(part)
+
+    def _array(self, array: np.ndarray[Any, Any], name: str) -> None:
+        self._say(name, array.dtype.str, *array.shape)
+        whole = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+        if whole.dtype.hasobject:
+            self.take(whole.tolist())
+        else:
+            self.hash.update(whole.reshape(-1).view(np.uint8).data if whole.size else b"")
+
+    def _object(self, part: Any) -> None:
+        if id(part) in self._seen:
+            self._say("again", self._seen[id(part)])
+            return
+        self._seen[id(part)] = len(self._seen)
+        self._alive.append(part)
+        if isinstance(part, ModuleType):
+            self._say("module", part.__name__, _version(part.__name__))
+        elif isinstance(part, CodeType):
+            self._code(part)
+        elif isinstance(part, FunctionType):
+            self._function(part)
+        elif isinstance(part, MethodType):
+            self._all("method", 2, (part.__func__, part.__self__))
+        elif isinstance(part, type):
+            self._class(part)
+        elif isinstance(part, staticmethod | classmethod):
+            self._all(type(part).__name__, 1, (part.__func__,))
+        elif isinstance(part, property):
+            self._all("property", 3, (part.fget, part.fset, part.fdel))
+        elif isinstance(part, functools.partial):
+            self._all("partial", 3, (part.func, part.args, part.keywords))
+        elif isinstance(part, _BUILT_IN):
+            self._named(part)
+        else:
+            self._instance(part)
+
+    def _named(self, part: Any) -> None:
+        module = str(getattr(part, "__module__", None))
+        name = str(getattr(part, "__qualname__", getattr(part, "__name__", repr(part))))
+        self._say("named", module, name, _version(module))
+
+    def _code(self, code: CodeType) -> None:
+        self._say("code", code.co_name, code.co_argcount, code.co_kwonlyargcount, code.co_flags)
+        self.take(code.co_code)
+        for names in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):
+            self._say(len(names), *names)
+        self.take(code.co_consts)
+
+    def _function(self, function: FunctionType) -> None:
+        if _is_installed(function.__module__) and "<locals>" not in function.__qualname__:
+            self._named(function)
+            return
+        scope = function.__globals__
+        used = sorted({name for code in codes(function.__code__) for name in code.co_names})
+        held = [contents for cell in function.__closure__ or () for contents in contents_of(cell)]
+        self._all("function", 4, (function.__code__, function.__defaults__, function.__kwdefaults__, held))
+        for name in used:
+            if name in scope:
+                self._say("global", name)
+                self.take(scope[name])
+        self.take({name: value for name, value in vars(function).items() if name != "__wrapped__"})
+        self.take(getattr(function, "__wrapped__", None))
+
+    def _class(self, cls: type) -> None:
+        self._named(cls)
+        if not _is_installed(cls.__module__):
+            inside = vars(cls).items()
+            parts = [(name, value) for name, value in inside if isinstance(value, _OF_CLASSES)]
+            self._all("class", len(parts), [one for pair in sorted(parts, key=lambda pair: pair[0]) for one in pair])
+
+    def _instance(self, part: Any) -> None:
+        """Add an object by what it is made of again: as pickle would."""
+        state = getattr(part, "state", None)
+        if callable(state) and hasattr(part, "parcel"):  # of what travels: without packing it
+            self._all("portable", 2, (type(part), state()))
+            return
+        try:
+            reduced = part.__reduce_ex__(2)
+        except Exception as error:
+            raise PortabilityError(
+                f"A checkpoint can't tell what {described(part)} consists of ({error}), and so not whether it is the "
+                "same when the run goes on. Leave it out of the function and its arguments, or give it a `__reduce__`."
+            ) from error
+        if isinstance(reduced, str):
+            self._say("named", type(part).__qualname__, reduced)
+            return
+        made, args, *rest = reduced
+        items = [list(one) if index > 0 and one is not None else one for index, one in enumerate(rest[:3])]
+        self._all("object", 3, (made, args, items))
+
+
+_OF_CLASSES = (FunctionType, staticmethod, classmethod, property, int, float, str, tuple, bool)
+
+
+@functools.lru_cache(1024)
+def _is_installed(module: str | None) -> bool:
+    """Return whether a module belongs to an installed package, or to Python."""
+    found = sys.modules.get(module or "")
+    if module in (None, "__main__") or found is None:
+        return False
+    if (module or "").partition(".")[0] in sys.builtin_module_names:
+        return True
+    file = getattr(found, "__file__", None)
+    if (module or "").partition(".")[0] in ("dagad", "dagad_scheduler"):
+        return True
+    return file is None or any(Path(file).is_relative_to(path) for path in _PACKAGES)
+
+
+@functools.lru_cache(1024)
+def _version(module: str) -> str:
+    """Return the version of the package of a module; that of Python's own is Python's."""
+    name = module.partition(".")[0]
+    found = getattr(sys.modules.get(name), "__version__", None)
+    if isinstance(found, str):
+        return found
+    try:
+        return metadata.version(name)
+    except Exception:  # no package of its own
+        return f"python {sys.version_info[0]}.{sys.version_info[1]}" if _is_installed(module) else ""

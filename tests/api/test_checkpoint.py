@@ -1,0 +1,321 @@
+"""Checkpoints: does an interrupted run go on where it stood, to the same bits, and refuse what is not its own?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpointed_driver import killed
+from distributed import Client
+from faults import bits as bits_of
+
+import dagad
+from dagad._pytrees import pytree
+from dagad.extend import CompensatedSum
+
+
+def bits(results: Any) -> list[bytes]:
+    return bits_of(pytree.flatten(results)[0])
+
+
+X, THETA = np.random.default_rng(0).standard_normal((40, 3)), np.array([0.3, -0.7, 1.1])
+
+
+def chunk(rows: Any, theta: Any) -> Any:
+    return np.sum(np.tanh(rows @ theta))
+
+
+def vector(rows: Any, theta: Any) -> Any:
+    return {"a": np.sum(rows * theta, axis=0), "b": np.sum(rows)}
+
+
+def row(item: Any, theta: Any) -> Any:
+    return np.sin(item * theta)
+
+
+def total(scheduler: Any, **options: Any) -> Callable[[Any], Any]:
+    return lambda theta: dagad.reduce_sum(chunk, X, theta, grainsize=3, scheduler=scheduler, **options)
+
+
+def everything(scheduler: Any) -> list[Any]:
+    """Return the results of all modes."""
+    loss, careful = total(scheduler), total(scheduler, sum=CompensatedSum())
+    ragged = lambda theta: dagad.map_rect(row, list(X), theta, scheduler=scheduler)  # noqa: E731
+    value, pullback = dagad.vjp(ragged, THETA)
+    evaluation = dagad.evaluate(loss, THETA)
+    return [
+        loss(THETA),
+        dagad.value_and_grad(loss)(THETA),
+        dagad.value_and_grad(careful)(THETA),
+        dagad.grad(lambda rows: dagad.reduce_sum(chunk, rows, THETA, grainsize=3, scheduler=scheduler))(X),
+        dagad.jvp(loss, THETA, THETA),
+        dagad.hvp(loss, THETA, THETA),
+        dagad.hessian(loss)(THETA),
+        dagad.reduce_sum(vector, X, THETA, grainsize=7, scheduler=scheduler),
+        value,
+        pullback(np.ones_like(value)),
+        dagad.jacrev(ragged)(THETA),
+        dagad.grad(lambda theta: dagad.map_reduce(chunk, np.add, X, theta, grainsize=3, scheduler=scheduler))(THETA),
+        evaluation.value(),
+        evaluation.gradient(),
+    ]
+
+
+def test_every_mode_gives_the_bits_that_it_has_without(scheduler: Any, tmp_path: Path) -> None:
+    expected = everything(scheduler)
+    with dagad.checkpoint(tmp_path / "run"):
+        first = everything(scheduler)
+    with dagad.checkpoint(tmp_path / "run") as run:
+        again = everything(scheduler)
+    assert run.n_known > 10
+    assert bits(first) == bits(expected)
+    assert bits(again) == bits(expected)
+
+
+def logged(rows: Any, theta: Any) -> Any:
+    """Write down that it ran; no part of what a checkpoint takes for the function."""
+    with open(os.environ["RUNS"], "a") as file:
+        file.write(f"{int(rows[0, 0])}\n")
+    return np.sum(np.tanh(rows @ theta) / (1.0 + rows[0, 0]))
+
+
+ROWS = np.arange(120.0).reshape(40, 3)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Return what returns which chunks have run since it was last asked."""
+    file = tmp_path / "runs"
+    monkeypatch.setenv("RUNS", str(file))
+
+    def taken() -> list[str]:
+        found = file.read_text().split() if file.exists() else []
+        file.unlink(missing_ok=True)
+        return found
+
+    return taken
+
+
+def loss(theta: Any) -> Any:
+    return dagad.reduce_sum(logged, ROWS, theta, grainsize=4, scheduler="sync")
+
+
+def test_what_has_ended_is_read_and_not_computed(tmp_path: Path, runs: Callable[[], list[str]]) -> None:
+    expected = dagad.value_and_grad(loss)(THETA)
+    assert len(runs()) == 10
+    for n_runs in (10, 0):
+        with dagad.checkpoint(tmp_path / "run") as run:
+            assert bits(dagad.value_and_grad(loss)(THETA)) == bits(expected)
+            assert repr(run) == f"<Checkpoint: 1 operations in {str(tmp_path / 'run')!r}>"
+        assert len(runs()) == n_runs
+
+
+class Stopped(BaseException):
+    """Stands for a signal."""
+
+
+def stopping(rows: Any, theta: Any) -> Any:
+    if int(rows[0, 0]) == int(os.environ.get("STOP", "-1")):
+        raise Stopped
+    return logged(rows, theta)
+
+
+def stopping_loss(theta: Any) -> Any:
+    return dagad.reduce_sum(stopping, ROWS, theta, grainsize=4, scheduler="sync")
+
+
+def test_an_evaluation_in_progress_computes_what_is_missing(
+    tmp_path: Path, runs: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = dagad.value_and_grad(stopping_loss)(THETA)
+    runs()
+    monkeypatch.setenv("STOP", str(5 * 12))
+    with pytest.raises(Stopped), dagad.checkpoint(tmp_path / "run"):
+        dagad.value_and_grad(stopping_loss)(THETA)
+    before = runs()
+    monkeypatch.delenv("STOP")
+    with dagad.checkpoint(tmp_path / "run"):
+        assert bits(dagad.value_and_grad(stopping_loss)(THETA)) == bits(expected)
+    after = runs()
+    assert len(before) == 5
+    assert sorted([*before, *after], key=int) == [str(12 * number) for number in range(10)]
+
+
+def test_a_run_that_takes_another_way_is_refused(tmp_path: Path) -> None:
+    with dagad.checkpoint(tmp_path / "run"):
+        dagad.grad(total("sync"))(THETA)
+    others: dict[str, Callable[[], Any]] = {
+        "its function": lambda: dagad.grad(lambda t: dagad.reduce_sum(lambda r, t: chunk(r, t), X, t, grainsize=3))(
+            THETA
+        ),
+        "cut otherwise": lambda: dagad.grad(lambda t: dagad.reduce_sum(chunk, X, t, grainsize=4))(THETA),
+        "its rows are others": lambda: dagad.grad(lambda t: dagad.reduce_sum(chunk, X + 1, t, grainsize=3))(THETA),
+        "its arguments": lambda: dagad.grad(total("sync"))(THETA + 1),
+        "something else is asked": lambda: total("sync")(THETA),
+    }
+    for why, other in others.items():
+        with (
+            pytest.raises(dagad.CheckpointError, match=f"{why}.*another directory"),
+            dagad.checkpoint(tmp_path / "run"),
+        ):
+            other()
+    with dagad.checkpoint(tmp_path / "run"):
+        dagad.grad(total("threads"))(THETA)  # where it runs is of no account
+
+
+def test_data_that_are_written_into_between_evaluations_are_others(tmp_path: Path) -> None:
+    rows = X.copy()
+
+    def fit(shift: float) -> Any:
+        first = dagad.grad(lambda t: dagad.reduce_sum(chunk, rows, t, grainsize=3, scheduler="sync"))(THETA)
+        rows[0] += shift
+        return first, dagad.grad(lambda t: dagad.reduce_sum(chunk, rows, t, grainsize=3, scheduler="sync"))(THETA)
+
+    with dagad.checkpoint(tmp_path / "run"):
+        fit(1.0)
+    rows[:] = X
+    with (
+        pytest.raises(dagad.CheckpointError, match=r"operation 1 .*its rows are others"),
+        dagad.checkpoint(tmp_path / "run"),
+    ):
+        fit(2.0)
+
+
+def test_a_record_that_is_not_whole_is_told_and_computed_again(tmp_path: Path, runs: Callable[[], list[str]]) -> None:
+    def fit() -> Any:
+        return [dagad.value_and_grad(loss)(THETA * scale) for scale in (1.0, 2.0, 3.0)]
+
+    with dagad.checkpoint(tmp_path / "run"):
+        expected = fit()
+    whole = (tmp_path / "run" / "evaluations").read_bytes()
+    each = len(whole) // 3
+    damaged = {
+        "in the middle of a record": whole[: 2 * each + 100],
+        "is not what was written": whole[: 2 * each + 200]
+        + bytes([whole[2 * each + 200] ^ 1])
+        + whole[2 * each + 201 :],
+        "something else than a record": whole[: 2 * each] + b"nonsense" * 10,
+    }
+    for why, content in damaged.items():
+        (tmp_path / "run" / "evaluations").write_bytes(content)
+        runs()
+        with pytest.warns(dagad.DagadWarning, match=why), dagad.checkpoint(tmp_path / "run") as run:
+            assert bits(fit()) == bits(expected)
+        assert run.n_known == 2
+        assert len(runs()) == 10
+
+
+def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
+    with dagad.checkpoint(tmp_path / "run") as run:
+        run.save({"theta": THETA, "step": 3})
+    content = bytearray((tmp_path / "run" / "state").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "run" / "state").write_bytes(content)
+    with (
+        pytest.raises(dagad.CheckpointError, match=r"state in the checkpoint .* is damaged"),
+        dagad.checkpoint(tmp_path / "run"),
+    ):
+        pass
+
+
+def descend(run: Any, n_steps: int) -> Any:
+    """Return where a loop ends that saves its state every third step."""
+    state: dict[str, Any] = {"theta": THETA, "step": 0} if run.state is None else run.state
+    while state["step"] < n_steps:
+        gradient = dagad.grad(loss)(state["theta"])
+        state = {"theta": state["theta"] - 0.1 * gradient, "step": state["step"] + 1}
+        if state["step"] % 3 == 0:
+            run.save(state)
+    return state["theta"]
+
+
+def test_a_loop_goes_on_from_the_state_that_it_saved(tmp_path: Path, runs: Callable[[], list[str]]) -> None:
+    with dagad.checkpoint(tmp_path / "whole") as run:
+        expected = descend(run, 8)
+    runs()
+    with dagad.checkpoint(tmp_path / "run") as run:
+        descend(run, 5)
+    assert len(runs()) == 50
+    with dagad.checkpoint(tmp_path / "run") as run:
+        assert run.state["step"] == 3
+        assert run.n_known == 2
+        assert bits(descend(run, 8)) == bits(expected)
+    assert len(runs()) == 30
+    assert (tmp_path / "run" / "evaluations").stat().st_size < 3 * 5000  # what led to the state is not kept
+
+
+def test_evaluations_of_before_a_state_are_not_taken_for_later_ones(tmp_path: Path) -> None:
+    with dagad.checkpoint(tmp_path / "run") as run:
+        dagad.grad(total("sync"))(THETA)
+        old = (tmp_path / "run" / "evaluations").read_bytes()
+        run.save(1.0)
+    (tmp_path / "run" / "evaluations").write_bytes(old)  # killed before it could be emptied
+    with dagad.checkpoint(tmp_path / "run") as run:
+        assert (run.state, run.n_known) == (1.0, 0)
+        dagad.grad(total("sync"))(THETA + 1)
+
+
+@pytest.mark.parametrize("state", ["text", {"a": object()}, [np.array(["a"])]])
+def test_a_state_of_other_things_is_refused(state: Any, tmp_path: Path) -> None:
+    with dagad.checkpoint(tmp_path / "run") as run, pytest.raises(dagad.CheckpointError, match="Save numbers, arrays"):
+        run.save(state)
+
+
+def test_two_writers_are_refused(tmp_path: Path) -> None:
+    with dagad.checkpoint(tmp_path / "run"), pytest.raises(dagad.CheckpointError, match="one at a time"):
+        with dagad.checkpoint(tmp_path / "other"):
+            pass
+    program = f"import dagad\nwith dagad.checkpoint({str(tmp_path / 'run')!r}): pass"
+    with dagad.checkpoint(tmp_path / "run"):
+        other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "is being written by another process" in other.stderr
+
+
+def test_a_directory_of_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(dagad.CheckpointError, match=r"not empty.*thesis\.tex"), dagad.checkpoint(tmp_path):
+        pass
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint.json").write_text('{"format": 99}')
+    with pytest.raises(dagad.CheckpointError, match="format 99"), dagad.checkpoint(tmp_path / "run"):
+        pass
+    with pytest.raises(dagad.ArgumentsError, match="Recompute"):
+        dagad.checkpoint(chunk).__enter__()  # type: ignore[arg-type]  # as in JAX
+
+
+def test_a_grainsize_that_was_timed_is_not_timed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dagad._api import bind
+
+    sizes = iter([3, 4, 5])
+    monkeypatch.setattr(bind, "find_grainsize", lambda *args, **kwargs: next(sizes))
+    for _ in range(2):
+        with dagad.checkpoint(tmp_path / "run"):
+            dagad.grad(lambda theta: dagad.reduce_sum(chunk, X, theta, scheduler="sync"))(THETA)
+    assert next(sizes) == 4
+
+
+def test_chunks_in_shards_are_written_too(cluster: Client, tmp_path: Path) -> None:
+    expected = dagad.value_and_grad(total("sync"))(THETA)
+    for n_known in (0, 2):
+        shards = dagad.shard(X, grainsize=3, scheduler=cluster)
+        with dagad.checkpoint(tmp_path / "run") as run:
+            found = dagad.value_and_grad(lambda theta, data=shards: dagad.reduce_sum(chunk, data, theta))(THETA)
+            assert run.n_known == n_known
+            again = dagad.value_and_grad(lambda theta, data=shards: dagad.reduce_sum(chunk, data, theta))(THETA)
+        assert bits(found) == bits(again) == bits(expected)
+    other = dagad.shard(X + 1, grainsize=3, scheduler=cluster)
+    with pytest.raises(dagad.CheckpointError, match="its rows are others"), dagad.checkpoint(tmp_path / "run"):
+        dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, other, theta))(THETA)
+
+
+@pytest.mark.parametrize("what", ["evaluation", "loop"])
+def test_a_driver_that_is_killed_goes_on(what: str, tmp_path: Path) -> None:
+    campaign = killed(what, tmp_path, n_kills=3, seed=7)
+    assert campaign.after == campaign.expected
+    assert campaign.n_all <= campaign.n_runs <= campaign.n_all + campaign.n_workers * campaign.n_kills

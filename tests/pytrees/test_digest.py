@@ -1,0 +1,135 @@
+"""Digests: are they the same in every process, and others when anything in a function or its data is another?"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from scipy import special
+
+from dagad import PortabilityError
+from dagad._pytrees.digest import digest
+
+SCALE = 2.0
+
+
+def made(number: float, power: int = 2) -> Callable[..., Any]:
+    def chunk(rows: Any, theta: Any) -> Any:
+        return number * np.sum((rows - theta) ** power)
+
+    return chunk
+
+
+@dataclasses.dataclass
+class Model:
+    weight: float
+    data: Any
+
+
+PAIRS: list[tuple[Any, Any]] = [
+    (1, 1.0),
+    (1, True),
+    (0.0, -0.0),
+    ("a", b"a"),
+    ([1, 2], (1, 2)),
+    ([[1], 2], [[1, 2]]),
+    ({"a": 1, "b": 2}, {"a": 2, "b": 1}),
+    ({1, 2}, {1, 3}),
+    (np.zeros(2), np.zeros(3)),
+    (np.zeros((2, 3)), np.zeros((3, 2))),
+    (np.zeros(2), np.zeros(2, np.float32)),
+    (np.zeros(2), np.zeros(4, np.float32)),
+    (np.array([0.0]), np.array([-0.0])),
+    (np.float64(1), 1.0),
+    (np.array(["a", 1], object), np.array(["a", 2], object)),
+    (made(1.0), made(2.0)),
+    (made(1.0, 2), made(1.0, 3)),
+    (lambda x: x + 1, lambda x: x + 2),
+    (lambda x: np.sin(x), lambda x: np.cos(x)),
+    (lambda x: np.sin(x), lambda x: anp.sin(x)),
+    (functools.partial(made, 1.0), functools.partial(made, 2.0)),
+    (Model(1.0, np.zeros(2)), Model(1.0, np.ones(2))),
+    (special.expit, special.logit),
+    (len, max),
+    (np.sin, np.cos),
+    (Model, dict),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS, ids=[str(number) for number in range(len(PAIRS))])
+def test_what_differs_has_another_digest(one: Any, other: Any) -> None:
+    assert digest(one) == digest(one)
+    assert digest(one) != digest(other)
+
+
+def test_what_is_made_again_has_the_same() -> None:
+    assert digest(made(1.0)) == digest(made(1.0))
+    assert digest(Model(1.0, np.zeros(2))) == digest(Model(1.0, np.zeros(2)))
+    assert digest(np.zeros((4, 4))[::2]) == digest(np.zeros((2, 4)))
+    assert digest(np.asfortranarray(np.arange(6.0).reshape(2, 3))) == digest(np.arange(6.0).reshape(2, 3))
+
+
+def test_a_global_that_a_function_uses_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def chunk(rows: Any) -> Any:
+        return SCALE * rows
+
+    before = digest(chunk)
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert digest(chunk) != before
+
+
+def test_functions_that_call_each_other_end() -> None:
+    def even(n: int) -> bool:
+        return n == 0 or odd(n - 1)
+
+    def odd(n: int) -> bool:
+        return n != 0 and even(n - 1)
+
+    assert digest(even) != digest(odd)
+
+
+PROGRAM = """
+import functools, numpy as np
+from dagad._pytrees.digest import digest
+
+NAMES = {"b", "a", "c"}
+
+class Model:
+    def __init__(self):
+        self.weights = {"x": np.arange(3.0), "y": {1, 2, 3}}
+    def value(self, rows):
+        return sum(np.sum(rows * self.weights[name]) for name in NAMES if name in self.weights)
+
+def chunk(rows, theta, scale=2.0):
+    return scale * theta * Model().value(rows)
+
+print(digest(chunk, Model(), functools.partial(chunk, scale=3.0), lambda x: chunk(x, 1.0)))
+"""
+
+
+def test_every_process_makes_the_same_digest() -> None:
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(found) == 1
+
+
+def test_what_says_nothing_of_itself_is_refused() -> None:
+    with pytest.raises(PortabilityError, match="can't tell what"):
+        digest(threading.Lock())
