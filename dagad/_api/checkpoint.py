@@ -24,6 +24,21 @@ class Checkpoint:
         The directory.
     state
         What was saved last, by this run or the one before it; None if nothing was.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dagad
+    >>> def count(path, stop):
+    ...     with dagad.checkpoint(path) as run:
+    ...         state = run.state or {"step": 0}
+    ...         while state["step"] < stop:
+    ...             state = {"step": state["step"] + 1}
+    ...             run.save(state)
+    ...     return state, run.state
+    >>> with tempfile.TemporaryDirectory() as path:
+    ...     count(path, 3), count(path, 2)
+    (({'step': 3}, {'step': 3}), ({'step': 3}, {'step': 3}))
     """
 
     def __init__(self, journal: Journal) -> None:

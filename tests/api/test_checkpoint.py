@@ -46,7 +46,10 @@ def total(scheduler: Any, **options: Any) -> Callable[[Any], Any]:
 def everything(scheduler: Any) -> list[Any]:
     """Return the results of all modes."""
     loss, careful = total(scheduler), total(scheduler, sum=CompensatedSum())
-    ragged = lambda theta: dagad.map_rect(row, list(X), theta, scheduler=scheduler)  # noqa: E731
+
+    def ragged(theta: Any) -> Any:
+        return dagad.map_rect(row, list(X), theta, scheduler=scheduler)
+
     value, pullback = dagad.vjp(ragged, THETA)
     evaluation = dagad.evaluate(loss, THETA)
     return [
