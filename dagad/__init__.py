@@ -47,9 +47,10 @@ When something is wrong
     find_deadly_chunk(error)                          which chunk brought its workers down
     DagadError                                        all errors that dagad raises on purpose: ArgumentsError,
                                                       CancelledError, CheckpointError, ClosureError, DataLostError,
-                                                      GradientError, MissingNameError, NotDifferentiableError,
-                                                      PlanError, PortabilityError, SchedulerLostError, StructureError,
-                                                      TimedOutError, WorkerLostError
+                                                      GradientError, MissingNameError, NonFiniteError,
+                                                      NotDifferentiableError, PlanError, PortabilityError,
+                                                      SchedulerLostError, StructureError, TimedOutError,
+                                                      WorkerLostError
     DagadWarning                                      what is most likely not meant: chunk functions that don't add up,
                                                       rows that make nan, integers among parameters
 
@@ -89,6 +90,7 @@ from dagad._errors import (
     DataLostError as DataLostError,
     GradientError as GradientError,
     MissingNameError as MissingNameError,
+    NonFiniteError as NonFiniteError,
     NotDifferentiableError as NotDifferentiableError,
     PlanError as PlanError,
     PortabilityError as PortabilityError,

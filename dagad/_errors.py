@@ -27,6 +27,14 @@ class NotDifferentiableError(DagadError, TypeError):
     """A derivative was asked for that does not exist or has no rule."""
 
 
+class NonFiniteError(DagadError, FloatingPointError):
+    """A chunk gave nan or infinity, and the setting ``dagad.check-finite`` asked for it: its `chunk` and `argument`."""
+
+    chunk: int
+    rows: tuple[int, int]  # the first, and the one after the last
+    argument: str  # "the value", or in what the gradient is not finite
+
+
 class GradientError(DagadError, AssertionError):
     """A check found a derivative that finite differences contradict, or a sum that depends on the chunks."""
 

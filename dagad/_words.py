@@ -54,8 +54,26 @@ def argument_of(fun: Any, place: int) -> str:
     >>> argument_of(lambda x, theta: 0, 1)
     'Argument 1 (`theta`)'
     """
-    try:
-        names = [one.name for one in inspect.signature(fun).parameters.values() if one.kind in (0, 1)]
-    except (TypeError, ValueError):
-        names = []
+    names = _parameters(fun)
     return f"Argument {place}" + (f" (`{names[place]}`)" if place < len(names) else "")
+
+
+def parameter_of(fun: Any, place: int) -> str:
+    """Return the name of a positional argument of a function, whatever is wrapped around it.
+
+    Examples
+    --------
+    >>> parameter_of(lambda x, *args: 0, 1)
+    'argument_1'
+    """
+    while getattr(type(fun), "__dagad_wraps__", False):
+        fun = fun.fun
+    names = _parameters(fun)
+    return names[place] if place < len(names) else f"argument_{place}"
+
+
+def _parameters(fun: Any) -> list[str]:
+    try:
+        return [one.name for one in inspect.signature(fun).parameters.values() if one.kind in (0, 1)]
+    except (TypeError, ValueError):
+        return []

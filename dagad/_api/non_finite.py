@@ -6,8 +6,7 @@ a long run.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from dagad._errors import CancelledError
 from dagad._executors.evaluation import is_inside_any_task
 from dagad._operations.context import TOGETHER, Mode
+from dagad._operations.finite import bad_row, is_finite
 from dagad._operations.kernel import Apart
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
@@ -28,21 +28,11 @@ from dagad._tracebacks import warn
 LONGEST_SOUGHT = 1.0  # seconds that a run may have taken which is done again; looking at rows may take as long
 MOST_REMEMBERED = 1024
 _SOUGHT: Remembered[bool] = Remembered(MOST_REMEMBERED)
-_FLOATS = (float, np.float64)
 _OF_A_ROW = "Row {} holds nan or infinity: leave such rows out, or fill them in."
 _SEE = (
     "Call it with {} to see where that comes from: 0/0, infinity minus infinity, a logarithm or a root of a negative "
     "number."
 )
-
-
-def is_finite(value: Any) -> bool:
-    """Return whether all numbers in a value are finite."""
-    value = pytree.plain(value)
-    if type(value) in _FLOATS:  # nearly always
-        return math.isfinite(value)
-    leaves = (pytree.plain(leaf) for leaf in pytree.flatten(value)[0])
-    return all(bool(np.all(np.isfinite(leaf))) for leaf in leaves if pytree.is_differentiable(leaf))
 
 
 def name_chunk(operation: Operation, leaves: Sequence[Any], total: Any, seconds: float) -> None:
@@ -132,18 +122,8 @@ def _bad_chunks(operation: Operation, leaves: list[Any]) -> list[Chunk]:
 
 def _bad_row(operation: Operation, leaves: list[Any], chunk: Chunk) -> int | None:
     """Return the first row of a chunk that is not finite; None if there is none here."""
-    rows = opened(operation.sliced.rows(chunk))
-    if not hasattr(rows, "with_bundles") or rows.is_made or any(map(pytree.is_placed, leaves)):  # they are not here
+    if any(map(pytree.is_placed, leaves)):
         return None
-    columns = pytree.flatten(operation.sliced.given(chunk, leaves), is_leaf=pytree.is_list)[0]
-    bad = [row for column in columns for row in _bad_rows(column)]
-    return chunk.start + min(bad) if bad else None
-
-
-def _bad_rows(column: Any) -> Iterable[int]:
-    if isinstance(column, list):
-        return (row for row, item in enumerate(column) if not is_finite(item))
-    column = np.asarray(column)
-    if not pytree.is_differentiable(column):
-        return ()
-    return map(int, np.flatnonzero(~np.isfinite(column).reshape(len(column), -1).all(axis=1))[:1])
+    own = [leaves[leaf] if at is None else leaves[leaf][at] for leaf, at in operation.inputs.targets(chunk.number)]
+    row = bad_row(opened(operation.sliced.rows(chunk)), own)
+    return None if row is None else chunk.start + row

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from dagad._api.non_finite import is_finite, name_chunk
+from dagad._api.non_finite import name_chunk
 from dagad._api.watching import watched
 from dagad._engines.autograd.embedded import Trace, innermost
 from dagad._engines.autograd.tape import reverse_depth, traceable
 from dagad._operations.context import is_in_a_transform, note_operation
+from dagad._operations.finite import is_finite
 from dagad._operations.kernel import Outputs
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree

@@ -6,7 +6,16 @@ import pdb
 import sys
 from typing import Any
 
-from dagad._errors import ArgumentsError, DataLostError, PortabilityError, SchedulerLostError, WorkerLostError
+import numpy as np
+
+from dagad._errors import (
+    ArgumentsError,
+    DataLostError,
+    NonFiniteError,
+    PortabilityError,
+    SchedulerLostError,
+    WorkerLostError,
+)
 from dagad._executors.evaluation import calm_process, inside_task, new_names, run_graph
 from dagad._executors.graph_tasks import plain_value
 from dagad._operations.job import nested
@@ -28,7 +37,7 @@ def replay(error: BaseException | None = None, *, debugger: bool = False) -> Any
     ----------
     error
         What was raised, by a call, an `Evaluation` or an ``await``. By default what ended the last cell or line in a
-        notebook or an interactive session.
+        notebook or an interactive session. For a `NonFiniteError` numpy is told to raise where nan or infinity arises.
     debugger
         Whether to look at the failure in a debugger: Python's own, or in IPython and notebooks that of IPython, at the
         line that failed. When you leave it, the error is raised.
@@ -77,10 +86,14 @@ def replay(error: BaseException | None = None, *, debugger: bool = False) -> Any
     ...     print(error)
     a negative number
     """
-    found = _brought_along(error)
+    failed, found = _brought_along(error)
     try:
         with calm_process, inside_task:
-            result = found.act(*_here(found))
+            parts = _here(found)
+            if isinstance(failed, NonFiniteError):
+                with np.errstate(divide="raise", over="raise", invalid="raise"):  # at the line where it arises
+                    found.act(*parts)
+            result = found.act(*parts)
     except Exception as again:
         if debugger:
             shorten(again)
@@ -93,8 +106,8 @@ def replay(error: BaseException | None = None, *, debugger: bool = False) -> Any
     return result
 
 
-def _brought_along(error: Any) -> Replay:
-    """Return what runs the chunk that an exception, or one that led to it, tells of."""
+def _brought_along(error: Any) -> tuple[BaseException, Replay]:
+    """Return which exception, this one or one that led to it, tells of a chunk, and what runs that."""
     if error is None:
         error = getattr(sys, "last_value", None)
     if not isinstance(error, BaseException):
@@ -108,12 +121,11 @@ def _brought_along(error: Any) -> Replay:
         seen.add(id(one))
         if isinstance(one, WorkerLostError):
             raise _deadly(one)
-        notes += getattr(one, "__notes__", [])
+        notes += (own := getattr(one, "__notes__", []))
+        if found := [note.replay for note in own if type(note) is ReplayNote]:
+            return one, found[0]
         one = one.__cause__ or one.__context__
-    found = next((note.replay for note in notes if type(note) is ReplayNote), None)
-    if found is None:
-        raise _unknown(error, notes)
-    return found
+    raise _unknown(error, notes)
 
 
 def _unknown(error: BaseException, notes: list[Any]) -> Exception:

@@ -21,7 +21,7 @@ import numpy as np
 
 from dagad._api.display import Display
 from dagad._api.screens import at_end_of_cells, screen_for
-from dagad._config import quick_setting
+from dagad._config import setting
 from dagad._errors import ArgumentsError
 from dagad._executors.evaluation import is_inside_any_task
 from dagad._executors.profile import Profile
@@ -59,7 +59,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 def _watchers() -> tuple[Watcher, ...]:
     """Return who watches here: those who do so by a ``with`` block, or as the setting says, and the log."""
-    found, asked = _WATCHERS.get(), quick_setting("progress")
+    found, asked = _WATCHERS.get(), setting("progress")
     if asked and not found:
         found = (_DISPLAYS.get(asked) or _configured(asked),)
     return (*found, Logged()) if logger.isEnabledFor(logging.DEBUG) else found

@@ -47,6 +47,7 @@ from dagad_scheduler import (
     role_of,
 )
 from dagad_scheduler.callbacks import is_watched as is_watched
+from dagad_scheduler.failures import say_where as say_where
 from dagad_scheduler.private import GraphNode
 from dagad_scheduler.process import calm_process as calm_process
 from dagad_scheduler.resolve import is_inside_any_task as is_inside_any_task

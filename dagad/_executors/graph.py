@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dagad._executors.evaluation import LocalRun, Run, Scheduler, calm_here, new_names, run_graph
+from dagad._executors.first import first_refused
 from dagad._executors.graph_tasks import (
     STAYED,
     Together,
@@ -185,9 +186,11 @@ class GraphExecutor:
         landed: Callable[[Key, Any], None],
         results: Results,
         keep: Sequence[Key],
+        method: str = "call",
     ) -> Run:
         began = time.perf_counter()
-        run = run_graph(self._scheduler, graph, keys, landed, keep=keep, kept=job.kept())
+        with first_refused(self._scheduler, job, method, (), self.group):
+            run = run_graph(self._scheduler, graph, keys, landed, keep=keep, kept=job.kept())
         wall = time.perf_counter() - began
         if isinstance(run, LocalRun):
             results.spent = Spent(run.cpu_seconds, wall, run.n_workers)
@@ -221,7 +224,7 @@ class GraphExecutor:
                 elif result is not None:
                     land_sliced(job, sliced[key], result, land)
 
-            run = self._run(job, graph, [total, *sliced], landed, results, [*residuals, *staying.keys])
+            run = self._run(job, graph, [total, *sliced], landed, results, [*residuals, *staying.keys], "unit")
         (unit,) = totals
         results.reduced = unit.value
         if not isinstance(run, LocalRun):
@@ -297,7 +300,7 @@ class GraphResiduals:
         if shared or sliced:
             placed = (shards for one in seeds for shards in one.placed if shards is not None)
             kept = {**job.kept(), **self._kept, **{key: value for one in placed for key, value in one.kept.items()}}
-            with calm_here(self._scheduler):
+            with calm_here(self._scheduler), first_refused(self._scheduler, job, "pull", seeds, 1):
                 run = run_graph(self._scheduler, graph, [*shared, *sliced], landed, keep=staying.keys, kept=kept)
             staying.deliver(run)
         return True

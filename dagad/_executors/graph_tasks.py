@@ -6,11 +6,14 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from dagad._errors import NonFiniteError
+from dagad._executors.evaluation import say_where
 from dagad._graphs.linearization import Linearization, has_derivative
 from dagad._graphs.monoids import Monoid
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import combined
-from dagad._operations.batch import Batched, BatchSeeds
+from dagad._operations.batch import Batch, Batched, BatchSeeds
+from dagad._operations.replay import attempt
 
 
 def seeds_of_batch(reduced: Sequence[Any], stacked: Sequence[Any]) -> list[BatchSeeds]:
@@ -136,3 +139,13 @@ def summed_part(result: Any) -> Unit:
 def residual_part(result: Any) -> Any:
     """Return the linearization of a batch that needs seeds; None where the seed 1 was enough."""
     return result if type(result) is Linearization else None
+
+
+def finite_or_error(batch: Batch, method: str, contexts: Any, shared: Any, reduced: Any, parts: Any) -> Any:
+    """Return why what some chunks give is refused, if it is not finite; None if it is."""
+    try:
+        attempt(batch, method, contexts, shared, reduced, *parts)
+    except NonFiniteError as error:
+        say_where(error)
+        return error
+    return None

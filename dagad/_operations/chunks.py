@@ -6,7 +6,7 @@ chunks, `rows` the constant rows of one chunk, `shared` and `sliced` the leaves 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import Portable, opened
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Rows
-from dagad._words import described, name_of
+from dagad._words import described, name_of, parameter_of
 
 Names = Callable[[str, Any], Any]
 # Cotangents of the value's leaves -> cotangents of the leaves being differentiated; None stands for zero on both sides.
@@ -83,6 +83,21 @@ class ChunkFunction(Portable):
     def name(self) -> str:
         """What sentences call the function."""
         return name_of(self._make([None] * self._n_hoisted))
+
+    def named_shared(self, leaves: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """Yield the leaves of what all chunks share, constants too, each with what sentences call it."""
+        rest = iter(leaves)
+        fun = self._make([next(rest) for _ in range(self._n_hoisted)])
+        yield from ((f"a value in the closure of `{name_of(fun)}`", leaf) for leaf in leaves[: self._n_hoisted])
+        for place, partition in enumerate(self._shared):
+            name = parameter_of(fun, 1 + place)
+            found, treedef = pytree.flatten(partition.merge(rest))
+            yield from ((f"`{one.codify(name)}`", leaf) for one, leaf in zip(treedef.accessors(), found, strict=True))
+
+    def names_of_leaves(self) -> list[str]:
+        """Return what sentences call those shared leaves that are being differentiated."""
+        marks = [_Mark() for _ in range(self._n_hoisted + sum(len(p.positions) for p in self._shared))]
+        return [name for name, leaf in self.named_shared(marks) if type(leaf) is _Mark]
 
     def value(
         self, context: ChunkContext, rows: Any, shared: Sequence[Any], sliced: Sequence[Any] | None = None
@@ -149,6 +164,10 @@ class ChunkFunction(Portable):
         if sliced is None:
             return (cotangents,)
         return (cotangents[:n_shared], cotangents[n_shared:]) if n_shared else (cotangents,)
+
+
+class _Mark:
+    """Stands for a leaf that is being differentiated."""
 
 
 _NUMBERS, _BARE = frozenset({float, np.float64}), frozenset({float, np.float64, np.ndarray})

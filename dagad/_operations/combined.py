@@ -13,6 +13,7 @@ from dagad._errors import add_note_once
 from dagad._graphs.linearization import PullbackFunction
 from dagad._graphs.sum_trees import RunningTree, Subtree, assembled
 from dagad._operations.chunks import ChunkContext, ChunkFunction
+from dagad._operations.finite import is_finite
 from dagad._operations.item_outputs import numbers_of
 from dagad._operations.kernel import Groups, Kernel, Note, Outputs, Seeds, in_groups
 from dagad._pytrees import pytree
@@ -81,6 +82,14 @@ class Combined(Kernel):
             else:
                 values.append(self.function.value(here, part, common, own))
         return self._folded(context, values)
+
+    def narrowed(self, *args: Any) -> tuple[Any, ...]:
+        """Return the arguments of the chunk among those of a run whose value is not finite."""
+        context, rows, shared, sliced = args
+        for (part, own), here in zip(_split(rows, sliced[0] if sliced else ()), self._places(context), strict=True):
+            if not is_finite(self.function.value(here, part, shared[0], own)):
+                return here, part, shared, [own]
+        return args
 
     def _folded(self, context: ChunkContext, values: Sequence[Any]) -> Outputs:
         try:

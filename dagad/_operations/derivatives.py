@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from dagad._engines.autograd.forward import push
 from dagad._graphs.linearization import is_scalar, unit_seed
-from dagad._operations.chunks import ChunkContext
-from dagad._operations.kernel import Groups, Kernel, Outputs, regrouped
+from dagad._operations.chunks import ChunkContext, ChunkFunction
+from dagad._operations.kernel import Groups, Kernel, LeafNames, Outputs, regrouped
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
 
@@ -29,6 +29,17 @@ class _Derivative(Kernel):
     def signature(self) -> tuple[Any, ...]:
         """What tells derivatives of one function apart: they don't cost the same."""
         return type(self), self.n_directions, *self.function.signature
+
+    @property
+    def of_user(self) -> ChunkFunction:
+        """The user's function, whatever derivative of it this is."""
+        found: ChunkFunction = self.function.of_user
+        return found
+
+    def narrowed(self, context: Any, rows: Any, shared: Groups, sliced: Groups) -> tuple[Any, ...]:
+        """Return the arguments of the chunk among those of a run whose value is not finite."""
+        found: tuple[Any, ...] = self.function.narrowed(context, rows, shared, sliced)  # its own groups come first
+        return found
 
 
 class Pushforward(_Derivative):
@@ -71,6 +82,20 @@ class Pushforward(_Derivative):
         """Return the inputs of the value's outputs, and for each direction these again."""
         inputs = self.function.stacked_like(_split(sliced, 1 + self.n_directions)[0])
         return inputs and inputs * (1 + self.n_directions)
+
+    def inputs(self, names: LeafNames) -> LeafNames:
+        """Return the names of the function's leaves, then of their tangents."""
+        inner = self.function.inputs(names)
+        return LeafNames(*([*own, *[f"the tangent of {name}" for name in own] * self.n_directions] for own in inner))
+
+    def named(self, parts: Outputs, names: LeafNames) -> Iterator[tuple[str, Any]]:
+        """Yield the value, then the tangents, leaf by leaf, each with what sentences call it."""
+        reduced, moving = parts.reduced if self.reduces else (None, [None] * self.n_directions)
+        each = len(parts.stacked) // (1 + self.n_directions)
+        for number, tree in enumerate([reduced, *moving]):
+            own = parts.stacked[number * each : (number + 1) * each]
+            for name, leaf in self.function.named(Outputs(tree, own), names):
+                yield f"the tangent of {name}" if number else name, leaf
 
     def _outputs(self, value: Outputs, directions: Sequence[Sequence[Any]]) -> Outputs:
         """Return the value with its tangents: in what is summed, integers have None, as they may move elsewhere."""
@@ -139,6 +164,16 @@ class Pullback(_Derivative):
         )[1]
         return cotangents
 
+    def inputs(self, names: LeafNames) -> LeafNames:
+        """Return the names of the function's leaves, then of the seeds."""
+        inner = self.function.inputs(names)
+        n_own = 0 if self.stacked is None else sum(self.stacked)
+        return LeafNames([*inner.shared, *[SEED] * sum(self.reduced)], [*inner.sliced, *[SEED] * n_own])
+
+    def named(self, parts: Outputs, names: LeafNames) -> Iterator[tuple[str, Any]]:
+        """Yield the cotangents, each with what sentences call it."""
+        return named_gradient(self.function, parts, names)
+
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return the inputs of the function: its outputs are their cotangents."""
         return [leaf for group in (sliced[:-1] if self.function.stacks else sliced) for leaf in group]
@@ -164,9 +199,25 @@ class ValueAndGrad(_Derivative):
             return Outputs((value.reduced, [None] * sum(map(len, shared)), 1), own)
         return Outputs((value.reduced, gradient.reduced, 0), gradient.stacked)
 
+    def named(self, parts: Outputs, names: LeafNames) -> Iterator[tuple[str, Any]]:
+        """Yield the value, then the gradient, leaf by leaf, each with what sentences call it."""
+        value, gradient, _ = parts.reduced
+        yield from self.function.named(Outputs(value, []), names)
+        yield from named_gradient(self.function, Outputs(gradient, parts.stacked), names)
+
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return all inputs: the outputs are their cotangents."""
         return [leaf for group in sliced for leaf in group]
+
+
+SEED = "the seed of a pullback"
+
+
+def named_gradient(function: Kernel, parts: Outputs, names: LeafNames) -> Iterator[tuple[str, Any]]:
+    """Yield the cotangents of a function's leaves, each with what sentences call it."""
+    inputs = function.inputs(names)
+    for own, leaves in zip(inputs, (parts.reduced or (), parts.stacked), strict=True):
+        yield from ((f"the gradient in {name}", leaf) for name, leaf in zip(own, leaves, strict=False))
 
 
 def pulled_at(function: Kernel, args: Any, given: tuple[Any, ...] | None) -> tuple[Outputs, Any]:

@@ -94,6 +94,19 @@ def _cast(seed: Any, leaf: Any) -> Any:
     return pytree.cast_like(seed, leaf, "A cotangent") if plain else seed
 
 
+class LeafNames(NamedTuple):
+    """What sentences call the leaves that go into a chunk."""
+
+    shared: list[str]
+    sliced: list[str]
+
+    @classmethod
+    def of(cls, function: ChunkFunction, rows: Any) -> LeafNames:
+        """Return the names of what is being differentiated of a function's arguments."""
+        gaps = rows.gaps() if hasattr(rows, "gaps") else []
+        return cls(function.names_of_leaves(), [f"`{path}`" for path in gaps])
+
+
 class Kernel(Portable):
     """Base of these functions; `run` is what they do, on leaves that somebody may trace, with a `function`."""
 
@@ -155,6 +168,27 @@ class Kernel(Portable):
         """Return the sliced inputs that the stacked outputs correspond to, in their order; None where to none."""
         del sliced
         return None
+
+    @property
+    def of_user(self) -> ChunkFunction:
+        """The user's function, whatever derivative of it this is."""
+        found: ChunkFunction = self.function
+        return found
+
+    def narrowed(self, *args: Any) -> tuple[Any, ...]:
+        """Return the arguments of the chunk among those of a run whose value is not finite."""
+        return args
+
+    def inputs(self, names: LeafNames) -> LeafNames:
+        """Return the names of all leaves that go into a chunk, from those of the user's function."""
+        return names
+
+    def named(self, parts: Outputs, names: LeafNames) -> Iterator[tuple[str, Any]]:
+        """Yield what a chunk gave, leaf by leaf, each with what sentences call it."""
+        del names
+        summed, treedef = pytree.flatten(parts.reduced)
+        yield from ((one.codify("the value"), leaf) for one, leaf in zip(treedef.accessors(), summed, strict=True))
+        yield from (("the value", leaf) for leaf in parts.stacked)
 
     @property
     def name(self) -> str:

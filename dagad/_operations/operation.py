@@ -21,11 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from dagad._config import setting
 from dagad._graphs.linearization import is_scalar, scaled, unit_seed
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.policies import Policy
 from dagad._operations.context import written_profile
 from dagad._operations.derivatives import Pullback, Pushforward, ValueAndGrad
+from dagad._operations.finite import Finite
 from dagad._operations.inputs import Inputs, Targets, apart, times
 from dagad._operations.job import Executor, Job, Land, Residuals, Results
 from dagad._operations.kernel import DIFFERENT, Kernel, Outputs, Seeds, check_alike, joined
@@ -125,7 +127,8 @@ class Operation:
 
     def job(self, leaves: Sequence[Any]) -> Job:
         """Return the operation at leaves."""
-        return Job(self.kernel, self.plan, self.sliced, self.inputs, leaves, self.monoid, self.owner, self.stacked_at)
+        kernel = Finite(self.kernel) if setting("check-finite") else self.kernel
+        return Job(kernel, self.plan, self.sliced, self.inputs, leaves, self.monoid, self.owner, self.stacked_at)
 
     def call(self, leaves: Sequence[Any]) -> Outputs:
         """Run for the value, tracing nothing."""

@@ -13,6 +13,7 @@ from dagad._operations.batch import Batch, BatchSeeds
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.job import Job, Seeds, nested
 from dagad._operations.kernel import Groups
+from dagad._pytrees.shipping import opened
 from dagad._sources.plan import Chunk
 from dagad_scheduler.private import Task
 from dagad_scheduler.roles import Names
@@ -69,12 +70,8 @@ def of_job(job: Job, method: str, seeds: Sequence[Seeds], chunk: Chunk) -> Repla
     """Return what runs a chunk of a job by the method of an executor, or pulls seeds."""
     # A run of chunks that are combined is one of the job's: it is known by its rows.
     chunk = next(one for one in job.plan if one.start <= chunk.start and chunk.stop <= one.stop)
-    number, owns = chunk.number, job.kernel.stacks
-    own = [job.sliced_leaves(number)] if job.has_sliced else None
-    parts = [[job.sliced.rows(chunk)], own, [[one.stacked(number)] if owns else None for one in seeds]]
-    act = functools.partial(
-        attempt, job.batch, method, [ChunkContext(chunk, Names("replay"))], job.shared(), [one.reduced for one in seeds]
-    )
+    contexts, parts = parts_of(job, seeds, [chunk], Names("replay"))
+    act = functools.partial(attempt, job.batch, method, contexts, job.shared(), [one.reduced for one in seeds])
     needed = Task(None, list, nested(parts)).dependencies
     if not needed:
         return Replay(chunk, act, parts)
@@ -82,6 +79,14 @@ def of_job(job: Job, method: str, seeds: Sequence[Seeds], chunk: Chunk) -> Repla
     for shards in (shards for one in seeds for shards in one.placed if shards is not None):
         kept |= shards.kept
     return Replay(chunk, act, parts, places[0].scheduler, {key: kept[key] for key in needed})
+
+
+def parts_of(job: Job, seeds: Sequence[Seeds], chunks: Sequence[Chunk], names: Any) -> tuple[Any, list[Any]]:
+    """Return the contexts of some chunks, and the rest that is theirs: rows, leaves, and seeds one after the other."""
+    contexts, rows, _, *own = job.arguments(chunks, names)
+    owns = job.kernel.stacks
+    stacked = [[one.stacked(chunk.number) for chunk in chunks] if owns else None for one in seeds]
+    return contexts, [rows, own[0] if own else None, stacked]
 
 
 def attempt(
@@ -95,6 +100,7 @@ def attempt(
     stacked: Sequence[Any],
 ) -> Any:
     """Run some chunks as an executor's method does, or pull their seeds: what they give, or their cotangents."""
+    batch = opened(batch)
     args = contexts, rows, shared, *([] if sliced is None else [sliced])
     if method == "call":
         value = batch.value(*args)

@@ -139,6 +139,11 @@ class Rows(Portable):
         for row in zip(*columns, strict=True):
             yield Rows(self._treedef, [piece for piece, _ in row]), [gap for _, gaps in row for gap in gaps]
 
+    def gaps(self) -> list[str]:
+        """Return what sentences call the gaps."""
+        pairs = zip(self._pieces, self._treedef.accessors(), strict=True)
+        return [path.codify("rows") for piece, path in pairs for _ in range(piece.n_gaps)]
+
     def merge(self, leaves: Iterator[Any]) -> Any:
         """Return the rows, with the next of `leaves` in the gaps."""
         if self._views:
