@@ -40,6 +40,7 @@ Long runs
     progress()                                        ``with dagad.progress():`` shows how far evaluations are and
                                                       counts them, as `Evaluations`; see `Evaluation.profile` too
     checkpoint(path)                                  a run that goes on where it stood when it was interrupted
+    dashboard()                                       the page on Dask's dashboard that shows what a cluster evaluates
 
 When something is wrong
     testing                                           `check_grads` and others compare derivatives with differences
@@ -66,6 +67,7 @@ from __future__ import annotations
 from dagad import extend as extend, testing as testing
 from dagad._api.checkpoint import Checkpoint as Checkpoint, checkpoint as checkpoint
 from dagad._api.collections import gradient as gradient, value_and_gradient as value_and_gradient
+from dagad._api.dashboard import dashboard as dashboard
 from dagad._api.evaluations import Evaluations as Evaluations
 from dagad._api.higher_order import hessian as hessian, hvp as hvp, jacfwd as jacfwd, jacrev as jacrev, jvp as jvp
 from dagad._api.maps import map as map, map_rect as map_rect, map_reduce as map_reduce
@@ -113,6 +115,7 @@ __all__ = [
     "Evaluations",
     "Shards",
     "checkpoint",
+    "dashboard",
     "evaluate",
     "extend",
     "find_deadly_chunk",

@@ -99,6 +99,9 @@ class PaperLines:
     def install(self) -> None:
         pass
 
+    def fell_back(self, reason: str) -> None:
+        pass
+
     def refusal(self) -> str:
         return ""
 

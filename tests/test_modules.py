@@ -23,7 +23,8 @@ import dagad.testing
 import dagad_scheduler
 
 ROOTS = {"dagad": Path(dagad.__file__).parent, "dagad_scheduler": Path(dagad_scheduler.__file__).parent}
-OPTIONAL = {"distributed", "bokeh", "scipy", "narwhals", "rich", "IPython"}  # what `import dagad` has to do without
+# What `import dagad` has to do without.
+OPTIONAL = {"distributed", "bokeh", "scipy", "narwhals", "rich", "IPython", "prometheus_client", "tornado"}
 
 
 def name_of(package: str, path: Path) -> str:
@@ -61,7 +62,10 @@ def importers(package: str) -> set[str]:
 
 
 # Imported when there is a cluster.
-NEED_DISTRIBUTED = {"dagad_scheduler.residents.plugin", "dagad_scheduler.private_distributed"}
+NEED_DISTRIBUTED = {
+    f"dagad_scheduler.{name}"
+    for name in ("residents.plugin", "private_distributed", "plugin", "dashboard", "private_dashboard")
+}
 # Imported when somebody has imported that part of scipy.
 NEED_SCIPY = {f"dagad._engines.autograd.{name}" for name in ("scipy_rules", "scipy_linalg", "scipy_stats")}
 
@@ -104,11 +108,12 @@ def test_contributors_are_told_of_modules_that_there_are() -> None:
 
 
 def test_residents_answer_and_know_no_runs() -> None:
+    ends = {f"dagad_scheduler.{one}" for one in ("cluster", "plugin", "preload")}
     below = {"annotations", "private", "private_distributed", "process", "roles", "run", "workers"}
     for name, needed in IMPORTS.items():
         inside = name.startswith("dagad_scheduler.residents")
         theirs = {module for module in needed if module.startswith("dagad_scheduler.residents")}
-        may = name == "dagad_scheduler.cluster" or name.startswith("dagad._executors.resident")
+        may = name in ends or name.startswith("dagad._executors.resident")
         assert inside or may or not theirs
         ours = {module.partition(".")[2] for module in needed - theirs if module.startswith("dagad_scheduler")}
         assert not inside or ours <= below

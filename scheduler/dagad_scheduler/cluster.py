@@ -25,6 +25,7 @@ import dask
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 
 from dagad_scheduler.annotations import annotated
+from dagad_scheduler.pages import PAGE
 from dagad_scheduler.placement import anchored, homes_of
 from dagad_scheduler.private import LLGExpr
 from dagad_scheduler.process import calmed
@@ -293,6 +294,14 @@ class Cluster:
         if self._lines is None:
             self._lines = lines_of(self._client)
         return self._lines
+
+    def dashboard(self) -> str | None:
+        """Have the scheduler show evaluations on its dashboard; return where, None if it has none."""
+        from dagad_scheduler.plugin import DagadPlugin
+
+        self._client.register_plugin(DagadPlugin())
+        link = self._client.dashboard_link
+        return None if link is None else link.rpartition("/")[0] + PAGE
 
     def start(
         self, graph: Graph, keys: Keys, on_result: OnResult, *, keep: Keys = (), kept: Graph | None = None

@@ -8,6 +8,7 @@ State of `Lines`, touched by the client's event loop only:
 ==============  ===========================================================================================
 `connections`  those that are open; one that failed is closed, and another one opened when needed
 `_relayed`      until when calls go through the scheduler, since a worker could not be reached from here
+`_reports`      what is told of calls to the scheduler's plugin
 `standing`     the tasks by which Dask sees that the workers work
 ==============  ===========================================================================================
 
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import functools
 import threading
 import time
 import uuid
@@ -30,6 +33,7 @@ from typing import Any
 from dagad_scheduler.annotations import annotated
 from dagad_scheduler.residents.connections import Connections
 from dagad_scheduler.residents.messages import has_buffers, nbytes, packed
+from dagad_scheduler.residents.reports import TOPIC, OfClient
 from dagad_scheduler.residents.standing import Standing, standing_of
 from dagad_scheduler.roles import Key
 from dagad_scheduler.run import Account, Progress
@@ -56,12 +60,29 @@ def lines_of(client: Any) -> Lines:
     return found
 
 
+def _call_later(client: Any, seconds: float, call: Callable[[], None]) -> None:
+    client.loop.asyncio_loop.call_later(seconds, call, context=contextvars.Context())
+
+
+def _report(client: Any, told: dict[str, Any]) -> None:
+    task = asyncio.create_task(_send(client, told), name="dagad-report")
+    place: _Place = client.extensions["dagad-lines"]
+    place.sending.add(task)
+    task.add_done_callback(place.sending.discard)
+
+
+async def _send(client: Any, told: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        await client.scheduler.log_event(topic=TOPIC, msg=told)
+
+
 class _Place:
     """Where a client's lines are found, which belong to those who call by them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.lines: Callable[[], Lines | None] = _nothing
+        self.sending = set[asyncio.Task[None]]()  # reports
 
 
 def _nothing() -> None:
@@ -77,12 +98,18 @@ class Lines:
         self._relayed = 0.0
         self._installed = False
         self._standing = standing_of(client)
+        self._reports = OfClient(functools.partial(_call_later, client), functools.partial(_report, client), client.id)
         self._let_go: deque[tuple[str, frozenset[str]]] = deque()
         self._telling: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         client.loop.add_callback(self._standing.join)
         # Connections go with whoever made them, on the loop that they belong to.
         weakref.finalize(self, _hang_up_all, client.loop, self._connections, self._standing)
+
+    def fell_back(self, reason: str) -> None:
+        """Take note of an evaluation that takes the graph; called by whatever thread evaluates."""
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            self._client.loop.asyncio_loop.call_soon_threadsafe(self._reports.fell_back, reason)
 
     def install(self) -> None:
         """Give the workers, and those that come later, the handlers that answer."""
@@ -110,7 +137,9 @@ class Lines:
     def call(self, calls: Mapping[str, dict[str, Any]], n_values: int, n_gradients: int, limit: float) -> ResidentRun:
         """Send each worker its call; there is an answer within `limit` seconds, or there is an error."""
         all_packed = _all_packed(calls)
-        future = asyncio.run_coroutine_threadsafe(self._ask(all_packed, limit), self._client.loop.asyncio_loop)
+        future = asyncio.run_coroutine_threadsafe(
+            self._timed(all_packed, n_values, n_gradients, limit), self._client.loop.asyncio_loop
+        )
         return ResidentRun(future, n_values, n_gradients, all_packed)
 
     def lease(self) -> Lease:
@@ -170,6 +199,18 @@ class Lines:
                 self._let_go.extend((number, frozenset([one])) for one, some in told.items() for number in some)
                 self._tell_later()
             raise
+
+    async def _timed(self, calls: dict[str, dict[str, Any]], n_values: int, n_gradients: int, limit: float) -> Replies:
+        """Ask, and take note of how long it took if somebody wants to know: workers say so."""
+        began, first = time.perf_counter(), next(iter(calls.values()))
+        replies = await self._ask(calls, limit)
+        told = [one.get("told", False) for one in replies.values() if isinstance(one, dict) and one["status"] == "OK"]
+        if told:
+            self._reports.is_wanted = all(told)
+        if len(told) == len(calls) and self._reports.is_wanted:
+            seconds, what = time.perf_counter() - began, (first.get("function", ""), first.get("role", ""))
+            self._reports.evaluated(*what, seconds, n_values, n_gradients)
+        return replies
 
     def _taken_along(self, addresses: frozenset[str]) -> dict[str, list[str]]:
         """Return by address what was let go of: who is called anyway need not wait to be told."""

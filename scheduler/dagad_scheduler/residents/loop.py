@@ -82,8 +82,12 @@ class Loop:
 
     def off(self, reason: str, *, by_chunks: bool = False) -> UnavailableError:
         """Return what to raise where residents can't do it this time; then it is looked again who has what."""
-        logger.info("dagad: this evaluation takes the graph: %s", reason)
         self._homes = None
+        return self._unavailable(reason, by_chunks=by_chunks)
+
+    def _unavailable(self, reason: str, *, by_chunks: bool = False) -> UnavailableError:
+        logger.info("dagad: this evaluation takes the graph: %s", reason)
+        self._lines.fell_back(reason)
         return UnavailableError(reason, by_chunks=by_chunks)
 
     def program(
@@ -133,7 +137,7 @@ class Loop:
             If residents can't do it this time.
         """
         if reason := self._lines.refusal():
-            raise UnavailableError(reason)
+            raise self._unavailable(reason)
         homes = self._find_homes()
         keep = message["keep"]
         message = message | {"token": f"{sent.lease.number}-{homes.version}", "number": lease.number if lease else ""}
@@ -199,7 +203,7 @@ class Loop:
         chunks: dict[str, list[int]] = {}
         for chunk, here in enumerate(holders):
             if not here:
-                raise UnavailableError(f"chunk {chunk} is on no worker")
+                raise self._unavailable(f"chunk {chunk} is on no worker")
             wanted = workers[chunk * len(workers) // n_chunks] if workers else ""
             chunks.setdefault(wanted if wanted in here else min(here), []).append(chunk)
         fair = max(n_chunks / max(len(workers), 1), 1.0)
@@ -207,7 +211,7 @@ class Loop:
             self._looked = now
             if max(map(len, chunks.values())) > UNEVEN * fair and now > self._moved + LOOK_AGAIN:
                 self._moved, self._homes = now, None
-                raise UnavailableError("the chunks lie unevenly; the graph moves them")
+                raise self._unavailable("the chunks lie unevenly; the graph moves them")
             if self._homes is None or self._homes.chunks != chunks:
                 parts = {address: self._parts_of(some, n_chunks) for address, some in chunks.items()}
                 self._homes = Homes(chunks, parts, uuid.uuid4().hex)

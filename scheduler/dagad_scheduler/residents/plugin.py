@@ -6,6 +6,7 @@ from typing import Any
 
 from distributed import WorkerPlugin
 
+from dagad_scheduler.residents.reports import WANTED
 from dagad_scheduler.residents.service import Desk
 
 
@@ -19,8 +20,9 @@ class Resident(WorkerPlugin):
         self.desk = Desk(worker)
         worker.handlers["dagad_line"] = self.desk.line
         worker.handlers["dagad_relayed"] = self.desk.relayed
+        worker.stream_handlers[WANTED] = self.desk.wanted
 
     def teardown(self, worker: Any) -> None:
-        """Close it."""
+        """Close it; it may still be told what is wanted."""
         for name in ("dagad_line", "dagad_relayed"):
             worker.handlers.pop(name, None)

@@ -13,6 +13,8 @@ State of a `Desk`, touched by the worker's event loop only:
 `_n_calls`   how many calls came
 `_n_now`     how many of them are being answered
 `_last`      when the last of them was
+`reports`    what is told of them to the scheduler's plugin
+`_is_known`  whether it was said that there is such a desk
 ===========  ================================================================================================
 
 What a client left behind goes when it says so, or with the last of its connections. One that calls through the
@@ -35,6 +37,7 @@ from typing import Any, Protocol
 
 from dagad_scheduler.process import calm_process
 from dagad_scheduler.residents.messages import blob
+from dagad_scheduler.residents.reports import DESKS, TOPIC, OfWorker
 from dagad_scheduler.residents.seat import as_task
 from dagad_scheduler.residents.store import Store
 from dagad_scheduler.roles import Key, Names, Role
@@ -128,6 +131,20 @@ class Desk:
         self._rows = Store(worker, SHARE_OF_ROWS)
         self._n_calls = self._n_now = 0
         self._last = -math.inf
+        self.reports = OfWorker(self._call_later, self._report, lambda: (len(self._held), self._held.nbytes))
+        self._is_known = False
+
+    def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._worker.loop.asyncio_loop.call_later(seconds, call)
+
+    def _report(self, told: dict[str, Any]) -> None:
+        delay = self._worker.scheduler_delay
+        told["samples"] = [(key, began + delay, end + delay, thread) for key, (began, end, thread) in told["samples"]]
+        self._worker.log_event(TOPIC, told)
+
+    def wanted(self, is_wanted: bool) -> None:
+        """Tell the scheduler from now on what is done here, or stop: its plugin says so."""
+        self.reports.is_wanted = is_wanted
 
     def is_at_work(self, patience: float) -> bool:
         """Return whether a call is being answered, or one was within so many seconds."""
@@ -194,6 +211,8 @@ class Desk:
         """Let go of programs, and of what evaluations left behind."""
         self._held.forget(names)
         self._rows.forget(names)
+        if names:
+            self.reports.soon()  # it holds less
         for token in [one for one in self._programs if _name_of(one) in names] if names else ():
             del self._programs[token]
 
@@ -211,6 +230,7 @@ class Desk:
     async def call(self, message: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
         """Answer one call; whatever goes wrong is an answer too."""
         self._n_now += 1
+        self._say_there_is_one()
         try:
             return await self._call(message, stopped)
         except _MissingError:
@@ -220,10 +240,17 @@ class Desk:
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the client then takes the graph, which raises what there is to raise
-            return {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:2000]}
+            reason = f"{type(error).__name__}: {error}"[:2000]
+            self.reports.failed(message.get("function", ""), message.get("role", Role.LOOP), reason)
+            return {"status": "failed", "reason": reason}
         finally:
             self._n_now -= 1
             self._last = time.monotonic()
+
+    def _say_there_is_one(self) -> None:
+        if not self._is_known:
+            self._is_known = True
+            self._worker.log_event(DESKS, {})
 
     async def _call(self, message: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
         if "program" in message:
@@ -233,7 +260,7 @@ class Desk:
             return {"status": "unknown"}
         known, rows = self._programs[token], self._rows_of(token, message.get("taken", ()))
         program, parts, worker = known.program, known.parts, self._worker
-        held, called = self._held.take(number), _called(message)
+        held, called, spans = self._held.take(number), _called(message), self.reports.spans()
 
         def begin() -> tuple[Job, list[list[Part]]]:
             if not program.is_current():
@@ -242,7 +269,7 @@ class Desk:
             return job, job.split(parts, worker.state.nthreads)
 
         def compute(job: Job, some: Sequence[Part]) -> dict[Part, Any]:
-            with calm_process, inside_task, as_task(worker, called):
+            with calm_process, inside_task, as_task(worker, called, spans):
                 return {part: job.part(part, rows, stopped) for part in some}
 
         def alone() -> tuple[Job, dict[str, Any], Any]:
@@ -264,12 +291,19 @@ class Desk:
             if held is not None and not stopped():  # the same call comes again
                 self._held.keep(number, held)
             raise
-        if job.holds and not stopped():
-            self._held.keep(number, job)
-        if "left" in message and not stopped():
-            self._rows.keep(message["left"], job.left)
+        if not stopped():
+            self._leave(message, job)
         seconds = (time.perf_counter() - began) * n_shares
-        return {"status": "OK", "seconds": seconds, **head, "data": blob(buffer)}
+        if spans is not None:
+            self.reports.answered(len(known.keys), seconds, called, spans, has_held=held is not None)
+        return {"status": "OK", "seconds": seconds, "told": spans is not None, **head, "data": blob(buffer)}
+
+    def _leave(self, message: dict[str, Any], job: Job) -> None:
+        """Hold on to what a call leaves for later ones."""
+        if job.holds:
+            self._held.keep(message["number"], job)
+        if "left" in message:
+            self._rows.keep(message["left"], job.left)
 
     def _rows_of(self, token: str, taken: Sequence[tuple[str, int]]) -> Callable[[int], list[Any]]:
         """Return what finds the rows of a program's chunks, and those that calls have left; the program was called."""

@@ -39,6 +39,11 @@ class Store:
     def __len__(self) -> int:
         return len(self._items)
 
+    @property
+    def nbytes(self) -> int:
+        """How much memory is known to be taken."""
+        return sum(self._sizes.values())
+
     def get(self, number: str) -> Any:
         """Return what was left; None if it is not here."""
         return self._items.get(number)

@@ -1,0 +1,259 @@
+"""The dashboard: do the page, its JSON and the metrics of a real scheduler say what is evaluated, by tasks or not?"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from dask.utils import key_split
+from distributed import Client, LocalCluster, get_task_stream, performance_report
+from distributed.dashboard.scheduler import template_variables
+from faults import a_cluster, until
+from hot import a_watched_cluster, heat_up
+
+import dagad
+from dagad.extend import Keep
+from dagad_scheduler.plugin import DagadPlugin
+
+N = 8
+X = np.random.default_rng(0).standard_normal((5 * N, 3))
+THETA = np.array([0.3, -0.7, 1.1])
+
+
+def log_likelihood(rows: Any, theta: Any) -> Any:
+    return anp.sum(anp.logaddexp(0.0, anp.dot(rows, theta)))
+
+
+def squared_error(rows: Any, theta: Any) -> Any:
+    return anp.sum(anp.dot(rows, theta) ** 2)
+
+
+def unlucky(rows: Any, theta: Any) -> Any:
+    raise LookupError("no <b>luck</b>")
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with a_watched_cluster() as found:
+        assert dagad.dashboard(found).endswith("/dagad")
+        yield found
+
+
+def base_of(client: Client) -> str:
+    return str(client.dashboard_link).rpartition("/")[0]
+
+
+def get(client: Client, path: str) -> str:
+    with urllib.request.urlopen(base_of(client) + path, timeout=20) as reply:
+        return str(reply.read().decode())
+
+
+def board(client: Client) -> dict[str, Any]:
+    return dict(json.loads(get(client, "/dagad.json")))
+
+
+def last_of(client: Client, function: str) -> dict[str, Any]:
+    """Return the latest evaluation of a function."""
+    found = (one for one in board(client)["evaluations"] if one["function"] == function)
+    return next(found, {"values": [0, 0], "gradients": [0, 0], "count": 0, "road": "", "is_running": False})
+
+
+def loss(client: Client, function: Any, data: Any = X, **options: Any) -> Callable[[Any], Any]:
+    options = options if isinstance(data, dagad.Shards) else {"grainsize": 5, "scheduler": client} | options
+    return lambda theta: dagad.reduce_sum(function, data, theta, **options)
+
+
+def test_a_graph_fills_its_slots_and_two_models_are_told_apart(client: Client) -> None:
+    before = board(client)
+    dagad.value_and_grad(loss(client, log_likelihood))(THETA)
+    dagad.evaluate(loss(client, squared_error, policy=Keep()), THETA).gradient(60)
+    until(lambda: last_of(client, "squared-error")["gradients"] == [N, N], 10.0)
+    for function in ("log-likelihood", "squared-error"):
+        one = last_of(client, function)
+        assert (one["road"], one["values"], one["gradients"]) == ("graph", [N, N], [N, N])
+        assert one["cells"] == N * "g"
+    after = board(client)
+    assert after["values"] - before["values"] == after["gradients"] - before["gradients"] == 2 * N
+    names = client.run_on_scheduler(names_of_tasks)
+    assert {"dagad-valuegrad-log-likelihood", "dagad-value-squared-error", "dagad-pullback-squared-error"} <= names
+    assert not [name for name in names if "part" in name]
+
+
+def names_of_tasks(dask_scheduler: Any) -> set[str]:
+    return set(dask_scheduler.task_prefixes)
+
+
+def test_linearizations_are_seen_while_they_live(client: Client) -> None:
+    _, pullback = dagad.vjp(loss(client, log_likelihood, policy=Keep()), THETA)
+    held = board(client)["workers"]
+    assert sum(one["linearizations"] for one in held.values()) == N
+    assert all(one["linearization_bytes"] > 0 for one in held.values())
+    assert last_of(client, "log-likelihood")["cells"] == N * "v"
+    pullback(1.0)
+    del pullback
+    until(lambda: not any(one["linearizations"] for one in board(client)["workers"].values()), 10.0)
+
+
+def test_a_hot_loop_is_counted_shown_in_the_task_stream_and_reported(client: Client, tmp_path: Path) -> None:
+    shards = dagad.shard(X, grainsize=5, scheduler=client)
+    evaluate = dagad.value_and_grad(loss(client, log_likelihood, shards))
+    heat_up(client, lambda: evaluate(THETA))
+    before = last_of(client, "log-likelihood")["count"]
+    with client.as_current(), get_task_stream() as stream, performance_report(tmp_path / "report.html"):
+        for _ in range(40):
+            evaluate(THETA)
+        until(lambda: (evaluate(THETA), is_counted(client, before + 40))[1], 60.0)
+    one = last_of(client, "log-likelihood")
+    assert (one["road"], one["values"], one["gradients"]) == ("residents", [N, N], [N, N])
+    assert one["seconds"] > 0.0
+    records = [record for record in stream.data if key_split(record["key"]) == "dagad-valuegrad-log-likelihood"]
+    assert len({record["worker"] for record in records}) == 2
+    for record in records:
+        (span,) = record["startstops"]
+        assert 0.0 < span["stop"] - span["start"] < 10.0
+        assert record["thread"]
+    assert "dagad-valuegrad-log-likelihood" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    of_workers = board(client)["workers"]
+    assert all(one["calls"] >= 40 and one["chunks"] == N // 2 * one["calls"] for one in of_workers.values())
+
+
+def is_counted(client: Client, count: int) -> bool:
+    one = last_of(client, "log-likelihood")
+    return one["road"] == "residents" and one["count"] >= count and has_calls(client)
+
+
+def has_calls(client: Client) -> bool:
+    return all(one["calls"] >= 40 for one in board(client)["workers"].values())
+
+
+def test_workers_tell_little_and_nothing_when_nobody_wants_to_know() -> None:
+    with a_watched_cluster() as client:
+        tell_little(client, dagad.shard(X, grainsize=5, scheduler=client))
+
+
+def tell_little(client: Client, shards: dagad.Shards) -> None:
+    evaluate = dagad.value_and_grad(loss(client, log_likelihood, shards))
+    heat_up(client, lambda: evaluate(THETA))
+    for _ in range(50):
+        evaluate(THETA)
+    assert len(client.get_events("dagad")) == 0
+    assert len(client.get_events("dagad-desks")) == 2  # one a worker
+    client.register_plugin(DagadPlugin())
+    until(lambda: (evaluate(THETA), len(client.get_events("dagad")) >= 3)[1], 60.0)
+
+
+def test_why_evaluations_fall_back_is_said(client: Client) -> None:
+    shards = dagad.shard(X, grainsize=5, scheduler=client)
+    evaluate = dagad.value_and_grad(loss(client, log_likelihood, shards))
+    heat_up(client, lambda: evaluate(THETA))
+    client.run(forget_rows)
+    evaluate(THETA)
+    until(lambda: (evaluate(THETA), any("missing" in one["reason"] for one in board(client)["fallbacks"]))[1], 60.0)
+    assert board(client)["fell_back"] >= 1
+    heat_up(client, lambda: evaluate(THETA))
+
+
+def forget_rows(dask_worker: Any) -> None:
+    desk = dask_worker.plugins["dagad-resident"].desk
+    for known in desk._programs.values():
+        known.keys = {chunk: [("gone", 0)] for chunk in known.keys}
+
+
+def test_errors_are_shown_as_text(client: Client) -> None:
+    with pytest.raises(LookupError):
+        dagad.grad(loss(client, unlucky))(THETA)
+    errors = board(client)["errors"]
+    assert errors[0]["function"] == "unlucky"
+    assert "LookupError" in errors[0]["error"]
+    assert errors[0]["worker"].startswith("tcp://")
+    assert board(client)["failed"] >= 1
+
+
+def test_the_page_is_served_linked_and_listed(client: Client) -> None:
+    page = get(client, "/dagad")
+    assert "data-root-id" in page
+    assert "cdn.bokeh.org" not in page  # its scripts come from here
+    for script in re.findall(r'src="(static/js/[^"]+)"', page):
+        assert len(get(client, f"/{script}")) > 1000
+    assert 'href="dagad"' in get(client, "/status")
+    assert "/individual-dagad" in json.loads(get(client, "/individual-plots.json")).values()
+    assert "/individual-progress" in json.loads(get(client, "/individual-plots.json")).values()
+    assert "Dask: dagad" in get(client, "/individual-dagad")
+
+
+def test_metrics_are_beside_those_of_dask(client: Client) -> None:
+    dagad.value_and_grad(loss(client, log_likelihood))(THETA)
+    metrics = dict(re.findall(r"^(dask_\w+(?:\{[^}]*\})?) ([0-9.e+-]+)$", get(client, "/metrics"), flags=re.MULTILINE))
+    assert float(metrics['dask_dagad_evaluations_total{road="graph"}']) >= 1
+    assert float(metrics["dask_dagad_values_total"]) >= N
+    assert float(metrics['dask_dagad_evaluation_seconds_total{road="graph"}']) > 0
+    assert "dask_scheduler_clients" in metrics
+
+
+def test_it_is_there_once_and_leaves_when_it_is_told_to() -> None:
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster, Client(cluster) as client:
+        scheduler: Any = cluster.scheduler
+        for _ in range(2):
+            dagad.dashboard(client)
+        assert template_variables(scheduler)["pages"].count("dagad") == 1
+        plugin = scheduler.plugins["dagad"]
+        client.sync(plugin.close)
+        client.unregister_scheduler_plugin("dagad")
+        assert "dagad" not in template_variables(scheduler)["pages"]
+        for path in ("/dagad", "/dagad.json"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                get(client, path)
+        assert 'href="dagad"' not in get(client, "/status")
+        dagad.dashboard(client)
+        assert board(client)["evaluations"] == []
+
+
+def test_no_cluster_and_no_dashboard_are_told_apart() -> None:
+    with pytest.raises(dagad.PlanError, match=r"`client = distributed.Client\(\)`"):
+        dagad.dashboard("threads")
+
+
+# Started with the scheduler
+
+
+@pytest.mark.parametrize("way", ["option", "config"])
+def test_a_scheduler_that_is_started_with_it_shows_it(way: str, tmp_path: Path) -> None:
+    module, file = "dagad_scheduler.preload", tmp_path / "scheduler.json"
+    command = [sys.executable, "-m", "dask", "scheduler", "--port", "0", "--dashboard-address", ":0"]
+    command += ["--host", "127.0.0.1", "--scheduler-file", str(file)]
+    environment = dict(os.environ)
+    if way == "option":
+        command += ["--preload", module]
+    else:
+        environment["DASK_DISTRIBUTED__SCHEDULER__PRELOAD"] = json.dumps([module])
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        until(file.exists, 60.0)
+        until(lambda: file.read_text(encoding="utf-8").endswith("}"), 10.0)
+        with Client(scheduler_file=str(file), set_as_default=False) as client:
+            assert board(client)["evaluations"] == []
+            assert "data-root-id" in get(client, "/dagad")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+
+
+def test_a_worker_that_is_started_with_it_answers_at_once() -> None:
+    with a_cluster(1, preload=["dagad_scheduler.preload"]) as client:
+        assert all(client.run(has_desk).values())
+
+
+def has_desk(dask_worker: Any) -> bool:
+    return "dagad-resident" in dask_worker.plugins
