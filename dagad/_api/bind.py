@@ -127,6 +127,6 @@ def _automatic_grainsize(
     arguments = {type(kernel).__name__: (sliced, shared)}  # a function of rows and one of items are two
 
     def find() -> int:
-        return find_grainsize(f, arguments, columns.n_rows, run, weight, sums=kernel.is_reduction)
+        return find_grainsize(f, arguments, columns.n_rows, run, weight)
 
     return remembered_grainsize(kernel, columns.n_rows, find)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from dagad._api.adding_up import warn_unless_sum
 from dagad._api.bind import Arguments, read_arguments
 from dagad._api.outer import differentiable
 from dagad._engines.registry import find_engine
@@ -72,7 +74,7 @@ def reduce_sum(
     Raises
     ------
     PlanError
-        If `grainsize` is neither a positive int nor "auto", or another option is none that there is.
+        If `grainsize` is neither a positive int nor "auto", or another option is not a known one.
     ArgumentsError
         If `f` can't be called with the rows and the shared arguments.
     StructureError
@@ -99,8 +101,11 @@ def reduce_sum(
     4.0
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
-    read = read_arguments(f, sliced, shared, options, Summed)
-    return differentiable(bound(read, Summed(read.function), _checked_sum(sum)), read.leaves).reduced
+    began = time.perf_counter()
+    operation, leaves = _summed(f, sliced, shared, options, sum)
+    total = differentiable(operation, leaves).reduced
+    warn_unless_sum(operation, leaves, began)
+    return total
 
 
 @public
@@ -154,8 +159,13 @@ def map_sum(
     >>> [float(model["slope"]) for model in gradient]
     [2.0, 2.0]
     """
-    options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler, "sum": sum}
-    return reduce_sum(item_sum(f, find_engine(engine, f)), sliced, *shared, **options)
+    options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
+    return differentiable(*_summed(item_sum(f, find_engine(engine, f)), sliced, shared, options, sum)).reduced
+
+
+def _summed(f: Any, sliced: Any, shared: Sequence[Any], options: dict[str, Any], monoid: Any) -> tuple[Any, list[Any]]:
+    read = read_arguments(f, sliced, shared, options, Summed)
+    return bound(read, Summed(read.function), _checked_sum(monoid)), read.leaves
 
 
 @public

@@ -1,13 +1,10 @@
 """`grainsize="auto"`: two timed calls per function and shapes, remembered so that the bits never change in between.
 
-What they gave is looked at, too: of a function that adds up, a further call on both their rows gives the sum.
-
 State: `_SIZES`, the grainsizes found, by the code of the chunk function and the shapes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Hashable
 from time import perf_counter
@@ -15,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dagad._operations.additivity import why_no_sum
 from dagad._pytrees import pytree
 from dagad._pytrees.fingerprint import identity_of
 from dagad._remembered import Remembered
 from dagad._sources.plan import Timing, choose_grainsize
-from dagad._tracebacks import warn
 from dagad._words import name_of
 
 logger = logging.getLogger("dagad")
@@ -33,49 +28,41 @@ _SIZES: Remembered[int] = Remembered(MOST_SIZES)
 Run = Callable[[int, int], Any]
 
 
-def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Run, weight: float, *, sums: bool) -> int:
+def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Run, weight: float) -> int:
     """Return the rows per chunk for a function and arguments of these shapes.
 
-    `run(start, stop)` runs one chunk of these rows; `weight` says how many times longer value and gradient take. With
-    `sums`, what it gives for chunks is going to be added up: a warning says where that depends on the cut.
+    `run(start, stop)` runs one chunk of these rows; `weight` says how many times longer value and gradient take.
     """
     key = identity_of(fun), _shapes(arguments)
     known = _SIZES.find(key)
     if known is not None:
         return known
-    why = None
     try:
-        small, large, parts = _measure(n_rows, run, weight)
-        size, few = choose_grainsize(n_rows, small, large), small.n_rows
+        size = choose_grainsize(n_rows, *_measure(n_rows, run, weight))
     except Exception:  # the user's: raised again by the chunk that it belongs to, with its rows
         return n_rows
-    if sums and size < n_rows:
-        with contextlib.suppress(Exception):  # the user's, of a run that only looks
-            why = why_no_sum(name_of(fun), run, (0, few, 2 * few), parts, arguments)
     size = _SIZES.change(key, lambda found: found or size)  # another thread may have been faster
     logger.info("dagad: grainsize=%d for %s on %d rows", size, name_of(fun), n_rows)
-    if why is not None:
-        warn(why)
     return size
 
 
-def _measure(n_rows: int, run: Run, weight: float) -> tuple[Timing, Timing | None, list[Any]]:
-    """Time a small and, if it may pay to cut, a larger call, no row twice; and return what small calls gave."""
-    few, parts = max(1, n_rows // 64), list[Any]()
-    small = _timed(0, few, run, weight, parts)
+def _measure(n_rows: int, run: Run, weight: float) -> tuple[Timing, Timing | None]:
+    """Time a small and, if it may pay to cut, a larger call, no row twice."""
+    few = max(1, n_rows // 64)
+    small = _timed(0, few, run, weight)
     more = max(few + 1, n_rows // 8)
     one_chunk_is_best = choose_grainsize(n_rows, small, Timing(2 * few, 2 * small.seconds)) == n_rows
     if one_chunk_is_best or 2 * few + more > n_rows:
-        return small, None, parts
+        return small, None
     # Once more: the first call also paid for what is only done once.
-    again = _timed(few, 2 * few, run, weight, parts)
+    again = _timed(few, 2 * few, run, weight)
     small = min(small, again, key=lambda timing: timing.seconds)
-    return small, _timed(2 * few, 2 * few + more, run, weight, []), parts
+    return small, _timed(2 * few, 2 * few + more, run, weight)
 
 
-def _timed(start: int, stop: int, run: Run, weight: float, found: list[Any]) -> Timing:
+def _timed(start: int, stop: int, run: Run, weight: float) -> Timing:
     began = perf_counter()
-    found.append(run(start, stop))
+    run(start, stop)
     return Timing(stop - start, weight * (perf_counter() - began))
 
 

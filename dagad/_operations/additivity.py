@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from dagad._operations.chunks import ChunkContext
-from dagad._operations.kernel import Kernel, Outputs
+from dagad._engines.autograd.patches import patches
+from dagad._operations.chunks import ChunkContext, ChunkFunction
+from dagad._operations.kernel import Groups, Kernel, Outputs
 from dagad._pytrees import pytree
-from dagad._sources.columns import Sliced
+from dagad._pytrees.shipping import opened
+from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import Chunk
 
 # Powers of the rounding unit, far above what roundings do: how far both may be from each other relative to the largest
 # number in them, and by the row where all numbers are roundings themselves, as at the minimum of exact data.
 RELATIVE, A_ROW = 1 / 3, 2 / 3
+MOST_ROWS, LONGEST_ROW = 64, 0.25  # that are looked at, and seconds for one of them
 
 
 def why_no_sum(
@@ -46,8 +50,48 @@ def why_no_sum(
         f"`{name}` does not add up: for rows {start}:{stop} it gives {found[0]:.8g}, for rows {start}:{middle} and "
         f"{middle}:{stop} together {found[1]:.8g}, so that the total depends on `grainsize`. Return a sum over the "
         "rows: `np.sum(...)` where there is `np.mean(...)`, divided by the number of all rows outside; a prior or a "
-        "penalty is added once, outside; and y of shape (N,), not (N, 1), goes with predictions of shape (N,)."
+        "penalty is added once, outside; and y of shape (N,), not (N, 1), goes with predictions of shape (N,). Where "
+        "rows belong together, make each group an item of a list, for `dagad.map_sum`."
     )
+
+
+class Halves(Kernel):
+    """A chunk function on the first rows of a chunk, at once and in halves: gives why that is no sum, else nothing."""
+
+    __slots__ = ("function", "is_long")
+    stacks, gives = False, "look"
+
+    def __init__(self, function: ChunkFunction, is_long: bool) -> None:
+        self.function: ChunkFunction = opened(function)
+        self.is_long = is_long  # whether a row may take long, and has to be timed first
+
+    def state(self) -> tuple[Any, ...]:
+        return self.function, self.is_long
+
+    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+        given = read_sliced(rows.merge(iter(sliced[0] if sliced else ())))[0]
+
+        def run(start: int, stop: int) -> Any:
+            part = Chunk(context.chunk.number, start, stop)
+            return self.function.value(context._replace(chunk=part), given.rows(part), shared[0])
+
+        stop = min(given.n_rows, MOST_ROWS)
+        if stop < 2 or (self.is_long and _seconds(run) > LONGEST_ROW):
+            return Outputs(_as_leaf(None), [])
+        middle = stop // 2
+        with patches, np.errstate(all="ignore"):
+            parts = [run(0, middle), run(middle, stop)]
+            return Outputs(_as_leaf(why_no_sum(self.name, run, (0, middle, stop), parts, (given, shared))), [])
+
+
+def _seconds(run: Callable[[int, int], Any]) -> float:
+    began = time.perf_counter()
+    run(0, 1)
+    return time.perf_counter() - began
+
+
+def _as_leaf(why: str | None) -> Any:
+    return np.array(why or "")
 
 
 def on_rows(

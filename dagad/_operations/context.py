@@ -76,9 +76,9 @@ def operations_seen() -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def recorded(profile: Any) -> Iterator[None]:
-    """Have what runs in this thread written down in the profile of an evaluation."""
+    """Have what runs in this thread written down in the profile of an evaluation; nowhere for None."""
     # Weakly: contexts are copied by everything that schedules callbacks, and live as long as these.
-    token = _PROFILE.set(weakref.ref(profile))
+    token = _PROFILE.set(None if profile is None else weakref.ref(profile))
     try:
         yield
     finally:

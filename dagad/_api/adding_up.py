@@ -1,0 +1,59 @@
+"""A look at whether a chunk function adds up, when it is first evaluated in several chunks: said in a warning if not.
+
+State: `_SEEN`, the functions that were looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dagad._executors.choose import INLINE
+from dagad._executors.evaluation import is_inside_any_task
+from dagad._graphs.monoids import PLAIN
+from dagad._operations.additivity import MOST_ROWS, Halves
+from dagad._operations.context import TOGETHER, Mode, recorded
+from dagad._operations.inputs import Inputs
+from dagad._operations.operation import Operation
+from dagad._pytrees import pytree
+from dagad._remembered import Remembered
+from dagad._sources.plan import GivenPlan
+from dagad._tracebacks import warn
+
+MOST_REMEMBERED = 4096
+SHORT = 1.0  # seconds: no row of an evaluation that took no longer needs to be timed
+_SEEN: Remembered[bool] = Remembered(MOST_REMEMBERED)
+
+
+def warn_unless_sum(operation: Operation, leaves: Sequence[Any], began: float) -> None:
+    """Run a function again on a few rows, at once and in halves, after its first evaluation in several chunks."""
+    if len(operation.plan) < 2 or _SEEN.find(operation.owner) or is_inside_any_task():
+        return
+    seconds = time.perf_counter() - began
+    _SEEN.change(operation.owner, lambda _: True)
+    try:
+        why = str(_look(operation, [pytree.plain(leaf) for leaf in leaves], seconds > SHORT))
+    except Exception:  # the user's, of a run that only looks
+        return
+    if why:
+        warn(why)
+
+
+def _look(operation: Operation, leaves: list[Any], is_long: bool) -> Any:
+    shards, n_theta = operation.sliced.shards, operation.inputs.shared[0]
+    stop = operation.plan.chunk(0).stop if shards else min(operation.plan.n_rows, MOST_ROWS)
+    plan = GivenPlan((0, stop))
+    inputs = Inputs.of(plan, operation.sliced, n_theta, len(leaves) - n_theta)
+    away = any(not one.is_here for one in (*shards, *filter(pytree.is_placed, leaves)))
+    look = replace(
+        operation,
+        kernel=Halves(operation.kernel.function, is_long),
+        plan=plan,
+        inputs=inputs,
+        monoid=PLAIN,
+        executor=operation.executor if away else INLINE,
+    )
+    with Mode(TOGETHER), recorded(None):
+        return look.call(leaves).reduced
