@@ -29,8 +29,10 @@ def check_grads(
     """Raise unless the derivatives of a function agree with finite differences.
 
     Each floating-point number or array in the arguments is checked by itself, along a random direction, in each mode,
-    against differences of the fourth order. Before that, the chunk function of each `dagad.reduce_sum` is called with
-    some rows at once and with both halves of them, which has to add up. Shards can't be cut: check with the data.
+    against differences of the fourth order: by one step, and where these disagree with the derivative, by steps from
+    long to short, of which those count that agree best with each other. Before that, the chunk function of each
+    `dagad.reduce_sum` is called with some rows at once and with both halves of them, which has to add up. Shards can't
+    be cut: check with the data.
 
     Parameters
     ----------
@@ -62,6 +64,11 @@ def check_grads(
         for a chunk function that does not add up, or gives other values each time.
     StructureError
         If `order` or `modes` are none of the above.
+
+    Warns
+    -----
+    DagadWarning
+        Where differences can't decide, because they are nan or differ from step to step: that is not a pass.
 
     Examples
     --------

@@ -12,6 +12,9 @@ import pytest
 from distributed import Client, LocalCluster
 from encryption import pytest_addoption as pytest_addoption, pytest_configure as pytest_configure
 
+from dagad._api import adding_up
+from dagad._remembered import Remembered
+
 dask.config.set({"dagad.full-tracebacks": True})  # a test that fails is to be understood; users see less
 
 
@@ -26,6 +29,24 @@ def cluster() -> Iterator[Client]:
 @pytest.fixture(scope="session", params=["sync", "threads", "cluster"])
 def scheduler(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue("cluster") if request.param == "cluster" else request.param
+
+
+class Met(Remembered[bool]):
+    """Functions all of which were looked at before: tests count runs, and some functions don't add up on purpose."""
+
+    def find(self, key: Any) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _no_function_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adding_up, "_SEEN", Met(1))
+
+
+@pytest.fixture
+def new_functions(_no_function_is_new: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test be the first to call its functions."""
+    monkeypatch.setattr(adding_up, "_SEEN", Remembered(64))
 
 
 @pytest.fixture(autouse=True)

@@ -69,7 +69,8 @@ class Halves(Kernel):
         return self.function, self.is_long
 
     def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
-        given = read_sliced(rows.merge(iter(sliced[0] if sliced else ())))[0]
+        whole = rows.merge(iter(sliced[0] if sliced else ()))
+        given, inputs = read_sliced(whole)[0], (pytree.by_column(whole), shared)
 
         def run(start: int, stop: int) -> Any:
             part = Chunk(context.chunk.number, start, stop)
@@ -81,7 +82,7 @@ class Halves(Kernel):
         middle = stop // 2
         with patches, np.errstate(all="ignore"):
             parts = [run(0, middle), run(middle, stop)]
-            return Outputs(_as_leaf(why_no_sum(self.name, run, (0, middle, stop), parts, (given, shared))), [])
+            return Outputs(_as_leaf(why_no_sum(self.name, run, (0, middle, stop), parts, inputs)), [])
 
 
 def _seconds(run: Callable[[int, int], Any]) -> float:

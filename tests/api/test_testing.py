@@ -11,6 +11,7 @@ import numpy as onp
 import pytest
 from autograd.extend import defvjp, primitive
 from dask.delayed import delayed
+from scipy import special
 
 import dagad
 from dagad.extend import explicit
@@ -200,3 +201,69 @@ def test_nothing_to_check_and_no_number_are_refused() -> None:
         check_grads(lambda x: x, 3)
     with pytest.raises(dagad.NotDifferentiableError, match="one real number"):
         taylor_rate(lambda x: x, X)
+
+
+# Right derivatives where one step is too long or too short, and differences that tell nothing
+
+COUNTS = onp.arange(1.0, 200.0)
+HARD: dict[str, tuple[Any, Any]] = {
+    "a narrow normal density": (lambda t: np.sum(-0.5 * ((X - t[0]) / t[1]) ** 2 - np.log(t[1])), [0.4, 1e-3]),
+    "a logarithm near zero": (lambda t: np.sum(X * np.log(t[0])), [1e-4]),
+    "a root near zero": (lambda t: np.sqrt(t[0]), [1e-6]),
+    "gammaln near zero": (lambda t: np.sum(special.gammaln(t[0] * COUNTS + t[0])), [0.01]),
+    "fast waves": (lambda t: np.sum(np.sin(50.0 * t[0] * COUNTS)), [0.7]),
+    "near a kink": (lambda t: np.abs(t[0] - 1.0), [1.0 + 1e-5]),
+    "a large constant": (lambda t: np.sum(np.exp(t)) + 1e10, [0.3, 0.4]),
+    "parameters of all sizes": (lambda t: np.sum((t - 1.0) ** 2), [1e6, 1e-6]),
+    "a long way from zero": (lambda t: np.sum(np.sin(t)), [1e8]),
+    "no value beyond": (lambda t: np.sum(np.linalg.cholesky(np.diag(t))), [1e-5, 2.0]),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_right_derivatives_pass_where_differences_are_hard_and_wrong_ones_do_not(name: str) -> None:
+    fun, at = HARD[name]
+    point = onp.array(at)
+    check_grads(fun, point)
+    for factor in (1.001, 0.999):
+
+        @explicit
+        def chunk(rows: Any, theta: Any, factor: float = factor) -> Any:
+            value, pullback = dagad.vjp(fun, theta)
+            return value, lambda seed: (None, factor * pullback(seed)[0])
+
+        if name != "a large constant":  # there, differences have five digits
+            with pytest.raises(dagad.GradientError, match=r"reverse-mode .* is wrong"):
+                check_grads(partial(dagad.reduce_sum, chunk, onp.ones(1)), point, modes=("rev",))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda t: np.sum(np.sqrt(t)),
+        lambda t: np.sum(np.abs(t) ** 0.3),
+        lambda t: np.sum(np.where(t > 0.0, t, 0.0)),
+    ],
+)
+def test_what_differences_cannot_decide_is_no_pass(fun: Any) -> None:
+    with (
+        onp.errstate(all="ignore"),
+        pytest.warns(dagad.DagadWarning, match="Differences can't decide .* in argument 0 .* not a pass") as caught,
+    ):
+        check_grads(fun, onp.zeros(2), modes=("rev",))
+    assert [one.filename for one in caught] == [__file__]
+
+
+@pytest.mark.parametrize("slope", [0.0, 3.0])
+def test_wrong_derivatives_of_lines_are_not_taken_for_kinks(slope: float) -> None:
+    @explicit
+    def chunk(rows: Any, theta: Any) -> Any:
+        return slope * theta, lambda seed: (None, 1.001 * seed * (slope or 1.0))
+
+    with pytest.raises(dagad.GradientError, match=r"reverse-mode .* is wrong"):
+        check_grads(partial(dagad.reduce_sum, chunk, onp.ones(1)), 0.7, modes=("rev",))
+
+
+def test_a_derivative_that_is_nan_is_wrong_where_differences_are_not() -> None:
+    with onp.errstate(all="ignore"), pytest.raises(dagad.GradientError, match=r"is wrong: .* it is nan"):
+        check_grads(lambda t: np.where(t > 0.5, t, np.sqrt(t - 1.0)), 1.0, modes=("rev",))

@@ -81,7 +81,7 @@ TRAPS = {
 }
 
 
-@pytest.mark.usefixtures("dear_rows")
+@pytest.mark.usefixtures("dear_rows", "new_functions")
 @pytest.mark.parametrize("mode", [dagad.grad, lambda total: total])
 @pytest.mark.parametrize("fun", TRAPS)
 def test_is_what_does_not_add_up_said_once_at_the_users_line(fun: Any, mode: Any, scheduler: Any) -> None:
@@ -93,7 +93,7 @@ def test_is_what_does_not_add_up_said_once_at_the_users_line(fun: Any, mode: Any
     total(3.0)  # warnings are errors here
 
 
-@pytest.mark.usefixtures("dear_rows")
+@pytest.mark.usefixtures("dear_rows", "new_functions")
 def test_does_what_adds_up_and_what_is_combined_otherwise_raise_no_doubt(scheduler: Any) -> None:
     data = onp.linspace(1.0, 2.0, each_scheduler(scheduler))
 
@@ -382,7 +382,7 @@ def test_are_threads_advised_where_processes_take_longer_to_start(
     assert costs.find(choose.PROCESSES) is not None
 
 
-@pytest.mark.usefixtures("dear_rows")
+@pytest.mark.usefixtures("dear_rows", "new_functions")
 def test_can_be_asked_for_the_grainsize_that_auto_chose(scheduler: Any, cluster: Client) -> None:
     data = onp.linspace(1.0, 2.0, each_scheduler(scheduler))
 

@@ -150,7 +150,7 @@ COSTS: dict[str, tuple[float, float, Callable[[int], bool]]] = {
 
 @pytest.mark.parametrize("differentiated", [False, True])
 @pytest.mark.parametrize("cost", COSTS)
-def test_each_row_is_timed_once_at_most_by_three_calls_and_few_are_looked_at(cost: str, differentiated: bool) -> None:
+def test_each_row_is_timed_once_at_most_by_three_calls(cost: str, differentiated: bool) -> None:
     fixed, per_row, expected = COSTS[cost]
     # What was found for a function and shapes is remembered, so each case has shapes of its own.
     n_rows = (20 if cost == "long rows" else 1000 + 10 * list(COSTS).index(cost)) + differentiated
@@ -166,9 +166,6 @@ def test_each_row_is_timed_once_at_most_by_three_calls_and_few_are_looked_at(cos
     assert result == n_rows * (n_rows - 1) / 2
     chunks = calls.chunks(n_rows)
     assert expected(len(chunks))
-    looked_at = calls.rows.pop() if len(chunks) > 1 else []  # whether it adds up
-    assert looked_at == [row for rows in calls.rows[:2] for row in rows][: len(looked_at)]
-    assert len(looked_at) <= max(n_rows // 32, 2)
     assert len(calls.rows) <= 3
     assert max(Counter(row for rows in calls.rows for row in rows).values(), default=0) <= 1
 
@@ -273,8 +270,7 @@ def test_items_of_a_map_are_timed_too() -> None:
 
     assert dagad.map_sum(item, list(map(float, range(12))), scheduler="sync") == 66.0
     counted = Counter(seen)
-    assert max(counted.values()) <= 3
-    assert [item for item, count in counted.items() if count > 2] == [0.0, 1.0]  # were looked at
+    assert max(counted.values()) <= 2
     seen.clear()
     assert dagad.map_sum(item, list(map(float, range(12))), scheduler="sync") == 66.0
     assert len(seen) == 12

@@ -1,0 +1,195 @@
+"""The look at whether a chunk function adds up: is it made wherever it runs first, once, and at little cost?"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as np
+import numpy as onp
+import pandas
+import pytest
+
+import dagad
+from dagad._api import adding_up
+from dagad._operations import additivity
+from dagad._operations.additivity import MOST_ROWS
+
+ROWS = onp.linspace(1.0, 2.0, 90)
+RAGGED = [onp.linspace(0.0, 1.0, 1 + n % 3) for n in range(90)]
+pytestmark = pytest.mark.usefixtures("new_functions")
+
+NOT_A_SUM = "does not add up: for rows 0:.* depends on `grainsize`"
+
+
+def mean(rows: Any, theta: Any) -> Any:
+    return np.mean((rows - theta) ** 2)
+
+
+def column(rows: Any, theta: Any) -> Any:
+    x, y = rows
+    return np.sum((y - theta * x) ** 2)
+
+
+def prior(rows: Any, theta: Any) -> Any:
+    return np.sum(rows["y"] * theta) - theta**2
+
+
+def ragged(rows: Any, theta: Any) -> Any:
+    return sum(np.sum(item * theta) for item in rows) / len(rows)
+
+
+def total(rows: Any, theta: Any) -> Any:
+    return {"n": len(rows), "of": [np.sum(rows * theta), np.ones(2) * np.sum(rows)]}
+
+
+CASES: dict[str, tuple[Callable[..., Any], Any]] = {
+    "mean": (mean, ROWS),
+    "column": (column, (ROWS, ROWS[:, None])),
+    "prior in a table": (prior, pandas.DataFrame({"y": ROWS})),
+    "lists": (ragged, RAGGED),
+}
+MODES: dict[str, Callable[..., Any]] = {
+    "value": lambda loss: loss(3.0),
+    "grad": lambda loss: dagad.grad(loss)(3.0),
+    "jvp": lambda loss: dagad.jvp(loss, (3.0,), (1.0,)),
+    "hessian": lambda loss: dagad.hessian(loss)(3.0),
+    "evaluate": lambda loss: dagad.evaluate(loss, 3.0).value(60),
+}
+
+
+@pytest.mark.parametrize("placed", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_is_what_does_not_add_up_said_once_wherever_the_rows_are(case: str, placed: bool, scheduler: Any) -> None:
+    fun, rows = CASES[case]
+    options: Any = {"grainsize": 40, "scheduler": scheduler}
+    if placed:
+        rows, options = dagad.shard(rows, **options), {}
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(fun, rows, theta, **options)
+
+    with pytest.warns(dagad.DagadWarning, match=NOT_A_SUM) as caught:
+        dagad.value_and_grad(loss)(3.0)
+    assert [one.filename for one in caught] == [__file__]
+    dagad.value_and_grad(loss)(4.0)  # warnings are errors here
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_is_it_said_in_every_mode_and_with_rows_that_are_differentiated(mode: str) -> None:
+    with pytest.warns(dagad.DagadWarning, match=NOT_A_SUM):
+        MODES[mode](lambda theta: dagad.reduce_sum(mean, ROWS, theta, grainsize=40))
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_is_it_said_where_rows_are_differentiated(placed: bool, scheduler: Any) -> None:
+    rows: Any = dagad.shard(ROWS, grainsize=40, scheduler=scheduler) if placed else ROWS
+    options: Any = {} if placed else {"grainsize": 40, "scheduler": scheduler}
+    with pytest.warns(dagad.DagadWarning, match=NOT_A_SUM):
+        dagad.grad(lambda rows: dagad.reduce_sum(mean, rows, 3.0, **options))(rows)
+
+
+def test_random_numbers_are_told_from_means(scheduler: Any) -> None:
+    def noisy(rows: Any, theta: Any) -> Any:
+        return theta * np.sum(rows * onp.random.default_rng().standard_normal(len(rows)))
+
+    with pytest.warns(dagad.DagadWarning, match="when it was called again.*Draw random numbers before"):
+        dagad.reduce_sum(noisy, ROWS, 3.0, grainsize=40, scheduler=scheduler)
+
+
+class Lengths:
+    """A function that notes how many rows it got."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def __call__(self, rows: Any, theta: Any = 1.0) -> Any:
+        self.seen.append(len(rows))
+        return np.sum(rows * theta)
+
+
+@pytest.mark.parametrize("n_rows", [5, 90, 1000])
+def test_a_few_rows_are_run_once_more_after_the_first_evaluation_and_never_again(n_rows: int) -> None:
+    counted, rows = Lengths(), onp.ones(n_rows)
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, theta: counted(rows, theta), rows, theta, grainsize=4, scheduler="sync")
+
+    dagad.grad(loss)(1.0)
+    n_chunks, few = -(-n_rows // 4), min(n_rows, MOST_ROWS)
+    assert counted.seen[n_chunks:] == [few // 2, few - few // 2, few]
+    for mode in MODES.values():
+        counted.seen.clear()
+        mode(loss)
+        assert set(counted.seen) <= {4, n_rows % 4}
+
+
+def test_nothing_is_looked_at_in_one_chunk_in_maps_and_in_chunks() -> None:
+    counted = Lengths()
+    dagad.reduce_sum(counted, ROWS, grainsize=90, scheduler="sync")
+    dagad.map_reduce(counted, np.add, ROWS, grainsize=40, scheduler="sync")
+    assert counted.seen == [90, 40, 40, 10]
+    assert dagad.map(mean, ROWS[:, None], 3.0, grainsize=40).shape == (90,)
+
+    counted.seen.clear()
+
+    def outer(rows: Any) -> Any:
+        return dagad.reduce_sum(counted, rows, grainsize=20, scheduler="sync")
+
+    dagad.reduce_sum(outer, ROWS, grainsize=45, scheduler="sync")
+    assert counted.seen == [20, 20, 5] * 2 + [20, 12, 20, 12, 20, 20, 20, 4]  # then 32, 32 and 64 rows
+
+
+def test_what_adds_up_raises_no_doubt_and_keeps_its_bits(scheduler: Any) -> None:
+    def run() -> Any:
+        return dagad.reduce_sum(total, ROWS, 0.1, grainsize=40, scheduler=scheduler)
+
+    first, then = run(), run()
+    assert first["n"] == 90
+    assert [onp.asarray(part).tobytes() for part in first["of"]] == [onp.asarray(part).tobytes() for part in then["of"]]
+
+
+def test_a_function_that_needs_many_rows_is_left_alone() -> None:
+    def picky(rows: Any) -> Any:
+        if len(rows) < 100:
+            raise ValueError("more rows, please")
+        return np.sum(rows)
+
+    assert dagad.reduce_sum(picky, onp.ones(300), grainsize=100, scheduler="sync") == 300.0
+
+
+def test_rows_that_take_long_are_timed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, counted = [0.0], Lengths()
+
+    def slow(rows: Any) -> Any:
+        clock[0] += 1.0 * len(rows)
+        return counted(rows)
+
+    monkeypatch.setattr(adding_up, "time", Clock(clock))
+    monkeypatch.setattr(additivity, "time", Clock(clock))
+    monkeypatch.setattr("dagad._api.reductions.time", Clock(clock))
+    dagad.reduce_sum(slow, ROWS, grainsize=45, scheduler="sync")
+    assert counted.seen == [45, 45, 1]
+
+
+class Clock:
+    def __init__(self, now: list[float]) -> None:
+        self._now = now
+
+    def perf_counter(self) -> float:
+        return self._now[0]
+
+
+def test_nothing_of_the_function_is_held() -> None:
+    class Data:
+        pass
+
+    scope: dict[str, Any] = {"held": Data()}
+    exec("def make(held):\n    return lambda rows: rows.sum() + 0 * bool(held)\nfun = make(held)", scope)
+    dagad.reduce_sum(scope["fun"], ROWS, grainsize=40, scheduler="sync")
+    gone = [weakref.ref(scope[name]) for name in ("fun", "held")]
+    scope.clear()
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
