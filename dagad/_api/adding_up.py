@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dagad._executors.choose import INLINE
+from dagad._executors.choose import INLINE, executor_on
 from dagad._executors.evaluation import is_inside_any_task
 from dagad._graphs.monoids import PLAIN
 from dagad._operations.additivity import MOST_ROWS, Halves
@@ -46,14 +46,14 @@ def _look(operation: Operation, leaves: list[Any], is_long: bool) -> Any:
     stop = operation.plan.chunk(0).stop if shards else min(operation.plan.n_rows, MOST_ROWS)
     plan = GivenPlan((0, stop))
     inputs = Inputs.of(plan, operation.sliced, n_theta, len(leaves) - n_theta)
-    away = any(not one.is_here for one in (*shards, *filter(pytree.is_placed, leaves)))
+    away = next((one for one in shards if not one.is_here), None)
     look = replace(
         operation,
         kernel=Halves(operation.kernel.function, is_long),
         plan=plan,
         inputs=inputs,
         monoid=PLAIN,
-        executor=operation.executor if away else INLINE,
+        executor=INLINE if away is None else executor_on(away.scheduler),  # not one that writes down what it runs
     )
     with Mode(TOGETHER), recorded(None):
         return look.call(leaves).reduced
