@@ -1,4 +1,4 @@
-"""What notebooks show of an object: escaped text in tables, without anything from elsewhere."""
+"""What notebooks show of an object: escaped text in tables and bars, without anything from elsewhere."""
 
 from __future__ import annotations
 
@@ -37,6 +37,23 @@ def listing(title: str, facts: Iterable[tuple[str, Any]]) -> str:
     """Return a table of what is known about one thing."""
     rows = (f"<tr>{element('th', name, LEFT)}{element('td', text_of(fact), LEFT)}</tr>" for name, fact in facts)
     return "\n".join(["<table>", element("caption", title, LEFT), *rows, "</table>"])
+
+
+def bars(progress: Any) -> str:
+    """Return how many values and gradients are done, as bars."""
+    ways = (
+        ("values", progress.values_done, progress.values_total),
+        ("gradients", progress.gradients_done, progress.gradients_total),
+    )
+    rows = [bar_row(name, done, total, f"{done:,}/{total:,}") for name, done, total in ways if total]
+    waits = element("div", f"waiting for {progress.waits_for}") if progress.waits_for else ""
+    return f"<table>{''.join(rows)}</table>{waits}" if rows else waits
+
+
+def bar_row(name: str, done: int, total: int, words: str) -> str:
+    """Return a row of a table of bars."""
+    bar = f'<td><progress value="{done}" max="{total}"></progress></td>'
+    return f"<tr>{element('td', name, LEFT)}{bar}{element('td', words, LEFT)}</tr>"
 
 
 def text_of(fact: Any) -> str:

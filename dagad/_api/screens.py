@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dagad._api.display import HEAD, Bar, Frame, Screen
-from dagad._html import LEFT, element, table
+from dagad._html import bar_row, element, table
 
 WIDTHS = (7, 14, 15, 11, 9)  # of the columns; the last one has what is left
 BAR = 30
@@ -200,8 +200,8 @@ class Notebook:
         self._update: Callable[..., Any] | None = None
 
     def open(self) -> bool:
-        """Begin."""
-        self._update = None
+        """Begin, in the cell that runs now."""
+        self._rows, self._update = [], None
         return True
 
     def draw(self, frame: Frame) -> None:
@@ -222,11 +222,7 @@ class Notebook:
 
 def html_of(rows: Sequence[tuple[str, ...]], frame: Frame) -> str:
     """Return rows, bars and status for a notebook."""
-    bars = [
-        f"<tr>{element('td', bar.name, LEFT)}<td><progress value='{bar.done}' max='{bar.total}'></progress></td>"
-        f"{element('td', bar.words, LEFT)}</tr>"
-        for bar in frame.bars
-    ]
+    bars = [bar_row(bar.name, bar.done, bar.total, bar.words) for bar in frame.bars]
     drawn = f"<table>{''.join(bars)}</table>" if bars else ""
     return f"<div>{table(HEAD, rows) if rows else ''}{drawn}{element('div', frame.status)}</div>"
 

@@ -337,6 +337,9 @@ class Evaluation:
         self._watch.profile.cancel()
         self._fail(CancelledError(CANCELLED), self._value, self._gradient)
 
+    def _repr_html_(self) -> str:
+        return self.profile()._repr_html_()
+
     def __repr__(self) -> str:
         done = self.progress
         return (

@@ -20,11 +20,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagad._errors import CancelledError
+from dagad._html import bars, bytes_of, listing, seconds_of, table
 from dagad._operations.job import Executor, Job, Residuals, Results
 from dagad._pytrees.shipping import Portable
 from dagad_scheduler import Account, Progress, Run, task_depth
 
 MOST_CALLS = 10_000  # of one evaluation that are written down; a program may call a reduction in a loop
+MOST_ROWS = 50  # of a table
 CANCELLED = "This evaluation was cancelled."
 
 
@@ -232,6 +234,57 @@ class Profile:
         if self.seconds is not None or to_come <= found.gradients_total:
             return found
         return replace(found, gradients_total=to_come)
+
+    def __repr__(self) -> str:
+        state = "running" if self.seconds is None else f"failed: {self.error}" if self.error else "over"
+        said = [f"{self.name!r} {state}", seconds_of(self.seconds), f"{len(self.calls)} calls", *self.executors]
+        return f"<Profile: {', '.join(filter(None, said))}>"
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("value", self.value),
+            ("|gradient|", self.gradient_norm),
+            ("time", seconds_of(self.seconds) or "running"),
+            ("error", self.error or None),
+        ]
+        known = [(name, fact) for name, fact in facts if fact is not None]
+        rows = [_row_of(call) for call in self.calls[:MOST_ROWS]]
+        more = len(self.calls) - len(rows)
+        title = f"{more:,} more calls are in .calls" if more else ""
+        return f"<div>{listing(self.name, known)}{bars(self.progress)}{table(COLUMNS, rows, title)}</div>"
+
+
+COLUMNS = (
+    "function",
+    "gives",
+    "rows",
+    "chunks",
+    "ran by",
+    "because",
+    "time",
+    "of all threads",
+    "sent",
+    "received",
+    "run again",
+)
+
+
+def _row_of(call: Call) -> tuple[Any, ...]:
+    spent = ", ".join(f"{role} {seconds_of(seconds)}" for role, seconds in call.account.seconds.items())
+    ran_by = f"{call.executor}, {call.group} chunks a task" if call.group > 1 else call.executor
+    return (
+        call.function,
+        call.gives,
+        call.n_rows,
+        call.n_chunks,
+        ran_by,
+        "; ".join(filter(None, (call.reason, *call.refusals))),
+        seconds_of(call.seconds) or "running",
+        spent,
+        bytes_of(call.account.sent),
+        bytes_of(call.account.received),
+        call.recomputed or "",
+    )
 
 
 def users_name(kernel: Any) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dagad._errors import PlanError
+from dagad._html import element, listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,9 @@ class Plan:
 
     def __iter__(self) -> Iterator[Chunk]:
         return map(self.chunk, range(len(self)))
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,9 @@ class GivenPlan:
     def __iter__(self) -> Iterator[Chunk]:
         return map(self.chunk, range(len(self)))
 
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
 
 AnyPlan = Plan | GivenPlan
 
@@ -76,6 +83,23 @@ class Chunk(NamedTuple):
     number: int
     start: int
     stop: int
+
+
+DRAWN_CHUNKS, DRAWN_WIDTH, DRAWN_HEIGHT = 100, 400, 30
+
+
+def html_of(plan: AnyPlan, *more: tuple[str, Any], title: str = "Plan") -> str:
+    """Return for notebooks how rows are cut: numbers, and a drawing of the chunks where there are not too many."""
+    facts = listing(title, [("rows", plan.n_rows), ("chunks", len(plan)), ("grainsize", plan.grainsize), *more])
+    if not 0 < len(plan) <= DRAWN_CHUNKS or not plan.n_rows:
+        return facts
+    scale, boxes = DRAWN_WIDTH / plan.n_rows, list[str]()
+    for chunk in plan:
+        box = f'x="{chunk.start * scale + 1:.2f}" y="1" width="{(chunk.stop - chunk.start) * scale:.2f}" '
+        said = element("title", f"chunk {chunk.number}: rows {chunk.start:,}:{chunk.stop:,}")
+        boxes.append(f'<rect {box}height="{DRAWN_HEIGHT}" fill="#ECB172" stroke="#333">{said}</rect>')
+    size = f'width="{DRAWN_WIDTH + 2}" height="{DRAWN_HEIGHT + 2}"'
+    return f"<div>{facts}<svg {size}>{''.join(boxes)}</svg></div>"
 
 
 def check_grainsize(grainsize: Any, n_rows: int) -> int | None:

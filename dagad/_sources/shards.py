@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ import numpy as np
 from autograd.extend import Box, VSpace, defjvp, primitive
 
 from dagad._errors import PlanError, PortabilityError
+from dagad._html import bytes_of
 from dagad._pytrees import pytree
 from dagad._remembered import Remembered
 from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
-from dagad._sources.plan import AnyPlan, Chunk
+from dagad._sources.plan import AnyPlan, Chunk, html_of
 from dagad._sources.recipes import Book, Form, Mapped, Recipe, added_rows, contents, scaled_rows, tasks_of, there
 from dagad._sources.rows import BUNDLE, ELSEWHERE, Piece
 from dagad._tracebacks import public
@@ -216,9 +218,15 @@ class Shards(metaclass=Listing):
         return self.for_users
 
     def __repr__(self) -> str:
+        return f"<Shards: {self.n_rows} rows in {len(self.plan)} chunks on {self._where()}>"
+
+    def _where(self) -> str:
         gone = any(getattr(rows, "status", None) == "cancelled" for rows in self._kept.values())
-        where = f"{self.scheduler.name}{', gone since it was restarted' if gone else ''}"
-        return f"<Shards: {self.n_rows} rows in {len(self.plan)} chunks on {where}>"
+        return f"{self.scheduler.name}{', gone since it was restarted' if gone else ''}"
+
+    def _repr_html_(self) -> str:
+        size = [("size", f"about {bytes_of(sum(map(sys.getsizeof, self._kept.values())))}")] if self.is_here else []
+        return html_of(self.plan, ("on", self._where()), *size, title="Shards")
 
     def __reduce__(self) -> Any:
         raise PortabilityError(
