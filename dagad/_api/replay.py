@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import pdb
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from dagad._errors import (
 from dagad._executors.evaluation import calm_process, inside_task, new_names, run_graph
 from dagad._executors.graph_tasks import plain_value
 from dagad._operations.job import nested
-from dagad._operations.replay import REMEDY, Replay, ReplayNote
+from dagad._operations.replay import REMEDY, Replay, ReplayNote, bring_along
 from dagad._tracebacks import public, shorten, warn
 from dagad._words import described
 from dagad_scheduler.private import Task
@@ -87,23 +89,28 @@ def replay(error: BaseException | None = None, *, debugger: bool = False) -> Any
     a negative number
     """
     failed, found = _brought_along(error)
-    try:
-        with calm_process, inside_task:
-            parts = _here(found)
-            if isinstance(failed, NonFiniteError):
-                with np.errstate(divide="raise", over="raise", invalid="raise"):  # at the line where it arises
-                    found.act(*parts)
-            result = found.act(*parts)
-    except Exception as again:
-        if debugger:
-            shorten(again)
-            _debug(again)
-        raise
+    acts: list[Callable[..., Any]] = [functools.partial(_strictly, found.act), found.act]
+    result = None
+    for act in acts if isinstance(failed, NonFiniteError) else acts[1:]:
+        try:
+            with calm_process, inside_task:
+                result = act(*_here(found))
+        except Exception as again:
+            bring_along(again, lambda _, act=act: found._replace(act=act))  # type: ignore[misc]  # called in this turn
+            if debugger:
+                shorten(again)
+                _debug(again)
+            raise
     warn(
         f"The {found} did not fail here. What may be different: another machine or version where it ran, random "
         "numbers, something that it keeps from call to call, or arrays that were written into since."
     )
     return result
+
+
+def _strictly(act: Callable[..., Any], *parts: Any) -> Any:
+    with np.errstate(divide="raise", over="raise", invalid="raise"):
+        return act(*parts)
 
 
 def _brought_along(error: Any) -> tuple[BaseException, Replay]:

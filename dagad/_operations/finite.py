@@ -18,9 +18,8 @@ from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
 
 _FLOATS = (float, np.float64)
-# Up to so many numbers their sum of squares costs less than a look at each; it may overflow, which is looked into.
-MOST_SQUARED = 4096
-BLOCK = 2**16  # numbers whose marks fit the cache
+# Numbers of BLAS: their sum of squares is finite if they are, or it overflows. It costs less than a look at each.
+_OF_BLAS = frozenset("fdFD")
 
 
 def is_finite(value: Any) -> bool:
@@ -35,20 +34,17 @@ def is_finite_leaf(leaf: Any) -> bool:
     """Return whether all numbers in a leaf are finite; what has no derivative is."""
     if type(leaf) is not np.ndarray:
         return math.isfinite(leaf) if type(leaf) in _FLOATS else not pytree.is_differentiable(leaf) or _all_finite(leaf)
-    if leaf.dtype.kind not in "fc":
-        return True
-    if leaf.size > MOST_SQUARED:
-        return _all_finite(leaf)
-    flat = leaf if leaf.ndim == 1 else leaf.ravel()
-    return cmath.isfinite(flat.dot(flat)) or _all_finite(leaf)
+    if leaf.dtype.char not in _OF_BLAS:
+        return leaf.dtype.kind not in "fc" or _all_finite(leaf)
+    if leaf.ndim != 1:
+        if not leaf.flags.c_contiguous:
+            return _all_finite(leaf)
+        leaf = leaf.reshape(-1)
+    return cmath.isfinite(leaf.dot(leaf)) or _all_finite(leaf)
 
 
 def _all_finite(leaf: Any) -> bool:
-    array = np.asarray(leaf)
-    if not array.flags.c_contiguous:
-        return bool(np.isfinite(array).all())
-    flat = array.reshape(-1)
-    return all(np.isfinite(flat[start : start + BLOCK]).all() for start in range(0, flat.size, BLOCK))
+    return bool(np.all(np.isfinite(leaf)))
 
 
 def bad_row(rows: Any, leaves: Sequence[Any]) -> int | None:
@@ -111,15 +107,18 @@ class Finite(Kernel):
         """Run one chunk and pull the seed 1; see `Recordable`."""
         found = self.function.preaccumulate(counters, *args)
         parts, gradient, pull, nbytes = found
+        # Nearly always there is a number and its gradient, and all is well.
+        if type(parts.reduced) in _FLOATS and math.isfinite(parts.reduced) and gradient and not parts.stacked:
+            for group in gradient:
+                for leaf in group:
+                    if leaf is not None and not is_finite_leaf(leaf):
+                        self._look_at_cotangents(gradient, *args, *[()] * (4 - len(args)))
+            return found
         whole = args if len(args) == 4 else (*args, ())
-        if type(parts.reduced) not in _FLOATS or not math.isfinite(parts.reduced) or parts.stacked:
-            self._looked_at(parts, *whole)
+        self._looked_at(parts, *whole)
         if gradient is None:
             return parts, None, self._pulled(pull, *whole), nbytes
-        for group in gradient:
-            for leaf in group:
-                if leaf is not None and not is_finite_leaf(leaf):
-                    self._refuse_cotangents(gradient, *whole)
+        self._look_at_cotangents(gradient, *whole)
         return found
 
     def _looked_at(self, parts: Outputs, *args: Any) -> Outputs:
@@ -130,13 +129,14 @@ class Finite(Kernel):
     def _pulled(self, pull: PullbackFunction, *args: Any) -> PullbackFunction:
         def pullback(seeds: Seeds) -> tuple[Any, ...]:
             cotangents = pull(seeds)
-            if not all(leaf is None or is_finite_leaf(leaf) for group in cotangents for leaf in group):
-                self._refuse_cotangents(cotangents, *args)
+            self._look_at_cotangents(cotangents, *args)
             return cotangents
 
         return pullback
 
-    def _refuse_cotangents(self, groups: Sequence[Any], *args: Any) -> None:
+    def _look_at_cotangents(self, groups: Sequence[Any], *args: Any) -> None:
+        if all(leaf is None or is_finite_leaf(leaf) for group in groups for leaf in group):
+            return
         inputs = self.function.inputs(self._names(args[1]))
         names = [*(inputs.shared if any(args[2]) else ()), *inputs.sliced]
         named = zip(names, itertools.chain(*groups), strict=False)

@@ -175,7 +175,7 @@ def test_of_reductions_in_each_other_the_outermost_is_run_again(scheduler: Any) 
     assert note.endswith("`dagad.replay(error)`.")
     again = failed(lambda: dagad.replay(error))
     assert again.args == (*error.args[:2], os.getpid())
-    assert failed(lambda: dagad.replay(again)).args == again.args  # the inner one, by itself
+    assert failed(lambda: dagad.replay(again)).args == again.args
 
 
 def test_an_error_that_another_was_raised_from_will_do() -> None:
@@ -190,6 +190,7 @@ def test_an_error_that_another_was_raised_from_will_do() -> None:
 
 def test_without_an_error_the_last_that_was_shown_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "last_value", failed(lambda: loss_of(fails, "sync")(THETA)), raising=False)
+    monkeypatch.setattr(sys, "last_value", failed(lambda: dagad.replay()))
     failed(lambda: dagad.replay())
 
 
