@@ -28,6 +28,9 @@ MATRICES = """
 np.linalg.det(c) | np.linalg.slogdet(c)[0] | np.linalg.slogdet(c)[1] | np.linalg.inv(c) | np.linalg.pinv(t)
 np.linalg.pinv(t.T) | np.linalg.solve(c, u) | np.linalg.cholesky(h) | np.linalg.eigh(h)[0] | np.linalg.eigvals(c)
 abs(np.linalg.eigh(h)[1]) ** 2 | np.linalg.svdvals(t) | abs(np.linalg.svd(t, full_matrices=False)[2]) ** 2
+np.linalg.eigh(h)[1] | np.linalg.eigh(h, UPLO="U")[1] | np.linalg.eig(c)[1] | np.linalg.eig(q)[1][0]
+np.linalg.svd(t, full_matrices=False)[0] | np.linalg.svd(t.T, full_matrices=False)[2] | linalg.eigh(h)[1] ** 2
+linalg.svd(t, False)[2] | linalg.eigh(h, lower=False)[1] ** 2
 np.linalg.qr(t)[0] | np.linalg.qr(t, mode="r") | np.linalg.norm(t, 2) | np.linalg.norm(u, 3) | np.linalg.cond(c)
 np.linalg.lstsq(t, w, rcond=None)[0] | np.linalg.lstsq(t, w, rcond=None)[1] | np.linalg.lstsq(r, K[0], rcond=None)[1]
 linalg.solve(h, u, assume_a="pos") | linalg.solve(h, u, lower=True, assume_a="her") | linalg.inv(h, assume_a="pos")
@@ -101,6 +104,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "sign": (lambda z: np.sign(z), r"no derivative of `np\.sign` of complex numbers"),
     "psi": (lambda z: scipy.special.psi(z), r"no derivative of `digamma` of complex numbers"),
     "ive": (lambda z: scipy.special.ive(1, z), r"no derivative of `ive`"),
+    "phases": (lambda z: np.linalg.eigh(np.diag(abs(z)) + 0j)[1] * 1j, r"no derivative of `eigh` where .* phases"),
     "rank": (lambda z: np.linalg.pinv(np.outer(z, z)), r"no derivative of `pinv` of complex matrices that are not"),
 }
 

@@ -158,6 +158,72 @@ def _eigenvalues(of: Function) -> Function:
     return lambda a, *args: of(a, *args)[0]
 
 
+# Vectors of complex matrices: their phases are free, and LAPACK's routines choose those that make an entry real. Rules
+# choose others, with which a loss that looks at phases has another slope.
+
+A_ROUNDING = 1e-10
+
+
+def _is_real(entries: Any) -> Any:
+    return (np.abs(np.imag(plain(entries))) < A_ROUNDING) & (np.abs(plain(entries)) > A_ROUNDING)
+
+
+def _per_entry(turned: Any, entries: Any, size: Any, name: str) -> Any:
+    """Return what a loss gains as vectors turn, by how far that would take their real entries from the real line."""
+    is_real = _is_real(entries)
+    looked_at = np.abs(plain(turned)) > 1e-9 * size
+    if np.any(looked_at & ~is_real):
+        raise NotDifferentiableError(refusals.of_function(name, " where the result depends on the phases of vectors"))
+    return turned / anp.where(is_real, anp.real(entries), 1.0)
+
+
+def _turns(g: Any, v: Any, axis: int) -> Any:
+    return anp.imag(anp.sum(g * v, axis=axis))
+
+
+def _size(*cotangents: Any) -> Any:
+    return sum(float(np.linalg.norm(np.ravel(plain(g)))) for g in cotangents)
+
+
+def _of_columns(ans: Any, g: Any, name: str) -> Any:
+    """Return the cotangents of eigenvalues and eigenvectors with what turning the vectors is worth."""
+    v = plain(ans[1])
+    places = np.argmax(np.abs(v), axis=-2)  # of the entries that are real: the largest, or all first, or all last ones
+    if name == "eigh":
+        places = np.full_like(places, 0 if np.all(_is_real(v[..., 0, :])) else v.shape[-2] - 1)
+    at = np.arange(v.shape[-2])[:, None] == places[..., None, :]
+    ratio = _per_entry(-_turns(g[1], ans[1], -2), anp.sum(ans[1] * at, axis=-2), _size(g[1]), name)
+    return g[0], g[1] + 1j * ratio[..., None, :] * at
+
+
+def _of_both_sides(ans: Any, g: Any, name: str) -> Any:
+    """Return the same of singular vectors, which turn in pairs: the first entry of one of them is real."""
+    (u, vh), (gu, gs, gvh) = (ans[0], ans[2]), g
+    turned, size = _turns(gvh, vh, -1) - _turns(gu, u, -2), _size(gu, gvh)
+    if np.all(_is_real(plain(u)[..., 0, :])):
+        ratio = _per_entry(turned, u[..., 0, :], size, name)
+        return gu + 1j * ratio[..., None, :] * (np.arange(np.shape(plain(u))[-2])[:, None] == 0), gs, gvh
+    ratio = _per_entry(turned, vh[..., :, 0], size, name)
+    return gu, gs, gvh - 1j * ratio[..., :, None] * (np.arange(np.shape(plain(vh))[-1]) == 0)
+
+
+def _phased(stock: Function, turning: Function, name: str) -> Function:
+    """Return the rule of a function that gives vectors, for cotangents that look at their phases."""
+
+    def vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
+        del argnums
+        pull = stock(ans, *args, **kwargs)
+        return lambda g: (pull(turning(ans, g, name)),)
+
+    return vjp
+
+
+def _has_complex_vectors(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    del argnums, args, kwargs
+    found = plain(ans)  # a tuple that somebody else traces is none
+    return isinstance(found, tuple) and np.iscomplexobj(plain(found[-1]))
+
+
 # Orthogonal factors, and least squares
 
 
@@ -260,6 +326,12 @@ def learn(module: Any) -> bool:
     define(np.linalg.slogdet, *rules_of("slogdet", _slogdet), _is_complex)
     define(np.linalg.pinv, *rules_of("pinv", _pinv), _is_complex)
     define(np.linalg.cholesky, _cholesky_vjp, _cholesky_jvp, _is_complex)
+    for func, stock, turning in (
+        (np.linalg.eigh, linalg.grad_eigh, _of_columns),
+        (np.linalg.eig, linalg.grad_eig, _of_columns),
+        (np.linalg.svd, linalg.grad_svd, _of_both_sides),
+    ):
+        define(func, _phased(stock, turning, func.__name__), None, _has_complex_vectors)
     keep_real(linalg.solve)
     return True
 

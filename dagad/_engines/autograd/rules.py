@@ -58,7 +58,10 @@ def jvp_rule(fun: Any, args: Any, kwargs: Any) -> Any:
 
 
 def define(function: Any, vjp: Any, jvp: Any, better: Better | None = None) -> None:
-    """Give a function of numpy's rules where autograd has none; with `better`, where its own are wrong."""
+    """Give a function of numpy's rules where autograd has none; with `better`, where its own are wrong.
+
+    Without a `jvp` forward mode transposes the pullback.
+    """
     fun = _traced(function)
     if fun is None:  # newer than this autograd
         return
@@ -70,12 +73,14 @@ def define(function: Any, vjp: Any, jvp: Any, better: Better | None = None) -> N
     def pulled(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
         return (vjp if better(argnums, ans, args, kwargs) else stock)(argnums, ans, args, kwargs)
 
+    _replace(_VJPS, primitive_vjps, fun, pulled)
+    if jvp is None:
+        return
     stock_jvp = primitive_jvps.get(fun)
 
     def pushed(argnums: Sequence[int], tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
         return (jvp if better(argnums, ans, args, kwargs) else stock_jvp)(argnums, tangents, ans, args, kwargs)
 
-    _replace(_VJPS, primitive_vjps, fun, pulled)
     _replace(_JVPS, primitive_jvps, fun, pushed)
 
 

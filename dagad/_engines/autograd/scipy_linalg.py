@@ -160,7 +160,7 @@ def _eigh(a: Any, b: Any = None, *, lower: bool = True, eigvals_only: bool = Fal
     _none_of(options, "eigh")
     if b is not None:
         raise NotImplementedError("VJP of scipy.linalg.eigh with `b` not defined")
-    values, vectors = linalg.eigh(_mirrored(a, lower))
+    values, vectors = linalg.eigh(_mirrored(a, lower), "L" if lower else "U")  # as scipy's phases of vectors are
     if eigvals_only:
         return values
     own = _EIGH(plain(a), lower=lower)[1]
