@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from dagad._config import setting
+from dagad._engines.autograd.patches import patches
 from dagad._graphs.linearization import is_scalar, scaled, unit_seed
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.policies import Policy
@@ -127,7 +128,9 @@ class Operation:
 
     def job(self, leaves: Sequence[Any]) -> Job:
         """Return the operation at leaves."""
-        kernel = Finite(self.kernel) if setting("check-finite") else self.kernel
+        # What a chunk runs is looked at as a part of it, on workers as here.
+        is_looked_at = setting("check-finite") and patches.task.leaves is None
+        kernel = Finite(self.kernel) if is_looked_at else self.kernel
         return Job(kernel, self.plan, self.sliced, self.inputs, leaves, self.monoid, self.owner, self.stacked_at)
 
     def call(self, leaves: Sequence[Any]) -> Outputs:

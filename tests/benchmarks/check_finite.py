@@ -41,13 +41,14 @@ def seconds(call: Callable[[], Any], clock: Callable[[], float], *, on: bool) ->
         return clock() - began
 
 
-def ratio(calls: dict[bool, Callable[[], Any]], clock: Callable[[], float], pairs: int) -> tuple[float, float, float]:
-    """Return the median of seconds without the setting, the ratio of medians, and the median of ratios."""
+def ratios(calls: dict[bool, Callable[[], Any]], clock: Callable[[], float], pairs: int) -> tuple[float, ...]:
+    """Return the best tenth of seconds without the setting, then ratios: of the best tenths, medians, neighbours."""
     turns = [(False, True), (True, False)]
     found = [{on: seconds(calls[on], clock, on=on) for on in turns[number % 2]} for number in range(pairs + 20)]
-    off, on = ([one[which] for one in found[20:]] for which in (False, True))
-    middle = statistics.median(off)
-    return middle, statistics.median(on) / middle, statistics.median(b / a for a, b in zip(off, on, strict=True))
+    off, on = (sorted(one[which] for one in found[20:]) for which in (False, True))
+    tenth, middle = len(off) // 10, len(off) // 2
+    by_pairs = statistics.median(one[True] / one[False] for one in found[20:])
+    return off[tenth], on[tenth] / off[tenth], on[middle] / off[middle], by_pairs
 
 
 N_CHUNKS = 20
@@ -59,7 +60,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1000)
     parser.add_argument("--only", choices=["inline", "threads", "hot loop"], default=None)
     options = parser.parse_args()
-    print("case           where      us/chunk   medians     ratios")
+    print("case           where      us/chunk  best tenth    medians neighbours")
 
     def report(name: str, where: str, sources: list[Any], scheduler: Any) -> None:
         n_rows, n_columns = CASES[name]
@@ -71,8 +72,8 @@ def main() -> None:
             return lambda: dagad.value_and_grad(fun)(theta)
 
         # Each has Shards of its own, so that none has to make workers forget the program of the other.
-        off, medians, ratios = ratio({on: evaluated(sources[on]) for on in (False, True)}, clock, options.pairs)
-        print(f"{name:14} {where:9} {1e6 * off / N_CHUNKS:9.0f} {medians:10.4f} {ratios:10.4f}", flush=True)
+        off, *by = ratios({on: evaluated(sources[on]) for on in (False, True)}, clock, options.pairs)
+        print(f"{name:14} {where:9} {1e6 * off / N_CHUNKS:9.0f} {by[0]:10.4f} {by[1]:10.4f} {by[2]:10.4f}", flush=True)
 
     for name, (n_rows, n_columns) in CASES.items():
         rows = data(N_CHUNKS, n_rows, n_columns)

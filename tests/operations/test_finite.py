@@ -147,6 +147,16 @@ def test_every_operation_is_looked_at(name: str, scheduler: Any) -> None:
         assert (error.chunk, error.argument) == (1, "the value")
 
 
+def test_of_reductions_in_each_other_the_outer_chunk_is_named(scheduler: Any) -> None:
+    def outer(rows: Any, theta: Any) -> Any:
+        return dagad.reduce_sum(logs, rows, theta, grainsize=1)
+
+    for act in (loss_of(outer, with_row(6, -1.0), scheduler), dagad.grad(loss_of(outer, with_row(6, -1.0), scheduler))):
+        error = refused(lambda act=act: act(THETA))  # type: ignore[misc]  # of a loop
+        assert (error.chunk, error.rows, error.argument) == (1, (4, 8), "the value")
+        assert "of `outer` the value is nan" in str(error)
+
+
 def many(rows: Any, theta: Any) -> Any:
     return np.sum(np.log(rows) * theta)
 
