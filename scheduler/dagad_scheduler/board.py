@@ -153,11 +153,11 @@ class Board:
             self._evaluations.remove(gone)
 
     def _failed(self, key: Key, tasks: Tasks, told: dict[str, Any]) -> None:
-        if told.get("cause", key) != key:  # another task did
+        text = told.get("exception_text")
+        if not text or told.get("cause", key) != key:  # a task that it needs did
             return
         self.n_failed += 1
-        text = str(told.get("exception_text") or "")
-        self._note_error(tasks.evaluation.function, str(tasks.role), f"chunk {key[1]}", text, told.get("worker"))
+        self._note_error(tasks.evaluation.function, str(tasks.role), f"task {key[1]}", text, told.get("worker"))
 
     def _note_error(self, function: str, role: str, where: str, text: str, worker: Any) -> None:
         found = {"function": function, "role": role, "where": where, "error": text[:MOST_LETTERS]}

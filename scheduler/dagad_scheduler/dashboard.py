@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ LOOK_EVERY = 500  # milliseconds
 SMOOTHED_OVER = 3  # seconds
 COLORS = {"w": "#dfe3e8", "r": "#f2a32c", "v": "#62a8ea", "g": "#2e9d57", "f": "#d63b3b", "c": "#9b5fc0"}
 ROAD_COLORS = {GRAPH: "#2f6fb3", RESIDENT: "#d9822b"}
-ROAD_NAMES = {GRAPH: "tasks of a graph", RESIDENT: "hot loop"}
+ROAD_NAMES = {GRAPH: "tasks", RESIDENT: "hot loop"}
 MOST_ROWS, IN_A_ROW, CELL_HEIGHT, MOST_HEIGHT = 10, 100, 20, 300
 
 CSS = """
@@ -43,9 +44,12 @@ h3 { margin: 14px 0 4px; font-size: 14px; }
 table { border-collapse: collapse; width: 100%; background: #fff; font-size: 13px; }
 th { text-align: left; color: #57606a; font-weight: normal; }
 th, td { border-bottom: 1px solid #e7eaee; padding: 4px 10px; vertical-align: top; }
+td:first-child { white-space: nowrap; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.text { font-family: monospace; word-break: break-word; }
 .none { color: #57606a; font-size: 13px; }
+.bk-clearfix { width: 100%; }
+.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(480px, 1fr)); column-gap: 28px; }
 .legend { font-size: 12px; color: #57606a; }
 .legend i { display: inline-block; width: 11px; height: 11px; margin: 0 4px 0 12px; border-radius: 2px; }
 """
@@ -110,8 +114,10 @@ class View:
         self._plugin = plugin
         self._looked = 0.0
         self._cards, self._title, self._tables = (Div(sizing_mode="stretch_width", stylesheets=[CSS]) for _ in range(3))
-        self._rate, self._rates = _chart("Evaluations per second", "")
-        self._latency, self._latencies = _chart("Latency of an evaluation", " (ms)")
+        self._rate, self._rates = _chart("Evaluations per second")
+        self._latency, self._latencies = _chart(
+            "Latency of an evaluation, ms", y_axis_type="log", y_range=Range1d(start=1, end=1000)
+        )
         self._strip, self._cells = _strip()
         charts = row(self._rate, self._latency, sizing_mode="stretch_width")
         parts = [self._cards, charts, self._title, self._strip, self._tables]
@@ -136,8 +142,12 @@ class View:
             mine = [one for one in series if one["road"] == road]
             seconds = [one["time"] - now for one in mine]
             self._rates[road].data = {"x": seconds, "y": [one["rate"] for one in mine]}
-            latencies = [float("nan") if one["latency"] is None else 1e3 * one["latency"] for one in mine]
+            latencies = [1e3 * one["latency"] if one["latency"] else float("nan") for one in mine]
             self._latencies[road].data = {"x": seconds, "y": latencies}
+        found = [1e3 * one["latency"] for one in series if one["latency"]]
+        if found:
+            self._latency.y_range.start = 10.0 ** math.floor(math.log10(min(found)))
+            self._latency.y_range.end = 10.0 ** math.floor(math.log10(max(found)) + 1)
 
     def _show_slots(self, evaluations: list[dict[str, Any]]) -> None:
         if not evaluations:
@@ -169,12 +179,13 @@ def _set(model: Any, name: str, value: Any) -> None:
         setattr(model, name, value)
 
 
-def _chart(title: str, unit: str) -> tuple[Any, dict[str, ColumnDataSource]]:
-    plot = figure(title=title + unit, height=190, tools="", toolbar_location=None, sizing_mode="stretch_width")
+def _chart(title: str, **options: Any) -> tuple[Any, dict[str, ColumnDataSource]]:
+    plot = figure(title=title, height=190, tools="", toolbar_location=None, sizing_mode="stretch_width", **options)
     sources = {road: ColumnDataSource({"x": [], "y": []}) for road in ROADS}
     for road, source in sources.items():
         plot.line("x", "y", source=source, line_width=2, color=ROAD_COLORS[road], legend_label=ROAD_NAMES[road])
-    plot.y_range.start = 0
+    if not options:
+        plot.y_range.start = 0
     plot.x_range = Range1d(-120, 0)
     plot.xaxis.axis_label = "seconds ago"
     plot.legend.location, plot.legend.background_fill_alpha = "top_left", 0.6
@@ -212,7 +223,7 @@ def _cards(found: dict[str, Any]) -> str:
     nbytes = sum(one["linearization_bytes"] for one in found["workers"].values())
     cards = [
         ("evaluations / s", f"{rate:.3g}", "rate"),
-        ("latency", _seconds(busiest["latency"]), "latency"),
+        ("latency, last 10 s", _seconds(busiest["latency"]), "latency"),
         ("evaluations", f"{sum(one['evaluations'] for one in roads):,}", "evaluations"),
         ("chunk values", f"{found['values']:,}", "values"),
         ("chunk gradients", f"{found['gradients']:,}", "gradients"),
@@ -233,11 +244,11 @@ def _cards(found: dict[str, Any]) -> str:
 
 
 def _title(one: dict[str, Any]) -> str:
-    what = "one cell per chunk" if one["road"] == RESIDENT else "one cell per task of chunks"
+    what = "a chunk each" if one["road"] == RESIDENT else "a task of one or several chunks each"
     legend = "".join(f"<i style='background:{COLORS[letter]}'></i>{word}" for letter, word in CELLS.items())
     return (
         f"<h3>Slots of <span id='slots'>{html.escape(one['function'])}: {_filled(one)}</span></h3>"
-        f"<div class='legend'>{ROAD_NAMES[one['road']]}, {what}:{legend}</div>"
+        f"<div class='legend'>by {ROAD_NAMES[one['road']]}, {what}:{legend}</div>"
     )
 
 
@@ -265,10 +276,11 @@ def _tables(found: dict[str, Any]) -> str:
             ROAD_NAMES[one["road"]],
             "running" if one["is_running"] else _ago(now - one["last"]),
             f"{one['count']:,}",
-            _filled(one),
+            "/".join(map(str, one["values"])),
+            "/".join(map(str, one["gradients"])) if one["gradients"][1] else "",
             _seconds(one["seconds"]),
         ]
-        for one in found["evaluations"][:MOST_ROWS]
+        for one in _alike_together(found["evaluations"])[:MOST_ROWS]
     ]
     workers = [
         [
@@ -286,14 +298,32 @@ def _tables(found: dict[str, Any]) -> str:
         [f"{one['function']}, {one['where']}", one["error"], one["worker"], _ago(now - one["time"])]
         for one in found["errors"][:MOST_ROWS]
     ]
-    return "".join(
-        [
-            _table("Evaluations", "function|by|last|#evaluations|slots filled|#time of one", evaluations),
-            _table("Workers", "worker|#linearizations held|#bytes|#hot calls|#chunks in them|#compute time", workers),
-            _table("Why evaluations fell back to tasks", "reason|#how often|#last", fallbacks),
-            _table("Last errors", "where|error|worker|#when", errors),
-        ]
-    )
+    left = [
+        _table("Evaluations", "function|by|#last|#evaluations|#values|#gradients|#time of one", evaluations),
+        _table("Why evaluations fell back to tasks", "reason|#how often|#last", fallbacks),
+    ]
+    right = [
+        _table("Workers", "worker|#linearizations held|#bytes|#hot calls|#chunks in them|#compute time", workers),
+        _table("Last errors", "where|error|worker|#when", errors),
+    ]
+    return f"<div class='two'><div>{''.join(left)}</div><div>{''.join(right)}</div></div>"
+
+
+def _alike_together(evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return evaluations with those of one function that are over in one row, with their mean time."""
+    found: list[dict[str, Any]] = []
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in evaluations:
+        row = rows.get((one["function"], one["road"]))
+        if row is None or one["is_running"]:
+            found.append(dict(one))
+            if not one["is_running"]:
+                rows[one["function"], one["road"]] = found[-1]
+        else:
+            count = row["count"] + one["count"]
+            row["seconds"] = (row["seconds"] * row["count"] + one["seconds"] * one["count"]) / count
+            row["count"] = count
+    return found
 
 
 def _table(title: str, heads: str, rows: list[list[str]]) -> str:

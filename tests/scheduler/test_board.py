@@ -113,11 +113,11 @@ def test_what_a_chunk_raised_is_shown_and_what_it_took_down_is_not(cluster: Clus
     cluster.say([*keys, total], *SENT)
     told = {"exception_text": "ValueError('bad row')" + 1000 * "x", "worker": "tcp://w"}
     cluster.say(keys[1:2], "processing", "erred", cause=keys[1], **told)
-    cluster.say([total], "waiting", "erred", cause=keys[1], **told)
+    cluster.say([total], "waiting", "erred")
     (error,) = cluster.board.snapshot()["errors"]
     assert error["error"].startswith("ValueError('bad row')x")
     assert len(error["error"]) == 500
-    assert (error["function"], error["where"], error["worker"]) == ("loss", "chunk 1", "tcp://w")
+    assert (error["function"], error["where"], error["worker"]) == ("loss", "task 1", "tcp://w")
     assert cluster.first()["cells"] == "wfww"
     for number in range(2 * MOST_ERRORS):
         key = Names(f"e{number}", "loss")("value", 0)
