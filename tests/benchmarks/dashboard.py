@@ -3,31 +3,35 @@
     python tests/benchmarks/dashboard.py [--only transitions|loop] [--rounds N]
 
 Transitions are made up, as many of each kind as a graph has, and given to our plugin and to one that does nothing, in
-turns. The hot loop runs in turns with the page open and closed, on two workers that are processes; whoever looks at the
-page is a third one, which takes what the scheduler sends and draws nothing.
+turns. The hot loop runs in turns with the page open and closed, on two workers; client, scheduler and workers are a
+process each. Whoever looks at the page is one more, which takes what the scheduler sends and draws nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import itertools
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import autograd.numpy as anp
 import numpy as np
-from distributed import Client, LocalCluster, SchedulerPlugin
+from distributed import Client, SchedulerPlugin
 
 import dagad
 from dagad_scheduler import Names
 from dagad_scheduler.board import Board
 from dagad_scheduler.plugin import DagadPlugin
 
-N_CHUNKS, BLOCK = 1000, 2.0
+N_CHUNKS, BLOCK = 1000, 4.0
 LIFE = ["released", "waiting", "processing", "memory", "released", "forgotten"]
 LOOKS = """
 import sys
@@ -94,41 +98,63 @@ def chunk(rows: Any, theta: Any) -> Any:
     return anp.sum(anp.logaddexp(0.0, anp.dot(rows, theta)))
 
 
+class Block(NamedTuple):
+    """What an evaluation takes in ms, and how busy the scheduler is meanwhile, in percent of a processor."""
+
+    wall: float
+    scheduler: float
+
+
 def loop(rounds: int) -> None:
-    options: Any = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
-    with LocalCluster(**options) as cluster, Client(cluster) as client:
-        shards = dagad.shard(np.random.default_rng(0).standard_normal((20_000, 10)), grainsize=1000)
+    with a_cluster() as client:
+        shards = dagad.shard(np.random.default_rng(0).standard_normal((20_000, 10)), grainsize=1000, scheduler=client)
         evaluate, theta = dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, shards, theta)), np.zeros(10)
-        for_seconds(evaluate, theta, 3.0)
-        without = [for_seconds(evaluate, theta, BLOCK) for _ in range(rounds)]
+        run = functools.partial(block, client, functools.partial(evaluate, theta))
+        run()
+        found: dict[str, list[Block]] = {"without": [run() for _ in range(rounds)], "closed": [], "open": []}
         link = dagad.dashboard(client)
-        for_seconds(evaluate, theta, 3.0)
-        found: dict[str, list[float]] = {"closed": [], "open": []}
         for number in range(2 * rounds):
             name = ("closed", "open", "open", "closed")[number % 4]
             if name == "closed":
-                found[name].append(for_seconds(evaluate, theta, BLOCK))
+                found[name].append(run())
                 continue
             with subprocess.Popen([sys.executable, "-c", LOOKS, link], stdout=subprocess.PIPE) as looks:
                 assert looks.stdout is not None
                 looks.stdout.readline()
-                for_seconds(evaluate, theta, 0.5)
-                found[name].append(for_seconds(evaluate, theta, BLOCK))
+                found[name].append(run())
                 looks.kill()
-        print(f"hot loop before there is a plugin: {statistics.median(without):.3f} ms an evaluation")
-        for name, times in found.items():
-            print(f"hot loop, page {name:6s}: median {statistics.median(times):.3f} ms, least {min(times):.3f} ms")
-        pairs = [opened / closed for opened, closed in zip(found["open"], found["closed"], strict=True)]
-        print(f"open / closed, pair by pair: median {statistics.median(pairs):.3f}, {[round(one, 3) for one in pairs]}")
+    for name, blocks in found.items():
+        wall, busy = (statistics.median(times) for times in zip(*blocks, strict=True))
+        print(f"hot loop, {name:8s}: {wall:.3f} ms an evaluation, scheduler {busy:.2f} % busy")
+    pairs = [one.wall / other.wall for one, other in zip(found["open"], found["closed"], strict=True)]
+    print(f"open / closed: median {statistics.median(pairs):.3f}, {[round(one, 3) for one in pairs]}")
 
 
-def for_seconds(evaluate: Callable[[Any], Any], theta: Any, seconds: float) -> float:
-    """Evaluate for a while; return the median time of an evaluation in ms."""
-    times, ends = list[float](), time.perf_counter() + seconds
-    while (began := time.perf_counter()) < ends:
-        evaluate(theta)
-        times.append(1e3 * (time.perf_counter() - began))
-    return statistics.median(times)
+def block(client: Client, evaluate: Callable[[], Any]) -> Block:
+    """Evaluate for a while."""
+    n, before, began = 0, client.run_on_scheduler(time.process_time), time.perf_counter()
+    while (wall := time.perf_counter() - began) < BLOCK:
+        evaluate()
+        n += 1
+    busy = client.run_on_scheduler(time.process_time) - before
+    return Block(1e3 * wall / n, 100 * busy / wall)
+
+
+@contextlib.contextmanager
+def a_cluster() -> Iterator[Client]:
+    """Start a scheduler and two workers, each a process of its own."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        where = ["--scheduler-file", f"{folder}/scheduler.json"]
+        dask, quiet = [sys.executable, "-m", "dask"], {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        commands = [[*dask, "scheduler", "--port", "0", "--dashboard-address", ":0", *where]]
+        commands += 2 * [[*dask, "worker", "--no-nanny", "--nthreads", "1", "--local-directory", folder, *where]]
+        for command in commands:
+            stack.callback(subprocess.Popen(command, **quiet).kill)  # type: ignore[call-overload]  # a dict of options
+        while not os.path.exists(where[1]):
+            time.sleep(0.1)
+        with Client(scheduler_file=where[1], set_as_default=False) as client:
+            client.wait_for_workers(2)
+            yield client
 
 
 def main() -> None:

@@ -72,8 +72,9 @@ def _report(client: Any, told: dict[str, Any]) -> None:
 
 
 async def _send(client: Any, told: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):
-        await client.scheduler.log_event(topic=TOPIC, msg=told)
+    if client.status == "running":
+        with contextlib.suppress(OSError):
+            await client.scheduler.log_event(topic=TOPIC, msg=told)
 
 
 class _Place:
