@@ -12,6 +12,7 @@ from dagad._words import described, name_of
 _ITEMS = "Items lie along the first axis: move it there by `np.moveaxis`; what all items share follows the data."
 _ROWS = "Write `grainsize=`, the number of rows in a chunk."
 _WHERE = 'Write `scheduler="threads"`, `scheduler="processes"`, or `scheduler=client` for a `distributed.Client`.'
+_MANY = "How many threads run is Dask's setting: `dask.config.set(num_workers=4)`."
 # What users of other packages look for, and what it is called here.
 _KEYWORDS = {
     "holomorphic": "Complex numbers are differentiated as autograd does it: use `dagad.vjp` or `dagad.jvp`.",
@@ -22,7 +23,7 @@ _KEYWORDS = {
     "reduce": "Use `dagad.map_reduce(f, combine, sliced, *shared)`.",
     **dict.fromkeys(("in_axes", "out_axes", "axis_size", "in_dims", "axis"), _ITEMS),
     **dict.fromkeys(("chunks", "chunksize", "chunk_size", "n_chunks", "batch_size", "npartitions"), _ROWS),
-    **dict.fromkeys(("n_jobs", "n_workers", "num_workers", "workers", "threads", "processes"), _WHERE),
+    **dict.fromkeys(("n_jobs", "n_workers", "num_workers", "workers", "threads", "processes"), f"{_WHERE} {_MANY}"),
     **dict.fromkeys(("client", "cluster", "executor", "pool", "backend", "get"), _WHERE),
 }
 _READ_ONLY = "arguments and rows are read-only in a function: work on a copy, `x = x.copy()`, or write `x = x + y`."

@@ -10,6 +10,7 @@ from dagad._tracebacks import public
 
 _TREES = "dagad's functions take and return pytrees as they are; to work on one yourself use `optree`, as `optree.{}`."
 _INSTEAD = {
+    "sum": "Use `dagad.reduce_sum` for a function of many rows, `dagad.map_sum` for one of a single item.",
     "jit": "Chunks run as they are written: nothing is compiled, so leave it out.",
     "pmap": "Use `dagad.map`, which runs items in parallel, or `dagad.reduce_sum` for sums over rows.",
     "vmap": (
@@ -33,7 +34,7 @@ _INSTEAD = {
     "custom_jvp": "Use `autograd.extend.primitive` and `autograd.extend.defjvp`.",
     "primitive": "Use `autograd.extend.primitive`, with `autograd.extend.defvjp`.",
     "defvjp": "Use `autograd.extend.defvjp`.",
-    "numpy": "Write `import autograd.numpy as np`.",
+    "numpy": "Write `import numpy as np`.",
     "ravel_pytree": _TREES.format("integration.numpy.tree_ravel"),
     "tree_map": _TREES.format("tree_map"),
     "tree_util": _TREES.format("tree_map` and `optree.tree_flatten"),

@@ -57,6 +57,22 @@ def name_chunk(operation: Operation, leaves: Sequence[Any], total: Any, seconds:
         warn(why)
 
 
+def warn_of_nan(program: Any, value: Any, gradient: Any) -> None:
+    """Warn of the argument in which a gradient is nan though the value is finite."""
+    if is_finite(gradient) or not is_finite(value) or is_inside_any_task():
+        return
+    leaves = enumerate(pytree.plain(leaf) for leaf in pytree.flatten_with_none(gradient)[0] if leaf is not None)
+    bad = [place for place, leaf in leaves if pytree.is_differentiable(leaf) and np.any(np.isnan(leaf))]
+    if not bad or _is_known((program.identity, "gradient"), True):
+        return
+    warn(
+        f"`{program.name}` gave a finite value, and a gradient that is nan in {program.place_of(bad[0])}. Both "
+        "branches of `np.where` are differentiated, the one that is not taken too: make it finite, "
+        "`np.where(ok, np.sqrt(np.where(ok, x, 1.0)), 0.0)`. Roots, norms and powers below 1 have no finite slope at "
+        'zero. `dask.config.set({"dagad.check-finite": True})` finds the chunk.'
+    )
+
+
 def _is_known(key: Hashable, again: bool) -> bool:
     sought = _SOUGHT.find(key)
     if sought or (sought is not None and not again):

@@ -14,6 +14,7 @@ from dagad._engines.autograd.tape import pull, record
 from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical, handed_out, library_of
+from dagad._pytrees.fingerprint import identity_of
 from dagad._pytrees.partition import Partition
 from dagad._sources.rows import BY_COLUMN
 from dagad._tracebacks import warn
@@ -44,6 +45,20 @@ class Program:
     def name(self) -> str:
         """What sentences call the function."""
         return name_of(self._fun)
+
+    @property
+    def identity(self) -> Any:
+        """What stays the same when the function is defined again."""
+        return identity_of(self._fun)
+
+    def place_of(self, leaf: int) -> str:
+        """Return what sentences call a leaf that is being differentiated."""
+        for place, partition in zip(self._places, self.partitions, strict=True):
+            if leaf < len(partition.positions):
+                path = pytree.paths(self._args[place])[partition.positions[leaf]]
+                return f"a{argument_of(self._fun, place)[1:]}" + (f", leaf {path}" if path else "")
+            leaf -= len(partition.positions)
+        return "it"
 
     def record(self, *, once: bool = False) -> tuple[Any, Any, Callable[[Sequence[Any]], Any]]:
         """Run the program: its value, what came along, and from cotangents of the value's leaves to the gradient.
@@ -128,7 +143,10 @@ def fitting(part: Any, leaf: Any) -> Any:
             "`np.where` with a branch smaller than the result, or `np.linalg.norm` with `keepdims`. Broadcast its "
             "arguments first, by `* np.ones(shape)`, or do without that option."
         )
-    return _typed(part, pytree.plain(leaf)) if pytree.is_traced(part) else part
+    if pytree.is_traced(part):
+        return _typed(part, pytree.plain(leaf))
+    # Of a number it is a number, also where rules of autograd's make an array without axes of it.
+    return part[()] if type(part) is np.ndarray and not part.ndim and type(leaf) is not np.ndarray else part
 
 
 def _typed(part: Any, leaf: Any) -> Any:
@@ -181,12 +199,20 @@ def check_function(fun: Any, asked: str, argnums: Any = 0) -> None:
         )
     if not callable(fun):
         raise ArgumentsError(f"`dagad.{asked}` takes a function, and was given {described(fun)}.")
-    if not isinstance(argnums, int | tuple | list):
+    positions = argnums if isinstance(argnums, tuple | list) else (argnums,)
+    if not all(isinstance(place, int) for place in positions):
         raise StructureError(
             f"`argnums`, the second argument of `dagad.{asked}`, says which arguments to differentiate with respect "
-            f"to, by an int or a tuple of ints; it was given {described(argnums)}. `dagad.{asked}` returns a function: "
+            f"to, by an int or a tuple of ints; it was given {_listed(argnums)}. `dagad.{asked}` returns a function: "
             f"call that with the arguments, `dagad.{asked}({name_of(fun)})(...)`."
         )
+
+
+def _listed(argnums: Any) -> str:
+    """Return what was given as positions, in a few words."""
+    if not isinstance(argnums, tuple | list):
+        return described(argnums)
+    return f"{described(argnums)} of {', '.join(described(one) for one in argnums)}"
 
 
 _OF_COLLECTIONS = {
@@ -239,11 +265,17 @@ def _no_leaves(what: str, argument: Any) -> str:
             "Give `np.asarray(...)` of it."
         )
     kinds = {str(getattr(leaf, "dtype", type(leaf).__name__)): leaf for leaf in leaves}
-    found = ", ".join(sorted(kinds)) or "nothing"
+    if not leaves:
+        held = "is None" if argument is None else "holds no numbers"
+        return f"{what} {held}, so there is nothing to differentiate. Give numbers, arrays, or containers of these."
+    found = ", ".join(sorted(kinds))
     return f"{what} holds no floating-point numbers, only {found}. {_how_to_float(list(kinds.values()))}"
 
 
 def _how_to_float(leaves: Sequence[Any]) -> str:
+    if all(np.asarray(leaf).dtype == bool for leaf in leaves if isinstance(leaf, bool | np.ndarray | np.generic)):
+        if all(isinstance(leaf, bool | np.ndarray | np.generic) for leaf in leaves):
+            return "True and False have no derivative: give a number such as `1.0`, or pass them as constants."
     if all(isinstance(leaf, int | np.ndarray | np.generic) for leaf in leaves):
         return "Convert integers with `float(...)` or `.astype(float)`."
     own = next((type(leaf) for leaf in leaves if hasattr(leaf, "__dict__")), None)

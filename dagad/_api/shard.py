@@ -46,7 +46,8 @@ def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Sh
         taken as they are now: what is written into the arrays later does not change the Shards.
     grainsize
         Rows per chunk. "auto" takes the pieces as they come where data arrive in pieces (dask collections, loaders,
-        zarr), else chunks of a few MiB; it depends on the shapes alone.
+        zarr). Else it makes 8 chunks, of lists 64, or as many as make chunks of about 4 MiB, up to 1024 (to the next
+        power of two, and none empty): it depends on the shapes alone, and not on what a function will cost.
     scheduler
         Where the data go; see `reduce_sum`. Reductions over the Shards run there.
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
+from dagad._api.non_finite import warn_of_nan
 from dagad._api.program import Program, check_function
 from dagad._api.watching import watched
 from dagad._engines.autograd.patches import patches
@@ -99,6 +100,7 @@ def value_and_grad(
             watch.gave(value)
             gradient = backward()
             watch.gave_gradient(gradient)
+        warn_of_nan(program, value, gradient)
         return ((value, aux), gradient) if has_aux else (value, gradient)
 
     return value_and_gradient

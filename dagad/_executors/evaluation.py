@@ -244,7 +244,7 @@ class Evaluation:
         Parameters
         ----------
         timeout
-            Seconds to wait; None waits for ever.
+            Seconds to wait; None waits without limit.
 
         Returns
         -------
@@ -254,7 +254,7 @@ class Evaluation:
         Raises
         ------
         TimedOutError
-            If it is not there in time, which is a ``TimeoutError``. The evaluation goes on.
+            If it is not ready in time (a subclass of ``TimeoutError``). The evaluation goes on.
         CancelledError
             If the evaluation was cancelled.
         """
@@ -267,7 +267,7 @@ class Evaluation:
         Parameters
         ----------
         timeout
-            Seconds to wait; None waits for ever.
+            Seconds to wait; None waits without limit.
 
         Returns
         -------
@@ -277,7 +277,7 @@ class Evaluation:
         Raises
         ------
         TimedOutError
-            If it is not there in time, which is a ``TimeoutError``. The evaluation goes on.
+            If it is not ready in time (a subclass of ``TimeoutError``). The evaluation goes on.
         CancelledError
             If the evaluation was cancelled.
         """

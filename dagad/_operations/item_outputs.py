@@ -60,7 +60,7 @@ class EndToEnd:
         if not isinstance(plain, np.ndarray) or plain.ndim != 1 or not _is_numeric(plain):
             raise StructureError(
                 f"`map_rect` needs an array of one dimension from every job, and got {described(plain)}. Return "
-                "`np.array([value])` for a number and `array.ravel()` of an array, or use `dagad.map`."
+                "`np.atleast_1d(value)` for a number and `array.ravel()` of an array, or use `dagad.map`."
             )
         return [output]
 

@@ -8,12 +8,12 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from autograd.extend import Box, VSpace, defjvp, primitive
 
-from dagad._errors import PlanError, PortabilityError
+from dagad._errors import ArgumentsError, PlanError, PortabilityError
 from dagad._html import bytes_of
 from dagad._pytrees import pytree
 from dagad._remembered import Remembered
@@ -71,7 +71,7 @@ class Shards(metaclass=Listing):
     (6, 2, array([0., 1., 2., 3., 4., 5.]))
     """
 
-    for_users = ("gather", "grainsize", "n_rows")
+    for_users = ("gather", "grainsize", "n_chunks", "n_rows")
     is_placed = True
 
     def __init__(
@@ -100,6 +100,20 @@ class Shards(metaclass=Listing):
     def grainsize(self) -> int:
         """Largest number of rows in a chunk."""
         return self.plan.grainsize
+
+    @property
+    def n_chunks(self) -> int:
+        """Number of chunks."""
+        return len(self.plan)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
+        _refuse_numpy(func.__name__)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
+        _refuse_numpy(ufunc.__name__)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        _refuse_numpy("asarray")
 
     @property
     def kept(self) -> dict[Key, Any]:
@@ -222,7 +236,8 @@ class Shards(metaclass=Listing):
 
     def _where(self) -> str:
         gone = any(getattr(rows, "status", None) == "cancelled" for rows in self._kept.values())
-        return f"{self.scheduler.name}{', gone since it was restarted' if gone else ''}"
+        why = "the client was closed" if getattr(self.scheduler, "is_closed", False) else "it was restarted"
+        return f"{self.scheduler.name}{f', gone since {why}' if gone else ''}"
 
     def _repr_html_(self) -> str:
         size = [("size", f"about {bytes_of(sum(map(sys.getsizeof, self._kept.values())))}")] if self.is_here else []
@@ -233,6 +248,14 @@ class Shards(metaclass=Listing):
             "Shards can't be pickled: they stand for data that are in place already. Pass them to a reduction as its "
             "sliced argument, and not to the chunk function."
         )
+
+
+def _refuse_numpy(name: str) -> NoReturn:
+    raise ArgumentsError(
+        f"`np.{name}` was given Shards, which are no array: their rows are in several places. Sum a function over "
+        f"them, `dagad.reduce_sum(f, shards)`, and call `np.{name}` in it; or take the data back in one piece, "
+        "`shards.gather()`."
+    )
 
 
 class ShardsBox(Box):  # type: ignore[misc]  # autograd has no types

@@ -45,17 +45,17 @@ class Table(Source, Mapping[str, Any]):
         return iter(self._columns)
 
     def __len__(self) -> int:
-        return len(self._columns)
+        """Return the number of rows, as tables do whose rows these are; that of columns is ``rows.shape[1]``."""
+        return self.n_rows
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise MissingNameError(f"A table has no `{name}`.")
-        how = (
-            f'write `rows["{name}"]`' if name in self._columns else f"for a matrix write {_matrix(list(self._columns))}"
-        )
+        names = list(self._columns)
+        how = f'Write `rows["{name if name in names else names[0]}"]` for a column'
+        how += "." if name in names else f", and for a matrix {_matrix(names)}."
         raise MissingNameError(
-            f"A table has no `.{name}` in a chunk: there it is a mapping from names to numpy's arrays. For a column "
-            f"{how}."
+            f"A table has no `.{name}` in a chunk: there it is a mapping from names to numpy's arrays. {how}"
         )
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
@@ -85,15 +85,15 @@ class Table(Source, Mapping[str, Any]):
         """About how many bytes the rows have; nothing is read to find out."""
         if type(self._columns) is dict:
             return sum(self[name].nbytes for name in self)
-        return 8 * self.n_rows * len(self)
+        return 8 * self.n_rows * len(self._columns)
 
     @property
     def shape(self) -> tuple[int, int]:
         """How many rows and columns there are."""
-        return self.n_rows, len(self)
+        return self.n_rows, len(self._columns)
 
     def __repr__(self) -> str:
-        return f"<{self.n_rows} rows of {', '.join(map(repr, self))}>"
+        return f"<{self.n_rows} row{'s' * (self.n_rows != 1)} of {', '.join(map(repr, self))}>"
 
     def __reduce__(self) -> Any:
         return Table, ({name: self[name] for name in self}, self.n_rows)
@@ -119,7 +119,7 @@ class TableItem(Mapping[str, Any]):
         return iter(self._table)
 
     def __len__(self) -> int:
-        return len(self._table)
+        return self._table.shape[1]
 
     def __repr__(self) -> str:
         return repr(dict(self))

@@ -286,6 +286,11 @@ class Cluster:
         self._client = client
         self._lines: Lines | None = None
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client is, with which all goes that it held."""
+        return str(self._client.status) == "closed"
+
     def n_workers(self) -> int:
         """Return how many workers there were lately."""
         return workers_of(self._client).count()

@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import autograd.numpy as anp
 import dask
@@ -20,6 +20,8 @@ import dask.array
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.integrate
+import scipy.optimize
 import scipy.special
 import scipy.stats
 from dask.delayed import delayed
@@ -28,6 +30,8 @@ from hot import a_watched_cluster, heat_up
 
 import dagad
 from dagad import ArgumentsError, MissingNameError, NotDifferentiableError, PlanError, PortabilityError, StructureError
+from dagad._api import non_finite
+from dagad._remembered import Remembered
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
 
 X, Y, THETA = np.arange(12.0).reshape(6, 2), np.arange(6.0), np.ones(2)
@@ -584,3 +588,111 @@ def test_gradients_can_be_written_to(policy: Any, scheduler: Any) -> None:
     rows = dagad.grad(loss, 1)(theta, X)
     rows += 1.0
     np.testing.assert_array_equal(loss(theta), loss(theta, np.arange(12.0).reshape(6, 2)))
+
+
+# What is silently something else elsewhere
+
+
+def test_is_the_length_of_rows_of_a_table_their_number(scheduler: Any) -> None:
+    def count(rows: Any) -> Any:
+        assert rows.shape == (len(rows), 2)
+        assert dict(rows).keys() == {"a", "b"}
+        return len(rows)
+
+    assert dagad.reduce_sum(count, TABLE, grainsize=4, scheduler=scheduler) == len(TABLE)
+    assert dagad.map(lambda row: float(len(row)), TABLE, scheduler=scheduler).tolist() == [2.0] * len(TABLE)
+
+
+@pytest.mark.parametrize("fun", [np.sum, np.mean, np.exp, np.asarray, np.shape, lambda shards: np.ones(2) * shards])
+def test_is_numpy_on_shards_refused_with_what_to_write(fun: Any, scheduler: Any) -> None:
+    shards = dagad.shard(Y, grainsize=2, scheduler=scheduler)
+    with pytest.raises(ArgumentsError, match=r"`np\..* was given Shards.*dagad\.reduce_sum\(f, shards\).*\.gather\(\)"):
+        fun(shards)
+    assert shards.n_chunks == 3
+
+
+def test_is_a_gradient_that_is_nan_told_once_with_its_argument(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(non_finite, "_SOUGHT", Remembered(8))
+
+    def chunk(rows: Any, theta: Any) -> Any:
+        return np.sum(np.where(rows > theta["at"], np.sqrt(np.abs(rows - theta["at"])), 0.0) * theta["by"])
+
+    def loss(scale: Any, theta: Any) -> Any:
+        return scale * dagad.reduce_sum(chunk, Y, theta, grainsize=4, scheduler=scheduler)
+
+    both = dagad.value_and_grad(loss, (0, 1))
+    match = (
+        r"`loss` gave a finite value, and a gradient that is nan in argument 1 \(`theta`\), leaf \['at'\].*np\.where"
+    )
+    with np.errstate(all="ignore"), pytest.warns(dagad.DagadWarning, match=match) as caught:
+        both(2.0, {"at": 2.0, "by": 1.0})
+    assert [one.filename for one in caught] == [__file__]
+    with np.errstate(all="ignore"):
+        assert np.isnan(both(2.0, {"at": 3.0, "by": 1.0})[1][1]["at"])
+
+
+def test_has_a_gradient_the_type_of_its_argument(scheduler: Any) -> None:
+    def loss(a: Any, b: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, t: np.sum(rows * t[0] + t[1]), Y, np.stack([a, b]), scheduler=scheduler)
+
+    for found in (*dagad.grad(loss, (0, 1))(0.1, 0.2), *dagad.grad(loss, (0, 1))(np.float64(0.1), 0.2)):
+        assert type(found) is np.float64
+    assert dagad.grad(loss)(np.array(0.1), 0.2).shape == ()
+
+
+def test_are_shards_of_a_closed_client_said_to_be_gone(cluster: Client) -> None:
+    with Client(cluster.scheduler_info()["address"], set_as_default=False) as client:
+        shards = dagad.shard(Y, grainsize=2, scheduler=client)
+        assert "gone" not in repr(shards)
+    assert repr(shards) == "<Shards: 6 rows in 3 chunks on distributed, gone since the client was closed>"
+
+
+SUM = "sum"  # type checkers know that there is none
+TOLD: dict[str, tuple[Callable[[], Any], str]] = {
+    "positions": (
+        lambda: dagad.value_and_grad(lambda t: t, cast(Any, (Y, Y))),
+        r"was given a tuple of an array.*\(<lambda>\)\(\.\.\.\)",
+    ),
+    "None": (lambda: dagad.grad(lambda t: t)(None), r"Argument 0 \(`t`\) is None.*Give numbers"),
+    "bool": (lambda: dagad.grad(lambda t: t)(True), "True and False have no derivative"),
+    "sum": (lambda: getattr(dagad, SUM), r"Use `dagad\.reduce_sum`"),
+    "n_jobs": (lambda: dagad.reduce_sum(np.sum, Y, **{"n_jobs": 2}), r"dask\.config\.set\(num_workers=4\)"),
+    "attribute": (
+        lambda: dagad.reduce_sum(lambda rows: rows.mean(), TABLE),
+        r"`rows\[\"a\"\]` for a column, and for a",
+    ),
+    "number from map_rect": (lambda: dagad.map_rect(lambda row: row * 2.0, Y), r"Return `np\.atleast_1d\(value\)`"),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_is_it_said_what_to_write(name: str) -> None:
+    call, remedy = TOLD[name]
+    with pytest.raises(dagad.DagadError, match=remedy):
+        call()
+
+
+LEAVES_NUMPY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "vectorize": (lambda x, t: np.sum(np.vectorize(lambda v: v * t[0])(x)), r"`np\.vectorize` .*whole arrays"),
+    "fromiter": (lambda x, t: np.sum(np.fromiter((v * t[0] for v in x), float)), r"`np\.fromiter`.*np\.stack\(parts\)"),
+    "generator": (lambda x, t: np.random.default_rng(0).normal(t[0]), r"mean \+ scale \* noise"),
+    "quad": (
+        lambda x, t: scipy.integrate.quad(lambda s: s * t[0], 0, 1)[0],
+        r"`scipy\.integrate\.quad`.*equations\.md",
+    ),
+    "solve_ivp": (
+        lambda x, t: np.sum(scipy.integrate.solve_ivp(lambda s, y: -t[0] * y, (0, 1), [1.0]).y),
+        r"`scipy\.integrate\.solve_ivp`.*equations\.md",
+    ),
+    "brentq": (
+        lambda x, t: scipy.optimize.brentq(lambda s: s - t[0], 0, 9),
+        r"`scipy\.optimize\.brentq` computes with ordinary numbers.*equations\.md",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES_NUMPY)
+def test_is_it_said_who_took_a_value_out_of_numpy_and_what_to_write(name: str) -> None:
+    chunk, remedy = LEAVES_NUMPY[name]
+    with pytest.raises(NotDifferentiableError, match=remedy):
+        dagad.grad(lambda theta: dagad.reduce_sum(chunk, Y, theta, scheduler="sync"))(np.array([1.0, 2.0]))

@@ -415,7 +415,10 @@ def test_the_page_of_the_guide_is_that_of_these_tests() -> None:
 
 def page() -> str:
     """Return the page of the guide."""
-    names = {family: sorted({name(call) for call in calls(text)} - {""}) for family, text in FAMILIES.items()}
+    names, seen = dict[str, list[str]](), {""}
+    for family, text in FAMILIES.items():
+        names[family] = sorted({name(call) for call in calls(text)} - seen)
+        seen.update(names[family])
     public = {"special.": "scipy.special.", "linalg.": "scipy.linalg.", "stats.": "scipy.stats."}
 
     def shown(each: str) -> str:
@@ -443,6 +446,11 @@ Four things work otherwise than with ordinary arrays:
 * `np.array([a, b])` and `np.asarray(x)` make ordinary arrays. Write `np.stack([a, b])`, and `x` as it is.
 * `math.exp(x)`, `float(x)` and `x.item()` make Python numbers. Write `np.exp(x)`, and `x` as it is.
 * `isinstance(x, np.ndarray)` is False of a value being differentiated. Ask for `np.ndim(x)` or `hasattr(x, "shape")`.
+
+Some functions have a derivative with respect to their last argument alone: `gammainc(a, x)`, `betainc(a, b, x)`, their
+complements and inverses, Bessel functions such as `kv(order, x)`, `hyp1f1(a, b, x)`, `hyp2f1(a, b, c, x)`, and
+`stdtr(df, x)`. The error says which argument has none. `np.linalg.svd` needs `full_matrices=False` or
+`compute_uv=False`.
 
 This page is written by `tests/engines/test_numpy_protocols.py`.
 """

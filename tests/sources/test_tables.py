@@ -85,7 +85,7 @@ def test_a_column_is_a_read_only_array_of_its_own_type(table: Any) -> None:
         assert {name: rows[name].dtype for name in NUMBERS} == {name: part.dtype for name, part in NUMBERS.items()}
         assert not any(rows[name].flags.writeable for name in rows)
         assert all(type(rows[name]) is np.ndarray for name in NUMBERS)
-        assert (list(rows), len(rows), "x" in rows, "z" in rows) == (list(FRAME), 10, True, False)
+        assert (list(rows), rows.shape[1], "x" in rows, "z" in rows) == (list(FRAME), 10, True, False)
         with pytest.raises(KeyError, match="no column 'z'; it has 'x', 'k'"):
             rows["z"]
         return 0.0

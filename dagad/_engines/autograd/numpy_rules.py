@@ -15,7 +15,7 @@ import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._engines.autograd import reduction_rules, refusals
-from dagad._engines.autograd.by_definition import entrywise, moved, rules_of
+from dagad._engines.autograd.by_definition import entrywise, moved, movers, rules_of
 from dagad._engines.autograd.private import isbox, numpy_vjps, trace_primitives_map
 from dagad._engines.autograd.reduction_rules import is_deep
 from dagad._engines.autograd.rules import HOMES, Better, define, keep_real
@@ -196,7 +196,13 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
     return anp.where(condition, x * whole, y * whole)
 
 
+def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+    size = max(int(np.max(x, initial=-1)) + 1, minlength)
+    return movers()[1](weights, np.asarray(x), (size,))
+
+
 DEFINED: dict[Any, Function] = {
+    np.bincount: _bincount,
     np.modf: lambda x: (x - anp.trunc(x), anp.trunc(x)),
     np.divmod: lambda x, y: (anp.floor_divide(x, y), anp.mod(x, y)),
     np.trapezoid: _trapezoid,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import re
 import sys
 from collections.abc import Iterable
 from types import FrameType
@@ -13,8 +14,9 @@ from dagad._errors import NotDifferentiableError
 IN_ONE = " with respect to one of its arguments"
 _STACK = "Make one array of several by `np.stack([a, b])` or `np.concatenate([a, b])`."
 _COLLECT = (
-    "Ordinary arrays hold numbers only, without the way they came about. Collect the parts in a list and write "
-    "`np.stack(parts)` or `np.concatenate(parts)`; to change some entries write `np.where(mask, new, old)`."
+    "Ordinary arrays hold numbers only, and carry no derivative. Collect the parts in a list and write "
+    "`np.stack(parts)` or `np.concatenate(parts)`; to change some entries write `np.where(mask, new, old)`; to add up "
+    "by group `np.bincount(group, weights=x, minlength=n_groups)`."
 )
 _LIBRARIES = frozenset({"numpy", "scipy", "pandas", "xarray", "polars", "statsmodels", "sklearn"})
 
@@ -22,7 +24,8 @@ _LIBRARIES = frozenset({"numpy", "scipy", "pandas", "xarray", "polars", "statsmo
 def of_assignment() -> str:
     """Tell that a value was assigned into an ordinary array, or into entries of one being differentiated."""
     return (
-        f"Entries of an array were assigned to, as in `out[i] = x`, where a value is being differentiated. {_COLLECT}"
+        "Entries of an array were assigned to, as in `out[i] = x`, `np.add.at` or `np.fromiter`, where a value is "
+        f"being differentiated. {_COLLECT}"
     )
 
 
@@ -36,9 +39,15 @@ def of_out(name: str) -> str:
 
 def of_number() -> str:
     """Tell that a Python number was asked for."""
+    name = _library_function(sys._getframe(2))
+    if name is not None and name.startswith(("scipy.integrate.", "scipy.optimize.")):
+        return (
+            f"`{name}` computes with ordinary numbers, which carry no derivative, and was given a value that is being "
+            f"differentiated, or a function that returns one. {_ADVICE['scipy.integrate']}"
+        )
     return (
         "A Python number was asked for, by `float()`, `int()`, `.item()`, a function of `math` or the like, of a value "
-        "that is being differentiated: a number does not know how it came about. Use the value as it is, and write "
+        "that is being differentiated: a Python number carries no derivative. Use the value as it is, and write "
         "`np.exp(x)` instead of `math.exp(x)`."
     )
 
@@ -59,22 +68,31 @@ def of_conversion() -> str:
         if _operation(frame) == "STORE_SUBSCR":
             return of_assignment()
         return (
-            "An ordinary array was to be made of a value being differentiated, by `np.array`, `np.asarray`, a function "
-            "that is given a list, or a method of an ordinary array such as `a.dot(x)`. Ordinary arrays hold numbers "
-            "only, without the way they came about. A value being differentiated is an array already: use it as it is, "
-            f"and write `a @ x`. {_STACK}"
+            "A value being differentiated can't be put into an ordinary array, which carries no derivative. This is "
+            "what `np.array`, `np.asarray`, functions that are given a list, methods of ordinary arrays such as "
+            "`a.dot(x)`, and those of random generators do. Use the value as it is: it is an array already; write "
+            "`a @ x`; draw "
+            f"`noise = rng.normal(size=n)` before, and write `mean + scale * noise`. {_STACK}"
         )
     library = name.partition(".")[0]
-    advice = _ADVICE.get(name) or _ADVICE.get(library) or _ADVICE["scipy"]
+    place = ".".join(name.split(".")[:2])
+    advice = _ADVICE.get(name) or _ADVICE.get(place) or _ADVICE.get(library) or _ADVICE["scipy"]
     if name.startswith("scipy.stats."):
         advice = f"Write `autograd.{name}`, if there is such a function, or its formula. {advice}"
     return (
         f"`{name}` makes an ordinary array of what it is given, and was given a value being differentiated. Ordinary "
-        f"arrays hold numbers only, without the way they came about. {advice}"
+        f"arrays hold numbers only, and carry no derivative. {advice}"
     )
 
 
+_SOLVERS = (
+    "Write the steps of the method with numpy, or give its derivative by `dagad.extend.explicit`: the page "
+    "`examples/guide/equations.md` shows both."
+)
 _ADVICE = {
+    "scipy.integrate": _SOLVERS,
+    "scipy.optimize": _SOLVERS,
+    "np.vectorize": "Write the function for whole arrays: a loop over entries is slow here, too.",
     "np.full": "Write `value * np.ones(shape)`.",
     "np": f"Give it arrays and no lists, or write it with other functions of numpy. {_STACK}",
     "scipy": "Write it with functions of `np`, `np.linalg` and `scipy.special`; the guide has a table of them.",
@@ -105,7 +123,8 @@ def told(error: Exception) -> Exception:
     if isinstance(cause, NotDifferentiableError):
         sentence = of_assignment() if text.startswith("setting an array element") else ""
     elif text.startswith("VJP of "):
-        sentence = of_function(text.split()[2], IN_ONE)
+        places = re.findall(r"\d+", text.partition(" wrt ")[2])
+        sentence = of_function(text.split()[2], f" with respect to its argument {places[0]}" if places else IN_ONE)
     elif text.startswith("Gradient of ") and isinstance(error, NotImplementedError):
         sentence = of_function(text.split()[2], f" in this form ({text})")
     elif isinstance(error, TypeError) and ("TracedArray" in text or text.startswith("Can't differentiate w.r.t.")):
@@ -152,6 +171,8 @@ def _public(frame: FrameType, module: str) -> str | None:
             return None
         name, module = function.__name__, function.__module__
     library, place = module.partition(".")[0], ".".join(module.split(".")[:2])
+    if name == "__call__" and type(own).__name__ == "vectorize":
+        name = "vectorize"
     if name == "__getitem__" and library == "numpy":
         name = {"RClass": "r_", "CClass": "c_"}.get(type(own).__name__, name)
     if place == "scipy.stats" and own is not None:
