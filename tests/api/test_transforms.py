@@ -237,10 +237,10 @@ def test_is_a_gradient_of_something_else_than_a_number_refused_with_the_remedy(r
 
 
 @pytest.mark.parametrize(
-    ("argument", "found"), [(3, "int"), ({"a": onp.arange(2)}, "int64"), (None, "nothing"), ("a", "str")]
+    ("argument", "found"), [(3, "only int"), ({"a": onp.arange(2)}, "only int64"), (None, "is None"), ("a", "only str")]
 )
 def test_is_an_argument_without_floats_refused(argument: Any, found: str) -> None:
-    with pytest.raises(dagad.NotDifferentiableError, match=rf"Argument 1 .* only {found}"):
+    with pytest.raises(dagad.NotDifferentiableError, match=rf"Argument 1 .*{found}"):
         dagad.grad(lambda x, y: x, (0, 1))(1.0, argument)
     with pytest.raises(dagad.NotDifferentiableError, match="Argument 1"):
         dagad.vjp(lambda x, y: x, 1.0, argument)
