@@ -46,7 +46,7 @@ def opened(options):
         from dask_jobqueue.slurm import SLURMRunner
 
         address = {"interface": options.interface} if options.interface else {}
-        parts = {"dashboard_address": "127.0.0.1:0", **address}
+        parts = {"dashboard_address": "127.0.0.1:0", "preload": ["dagad_scheduler.preload"], **address}
         with SLURMRunner(scheduler_options=parts, worker_options={"nthreads": 1, **parts}) as runner:
             with Client(runner) as client:
                 client.wait_for_workers(runner.n_workers, PATIENCE)

@@ -42,7 +42,7 @@ start() {
     address=$("$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["address"])' "$RUN/scheduler.json")
     for host in "${hosts[@]}"; do
         begin "$host" "worker-$host" "${dask}_worker" "$address" "${options[@]}" --nworkers "$WORKERS" --nthreads 1 \
-            --memory-limit "$MEMORY" --dashboard-address 127.0.0.1:0 --death-timeout 60
+            --memory-limit "$MEMORY" --dashboard-address 127.0.0.1:0 --preload dagad_scheduler.preload --death-timeout 60
     done
     echo "$address"
 }
