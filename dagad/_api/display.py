@@ -25,7 +25,8 @@ from dagad._api.evaluations import Evaluations, Iteration
 from dagad._executors.profile import Profile
 from dagad._html import seconds_of
 
-TICK = 0.1  # seconds between two looks
+# Seconds between two looks: as many times as long as one takes the processor, within limits.
+TICK, RARELY, LONGEST_TICK = 0.1, 200, 0.4
 REMOTE_TICK = 0.5  # the same where a look is a question to a cluster's scheduler
 QUICK_LOOK = 0.5e-3  # and how long another one takes at most
 LASTS = 0.2  # seconds after which an evaluation gets bars
@@ -143,6 +144,7 @@ class Display:
         self._ticker: threading.Thread | None = None
         self._is_closed, self._pause = False, threading.Event()
         self._budget, self._is_open, self._has_head = float(BURST), False, False
+        self._told = time.monotonic()
         self._looked: dict[int, Looked] = {}
         self._drawn: tuple[list[Bar], str] = [], ""
 
@@ -182,12 +184,13 @@ class Display:
         self.pause()
 
     def _tick(self, pause: threading.Event) -> None:
-        active, screen = time.monotonic(), self._screen
+        active, screen, spent = time.monotonic(), self._screen, 0.0
         try:
-            while not pause.wait(TICK):
-                now = time.monotonic()
+            while not pause.wait(min(max(TICK, RARELY * spent), LONGEST_TICK)):
+                now, began, was_open = time.monotonic(), time.thread_time(), self._is_open
                 active = now if self.seen.running or self._fresh else active
                 self._draw()
+                spent = 0.5 * (spent + time.thread_time() - began) if was_open else 0.0  # to open takes longer
                 if self._lingers is not None and now - active > self._lingers:
                     break
             self._draw(last=True)
@@ -215,7 +218,9 @@ class Display:
 
     def _lines(self, last: bool) -> list[tuple[str, ...]]:
         """Return the rows of what is fresh: as many as there is time to read."""
-        self._budget = min(self._budget + (TICK / self._every if self._every else BURST), BURST)
+        now = time.monotonic()
+        passed, self._told = now - self._told, now
+        self._budget = min(self._budget + (passed / self._every if self._every else BURST), BURST)
         fresh = [self._fresh.popleft() for _ in range(len(self._fresh))]
         n_told = len(fresh) if not self._every else min(len(fresh), int(self._budget))
         self._budget -= n_told

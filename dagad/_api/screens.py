@@ -107,8 +107,9 @@ class Terminal:
 
         console = self._shown.console
         full, empty = ("#", ".") if console.options.ascii_only else ("━", "─")
-        for row in frame.rows:
-            console.print(Text(line_of(row)), overflow="ellipsis", no_wrap=True, style="bold" if row is HEAD else "")
+        if frame.rows:  # in one go: each time all is drawn anew
+            lines = Text("\n").join(Text(line_of(row), "bold" if row is HEAD else "") for row in frame.rows)
+            console.print(lines, overflow="ellipsis", no_wrap=True)
         text, width = Text(no_wrap=True, overflow="ellipsis"), max((len(bar.name) for bar in frame.bars), default=0)
         for bar in frame.bars:
             done = BAR * bar.done // bar.total

@@ -180,6 +180,9 @@ class watched:
 
 def _norm(gradient: Any) -> float | None:
     """Return the Euclidean norm of a gradient; None where some of it lives elsewhere."""
+    if type(gradient) is np.ndarray and gradient.dtype == np.float64:  # nearly always
+        flat = gradient.ravel()
+        return math.sqrt(flat.dot(flat))
     leaves = [pytree.plain(leaf) for leaf in pytree.flatten(gradient)[0]]
     if any(map(pytree.is_placed, leaves)):
         return None

@@ -86,6 +86,27 @@ class Call:
         return Progress(int(done) * value, total * value, int(done) * gradient, total * gradient, waits_for)
 
 
+class Calling:
+    """One operation, while it is entered; a class, as loops of short evaluations come by here."""
+
+    __slots__ = ("_began", "_call", "_counters", "_n_primal", "_open")
+
+    def __init__(self, others: list[Call], call: Call, counters: Any) -> None:
+        self._open, self._call, self._counters = others, call, counters
+        self._n_primal, self._began = counters.n_primal, time.perf_counter()
+
+    def __enter__(self) -> Call:
+        self._open.append(self._call)
+        return self._call
+
+    def __exit__(self, *_: object) -> None:
+        call = self._call
+        call.seconds, call._run, call._counted = time.perf_counter() - self._began, None, None
+        if call.gives == "gradient":
+            call.recomputed = self._counters.n_primal - self._n_primal
+        self._open.remove(call)
+
+
 class Profile:
     """The record of one evaluation: what it gave, what ran for it, and what that took.
 
@@ -123,22 +144,13 @@ class Profile:
         """Return whether the caller is part of the evaluation, and not of one of its chunks."""
         return self._depth == task_depth()
 
-    @contextlib.contextmanager
-    def calling(self, job: Job, method: str, gives: str, counters: Any) -> Iterator[Call]:
+    def calling(self, job: Job, method: str, gives: str, counters: Any) -> Calling:
         """Write down that an operation runs."""
         plan = job.plan
         call = Call(users_name(job.kernel), gives, plan.n_rows, len(plan), plan.grainsize, method)
         if len(self.calls) < MOST_CALLS:
             self.calls.append(call)
-        self._open.append(call)
-        began, n_primal = time.perf_counter(), counters.n_primal
-        try:
-            yield call
-        finally:
-            call.seconds, call._run, call._counted = time.perf_counter() - began, None, None
-            if gives == "gradient":
-                call.recomputed = counters.n_primal - n_primal
-            self._open.remove(call)
+        return Calling(self._open, call, counters)
 
     def ran(self, call: Call, executor: Executor, results: Results) -> None:
         """Write down who ran an operation, and why."""
@@ -146,7 +158,7 @@ class Profile:
         call.reason, call.refusals = results.reason, list(results.refusals)
         call.executor, call.group = executor.name, getattr(executor, "group", 1)
         if not call.account.seconds:  # nothing that ran has said more
-            call.account += Account({"chunks": results.spent.cpu})
+            call.account.seconds["chunks"] = results.spent.cpu
         if call.method == "unit" and not results.has_gradient:
             call.gives = "value"
 

@@ -74,15 +74,23 @@ def operations_seen() -> Iterator[list[Any]]:
         _SEEN.reset(token)
 
 
-@contextlib.contextmanager
-def recorded(profile: Any) -> Iterator[None]:
-    """Have what runs in this thread written down in the profile of an evaluation; nowhere for None."""
-    # Weakly: contexts are copied by everything that schedules callbacks, and live as long as these.
-    token = _PROFILE.set(None if profile is None else weakref.ref(profile))
-    try:
-        yield
-    finally:
-        _PROFILE.reset(token)
+class recorded:
+    """Have what runs in this thread written down in the profile of an evaluation; nowhere for None.
+
+    A class, as loops of short evaluations come by here.
+    """
+
+    __slots__ = ("_found", "_token")
+
+    def __init__(self, profile: Any) -> None:
+        # Weakly: contexts are copied by everything that schedules callbacks, and live as long as these.
+        self._found = None if profile is None else weakref.ref(profile)
+
+    def __enter__(self) -> None:
+        self._token = _PROFILE.set(self._found)
+
+    def __exit__(self, *_: object) -> None:
+        _PROFILE.reset(self._token)
 
 
 def current_profile() -> Any:

@@ -87,7 +87,7 @@ def test_a_terminal_has_bars_while_it_lasts_and_lines_at_the_end(where: str, clu
     shown = re.compile(r"#[12] (values|gradients) +[━─]+ (\d+)/24( [\d.]+/s)?( .* left)?$", re.MULTILINE)
     bars = [(found[1], int(found[2]), bool(found[4])) for frame in seen.frames for found in shown.finditer(frame)]
     under_way = [done for name, done, _ in bars if name == "values" and 0 < done < 24]
-    assert len(set(under_way)) > (where != "cluster"), seen.frames  # whose scheduler is asked twice a second
+    assert under_way, seen.frames  # a cluster's scheduler is asked twice a second
     assert all(left for _, done, left in bars if 0 < done < 24)
     assert [found[:2] for found in shown.findall(seen.last)] == [("values", "24"), ("gradients", "24")]
     executor = "inline" if where == "sync" else "graph"

@@ -1,11 +1,13 @@
 """What progress costs: the same evaluations with and without `dagad.progress`, drawn into a pseudo-terminal, in turns.
 
-Three loops: an evaluation of 1,000 chunks in threads, one of 1,000 chunks in the calling thread, and small evaluations
-one after the other, in the calling thread and over Shards on a cluster. And what an evaluation by itself costs that
-nobody watches, that a block counts, and that is logged, in microseconds.
+Loops of 1,000 chunks, in threads, in the calling thread and called directly on a cluster, and loops of small
+evaluations, in the calling thread and on a cluster. And what a small evaluation costs that nobody watches, that a block
+counts, that is shown, and that is logged, in microseconds of the processor.
 
-Ratios are those of what the processor's clock and the wall clock say for neighbouring rounds; their median is shown,
-and between which values half of them lie.
+Two figures a loop. Ratios of neighbouring rounds say what is added on a quiet machine; their median is shown, and
+between which values half of them lie. On a busy one that is noise, so the cost is also added up from its parts: the
+processor's time of the thread that draws, which is its own, and for each evaluation the difference of the shortest
+times with and without a watcher.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import contextlib
 import logging
 import os
 import pty
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ import numpy as np
 from distributed import Client, LocalCluster
 
 import dagad
+from dagad._api.display import Display
 
 N_CHUNKS = 1000
 RNG = np.random.default_rng(0)
@@ -59,66 +61,80 @@ def terminal() -> Iterator[Any]:
     os.close(ours)
 
 
-def clocks() -> tuple[float, float]:
-    return time.perf_counter(), time.process_time()
-
-
-def lasting(act: Act, count: int) -> tuple[float, float]:
+def lasting(act: Act, count: int) -> Any:
     """Return the seconds of so many evaluations, by the wall and by the processor."""
-    began = clocks()
+    began = np.array([time.perf_counter(), time.process_time()])
     for _ in range(count):
         act()
-    return clocks()[0] - began[0], clocks()[1] - began[1]
+    return np.array([time.perf_counter(), time.process_time()]) - began
 
 
-def ratios(act: Act, count: int, rounds: int) -> None:
-    """Print what is added to a loop by showing it."""
-    with terminal() as file:
+@contextlib.contextmanager
+def drawing_timed() -> Iterator[list[float]]:
+    """Give the seconds of the processor that threads that draw have taken."""
+    spent, tick = list[float](), Display._tick
 
-        def shown() -> tuple[float, float]:
+    def timed(display: Display, pause: threading.Event) -> None:
+        tick(display, pause)
+        spent.append(time.thread_time())  # the thread's own clock, which began with it
+
+    setattr(Display, "_tick", timed)  # noqa: B010  # mypy refuses to have a method assigned to
+    try:
+        yield spent
+    finally:
+        setattr(Display, "_tick", tick)  # noqa: B010  # the same
+
+
+def costs(act: Act, count: int, rounds: int, added: float) -> None:
+    """Print what showing adds to a loop, of which each evaluation costs `added` seconds more when it is watched."""
+    with terminal() as file, drawing_timed() as drawing:
+
+        def shown() -> Any:
             with dagad.progress(file=file):
                 return lasting(act, count)
 
-        def bare() -> tuple[float, float]:
+        def bare() -> Any:
             return lasting(act, count)
 
-        for _ in range(2):
-            bare(), shown()
-        pairs = []
-        for number in range(rounds):
-            first, second = (bare, shown) if number % 2 else (shown, bare)
-            found = first(), second()
-            pairs.append(found if number % 2 else found[::-1])
-    each = 1e3 * statistics.median(without[0] for without, _ in pairs) / count
-    print(f"  {each:8.3f} ms each", end="")
+        for run in (bare, shown):
+            run()
+        drawing.clear()
+        pairs = [(bare(), shown()) if number % 2 else (shown(), bare())[::-1] for number in range(rounds)]
+    without, with_it = (np.array(times) for times in zip(*pairs, strict=True))
+    low, middle, high = np.quantile(100 * (with_it / without - 1), (0.25, 0.5, 0.75), axis=0)
+    watched = 100 * (sum(drawing) / without[:, 0].sum() + added / np.median(without[:, 0]) * count)
+    each = 1e3 * np.median(without[:, 0]) / count
+    print(f"  {each:8.3f} ms each, {count} evaluations a block: by parts +{watched:.2f} %")
     for clock, name in enumerate(("wall", "processor")):
-        added = [100 * (shown[clock] / without[clock] - 1) for without, shown in pairs]
-        low, middle, high = statistics.quantiles(added, n=4)
-        whole = 100 * (sum(shown[clock] for _, shown in pairs) / sum(without[clock] for without, _ in pairs) - 1)
-        print(f"   {name}: {middle:+.2f} % ({low:+.2f} to {high:+.2f}), in all {whole:+.2f} %", end="")
-    print()
+        print(f"  ratios by the {name}: {middle[clock]:+.1f} % ({low[clock]:+.1f} to {high[clock]:+.1f})")
 
 
-def microseconds(act: Act, count: int = 500, rounds: int = 15) -> dict[str, float]:
+def microseconds(act: Act, count: int = 10, rounds: int = 300) -> dict[str, float]:
     """Return the shortest time of an evaluation, by who watches it."""
     logger, found = logging.getLogger("dagad"), dict[str, list[float]]()
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
-    for _ in range(rounds):
-        found.setdefault("unwatched", []).append(lasting(act, count)[1])
-        with dagad.progress(show=False):
-            found.setdefault("counted", []).append(lasting(act, count)[1])
-        with terminal() as file, dagad.progress(file=file):
-            found.setdefault("shown", []).append(lasting(act, count)[1])
-        logger.setLevel(logging.DEBUG)
-        found.setdefault("logged", []).append(lasting(act, count)[1])
-        logger.setLevel(logging.NOTSET)
+
+    def timed(name: str) -> None:
+        found.setdefault(name, []).append(float(lasting(act, count)[1]))
+
+    with terminal() as file:
+        for _ in range(rounds):
+            timed("unwatched")
+            with dagad.progress(show=False):
+                timed("counted")
+            logger.setLevel(logging.DEBUG)
+            timed("logged")
+            logger.setLevel(logging.NOTSET)
+            with dagad.progress(file=file):
+                act()
+                timed("shown")
     return {name: 1e6 * min(times) / count for name, times in found.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=6)
     rounds = parser.parse_args().rounds
 
     def on(scheduler: Any) -> Act:
@@ -129,26 +145,28 @@ def main() -> None:
 
     rows = X[:1000]
     few = dagad.value_and_grad(lambda theta: dagad.reduce_sum(small, rows, theta, grainsize=1000, scheduler="sync"))
+    lasting(lambda: few(THETA), 100)
+    each = microseconds(lambda: few(THETA))
+    print("microseconds for one small evaluation: " + ", ".join(f"{name} {time:.1f}" for name, time in each.items()))
+    added = 1e-6 * (each["shown"] - each["unwatched"])
     print(f"{N_CHUNKS} chunks in threads")
-    ratios(on("threads"), 5, rounds)
+    costs(on("threads"), 20, rounds, added)
     print(f"{N_CHUNKS} chunks in the calling thread")
-    ratios(on("sync"), 5, rounds)
+    costs(on("sync"), 20, rounds, added)
     print("small evaluations in the calling thread")
-    ratios(lambda: few(THETA), 5000, rounds)
+    costs(lambda: few(THETA), 5000, rounds, added)
     cluster: Any = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
     with cluster, Client(cluster) as client:
         shards = dagad.shard(X, grainsize=200, scheduler=client)
         hot = dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, shards, theta))
         print(f"{N_CHUNKS} chunks on a cluster, called directly")
         lasting(lambda: hot(THETA), 20)
-        ratios(lambda: hot(THETA), 20, rounds)
+        costs(lambda: hot(THETA), 20, rounds, added)
         cut = dagad.shard(rows, grainsize=125, scheduler=client)
         quick = dagad.value_and_grad(lambda theta: dagad.reduce_sum(small, cut, theta))
         print("a hot loop over 8 chunks on a cluster")
         lasting(lambda: quick(THETA), 200)
-        ratios(lambda: quick(THETA), 500, rounds)
-    print("microseconds of the processor for one small evaluation:")
-    print("  " + ", ".join(f"{name} {found:.1f}" for name, found in microseconds(lambda: few(THETA)).items()))
+        costs(lambda: quick(THETA), 1000, rounds, added)
 
 
 if __name__ == "__main__":
