@@ -54,7 +54,7 @@ class Bar(NamedTuple):
         said = f"{self.done:,}/{self.total:,}"
         if self.waits_for:
             return f"{said} waiting for {self.waits_for}"
-        rate = f" {self.rate:,.3g}/s" if self.rate else ""
+        rate = (f" {self.rate:,.0f}/s" if self.rate >= 100 else f" {self.rate:.3g}/s") if self.rate else ""
         return said + rate + (f" {seconds_of(self.left)} left" if self.left else "")
 
 

@@ -253,6 +253,7 @@ def test_time_is_left_as_long_as_the_rest_takes_at_the_rate_so_far() -> None:
     looked = Looked(profile)
     assert looked.look(0.0) == []
     assert Bar("values", 50, 200, 5.0, 30.0).words == "50/200 5/s 30.00 s left"
+    assert Bar("values", 1_000, 2_000, 1234.5, 0.81).words == "1,000/2,000 1,234/s 810 ms left"
     assert Bar("values", 0, 200, 0.0, None, "workers").words == "0/200 waiting for workers"
 
 
