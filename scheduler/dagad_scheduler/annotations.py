@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from dask import get_annotations  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 
-from dagad_scheduler.roles import Key
+from dagad_scheduler.roles import Key, function_of, group_of, role_of
 
 # Ours among the tasks of one priority of the user's, so that pullbacks still wait for values.
 FINER = 1 / 64
@@ -45,6 +46,8 @@ class Annotated:
         """
         users = self.given.get("priority")
         ours: dict[str, Any] = {"priority": priority if users is None else _Finer(users, priority)}
+        if not callable(span := self.given.get("span")):
+            ours["span"] = _Spans(span)
         if homes is not None and not self.restrict:
             ours |= {"workers": homes, "allow_other_workers": True}
         return ours
@@ -63,6 +66,26 @@ class _Finer:
     def __call__(self, key: Key) -> float:
         users = self._users(key) if callable(self._users) else self._users
         return float(users) + FINER * self._ours(key)
+
+
+class _Spans:
+    """The span of a key, by function and role, within the user's; one of the same name is the same, or Dask has many.
+
+    State: `_found`, those of groups of keys.
+    """
+
+    def __init__(self, users: dict[str, Any] | None) -> None:
+        self._users = {"name": ("dagad",), "ids": ("dagad",)} if users is None else users
+        self._found: dict[Any, dict[str, tuple[str, ...]]] = {}
+
+    def __call__(self, key: Key) -> dict[str, tuple[str, ...]]:
+        group = group_of(key)
+        if group not in self._found:
+            tags = [str(tag) for tag in (function_of(key), role_of(key)) if tag] if role_of(key) else ["others"]
+            ids = itertools.accumulate(tags, "{}/{}".format, initial=self._users["ids"][-1])
+            found = {"name": (*self._users["name"], *tags), "ids": (*self._users["ids"], *list(ids)[1:])}
+            self._found[group] = found
+        return self._found[group]
 
 
 def annotated() -> Annotated:

@@ -43,7 +43,7 @@ CSS = """
 h3 { margin: 14px 0 4px; font-size: 14px; }
 table { border-collapse: collapse; width: 100%; background: #fff; font-size: 13px; }
 th { text-align: left; color: #57606a; font-weight: normal; }
-th, td { border-bottom: 1px solid #e7eaee; padding: 4px 10px; vertical-align: top; }
+th, td { border-bottom: 1px solid #e7eaee; padding: 4px 8px; vertical-align: top; }
 td:first-child { white-space: nowrap; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.text { font-family: monospace; word-break: break-word; }
@@ -244,7 +244,7 @@ def _cards(found: dict[str, Any]) -> str:
 
 
 def _title(one: dict[str, Any]) -> str:
-    what = "a chunk each" if one["road"] == RESIDENT else "a task of one or several chunks each"
+    what = "one cell for each chunk" if one["road"] == RESIDENT else "one cell for each task of chunks"
     legend = "".join(f"<i style='background:{COLORS[letter]}'></i>{word}" for letter, word in CELLS.items())
     return (
         f"<h3>Slots of <span id='slots'>{html.escape(one['function'])}: {_filled(one)}</span></h3>"

@@ -18,13 +18,14 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from dask.utils import key_split
-from distributed import Client, LocalCluster, get_task_stream, performance_report
+from distributed import Client, LocalCluster, get_task_stream, performance_report, span
 from distributed.dashboard.scheduler import template_variables
 from faults import a_cluster, until
 from hot import a_watched_cluster, heat_up
 
 import dagad
 from dagad.extend import Keep
+from dagad_scheduler.dashboard import View
 from dagad_scheduler.plugin import DagadPlugin
 
 N = 8
@@ -89,6 +90,22 @@ def test_a_graph_fills_its_slots_and_two_models_are_told_apart(client: Client) -
     names = client.run_on_scheduler(names_of_tasks)
     assert {"dagad-valuegrad-log-likelihood", "dagad-value-squared-error", "dagad-pullback-squared-error"} <= names
     assert not [name for name in names if "part" in name]
+
+
+def test_spans_are_by_function_and_role_within_those_of_the_user(client: Client) -> None:
+    evaluate = dagad.value_and_grad(loss(client, log_likelihood))
+    for _ in range(2):
+        evaluate(THETA)
+    with span("fit", "first"):
+        evaluate(THETA)
+    found = client.run_on_scheduler(spans)
+    assert found["dagad", "log-likelihood", "valuegrad"] == 1
+    assert found["fit", "first", "log-likelihood", "valuegrad"] == 1
+
+
+def spans(dask_scheduler: Any) -> dict[tuple[str, ...], int]:
+    """Return the names of all spans, and how many there are of each."""
+    return {name: len(some) for name, some in dask_scheduler.extensions["spans"].spans_search_by_name.items()}
 
 
 def names_of_tasks(dask_scheduler: Any) -> set[str]:
@@ -220,9 +237,41 @@ def test_it_is_there_once_and_leaves_when_it_is_told_to() -> None:
         assert board(client)["evaluations"] == []
 
 
-def test_no_cluster_and_no_dashboard_are_told_apart() -> None:
+def test_no_cluster_no_dashboard_and_no_dagad_there_are_told_apart(
+    cluster: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(dagad.PlanError, match=r"`client = distributed.Client\(\)`"):
         dagad.dashboard("threads")
+    monkeypatch.setattr(Client, "register_plugin", lambda *args: None)
+    monkeypatch.setattr(Client, "dashboard_link", None)
+    with pytest.raises(dagad.PlanError, match="--dashboard-address :8787"):
+        dagad.dashboard(cluster)
+    monkeypatch.setattr(Client, "register_plugin", no_dagad)
+    with pytest.raises(dagad.PortabilityError, match="Start it in an environment in which dagad is installed"):
+        dagad.dashboard(cluster)
+
+
+def no_dagad(*args: Any) -> None:
+    raise ModuleNotFoundError("No module named 'dagad_scheduler'")
+
+
+def test_what_users_say_is_shown_as_text_and_a_long_strip_wraps() -> None:
+    plugin = DagadPlugin()
+    plugin.snapshot = plugin.board.snapshot  # type: ignore[method-assign]  # there is no scheduler
+    view = View(lambda: plugin)
+    view.update()
+    assert "No evaluation so far" in str(view.root.children[2].text)
+    loops = [["<b>f</b>", "value", 3, 0.3, 0.2, 250, 0]]
+    plugin.board.take({"client": "c", "loops": loops, "fallbacks": [["<script>", 1]]})
+    view.update()
+    cards, _, title, strip, tables = view.root.children
+    for part in (title, tables):
+        assert "&lt;b&gt;f" in part.text
+        assert "<b>f" not in part.text
+    assert "&lt;script&gt;" in tables.text
+    assert "100 ms" in tables.text
+    assert (strip.x_range.end, strip.y_range.start, strip.visible) == (100, 3, True)
+    assert ">3</b><span>evaluations<" in cards.text
 
 
 # Started with the scheduler
