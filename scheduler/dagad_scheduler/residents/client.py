@@ -205,7 +205,8 @@ class Lines:
         """Ask, and take note of how long it took if somebody wants to know: workers say so."""
         began, first = time.perf_counter(), next(iter(calls.values()))
         replies = await self._ask(calls, limit)
-        told = [one.get("told", False) for one in replies.values() if isinstance(one, dict) and one.get("status") == "OK"]
+        words = [one for one in replies.values() if isinstance(one, dict)]
+        told = [one.get("told", False) for one in words if one.get("status") == "OK"]
         if told:
             self._reports.is_wanted = all(told)
         if len(told) == len(calls) and self._reports.is_wanted:
