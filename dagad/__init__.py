@@ -53,13 +53,14 @@ When something is wrong
                                                       SchedulerLostError, StructureError, TimedOutError,
                                                       WorkerLostError
     DagadWarning                                      what is most likely not meant: chunk functions that don't add up,
-                                                      rows that make nan, integers among parameters
+                                                      rows that make nan, gradients that are nan, integers
+                                                      among parameters
 
 To go further
     extend                                            engines, policies, functions with derivatives of their own
 
 Dask's configuration holds the settings: ``dask.config.set({"dagad.grainsize": 10_000})``, or in the environment
-``DASK_DAGAD__GRAINSIZE=10000``. They are explained in ``dagad/dagad.yaml``.
+``DASK_DAGAD__GRAINSIZE=10000``. The page ``examples/guide/settings.md`` explains them.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Evaluations:
 
     Examples
     --------
-    >>> import autograd.numpy as np
+    >>> import numpy as np
     >>> import dagad
     >>> with dagad.progress() as seen:
     ...     gradient = dagad.grad(lambda x: np.sum(x**2))(np.array([3.0, 4.0]))

@@ -303,7 +303,10 @@ class Evaluation:
 
     @property
     def progress(self) -> Progress:
-        """How many chunks have their value and their gradient, of those of all reductions that have started."""
+        """How many chunks have their value and their gradient, of those of all reductions that have started.
+
+        Its fields are `values_done`, `values_total`, `gradients_done`, `gradients_total`, and `waits_for`, a text.
+        """
         found: Progress = self._watch.profile.progress
         return found
 
