@@ -1,9 +1,11 @@
-"""How functions and their data travel: pickled once, opened in the task that needs them, with four repairs.
+"""How functions and their data travel: pickled once, opened in the task that needs them, with five repairs.
 
 * A primitive goes as its engine says: autograd's by reference, or with its rules. Stock pickling makes a copy without
   derivatives.
 * An array arrives with this process's own dtype object and aligned. With an equal dtype that came out of a pickle
   ``np.add.at`` is fifty times slower; at an odd address numpy avoids BLAS, and the last bits differ.
+* A ufunc goes by the name of a module that others have too. Once multiprocessing is imported, pickle's search for those
+  that don't say where they are from, as scipy's, may end at `__mp_main__`, which is this process's script or notebook.
 * A record that is defined in `__main__` brings its registration as a pytree, or the other side takes it for a leaf.
 * A traced value does not travel: its tape would be copied and the derivative lost.
 """
@@ -44,6 +46,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         kind = type(obj)
         if kind is np.ndarray and obj.dtype.kind in "biufcSU":
             return _reduce_array(obj)
+        if kind is np.ufunc and (home := _home(obj)) != "__main__":
+            return getattr, (sys.modules[home], obj.__name__)
         if isinstance(obj, Portable):  # inside another: one parcel, with the singletons of both
             return kind, obj.state()
         if isinstance(obj, type) and obj not in self._on_the_way:
@@ -83,6 +87,12 @@ def _as_primitive(function: Any) -> Primitives | None:
     """Return how a primitive travels. Attributes say nothing: a decorator copies those of what it decorates."""
     code = getattr(function, "__code__", None)
     return next((each for each in _PRIMITIVES if each.code is code), None)
+
+
+def _home(ufunc: Any) -> str:
+    """Return the name of a module that has a ufunc: in Python the search is right, pickle has its own in C."""
+    name: str = pickle.whichmodule(ufunc, ufunc.__name__)  # type: ignore[attr-defined]  # typeshed lacks it
+    return name
 
 
 def is_importable(thing: Any) -> bool:

@@ -280,6 +280,20 @@ def test_have_cotangents_our_own_dtype_where_they_are_pulled(cluster: Any) -> No
 # --- what can't travel ------------------------------------------------------------------------------------------------
 
 
+def test_goes_a_ufunc_by_the_name_of_a_module_that_everybody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    ufunc = onp.frompyfunc(abs, 1, 1)
+    name = ufunc.__name__
+    for module in (
+        "__mp_main__",
+        "has_a_ufunc",
+    ):  # as after multiprocessing, then scipy are imported
+        monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
+        setattr(sys.modules[module], name, ufunc)
+    parcel = pickle.loads(pickle.dumps(pack((ufunc, onp.exp))))
+    delattr(sys.modules["__mp_main__"], name)  # another process runs another script
+    assert parcel.open() == (ufunc, onp.exp)
+
+
 def test_is_what_cant_be_pickled_refused_with_the_part_and_the_remedy(cluster: Any) -> None:
     lock = threading.Lock()
 
