@@ -253,7 +253,7 @@ def row_of(what: Profile | Iteration) -> tuple[str, ...]:
             value,
             norm,
             seconds_of(what.seconds),
-            f"{what.n_evaluations} evaluations",
+            f"{what.n_evaluations} evaluation{'s' * (what.n_evaluations != 1)}",
         )
     ran_by = what.error or " + ".join(what.executors)
     if what.fallbacks and not what.error:
