@@ -27,6 +27,7 @@ import dagad
 from dagad.extend import Keep
 from dagad_scheduler.dashboard import View
 from dagad_scheduler.plugin import DagadPlugin
+from dagad_scheduler.residents.service import Known
 
 N = 8
 X = np.random.default_rng(0).standard_normal((5 * N, 3))
@@ -196,6 +197,34 @@ def test_errors_are_shown_as_text(client: Client) -> None:
     assert "LookupError" in errors[0]["error"]
     assert errors[0]["worker"].startswith("tcp://")
     assert board(client)["failed"] >= 1
+
+
+class Raises:
+    """A program that raises."""
+
+    def is_current(self) -> bool:
+        raise RuntimeError("as it was to be")
+
+
+async def failures_told_of(dask_worker: Any) -> list[int]:
+    """Return how many failures a worker tells of when nobody waits for a call that fails, and when somebody does."""
+    desk, message = dask_worker.plugins["dagad-resident"].desk, {"token": "raises", "number": "1"}
+    desk._programs["raises"] = Known(Raises(), {}, [], 0.0)  # type: ignore[arg-type]  # it does no more than raise
+    found = []
+    for is_over in (True, False):
+        before = len(desk.reports._failures)
+        reply = await desk.call(message, lambda is_over=is_over: is_over)
+        assert reply["status"] == "failed"
+        found.append(len(desk.reports._failures) - before)
+    del desk._programs["raises"]
+    return found
+
+
+def test_a_call_that_was_given_up_has_not_failed(client: Client) -> None:
+    heat_up(
+        client, functools.partial(dagad.grad(loss(client, log_likelihood, dagad.shard(X, scheduler=client))), THETA)
+    )
+    assert list(client.run(failures_told_of).values()) == [[0, 1]] * 2
 
 
 def test_the_page_is_served_linked_and_listed(client: Client) -> None:

@@ -241,7 +241,8 @@ class Desk:
             raise
         except BaseException as error:  # the client then takes the graph, which raises what there is to raise
             reason = f"{type(error).__name__}: {error}"[:2000]
-            self.reports.failed(message.get("function", ""), message.get("role", Role.LOOP), reason)
+            if not stopped():  # what nobody waits for any more was given up
+                self.reports.failed(message.get("function", ""), message.get("role", Role.LOOP), reason)
             return {"status": "failed", "reason": reason}
         finally:
             self._n_now -= 1
