@@ -221,9 +221,8 @@ async def failures_told_of(dask_worker: Any) -> list[int]:
 
 
 def test_a_call_that_was_given_up_has_not_failed(client: Client) -> None:
-    heat_up(
-        client, functools.partial(dagad.grad(loss(client, log_likelihood, dagad.shard(X, scheduler=client))), THETA)
-    )
+    gradient = dagad.grad(loss(client, log_likelihood, dagad.shard(X, scheduler=client)))
+    heat_up(client, lambda: gradient(THETA))  # there are desks
     assert list(client.run(failures_told_of).values()) == [[0, 1]] * 2
 
 
