@@ -146,8 +146,9 @@ class View:
             self._latencies[road].data = {"x": seconds, "y": latencies}
         found = [1e3 * one["latency"] for one in series if one["latency"]]
         if found:
-            self._latency.y_range.start = 10.0 ** math.floor(math.log10(min(found)))
-            self._latency.y_range.end = 10.0 ** math.floor(math.log10(max(found)) + 1)
+            least, most = (math.floor(math.log10(one)) for one in (min(found), max(found)))
+            self._latency.y_range.start = 10.0**least
+            self._latency.y_range.end = 10.0 ** max(most + 1, least + 2)  # within one decade every tick has a label
 
     def _show_slots(self, evaluations: list[dict[str, Any]]) -> None:
         if not evaluations:

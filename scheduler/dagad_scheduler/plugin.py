@@ -6,6 +6,7 @@ Installed by ``dagad.dashboard()``, by ``client.register_plugin(DagadPlugin())``
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -21,6 +22,7 @@ from dagad_scheduler.residents.reports import DESKS, TOPIC, WANTED
 from dagad_scheduler.roles import Key
 
 TICK_EVERY = 1000  # milliseconds
+MOST_SORTED = 5_000  # tasks in a worker's queue
 MOST_HELD = 20_000  # tasks that are looked at for what they hold
 
 
@@ -128,5 +130,19 @@ class DagadPlugin(SchedulerPlugin):
             for worker in task.who_has:
                 n, nbytes = held.get(worker.address, (0, 0))
                 held[worker.address] = n + 1, nbytes + max(task.nbytes, 0)
-        executing = {task.key for worker in self._scheduler.workers.values() for task in worker.executing}
-        return self.board.snapshot(held, executing)
+        return self.board.snapshot(held, self._executing())
+
+    def _executing(self) -> set[Key]:
+        """Return what workers execute: what they said last, half a second ago, and the first in their queues."""
+        found: set[Key] = set()
+        for worker in self._scheduler.workers.values():
+            found.update(task.key for task in worker.executing)
+            waiting = worker.processing - worker.long_running
+            if len(waiting) <= MOST_SORTED:
+                first = heapq.nsmallest(worker.nthreads, waiting, key=_priority)
+                found.update(task.key for task in first)
+        return found
+
+
+def _priority(task: Any) -> Any:
+    return task.priority
