@@ -78,4 +78,6 @@ def _shape(leaf: Any) -> Hashable:
         return "list", len(leaf), _shapes(leaf[0]) if leaf else ()
     if isinstance(leaf, np.ndarray):
         return leaf.shape, leaf.dtype.str
+    if isinstance(leaf, float):  # numpy's too: what is moved a little is one of these, and has to be cut as before
+        return "float", ""
     return type(leaf).__name__, str(getattr(leaf, "shape", ""))  # of a table, a stored array

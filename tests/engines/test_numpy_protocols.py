@@ -169,7 +169,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "out of a sum": (lambda x: np.sum(x, axis=0, out=np.zeros(())), r"`np\.sum` was to write.*np\.stack\(parts\)"),
     "put": (lambda x: np.put(np.zeros(12), [1], x[0]), r"np\.stack\(parts\)"),
     "array": (lambda x: np.sum(np.array([x[0], x[1]])), r"np\.stack\(\[a, b\]\)"),
-    "asarray": (lambda x: np.sum(np.asarray(x)), r"use it as it is"),
+    "asarray": (lambda x: np.sum(np.asarray(x)), r"Use the value as it is"),
     "sum of a list": (lambda x: np.sum([x[0], x[1]]), r"`np\.sum` makes an ordinary array.*np\.stack"),
     "full": (lambda x: np.full(3, x[0]), r"`np\.full` makes.*np\.ones\(shape\)"),
     "r_": (lambda x: np.r_[x, x], r"`np\.r_` makes.*np\.concatenate"),

@@ -235,6 +235,17 @@ def test_other_shapes_are_found_out_anew() -> None:
         assert calls.rows
 
 
+def test_are_numbers_of_pythons_and_of_numpys_cut_alike() -> None:
+    calls = Calls(per_row=1e-4)
+    fun = defined_again(calls)
+    for number in (1.5, np.float64(1.5)):
+        calls.rows.clear()
+        dagad.reduce_sum(fun, np.arange(950.0), number, scheduler="sync")
+        chunks = calls.chunks(950)
+    assert len(chunks) > 1
+    assert not calls.rows  # nothing was timed again
+
+
 def decorated(fun: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fun)
     def wrapper(*args: Any) -> Any:
