@@ -1,16 +1,14 @@
 """Negative-binomial regression of doctor visits (RAND health insurance experiment), fitted beside statsmodels' own."""
 
 import argparse
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import autograd.numpy as np
 import statsmodels.api as sm
 from autograd.scipy.special import gammaln
-from dask.distributed import Client, LocalCluster
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
@@ -19,6 +17,7 @@ from rich.table import Table
 from scipy.optimize import OptimizeResult, minimize
 
 import dagad
+from scheduler_option import add_options, opened
 
 LABELS = {
     "lncoins": "coinsurance (log)",
@@ -181,22 +180,6 @@ def agrees(ours: Fit, theirs: Fit, console: Console) -> bool:
     return bool(likelihood_gap <= 1e-6 and coefficient_gap <= 1e-4)
 
 
-@contextlib.contextmanager
-def opened(scheduler: str) -> Iterator[Any]:
-    """What `scheduler=` takes: a name of Dask's, or a Client of a cluster that lives as long as the block."""
-    if scheduler == "processes":
-        with (
-            LocalCluster(processes=True, threads_per_worker=1, dashboard_address=None) as cluster,
-            Client(cluster) as client,
-        ):
-            yield client
-    elif "://" in scheduler:
-        with Client(scheduler) as client:
-            yield client
-    else:
-        yield scheduler
-
-
 def count(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -211,7 +194,7 @@ def grainsize(text: str) -> int | str:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=count, help="repeat the data up to this many rows (default: as they come)")
-    parser.add_argument("--scheduler", default="threads", help="threads, sync, processes, or tcp://... of a cluster")
+    add_options(parser)
     parser.add_argument("--grainsize", type=grainsize, default="auto", help="rows per chunk, or auto")
     parser.add_argument("--output", default="doctor_visits.png", help="where the picture goes")
     parser.add_argument("--check", action="store_true", help="fail unless the fit agrees with that of statsmodels")
@@ -226,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     console.width = max(console.width, 90)  # the table needs it, also where the output is a file
     data = load(options.rows)
-    with opened(options.scheduler) as scheduler:
+    with opened(options) as scheduler:
         ours = fit_dagad(data, console, scheduler=scheduler, grainsize=options.grainsize)
     theirs = fit_statsmodels(data)
     console.print(comparison(data, ours, theirs))

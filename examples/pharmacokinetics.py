@@ -1,15 +1,13 @@
 """Two-compartment pharmacokinetics of 1,000 subjects: Runge-Kutta inside `map_rect`, a hierarchical fit around it."""
 
 import argparse
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import autograd.numpy as np
 from autograd.misc.flatten import flatten
-from dask.distributed import Client, LocalCluster
 from matplotlib.figure import Figure, SubFigure
 from rich import box
 from rich.console import Console
@@ -20,6 +18,7 @@ from scipy.optimize import OptimizeResult, minimize
 
 import dagad
 from dagad.testing import taylor_rate
+from scheduler_option import add_options, opened
 
 HOURS = 0.5  # a Runge-Kutta step; doses are given, and blood is taken, at whole steps
 STEPS = 48
@@ -242,22 +241,6 @@ def agrees(fitted: Fit, rate: float, console: Console) -> bool:
     return bool(np.all(misses <= limits) and abs(rate - 2.0) <= 0.1)
 
 
-@contextlib.contextmanager
-def opened(scheduler: str) -> Iterator[Any]:
-    """What `scheduler=` takes: a name of Dask's, or a Client of a cluster that lives as long as the block."""
-    if scheduler == "processes":
-        with (
-            LocalCluster(processes=True, threads_per_worker=1, dashboard_address=None) as cluster,
-            Client(cluster) as client,
-        ):
-            yield client
-    elif "://" in scheduler:
-        with Client(scheduler) as client:
-            yield client
-    else:
-        yield scheduler
-
-
 def count(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -272,7 +255,7 @@ def grainsize(text: str) -> int | str:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--subjects", type=count, help="how many (default: 1000, with --check 30)")
-    parser.add_argument("--scheduler", default="processes", help="threads, sync, processes, or tcp://... of a cluster")
+    add_options(parser)
     parser.add_argument("--grainsize", type=grainsize, help="subjects per chunk, or auto (default: a quarter)")
     parser.add_argument("--picture", default="pharmacokinetics.png", help="where it goes")
     parser.add_argument("--check", action="store_true", help="fail unless estimates and gradient are right")
@@ -288,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     console.width = max(console.width, 90)  # the table needs it, also where the output is a file
     study = simulate(options.subjects)
-    with opened(options.scheduler) as scheduler:
+    with opened(options) as scheduler:
         loss = Loss(study, scheduler=scheduler, grainsize=options.grainsize)
         fitted = fit(loss, console)
         rate = taylor_rate(loss, neutral(options.subjects)) if options.check else 2.0

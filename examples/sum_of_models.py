@@ -1,22 +1,21 @@
 """An ensemble of unlike models, fitted as one sum to scattered measurements, and then climbed to its summit."""
 
 import argparse
-import contextlib
 import functools
 import timeit
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import autograd
 import autograd.numpy as np
 import optree
-from dask.distributed import Client, LocalCluster
 from matplotlib.figure import Figure
 from optree.dataclasses import dataclass, field
 from optree.integrations.numpy import tree_ravel
 from scipy.optimize import minimize
 
 import dagad
+from scheduler_option import add_options, opened
 
 NOISE = 0.02  # standard deviation of a measurement
 ACTIVATIONS = {"tanh": np.tanh, "sin": np.sin}
@@ -166,24 +165,10 @@ def draw(models: list[Any], ways: np.ndarray, summit: np.ndarray, path: str) -> 
     figure.savefig(path, dpi=110)
 
 
-@contextlib.contextmanager
-def opened(scheduler: str) -> Iterator[Any]:
-    """What `scheduler=` takes: a name of Dask's, or a Client of a cluster that lives as long as the block."""
-    if scheduler == "processes":
-        local = LocalCluster(processes=True, threads_per_worker=1, dashboard_address=None)
-        with local as cluster, Client(cluster) as client:
-            yield client
-    elif "://" in scheduler:
-        with Client(scheduler) as client:
-            yield client
-    else:
-        yield scheduler
-
-
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=int, default=24, help="how many models to sum, at least 2")
-    parser.add_argument("--scheduler", default="threads", help="threads, sync, processes, or tcp://... of a cluster")
+    add_options(parser)
     parser.add_argument("--picture", default="sum_of_models.png", help="where the picture goes")
     parser.add_argument("--check", action="store_true", help="a small run; fail unless gradients and summit are right")
     options = parser.parse_args(argv)
@@ -199,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     data = (points, franke(points) + NOISE * rng.standard_normal(len(points)))
     models = make_models(options.models, 8 if options.check else 64, rng)
     starts = np.array([[u, v] for u in (0.1, 0.5, 0.9) for v in (0.1, 0.5, 0.9)])
-    with opened(options.scheduler) as scheduler:
+    with opened(options) as scheduler:
         # One model of each variety in a chunk makes chunks alike; a size that is given makes all schedulers agree.
         total = functools.partial(dagad.map_sum, call, grainsize=4, scheduler=scheduler)
         right = compare(total, models, data)

@@ -36,7 +36,7 @@ start() {
     [ -z "$INTERFACE" ] || options+=(--interface "$INTERFACE")
     dask="${settings[*]} $PYTHON -m distributed.cli.dask"
     begin "${hosts[0]}" scheduler "${dask}_scheduler" "${options[@]}" --port "$PORT" --dashboard-address "$DASHBOARD" \
-         --scheduler-file "$RUN/scheduler.json"
+        --preload dagad_scheduler.preload --scheduler-file "$RUN/scheduler.json"
     for _ in $(seq 300); do [ -s "$RUN/scheduler.json" ] || ! running "${hosts[0]}" scheduler && break; sleep 0.1; done
     [ -s "$RUN/scheduler.json" ] || { tail -n 5 "$RUN/scheduler.log" >&2; stop; exit 1; }
     address=$("$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["address"])' "$RUN/scheduler.json")

@@ -208,6 +208,18 @@ def test_a_fit_over_tls_has_the_bits_of_threads(started: tuple[str, Path], tmp_p
     assert theta(here) == theta(there)
 
 
+def test_the_doctor_and_the_examples_take_certificates(started: tuple[str, Path], tmp_path: Path) -> None:
+    address, place = started
+    doctor, shown = f"{sys.executable} -m dagad.doctor {address}", ("--security", str(place / "tls"))
+    printed = run(doctor, *shown, cwd=tmp_path)
+    assert "ok   encryption: TLS" in printed
+    assert "ok   gradient (hot loop)" in printed
+    with pytest.raises(AssertionError, match=r"bad  scheduler: tls://.* can't be reached"):
+        run(doctor, "--patience", "2", cwd=tmp_path)
+    example = DEPLOY.parent / "examples" / "doctor_visits.py"
+    assert "-43383.66" in run(f"{sys.executable} {example} --check --scheduler {address}", *shown, cwd=tmp_path)
+
+
 def test_only_the_loopback_is_listened_on(started: tuple[str, Path]) -> None:
     _, place = started
     group = [int(path.read_text(encoding="utf-8")) for path in place.glob("*.pid")]
