@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import importlib.util
 import os
@@ -12,6 +13,9 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import dask
+from dask.system import CPU_COUNT
 
 PACKAGES = "numpy", "dask", "distributed", "autograd", "dagad", "cloudpickle", "msgpack"
 THREADS = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
@@ -26,10 +30,6 @@ SETTINGS = (
 
 def facts(dask_worker: Any = None) -> dict[str, Any]:
     """Return what this process is, has and can import; Dask gives the worker, or the scheduler, that it is asked on."""
-    import dask
-    import psutil
-    from dask.system import CPU_COUNT
-
     packages, failures = {}, {}
     for name in PACKAGES:
         try:
@@ -45,7 +45,6 @@ def facts(dask_worker: Any = None) -> dict[str, Any]:
         "host": socket.gethostname(),
         "cpu": cpu_model(),
         "n_cpus": CPU_COUNT,
-        "memory": psutil.virtual_memory().total,
         "threads": {name: os.environ.get(name) for name in THREADS},
         "jax_x64": jax_x64(),
         "flushes": flushes_to_zero(),
@@ -87,8 +86,6 @@ def flushes_to_zero() -> bool:
 
 def at_work(peer: str | None, size: int) -> dict[str, Any]:
     """Return what a thread of a worker sees, and how far away another worker is; run as a task."""
-    import asyncio
-
     from distributed import get_worker, rpc
 
     found: dict[str, Any] = {"flushes": flushes_to_zero()}
@@ -103,8 +100,6 @@ def at_work(peer: str | None, size: int) -> dict[str, Any]:
 
 async def measured(line: Any, size: int, timeout: float = 10.0) -> tuple[float, float]:
     """Return the seconds of a round trip, and the bytes per second both ways."""
-    import asyncio
-
     try:
         await asyncio.wait_for(line.echo(data=b""), timeout)
         trips = []
