@@ -18,7 +18,7 @@ PARTS = {"cert": ".pem", "key": "-key.pem"}
 
 def security(directory: str | None) -> Any:
     """Return the certificates in a directory, named as ``deploy/tls/make_certificates.sh`` names them."""
-    from distributed.security import Security
+    from distributed import Security
 
     if directory is None:
         return None

@@ -77,7 +77,7 @@ DOCUMENTED = {
     "dask.highlevelgraph": "HighLevelGraph MaterializedLayer",
     "dask.order": "order",
     "dask.utils": "format_bytes key_split",
-    "distributed": "SchedulerPlugin WorkerPlugin as_completed get_worker rejoin secede",
+    "distributed": "Client SchedulerPlugin Security WorkerPlugin as_completed get_worker rejoin rpc secede",
     "autograd": "numpy",
     "autograd.extend": "Box JVPNode VJPNode VSpace defjvp defjvp_argnums defvjp defvjp_argnums primitive vspace",
     "autograd.numpy": "linalg",

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import dask
-from dask.system import CPU_COUNT
 
 PACKAGES = "numpy", "dask", "distributed", "autograd", "dagad", "cloudpickle", "msgpack"
 THREADS = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
@@ -44,7 +43,7 @@ def facts(dask_worker: Any = None) -> dict[str, Any]:
         "failures": failures,
         "host": socket.gethostname(),
         "cpu": cpu_model(),
-        "n_cpus": CPU_COUNT,
+        "n_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "threads": {name: os.environ.get(name) for name in THREADS},
         "jax_x64": jax_x64(),
         "flushes": flushes_to_zero(),
