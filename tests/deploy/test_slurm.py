@@ -1,0 +1,216 @@
+"""A real Slurm of two nodes: do the recipes run on it, and are the bits those of threads when its jobs end or die?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import yaml
+from distributed import Client
+from faults import PATIENCE, until
+from recipes import DEPLOY, environment, jobqueue, run, section, theta
+
+import dagad
+
+pytestmark = pytest.mark.timeout(240)
+
+X, THETA = np.random.default_rng(0).standard_normal((40, 3)), np.array([0.3, -0.7, 1.1])
+LONG = 3 * PATIENCE  # Dask tries for half a minute to reach a worker that has just gone
+HERE = {"queue": "debug", "cores": 1, "processes": 1, "memory": "600 MiB", "interface": "lo", "walltime": "00:10:00"}
+
+
+def loss_on(scheduler: Any) -> Callable[[Any], Any]:
+    def slow(rows: Any, theta: Any) -> Any:
+        time.sleep(0.05)  # work that lasts, for jobs to die in the middle of it
+        return np.sum(np.exp(np.tanh(rows @ theta)))
+
+    return lambda theta: dagad.reduce_sum(slow, X, theta, grainsize=1, scheduler=scheduler)
+
+
+def gradient_on(scheduler: Any) -> bytes:
+    value, gradient = dagad.value_and_grad(loss_on(scheduler))(THETA)
+    return np.append(gradient, value).tobytes()
+
+
+@pytest.fixture(scope="module")
+def expected() -> bytes:
+    return gradient_on("threads")
+
+
+def settings(place: Path, **more: Any) -> dict[str, Any]:
+    """Return the section that is shipped, with what has to be edited for this Slurm."""
+    own = {"local-directory": str(place), "log-directory": str(place / "logs"), **more}
+    own["scheduler-options"] = section("slurm")["jobqueue"]["slurm"]["scheduler-options"] | {
+        "dashboard_address": "127.0.0.1:0"
+    }
+    edits = {"jobqueue": {"slurm": HERE | own}, "distributed": {"deploy": {"lost-worker-timeout": "2s"}}}
+    merged: dict[str, Any] = dask.config.merge(section("slurm"), edits)
+    return merged
+
+
+def three_ports() -> int:
+    """Return the first of three ports in a row that nobody has, below those that are given out to connections."""
+    for first in range(20_000 + 10 * (os.getpid() % 1000), 32_000, 3):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+            for port in range(first, first + 3):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise AssertionError("all ports are taken")
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Path]:
+    """Start Slurm, and yield a place with a copy of the recipes, edited for it."""
+    script = Path(__file__).with_name("slurm_local.sh")
+    lab = Path(tempfile.mkdtemp(prefix="slurm"))  # short: the paths of sockets end at 108 bytes
+    env = environment(LAB=str(lab), PORT=str(three_ports()), CPUS="4", MEM="4000")
+    done = subprocess.run([script, "start"], env=env, capture_output=True, text=True, timeout=180)
+    said = done.stdout + done.stderr
+    if done.returncode and not shutil.which("slurmctld", path=f"{os.environ['PATH']}:/usr/sbin"):
+        pytest.skip(f"Slurm can't be installed here: {said[-500:]}")
+    assert done.returncode == 0, said
+    place = lab / "recipes"
+    shutil.copytree(DEPLOY, place)
+    (place / "slurm" / "jobqueue.yaml").write_text(yaml.safe_dump(settings(place)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(lab / "etc" / "slurm.conf"))
+        yield place
+        subprocess.run([script, "stop", "--purge"], env=env, capture_output=True, timeout=90, check=True)
+    shutil.rmtree(lab, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def a_cluster(place: Path, **more: Any) -> Iterator[tuple[Any, Client]]:
+    """Open a cluster whose workers are jobs."""
+    with dask.config.set(dask.config.merge(dask.config.config, jobqueue_defaults(), settings(place, **more))):
+        with jobqueue().SLURMCluster() as cluster, Client(cluster, set_as_default=False) as client:
+            yield cluster, client
+
+
+def jobqueue_defaults() -> Any:
+    path = Path(jobqueue().__file__).with_name("jobqueue.yaml")
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def jobs(cluster: Any) -> list[str]:
+    return [str(job.job_id) for job in cluster.workers.values() if job.job_id]
+
+
+def evaluated_while(client: Client, happens: Callable[[], Any]) -> bytes:
+    """Let something happen in the middle of a gradient, and return that."""
+    evaluation = dagad.evaluate(loss_on(client), THETA)
+    until(lambda: evaluation.progress.values_done > 4)
+    happens()
+    gradient = evaluation.gradient(LONG)
+    return np.append(gradient, evaluation.value()).tobytes()
+
+
+def test_a_gradient_survives_the_jobs_it_runs_on(slurm: Path, expected: bytes) -> None:
+    began = time.perf_counter()
+    with a_cluster(slurm) as (cluster, client):
+        cluster.scale(jobs=2)
+        client.wait_for_workers(2, PATIENCE)
+        assert gradient_on(client) == expected
+        print(f"from nothing to the first gradient: {time.perf_counter() - began:.1f} s")
+        nodes = subprocess.run(["squeue", "-h", "-o", "%N"], capture_output=True, text=True, check=True).stdout.split()
+        assert sorted(nodes) == ["n1", "n2"]
+
+        first, second = jobs(cluster)
+        assert evaluated_while(client, lambda: subprocess.run(["scontrol", "requeue", first], check=True)) == expected
+        assert "Restarts=1" in run(f"scontrol show job {first}", cwd=slurm)
+
+        cluster.adapt(minimum_jobs=2, maximum_jobs=2, interval="200ms")
+        assert evaluated_while(client, lambda: subprocess.run(["scancel", second], check=True)) == expected
+        client.wait_for_workers(2, LONG)  # others have taken their places
+        assert gradient_on(client) == expected
+        assert second not in jobs(cluster)
+    until(lambda: not subprocess.run(["squeue", "-h"], capture_output=True, check=True).stdout)
+
+
+def test_a_loop_survives_the_ends_of_its_workers_lives(slurm: Path) -> None:
+    def short(rows: Any, theta: Any) -> Any:
+        return np.sum(np.exp(np.tanh(rows @ theta)))
+
+    def loop(scheduler: Any) -> Callable[[], bytes]:
+        rows = dagad.shard(X, grainsize=5, scheduler=scheduler)
+        gradient = dagad.grad(lambda theta: dagad.reduce_sum(short, rows, theta))
+        return lambda: bytes(gradient(THETA).tobytes())
+
+    lives = ["--lifetime", "6s", "--lifetime-stagger", "2s"]
+    with a_cluster(slurm, **{"worker-extra-args": lives}) as (cluster, client):
+        cluster.adapt(minimum_jobs=2, maximum_jobs=2, interval="200ms")
+        client.wait_for_workers(2, PATIENCE)
+        expected, evaluate = loop("sync")(), loop(client)
+        first, ends = set(jobs(cluster)), time.monotonic() + LONG
+        while first & set(jobs(cluster)) and time.monotonic() < ends:
+            assert evaluate() == expected
+        assert not first & set(jobs(cluster))
+        assert evaluate() == expected
+
+
+def test_an_example_runs_on_the_queue_with_the_numbers_of_threads(slurm: Path) -> None:
+    example = f"{sys.executable} {DEPLOY.parent / 'examples' / 'doctor_visits.py'} --check --grainsize 2000 --scheduler"
+    config: Any = {"DASK_CONFIG": str(slurm / "slurm" / "jobqueue.yaml")}
+    there, here = (run(f"{example} {where}", cwd=slurm, **config).splitlines()[-3:] for where in ("slurm", "threads"))
+    assert there == here
+
+
+# The scripts of the recipe
+
+
+def submitted(place: Path, script: str, *options: str) -> tuple[str, Path]:
+    """Submit a script that is smaller than it is shipped; return the job, and where its log goes."""
+    command = f"sbatch --parsable --export=ALL {' '.join(options)}"
+    job = run(command, cwd=place, DASK_CONFIG=str(place / "slurm" / "jobqueue.yaml")).strip()
+    return job, place / f"dagad-{Path(script).stem}-{job}.log"
+
+
+def said(log: Path, word: str) -> str:
+    """Return what a job has said when it has said a word."""
+    with contextlib.suppress(AssertionError):
+        until(lambda: log.exists() and word in log.read_text(encoding="utf-8"), LONG)
+    found = log.read_text(encoding="utf-8") if log.exists() else ""
+    assert word in found, found + run("scontrol show jobs", cwd=log.parent)
+    return found
+
+
+@pytest.fixture(scope="module")
+def fitted(slurm: Path) -> str:
+    """What threads find, with a model that takes its time."""
+    model = slurm / "model.py"
+    text = model.read_text(encoding="utf-8")
+    model.write_text(text.replace("    odds =", "    import time\n\n    time.sleep(0.02)\n    odds ="))
+    return theta(run(f"{sys.executable} fit.py threads --checkpoint here", cwd=slurm))
+
+
+def test_a_driver_that_is_told_of_its_walltime_goes_on_later_over_tls_too(slurm: Path, fitted: str) -> None:
+    run("tls/make_certificates.sh certificates", cwd=slurm)
+    options = "--cpus-per-task=1 --mem=600M"
+    job, log = submitted(slurm, "driver.sbatch", f"{options} slurm/driver.sbatch --security certificates")
+    said(log, "first gradient")
+    run(f"scancel --signal=USR1 --batch {job}", cwd=slurm)  # what Slurm sends before the walltime
+    text = said(log, "theta")
+    assert theta(text) == fitted
+    assert "scheduler tls://127.0.0.1:" in text
+    known = [int(line.split()[-3]) for line in text.splitlines() if line.startswith("first gradient")]
+    assert known[0] == 0 < known[-1], text
+
+
+def test_a_job_that_holds_all_gives_the_bits_of_threads(slurm: Path, fitted: str) -> None:
+    _, log = submitted(
+        slurm, "runner.sbatch", "--nodes=2 --ntasks=4 --mem-per-cpu=400M slurm/runner.sbatch --interface lo"
+    )
+    assert theta(said(log, "theta")) == fitted
+    until(lambda: not subprocess.run(["squeue", "-h"], capture_output=True, check=True).stdout)
