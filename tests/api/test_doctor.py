@@ -58,6 +58,7 @@ def settings(**some: Any) -> dict[str, Any]:
     ("cluster", "check", "grade", "says"),
     [
         (seen(), "workers", "bad", "there are none -> Start some"),
+        (seen(Part("b", "3.12.1")), "versions", "bad", "b: python 3.12.1, the client has .* -> Install the same"),
         (seen(worker(cpu="A"), worker("b", cpu="B")), "processors", "look", "b: B -> numpy picks its loops"),
         (seen(worker(jax_x64=False)), "precision", "look", "JAX computes in float32 -> Set JAX_ENABLE_X64=1"),
         (seen(worker(jax_x64=True)), "precision", "ok", "double"),

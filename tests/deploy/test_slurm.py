@@ -76,19 +76,21 @@ def slurm() -> Iterator[Path]:
     script = Path(__file__).with_name("slurm_local.sh")
     lab = Path(tempfile.mkdtemp(prefix="slurm"))  # short: the paths of sockets end at 108 bytes
     env = environment(LAB=str(lab), PORT=str(three_ports()), CPUS="4", MEM="4000")
-    done = subprocess.run([script, "start"], env=env, capture_output=True, text=True, timeout=180)
-    said = done.stdout + done.stderr
-    if done.returncode and not shutil.which("slurmctld", path=f"{os.environ['PATH']}:/usr/sbin"):
-        pytest.skip(f"Slurm can't be installed here: {said[-500:]}")
-    assert done.returncode == 0, said
-    place = lab / "recipes"
-    shutil.copytree(DEPLOY, place)
-    (place / "slurm" / "jobqueue.yaml").write_text(yaml.safe_dump(settings(place)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_CONF", str(lab / "etc" / "slurm.conf"))
-        yield place
-        subprocess.run([script, "stop", "--purge"], env=env, capture_output=True, timeout=90, check=True)
-    shutil.rmtree(lab, ignore_errors=True)
+    try:
+        done = subprocess.run([script, "start"], env=env, capture_output=True, text=True, timeout=180)
+        said = done.stdout + done.stderr
+        if done.returncode and not shutil.which("slurmctld", path=f"{os.environ['PATH']}:/usr/sbin"):
+            pytest.skip(f"Slurm can't be installed here: {said[-500:]}")
+        assert done.returncode == 0, said
+        place = lab / "recipes"
+        shutil.copytree(DEPLOY, place)
+        (place / "slurm" / "jobqueue.yaml").write_text(yaml.safe_dump(settings(place)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SLURM_CONF", str(lab / "etc" / "slurm.conf"))
+            yield place
+    finally:
+        subprocess.run([script, "stop", "--purge"], env=env, capture_output=True, timeout=90)
+        shutil.rmtree(lab, ignore_errors=True)
 
 
 @contextlib.contextmanager
