@@ -55,7 +55,7 @@ def test_does_map_rect_need_arrays_of_one_dimension(grainsize: int, mode: str) -
     for f in flat:
         with pytest.raises(dagad.DagadError, match=r"Return "):
             MODES[mode](lambda x, f=f: dagad.map_rect(f, x, grainsize=grainsize, scheduler="sync"), RAGGED[:2])
-    with pytest.raises(dagad.DagadError, match=r"`map_rect` needs an array of one.*float64.*`np.array\(\[value\]\)`"):
+    with pytest.raises(dagad.DagadError, match=r"`map_rect` needs an array of one.*float64.*`np.atleast_1d\(value\)`"):
         MODES[mode](lambda x: dagad.map_rect(np.sum, x, grainsize=grainsize, scheduler="sync"), RAGGED[:2])
 
 

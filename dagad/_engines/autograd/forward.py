@@ -74,7 +74,7 @@ def _shaped(tangent: Any, value: Any) -> Any:
     kind = type(tangent)
     if kind is type(value) and (kind is np.float64 or (kind is np.ndarray and tangent.shape == value.shape)):
         return tangent if tangent.dtype == value.dtype else pytree.cast(tangent, value)
-    if tangent is None or isbox(tangent) or isbox(value):
+    if tangent is None or isbox(tangent) or isbox(value) or pytree.is_placed(value):
         return tangent
     if np.shape(tangent) != np.shape(value):
         tangent = np.broadcast_to(tangent, np.shape(value))
