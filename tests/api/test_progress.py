@@ -105,7 +105,7 @@ def test_a_terminal_has_bars_while_it_lasts_and_lines_at_the_end(where: str, clu
 def test_an_interrupt_leaves_the_terminal_as_it_was() -> None:
     script = """
     import os, signal
-    threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Timer(0.35, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
         with dagad.progress():
             while True:
