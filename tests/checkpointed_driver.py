@@ -28,8 +28,9 @@ PATIENCE = 240
 def misfit(rows: Any, theta: Any) -> Any:
     """Take a few milliseconds, and write down that it ran."""
     time.sleep(0.003)
-    with open(os.environ["RUNS"], "a") as file:
-        file.write("x ")
+    if len(rows) in GRAINSIZES.values():  # and not the few that are looked at, whether they add up
+        with open(os.environ["RUNS"], "a") as file:
+            file.write("x ")
     return np.sum((np.tanh(rows @ theta) - 0.3) ** 2)
 
 

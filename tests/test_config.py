@@ -82,7 +82,7 @@ def test_an_environment_variable_sets_the_grainsize() -> None:
         "import dagad, numpy as np\n"
         "seen = []\n"
         "dagad.reduce_sum(lambda rows: seen.append(len(rows)) or 0.0, np.zeros(10), scheduler='sync')\n"
-        "print(seen)"
+        "print(seen[:3])"  # then a few rows are looked at, whether they add up
     )
     environment = os.environ | {"DASK_DAGAD__GRAINSIZE": "4"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

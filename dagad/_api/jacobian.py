@@ -126,8 +126,8 @@ def _entries(part: Any, leaf: Any) -> tuple[Any, Any]:
 
 def rows(program: Program, layout: Layout) -> tuple[Any, Any]:
     """Return the Jacobian of a program, recorded once and pulled from each entry of its value; and what came along."""
-    _refuse_complex(program.leaves)
     _refuse_placed(program.leaves)
+    _refuse_complex(program.leaves)
     with like_here(VALUES_FIRST):
         value, aux, ends, roots = program.tape()
         outputs, treedef = pytree.flatten(value)
@@ -159,8 +159,8 @@ def _fitting(parts: Sequence[Any], leaf: Any) -> list[Any]:
 
 def columns(program: Program) -> tuple[Any, Any]:
     """Return the Jacobian of a program, pushed in the direction of each entry of its leaves; and what came along."""
-    _refuse_complex(program.leaves)
     _refuse_placed(program.leaves)
+    _refuse_complex(program.leaves)
     plain = list(map(pytree.plain, program.leaves))
     directions = [
         [full(Blocks.one_hot(leaf, index)) if other == place else None for other in range(len(plain))]

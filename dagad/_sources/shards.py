@@ -106,9 +106,7 @@ class Shards(metaclass=Listing):
         """Number of chunks."""
         return len(self.plan)
 
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if func in AS_ONE_OBJECT:
-            return AS_ONE_OBJECT[func]
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
         _refuse_numpy(func.__name__)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
@@ -250,10 +248,6 @@ class Shards(metaclass=Listing):
             "Shards can't be pickled: they stand for data that are in place already. Pass them to a reduction as its "
             "sliced argument, and not to the chunk function."
         )
-
-
-# What derivatives ask of anything that they meet: Shards are one thing there, whatever rows they stand for.
-AS_ONE_OBJECT: dict[Any, Any] = {np.shape: (), np.ndim: 0, np.size: 1, np.iscomplexobj: False}
 
 
 def _refuse_numpy(name: str) -> NoReturn:

@@ -161,7 +161,7 @@ def test_a_bar_around_a_reduction_sees_its_chunks(local: str) -> None:
             log, out = Log(), StringIO()
             with log, ProgressBar(out=out):
                 assert call() == expected[0]
-            values = [key for key in log.keys if key[0].startswith("dagad-value-")]
+            values = [key for key in log.keys if key[0].startswith(("dagad-value-", "dagad-valuegrad-"))]
             assert len(values) == 8
             assert "100% Completed" in out.getvalue()
 
