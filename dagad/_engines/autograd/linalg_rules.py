@@ -113,21 +113,45 @@ def _pinv(a: Any) -> Any:
 
 def _cholesky_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
     """Return the pullback dL = L phi(L^-1 dA L^-H), turned round; phi is the lower triangle with half its diagonal."""
-    del argnums, args, kwargs
+    del argnums, args
+    turned = adjoint if kwargs.get("upper") else _itself
+    factor = turned(ans)
 
     def pullback(g: Any) -> tuple[Any]:
-        half = anp.tril(anp.matmul(adjoint(ans), anp.conj(g))) / (1.0 + np.eye(np.shape(plain(ans))[-1]))
-        found = linalg.solve(adjoint(ans), transposed(linalg.solve(transposed(ans), transposed(half))))
+        half = anp.tril(anp.matmul(adjoint(factor), anp.conj(turned(g)))) / (1.0 + np.eye(np.shape(plain(ans))[-1]))
+        found = linalg.solve(adjoint(factor), transposed(linalg.solve(transposed(factor), transposed(half))))
         return (anp.conj(found + adjoint(found)) / 2.0,)
 
     return pullback
 
 
 def _cholesky_jvp(argnums: Any, tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
-    del argnums, args, kwargs
-    apart = linalg.solve(ans, (tangents[0] + adjoint(tangents[0])) / 2.0)
-    apart = linalg.solve(ans, adjoint(apart))
-    return anp.matmul(ans, anp.tril(apart) / (1.0 + np.eye(np.shape(plain(ans))[-1])))
+    del argnums, args
+    turned = adjoint if kwargs.get("upper") else _itself
+    factor = turned(ans)
+    apart = linalg.solve(factor, (tangents[0] + adjoint(tangents[0])) / 2.0)
+    apart = linalg.solve(factor, adjoint(apart))
+    return turned(anp.matmul(factor, anp.tril(apart) / (1.0 + np.eye(np.shape(plain(ans))[-1]))))
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
+def _is_odd_cholesky(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    return bool(kwargs.get("upper")) or _is_complex(argnums, ans, args, kwargs)
+
+
+def _solve(a: Any, b: Any) -> Any:
+    if np.ndim(plain(b)) == 1:
+        return _solve(a, b[:, None])[..., 0]
+    stack = np.ones((*np.broadcast_shapes(np.shape(plain(a))[:-2], np.shape(plain(b))[:-2]), 1, 1))
+    return linalg.solve(a * stack, b * stack)
+
+
+def _differ_in_stack(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    del argnums, ans, kwargs
+    return bool(np.shape(plain(args[0]))[:-2] != np.shape(plain(args[1]))[:-2])
 
 
 def _matrix_power(a: Any, n: int) -> Any:
@@ -325,7 +349,8 @@ def learn(module: Any) -> bool:
     define(np.linalg.norm, *rules_of("norm", norm), _odd_norm)
     define(np.linalg.slogdet, *rules_of("slogdet", _slogdet), _is_complex)
     define(np.linalg.pinv, *rules_of("pinv", _pinv), _is_complex)
-    define(np.linalg.cholesky, _cholesky_vjp, _cholesky_jvp, _is_complex)
+    define(np.linalg.cholesky, _cholesky_vjp, _cholesky_jvp, _is_odd_cholesky)
+    define(np.linalg.solve, *rules_of("solve", _solve), _differ_in_stack)
     for func, stock, turning in (
         (np.linalg.eigh, linalg.grad_eigh, _of_columns),
         (np.linalg.eig, linalg.grad_eig, _of_columns),

@@ -86,6 +86,22 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max:
     return found if high is None else anp.minimum(found, high)
 
 
+def _astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any:
+    """Return the entries as another type: whole numbers and truths are constant between their jumps."""
+    del copy, device
+    return anp.astype(x, dtype) if np.dtype(dtype).kind in "fc" else plain(x).astype(dtype)
+
+
+def _einsum(*operands: Any, optimize: Any = False) -> Any:
+    written = operands[0].partition("->")[0].split(",") if isinstance(operands[0], str) else operands[1::2]
+    letters = [[letter for letter in each if letter not in (" ", ".", Ellipsis)] for each in written]
+    if any(len(set(each)) < len(each) for each in letters):
+        raise NotDifferentiableError(
+            refusals.of_function("np.einsum", " with an index twice at one array: take its diagonal first")
+        )
+    return anp.einsum(*operands, optimize=optimize)
+
+
 def _full_like(
     a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None
 ) -> Any:
@@ -152,8 +168,9 @@ WRITTEN.update(
         np.meshgrid: _meshgrid,
         np.clip: _clip,
         np.full_like: _full_like,
+        np.astype: _astype,
         np.copy: lambda a, order="K", subok=False: a,
-        np.einsum: lambda *operands, optimize=False: anp.einsum(*operands, optimize=optimize),
+        np.einsum: _einsum,
         np.where: _where,
     }
 )

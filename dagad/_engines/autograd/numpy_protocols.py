@@ -145,7 +145,7 @@ def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Any) -> Any:
         inputs = [np.asarray(each) if _is_strange(each) else each for each in inputs]
         return getattr(ufunc, method)(*inputs, **kwargs)
     if method == "outer":
-        left, right = inputs
+        left, right = (each if isbox(each) else np.asarray(each) for each in inputs)
         return ufunc(left[(..., *[None] * np.ndim(right))], right, **kwargs)
     function = _METHODS.get((ufunc, method))
     if function is not None:

@@ -165,6 +165,78 @@ def _sinc_slope(ans: Any, x: Any) -> Any:
     return anp.where(small, series, (anp.cos(np.pi * x) - anp.sinc(at)) / at)
 
 
+# Transforms of real numbers, by those of complex ones
+
+
+def _rfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
+    whole = anp.moveaxis(anp.fft.fft(a, n, axis, norm), axis, 0)
+    return anp.moveaxis(whole[: whole.shape[0] // 2 + 1], 0, axis)
+
+
+def _irfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
+    half = anp.moveaxis(a, axis, 0)
+    n = 2 * (half.shape[0] - 1) if n is None else n
+    missing = max(n // 2 + 1 - half.shape[0], 0)
+    half = anp.concatenate([half, np.zeros((missing, *half.shape[1:]))])[: n // 2 + 1]
+    whole = anp.concatenate([half, anp.conj(half[1 : (n + 1) // 2])[::-1]])
+    return anp.moveaxis(anp.real(anp.fft.ifft(whole, None, 0, norm)), 0, axis)
+
+
+def _axes(a: Any, s: Any, axes: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Return the last axis of a transform with its length, and the others with theirs."""
+    axes = range(-len(s if s is not None else np.shape(plain(a))), 0) if axes is None else axes
+    lengths = [None] * len(axes) if s is None else s
+    return (lengths[-1], axes[-1]), (None if s is None else lengths[:-1], axes[:-1])
+
+
+def _rfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
+    last, others = _axes(a, s, axes)
+    return anp.fft.fftn(_rfft(a, *last, norm), *others, norm)
+
+
+def _irfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
+    last, others = _axes(a, s, axes)
+    return _irfft(anp.fft.ifftn(a, *others, norm), *last, norm)
+
+
+def _odd_transform(inverse: bool) -> Better:
+    """As of autograd 1.9: of real numbers no odd lengths, and a `norm` by name is taken for another one."""
+
+    def better(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+        del argnums
+        given = dict(zip(("a", "n", "axis", "norm"), args, strict=False)) | kwargs
+        n, axis = given.get("n", given.get("s")), given.get("axis", given.get("axes"))
+        last = -1 if axis is None else np.atleast_1d(axis)[-1]
+        n = np.shape(plain(ans if inverse else args[0]))[last] if n is None else np.atleast_1d(n)[-1]
+        return bool(n % 2) or given.get("norm") not in (None, "ortho")
+
+    return better
+
+
+def _cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None) -> Any:
+    axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
+    a, b = anp.moveaxis(a, axisa, -1), anp.moveaxis(b, axisb, -1)
+    whole = np.ones(np.broadcast_shapes(np.shape(plain(a)), np.shape(plain(b))))
+    return anp.moveaxis(anp.cross(a * whole, b * whole), -1, axisc)
+
+
+def _by_layout(a: Any, order: str) -> str:
+    """Return the order in which an array is read whose own layout decides: "A" or "K"."""
+    flags = np.asarray(plain(a)).flags
+    if not (flags.c_contiguous or flags.f_contiguous) and order.upper() == "K":
+        raise NotDifferentiableError(refusals.of_option("np.ravel", ["order='K'"]))
+    return "F" if flags.f_contiguous and not flags.c_contiguous else "C"
+
+
+def _reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
+    del copy
+    return anp.reshape(a, shape, order=_by_layout(a, order))
+
+
+def _ravel(a: Any, order: str = "C") -> Any:
+    return anp.reshape(a, (-1,), order=_by_layout(a, order))
+
+
 def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     del copy
     found = anp.where(np.isnan(plain(x)), nan, x)
@@ -256,6 +328,24 @@ def _of_complex(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     return np.iscomplexobj(plain(ans))
 
 
+def _from_end(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    """As of autograd 1.9, axes counted from the end are put back in wrong places."""
+    del argnums, ans
+    axes = args[1] if len(args) > 1 else kwargs.get("axes")
+    return axes is not None and min(axes, default=0) < 0
+
+
+def _of_any_layout(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    """As of autograd 1.9, what comes back is read by its own layout, and not by that of the argument."""
+    del argnums, ans
+    return str(kwargs.get("order", args[-1])).upper() in ("A", "K")
+
+
+def _differ(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    del argnums, ans, kwargs
+    return bool(np.shape(plain(args[0])) != np.shape(plain(args[1])))
+
+
 def _grows(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     del kwargs
     return any(np.shape(plain(args[argnum])) != np.shape(plain(ans)) for argnum in argnums)
@@ -277,6 +367,16 @@ BETTER: dict[Any, tuple[Function, Better]] = {
     np.nan_to_num: (_nan_to_num, _always),
     np.pad: (_pad, _always),
     np.where: (_where, _grows),
+    np.transpose: (moved(np.transpose, 0), _from_end),
+    np.reshape: (_reshape, _of_any_layout),
+    np.ravel: (_ravel, _of_any_layout),
+    np.cross: (_cross, _differ),
+    np.fft.rfft: (_rfft, _odd_transform(inverse=False)),
+    np.fft.irfft: (_irfft, _odd_transform(inverse=True)),
+    np.fft.rfft2: (functools.partial(_rfftn, axes=(-2, -1)), _odd_transform(inverse=False)),
+    np.fft.irfft2: (functools.partial(_irfftn, axes=(-2, -1)), _odd_transform(inverse=True)),
+    np.fft.rfftn: (_rfftn, _odd_transform(inverse=False)),
+    np.fft.irfftn: (_irfftn, _odd_transform(inverse=True)),
 }
 
 

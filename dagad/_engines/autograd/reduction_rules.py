@@ -124,9 +124,9 @@ def _average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = 
     if weights is None:
         return anp.mean(a, axis=axis, keepdims=keepdims)
     if np.shape(plain(weights)) != np.shape(plain(a)):
-        shape = [1] * np.ndim(plain(a))
-        shape[axis] = -1
-        weights = anp.reshape(weights, shape)
+        axes = [each % np.ndim(plain(a)) for each in np.atleast_1d(axis)]
+        rest = tuple(each for each in range(np.ndim(plain(a))) if each not in axes)
+        weights = anp.expand_dims(anp.transpose(weights, np.argsort(axes)), rest)
     total = anp.sum(weights * np.ones(np.shape(plain(a))), axis=axis, keepdims=keepdims)
     return anp.sum(a * weights, axis=axis, keepdims=keepdims) / total
 

@@ -120,6 +120,8 @@ def _solve_banded(
     l_and_u: Any, ab: Any, b: Any, overwrite_ab: bool = False, overwrite_b: bool = False, check_finite: bool = True
 ) -> Any:
     del overwrite_ab, overwrite_b, check_finite
+    if np.ndim(plain(b)) > 1:
+        raise NotImplementedError("VJP of scipy.linalg.solve_banded with several right-hand sides not defined")
     return traced.solve_banded(l_and_u, ab, b)
 
 
@@ -137,13 +139,13 @@ def _by_blocks(function: Any) -> Swap:
     own: dict[str, Any] = {}
 
     def along(a: Any, e: Any, *args: Any, **kwargs: Any) -> Any:
-        n = np.shape(plain(a))[0]
-        blocks = anp.concatenate([anp.concatenate([a, e], 1), anp.concatenate([np.zeros((n, n)), a], 1)], 0)
-        return own["primitive"](blocks, *args, **kwargs)[:n, n:]
+        n = np.shape(plain(a))[-1]
+        blocks = anp.concatenate([anp.concatenate([a, e], -1), anp.concatenate([0.0 * e, a], -1)], -2)
+        return own["primitive"](blocks, *args, **kwargs)[..., :n, n:]
 
     found, made = with_rules(
         function,
-        lambda argnums, ans, args, kwargs: lambda g: (along(args[0].T, g, *args[1:], **kwargs),),
+        lambda argnums, ans, args, kwargs: lambda g: (along(transposed(args[0]), g, *args[1:], **kwargs),),
         lambda argnums, tangents, ans, args, kwargs: along(args[0], tangents[0], *args[1:], **kwargs),
     )
     own["primitive"] = made
@@ -179,7 +181,7 @@ def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, **options:
     u, sizes, v = linalg.svd(a, False)
     if not compute_uv:
         return sizes
-    signs = np.sign(np.sum(np.conj(plain(u)) * _SVD(plain(a), False)[0], axis=-2))
+    signs = np.sign(np.sum(np.conj(plain(u)) * _SVD(plain(a), False, **options)[0], axis=-2))
     return u * signs[..., None, :], sizes, v * np.conj(signs)[..., :, None]
 
 

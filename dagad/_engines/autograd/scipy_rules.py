@@ -20,7 +20,7 @@ from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import entrywise
 from dagad._engines.autograd.numpy_protocols import UFUNCS
 from dagad._engines.autograd.patches import Swap
-from dagad._engines.autograd.private import trace_primitives_map
+from dagad._engines.autograd.private import isbox, trace_primitives_map
 from dagad._engines.autograd.scipy_functions import defined
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
@@ -303,7 +303,7 @@ SWAPS: list[Swap] = [
     defined(of.log_softmax, _log_softmax),
     defined(of.logsumexp, _logsumexp),
     defined(of.multigammaln, lambda a, d: special.multigammaln(a, d)),
-    defined(of.polygamma, lambda n, x: special.polygamma(n, x)),
+    defined(of.polygamma, lambda n, x: special.polygamma(n if isbox(n) else np.asarray(n), x)),
     defined(of.comb, _comb),
 ]
 if hasattr(of, "softplus"):  # since scipy 1.17

@@ -110,6 +110,10 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         """Return the array with its axes in another order, given as one argument or as several."""
         return anp.transpose(self, axes[0] if len(axes) == 1 else axes or None)
 
+    def astype(self, dtype: Any, **kwargs: Any) -> Any:
+        """Return the array with entries of another type."""
+        return call_function(np.astype, (self, dtype), kwargs)
+
     def clip(self, *bounds: Any, **kwargs: Any) -> Any:
         """Return the array with its entries between two bounds."""
         return call_function(np.clip, (self, *bounds), kwargs)
