@@ -26,7 +26,9 @@ SEEN = {
         {
             "dask._expr": "LLGExpr",
             "dask._task_spec": TASKS,
+            "dask.blockwise": "fuse_roots optimize_blockwise",
             "dask.callbacks": "local_callbacks unpack_callbacks",
+            "dask.core": "flatten",
             "dask.local": "finish_task start_state_from_dask",
             "dask.system": "CPU_COUNT",
             "dask.utils": "ensure_dict",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from dask.base import is_dask_collection
-from dask.delayed import Delayed, delayed
-from dask.highlevelgraph import HighLevelGraph
+from dask.delayed import Delayed
 
 from dagad._engines.registry import find_engine
 from dagad._errors import NotDifferentiableError, PlanError, StructureError
 from dagad._executors.evaluation import new_names
 from dagad._graphs.activity import Key
-from dagad._graphs.layers import inherited, with_layer
+from dagad._graphs.collections import Collection, Derived, attribute, handed_out
+from dagad._graphs.directions import directions
 from dagad._graphs.linearization import is_scalar, unit_seed
 from dagad._graphs.linearize import linearize
 from dagad._graphs.policies import Keep, checked_policy
@@ -25,14 +26,11 @@ from dagad._pytrees.partition import Partition
 from dagad._tracebacks import public
 from dagad._words import a, described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
-from dagad_scheduler.roles import Names
-
-# Dask handles each gradient with all layers of its graph. A few may share the user's own; for many, all is one layer.
-FEW = 8
+from dagad_scheduler.roles import Names, Role
 
 
 @public
-def gradient(y: Delayed, wrt: Any, *, policy: Any = None, engine: Any = None, unused: str = "raise") -> Any:
+def gradient(y: Any, wrt: Any, *, policy: Any = None, engine: Any = None, unused: str = "raise") -> Any:
     """Return the gradient of the result of a Dask graph, as a Dask graph.
 
     Nothing is computed yet: what is returned can be computed, persisted, visualized, or differentiated again. If you
@@ -92,8 +90,8 @@ def gradient(y: Delayed, wrt: Any, *, policy: Any = None, engine: Any = None, un
 
 @public
 def value_and_gradient(
-    y: Delayed, wrt: Any, *, policy: Any = None, engine: Any = None, unused: str = "raise"
-) -> tuple[Delayed, Any]:
+    y: Any, wrt: Any, *, policy: Any = None, engine: Any = None, unused: str = "raise"
+) -> tuple[Any, Any]:
     """Return the result of a Dask graph and its gradient, as one Dask graph: each task of `y` runs once.
 
     The value is computed first, and the gradient after it. A task that draws random numbers gives a value and a
@@ -133,92 +131,94 @@ def value_and_gradient(
     return _reverse(y, wrt, "value_and_gradient", policy, engine, unused)
 
 
-def _reverse(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str) -> tuple[Delayed, Any]:
-    leaves, treedef = pytree.flatten(wrt, is_leaf=is_delayed)
-    _check_delayed(y, leaves, asked, "wrt")
+def _reverse(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str) -> tuple[Any, Any]:
+    whole, moving, treedef = _collections(y, wrt, asked, "wrt")
+    _check_number(whole)
+    _check_floats(moving, "wrt")
     chosen, found = Keep() if policy is None else checked_policy(policy), find_engine(engine, None)
     if unused not in ("raise", "zeros"):
         raise PlanError(
             f'`unused={unused!r}` is not a choice for what is not in the graph of `y`. Give "raise" or "zeros".'
         )
     names = new_names()
-    primal = Primal.of(y, leaves, names, unused)
-    linearized = linearize(primal.nodes, [primal.output], set(primal.sources), names, chosen, engine=found)
-    value: Key = linearized.values.get(primal.output, primal.output)
+    primal = Primal.of(whole, moving, names, unused)
+    (output,) = primal.outputs
+    linearized = linearize(primal.nodes, [output], primal.moving, names, chosen, engine=found)
+    value: Key = linearized.values.get(output, output)
     seed = names("input", "seed")
-    graph: dict[Key, GraphNode] = {**primal.others, seed: Task(seed, seed_of, TaskRef(value))}
-    cotangents, reverse = transpose(linearized.steps, {primal.output: TaskRef(seed)}, names)
-    graph |= linearized.graph | reverse
-    keys = []
-    for place, source in enumerate(primal.sources):
-        key, at = names("gradient", place), TaskRef(linearized.values.get(source, source))
-        graph[key] = Task(key, complete_gradient, source in cotangents, cotangents.get(source), at)
-        keys.append(key)
-    numbers = {step.linearization[1]: step.key for step in linearized.steps if step.linearization is not None}
-    make = _maker(primal, graph, numbers, names)
-    return make(value), pytree.unflatten(treedef, [make(key) for key in keys])
-
-
-def _maker(
-    primal: Primal, graph: Mapping[Key, GraphNode], numbers: Mapping[Any, Key], names: Names
-) -> Callable[[Key], Delayed]:
-    """Return what makes Delayed of keys of a derived graph, which they all share.
-
-    `numbers` says by the numbers in its new keys which tasks of the primal they belong to.
-    """
-    name = names("input", "")[0].replace("input", "graph")
-    derived = (key for key in graph if key not in primal.nodes and key not in primal.others)
-    annotations = inherited(derived, numbers, primal.annotations)
-    if len(primal.sources) > FEW:
-        base = HighLevelGraph({}, {})
-        annotations |= {key: own for key, own in primal.annotations.items() if key in graph}
+    cotangents, reverse = transpose(linearized.steps, {output: TaskRef(seed)}, names)
+    start: dict[Key, GraphNode] = {**primal.others, seed: Task(seed, seed_of, TaskRef(value))}
+    if isinstance(y, Delayed) and isinstance(y.key, str):
+        ends = [Derived(whole, {y.key: value}, {})]
     else:
-        base = primal.layers
-    known = base.to_dict()
-    new: dict[Key, Any] = {key: node for key, node in graph.items() if key not in known}
-    needed = {ref for node in new.values() for ref in node.dependencies}
-    new |= {key: future for key, future in primal.futures.items() if key in needed and key not in known}
-    whole = with_layer(base, name, new, annotations)
-    return lambda key: Delayed(key, whole, layer=name)
+        ends = [Derived.of(whole, names, Role.VALUE, "output", [(plain_value, TaskRef(value))])]
+    for place, (one, keys) in enumerate(zip(moving, primal.sources, strict=True)):
+        calls = _gradient_calls(one, keys, linearized.values, cotangents)
+        ends.append(Derived.of(one, names, Role.GRADIENT, place, calls))
+    numbers = {step.linearization[1]: step.key for step in linearized.steps if step.linearization is not None}
+    made = _made(ends, start | linearized.graph | reverse, primal, numbers, names)
+    return made[0], pytree.unflatten(treedef, made[1:])
 
 
-def pushed(y: Delayed, wrt: Any, tangents: Any) -> tuple[Delayed, Delayed]:
+def _gradient_calls(
+    one: Collection, keys: Sequence[Key], values: Mapping[Key, Key], cotangents: Mapping[Key, Any]
+) -> Iterator[tuple[Any, ...]]:
+    for source, (_, shape, dtype) in zip(keys, one.blocks(), strict=True):
+        if source not in cotangents and shape is not None:  # so that it need not be computed
+            yield zeros_of, shape, dtype
+        else:
+            at = TaskRef(values.get(source, source))
+            yield complete_gradient, source in cotangents, cotangents.get(source), at
+
+
+def _made(
+    ends: Sequence[Derived], graph: dict[Key, GraphNode], primal: Primal, numbers: Mapping[Any, Key], names: Names
+) -> list[Any]:
+    name = names("input", "")[0].replace("input", "graph")
+    return handed_out(ends, name, primal.with_futures(graph), primal.annotated(numbers))
+
+
+def pushed(y: Any, wrt: Any, tangents: Any) -> tuple[Any, Any]:
     """Return the result of a Dask graph and its tangent, as Dask graphs; the face of `jvp` for these.
 
     Parameters
     ----------
     y
-        Any Delayed with floating-point leaves.
+        Any collection with floating-point leaves.
     wrt
-        The Delayed that move: leaves or any other nodes of the graph of `y`.
+        The collections that move: leaves or any other nodes of the graph of `y`.
     tangents
-        Their tangents, in the same structure: Delayed, or values.
+        Their tangents, in the same structure: collections, or values.
 
     Returns
     -------
-    tuple of Delayed
+    tuple of collections
         The value of `y`, and its tangent: zeros where `y` does not depend on `wrt`, None for leaves that are constants.
     """
-    leaves, treedef = pytree.flatten(wrt, is_leaf=is_delayed)
-    _check_delayed(y, leaves, "jvp", "primals")
-    parts = [part if is_delayed(part) else delayed(part) for part in _directions(treedef, tangents)]
+    whole, moving, treedef = _collections(y, wrt, "jvp", "primals")
+    _check_floats(moving, "primals")
     names = new_names()
-    primal = Primal.of(y, leaves, names, beside=parts)
-    sources, output = primal.sources, primal.output
+    aimed = [directions(one, part) for one, part in zip(moving, _directions(treedef, tangents), strict=True)]
+    primal = Primal.of(whole, moving, names, beside=[held for _, needed in aimed for held in needed])
+    sources = [key for keys in primal.sources for key in keys]
     if len(set(sources)) < len(sources):
-        raise StructureError("`primals` holds a Delayed twice. Give it once, with the sum of its tangents.")
-    moving = {source: names("input", ("direction", place)) for place, source in enumerate(sources)}
-    refs = {key: TaskRef(name) for key, name in moving.items()}
-    found = tangent(primal.nodes, [output], refs, names, find_engine(None, None))
+        raise StructureError("`primals` holds a collection twice. Give it once, with the sum of its tangents.")
+    parts = dict(zip(sources, (part for own, _ in aimed for part in own), strict=True))
+    moves = {key: names("input", ("direction", place)) for place, key in enumerate(parts)}
+    refs = {key: TaskRef(name) for key, name in moves.items()}
+    found = tangent(primal.nodes, primal.outputs, refs, names, find_engine(None, None))
     graph = primal.others | found.graph
-    for part, (source, name) in zip(parts, moving.items(), strict=True):
+    for source, name in moves.items():
         at = found.values.get(source, TaskRef(source))
-        graph[name] = Task(name, fitting_direction, TaskRef(part.key), at)
-    keys = names("value", "output"), names("gradient", "tangent")
-    graph[keys[0]] = Task(keys[0], plain_value, found.values.get(output, TaskRef(output)))
-    graph[keys[1]] = Task(keys[1], complete_tangent, found.tangents.get(output), TaskRef(keys[0]))
-    make = _maker(primal, graph, found.numbers, names)
-    return make(keys[0]), make(keys[1])
+        graph[name] = Task(name, fitting_direction, parts[source], at)
+    values = [found.values.get(key, TaskRef(key)) for key in primal.outputs]
+    calls = [(complete_tangent, found.tangents.get(key), at) for key, at in zip(primal.outputs, values, strict=True)]
+    ends = [
+        Derived.of(whole, names, Role.VALUE, "output", [(plain_value, at) for at in values]),
+        Derived.of(whole, names, Role.GRADIENT, "tangent", calls),
+    ]
+    value, moved = _made(ends, graph, primal, found.numbers, names)
+    return value, moved
 
 
 def _directions(treedef: Any, tangents: Any) -> list[Any]:
@@ -226,33 +226,58 @@ def _directions(treedef: Any, tangents: Any) -> list[Any]:
         return pytree.subtrees(treedef, tangents)
     except StructureError as error:
         raise StructureError(
-            "The tangents have another structure than the primals. Give one tangent per Delayed, in the same "
+            "The tangents have another structure than the primals. Give one tangent per collection, in the same "
             "containers; None where nothing moves."
         ) from error
+
+
+# What may be differentiated, and in what
+
+
+def _collections(y: Any, wrt: Any, asked: str, called: str) -> tuple[Collection, list[Collection], Any]:
+    leaves, treedef = pytree.flatten(wrt, is_leaf=is_dask_collection)
+    for what, obj in (("y", y), *((called, leaf) for leaf in leaves)):
+        if not is_dask_collection(obj):
+            raise NotDifferentiableError(
+                f"`{asked}` takes collections of Dask, and `{what}` holds {described(obj)}. Wrap it with "
+                f"`dask.delayed`, or use `dagad.{asked.removesuffix('ient')}` for functions of plain values."
+            )
+        if type(obj).__module__.startswith("dask.dataframe"):
+            raise NotDifferentiableError(
+                f"`{asked}` takes collections of numbers, and `{what}` holds {a(type(obj).__name__)} of "
+                "dask.dataframe, which pandas computes with. Take the numbers out, by "
+                "`column.to_dask_array(lengths=True)`, and write it in arrays; or sum a function of the rows of "
+                "`dagad.shard(table)` with `dagad.reduce_sum`."
+            )
+    if not leaves:
+        raise NotDifferentiableError(
+            f"`{asked}` was given nothing to differentiate with respect to: `{called}` holds no Delayed, dask array or "
+            "other collection. Give one of the graph of `y`, or a list of them."
+        )
+    return Collection.of(y), list(map(Collection.of, leaves)), treedef
+
+
+def _check_number(y: Collection) -> None:
+    shape, dtypes = attribute(y.made, "shape") or (), {part.dtype for part in y.parts} - {None}
+    if len(y.keys) != 1 or shape or any(dtype.kind != "f" for dtype in dtypes):
+        what = a(type(y.made).__name__) + "".join(f" of shape {shape} and dtype {dtype}" for dtype in dtypes)
+        raise NotDifferentiableError(_not_a_number(what))
+
+
+def _check_floats(moving: Sequence[Collection], called: str) -> None:
+    for one in moving:
+        for part in one.parts:
+            if part.dtype is not None and part.dtype.kind in "iub":
+                raise NotDifferentiableError(
+                    f"`{called}` holds {a(type(one.made).__name__)} of dtype {part.dtype}, with respect to which there "
+                    "is no derivative. Make it floating point, with `.astype(float)`, and build `y` from that, or "
+                    "leave it out."
+                )
 
 
 def is_delayed(obj: Any) -> bool:
     """Return whether something is a Delayed."""
     return isinstance(obj, Delayed)
-
-
-def _check_delayed(y: Any, leaves: list[Any], asked: str, called: str) -> None:
-    for what, obj in (("y", y), *((called, leaf) for leaf in leaves)):
-        if is_dask_collection(obj) and not is_delayed(obj):
-            raise NotDifferentiableError(
-                f"`{asked}` takes Delayed of Dask, and `{what}` holds {a(type(obj).__name__)} of Dask. Make a Delayed "
-                "of it, by `x = dask.delayed(x)`, and build `y` from that, in functions written with numpy."
-            )
-        if not is_delayed(obj):
-            raise NotDifferentiableError(
-                f"`{asked}` takes Delayed of Dask, and `{what}` holds {described(obj)}. Wrap it with `dask.delayed`, "
-                f"or use `dagad.{asked.removesuffix('ient')}` for functions of plain values."
-            )
-    if not leaves:
-        raise NotDifferentiableError(
-            f"`{asked}` was given nothing to differentiate with respect to: `{called}` holds no Delayed. Give one of "
-            "the graph of `y`, or a list of them."
-        )
 
 
 # Tasks at the ends of a derived graph: its seed, its directions, and what is handed out, complete
@@ -292,11 +317,20 @@ def seed_of(value: Any) -> Any:
     """Return the cotangent 1 of a real number, in its dtype."""
     plain = pytree.plain(value)
     if not is_scalar(plain):
-        raise NotDifferentiableError(
-            f"`gradient` needs a `y` that is one real floating-point number; this one is {described(plain)}. Reduce it "
-            "to one, by a sum for instance, or take the gradient of one of its elements."
-        )
+        raise NotDifferentiableError(_not_a_number(described(plain)))
     return unit_seed(plain)
+
+
+def _not_a_number(what: str) -> str:
+    return (
+        f"`gradient` needs a `y` that is one real floating-point number; this one is {what}. Reduce it to one, by a "
+        "sum for instance, or take the gradient of one of its elements."
+    )
+
+
+def zeros_of(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return the gradient with respect to a block that `y` does not depend on."""
+    return np.zeros(shape, dtype)
 
 
 def complete_gradient(reached: bool, cotangent: Any, value: Any) -> Any:

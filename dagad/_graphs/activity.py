@@ -12,7 +12,7 @@ Key = Any
 Graph = Mapping[Key, GraphNode]
 
 
-def references(node: GraphNode) -> tuple[Key, ...]:
+def references(node: GraphNode | TaskRef) -> tuple[Key, ...]:
     """Return the keys a node depends on, each once, in the order of its arguments.
 
     Dask keeps them as a set, and an order that depends on hashes would make the order of sums depend on them.

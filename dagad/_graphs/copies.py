@@ -101,8 +101,8 @@ class _Opening:
             return TaskRef(put(part))
 
         args = list(map(outside, node.args))
-        if is_copy(node) and type(args[0]) is TaskRef:
-            return Alias(key, args[0].key)
+        if is_copy(node) and isinstance(args[0], TaskRef | Alias):
+            return Alias(key, references(args[0])[0])
         if isinstance(node, _CONTAINERS):
             return substituted(_container(node, args), {}, key)
         return Task(key, node.func, *args, **{name: outside(part) for name, part in node.kwargs.items()})

@@ -14,7 +14,6 @@ from dask.base import get_annotations
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 from dagad._graphs.activity import Key
-from dagad_scheduler.private import GraphNode
 from dagad_scheduler.roles import Role, role_of
 
 Annotations = dict[str, Any]
@@ -59,17 +58,13 @@ def inherited(
 
 
 def with_layer(
-    base: HighLevelGraph, name: str, nodes: Mapping[Key, Any], annotations: Mapping[Key, Annotations]
+    base: HighLevelGraph | None, name: Any, nodes: Mapping[Key, Any], annotations: Mapping[Key, Annotations]
 ) -> HighLevelGraph:
-    """Return a graph with one more layer."""
-    homes: dict[Key, Any] = {}
-    for home, layer in base.layers.items():
-        for key in layer:
-            homes.setdefault(key, home)
-    needed = {ref for node in nodes.values() if isinstance(node, GraphNode) for ref in node.dependencies}
-    dependencies = {homes[ref] for ref in needed if ref not in nodes and ref in homes}
-    layers = {**base.layers, name: _layer(nodes, annotations)}
-    return HighLevelGraph(layers, {**base.dependencies, name: dependencies})
+    """Return a graph with one more layer, which needs those of the graph."""
+    below = HighLevelGraph({}, {}) if base is None else base
+    own = {key: annotations[key] for key in nodes if key in annotations} if annotations else {}
+    layers = {**below.layers, name: _layer(nodes, own)}
+    return HighLevelGraph(layers, {**below.dependencies, name: set(below.layers)})
 
 
 def _layer(nodes: Mapping[Key, Any], annotations: Mapping[Key, Annotations]) -> MaterializedLayer:

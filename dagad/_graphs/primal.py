@@ -1,8 +1,8 @@
-"""What a user asks the derivative of: the graph of `y`, checked, with copies looked through, ready to be linearized."""
+"""What a user asks the derivative of: the graph of `y`, optimized, copies looked through, ready to be linearized."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection as Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,19 @@ from dask.highlevelgraph import HighLevelGraph
 from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._graphs.activity import Graph, Key, active, substituted, topological
+from dagad._graphs.collections import Collection
 from dagad._graphs.copies import laid_open
 from dagad._graphs.delinearize import forget, is_ours
-from dagad._graphs.layers import Annotations, annotations_of, high_level
-from dagad_scheduler.private import GraphNode, Task, TaskRef, convert_legacy_graph, ensure_dict
+from dagad._graphs.layers import Annotations, annotations_of, inherited
+from dagad_scheduler.private import (
+    GraphNode,
+    Task,
+    TaskRef,
+    convert_legacy_graph,
+    ensure_dict,
+    fuse_roots,
+    optimize_blockwise,
+)
 from dagad_scheduler.roles import Names
 
 
@@ -23,61 +32,90 @@ class Primal:
     """A graph to be differentiated.
 
     =============  ==================================================================================
-    `nodes`        what `output` needs, in the order of the graph; what is active is a plain function
-    `output`       the key of `y` in `nodes`
-    `sources`      the keys of `wrt`, likewise
+    `nodes`        what `outputs` need, in the order of the graph; what is active is a plain function
+    `outputs`      the keys of `y` in `nodes`
+    `sources`      the keys of each collection of `wrt`, likewise
     `others`       nodes that are needed as they are, beside those of `y`
     `futures`      what is needed and stands on a cluster already
-    `layers`       the graph as the user built it
     `annotations`  what Dask was told about keys of `nodes`
     =============  ==================================================================================
     """
 
     nodes: dict[Key, GraphNode]
-    output: Key
-    sources: list[Key]
+    outputs: list[Key]
+    sources: list[list[Key]]
     others: dict[Key, GraphNode]
     futures: dict[Key, Any]
-    layers: HighLevelGraph
     annotations: dict[Key, Annotations]
 
     @classmethod
-    def of(cls, y: Any, wrt: Sequence[Any], names: Names, unused: str = "raise", beside: Sequence[Any] = ()) -> Primal:
-        """Read the graph of a Delayed; see `gradient` for `unused`. `beside` are Delayed that are needed as well."""
-        layers = _layers(y)
-        raw = ensure_dict(layers)
-        nodes, futures = _read(raw)
-        keys = {leaf.key for leaf in wrt}
-        nodes = laid_open(nodes, [y.key], lambda key: key in keys or is_ours(key))
-        order = topological(nodes, [y.key])
-        needed = _checked(order, y.key, futures)
-        missing = {leaf.key: leaf for leaf in wrt if leaf.key not in needed}
+    def of(
+        cls,
+        y: Collection,
+        wrt: Sequence[Collection],
+        names: Names,
+        unused: str = "raise",
+        beside: Sequence[Collection] = (),
+    ) -> Primal:
+        """Read the graph of a collection; see `gradient` for `unused`. `beside` are collections needed as well."""
+        keys = {key for one in wrt for key in one.keys}
+        layers = optimized(y.graph, y.keys, keys)
+        nodes, futures = _read(ensure_dict(layers))
+        nodes = laid_open(nodes, y.keys, lambda key: key in keys or is_ours(key))
+        order = topological(nodes, y.keys)
+        needed = _checked(order, y.keys, futures)
+        missing = [one for one in wrt if not needed.intersection(one.keys)]
         if missing and unused == "raise":
-            raise NotDifferentiableError(_not_in_graph(y, missing, raw))
-        nodes, others = {key: nodes[key] for key in order}, dict[Key, GraphNode]()
-        for part in (*missing.values(), *beside):
-            graph = _layers(part)
-            own, own_futures = _read(ensure_dict(graph))
-            others |= {key: own[key] for key in topological(own, [part.key])}
-            futures, layers = own_futures | futures, HighLevelGraph.merge(graph, layers)
-        annotations = annotations_of(layers)
-        nodes, renamed = _without_pairs_and_tapes(nodes, y.key, keys, names)
+            raise NotDifferentiableError(_not_in_graph(y, missing))
+        nodes, others, annotations = {key: nodes[key] for key in order}, dict[Key, GraphNode](), annotations_of(layers)
+        lacking = [(one, [key for key, shape, _ in one.blocks() if shape is None and key not in needed]) for one in wrt]
+        for one, apart in (*lacking, *((one, one.keys) for one in beside)):
+            own, own_futures = _read(ensure_dict(one.graph)) if apart else ({}, {})
+            others |= {key: own[key] for key in topological(own, apart) if key not in nodes}
+            futures, annotations = own_futures | futures, annotations_of(one.graph) | annotations
+        nodes, renamed = _without_pairs_and_tapes(nodes, y.keys, keys, names)
         annotations |= {new: annotations[old] for old, new in renamed.items() if old in annotations}
-        sources = [renamed.get(leaf.key, leaf.key) for leaf in wrt]
-        return cls(nodes, renamed.get(y.key, y.key), sources, others, futures, layers, annotations)
+        sources = [[renamed.get(key, key) for key in one.keys] for one in wrt]
+        return cls(nodes, [renamed.get(key, key) for key in y.keys], sources, others, futures, annotations)
+
+    @property
+    def moving(self) -> set[Key]:
+        """All keys of `wrt`."""
+        return {key for keys in self.sources for key in keys}
+
+    def annotated(self, numbers: Mapping[Any, Key]) -> Callable[[Iterable[Key]], dict[Key, Annotations]]:
+        """Return what says of the keys of a derived graph what they are annotated with.
+
+        `numbers` says by the numbers in new keys which tasks they belong to.
+        """
+
+        def annotations(keys: Iterable[Key]) -> dict[Key, Annotations]:
+            known = self.nodes.keys() | self.others.keys()
+            found = inherited([key for key in keys if key not in known], numbers, self.annotations)
+            return found | {key: own for key, own in self.annotations.items() if key in known}
+
+        return annotations
+
+    def with_futures(self, graph: dict[Key, Any]) -> dict[Key, Any]:
+        """Return a graph with what it needs and stands on a cluster already."""
+        needed = {ref for node in graph.values() for ref in node.dependencies} if self.futures else ()
+        return graph | {key: self.futures[key] for key in needed if key in self.futures}
 
 
-def _layers(part: Any) -> HighLevelGraph:
-    return high_level(part.__dask_graph__(), f"dagad-primal-{part.key}")
+def optimized(graph: HighLevelGraph, outputs: Sequence[Key], kept: Container[Key]) -> HighLevelGraph:
+    """Return what some keys need, with runs of blockwise operations made one; tasks under `kept` keys stay apart."""
+    keys = [*outputs, *kept]
+    made: HighLevelGraph = fuse_roots(optimize_blockwise(graph, keys=keys), keys=keys).cull(set(outputs))
+    return made
 
 
 def _without_pairs_and_tapes(
-    nodes: dict[Key, GraphNode], y: Key, wrt: Collection[Key], names: Names
+    nodes: dict[Key, GraphNode], outputs: Sequence[Key], wrt: Container[Key], names: Names
 ) -> tuple[dict[Key, GraphNode], dict[Key, Key]]:
     """Rewrite what can't be differentiated as it stands; return also what got new names by it."""
     nodes, valued = _explicit_as_values(nodes, names)
-    y, carrying = valued.get(y, y), {valued.get(key, key) for key in wrt}
-    nodes, forgotten = forget(nodes, names, active(topological(nodes, [y]), carrying))
+    outputs, carrying = [valued.get(key, key) for key in outputs], {valued.get(key, key) for key in wrt}
+    nodes, forgotten = forget(nodes, names, active(topological(nodes, outputs), carrying))
     return nodes, forgotten | {old: forgotten.get(new, new) for old, new in valued.items()}
 
 
@@ -103,36 +141,40 @@ def _futures(part: Any) -> Iterator[Any]:
             yield from _futures(inner)
 
 
-def _checked(order: Mapping[Key, Iterable[Key]], y: Key, futures: Mapping[Key, Any]) -> set[Key]:
+def _checked(order: Mapping[Key, Iterable[Key]], outputs: Sequence[Key], futures: Mapping[Key, Any]) -> set[Key]:
     """Return all keys that are needed, after making sure that each is somewhere."""
-    needed = {y, *order}
+    needed = {*outputs, *order}
     for key, refs in order.items():
         for ref in refs:
             needed.add(ref)
             if ref not in order and ref not in futures:
                 raise StructureError(
                     f"The graph of `y` is not whole: its task {key!r} needs {ref!r}, which is nowhere in it. Build the "
-                    "Delayed with the graphs of all that it uses."
+                    "collection with the graphs of all that it uses."
                 )
-    if y not in order and y not in futures:
-        raise StructureError(f"The graph of `y` does not hold its key, {y!r}. Build the Delayed with its whole graph.")
+    for key in outputs:
+        if key not in order and key not in futures:
+            raise StructureError(
+                f"The graph of `y` does not hold its key, {key!r}. Build the collection with its whole graph."
+            )
     return needed
 
 
-def _not_in_graph(y: Any, missing: Mapping[Key, Any], raw: Mapping[Key, Any]) -> str:
-    keys, apart = list(missing), missing.values()
-    if any(y.key in ensure_dict(one.__dask_graph__()) for one in apart):
+def _not_in_graph(y: Collection, missing: Sequence[Collection]) -> str:
+    names = [one.parts[0].name for one in missing]
+    if any(set(y.keys).intersection(one.graph) for one in missing):
         return (
-            f"The graph of `wrt` needs `y`, {y.key!r}, and not the other way round: they are swapped. The result comes "
-            "first, then what to differentiate it with respect to: `dagad.gradient(y, wrt)`."
+            f"The graph of `wrt` needs `y`, {y.parts[0].name!r}, and not the other way round: they are swapped. The "
+            "result comes first, then what to differentiate it with respect to: `dagad.gradient(y, wrt)`."
         )
-    some = ", ".join(map(repr, keys[:3])) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
-    why = "It lies in the mapping, but nothing that `y` needs reads it" if keys[0] in raw else "It is not there"
+    some = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    lies = not set(missing[0].keys).isdisjoint(y.graph)
+    why = "It lies in the mapping, but nothing that `y` needs reads it" if lies else "It is not there"
     return (
         f"`wrt` holds what the graph of `y` does not need: {some}. {why}: it was made apart, or the graph was "
-        f"persisted, optimized or cloned, and what {y.key!r} reads has another name now. Take the derivative before "
-        "that, or in the object that `y` was built from. If it is meant to have no influence, leave it out, or give "
-        '`gradient` `unused="zeros"`.'
+        f"persisted, optimized or cloned, and what {y.parts[0].name!r} reads has another name now. Take the derivative "
+        "before that, or in the object that `y` was built from. If it is meant to have no influence, leave it out, or "
+        'give `gradient` `unused="zeros"`.'
     )
 
 

@@ -72,11 +72,11 @@ def test_are_annotations_around_the_call_those_of_the_new_tasks_only() -> None:
     with annotate(priority=1):
         m = delayed(np.exp)(a)
     y = delayed(squares)(m)
-    for wrt in ([a], [a] * 9):  # few share the user's layers, many have one of their own
+    for wrt in ([a], [a, m]):
         with annotate(priority=5, retries=3):
             gradients = dagad.gradient(y, wrt)
         found = told(*gradients)
-        assert {"priority": 1} == found[m.key] if len(wrt) < 9 else m.key not in found
+        assert m.key not in found  # it has another key here
         assert found[a.key] == {"priority": 1}  # Dask makes a leaf's graph where it is used
         own = by_role(found)
         assert {(each["priority"], each["retries"]) for role in own for each in own[role]} == {(1, 3), (5, 3)}

@@ -244,11 +244,13 @@ def test_are_primals_and_tangents_that_do_not_fit_refused() -> None:
     a, b = delayed(A), delayed(B)
     y = delayed(scale)(a, b)
     for tangents in ([DA], DA, {"a": DA, "b": DB}):
-        with pytest.raises(dagad.StructureError, match=r"structure than the primals.*one tangent per Delayed"):
+        with pytest.raises(dagad.StructureError, match=r"structure than the primals.*one tangent per collection"):
             dagad.jvp(y, [a, b], tangents)
-    with pytest.raises(dagad.StructureError, match=r"holds a Delayed twice.*sum of its tangents"):
+    with pytest.raises(dagad.StructureError, match=r"holds a collection twice.*sum of its tangents"):
         dagad.jvp(y, [a, a], [DA, DB])
-    with pytest.raises(dagad.NotDifferentiableError, match=r"`jvp` takes Delayed.*`primals` holds an array.*delayed"):
+    with pytest.raises(
+        dagad.NotDifferentiableError, match=r"`jvp` takes collections.*`primals` holds an array.*delayed"
+    ):
         dagad.jvp(y, A, DA)
     with pytest.raises(dagad.NotDifferentiableError, match="`primals` holds no Delayed"):
         dagad.jvp(y, [], [])

@@ -152,8 +152,11 @@ def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Any) -> Any:
         return call_function(function, inputs, {"axis": 0} | kwargs)
     if method != "__call__":
         raise NotDifferentiableError(refusals.of_function(f"np.{ufunc.__name__}.{method}"))
-    if kwargs:
-        raise NotDifferentiableError(refusals.of_option(f"np.{ufunc.__name__}", kwargs))
+    dtype = kwargs.pop("dtype", None)
+    if kwargs or (dtype is not None and np.dtype(dtype).kind not in "fc"):
+        raise NotDifferentiableError(refusals.of_option(f"np.{ufunc.__name__}", kwargs or ["dtype"]))
+    if dtype is not None:  # what numpy computes in
+        inputs = [each if getattr(each, "dtype", None) == dtype else anp.array(each).astype(dtype) for each in inputs]
     if ufunc is np.sign and np.iscomplexobj(pytree.plain(inputs[0])):  # x / |x|; autograd takes it for constant
         raise NotDifferentiableError(refusals.of_function("np.sign", " of complex numbers"))
     fun = primitive_of(ufunc)

@@ -16,7 +16,7 @@ from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._engines.autograd import reduction_rules, refusals
 from dagad._engines.autograd.by_definition import entrywise, moved, movers, rules_of
-from dagad._engines.autograd.private import isbox, numpy_vjps, trace_primitives_map
+from dagad._engines.autograd.private import isbox, numpy_vjps, numpy_wrapper, trace_primitives_map
 from dagad._engines.autograd.reduction_rules import is_deep
 from dagad._engines.autograd.rules import HOMES, Better, define, keep_real
 from dagad._errors import NotDifferentiableError
@@ -390,6 +390,12 @@ ENTRYWISE: dict[Any, tuple[Function | None, ...]] = {
 }
 
 
+def _astype_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+    """Return a pullback that takes plain numbers, too, such as a seed."""
+    del argnums, ans, kwargs
+    return lambda g: (numpy_wrapper._astype(g if isbox(g) else np.asarray(g), pytree.dtype_of(plain(args[0]))),)
+
+
 def learn(module: Any) -> bool:
     """Enter all rules."""
     del module
@@ -402,6 +408,7 @@ def learn(module: Any) -> bool:
         define(func, *entrywise(func.__name__, *slopes))
     define(np.sinc, *entrywise("sinc", _sinc_slope), _always)
     define(np.arccosh, *entrywise("arccosh", lambda ans, x: 1.0 / (anp.sqrt(x - 1.0) * anp.sqrt(x + 1.0))), _of_complex)
+    define(np.astype, _astype_vjp, None, _always)
     keep_real(np.where, anp.concatenate_args, anp.array_from_args, anp.inner, anp.cross)
     return True
 

@@ -102,6 +102,12 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __round__(self, n: int = 0) -> Any:
         return anp.round(self, n)
 
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the array in another dtype; whole numbers have no derivative."""
+        if np.dtype(dtype).kind not in "fc":
+            return pytree.plain(self).astype(dtype, *args, **kwargs)
+        return numpy_wrapper._astype(self, dtype)
+
     def reshape(self, *shape: Any, order: Any = "C") -> Any:
         """Return the array in another shape, given as one argument or as several."""
         return anp.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)

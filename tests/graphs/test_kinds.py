@@ -1,0 +1,175 @@
+"""Kinds of collections: are derivatives of Delayed, arrays, bags and xarray objects right, and of the same kind?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import dask.bag as db
+import numpy as np
+import pytest
+import xarray
+from dask.base import compute as dask_compute
+from dask.delayed import delayed
+
+import dagad
+
+compute: Any = dask_compute  # Dask has few types
+from_array: Any = da.from_array
+X = np.arange(1.0, 13.0).reshape(4, 3) / 7.0
+W = np.array([0.5, -1.0, 2.0])
+
+
+def where(scheduler: Any) -> dict[str, Any]:
+    return {"scheduler": scheduler} if isinstance(scheduler, str) else {"scheduler": scheduler.get}
+
+
+def test_are_gradients_of_arrays_arrays_of_the_same_chunks(scheduler: Any) -> None:
+    x, w = from_array(X, chunks=(3, 2)), from_array(W.astype("f4"), chunks=(2,))
+    y = ((x @ w) ** 2).sum()
+    value, of = dagad.value_and_gradient(y, {"x": x, "w": w})
+    for made, like in ((value, y), (of["x"], x), (of["w"], w)):
+        assert type(made) is da.Array
+        assert (made.shape, made.chunks, made.dtype) == (like.shape, like.chunks, like.dtype)
+    found_value, found = compute(value, of, **where(scheduler))
+    product = X @ W.astype("f4")
+    np.testing.assert_allclose(found_value, np.sum(product**2), rtol=1e-6)
+    np.testing.assert_allclose(found["x"], 2.0 * product[:, None] * W, rtol=1e-6)
+    np.testing.assert_allclose(found["w"], 2.0 * X.T @ product, rtol=1e-6)
+    assert found["w"].dtype == "f4"
+
+
+def test_do_halos_of_overlapping_blocks_turn_round(scheduler: Any) -> None:
+    def step(u: Any) -> Any:
+        return u + 0.4 * (np.roll(u, 1) - 2.0 * u + np.roll(u, -1))
+
+    start = u = from_array(X.ravel(), chunks=5)
+    adjoint = np.arange(12.0) ** 2
+    for _ in range(3):
+        u = u.map_overlap(step, depth=1, boundary="periodic", dtype=float)
+    gradient = compute(dagad.gradient((u * adjoint).sum(), start), **where(scheduler))[0]
+    for _ in range(3):
+        adjoint = step(adjoint)  # the scheme is its own transpose
+    np.testing.assert_allclose(gradient, adjoint, rtol=1e-14)
+
+
+def test_is_a_block_that_y_does_not_need_not_computed() -> None:
+    ran: list[Any] = []
+
+    def noted(block: Any, block_info: Any = None) -> Any:
+        ran.append(block_info[0]["chunk-location"] if block_info else None)
+        return block
+
+    x = from_array(X, chunks=(1, 3)).map_blocks(noted, dtype=float, meta=np.zeros((0, 0)))
+    gradient = dagad.gradient((x[:2] ** 2).sum(), x)
+    found = gradient.compute(scheduler="sync")
+    np.testing.assert_allclose(found, np.where(np.arange(4)[:, None] < 2, 2.0 * X, 0.0))
+    assert set(ran) == {(0, 0), (1, 0)}
+
+
+def test_is_a_gradient_of_a_gradient_of_arrays_right(scheduler: Any) -> None:
+    w, x = from_array(W, chunks=2), from_array(X, chunks=(3, 2))
+    first = dagad.gradient(((x @ w) ** 2).sum(), w)
+    again = dagad.gradient((first**2).sum(), w)
+    hessian = 2.0 * X.T @ X
+    np.testing.assert_allclose(compute(again, **where(scheduler))[0], 2.0 * hessian @ hessian @ W, rtol=1e-12)
+
+
+def test_are_tangents_of_arrays_right(scheduler: Any) -> None:
+    w, x = from_array(W, chunks=2), from_array(X, chunks=(3, 2))
+    direction = np.array([1.0, 0.0, -3.0])
+    for tangent in (direction, from_array(direction, chunks=3), from_array(direction, chunks=(2,))):
+        value, moved = dagad.jvp(x @ w, [w], [tangent])
+        assert moved.chunks == (x @ w).chunks
+        found = compute(value, moved, **where(scheduler))
+        np.testing.assert_allclose(found[0], X @ W, rtol=1e-14)
+        np.testing.assert_allclose(found[1], X @ direction, rtol=1e-14)
+
+
+def test_are_gradients_of_bags_bags() -> None:
+    bag: Any = db.from_sequence([1.0, 2.0, 3.0], npartitions=2)
+    y = bag.map(lambda x: x**3).sum()
+    value, gradient = dagad.value_and_gradient(y, bag)
+    assert (type(value), type(gradient), gradient.npartitions) == (type(y), db.Bag, 2)
+    assert compute(value, gradient, scheduler="sync") == (36.0, [3.0, 12.0, 27.0])
+
+
+def test_are_gradients_of_xarray_objects_their_kind(scheduler: Any) -> None:
+    a = xarray.DataArray(X, dims=("time", "place"), coords={"time": np.arange(4)}, name="depth").chunk({"time": 3})
+    data = xarray.Dataset({"a": a, "b": a.sum("time") + 1.0})
+    y = (data["a"] ** 2).mean() + data["b"].std()
+    value, (of_a, of) = dagad.value_and_gradient(y, [a, data[["a"]]])
+    assert (type(value), type(of_a), type(of), of_a.name) == (
+        xarray.DataArray,
+        xarray.DataArray,
+        xarray.Dataset,
+        "depth",
+    )
+    assert of_a.chunks == a.chunks
+    assert (of_a["time"].values == np.arange(4)).all()
+    found, of_a, of = compute(value, of_a, of, **where(scheduler))
+    b = X.sum(0) + 1.0
+    spread = (b - b.mean()) / (3 * b.std())
+    np.testing.assert_allclose(float(found), np.mean(X**2) + b.std(), rtol=1e-13)
+    np.testing.assert_allclose(of_a, X / 6.0 + spread, rtol=1e-12)
+    np.testing.assert_allclose(of["a"], of_a, rtol=0)
+
+
+def test_may_kinds_be_mixed_and_the_primal_run_once() -> None:
+    ran: list[int] = []
+
+    def scaled(block: Any, by: Any) -> Any:
+        ran.append(1)
+        return block * by
+
+    x, by = from_array(X, chunks=(2, 3)), delayed(3.0)
+    by_array = da.from_delayed(by, (), float)
+    y = delayed(np.sqrt)(x.map_blocks(scaled, by_array, dtype=float, meta=np.zeros((0, 0))).sum())
+    value, gradients = dagad.value_and_gradient(y, (x, by))
+    ran.clear()
+    found = compute(value, gradients, x - 0.1 * gradients[0], scheduler="sync")
+    assert len(ran) == 2
+    np.testing.assert_allclose(found[0], np.sqrt(3.0 * X.sum()))
+    np.testing.assert_allclose(found[1][0], np.full((4, 3), 1.5 / found[0]))
+    np.testing.assert_allclose(found[1][1], X.sum() / (2.0 * found[0]))
+
+
+@pytest.mark.parametrize(
+    ("ask", "remedy"),
+    [
+        (lambda x, w: dagad.gradient(x * 1.0, x), r"an Array of shape \(4, 3\).*Reduce it to one"),
+        (lambda x, w: dagad.gradient((x > 0).sum(), x), r"dtype int64.*Reduce it to one"),
+        (
+            lambda x, w: dagad.gradient((x * w).sum(), w.astype(int)),
+            r"`wrt` holds an Array of dtype int64.*astype\(float\)",
+        ),
+        (lambda x, w: dagad.gradient(x.sum(), w), r"not need.*made apart.*before that"),
+        (lambda x, w: dagad.jvp(x, x, W), r"tangent has shape \(3,\).*primal's shape"),
+        (lambda x, w: dagad.jvp(x[x > 0], x[x > 0], W), r"compute_chunk_sizes\(\)"),
+        (lambda x, w: dagad.jvp(x, [x, w], [X]), "another structure"),
+    ],
+)
+def test_is_what_can_not_be_refused_with_the_remedy(ask: Any, remedy: str) -> None:
+    x, w = from_array(X, chunks=2), from_array(W, chunks=2)
+    with pytest.raises(dagad.DagadError, match=remedy):
+        ask(x, w)
+
+
+def test_is_a_dataframe_refused_with_the_remedy() -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    pd = pytest.importorskip("pandas")
+    table = dd.from_pandas(pd.DataFrame({"a": [1.0, 2.0]}), npartitions=2)
+    column = table["a"].to_dask_array(lengths=True)
+    for y, wrt in ((table["a"].sum(), column), (column.sum(), table), (column.sum(), table["a"])):
+        with pytest.raises(dagad.NotDifferentiableError, match=r"to_dask_array\(lengths=True\).*dagad\.shard"):
+            dagad.gradient(y, wrt)
+    assert dagad.gradient((column**2).sum(), column).compute(scheduler="sync").tolist() == [2.0, 4.0]
+
+
+def test_may_chunks_be_of_unknown_length() -> None:
+    x = from_array(X.ravel() - 0.8, chunks=5)
+    kept = x[x > 0]
+    of_kept, of_x = compute(*dagad.gradient((kept**2).sum(), [kept, x]), scheduler="sync")
+    at = X.ravel() - 0.8
+    np.testing.assert_allclose(of_kept, 2.0 * at[at > 0])
+    np.testing.assert_allclose(of_x, np.where(at > 0, 2.0 * at, 0.0))
