@@ -102,12 +102,6 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __round__(self, n: int = 0) -> Any:
         return anp.round(self, n)
 
-    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the array in another dtype; whole numbers have no derivative."""
-        if np.dtype(dtype).kind not in "fc":
-            return pytree.plain(self).astype(dtype, *args, **kwargs)
-        return numpy_wrapper._astype(self, dtype)
-
     def reshape(self, *shape: Any, order: Any = "C") -> Any:
         """Return the array in another shape, given as one argument or as several."""
         return anp.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
@@ -116,9 +110,10 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         """Return the array with its axes in another order, given as one argument or as several."""
         return anp.transpose(self, axes[0] if len(axes) == 1 else axes or None)
 
-    def astype(self, dtype: Any, **kwargs: Any) -> Any:
+    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", **options: bool) -> Any:
         """Return the array with entries of another type."""
-        return call_function(np.astype, (self, dtype), kwargs)
+        del order, casting, options
+        return call_function(np.astype, (self, dtype), {})
 
     def clip(self, *bounds: Any, **kwargs: Any) -> Any:
         """Return the array with its entries between two bounds."""
