@@ -8,6 +8,10 @@ What happens to a chunk's tape between value and gradient (``policy=``)
     Keep, Recompute, Preaccumulate    keep the tape, run the chunk again, or compute the gradient with the value
     Policy, Linearization             what they have in common, and what they return
 
+Which steps of a Dask graph are stored and run again (``policy=`` of `dagad.gradient`)
+    Segment(k), Revolve(slots)        every k-th state with k tapes, or so many states with one; in memory or on disk
+    Schedule                          what they have in common; those of the package checkpoint_schedules do, too
+
 What differentiates a chunk (``engine=``)
     explicit(f)                       marks a function that returns ``(value, pullback)``
     AutogradEngine, ExplicitEngine    the engines that there are
@@ -37,6 +41,7 @@ from dagad._graphs.policies import (
     Preaccumulate as Preaccumulate,
     Recompute as Recompute,
 )
+from dagad._graphs.schedules import Revolve as Revolve, Schedule as Schedule, Segment as Segment
 
 __all__ = [
     "AutogradEngine",
@@ -55,6 +60,9 @@ __all__ = [
     "Policy",
     "Preaccumulate",
     "Recompute",
+    "Revolve",
+    "Schedule",
+    "Segment",
     "Sparse",
     "explicit",
 ]

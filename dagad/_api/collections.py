@@ -19,6 +19,8 @@ from dagad._graphs.linearization import is_scalar, unit_seed
 from dagad._graphs.linearize import linearize
 from dagad._graphs.policies import Keep, checked_policy
 from dagad._graphs.primal import Primal
+from dagad._graphs.scheduled import scheduled
+from dagad._graphs.schedules import schedule_of
 from dagad._graphs.tangent import tangent
 from dagad._graphs.transpose import transpose
 from dagad._pytrees import pytree
@@ -45,7 +47,9 @@ def gradient(y: Any, wrt: Any, *, policy: Any = None, engine: Any = None, unused
         other of its nodes.
     policy
         What happens to the tape of a task between value and gradient: ``extend.Keep()``, the default,
-        ``extend.Recompute()`` or ``extend.Preaccumulate()``.
+        ``extend.Recompute()`` or ``extend.Preaccumulate()``. Or which steps of the graph are stored and run again, so
+        that the tapes of few steps are alive at a time: ``extend.Segment(k)``, ``extend.Revolve(slots)``, or a schedule
+        of the package checkpoint_schedules. The gradient has the same bits with all of them.
     engine
         What differentiates the tasks: a name, such as ``"autograd"``, or an ``extend.Engine``; by default the setting
         ``dagad.engine``. Functions that are marked by ``extend.explicit`` use their own derivatives.
@@ -67,7 +71,7 @@ def gradient(y: Any, wrt: Any, *, policy: Any = None, engine: Any = None, unused
         If `y` or `wrt` is not a Delayed, or a Delayed of `wrt` is not in the graph of `y`; when computed, if `y` is not
         one real number, or a Delayed of `wrt` has no floating-point numbers in it.
     PlanError
-        If `policy`, `engine` or `unused` is none of the above.
+        If `policy`, `engine` or `unused` is none of the above, or a schedule does not fit the graph.
     StructureError
         If a task of the graph needs a key that is nowhere.
 
@@ -135,7 +139,8 @@ def _reverse(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str
     whole, moving, treedef = _collections(y, wrt, asked, "wrt")
     _check_number(whole)
     _check_floats(moving, "wrt")
-    chosen, found = Keep() if policy is None else checked_policy(policy), find_engine(engine, None)
+    schedule, found = schedule_of(policy), find_engine(engine, None)
+    chosen = Keep() if policy is None or schedule else checked_policy(policy)
     if unused not in ("raise", "zeros"):
         raise PlanError(
             f'`unused={unused!r}` is not a choice for what is not in the graph of `y`. Give "raise" or "zeros".'
@@ -143,9 +148,12 @@ def _reverse(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str
     names = new_names()
     primal = Primal.of(whole, moving, names, unused)
     (output,) = primal.outputs
-    linearized = linearize(primal.nodes, [output], primal.moving, names, chosen, engine=found)
+    nodes, seed = primal.nodes, names("input", "seed")
+    if schedule:
+        linearized = scheduled(nodes, output, primal.moving, names, schedule, seed, primal.annotations, engine=found)
+    else:
+        linearized = linearize(nodes, [output], primal.moving, names, chosen, engine=found)
     value: Key = linearized.values.get(output, output)
-    seed = names("input", "seed")
     cotangents, reverse = transpose(linearized.steps, {output: TaskRef(seed)}, names)
     start: dict[Key, GraphNode] = {**primal.others, seed: Task(seed, seed_of, TaskRef(value))}
     if isinstance(y, Delayed) and isinstance(y.key, str):
@@ -155,8 +163,7 @@ def _reverse(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str
     for place, (one, keys) in enumerate(zip(moving, primal.sources, strict=True)):
         calls = _gradient_calls(one, keys, linearized.values, cotangents)
         ends.append(Derived.of(one, names, Role.GRADIENT, place, calls))
-    numbers = {step.linearization[1]: step.key for step in linearized.steps if step.linearization is not None}
-    made = _made(ends, start | linearized.graph | reverse, primal, numbers, names)
+    made = _made(ends, start | linearized.graph | reverse, primal, linearized.numbers, names)
     return made[0], pytree.unflatten(treedef, made[1:])
 
 

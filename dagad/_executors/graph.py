@@ -201,7 +201,7 @@ class GraphExecutor:
     def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, GraphResiduals | None]:
         """Run a job together with its gradient for the seed 1; see `Executor`."""
         if self._is_scalar is False:
-            return self.linearize(job, Keep(policy.counters))
+            return self.linearize(job, Keep(counters=policy.counters))
         names, results = replace(new_names(job.kernel.name), together=True), Results.of(job)
         totals: list[Unit] = []
         with calm_here(self._scheduler):

@@ -11,7 +11,8 @@ from typing import Any
 
 from dagad._errors import NotDifferentiableError
 from dagad._graphs.activity import Graph, Key, substituted
-from dagad._graphs.linearization import pull_back, value_and_pullback, value_of_task, value_part
+from dagad._graphs.linearization import pull_back, value_alone, value_and_pullback, value_of_task, value_part
+from dagad._graphs.states import read_state, write_state
 from dagad._pytrees.shipping import opened
 from dagad_scheduler.private import Alias, GraphNode, Task
 from dagad_scheduler.roles import Names, role_of
@@ -45,23 +46,25 @@ def is_ours(key: Key) -> bool:
 def _plain(key: Key, node: GraphNode, graph: Graph) -> GraphNode:
     if not isinstance(node, Task):
         return node
-    if node.func is value_and_pullback:
+    if node.func in (value_and_pullback, value_alone):
         return Task(key, value_of_task, *node.args[1:])
+    if node.func is read_state:
+        return Alias(key, _found(node.args[0].key, graph, write_state).args[1].key)
     if node.func is value_part:
         return Alias(key, node.args[0])
     if node.func is pull_back:
         linearization, cotangent = node.args
-        source = _recording(linearization.key, graph)
+        source = _found(linearization.key, graph, value_and_pullback)
         return Task(key, pull_back_of_task, source.args[1], cotangent, *source.args[2:])
     return node
 
 
-def _recording(key: Key, graph: Graph) -> Task:
-    """Return the task that makes a linearization; Dask may have put aliases before it."""
+def _found(key: Key, graph: Graph, func: Any) -> Task:
+    """Return the task that makes what stands under a key, by this function; Dask may have put aliases before it."""
     node = graph.get(key)
     while isinstance(node, Alias):
         node = graph.get(node.target)
-    if not isinstance(node, Task) or node.func is not value_and_pullback:
+    if not isinstance(node, Task) or node.func is not func:
         raise NotDifferentiableError(
             f"A gradient can't be differentiated again, since the graph has lost what was recorded under {key!r}. Take "
             "the derivative before the graph is persisted or optimized."

@@ -17,6 +17,7 @@ from dagad._graphs.activity import Key
 from dagad_scheduler.roles import Role, role_of
 
 Annotations = dict[str, Any]
+MARK = "dagad_step"  # by which users say which step of a schedule a task belongs to
 _WITH_TASK = (Role.VALUE, Role.GETITEM, Role.PULLBACK)
 _NOTHING = "_AnnotationsTombstone"  # what Dask writes where a key of an annotated layer has no annotation
 
@@ -50,6 +51,7 @@ def inherited(
             # A part of a task's result has the number of the task inside its own.
             number = key[1][1] if isinstance(key[1], tuple) else key[1]
             own |= annotations.get(origins.get(number), {})
+            own.pop(MARK, None)  # time goes the other way there
             if role is Role.GETITEM:
                 own.pop("resources", None)  # it takes a result apart, and would wait in line for nothing
         if own:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ class Linearized:
     graph: dict[Key, GraphNode]
     steps: list[Step]
     values: dict[Key, Key] = field(default_factory=dict)  # key of the primal -> key that has its plain value here
+    numbers: dict[Any, Key] = field(default_factory=dict)  # number in keys of this graph -> key of the primal
 
     def recorded(self) -> list[Key]:
         """Return the keys of all linearizations."""
@@ -60,15 +61,30 @@ def linearize(
         node, called = result.graph.pop(key), names.about(key)
         # A graph that was built under these very names keeps its numbers: they are those of the chunks.
         index = key[1] if isinstance(key, tuple) and key[0] in own else place
-        if isinstance(node, Alias) or (isinstance(node, Task) and node.func is add_up):
+        if isinstance(node, Alias) or is_sum(node):
             _keep_linear(result, key, node, inputs, called("sum", index))
         elif isinstance(node, Task):
             _record(result, Step(key, inputs, called("value", index)), as_recordable(node, inputs, engine), policy)
+            result.numbers[index] = key
             if apart:
                 part = called("getitem", index)
                 result.graph[part] = Task(part, value_part, TaskRef(result.values[key]))
                 result.values[key] = part
     return result
+
+
+def is_sum(node: GraphNode) -> bool:
+    """Return whether a node is a sum of ours, its own derivative."""
+    return isinstance(node, Task) and node.func is add_up
+
+
+def inputs_of(node: GraphNode, carrying: Sequence[Key]) -> tuple[Key, ...]:
+    """Return what a node reads of what carries derivatives; a term may stand twice in a sum."""
+    if not is_sum(node):
+        return tuple(carrying)
+    assert isinstance(node, Task)
+    known = frozenset(carrying)
+    return tuple(arg.key for arg in node.args if arg.key in known)
 
 
 def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Any, name: Key) -> None:
@@ -77,8 +93,7 @@ def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Any, nam
         result.values[key] = here.get(node.target, node.target)
     else:
         assert isinstance(node, Task)
-        carrying = set(inputs)
-        inputs = tuple(arg.key for arg in node.args if arg.key in carrying)  # a term may stand there twice
+        inputs = inputs_of(node, inputs)
         refs = [TaskRef(here.get(arg.key, arg.key)) for arg in node.args]
         result.graph[name] = Task(name, add_up, *refs)
         result.values[key] = name

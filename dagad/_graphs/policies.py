@@ -33,17 +33,24 @@ class Policy(Protocol):
 
 
 def checked_policy(policy: Any) -> Policy:
-    if not callable(getattr(policy, "linearize", None)) or isinstance(policy, type):
+    if callable(getattr(policy, "linearize", None)) and not isinstance(policy, type):
+        return policy  # type: ignore[no-any-return]  # anything with the method is a policy
+    if callable(getattr(policy, "actions", None)) and not isinstance(policy, type):
         raise PlanError(
-            f"`policy={policy!r}` is not a policy. Give an object: `dagad.extend.Keep()`, `Recompute()` or "
-            "`Preaccumulate()`, or None for what fits."
+            f"`policy={policy!r}` is a schedule for the steps of a Dask graph, and chunks have no steps. Give it to "
+            "`dagad.gradient` or `value_and_gradient`; here `dagad.extend.Recompute()` takes the least memory."
         )
-    return policy  # type: ignore[no-any-return]  # anything with the method is a policy
+    raise PlanError(
+        f"`policy={policy!r}` is not a policy. Give an object: `dagad.extend.Keep()`, `Recompute()` or "
+        "`Preaccumulate()`, or None for what fits; for gradients of Dask graphs `Segment(k)` and `Revolve(slots)` too."
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Counting:
-    counters: Counters = field(default_factory=Counters, compare=False, repr=False)
+class Counting:
+    """What counts what it had done, in this process."""
+
+    counters: Counters = field(default_factory=Counters, compare=False, repr=False, kw_only=True)
     together: ClassVar[bool] = False
 
     @property
@@ -63,7 +70,7 @@ class _Counting:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep(_Counting):
+class Keep(Counting):
     """Keep the tape until it is pulled: the least work, the most memory. A lost tape is recorded again.
 
     Examples
@@ -87,7 +94,7 @@ class Keep(_Counting):
 
 
 @dataclass(frozen=True, slots=True)
-class Recompute(_Counting):
+class Recompute(Counting):
     """Keep the value only, and record when the gradient is asked for: the least memory, one more run of each chunk.
 
     Examples
@@ -102,7 +109,7 @@ class Recompute(_Counting):
 
 
 @dataclass(frozen=True, slots=True)
-class Preaccumulate(_Counting):
+class Preaccumulate(Counting):
     """Compute the gradient of a scalar task with its value: the tape dies in the task, while it is still in cache.
 
     Tasks whose output is not one real number are kept as by `Keep`.

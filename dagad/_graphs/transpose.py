@@ -56,12 +56,16 @@ def _summed(key: Key, terms: Sequence[Any], key_of: Callable[..., Key]) -> tuple
     return sum_tree(terms, key_of)
 
 
+def pullback_key(linearization: Key, names: Names) -> Key:
+    """Return the key of the task that pulls a linearization."""
+    return names.about(linearization)("pullback", linearization[1])
+
+
 def _pulled(pull: Any, step: Step, cotangent: Any, names: Names, graph: dict[Key, GraphNode]) -> list[Any]:
     """Return references to the cotangents of one task's inputs, and add the tasks that compute them to `graph`."""
     if step.linearization is None:  # of a sum each term has the sum's own cotangent
         return [cotangent] * len(step.inputs)
-    index, names = step.linearization[1], names.about(step.linearization)
-    key = names("pullback", index)
+    key, index, names = pullback_key(step.linearization, names), step.linearization[1], names.about(step.linearization)
     graph[key] = Task(key, pull, TaskRef(step.linearization), cotangent)
     if len(step.inputs) == 1:
         return [TaskRef(key)]

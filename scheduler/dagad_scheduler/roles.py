@@ -28,11 +28,12 @@ class Role(StrEnum):
     SUM = "sum"  # a node in a tree of sums
     PULLBACK = "pullback"  # the cotangents of one chunk's inputs
     GRADIENT = "gradient"  # the cotangent of one input, complete
+    GATE = "gate"  # what runs again waits for it; computes nothing
     LOOP = "loop"  # stands for a hot loop on one worker; computes nothing
 
 
 # Sums go first: they are short and let go of memory. Pullbacks go last: no value waits for them.
-_FIRST = (Role.INPUT, Role.SHARD, Role.GETITEM, Role.SUM, Role.GRADIENT, Role.LOOP)
+_FIRST = (Role.INPUT, Role.SHARD, Role.GETITEM, Role.SUM, Role.GRADIENT, Role.GATE, Role.LOOP)
 _RANK = {**dict.fromkeys(_FIRST, 0), Role.VALUE: 1, Role.VALUEGRAD: 1, Role.PULLBACK: 2}
 _TOGETHER = (Role.VALUE, Role.PULLBACK)
 MOST_LETTERS = 40  # of a function's name

@@ -123,7 +123,7 @@ class Further(Settings):
     __slots__ = ("z",)
 
 
-FROZEN += [Settings(1.0), Settings((1, Settings("a"))), Keep(), Recompute(Counters())]
+FROZEN += [Settings(1.0), Settings((1, Settings("a"))), Keep(), Recompute(counters=Counters())]
 Pair = namedtuple("Pair", ["x", "y"])
 
 MUTABLE = [
