@@ -41,6 +41,7 @@ from dagad_scheduler.workers import workers_of
 
 REACH_WITHIN, RELAY_FOR = 2.0, 60.0  # seconds
 LOOK_EVERY = 1.0  # seconds
+FEW = 16  # calls in one message, where each has words of its own
 TELL_AFTER = 0.1  # seconds, in which more may be let go of: one message for all
 Replies = dict[str, dict[str, Any]]
 
@@ -308,8 +309,7 @@ class Lines:
 
     async def _relay_alike(self, calls: dict[str, dict[str, Any]]) -> Replies:
         """Send what the calls have in common once: it is large, parameters and programs, and the workers are many."""
-        first = next(iter(calls.values()))
-        common = {name for name, part in first.items() if all(call[name] is part for call in calls.values())}
+        first, common = next(iter(calls.values())), _common(calls)
         own = {address: {name: call[name] for name in call.keys() - common} for address, call in calls.items()}
         own = {address: words for address, words in own.items() if words}
         replies: Replies = await self._client.scheduler.broadcast(
@@ -329,14 +329,29 @@ def _all_packed(calls: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]
 def _alike(calls: dict[str, dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
     """Return the calls by what they bring: some workers know the program, others are told, or have rows of their own.
 
-    These are sent apart: together, each worker would get the rows of all.
+    These are sent apart: together, each worker would get the rows of all. So would it get the words that tell others
+    of their chunks, which therefore go to a few at a time: else they would grow with the square of the workers.
     """
     n_calls = Counter(id(part) for call in calls.values() for part in call.values())
     groups: dict[Any, dict[str, dict[str, Any]]] = {}
     for address, call in calls.items():
         has_own = any(n_calls[id(part)] == 1 and has_buffers(part) for part in call.values())
         groups.setdefault(address if has_own else frozenset(call), {})[address] = call
-    return list(groups.values())
+    return [some for group in groups.values() for some in _few_at_a_time(group)]
+
+
+def _common(calls: dict[str, dict[str, Any]]) -> set[str]:
+    """Return the names of the parts that some calls have in common."""
+    first = next(iter(calls.values()))
+    return {name for name, part in first.items() if all(call[name] is part for call in calls.values())}
+
+
+def _few_at_a_time(calls: dict[str, dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
+    """Return calls in groups that are small where each has words of its own."""
+    pairs = list(calls.items())
+    if len(_common(calls)) == len(pairs[0][1]):
+        return [calls]
+    return [dict(pairs[start : start + FEW]) for start in range(0, len(pairs), FEW)]
 
 
 def _hang_up_all(loop: Any, connections: Connections, standing: Standing) -> None:
