@@ -15,6 +15,7 @@ from dagad._executors.cost_model import (
     Cost,
     Pace,
     choose_group,
+    choose_group_of_tree,
     choose_road,
     cost_of,
     history_of,
@@ -38,6 +39,7 @@ logger = logging.getLogger("dagad")
 PROCESSES = "dask.multiprocessing"  # the name of the scheduler that starts new ones for each graph
 
 SEEN_BY_CHUNK = "its chunks are tasks, to be seen"
+FROM_WORKER_TO_WORKER = "workers are many and parameters large: from worker to worker they travel faster"
 INLINE = Inline()
 Found = tuple[Results, Residuals | None]
 
@@ -107,6 +109,8 @@ def _run_elsewhere(
     cost = cost_of(signature) or cost_of(alike)
     lines = scheduler.lines() if cost is not None and is_short(job, cost) else None
     if cost is not None and lines is not None and not is_inside_any_task():
+        if cost.trips.prefer_tree and can_be_tree(job):
+            return _run_tree(scheduler, job, signature, cost, act)
         resident = ResidentExecutor(lines, cost.seconds, is_scalar=cost.scalar)
         try:
             results, residuals = act(resident)
@@ -115,7 +119,7 @@ def _run_elsewhere(
             refusals.append(f"residents: {error}")
         else:
             spent, results.ran_by, results.reason = results.spent, resident, "rows live on workers, chunks are short"
-            remember_cost(signature, lambda cost: cost.after_call(spent.cpu, spent.wall))
+            remember_cost(signature, lambda cost: cost.after_call(spent.cpu, spent.wall, resident.trip))
             return results, residuals
     # Runs of chunks are tasks as they are: several of them need not be a part of the tree of sums. Who watches counts
     # chunks.
@@ -136,6 +140,25 @@ def _run_elsewhere(
     remember_cost(signature, lambda cost: cost.after_graph(spent.cpu, spent.wall, in_vain=in_vain))
     remember_cost(alike, lambda cost: cost.after_graph(spent.cpu, spent.wall, in_vain=False))
     return results, residuals
+
+
+def _run_tree(
+    scheduler: Scheduler, job: Job, signature: tuple[Any, str], cost: Cost, act: Callable[[Executor], Found]
+) -> Found:
+    """Run what residents could by a graph with a task for each of their threads; see `routes`."""
+    alone, star = job.runs is not None or _is_seen_by_chunk(), cost.trips.star
+    n_threads = 1 if star is None else star.n_workers * star.n_threads
+    group = 1 if alone else choose_group_of_tree(len(job.plan), n_threads)
+    graph = GraphExecutor(scheduler, group, is_scalar=cost.scalar)
+    results, residuals = act(graph)
+    wall, results.ran_by, results.reason = results.spent.wall, graph, FROM_WORKER_TO_WORKER
+    remember_cost(signature, lambda cost: cost.after_tree(wall))
+    return results, residuals
+
+
+def can_be_tree(job: Job) -> bool:
+    """Return whether all that comes and goes is parameters and sums: rows come and go by themselves anyway."""
+    return job.kernel.reduces and not job.kernel.stacks and not job.has_sliced
 
 
 def _why_graph(job: Job, cost: Cost | None) -> str:

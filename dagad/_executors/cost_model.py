@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
+from dagad._executors.routes import Trip, Trips
 from dagad._graphs.sum_trees import FAN_IN
 from dagad._remembered import Remembered
 from dagad._sources.plan import AnyPlan
@@ -126,6 +127,7 @@ class Cost(NamedTuple):
     `scalar`    whether each chunk gave one real number; None: not known
     `refusals`  how often something was tried in vain, one time after the other, that the graph then could do
     `rest`      how many runs there are to be before it is tried again
+    `trips`     how calls of many workers went, beside trees of tasks
     ==========  ===============================================================================================
     """
 
@@ -134,18 +136,24 @@ class Cost(NamedTuple):
     scalar: bool | None = None
     refusals: int = 0
     rest: int = 0
+    trips: Trips = Trips()
 
     def after_graph(self, seconds: float, wall: float, *, in_vain: bool) -> Cost:
         """Return the cost after a run of the graph; `in_vain`: something quicker was tried before, and failed."""
         longest = min(seconds, wall)
         if in_vain:
             rest = TRY_AGAIN * 2 ** min(self.refusals, 10)
-            return Cost(seconds, longest, self.scalar, self.refusals + 1, rest)
-        return Cost(seconds, longest, self.scalar, self.refusals, max(self.rest - 1, 0))
+            return Cost(seconds, longest, self.scalar, self.refusals + 1, rest, self.trips)
+        return Cost(seconds, longest, self.scalar, self.refusals, max(self.rest - 1, 0), self.trips)
 
-    def after_call(self, seconds: float, wall: float) -> Cost:
-        """Return the cost after a run by residents."""
-        return Cost(seconds, min(seconds, wall), self.scalar)
+    def after_call(self, seconds: float, wall: float, trip: Trip | None = None) -> Cost:
+        """Return the cost after a run by residents; `trip`: how it went, if they are many."""
+        trips = self.trips if trip is None else self.trips.after_star(trip)
+        return Cost(seconds, min(seconds, wall), self.scalar, trips=trips)
+
+    def after_tree(self, wall: float) -> Cost:
+        """Return the cost after a run by a tree of tasks in place of residents."""
+        return self._replace(trips=self.trips.after_tree(wall))
 
     def known_to_give(self, *, scalar: bool) -> Cost:
         """Return the cost of what gave numbers, or something else.
@@ -178,6 +186,15 @@ def choose_group(n_chunks: int, cost: Cost | None) -> int:
     ):
         group *= 2
     return group
+
+
+def choose_group_of_tree(n_chunks: int, n_threads: int) -> int:
+    """Return how many chunks make one task if every thread is to have one.
+
+    >>> choose_group_of_tree(1000, 100), choose_group_of_tree(10, 100)
+    (8, 1)
+    """
+    return 1 << max(n_chunks // n_threads, 1).bit_length() - 1
 
 
 MOST_REMEMBERED = 1024

@@ -11,6 +11,7 @@ from dagad._errors import StructureError
 from dagad._executors.evaluation import follow, new_names
 from dagad._executors.resident_program import PULL, RECORD, ROLES, UNIT, VALUE, Found, program_of
 from dagad._executors.resident_shards import LeftRows, PlacedRows, Remains, n_staying, own_messages
+from dagad._executors.routes import FEWEST_WORKERS, Trip
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import assembled, subtrees
 from dagad._operations.job import Job, Land, Residuals, Results, Seeds, Spent
@@ -32,6 +33,7 @@ class ResidentExecutor:
 
     def __init__(self, lines: Any, expected: float, *, is_scalar: bool | None = None) -> None:
         self._lines, self._expected, self._is_scalar = lines, expected, is_scalar
+        self.trip: Trip | None = None  # the last one, if many workers were called
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
@@ -101,6 +103,8 @@ class ResidentExecutor:
             found = [_found(job, homes, address, reply, method) for address, reply in replies.items()]
             results = Results.of(job) if method == PULL else self._results(job, homes, found, remains)
             seconds = sum(float(reply["seconds"]) for reply in replies.values())
+            if len(replies) >= FEWEST_WORKERS:
+                self.trip = _trip(message, program, replies, time.perf_counter() - began)
         except (StructureError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise loop.off(f"a worker sent something else than was asked for ({error})") from error
         if remains is not None:
@@ -164,6 +168,15 @@ class ResidentExecutor:
             return program_of(payload, job.monoid, job.plan, new_names(job.kernel.name))
 
         return loop.program(what, taken, fingerprint.same, packed, made)
+
+
+def _trip(message: dict[str, Any], program: Sent, replies: dict[str, Any], wall: float) -> Trip:
+    """Return how calls went."""
+    answers = [(float(reply["seconds"]), max(int(reply["threads"]), 1)) for reply in replies.values()]
+    received = sum(memoryview(reply["data"]).nbytes for reply in replies.values())
+    computing, n_threads = max(seconds / threads for seconds, threads in answers), max(n for _, n in answers)
+    constants = sum(map(len, program.payload))
+    return Trip(len(replies), n_threads, message["shared"][1].nbytes, received, constants, computing, wall)
 
 
 class Answers(NamedTuple):

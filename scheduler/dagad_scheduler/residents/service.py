@@ -256,12 +256,11 @@ class Desk:
     async def _call(self, message: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
         if "program" in message:
             await self._learn(message, stopped)
-        token, number = message["token"], message["number"]
-        if token not in self._programs:
+        if (token := message["token"]) not in self._programs:
             return {"status": "unknown"}
         known, rows = self._programs[token], self._rows_of(token, message.get("taken", ()))
         program, parts, worker = known.program, known.parts, self._worker
-        held, called, spans = self._held.take(number), _called(message), self.reports.spans()
+        held, called, spans = self._held.take(message["number"]), _called(message), self.reports.spans()
 
         def begin() -> tuple[Job, list[list[Part]]]:
             if not program.is_current():
@@ -290,14 +289,15 @@ class Desk:
                 head, buffer = await run(job.reply, parts, sums)
         except _StaleError:
             if held is not None and not stopped():  # the same call comes again
-                self._held.keep(number, held)
+                self._held.keep(message["number"], held)
             raise
         if not stopped():
             self._leave(message, job)
         seconds = (time.perf_counter() - began) * n_shares
         if spans is not None:
             self.reports.answered(len(known.keys), seconds, called, spans, has_held=held is not None)
-        return {"status": "OK", "seconds": seconds, "told": spans is not None, **head, "data": blob(buffer)}
+        words = {"status": "OK", "seconds": seconds, "threads": n_shares, "told": spans is not None}
+        return {**words, **head, "data": blob(buffer)}
 
     def _leave(self, message: dict[str, Any], job: Job) -> None:
         """Hold on to what a call leaves for later ones."""

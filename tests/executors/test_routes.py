@@ -1,0 +1,118 @@
+"""The model of many workers: does it say what grows with what, and where one route crosses another?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dagad._executors import routes
+from dagad._executors.routes import ROUTES, Site, Trip, Trips, Work, crossing, direct, graph, relayed, tree
+
+SITE = Site()
+LARGE, SMALL = 1e7, 1e3
+
+
+def work(n_workers: int, theta: float = LARGE, **more: Any) -> Work:
+    return Work(n_workers, theta, theta, **more)
+
+
+@pytest.mark.parametrize("route", ROUTES.values())
+def test_nothing_grows_faster_than_workers_and_parameters(route: routes.Route) -> None:
+    """Never workers times workers: ten times as many workers are ten times as busy stations at most."""
+    for some in (work(100), work(100, SMALL)):
+        before, after = (route(replace(some, n_workers=n), SITE).busy for n in (100, 1000))
+        assert all(after[station] <= 10.01 * before[station] for station in before)
+
+
+def test_bytes_at_one_process_grow_with_the_workers_of_a_star_only() -> None:
+    links = [("client's link", direct), ("scheduler's link", relayed)]
+    for station, route in links:
+        assert route(work(1000), SITE).busy[station] == pytest.approx(10 * route(work(100), SITE).busy[station])
+    before, after = (tree(work(n), SITE).busy["client's link"] for n in (100, 1000))
+    assert before == after
+
+
+@pytest.mark.parametrize("route", [direct, relayed])
+@pytest.mark.parametrize("theta", [1e6, LARGE, 1e8])
+def test_the_tree_is_faster_from_the_crossing_on(route: routes.Route, theta: float) -> None:
+    at = crossing(work(1, theta), SITE, route)
+    assert at is not None
+    assert tree(work(at, theta), SITE).seconds < route(work(at, theta), SITE).seconds
+    assert tree(work(at - 1, theta), SITE).seconds >= route(work(at - 1, theta), SITE).seconds
+
+
+def test_small_parameters_never_cross() -> None:
+    assert [crossing(work(1, SMALL), SITE, route) for route in (direct, relayed)] == [None, None]
+
+
+def test_slower_links_and_more_partial_sums_cross_sooner() -> None:
+    def at(site: Site = SITE, **more: Any) -> float:
+        return crossing(work(1, 1e6, **more), site) or math.inf
+
+    assert at(Site(bandwidth=0.125e9)) < at() < at(Site(bandwidth=1.25e9, byte=0.0))
+    assert at(n_partials=3.0) < at() < at(constants=1e8)
+
+
+def test_a_task_for_each_thread_costs_less_than_one_for_each_chunk() -> None:
+    some = work(100, n_chunks=1600, seconds=1e-3)
+    assert tree(some, SITE).seconds < graph(some, SITE).seconds
+    assert tree(some, SITE).saturated == "scheduler"
+    assert direct(replace(some, theta=1.0, result=1.0, seconds=1.0), SITE).saturated == "workers"
+    assert some.computing == pytest.approx(16e-3)
+    assert replace(some, n_threads=4).computing == pytest.approx(4e-3)
+
+
+# What is chosen
+
+
+def trip(n_workers: int = 100, theta: int = 10**7, wall: float = 4.0, **more: Any) -> Trip:
+    return Trip(n_workers, 1, theta, n_workers * theta, 0, 0.0, wall)._replace(**more)
+
+
+def after(*trips: Trip, trees: tuple[float, ...] = ()) -> Trips:
+    found = Trips()
+    for one in trips:
+        found = found.after_star(one)
+    for wall in trees:
+        found = found.after_tree(wall)
+    return found
+
+
+def test_a_tree_is_chosen_when_many_have_been_called_with_large_parameters() -> None:
+    assert not Trips().prefer_tree
+    assert not after(*[trip()] * (routes.FAIR_TRIPS - 1)).prefer_tree
+    assert after(*[trip()] * routes.FAIR_TRIPS).prefer_tree
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        trip(routes.FEWEST_WORKERS - 1),
+        trip(theta=1000, wall=0.1),
+        trip(wall=0.1),  # links are fast
+        trip(computing=3.9),  # it is not the way that takes long
+        trip(constants=10**9),  # a graph has to bring them each time
+    ],
+)
+def test_else_it_is_not(other: Trip) -> None:
+    assert not after(*[other] * 10).prefer_tree
+
+
+def test_the_shortest_trip_counts_and_not_one_that_something_held_up() -> None:
+    assert not after(*[trip(theta=1000, wall=10.0)] * 9, trip(theta=1000, wall=0.1)).prefer_tree
+
+
+def test_a_tree_that_was_slower_is_not_chosen_again() -> None:
+    trips = [trip()] * routes.FAIR_TRIPS
+    assert after(*trips, trees=(9.0,)).prefer_tree  # the first also pays for what is only done once
+    assert after(*trips, trees=(9.0, 2.0)).prefer_tree
+    assert not after(*trips, trees=(9.0, 8.0)).prefer_tree
+
+
+def test_other_workers_are_another_case() -> None:
+    found = after(*[trip()] * routes.FAIR_TRIPS, trees=(1.0, 1.0))
+    assert found.prefer_tree
+    assert found.after_star(trip(101)) == Trips(trip(101), 1)
