@@ -54,6 +54,8 @@ class Call:
         What its parts took together, by role, and what was sent and received.
     recomputed
         How many chunks were run again in this process, since what their first run had left was gone or never kept.
+    reached
+        How many chunks are known to have been done when it failed; None if it did not.
     """
 
     function: str
@@ -70,20 +72,31 @@ class Call:
     seconds: float | None = None
     account: Account = field(default_factory=Account)
     recomputed: int = 0
+    reached: int | None = None
     _run: Run | None = field(default=None, repr=False)
     _counted: Any = field(default=None, repr=False)  # of the calling thread, which has no run
 
     def progress(self) -> Progress:
         """Return how many chunks have given what they are to give, also where several make a task."""
-        total, done, waits_for = self.n_chunks, float(self.n_chunks), ""
+        total, waits_for = self.n_chunks, ""
+        done = total if self.reached is None else self.reached
         if self.seconds is None:
             if self._counted is not None:
-                done = float(self._counted.n_done)
+                done = int(self._counted.n_done)
             else:
                 parts = Progress() if self._run is None else self._run.progress()
-                done, waits_for = total * parts.share_done, parts.waits_for
+                done, waits_for = int(total * parts.share_done + 1e-9), parts.waits_for
         value, gradient = ("value" in self.gives), ("gradient" in self.gives)
-        return Progress(int(done) * value, total * value, int(done) * gradient, total * gradient, waits_for)
+        return Progress(done * value, total * value, done * gradient, total * gradient, waits_for)
+
+    def end(self, seconds: float, *, failed: bool) -> None:
+        """Write down that it is over, and how far it was if it failed."""
+        if failed:
+            self.reached = 0
+            with contextlib.suppress(Exception):  # there is an error to tell of
+                done = self.progress()
+                self.reached = max(done.values_done, done.gradients_done)
+        self.seconds, self._run, self._counted = seconds, None, None
 
 
 class Calling:
@@ -99,9 +112,9 @@ class Calling:
         self._open.append(self._call)
         return self._call
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         call = self._call
-        call.seconds, call._run, call._counted = time.perf_counter() - self._began, None, None
+        call.end(time.perf_counter() - self._began, failed=kind is not None)
         if call.gives == "gradient":
             call.recomputed = self._counters.n_primal - self._n_primal
         self._open.remove(call)

@@ -101,7 +101,7 @@ class ClusterRun:
         self._own = list(self.kept.values())  # `start` adds what an earlier run kept, which is not ours to let go of
         self._landed: set[Key] = set()
         self._finished = self._over = False
-        self._waits_for = ""
+        self._waits_for, self._left = "", list[int]()
         self._lock = threading.Lock()
         self._all_groups = sorted(self._names())
         self._inner = frozenset(key for node in graph.values() for key in node.dependencies)
@@ -219,12 +219,15 @@ class ClusterRun:
         return found
 
     def progress(self) -> Progress:
-        """Return how many chunks have their value, and their gradient; asks the scheduler while the run goes on."""
+        """Return how many chunks have their value, and their gradient; asks the scheduler while the run goes on.
+
+        Of a run that was given up it is what was known last: nobody counts what has been let go of.
+        """
         totals = [sum(self._groups[rank].values()) for rank in (VALUE_RANK, PULLBACK_RANK)]
-        left = [0, 0]
-        if not self._finished:
+        if not self._finished and not self._over:
             groups = [list(self._groups[rank]) for rank in (VALUE_RANK, PULLBACK_RANK)]
-            left = self._client.run_on_scheduler(_tasks_left, groups=groups)
+            self._left = self._client.run_on_scheduler(_tasks_left, groups=groups)
+        left = [0, 0] if self._finished else self._left or totals
         return Progress(totals[0] - left[0], totals[0], totals[1] - left[1], totals[1], self._waits_for)
 
 

@@ -154,6 +154,25 @@ def test_an_error_ends_an_evaluation() -> None:
     assert profile.error == "ZeroDivisionError: on purpose"
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_failed_is_as_far_as_it_was(scheduler: Any, at_once: bool) -> None:
+    def fails(rows: Any, theta: Any) -> Any:
+        if rows[0] == 25.0:
+            raise ArithmeticError("the sixth chunk")
+        return np.sum(rows) * theta
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(fails, np.arange(40.0), theta, grainsize=5, scheduler=scheduler)
+
+    with evaluations_seen() as seen, pytest.raises(ArithmeticError, match="the sixth"):
+        dagad.value_and_grad(loss)(1.0) if at_once else dagad.evaluate(loss, 1.0).gradient(WAIT)
+    (profile,) = seen.over
+    (call,), progress = profile.calls, profile.progress
+    assert (call.n_chunks, progress.values_total) == (8, 8)
+    assert call.reached == progress.values_done == call.progress().values_done < 8
+    assert scheduler != "sync" or call.reached == 5  # elsewhere chunks don't come in their order
+
+
 def test_what_was_recomputed_is_counted() -> None:
     def loss(theta: Any) -> Any:
         return dagad.reduce_sum(chunk, X, theta, grainsize=5, scheduler="threads", policy=dagad.extend.Recompute())
