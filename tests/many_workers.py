@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import subprocess
@@ -54,11 +55,21 @@ class Traffic(NamedTuple):
 
 
 class Wire:
-    """Counts what this process reads from TCP connections and writes to them; by peer, for who asks."""
+    """Counts what this process reads from TCP connections and writes to them; by peer, for who asks.
 
-    def __init__(self) -> None:
+    With `bandwidth`, its link takes so many bytes a second, one message after the other.
+    """
+
+    def __init__(self, bandwidth: float = math.inf) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._peers: dict[int, str] = {}
+        self._bandwidth, self._free = bandwidth, 0.0
+
+    async def _pass(self, n_bytes: int) -> None:
+        """Take as long as so many bytes do."""
+        if self._bandwidth < math.inf:
+            self._free = max(self._free, time.monotonic()) + n_bytes / self._bandwidth
+            await asyncio.sleep(self._free - time.monotonic())
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[Wire]:
@@ -80,6 +91,7 @@ class Wire:
     def _write(self, write: Callable[..., Awaitable[int]]) -> Any:
         async def counted(comm: Any, *args: Any, **options: Any) -> int:
             written = await write(comm, *args, **options)
+            await self._pass(written)
             self._counts["sent", comm.peer_address] += 1
             self._counts["bytes_out", comm.peer_address] += written
             return written
@@ -99,6 +111,7 @@ class Wire:
     def _some(self, read: Callable[..., Awaitable[Any]]) -> Any:
         async def counted(stream: Any, n_bytes: int) -> Any:
             found = await read(stream, n_bytes)
+            await self._pass(n_bytes)
             self._counts["bytes_in", self._peers.get(id(stream), "")] += n_bytes
             return found
 

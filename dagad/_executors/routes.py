@@ -20,7 +20,9 @@ from typing import NamedTuple
 
 from dagad._graphs.sum_trees import FAN_IN
 
-FEWEST_WORKERS = 8  # below, no parameters are large enough for a tree to pay
+FEWEST_WORKERS = 4  # of fewer, a tree saves too little to be looked for
+FEWEST_BYTES = 2**20  # below, it is not the bytes that take long
+MOST_RECEIVED = 2**30  # bytes that the client may have to hold, of which it needs the sum
 FAIR_TRIPS, FAIR_TREES = 3, 2  # the first also paid for what is only done once
 PROMISE = 1.5  # how many times as fast a tree has to look before it is tried
 
@@ -35,20 +37,23 @@ SPREAD = 10  # transfers of a worker at the same time: Dask's setting `distribut
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the machines and the links between them can do; all links are alike.
+    """What the machines and the links between them can do.
 
     Attributes
     ----------
     latency
         Seconds from one process to another.
     bandwidth
-        Bytes a second of each link, in each direction.
+        Bytes a second of the scheduler's link and of each worker's, in each direction.
+    client_bandwidth
+        Those of the client's, which may be far away.
     byte
         Seconds that the client's or the scheduler's processor spends on a byte: measured as the constants above are.
     """
 
     latency: float = 50e-6
     bandwidth: float = 1.25e9
+    client_bandwidth: float = 1.25e9
     byte: float = 1e-9
 
 
@@ -104,7 +109,7 @@ def direct(work: Work, site: Site) -> Estimate:
     n, back = work.n_workers, work.result * work.n_partials
     busy = {
         "client": CLIENT_ITSELF + n * (CLIENT_CALL + CLIENT_REPLY + site.byte * (work.theta + back)),
-        "client's link": n * max(work.theta, back) / site.bandwidth,
+        "client's link": n * max(work.theta, back) / site.client_bandwidth,
     }
     return _estimate(work, busy, 2 * site.latency)
 
@@ -114,7 +119,7 @@ def relayed(work: Work, site: Site) -> Estimate:
     n, back = work.n_workers, work.result * work.n_partials
     busy = {
         "client": CLIENT_ITSELF + n * CLIENT_REPLY + site.byte * (work.theta + n * back),
-        "client's link": max(work.theta, n * back) / site.bandwidth,
+        "client's link": max(work.theta, n * back) / site.client_bandwidth,
         "scheduler": n * (RELAYED_CALL + site.byte * (work.theta + 2 * back)),
         "scheduler's link": n * (work.theta + back) / site.bandwidth,
     }
@@ -136,7 +141,7 @@ def _graph(work: Work, site: Site, n_tasks: int) -> Estimate:
     sent = work.theta + work.constants
     busy = {
         "client": CLIENT_GRAPH + CLIENT_TASK * n_tasks + site.byte * (sent + work.result),
-        "client's link": max(sent, work.result) / site.bandwidth,
+        "client's link": (sent + work.result) / site.client_bandwidth,
         "scheduler": SCHEDULER_GRAPH + SCHEDULER_TASK * (n_tasks + n_sums) + site.byte * 2 * (sent + work.result),
         "scheduler's link": ((n_tasks + n_sums) * TASK_BYTES + sent + work.result) / site.bandwidth,
     }
@@ -205,17 +210,19 @@ class Trip(NamedTuple):
     computing: float
     wall: float
 
-    def site(self) -> Site:
-        """Return the site as it showed: what calls did not take was the way of the bytes."""
-        calls = CLIENT_ITSELF + self.n_workers * (CLIENT_CALL + CLIENT_REPLY)
-        seconds = max(self.wall - self.computing - calls, 1e-9)
-        return Site(0.0, (self.n_workers * self.theta + self.received) / seconds, 0.0)
+    @property
+    def moved(self) -> int:
+        """Bytes that went through the client's link."""
+        return self.n_workers * self.theta + self.received
 
     def by_tree(self) -> Estimate:
-        """Estimate the same evaluation by a tree, on the same site."""
-        n, result = self.n_workers, self.received / self.n_workers
-        work = Work(n, self.theta, result, 1.0, self.constants, self.n_threads, seconds=self.computing)
-        return tree(work, self.site())
+        """Estimate the same evaluation by a tree: what calls did not take was the way of the bytes."""
+        n = self.n_workers
+        way = self.wall - self.computing - CLIENT_ITSELF - n * (CLIENT_CALL + CLIENT_REPLY)
+        link = self.moved / max(way, 1e-9)
+        work = Work(n, self.theta, self.received / n, 1.0, self.constants, self.n_threads, seconds=self.computing)
+        # Links between workers are not known: they may be better than the client's. If not, the clock will tell.
+        return tree(work, Site(client_bandwidth=link, bandwidth=max(link, Site().bandwidth)))
 
 
 class Trips(NamedTuple):
@@ -239,9 +246,16 @@ class Trips(NamedTuple):
 
     @property
     def prefer_tree(self) -> bool:
-        """Whether the next one is to be a tree: the model says when to try it, and the clock whether to stay."""
+        """Whether the next one is to be a tree: the model says when to try it, and the clock whether to stay.
+
+        What would fill the memory of the client, or of the scheduler that relays, is one at once.
+        """
         star = self.star
-        if star is None or star.n_workers < FEWEST_WORKERS or self.n_stars < FAIR_TRIPS:
+        if star is None or star.n_workers < FEWEST_WORKERS or star.moved < FEWEST_BYTES:
+            return False
+        if star.received > MOST_RECEIVED:
+            return True
+        if self.n_stars < FAIR_TRIPS:
             return False
         if self.n_trees >= FAIR_TREES:
             return self.tree < star.wall

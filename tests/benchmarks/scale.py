@@ -5,9 +5,11 @@ by one that reaches the scheduler only, and the same as a graph with a task for 
 chunk a worker. Each outcome has to have the bits of one thread. What one evaluation sends is counted where it is sent
 and where it is read, by messages and bytes:
 
-client      all connections of the client        in, out      bytes received and sent, in kB
-scheduler   all of the scheduler's               msgs         messages received and sent
-across      from worker to worker                ms           of the processor's clock, for a process alone
+client      all connections of the client        in, out      kB received and sent
+sched       all of the scheduler's               msgs         messages received and sent
+across      kB from worker to worker             ms           of the processor's clock, for a process alone
+a worker    kB that leave the scheduler          work ms      the same, of all workers together
+            for each worker                      share        of parameters and gradient, that a worker has of them
 
 Through the scheduler go at most parameters and gradient for each worker; this is asserted.
 
@@ -24,7 +26,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -51,7 +52,12 @@ WORDS = 5_000  # bytes of words that may come with the parameters and the gradie
 NUMBERS = (10, 30, 60, 100, 300, 1000, 3000, 10_000)
 THETAS = (1e3, 1e4, 1e5, 1e6, 1e7)
 console = Console(width=160, highlight=False)
-LINKS = {"1 Gbit/s": 0.125e9, "10 Gbit/s": 1.25e9, "100 Gbit/s": 12.5e9}
+SITES = {
+    "1 Gbit/s": Site(bandwidth=0.125e9, client_bandwidth=0.125e9),
+    "10 Gbit/s": Site(),
+    "100 Gbit/s": Site(bandwidth=12.5e9, client_bandwidth=12.5e9),
+    "10 Gbit/s, client 0.1": Site(client_bandwidth=0.0125e9),
+}
 COMPUTING = 0.01  # seconds of a worker for its chunks: a station that is busy for longer keeps workers waiting
 
 
@@ -183,9 +189,9 @@ def bound(one: Sample) -> None:
 def print_traffic(found: list[Sample]) -> None:
     """What was counted."""
     table = Table(title="one evaluation; kB, messages, milliseconds of processors", title_justify="left")
-    for name in ("workers", "road", "theta", "client in", "out", "ms", "scheduler in", "out", "msgs in", "msgs out"):
+    for name in ("workers", "road", "theta", "client in", "out", "ms", "sched in", "out", "msgs in", "msgs out", "ms"):
         table.add_column(name, justify="right")
-    for name in ("ms", "out: a worker", "of theta + gradient", "across", "workers' ms", "wall ms"):
+    for name in ("a worker", "share", "across", "work ms", "wall ms"):
         table.add_column(name, justify="right")
     for one in found:
         client, scheduler = one.client, one.scheduler
@@ -275,13 +281,13 @@ def print_model() -> None:
                 numbers = [saturation(route, station, theta) for theta in THETAS]
                 table.add_row(f"{name}: {station}", *map(number, numbers))
     console.print(table)
-    table = Table("link", "called", title="workers from which the tree is faster")
+    table = Table("links", "called", title="workers from which the tree is faster")
     for theta in THETAS:
         table.add_column(size_of(theta), justify="right")
-    for link, bandwidth in LINKS.items():
+    for links, site in SITES.items():
         for name in ("direct", "relayed"):
-            crossings = [crossing(Work(1, t, t), Site(bandwidth=bandwidth), ROUTES[name]) for t in THETAS]
-            table.add_row(link, name, *map(number, crossings))
+            crossings = [crossing(Work(1, theta, theta), site, ROUTES[name]) for theta in THETAS]
+            table.add_row(links, name, *map(number, crossings))
     console.print(table)
 
 
@@ -323,11 +329,10 @@ def draw(path: str) -> None:
     left.set(xlabel="workers", ylabel="ms of an evaluation", title="links of 10 Gbit/s, workers compute 10 ms")
     left.legend(fontsize=7)
     sizes = np.geomspace(1e4, 1e8, 80)
-    for (link, bandwidth), colour in zip(LINKS.items(), ("C3", "C4", "C5"), strict=True):
+    for (links, site), colour in zip(SITES.items(), ("C3", "C4", "C5", "C6"), strict=True):
         for name, style in (("direct", "-"), ("relayed", "--")):
-            site = replace(Site(), bandwidth=bandwidth)
             found = [crossing(Work(1, t, t), site, ROUTES[name]) or np.nan for t in sizes]
-            right.loglog(sizes / 1e3, found, style, color=colour, label=f"{link}, {name}")
+            right.loglog(sizes / 1e3, found, style, color=colour, label=f"{links}, {name}")
     right.set(
         xlabel="kB of parameters, and of the gradient", title="workers from which the tree is faster", ylim=(5, 1e5)
     )

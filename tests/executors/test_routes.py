@@ -52,7 +52,7 @@ def test_slower_links_and_more_partial_sums_cross_sooner() -> None:
     def at(site: Site = SITE, **more: Any) -> float:
         return crossing(work(1, 1e6, **more), site) or math.inf
 
-    assert at(Site(bandwidth=0.125e9)) < at() < at(Site(bandwidth=1.25e9, byte=0.0))
+    assert at(Site(client_bandwidth=0.125e9)) < at() < at(Site(byte=0.0))
     assert at(n_partials=3.0) < at() < at(constants=1e8)
 
 
@@ -91,7 +91,7 @@ def test_a_tree_is_chosen_when_many_have_been_called_with_large_parameters() -> 
     "other",
     [
         trip(routes.FEWEST_WORKERS - 1),
-        trip(theta=1000, wall=0.1),
+        trip(theta=1000, wall=9.0),  # whatever takes long, it is not the bytes
         trip(wall=0.1),  # links are fast
         trip(computing=3.9),  # it is not the way that takes long
         trip(constants=10**9),  # a graph has to bring them each time
@@ -102,7 +102,7 @@ def test_else_it_is_not(other: Trip) -> None:
 
 
 def test_the_shortest_trip_counts_and_not_one_that_something_held_up() -> None:
-    assert not after(*[trip(theta=1000, wall=10.0)] * 9, trip(theta=1000, wall=0.1)).prefer_tree
+    assert not after(*[trip(wall=10.0)] * 9, trip(wall=0.1)).prefer_tree
 
 
 def test_a_tree_that_was_slower_is_not_chosen_again() -> None:
@@ -110,6 +110,12 @@ def test_a_tree_that_was_slower_is_not_chosen_again() -> None:
     assert after(*trips, trees=(9.0,)).prefer_tree  # the first also pays for what is only done once
     assert after(*trips, trees=(9.0, 2.0)).prefer_tree
     assert not after(*trips, trees=(9.0, 8.0)).prefer_tree
+
+
+def test_what_would_fill_memory_goes_by_a_tree_whatever_the_clock_says() -> None:
+    large = trip(200, wall=1.0)
+    assert large.received > routes.MOST_RECEIVED
+    assert after(large, trees=(9.0, 9.0)).prefer_tree
 
 
 def test_other_workers_are_another_case() -> None:
