@@ -77,3 +77,13 @@ def _parameters(fun: Any) -> list[str]:
         return [one.name for one in inspect.signature(fun).parameters.values() if one.kind in (0, 1)]
     except (TypeError, ValueError):
         return []
+
+
+class Listing(type):
+    """A class that lists for `help` and for completion what its users call: all else is for dagad's other modules."""
+
+    for_users: tuple[str, ...]
+    __signature__ = inspect.Signature()  # users get instances of it from functions
+
+    def __dir__(cls) -> tuple[str, ...]:
+        return cls.for_users

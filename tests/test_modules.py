@@ -305,6 +305,13 @@ def test_help_is_in_plain_words(door: Any) -> None:
     assert not said
 
 
+@pytest.mark.parametrize("made", [dagad.Shards, dagad.Evaluation], ids=lambda made: made.__name__)
+def test_help_on_what_functions_return_shows_what_users_call(made: type) -> None:
+    text = help_on(made)
+    assert "__" not in text
+    assert f"{made.__name__}(" not in text.replace(f"class {made.__name__}(builtins.object)", "")
+
+
 def sentences(tree: ast.AST) -> Iterator[str]:
     """Yield what is raised, with {} for what is filled in."""
     for node in ast.walk(tree):

@@ -30,7 +30,7 @@ from dagad._executors.profile import CANCELLED, Profile
 from dagad._operations.context import VALUES_FIRST, Mode, current_profile, recorded, written_profile
 from dagad._pytrees.shipping import Portable
 from dagad._tracebacks import public, shorten
-from dagad._words import described
+from dagad._words import Listing, described
 from dagad_scheduler import (
     LocalRun as LocalRun,
     Names,
@@ -169,7 +169,7 @@ def _pack(graph: Mapping[Any, Any]) -> list[Portable]:
     return list(packed.values())
 
 
-class Evaluation:
+class Evaluation(metaclass=Listing):
     """A value and a gradient that are being computed; `evaluate` starts it, and returns it at once.
 
     Awaited, it gives both: ``value, gradient = await evaluation``.
@@ -182,6 +182,8 @@ class Evaluation:
     >>> evaluation.value(), evaluation.gradient()
     (np.float64(5.0), array([2., 4.]))
     """
+
+    for_users = ("cancel", "gradient", "profile", "progress", "value")
 
     def __init__(self, forward: Callable[[], tuple[Any, Backward]], lazy: bool, watch: Watch) -> None:
         self._value: Future[Any] = Future()

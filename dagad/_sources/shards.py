@@ -22,6 +22,7 @@ from dagad._sources.plan import AnyPlan, Chunk, html_of
 from dagad._sources.recipes import Book, Form, Mapped, Recipe, added_rows, contents, scaled_rows, tasks_of, there
 from dagad._sources.rows import BUNDLE, ELSEWHERE, Piece
 from dagad._tracebacks import public
+from dagad._words import Listing
 from dagad_scheduler.private import Task, TaskRef
 
 MOST_REMEMBERED = 16  # combinations with other Shards
@@ -41,15 +42,6 @@ class Kept(NamedTuple):
 
     key: Key
     value: Any
-
-
-class Listing(type):
-    """A class that lists for `help` and for completion what its users call: all else is for dagad's other modules."""
-
-    for_users: tuple[str, ...]
-
-    def __dir__(cls) -> tuple[str, ...]:
-        return cls.for_users
 
 
 class Shards(metaclass=Listing):

@@ -201,6 +201,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "airy": (lambda x: scipy.special.airy(x)[0], r"no derivative of `scipy\.special\.airy`"),
     "order": (lambda x: np.sum(scipy.special.kv(x, 1.0)), r"no derivative of `kv`.*defvjp"),
     "svd": (lambda x: np.sum(np.linalg.svd(x.reshape(3, 4))[0]), r"no derivative of `svd` .*full_matrices"),
+    "complex svd": (lambda x: np.abs(np.linalg.svd(1j * x.reshape(3, 4))[0][0, 0]), r"no derivative of `svd` .*full_m"),
     "scipy svd": (lambda x: np.sum(scipy.linalg.svd(x.reshape(3, 4))[0]), r"no derivative of `scipy\.linalg\.svd`"),
     "nct": (lambda x: np.sum(scipy.stats.nct.logpdf(Y, 3.0, x)), r"no derivative of `scipy\.stats\.nct\.logpdf`"),
     "ppf": (lambda x: np.sum(scipy.stats.norm.ppf(x)), r"`scipy\.stats\.norm\.ppf` makes.*autograd\.scipy\.stats"),

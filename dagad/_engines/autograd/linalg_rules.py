@@ -223,6 +223,8 @@ def _of_columns(ans: Any, g: Any, name: str) -> Any:
 def _of_both_sides(ans: Any, g: Any, name: str) -> Any:
     """Return the same of singular vectors, which turn in pairs: the first entry of one of them is real."""
     (u, vh), (gu, gs, gvh) = (ans[0], ans[2]), g
+    if np.shape(plain(u))[-1] != np.shape(plain(vh))[-2]:  # full matrices, which the rule refuses
+        return g
     turned, size = _turns(gvh, vh, -1) - _turns(gu, u, -2), _size(gu, gvh)
     if np.all(_is_real(plain(u)[..., 0, :])):
         ratio = _per_entry(turned, u[..., 0, :], size, name)
