@@ -28,6 +28,7 @@ from dagad._pytrees.partition import Partition
 from dagad._tracebacks import public
 from dagad._words import a, described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
+from dagad_scheduler.process import patient_collector
 from dagad_scheduler.roles import Names, Role
 
 
@@ -136,6 +137,11 @@ def value_and_gradient(
 
 
 def _reverse(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str) -> tuple[Any, Any]:
+    with patient_collector:  # nothing that is made here is garbage
+        return _reversed(y, wrt, asked, policy, engine, unused)
+
+
+def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str) -> tuple[Any, Any]:
     whole, moving, treedef = _collections(y, wrt, asked, "wrt")
     _check_number(whole)
     _check_floats(moving, "wrt")
@@ -148,11 +154,13 @@ def _reverse(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str
     names = new_names()
     primal = Primal.of(whole, moving, names, unused)
     (output,) = primal.outputs
-    nodes, seed = primal.nodes, names("input", "seed")
+    seed = names("input", "seed")
     if schedule:
-        linearized = scheduled(nodes, output, primal.moving, names, schedule, seed, primal.annotations, engine=found)
+        nodes, moving_keys = primal.nodes, primal.moving
+        linearized = scheduled(nodes, output, moving_keys, names, schedule, seed, primal.annotations, engine=found)
     else:
-        linearized = linearize(nodes, [output], primal.moving, names, chosen, engine=found)
+        primal = primal.coarsened(names, found)
+        linearized = linearize(primal.nodes, [output], primal.moving, names, chosen, engine=found)
     value: Key = linearized.values.get(output, output)
     cotangents, reverse = transpose(linearized.steps, {output: TaskRef(seed)}, names)
     start: dict[Key, GraphNode] = {**primal.others, seed: Task(seed, seed_of, TaskRef(value))}
@@ -207,6 +215,7 @@ def pushed(y: Any, wrt: Any, tangents: Any) -> tuple[Any, Any]:
     names = new_names()
     aimed = [directions(one, part) for one, part in zip(moving, _directions(treedef, tangents), strict=True)]
     primal = Primal.of(whole, moving, names, beside=[held for _, needed in aimed for held in needed])
+    primal = primal.coarsened(names)
     sources = [key for keys in primal.sources for key in keys]
     if len(set(sources)) < len(sources):
         raise StructureError("`primals` holds a collection twice. Give it once, with the sum of its tangents.")

@@ -226,11 +226,7 @@ class Linearization:
         return result
 
     def __reduce__(self) -> tuple[Any, ...]:
-        try:  # raising here would hang a cluster: what can't travel says so when it is pulled
-            recipe = self._recipe if hasattr(self._recipe, "payload") else pack(self._recipe)
-        except Exception as error:
-            recipe = _Lost(str(error))
-        return Linearization, (self.value, recipe, self._counters, self._gradient)
+        return Linearization, (self.value, portable_recipe(self._recipe), self._counters, self._gradient)
 
     def __sizeof__(self) -> int:
         held = 0 if self._pull is None else self._measured()
@@ -249,6 +245,14 @@ class Linearization:
             self._counters.dropped(self._n_runs)
 
 
+def portable_recipe(recipe: Any) -> Any:
+    """Return a recipe packed; one that can't travel says so when it is opened: raising here would hang a cluster."""
+    try:
+        return recipe if hasattr(recipe, "payload") else pack(recipe)
+    except Exception as error:
+        return _Lost(str(error))
+
+
 def n_runs(task: Any, args: tuple[Any, ...]) -> int:
     """Return how many runs of a user's function one run of a task is."""
     count = getattr(opened(task), "n_runs", None)
@@ -261,10 +265,12 @@ def value_of_task(task: Any, *args: Any) -> Any:
 
 
 @public
-def value_and_pullback(policy: Any, task: Any, *args: Any) -> Linearization:
+def value_and_pullback(policy: Any, task: Any, *args: Any) -> Any:
     """Run a task as its policy says: a node of a linearized graph."""
-    result: Linearization = policy.linearize(task, args)
-    return result
+    whole = opened(task)
+    if hasattr(whole, "linearized"):  # several tasks, each as the policy says
+        return whole.linearized(policy, args)
+    return policy.linearize(task, args)
 
 
 @public

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from dagad._engines.base import Engine
 from dagad._graphs.activity import Graph, Key, active, topological
 from dagad._graphs.linearization import value_and_pullback, value_part
-from dagad._graphs.sum_trees import add_up
+from dagad._graphs.sum_trees import Span, add_up
 from dagad._graphs.tasks import TaskFunction as TaskFunction, as_recordable
 from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
@@ -22,6 +23,7 @@ class Step:
     key: Key  # what the primal calls it
     inputs: tuple[Key, ...]  # the inputs that carry a derivative, as the primal calls them
     linearization: Key | None  # where its linearization is; None: it is a sum or an alias, its own transpose
+    counts: tuple[int, ...] | None = None  # how many terms of the cotangent of each input it gives; None: one of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,13 @@ def linearize(
         if isinstance(node, Alias) or is_sum(node):
             _keep_linear(result, key, node, inputs, called("sum", index))
         elif isinstance(node, Task):
-            _record(result, Step(key, inputs, called("value", index)), as_recordable(node, inputs, engine), policy)
+            _record(result, key, inputs, called("value", index), as_recordable(node, inputs, engine), policy)
             result.numbers[index] = key
             if apart:
                 part = called("getitem", index)
                 result.graph[part] = Task(part, value_part, TaskRef(result.values[key]))
                 result.values[key] = part
+    _tell_spans(result)
     return result
 
 
@@ -100,9 +103,32 @@ def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Any, nam
     result.steps.append(Step(key, inputs, None))
 
 
-def _record(result: Linearized, step: Step, recordable: tuple[Any, tuple[Any, ...]], policy: Any) -> None:
-    name, (task, args), values = step.linearization, recordable, result.values
+def _record(
+    result: Linearized, key: Key, inputs: Any, name: Key, recordable: tuple[Any, tuple[Any, ...]], policy: Any
+) -> None:
+    (task, args), values = recordable, result.values
     plain = [TaskRef(values[arg.key]) if isinstance(arg, TaskRef) and arg.key in values else arg for arg in args]
     result.graph[name] = Task(name, value_and_pullback, policy, task, *plain)
-    result.steps.append(step)
-    values[step.key] = name
+    result.steps.append(Step(key, inputs, name, task.counts() if getattr(task, "is_fused", False) else None))
+    values[key] = name
+
+
+def _tell_spans(result: Linearized) -> None:
+    """Tell tasks that are several which terms of the cotangents of their inputs are theirs."""
+    totals = Counter[Key]()
+    fused = []
+    for step in result.steps:
+        if step.counts is None:
+            totals.update(step.inputs)
+        else:
+            fused.append((step, [totals[key] for key in step.inputs]))
+            for key, count in zip(step.inputs, step.counts, strict=True):
+                totals[key] += count
+    for step, starts in fused:
+        assert step.counts is not None
+        counted = zip(step.inputs, starts, step.counts, strict=True)
+        spans = [None if count == 1 else Span(start, start + count, totals[key]) for key, start, count in counted]
+        if any(spans):
+            node: Any = result.graph[step.linearization]
+            policy, task, *args = node.args
+            result.graph[step.linearization] = Task(node.key, node.func, policy, task.spanning(spans), *args)

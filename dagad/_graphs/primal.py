@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection as Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask.highlevelgraph import HighLevelGraph
@@ -11,6 +11,7 @@ from dask.highlevelgraph import HighLevelGraph
 from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._graphs.activity import Graph, Key, active, substituted, topological
+from dagad._graphs.coarsen import coarsened
 from dagad._graphs.collections import Collection
 from dagad._graphs.copies import laid_open
 from dagad._graphs.delinearize import forget, is_ours
@@ -77,6 +78,11 @@ class Primal:
         annotations |= {new: annotations[old] for old, new in renamed.items() if old in annotations}
         sources = [[renamed.get(key, key) for key in one.keys] for one in wrt]
         return cls(nodes, [renamed.get(key, key) for key in y.keys], sources, others, futures, annotations)
+
+    def coarsened(self, names: Names, engine: Any = None) -> Primal:
+        """Return the same with fewer tasks; see `coarsen`."""
+        nodes, annotations = coarsened(self.nodes, self.outputs, self.moving, self.annotations, names, engine)
+        return replace(self, nodes=nodes, annotations=annotations)
 
     @property
     def moving(self) -> set[Key]:

@@ -6,6 +6,7 @@ Neighbours are combined, then neighbours of these, and a last one without a neig
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -199,6 +200,61 @@ def halves(part: Subtree, n_terms: int) -> list[Subtree]:
     if not level:
         return [Subtree(start, 0)]
     return [Subtree(start, level - 1), Subtree(start + (1 << level - 1), level - 1)]
+
+
+class Span(NamedTuple):
+    """Terms `start` to `stop` of a tree over so many: where they are added up, their largest subtrees are sums."""
+
+    start: int
+    stop: int
+    n_terms: int
+
+    def parts(self) -> list[Subtree]:
+        """Return these subtrees."""
+        return subtrees(*self)
+
+
+def summed(span: Span, terms: Sequence[Any]) -> Any:
+    """Return the sums of the subtrees of a span, from all its terms; a single sum comes bare."""
+    return _bare(assembled_into(span.parts(), [(at, 0) for at in range(*span[:2])], terms, span.n_terms, PLAIN))
+
+
+def add_up_spans(spans: Sequence[Span], *sums: Any) -> Any:
+    """Return what `summed` does for spans that follow one another, from that of each; None adds nothing."""
+    parts, found = list[Subtree](), list[Any]()
+    for span, own in zip(spans, sums, strict=True):
+        new = span.parts()
+        parts += new
+        found += [own] if len(new) == 1 else [None] * len(new) if own is None else own
+    roots = subtrees(spans[0].start, spans[-1].stop, spans[0].n_terms)
+    return _bare(assembled_into(roots, parts, found, spans[0].n_terms, PLAIN))
+
+
+def _bare(sums: list[Any]) -> Any:
+    return sums[0] if len(sums) == 1 else sums
+
+
+def span_tree(
+    terms: Sequence[Any], counts: Sequence[int], key_of: Callable[[int, int], Key]
+) -> tuple[Any, dict[Key, Task]]:
+    """Return the same as `sum_tree`, where a term may be what `summed` makes of as many of them as `counts` says."""
+    n_terms, spans, tasks, level = sum(counts), spans_of(counts), dict[Key, Task](), 0
+    while len(terms) > 1:
+        above: list[Any] = []
+        for position, start in enumerate(range(0, len(terms), FAN_IN)):
+            key, some = key_of(level, position), slice(start, start + FAN_IN)
+            tasks[key] = Task(key, add_up_spans, spans[some], *terms[some])
+            above.append(TaskRef(key))
+        starts = [span.start for span in spans[::FAN_IN]]
+        spans = [Span(*pair, n_terms) for pair in zip(starts, [*starts[1:], n_terms], strict=True)]
+        terms, level = above, level + 1
+    return terms[0], tasks
+
+
+def spans_of(counts: Sequence[int]) -> list[Span]:
+    """Return the spans that terms are, which count so much and follow one another."""
+    ends = list(itertools.accumulate(counts, initial=0))
+    return [Span(*pair, ends[-1]) for pair in itertools.pairwise(ends)]
 
 
 Parts = Sequence[tuple[int, int]]  # subtrees

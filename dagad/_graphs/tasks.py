@@ -31,10 +31,11 @@ def as_recordable(node: Task, inputs: Sequence[Key], engine: Engine | None = Non
     """Return a task as something that can be recorded, differentiated with respect to `inputs`, and its arguments."""
     if node.func is value_of_task:
         function = opened(node.args[0])
-        if not isinstance(function, TaskFunction):
+        activated = getattr(function, "activated", None)
+        if activated is None:
             return function, node.args[1:]
         keys = tuple(ref.key for ref in node.args[1:])
-        return function.activated(_places(keys, inputs), engine), node.args[1:]
+        return activated(_places(keys, inputs), engine), node.args[1:]
     node = _differentiable(node)
     keys = references(node)
     return TaskFunction(node, keys, _places(keys, inputs), engine), tuple(map(TaskRef, keys))

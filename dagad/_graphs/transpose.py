@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from dagad._graphs.activity import Key
 from dagad._graphs.linearization import cotangent_part, pull_back
 from dagad._graphs.linearize import Step
-from dagad._graphs.sum_trees import sum_tree
+from dagad._graphs.sum_trees import span_tree, sum_tree
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
 
@@ -30,6 +31,8 @@ def transpose(
     pullback's task calls with a linearization and a cotangent; `add_up` sums the fan-out of a key.
     """
     arriving: dict[Key, list[Any]] = defaultdict(list, {key: [seed] for key, seed in seeds.items()})
+    several = {key for step in steps if step.counts for key in step.inputs}  # some of their terms count for more
+    counts: dict[Key, list[int]] = defaultdict(list, {key: [1] for key in seeds if key in several})
     cotangents: dict[Key, Any] = {}
     graph: dict[Key, GraphNode] = {}
 
@@ -37,7 +40,8 @@ def transpose(
         if key not in cotangents:
             terms = arriving.pop(key)[::-1]  # back in the order of the primal
             place = len(cotangents)
-            cotangents[key], sums = (add_up or _summed)(key, terms, lambda *at: names("sum", ("cotangent", place, *at)))
+            add = add_up or _summed(counts.get(key, [])[::-1])
+            cotangents[key], sums = add(key, terms, lambda *at: names("sum", ("cotangent", place, *at)))
             graph.update(sums)
         return cotangents[key]
 
@@ -46,14 +50,17 @@ def transpose(
             cotangent = collect(step.key)
             for source, part in zip(step.inputs, _pulled(pull, step, cotangent, names, graph), strict=True):
                 arriving[source].append(part)
+            for source, count in zip(step.inputs, step.counts or repeat(1), strict=False) if several else ():
+                if source in several:
+                    counts[source].append(count)
     for key in list(arriving):
         collect(key)
     return cotangents, graph
 
 
-def _summed(key: Key, terms: Sequence[Any], key_of: Callable[..., Key]) -> tuple[Any, dict[Key, Task]]:
-    del key
-    return sum_tree(terms, key_of)
+def _summed(counts: Sequence[int]) -> AddUp:
+    """Return what sums terms that count for so many; for none, each for one."""
+    return lambda key, terms, key_of: span_tree(terms, counts, key_of) if counts else sum_tree(terms, key_of)
 
 
 def pullback_key(linearization: Key, names: Names) -> Key:

@@ -8,6 +8,7 @@ State, all of it in `_Calm` and changed only under its lock (but `spared`, which
 
 =============  ======================================================================================
 `depth`        how many runs are inside; the first one in changes the process, the last one out restores it
+`patient`      how many are inside of `patient_collector`, for which the collector alone is held
 `found`        the BLAS libraries that had more than one thread before the first run came in, and how many
 `collector`    the collector's thresholds as they were found and as they were set; None while they are not held
 `spared`       what lives on and is not to be walked by the collector again and again: the ids of `Spared`
@@ -52,7 +53,7 @@ class _Calm:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.depth = 0
+        self.depth = self.patient = 0
         self.found: list[tuple[Library, int]] = []
         self.collector: tuple[Thresholds, Thresholds] | None = None
         self.spared: set[int] = set()
@@ -85,12 +86,13 @@ class _Calm:
         self.found = [(library, number) for library in self.libraries if (number := library.n_threads()) != 1]
         for library, _ in self.found:
             library.set_n_threads(1)
-        self._hold_collector()
+        self.hold_collector()
         if not self.tuned:
             self.tuned = True
             keep_freed_memory(dask.config.get("dagad.keep-freed-memory", default=256 * 2**20))
 
-    def _hold_collector(self) -> None:
+    def hold_collector(self) -> None:
+        """Make the collector patient; called under the lock."""
         found = gc.get_threshold()
         if self.collector is not None and self.collector[1] == found:
             return  # held since an earlier run, for tapes that live
@@ -104,7 +106,7 @@ class _Calm:
             if library.n_threads() == 1:  # else somebody has set it meanwhile
                 library.set_n_threads(number)
         self.found = []
-        if not self.spared:
+        if not self.spared and not self.patient:
             self._restore_collector()
 
     def _restore_collector(self) -> None:
@@ -118,12 +120,15 @@ class _Calm:
         It is called by `Spared.__del__`, so wherever memory is freed, maybe by the thread that has the lock: it never
         waits for the lock. Who has it calls this once more when it has let go.
         """
-        while self.collector is not None and not self.spared and not self.depth and self.lock.acquire(blocking=False):
+        while self.collector is not None and not self._is_held() and self.lock.acquire(blocking=False):
             try:
-                if not self.spared and not self.depth:
+                if not self._is_held():
                     self._restore_collector()
             finally:
                 self.lock.release()
+
+    def _is_held(self) -> bool:
+        return bool(self.spared or self.depth or self.patient)
 
 
 class Spared:
@@ -149,6 +154,24 @@ class Spared:
 
 
 calm_process = _Calm()
+
+
+class _PatientCollector:
+    """Holds the collector alone, by the same state: where many objects are made, all of which live on."""
+
+    def __enter__(self) -> None:
+        with calm_process.lock:
+            if not (calm_process.depth or calm_process.patient):
+                calm_process.hold_collector()
+            calm_process.patient += 1
+
+    def __exit__(self, *_: object) -> None:
+        with calm_process.lock:
+            calm_process.patient -= 1
+        calm_process.look_again()
+
+
+patient_collector = _PatientCollector()
 
 
 def spared_if_large() -> Spared | None:

@@ -1,0 +1,229 @@
+"""Many small tasks -> fewer that do the same, before they are linearized: what tasks cost is paid for fewer of them.
+
+Tasks are put together where nothing is lost by it:
+
+* Chains: a task joins the one that it reads if nobody else reads that one, and if it waits for nothing else that the
+  chain does not wait for already. They could only have run one after the other, with nobody waiting in between.
+* Siblings: where a level of the graph is wider than twice the setting ``dagad.graph-width``, tasks that are read by the
+  same task, and by no other, and wait for the same, are put together so that about this number remains: with the task
+  that reads them if these are all that it reads, else in groups by themselves.
+
+Never more than `LONGEST` in a chain, so that a worker's memory is managed and its loss repaired in small pieces; never
+over what the derivative is taken of or with respect to; never tasks of different annotations, steps that the user has
+marked by ``dagad_step`` among them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Container, Mapping, Sequence
+from typing import Any
+
+from dagad._config import setting
+from dagad._errors import PlanError
+from dagad._graphs.activity import Graph, Key, active, topological
+from dagad._graphs.fused import FusedTasks, Member
+from dagad._graphs.layers import Annotations
+from dagad._graphs.linearization import value_of_task
+from dagad._graphs.linearize import is_sum
+from dagad._graphs.sum_trees import add_up_spans
+from dagad._graphs.tasks import as_recordable
+from dagad._pytrees.shipping import opened
+from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
+from dagad_scheduler.roles import Names
+
+LONGEST = 16
+MOST_SIBLINGS = 64
+FEW = 4
+
+
+def coarsened(
+    graph: Graph,
+    outputs: Sequence[Key],
+    wrt: Collection[Key],
+    annotations: Mapping[Key, Annotations],
+    names: Names,
+    engine: Any,
+) -> tuple[dict[Key, GraphNode], dict[Key, Annotations]]:
+    """Return what `outputs` need, with tasks put together, and the annotations, those of new keys among them."""
+    order = topological(graph, outputs)
+    live = active(order, wrt)
+    groups = _Groups(graph, order, live, {*wrt, *outputs}, annotations)
+    for key in live:
+        groups.place(key)
+    return groups.fused(names, engine)
+
+
+class _Groups:
+    """Which tasks run together; each group is called by the last of its tasks.
+
+    Tasks of a group follow one another in the order of the graph. So the terms of a cotangent keep their order too.
+
+    =============  ==============================================================================
+    `_members`     last task -> all tasks of its group, in their order
+    `_waits`       last task -> what its group waits for, beside plain data
+    `_readers`     how many tasks read a key
+    `_turn`        where an active key stands in the order of the graph
+    `_levels`      how many active tasks lie above a key, on the longest way; none if nothing is wide
+    `_widths`      how many keys a level has
+    `_bundles`     groups that one task reads, put together as one task with several results
+    =============  ==============================================================================
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        order: Mapping[Key, tuple[Key, ...]],
+        live: Mapping[Key, tuple[Key, ...]],
+        ends: Collection[Key],
+        annotations: Mapping[Key, Annotations],
+    ) -> None:
+        self._graph, self._order, self._live, self._annotations = graph, order, live, annotations
+        self._members: dict[Key, list[Key]] = {}
+        self._waits: dict[Key, frozenset[Key]] = {}
+        self._readers = Counter(ref for inputs in live.values() for ref in inputs)
+        self._readers.update(dict.fromkeys(ends, 2))  # whatever reads it: it is the last of its group
+        self._turn = {key: turn for turn, key in enumerate(live)}
+        self._bundles: list[list[Key]] = []
+        self._width = _checked_width(setting("graph-width"))
+        self._levels = _levels(live) if len(live) > 2 * self._width else {}
+        self._widths = Counter(self._levels.values())
+
+    def place(self, key: Key) -> None:
+        """Put a task into the group of what it reads, or begin a group."""
+        if not _is_one_task(self._graph[key]):
+            return
+        waits = frozenset(ref for ref in self._order[key] if not isinstance(self._graph.get(ref), DataNode | None))
+        inputs = [ref for ref in self._live[key] if ref in self._members and self._readers[ref] == 1]
+        quota = self._quota(inputs[0]) if inputs else 1
+        limit = max(LONGEST, quota) if len(inputs) == 1 else quota
+        if 0 < len(inputs) < limit and self._may_join(key, waits.difference(inputs), inputs, limit):
+            self._waits[key] = self._waits[inputs[0]]
+            self._members[key] = [member for ref in inputs for member in self._members.pop(ref)] + [key]
+        else:
+            self._members[key], self._waits[key] = [key], waits
+            if 1 < quota < len(inputs):
+                self._bundle(inputs, quota)
+        if len(waits) <= FEW:
+            self._close(key)
+
+    def _quota(self, key: Key) -> int:
+        """Return how many of the tasks beside a task may run as one."""
+        return min(self._widths[self._levels[key]] // self._width, MOST_SIBLINGS) if self._levels else 1
+
+    def _may_join(self, key: Key, waits: frozenset[Key], inputs: Sequence[Key], limit: int) -> bool:
+        """Return whether a task that waits for `waits` as well may run with all its inputs."""
+        if not waits <= self._waits[inputs[0]] or sum(len(self._members[ref]) for ref in inputs) >= limit:
+            return False
+        after = [*(self._members[ref][0] for ref in inputs[1:]), key]
+        return all(map(self._may_follow, inputs, after)) and all(map(self._are_alike, inputs, inputs[1:]))
+
+    def _may_follow(self, last: Key, first: Key) -> bool:
+        """Return whether a group may begin with one task where another ends with one, for the order's sake."""
+        if self._annotations and self._annotations.get(last) != self._annotations.get(first):
+            return False
+        return self._turn[first] == self._turn[last] + 1
+
+    def _are_alike(self, one: Key, other: Key) -> bool:
+        return self._waits[one] == self._waits[other]
+
+    def _close(self, key: Key) -> None:
+        """Put a group behind another one if nobody else reads that one's last task, so that both are a longer chain."""
+        members, waits = self._members[key], self._waits[key]
+        before = members[0]
+        found = [ref for ref in waits if ref in self._members and self._turn[before] == self._turn[ref] + 1]
+        for ref in found:
+            if len(self._members[ref]) + len(members) > LONGEST or self._readers[ref] > len(members):
+                return
+            if sum(ref in self._live[member] for member in members) < self._readers[ref]:
+                return
+            if waits - {ref} <= self._waits[ref] and self._may_follow(ref, before):
+                self._members[key], self._waits[key] = [*self._members.pop(ref), *members], self._waits[ref]
+
+    def _bundle(self, inputs: Sequence[Key], quota: int) -> None:
+        bundles: list[list[Key]] = []
+        n_tasks = quota
+        for ref in inputs:
+            own = self._members[ref]
+            last = bundles[-1][-1] if bundles else None
+            if n_tasks + len(own) > quota or not (self._may_follow(last, own[0]) and self._are_alike(last, ref)):
+                bundles.append([])
+                n_tasks = 0
+            bundles[-1].append(ref)
+            n_tasks += len(own)
+        self._bundles += [bundle for bundle in bundles if len(bundle) > 1]
+
+    def fused(self, names: Names, engine: Any) -> tuple[dict[Key, GraphNode], dict[Key, Annotations]]:
+        """Return the graph in which each group is one task, and the annotations, those of new keys among them."""
+        graph, annotations = {key: self._graph[key] for key in self._order}, dict(self._annotations)
+        components: dict[Key, tuple[Key, int]] = {}
+        groups: list[tuple[Key, list[Key], Sequence[Key] | None]] = []
+        for place, bundle in enumerate(self._bundles):
+            name = names.about(bundle[0])("input", ("bundle", place))
+            components |= {key: (name, index) for index, key in enumerate(bundle)}
+            groups.append((name, [member for key in bundle for member in self._members.pop(key)], bundle))
+            if bundle[0] in annotations:
+                annotations[name] = annotations[bundle[0]]
+        for key, members in self._members.items():
+            if len(members) > 1 or not components.keys().isdisjoint(self._live[key]):
+                groups.append((key, members, None))
+        for name, members, outputs in groups:
+            nodes = {member: graph.pop(member) for member in members}
+            graph[name] = self._one_task(name, nodes, outputs, components, engine)
+        return graph, annotations
+
+    def _one_task(
+        self, name: Key, nodes: Mapping[Key, Any], outputs: Any, components: Mapping[Key, tuple[Key, int]], engine: Any
+    ) -> Task:
+        """Return one task for several, which hands out the values of `outputs`, or the last one."""
+        found = self._outside(nodes, outputs or [name])
+        at = {key: place for place, key in enumerate(dict.fromkeys(components.get(ref, (ref,))[0] for ref in found))}
+        opened = {ref: components[ref] for ref in found if ref in components}
+        places = {**at, **{key: place for place, key in enumerate((*opened, *nodes), len(at))}}
+        members, active = [], set[int]()
+        for key, node in nodes.items():
+            inputs = self._live[key]
+            function, args = as_recordable(node, inputs, engine)
+            read, moving = ([places[ref] for ref in refs] for refs in ([arg.key for arg in args], inputs))
+            members.append(Member(function, tuple(read), tuple(moving)))
+            active |= {at[components.get(ref, (ref,))[0]] for ref in inputs if ref not in nodes}
+        whole = FusedTasks(
+            tuple(members),
+            len(at),
+            tuple((at[arg], index) for arg, index in opened.values()),
+            None if outputs is None else tuple(places[key] for key in outputs),
+            tuple(sorted(active)),
+        )
+        return Task(name, value_of_task, whole, *map(TaskRef, at))
+
+    def _outside(self, nodes: Container[Key], ends: Sequence[Key]) -> list[Key]:
+        """Return what nodes read of others, as it is met on the way up: so the order of the graph stays as it was."""
+        found, seen, stack = dict[Key, None](), set[Key](), [*ends][::-1]
+        while stack:
+            key = stack.pop()
+            if key not in nodes:
+                found[key] = None
+            elif key not in seen:
+                seen.add(key)
+                stack += self._order[key][::-1]
+        return list(found)
+
+
+def _checked_width(width: Any) -> int:
+    if type(width) is not int or width < 1:
+        raise PlanError(f"The setting `dagad.graph-width` is {width!r}. Give a positive int: a number of tasks.")
+    return width
+
+
+def _levels(live: Mapping[Key, tuple[Key, ...]]) -> dict[Key, int]:
+    found: dict[Key, int] = {}
+    for key, inputs in live.items():
+        found[key] = 1 + max((found.get(ref, -1) for ref in inputs), default=-1)
+    return found
+
+
+def _is_one_task(node: GraphNode) -> bool:
+    """Return whether a node is a task that is not made of several, nor a sum or an alias."""
+    if not isinstance(node, Task) or is_sum(node) or node.func is add_up_spans:
+        return False
+    return not (node.args and getattr(opened(node.args[0]), "is_fused", False))

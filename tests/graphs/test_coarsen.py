@@ -1,0 +1,390 @@
+"""Coarsening: do fewer tasks give the same bits, and is nothing put together that could have run at the same time?"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import autograd
+import autograd.numpy as np
+import numpy as onp
+import pytest
+from dask.base import annotate, compute as dask_compute, persist as dask_persist
+from dask.config import set as dask_set
+from dask.delayed import Delayed, delayed
+from dask.local import get_sync as dask_get
+from hypothesis import given, settings, strategies as st
+
+import dagad
+from dagad._graphs import coarsen
+from dagad._graphs.fused import FusedLinearization
+from dagad._graphs.sum_trees import Span, add_up, add_up_spans, span_tree, summed
+from dagad._pytrees import pytree
+from dagad.extend import Keep, Preaccumulate, Recompute, explicit
+from dagad_scheduler.private import DataNode, TaskRef
+from dagad_scheduler.roles import Role, role_of
+
+compute: Any = dask_compute  # Dask has few types
+
+X = onp.linspace(0.1, 1.0, 5)
+
+
+def where(scheduler: Any) -> dict[str, Any]:
+    return {"scheduler": scheduler} if isinstance(scheduler, str) else {"scheduler": scheduler.get}
+
+
+def step(x: Any, theta: Any) -> Any:
+    return x + 0.1 * np.sin(x) * theta
+
+
+def halve(x: Any) -> Any:
+    return x / 2
+
+
+def total(*parts: Any) -> Any:
+    return functools.reduce(operator.add, [np.sum(part) for part in parts])
+
+
+def total_of(parts: Any) -> Any:
+    return functools.reduce(operator.add, parts)
+
+
+def sine(*parts: Any) -> Any:
+    return np.sin(total_of(parts))
+
+
+def squares(x: Any, theta: Any) -> Any:
+    return np.sum((x - theta) ** 2)
+
+
+def chain(length: int, function: Any = step) -> tuple[Any, Any, Any]:
+    """Return y, x, theta of a chain of steps that all read theta."""
+    x, theta = delayed(X), delayed(0.3)
+    state = x
+    for number in range(length):
+        state = delayed(function, pure=False)(state, theta, dask_key_name=f"x{number}")
+    return delayed(total)(state, dask_key_name="y"), x, theta
+
+
+def fan(width: int) -> tuple[Any, Any, Any]:
+    """Return y, one of the leaves, theta."""
+    theta = delayed(0.3)
+    leaves = [delayed(X + number) for number in range(width)]
+    parts = [delayed(squares)(leaf, theta, dask_key_name=f"f{number}") for number, leaf in enumerate(leaves)]
+    return delayed(total_of)(parts), leaves[-1], theta
+
+
+def tree(width: int) -> tuple[Any, Any, Any]:
+    theta = delayed(0.3)
+    leaves = [delayed(X + number) for number in range(width)]
+    level = [delayed(squares)(leaf, theta) for leaf in leaves]
+    while len(level) > 1:
+        level = [delayed(total)(*level[start : start + 3]) for start in range(0, len(level), 3)]
+    return level[0], leaves[-1], theta
+
+
+def own_tasks(y: Any, *collections: Any) -> list[Any]:
+    """Return the keys of a derived graph that the user's does not have."""
+    return list({key for one in collections for key in dict(one.dask)} - dict(y.dask).keys())
+
+
+def pullbacks(gradient: Any) -> int:
+    return sum(role_of(key) is Role.PULLBACK for key in dict(gradient.dask))
+
+
+def bits(obj: Any) -> list[Any]:
+    leaves = [onp.asarray(part) for part in pytree.flatten(obj)[0]]
+    return [(leaf.dtype, leaf.shape, leaf.tobytes()) for leaf in leaves]
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return what builds with every task by itself."""
+
+    def build(make: Callable[[], Any]) -> Any:
+        with monkeypatch.context() as patched, dask_set({"dagad.graph-width": 10**9}):
+            patched.setattr(coarsen, "LONGEST", 1)
+            return make()
+
+    return build
+
+
+# --- the same bits ----------------------------------------------------------------------------------------------------
+
+
+GRAPHS = {"chain": lambda: chain(37), "fan": lambda: fan(40), "tree": lambda: tree(40)}
+POLICIES = {"keep": Keep, "recompute": Recompute, "preaccumulate": Preaccumulate}
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_do_fewer_tasks_give_the_same_bits(graph: str, policy: str, scheduler: Any, apart: Any) -> None:
+    y, x, theta = GRAPHS[graph]()
+
+    def make() -> Any:
+        return dagad.value_and_gradient(y, [x, theta], policy=POLICIES[policy]())
+
+    with dask_set({"dagad.graph-width": 8}):
+        few = make()
+    many = apart(make)
+    assert len(own_tasks(y, *few[1])) < 0.6 * len(own_tasks(y, *many[1]))
+    found = compute(*few[1], few[0], **where(scheduler))
+    assert bits(found) == bits(compute(*many[1], many[0], scheduler="sync"))
+
+
+Programs = st.lists(st.tuples(*[st.integers(0, 20)] * 3), min_size=3, max_size=40)
+
+
+def drawn(steps: Any) -> tuple[Any, Any, Any]:
+    """Return a graph of any shape: each task reads one to three of those before it."""
+    x, theta = delayed(X), delayed(0.3)
+    made = [x, theta]
+    for number, (kind, one, other) in enumerate(steps):
+        inputs = [made[-1 - one % min(len(made), 3)], made[other % len(made)], made[-1]][: 1 + kind % 3]
+        name = f"{number}"
+        if kind % 5 == 4:
+            made.append(delayed(total)(*inputs, dask_key_name=f"total-{name}"))
+        else:
+            made.append(
+                delayed(lambda *parts: np.sin(total_of(parts)), pure=False)(*inputs, dask_key_name=f"sin-{name}")
+            )
+    return delayed(total)(*made[2 + len(steps) // 2 :], x, theta, dask_key_name="y"), x, theta
+
+
+@given(Programs, st.sampled_from([1, 2, 5, 1024]), st.sampled_from([2, 5, 16]))
+@settings(max_examples=60, deadline=None)
+def test_do_graphs_of_any_shape_give_the_same_bits(steps: Any, width: int, longest: int) -> None:
+    y, x, theta = drawn(steps)
+    found = []
+    for length, wide in ((1, 10**9), (longest, width)):
+        with pytest.MonkeyPatch.context() as patched, dask_set({"dagad.graph-width": wide}):
+            patched.setattr(coarsen, "LONGEST", length)
+            value, gradients = dagad.value_and_gradient(y, [x, theta])
+            moved = dagad.jvp(y, [x, theta], [X, 1.0])[1]
+            found.append(bits(compute(value, gradients, moved, scheduler="sync")))
+    assert found[0] == found[1]
+
+
+def test_is_the_gradient_autograds() -> None:
+    y, x, theta = chain(40)
+
+    def plain(x: Any, theta: Any) -> Any:
+        for _ in range(40):
+            x = step(x, theta)
+        return np.sum(x)
+
+    right = autograd.grad(plain, (0, 1))(X, 0.3)
+    found = compute(*dagad.gradient(y, [x, theta]), scheduler="sync")
+    onp.testing.assert_allclose(found[0], right[0], rtol=1e-14)
+    onp.testing.assert_allclose(found[1], right[1], rtol=1e-14)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_can_it_be_differentiated_again(graph: str, scheduler: Any, apart: Any) -> None:
+    with dask_set({"dagad.graph-width": 8}):
+        y, x, theta = GRAPHS[graph]()
+        slope = dagad.gradient(y, theta)
+        again = compute(*dagad.gradient(slope, [x, theta]), **where(scheduler))
+        pushed = dagad.jvp(slope, [x, theta], [X, 1.0])[1].compute(**where(scheduler))
+    right = apart(lambda: dagad.gradient(dagad.gradient(y, theta), [x, theta]))
+    expected = compute(*right, scheduler="sync")
+    for one, other in zip(again, expected, strict=True):
+        onp.testing.assert_allclose(one, other, rtol=1e-12)
+    assert pushed == pytest.approx(float(onp.sum(again[0] * X) + again[1]), rel=1e-12)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_do_tangents_give_the_same_bits(graph: str, scheduler: Any, apart: Any) -> None:
+    y, x, theta = GRAPHS[graph]()
+    with dask_set({"dagad.graph-width": 8}):
+        few = dagad.jvp(y, [x, theta], [X, 1.0])
+    many = apart(lambda: dagad.jvp(y, [x, theta], [X, 1.0]))
+    assert len(own_tasks(y, *few)) < 0.6 * len(own_tasks(y, *many))
+    assert bits(compute(*few, **where(scheduler))) == bits(compute(*many, scheduler="sync"))
+
+
+# --- what is put together ---------------------------------------------------------------------------------------------
+
+
+def test_does_a_chain_cost_a_few_tasks_for_many() -> None:
+    y, x, theta = chain(320)
+    value, gradients = dagad.value_and_gradient(y, [x, theta])
+    assert pullbacks(value) == 21  # the last one is of y: 321 tasks, 16 each
+    assert len(own_tasks(y, value, *gradients)) < 0.35 * 321
+
+
+def test_are_ends_and_annotations_and_steps_kept_apart() -> None:
+    y, x, theta = chain(16)
+    state = Delayed("x7", y.dask)
+    inner, slope = compute(*dagad.gradient(y, [state, theta]), scheduler="sync")
+    assert onp.shape(inner) == X.shape
+    assert onp.isfinite(slope)
+    assert pullbacks(dagad.gradient(y, [x, state])[0]) == 2  # up to x7, and from there
+    state = delayed(X)
+    start = state
+    for number in range(6):
+        with annotate(dagad_step=number // 2):
+            state = delayed(step, pure=False)(state, theta)
+    assert pullbacks(dagad.gradient(delayed(total)(state), start)) == 4
+
+
+def test_do_tasks_that_could_run_at_the_same_time_stay_apart() -> None:
+    x = delayed(X)
+    halves = [delayed(halve, pure=False)(x) for _ in range(3)]
+    assert pullbacks(dagad.gradient(delayed(total)(*halves), x)) == 4
+    # nor does a chain wait for what only its later part needs
+    late = delayed(halve, pure=False)(delayed(step)(x, delayed(halve)(0.5)))
+    assert pullbacks(dagad.gradient(delayed(total)(delayed(step)(halves[0], late)), x)) == 3
+
+
+def test_does_a_step_of_many_small_operations_become_one_task() -> None:
+    x = delayed(X)
+    state = x
+    for _ in range(3):
+        moved = delayed(np.sin)(state) * 0.1
+        state = state + moved  # the state is read twice, and both lead here
+    slope = dagad.gradient(delayed(total)(state), x)
+    assert pullbacks(slope) == 1
+    right = autograd.grad(lambda x: np.sum(functools.reduce(lambda s, _: s + np.sin(s) * 0.1, range(3), x)))(X)
+    onp.testing.assert_allclose(slope.compute(scheduler="sync"), right, rtol=1e-14)
+
+
+def test_does_a_wide_graph_keep_as_many_tasks_as_it_may_have_workers() -> None:
+    with dask_set({"dagad.graph-width": 16}):
+        assert pullbacks(dagad.gradient(*fan(31)[::2])) == 32  # not twice as wide
+        assert pullbacks(dagad.gradient(*fan(160)[::2])) == 17
+        assert 16 <= pullbacks(dagad.gradient(*tree(160)[::2])) <= 90
+
+
+@pytest.mark.parametrize("width", [0, -1, 2.5, "many"])
+def test_is_a_width_that_is_none_refused(width: Any) -> None:
+    y, x, _ = chain(3)
+    with dask_set({"dagad.graph-width": width}), pytest.raises(dagad.PlanError, match=r"Give a positive int"):
+        dagad.gradient(y, x)
+
+
+# --- memory, and journeys ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_do_policies_count_what_they_did_for_each_task(policy: str) -> None:
+    y, x, _ = chain(32)
+    chosen: Any = POLICIES[policy]()
+    compute(dagad.gradient(y, x, policy=chosen), scheduler="sync")
+    n_primal, peak = {"keep": (33, 33), "recompute": (66, 1), "preaccumulate": (33, 33)}[policy]
+    assert (chosen.n_primal, chosen.n_pullback, chosen.peak_linearizations) == (n_primal, 33, peak)
+
+
+def linearizations(y: Any, x: Any) -> list[Any]:
+    slope = dagad.gradient(y, x)
+    graph = dict(slope.dask)
+    return [one for one in dask_get(graph, list(graph)) if isinstance(one, FusedLinearization)]
+
+
+def test_does_one_that_travelled_give_the_same_bits_and_its_tape_stay_behind() -> None:
+    y, x, _ = chain(7)
+    (made,) = linearizations(y, x)  # of 8 tasks, and pulled by now
+    first = made.pull_scaled(1.0)
+    arrived = pickle.loads(pickle.dumps(made))
+    assert bits(arrived.value) == bits(made.value)
+    assert sys.getsizeof(arrived) < 500
+    assert bits(arrived.pull_scaled(1.0)) == bits(first) == bits(made.pull_scaled(1.0))
+
+
+def test_does_one_that_has_tapes_say_how_large_they_are() -> None:
+    x = delayed(onp.ones(10_000))
+    state = delayed(step)(delayed(step)(x, 0.1), 0.2)
+    graph = dict(dagad.gradient(delayed(total)(state), x).dask)
+    (key,) = (key for key, node in graph.items() if role_of(key) is Role.VALUE)
+    made: Any = dask_get(graph, [key])[0]
+    assert sys.getsizeof(made) > 4 * 80_000
+    made.pull_scaled(1.0)
+    assert sys.getsizeof(made) < 1000
+
+
+def test_is_a_recipe_that_cannot_travel_told_when_it_is_pulled() -> None:
+    lock = __import__("threading").Lock()
+
+    def locked(x: Any, theta: Any) -> Any:
+        with lock:
+            return step(x, theta)
+
+    y, x, _ = chain(3, locked)
+    (made,) = linearizations(y, x)
+    arrived = pickle.loads(pickle.dumps(made))
+    with pytest.raises(dagad.PortabilityError, match="inside the function"):
+        arrived.pull_scaled(1.0)
+
+
+def test_can_gradients_be_persisted_and_is_nothing_left(cluster: Any) -> None:
+    y, x, theta = chain(40)
+    kept = dask_persist(*dagad.gradient(y, [x, theta]), scheduler=cluster.get)
+    right = compute(*dagad.gradient(y, [x, theta]), scheduler="sync")
+    assert bits(compute(*kept, scheduler=cluster.get)) == bits(right)
+
+
+# --- functions with derivatives of their own, and engines -------------------------------------------------------------
+
+
+@explicit
+def by_hand(x: Any, theta: Any) -> Any:
+    return step(x, theta), lambda seed: (
+        seed * (1 + 0.1 * theta * onp.cos(x)),
+        onp.sum(seed * 0.1 * onp.sin(x)),
+    )
+
+
+def test_may_a_function_that_brings_its_derivative_stand_in_a_chain(scheduler: Any) -> None:
+    x, theta = delayed(X), delayed(0.3)
+    state = x
+    for number in range(12):
+        state = delayed([step, by_hand, halve][number % 3], pure=False)(state, *([theta] if number % 3 < 2 else []))
+    slopes = dagad.gradient(delayed(total)(state), [x, theta])
+    assert pullbacks(slopes[0]) == 1
+
+    def plain(x: Any, theta: Any) -> Any:
+        for number in range(12):
+            x = step(x, theta) if number % 3 < 2 else halve(x)
+        return np.sum(x)
+
+    right = autograd.grad(plain, (0, 1))(X, 0.3)
+    for one, other in zip(compute(*slopes, **where(scheduler)), right, strict=True):
+        onp.testing.assert_allclose(one, other, rtol=1e-13)
+
+
+def test_is_a_second_derivative_through_it_refused_in_a_chain() -> None:
+    x, theta = delayed(X), delayed(0.3)
+    state = delayed(step)(delayed(by_hand)(delayed(step)(x, theta), theta), theta)
+    slope = dagad.gradient(delayed(total)(state), theta)
+    with pytest.raises(dagad.NotDifferentiableError, match="without `explicit`"):
+        dagad.gradient(slope, theta).compute(scheduler="sync")
+
+
+# --- sums along the fixed tree ----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=30), st.integers(0, 2**32 - 1))
+@settings(max_examples=80, deadline=None)
+def test_do_sums_of_spans_have_the_bits_of_the_whole_tree(counts: Any, seed: int) -> None:
+    terms = list(onp.random.default_rng(seed).normal(size=(sum(counts), 3)) * 1e3)
+    starts = [sum(counts[:number]) for number in range(len(counts))]
+    spans = [Span(start, start + count, len(terms)) for start, count in zip(starts, counts, strict=True)]
+    graph: dict[Any, Any] = {}
+    for number, span in enumerate(spans):
+        part = terms[span.start : span.stop]
+        graph["term", number] = DataNode(("term", number), part[0] if counts[number] == 1 else summed(span, part))
+    refs = [TaskRef(key) for key in graph]
+    found, sums = span_tree(refs, counts, lambda *at: ("sum", *at))
+    graph |= sums
+    assert bits(dask_get(graph, found.key)) == bits(add_up(*terms))
+
+
+def test_does_a_span_from_which_nothing_comes_add_nothing() -> None:
+    spans = (Span(0, 3, 5), Span(3, 5, 5))
+    right = add_up(1.0, 2.0, 4.0, None, None)
+    assert add_up_spans(spans, summed(spans[0], [1.0, 2.0, 4.0]), None) == right
+    assert add_up_spans(spans, None, None) is None
