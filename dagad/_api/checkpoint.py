@@ -62,7 +62,7 @@ class Checkpoint:
         Raises
         ------
         CheckpointError
-            If something in it is neither a number nor an array.
+            If something in it is neither a number nor an array, or the block has ended.
         """
         for leaf in pytree.flatten(state)[0]:
             if (

@@ -9,7 +9,6 @@ them run: the n-th job of a program that runs again has to be the one that was t
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
@@ -34,15 +33,23 @@ from dagad_scheduler.private import GraphNode, Task, TaskRef
 class Strand:
     """Operations of a checkpointed program that follow each other; `lock` is held while any of the program runs.
 
-    What `evaluate` starts goes on by itself, at its own pace: it is a strand of its own.
+    What `evaluate` starts goes on by itself, at its own pace: it is a strand of its own. A program that goes on from a
+    state does not start it again, so it ends with the next state that is saved.
     """
 
-    def __init__(self, journal: Journal, lock: threading.RLock, name: str = "0") -> None:
-        self.journal, self.lock, self.name, self._n_parted = journal, lock, name, itertools.count()
+    def __init__(self, journal: Journal, lock: threading.RLock, name: str = "0", generation: int | None = None) -> None:
+        self.journal, self.lock, self.name, self._generation = journal, lock, name, generation
 
     def parted(self) -> Strand:
         """Return a strand that begins here."""
-        return Strand(self.journal, self.lock, f"{self.name}.{next(self._n_parted)}")
+        number = self.journal.n_parted[self.name]
+        self.journal.n_parted[self.name] += 1
+        generation = self.journal.generation if self._generation is None else self._generation
+        return Strand(self.journal, self.lock, f"{self.name}.{number}", generation)
+
+    def is_over(self) -> bool:
+        """Return whether what runs here now need not be written down."""
+        return self.journal.is_closed or self._generation not in (None, self.journal.generation)
 
 
 _CURRENT: ContextVar[Strand | None] = ContextVar("dagad_checkpoint", default=None)
@@ -75,16 +82,20 @@ class CheckpointedExecutor:
         self._inner, self._scheduler, self._strand = inner, scheduler, strand
         self._journal, self._lock, self.remote = strand.journal, strand.lock, inner.remote
 
+    def _bypasses(self, job: Job) -> bool:
+        """Return whether a job is run without the checkpoint."""
+        return job.has_stays or self._strand.is_over()
+
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        if job.has_stays:
+        if self._bypasses(job):
             return self._inner.call(job)
         with self._lock:
             return self._results(job, self._chunks(job, "call"))
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
         """Run a job; a reduction together with its gradient, others for what they give: pullbacks are further jobs."""
-        if job.has_stays:
+        if self._bypasses(job):
             return self._inner.linearize(job, policy)
         if not job.kernel.is_reduction:
             return self.call(job), None
@@ -97,7 +108,7 @@ class CheckpointedExecutor:
 
     def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
         """Run a job together with its gradient for the seed 1; see `Executor`."""
-        if job.has_stays:
+        if self._bypasses(job):
             return self._inner.unit(job, policy, land)
         both = job._replace(kernel=ValueAndGrad(job.kernel, stacks=job.has_sliced))
         with self._lock:
@@ -123,7 +134,8 @@ class CheckpointedExecutor:
     def _chunks(self, job: Job, asked: str) -> list[Part]:
         """Return what each chunk gives, from disk where it is there."""
         strand = self._strand.name
-        about = self._about(job, asked) | {"strand": strand, "number": self._journal.numbers[strand]}
+        place = {"strand": strand, "number": self._journal.numbers[strand], "generation": self._journal.generation}
+        about = self._about(job, asked) | place
         past = self._journal.next(strand)
         if past is not None:
             self._refuse_other(past, about)
@@ -131,12 +143,12 @@ class CheckpointedExecutor:
         found = self._begun(about)
         missing = {chunk.number for chunk in job.plan} - found.keys()
         if missing:
-            self._run(job, missing, found)
+            self._run(job, missing, found, about["generation"])
         parts = [found[chunk.number] for chunk in job.plan]
         self._journal.ended(about | {"data": list(map(tuple, parts))})
         return parts
 
-    def _run(self, job: Job, missing: Collection[int], found: dict[int, Part]) -> None:
+    def _run(self, job: Job, missing: Collection[int], found: dict[int, Part], generation: int) -> None:
         """Run some chunks, and write each down as it lands."""
         lowered = lower(job, new_names(job.kernel.name), 1)
         left_out = {key for key, (chunk,) in lowered.batches.items() if chunk.number not in missing}
@@ -145,7 +157,7 @@ class CheckpointedExecutor:
         def landed(key: Any, result: Any) -> None:
             (chunk,) = lowered.batches[key]
             own = (result.reduced, result.stacked[0], result.notes[0]) if job.kernel.stacks else (result, [], None)
-            self._journal.landed({"chunk": chunk.number, "data": own})
+            self._journal.landed({"chunk": chunk.number, "generation": generation, "data": own})
             found[chunk.number] = Part(*own)
 
         wanted = [key for key in lowered.batches if key in graph]
@@ -233,7 +245,7 @@ def strand_of_its_own() -> Iterator[None]:
 def checkpointed(inner: Executor, scheduler: Any) -> Executor:
     """Return an executor whose chunks go to disk, where there is a checkpoint; chunks of what a chunk runs do not."""
     current = _CURRENT.get()
-    if current is None or is_inside_any_task():
+    if current is None or current.is_over() or is_inside_any_task():
         return inner
     if inner is scheduler:
         raise CheckpointError(
@@ -246,7 +258,7 @@ def checkpointed(inner: Executor, scheduler: Any) -> Executor:
 def remembered_grainsize(kernel: Kernel, n_rows: int, find: Callable[[], int]) -> int:
     """Return a grainsize that was found out before the program was interrupted, else what `find` does."""
     current = _CURRENT.get()
-    if current is None or is_inside_any_task():
+    if current is None or current.is_over() or is_inside_any_task():
         return find()
     return current.journal.grainsize(digest(kernel, n_rows), find)
 

@@ -104,8 +104,10 @@ class Journal:
     `generation`  how often the user's state has been saved: records of before that are not read
     `numbers`     how many operations have ended since then in this run of the program, by strand: an evaluation that
                   goes on by itself is a strand of its own
-    `n_known`     how many had when the checkpoint was opened
+    `n_parted`    how many strands have begun since then beside each strand
+    `n_known`     how many operations had ended when the checkpoint was opened
     `chunks`      records of the chunks of the one in progress, after one that says which that is
+    `is_closed`   whether it is over: what runs on after that is not written down
     ============  ============================================================================================
     """
 
@@ -133,7 +135,8 @@ class Journal:
                 for name in ("evaluations", "chunks")
             )
             self.n_known, self._past = len(past), {(record["strand"], record["number"]): record for record in past}
-            self.numbers: Counter[str] = Counter()
+            self.numbers, self.n_parted = Counter[str](), Counter[str]()
+            self.is_closed = False
         except BaseException:
             self._lock_file.close()
             raise
@@ -194,6 +197,8 @@ class Journal:
 
     def ended(self, record: Record) -> None:
         """Write down what an operation gave; its chunks are not needed any more."""
+        if record["generation"] != self.generation:
+            return
         self._append("evaluations", record, now=True)
         self._truncate("chunks")
         self.chunks = []
@@ -210,13 +215,18 @@ class Journal:
         self._append("chunks", record)
 
     def save(self, record: Record) -> None:
-        """Write down the user's state; what led there is not needed any more."""
+        """Write down the user's state; what led there, or began before, is not needed any more."""
+        if self.is_closed:
+            raise CheckpointError(
+                f"A state was to be saved in the checkpoint {self.path}, whose `with` block has ended. Save it inside."
+            )
         self.generation += 1
         self._replace("state", framed(record | {"generation": self.generation}))
         self._truncate("evaluations")
         self._truncate("chunks")
         self._past, self.chunks, self.n_known = {}, [], 0
         self.numbers.clear()
+        self.n_parted.clear()
 
     def state(self) -> Record | None:
         """Return what was saved last; None if nothing was."""
@@ -239,11 +249,14 @@ class Journal:
                 os.fsync(file.fileno())
                 file.close()
             self._files.clear()
+            self.is_closed = True
         self._lock_file.close()
 
     def _append(self, name: str, record: Record, *, now: bool = False) -> None:
-        payload = framed(record | {"generation": self.generation})
+        payload = framed(record)
         with self._lock:
+            if self.is_closed or record["generation"] != self.generation:
+                return
             file = self._open(name)
             file.write(payload)
             file.flush()
@@ -258,6 +271,8 @@ class Journal:
 
     def _truncate(self, name: str) -> None:
         with self._lock:
+            if self.is_closed:
+                return
             file = self._open(name)
             file.truncate(0)
             os.fsync(file.fileno())

@@ -2,19 +2,22 @@
 
 By it a later process knows whether what it finds on disk belongs to what it is asked to compute. It is no pickle: that
 depends on which strings are one object, and on the order of sets. Functions are digested with all that they can reach:
-code, defaults, closures, and the globals that their code names. What belongs to an installed package goes by its name
-and the package's version.
+code, defaults, closures, the globals that their code names, and what it names of modules. What belongs to an installed
+package goes by its name and the package's version.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import functools
 import hashlib
+import importlib
 import struct
 import sys
 import sysconfig
 from collections.abc import Iterable
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -63,6 +66,7 @@ class _Writer:
     def __init__(self) -> None:
         self.hash = hashlib.blake2b(digest_size=SIZE)
         self._seen: dict[int, int] = {}
+        self._used: set[tuple[int, tuple[str, ...]]] = set()  # modules, and the names that a function knows
         self._alive: list[Any] = []  # or another object may come to stand at the same place
 
     def _say(self, *words: str | int) -> None:
@@ -78,7 +82,7 @@ class _Writer:
             self._say(kind.__name__, repr(part))
         elif kind is float or isinstance(part, np.generic):
             self._array(np.asarray(part), kind.__name__)
-        elif isinstance(part, np.ndarray) and part.dtype != object:
+        elif kind in (np.ndarray, np.memmap) and part.dtype != object:  # others hold more than numbers, such as masks
             self._array(part, kind.__name__)
         elif kind is dict:
             self._all("dict", len(part), (one for item in part.items() for one in item))
@@ -122,6 +126,8 @@ class _Writer:
             self._class(part)
         elif isinstance(part, staticmethod | classmethod):
             self._all(type(part).__name__, 1, (part.__func__,))
+        elif isinstance(part, functools.cached_property):
+            self._all("property", 1, (part.func,))
         elif isinstance(part, property):
             self._all("property", 3, (part.fget, part.fset, part.fdel))
         elif isinstance(part, functools.partial):
@@ -135,6 +141,9 @@ class _Writer:
         module = str(getattr(part, "__module__", None))
         name = str(getattr(part, "__qualname__", getattr(part, "__name__", repr(part))))
         self._say("named", module, name, _version(module))
+        owner = getattr(part, "__self__", None)
+        if owner is not None and not isinstance(owner, ModuleType):  # of a dict or the like
+            self.take(owner)
 
     def _code(self, code: CodeType) -> None:
         self._say("code", code.co_name, code.co_argcount, code.co_kwonlyargcount, code.co_flags)
@@ -147,23 +156,36 @@ class _Writer:
         if _is_installed(function.__module__) and "<locals>" not in function.__qualname__:
             self._named(function)
             return
-        scope = function.__globals__
-        used = sorted({name for code in codes(function.__code__) for name in code.co_names})
+        used = tuple(sorted({name for code in codes(function.__code__) for name in code.co_names}))
         held = [contents for cell in function.__closure__ or () for contents in contents_of(cell)]
-        self._all("function", 4, (function.__code__, function.__defaults__, function.__kwdefaults__, held))
-        for name in used:
-            if name in scope:
-                self._say("global", name)
-                self.take(scope[name])
+        self._all("function", 3, (function.__code__, function.__defaults__, function.__kwdefaults__))
+        for part in (*held, *_imported(function.__code__)):
+            self._of_names(part, used)
+        self._named_in(function.__globals__, used)
         self.take({name: value for name, value in vars(function).items() if name != "__wrapped__"})
         self.take(getattr(function, "__wrapped__", None))
 
+    def _named_in(self, scope: dict[str, Any], names: tuple[str, ...]) -> None:
+        for name in names:
+            if name in scope:
+                self._say("global", name)
+                self._of_names(scope[name], names)
+
+    def _of_names(self, part: Any, names: tuple[str, ...]) -> None:
+        """Add what a function that has these names reaches: of a module that is not installed, what is called so."""
+        if not isinstance(part, ModuleType) or _is_installed(part.__name__):
+            self.take(part)
+        elif (id(part), names) not in self._used:
+            self._used.add((id(part), names))
+            self._say("module", part.__name__)
+            self._named_in(vars(part), names)
+
     def _class(self, cls: type) -> None:
-        self._named(cls)
+        self._say("class", cls.__module__, cls.__qualname__, _version(cls.__module__))
         if not _is_installed(cls.__module__):
-            inside = vars(cls).items()
-            parts = [(name, value) for name, value in inside if isinstance(value, _OF_CLASSES)]
-            self._all("class", len(parts), [one for pair in sorted(parts, key=lambda pair: pair[0]) for one in pair])
+            parts = sorted((name, value) for name, value in vars(cls).items() if _is_of_class(name, value))
+            self._all("parts", len(parts), [one for pair in parts for one in pair])
+            self._all("bases", len(cls.__bases__), (*cls.__bases__, type(cls)))
 
     def _instance(self, part: Any) -> None:
         """Add an object by what it is made of again: as pickle would."""
@@ -180,13 +202,44 @@ class _Writer:
             ) from error
         if isinstance(reduced, str):
             self._say("named", type(part).__qualname__, reduced)
+            self.take(getattr(part, "__wrapped__", None))  # of a function that remembers what it gave
             return
         made, args, *rest = reduced
         items = [list(one) if index > 0 and one is not None else one for index, one in enumerate(rest[:3])]
         self._all("object", 3, (made, args, items))
 
 
-_OF_CLASSES = (FunctionType, staticmethod, classmethod, property, int, float, str, tuple, bool)
+_METHODS: tuple[Any, ...] = (FunctionType, staticmethod, classmethod, property, functools.cached_property)
+_CONSTANTS: tuple[Any, ...] = (
+    *_PLAIN,
+    float,
+    tuple,
+    list,
+    dict,
+    set,
+    frozenset,
+    type,
+    functools.partial,
+    np.ndarray,
+    np.generic,
+)
+
+
+def _is_of_class(name: str, value: Any) -> bool:
+    """Return whether an attribute of a class belongs to what it does; Python has some of its own there."""
+    return isinstance(value, _METHODS) or (isinstance(value, _CONSTANTS) and not name.startswith("__"))
+
+
+def _imported(code: CodeType) -> list[ModuleType]:
+    """Return the modules that a function imports, but for those that are installed."""
+    names = [each.argval for part in codes(code) for each in dis.get_instructions(part) if each.opname == "IMPORT_NAME"]
+    found = []
+    for name in names:
+        with contextlib.suppress(Exception):  # the function itself will tell
+            spec = util.find_spec(name.partition(".")[0])
+            if spec is not None and not _is_of_packages(spec.origin):
+                found.append(importlib.import_module(name))
+    return found
 
 
 @functools.lru_cache(1024)
@@ -197,10 +250,13 @@ def _is_installed(module: str | None) -> bool:
         return False
     if (module or "").partition(".")[0] in sys.builtin_module_names:
         return True
-    file = getattr(found, "__file__", None)
-    if (module or "").partition(".")[0] in ("dagad", "dagad_scheduler"):
-        return True
-    return file is None or any(Path(file).is_relative_to(path) for path in _PACKAGES)
+    return (module or "").partition(".")[0] in ("dagad", "dagad_scheduler") or _is_of_packages(
+        getattr(found, "__file__", None)
+    )
+
+
+def _is_of_packages(file: str | None) -> bool:
+    return file in (None, "built-in", "frozen") or any(Path(str(file)).is_relative_to(path) for path in _PACKAGES)
 
 
 @functools.lru_cache(1024)

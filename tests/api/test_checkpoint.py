@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +262,87 @@ def test_evaluations_of_before_a_state_are_not_taken_for_later_ones(tmp_path: Pa
     with dagad.checkpoint(tmp_path / "run") as run:
         assert (run.state, run.n_known) == (1.0, 0)
         dagad.grad(total("sync"))(THETA + 1)
+
+
+# --- what `evaluate` started goes on meanwhile ------------------------------------------------------------------------
+
+
+class Gate:
+    """Holds chunks, wherever they run, until it is opened."""
+
+    def __init__(self) -> None:
+        (self._inner, began), (gate, self._outer) = os.pipe(), os.pipe()
+        self._all, self.name = [self._inner, began, gate], f"{began} {gate}"
+
+    def wait(self) -> None:
+        """Return when a chunk has come to it."""
+        os.read(self._inner, 1)
+
+    def open(self) -> None:
+        if self._outer >= 0:
+            os.close(self._outer)
+            self._outer = -1
+
+    def close(self) -> None:
+        for end in self._all:
+            os.close(end)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    made = Gate()
+    monkeypatch.setenv("GATE", made.name)
+    yield made
+    made.open()
+    made.close()
+
+
+def held(rows: Any, theta: Any) -> Any:
+    began, gate = map(int, os.environ["GATE"].split())
+    os.write(began, b"x")
+    os.read(gate, 1)
+    return chunk(rows, theta)
+
+
+def held_loss(theta: Any) -> Any:
+    return dagad.reduce_sum(held, X, theta, grainsize=10, scheduler="sync")
+
+
+def test_a_state_that_is_saved_meanwhile_can_be_gone_on_from(tmp_path: Path, gate: Gate) -> None:
+    with dagad.checkpoint(tmp_path / "run") as run:
+        evaluation = dagad.evaluate(held_loss, THETA)
+        gate.wait()
+        run.save(1.0)
+        gate.open()
+        found = evaluation.gradient()
+    assert bits(found) == bits(dagad.grad(held_loss)(THETA))
+    with dagad.checkpoint(tmp_path / "run") as run:
+        assert (run.state, run.n_known) == (1.0, 0)
+        found = dagad.evaluate(held_loss, THETA + 1).gradient()
+    assert bits(found) == bits(dagad.grad(held_loss)(THETA + 1))
+
+
+def test_nothing_is_written_when_the_block_has_ended(tmp_path: Path, gate: Gate) -> None:
+    with dagad.checkpoint(tmp_path / "run") as run:
+        evaluation = dagad.evaluate(held_loss, THETA)
+        gate.wait()
+    with pytest.raises(dagad.CheckpointError, match=r"block has ended\. Save it inside"):
+        run.save(1.0)
+    before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+    gate.open()
+    assert bits(evaluation.gradient()) == bits(dagad.grad(held_loss)(THETA))
+    assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
+
+
+def test_evaluations_after_a_state_are_found_again(tmp_path: Path, runs: Callable[[], list[str]]) -> None:
+    for n_known in (0, 1):
+        with dagad.checkpoint(tmp_path / "run") as run:
+            assert run.n_known == n_known
+            for step in range(0 if run.state is None else run.state, 4):
+                dagad.evaluate(loss, THETA + step / 100).gradient()
+                if step == 2:
+                    run.save(3)
+    assert len(runs()) == 40  # ten chunks each, all in the first run
 
 
 @pytest.mark.parametrize("state", ["text", {"a": object()}, [np.array(["a"])]])

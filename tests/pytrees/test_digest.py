@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import autograd.numpy as anp
@@ -96,6 +99,45 @@ def test_functions_that_call_each_other_end() -> None:
 
     assert digest(even) != digest(odd)
 
+
+USED = [  # by a function of a module of the user's, in ways of their own: what is called NUMBER is edited
+    "import helpers\ndef f(x):\n    return helpers.scale(x)",
+    "import helpers as other\ndef f(x):\n    return other.SCALE * x",
+    "def f(x):\n    from helpers import scale\n    return scale(x)",
+    "def made():\n    import helpers\n    return lambda x: helpers.scale(x)\nf = made()",
+    "class A:\n    def g(self, x):\n        return NUMBER * x\nclass B(A):\n    pass\ndef f(x):\n    return B().g(x)",
+    "class A:\n    WEIGHTS = np.array([NUMBER])\n    def g(self, x):\n        return self.WEIGHTS * x\nf = A().g",
+    "class A:\n    WEIGHTS = [NUMBER]\n    def g(self, x):\n        return self.WEIGHTS[0] * x\nf = A().g",
+    "class A:\n    class B:\n        weight = NUMBER\ndef f(x):\n    return A.B.weight * x",
+    "class M(type):\n    weight = NUMBER\nclass A(metaclass=M):\n    pass\ndef f(x):\n    return A.weight * x",
+    "class A:\n    @functools.cached_property\n    def weight(self):\n        return NUMBER\nf = A()",
+    "@functools.lru_cache\ndef weight():\n    return NUMBER\ndef f(x):\n    return weight() * x",
+    "find = {'weight': NUMBER}.get\ndef f(x):\n    return find('weight') * x",
+    "weights = np.ma.array([1.0, 2.0], mask=[False, NUMBER > 2])\ndef f(x):\n    return weights.sum() * x",
+]
+
+
+@pytest.mark.parametrize("program", USED, ids=map(str, range(len(USED))))
+def test_an_edit_of_what_a_function_uses_is_noticed(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def found(number: float) -> str:
+        for name, text in (("helpers", HELPERS), ("users", f"import functools\nimport numpy as np\n{program}\n")):
+            (tmp_path / f"{name}.py").write_text(text.replace("NUMBER", str(number)))
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        return digest(importlib.import_module("users").f)
+
+    try:
+        assert found(2.0) == found(2.0)
+        assert found(2.0) != found(3.0)
+    finally:
+        sys.modules.pop("helpers", None)
+
+
+HELPERS = "SCALE = NUMBER\ndef scale(x):\n    return SCALE * x\n"
 
 PROGRAM = """
 import functools, numpy as np
