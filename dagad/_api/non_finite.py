@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import CancelledError
+from dagad._executors.checkpointed import unwritten
 from dagad._executors.evaluation import is_inside_any_task
 from dagad._operations.context import TOGETHER, Mode
 from dagad._operations.finite import bad_row, is_finite
@@ -130,7 +131,7 @@ class Searched(Apart):
 def _bad_chunks(operation: Operation, leaves: list[Any]) -> list[Chunk]:
     if len(operation.plan) == 1:
         return list(operation.plan)
-    with Mode(TOGETHER):
+    with Mode(TOGETHER), unwritten():
         found = replace(operation, kernel=Searched(operation.kernel.function)).call(leaves)
     places = zip(operation.plan, found.places, strict=True)
     return [chunk for chunk, at in places if not all(is_finite(found.stacked[place]) for place, _ in at)]

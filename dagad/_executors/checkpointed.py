@@ -84,7 +84,7 @@ class CheckpointedExecutor:
 
     def _bypasses(self, job: Job) -> bool:
         """Return whether a job is run without the checkpoint."""
-        return job.has_stays or self._strand.is_over()
+        return job.has_stays or self._strand.is_over() or _CURRENT.get() is None
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
@@ -236,6 +236,16 @@ def strand_of_its_own() -> Iterator[None]:
     """Let what is started here be a strand of its own, where there is a checkpoint."""
     current = _CURRENT.get()
     token = _CURRENT.set(None if current is None else current.parted())
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+@contextlib.contextmanager
+def unwritten() -> Iterator[None]:
+    """Let what runs here be no part of the program: when that goes on, it may not be run again."""
+    token = _CURRENT.set(None)
     try:
         yield
     finally:

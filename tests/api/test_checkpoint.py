@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -332,6 +333,19 @@ def test_nothing_is_written_when_the_block_has_ended(tmp_path: Path, gate: Gate)
     gate.open()
     assert bits(evaluation.gradient()) == bits(dagad.grad(held_loss)(THETA))
     assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
+
+
+def some_nan(rows: Any, theta: Any) -> Any:
+    return np.sum(rows * theta) + (np.nan if rows[0, 0] == X[0, 0] else 0.0)
+
+
+def test_the_search_for_a_nan_is_not_written_down(tmp_path: Path) -> None:
+    for n_known in (0, 2):
+        with dagad.checkpoint(tmp_path / "run") as run, warnings.catch_warnings():
+            warnings.simplefilter("ignore", dagad.DagadWarning)  # the first time it is said which chunk it was
+            assert run.n_known == n_known
+            assert np.isnan(dagad.reduce_sum(some_nan, X, THETA, grainsize=4, scheduler="sync"))
+            dagad.reduce_sum(chunk, X, THETA, grainsize=4, scheduler="sync")
 
 
 def test_evaluations_after_a_state_are_found_again(tmp_path: Path, runs: Callable[[], list[str]]) -> None:
