@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import pkgutil
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
+from dagad_scheduler.departures import heed
 from dagad_scheduler.run import SchedulerLost, WorkersUnfit
 
 ASK_AGAIN, ANSWER_WITHIN, COUNT_EVERY = 1.0, 3.0, 5.0  # seconds
@@ -100,13 +102,12 @@ class Workers:
             )
 
     async def _ask(self, new: Collection[str]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-        """Return what new workers say of themselves, and whether they can import dagad."""
-        from dagad_scheduler.private_distributed import dumps
-
-        ask = self._client.scheduler.broadcast
-        versions = await ask(msg={"op": "versions"}, workers=list(new), on_error="ignore")
-        call = {"function": dumps(pkgutil.resolve_name), "args": dumps(("dagad:__version__",)), "kwargs": dumps({})}
-        imports = await ask(msg={"op": "run", "wait": True, **call}, workers=list(versions), on_error="ignore")
+        """Return what new workers say of themselves, and whether they can import dagad; let those that can `heed`."""
+        ask = functools.partial(self._client.scheduler.broadcast, on_error="ignore")
+        versions = await ask(msg={"op": "versions"}, workers=list(new))
+        imports = await ask(msg=_run(pkgutil.resolve_name, "dagad:__version__"), workers=list(versions))
+        able = [address for address, imported in imports.items() if imported.get("status") == "OK"]
+        await ask(msg=_run(heed), workers=able)
         return {address: (versions[address], imports[address]) for address in imports}
 
     def _look_at(self, answers: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
@@ -126,6 +127,13 @@ class Workers:
                 "bits or in more. Install the same version on both.",
                 stacklevel=2,
             )
+
+
+def _run(function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+    """Return the message at which a worker calls a function."""
+    from dagad_scheduler.private_distributed import dumps
+
+    return {"op": "run", "wait": True, "function": dumps(function), "args": dumps(args), "kwargs": dumps({})}
 
 
 def _reason(versions: dict[str, Any], imported: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from distributed import WorkerPlugin
 
+from dagad_scheduler.departures import heed
 from dagad_scheduler.residents.reports import WANTED
 from dagad_scheduler.residents.service import Desk
 
@@ -17,6 +18,7 @@ class Resident(WorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         """Open the desk."""
+        heed(worker)
         self.desk = Desk(worker)
         worker.handlers["dagad_line"] = self.desk.line
         worker.handlers["dagad_relayed"] = self.desk.relayed
