@@ -255,11 +255,30 @@ def a_cluster(n_workers: int, **options: Any) -> Iterator[Client]:
                 until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) >= len(made.workers))
 
 
+HIDES_DAGAD = """
+import sys
+
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("dagad", "dagad_scheduler"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hide())
+"""
+
+
+def without_dagad(folder: Path) -> str:
+    """Return a folder from which processes import first, and then find no dagad."""
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(HIDES_DAGAD)
+    return str(folder)
+
+
 @contextlib.contextmanager
-def a_process(program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a scheduler or a worker as one does from a shell."""
+def a_process(program: str, *arguments: str, path: str = "", **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a scheduler or a worker as one does from a shell, with a folder to import from before all others."""
     command = [sys.executable, "-m", f"distributed.cli.dask_{program}", *arguments, "--dashboard-address", ":0"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [path, *sys.path]))} | env
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
             yield process

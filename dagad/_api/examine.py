@@ -26,17 +26,20 @@ CLOSE = 1e-12  # of the gradient, relative
 def examine(client: Any, patience: float) -> Seen:
     """Ask all parts of a cluster, one after the other; each may take `patience` seconds."""
     here, versions = facts.facts(), client.get_versions()
-    pythons = {address: said["host"]["python"] for address, said in versions["workers"].items()}
+    pythons = {address: _python(said) for address, said in versions["workers"].items()}
     parts = [
         Part(address, pythons.get(address, ""), said["nthreads"], said["memory_limit"] or 0)
         for address, said in sorted(client.scheduler_info(n_workers=-1)["workers"].items())
     ]
-    scheduler = {"python": versions["scheduler"]["host"]["python"], "packages": {}, "failures": {}}
+    scheduler: dict[str, Any] = {"python": _python(versions["scheduler"]), "packages": {}, "failures": {}}
     mine = [part for part in parts if part.python and same_python(part.python, here["python"])]
     cloudpickle.register_pickle_by_value(facts)  # there may be no dagad where it goes
     try:
         if same_python(scheduler["python"], here["python"]):
-            scheduler = client.run_on_scheduler(facts.facts)
+            try:
+                scheduler = client.run_on_scheduler(facts.facts)
+            except Exception as error:  # what the handlers of a site raise
+                scheduler["refusal"] = f"{type(error).__name__}: {error}"
         client.sync(_ask_all, client, mine, patience)
     finally:
         cloudpickle.unregister_pickle_by_value(facts)
@@ -47,7 +50,7 @@ def examine(client: Any, patience: float) -> Seen:
                 part.direct = client.sync(_measure, client, part.address, patience)
             except Exception as error:  # every transport has its own
                 part.refused = f"{type(error).__name__}: {error}"
-    if "dagad" in scheduler["packages"]:
+    if "dagad" in scheduler["packages"] or "refusal" in scheduler:
         able = [part for part in mine if part.facts and "dagad" in part.facts["packages"]]
         # A loop over placed rows refuses a cluster with workers that can't run it, whichever of them it needs.
         roads: dict[str, Road] = (
@@ -55,6 +58,11 @@ def examine(client: Any, patience: float) -> Seen:
         )
         _try_all(client, able, roads, patience)
     return Seen(client.scheduler.address, here, scheduler, line, parts)
+
+
+def _python(said: dict[str, Any]) -> str:
+    """Return the version of Python as Python says it itself, 3.11.7 and not 3.11.7.final.0."""
+    return ".".join(said["host"]["python"].split(".")[:3])
 
 
 async def _ask_all(client: Any, parts: Sequence[Part], patience: float) -> None:

@@ -124,6 +124,18 @@ def workers(seen: Seen) -> Iterable[Finding]:
     return about("workers", "bad", silent, remedy, f"{len(seen.workers)} answer")
 
 
+def scheduler(seen: Seen) -> Iterable[Finding]:
+    """See whether it can be asked."""
+    refusal = seen.scheduler.get("refusal")
+    if not refusal:
+        return [Finding("scheduler", "ok", "answers")]
+    remedy = (
+        "Take run_function out of its distributed.scheduler.blocked-handlers: gradients do without, but nothing tells "
+        "how far they are, what they took, or which chunk kills its workers."
+    )
+    return [Finding("scheduler", "look", f"runs no functions ({refusal})", remedy)]
+
+
 def imports(seen: Seen) -> Iterable[Finding]:
     """See whether everybody can import what tasks need."""
     failed = [
@@ -336,6 +348,6 @@ def gradients(seen: Seen) -> Iterable[Finding]:
 
 LAST_BITS = "right but for the last bits"
 CHECKS: tuple[Callable[[Seen], Iterable[Finding]], ...] = (
-    *(workers, imports, versions, processors, precision, threads, memory),
+    *(scheduler, workers, imports, versions, processors, precision, threads, memory),
     *(encryption, clocks, timeouts, network, gradients),
 )

@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dask
@@ -157,7 +157,7 @@ class ClusterRun:
             return
         if not workers:
             self._waits_for = "workers: the cluster has none"
-        elif self._users.restrict and self._client.run_on_scheduler(_is_without_workers, groups=list(self._names())):
+        elif self._users.restrict and self._ask(_is_without_workers, False, groups=list(self._names())):
             self._waits_for = f"workers that {self._users} asks for: the cluster has none"
         if self._waits_for:
             logger.warning(
@@ -165,6 +165,13 @@ class ClusterRun:
                 "no longer than that.",
                 self._waits_for,
             )
+
+    def _ask(self, function: Callable[..., Any], otherwise: Any, **about: Any) -> Any:
+        """Return what a function finds on the scheduler, which at some sites runs none."""
+        try:
+            return self._client.run_on_scheduler(function, **about)
+        except ValueError:  # what distributed raises for `distributed.scheduler.blocked-handlers`
+            return otherwise
 
     def _names(self) -> set[str]:
         return {str(group_of(key)) for key in self._graph}
@@ -215,7 +222,7 @@ class ClusterRun:
         if not detailed or not self._finished or self._client.status != "running":
             return Account()
         ends = [future.key for future in self._futures]
-        found: Account = self._client.run_on_scheduler(_account, names=self._all_groups, ends=ends)
+        found: Account = self._ask(_account, Account(), names=self._all_groups, ends=ends)
         return found
 
     def progress(self) -> Progress:
@@ -226,7 +233,7 @@ class ClusterRun:
         totals = [sum(self._groups[rank].values()) for rank in (VALUE_RANK, PULLBACK_RANK)]
         if not self._finished and not self._over:
             groups = [list(self._groups[rank]) for rank in (VALUE_RANK, PULLBACK_RANK)]
-            self._left = self._client.run_on_scheduler(_tasks_left, groups=groups)
+            self._left = self._ask(_tasks_left, totals, groups=groups)
         left = [0, 0] if self._finished else self._left or totals
         return Progress(totals[0] - left[0], totals[0], totals[1] - left[1], totals[1], self._waits_for)
 

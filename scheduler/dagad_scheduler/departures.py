@@ -1,10 +1,10 @@
 """Lets workers give up at once what they ask of one that has just died, instead of when Dask's patience ends.
 
 The scheduler tells workers that another one is gone, and they give up connections to it, also such as are being made.
-It may tell them in one message with a task whose input was on that worker. The fetch that this task asks for begins
-when the message has been read, when connections were given up already, and tries to reach an address where nobody is for
-all of `distributed.comm.timeouts.connect`, half a minute. Until then the worker does not compute that input itself, which
-it may have been told to do in the same message. So connections to that address are given up once more, after that.
+It may say so in one message with a task whose input was on that worker. The fetch that this task asks for begins after
+the message has been read, when connections have been given up already, and tries to reach an address where nobody is
+for all of `distributed.comm.timeouts.connect`, half a minute. Until then the worker does not compute that input itself,
+which the same message may have asked for. So connections to that address are given up once more, after that.
 """
 
 from __future__ import annotations

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import autograd
 import pytest
 from distributed import Client
 from distributed.comm.tcp import BaseTCPConnector
-from faults import PATIENCE
+from faults import PATIENCE, a_process, without_dagad
 
 from dagad import doctor
 from dagad._api import facts
@@ -58,6 +56,7 @@ def settings(**some: Any) -> dict[str, Any]:
     ("cluster", "check", "grade", "says"),
     [
         (seen(), "workers", "bad", "there are none -> Start some"),
+        (seen(refusal="E"), "scheduler", "look", r"runs no functions \(E\) -> Take run_function out"),
         (seen(Part("b", "3.12.1")), "versions", "bad", "b: python 3.12.1, the client has .* -> Install the same"),
         (seen(worker(cpu="A"), worker("b", cpu="B")), "processors", "look", "b: B -> numpy picks its loops"),
         (seen(worker(jax_x64=False)), "precision", "look", "JAX computes in float32 -> Set JAX_ENABLE_X64=1"),
@@ -103,16 +102,6 @@ def test_a_cluster_that_is_not_there_is_reported(capsys: pytest.CaptureFixture[s
 
 # A cluster that is broken in every way that is known
 
-HIDES_DAGAD = """
-import sys
-
-class Hide:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("dagad", "dagad_scheduler"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Hide())
-"""
 # What code built with -ffast-math does when it is loaded, to the thread that loads it and to those it starts.
 FLUSHES = """
 import ctypes, ctypes.util
@@ -122,18 +111,6 @@ libm.fegetenv(state)
 state[7] |= 0x8040
 libm.fesetenv(state)
 """
-
-
-@contextlib.contextmanager
-def server(program: str, *arguments: str, path: str = "", **env: str) -> Iterator[None]:
-    """Start a scheduler or a worker, with a folder of its own before all others to import from."""
-    command = [sys.executable, "-m", f"distributed.cli.dask_{program}", *arguments, "--dashboard-address", ":0"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [path, *sys.path]))} | env
-    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -155,31 +132,38 @@ def an_older_autograd(folder: Path) -> str:
     return str(folder)
 
 
+def a_jax(folder: Path) -> str:
+    """A package that is found where JAX is looked for, whose numbers are float32 unless a flag is set."""
+    (folder / "jax").mkdir(parents=True)
+    (folder / "jax" / "__init__.py").touch()
+    return str(folder)
+
+
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory, no_room: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Start workers that are broken, each in one way; yield the scheduler's address, and theirs by name."""
     place = tmp_path_factory.mktemp("broken")
-    file, without, flushing = place / "scheduler.json", place / "without", place / "flushing.py"
-    without.mkdir()
-    (without / "sitecustomize.py").write_text(HIDES_DAGAD)
+    file, flushing = place / "scheduler.json", place / "flushing.py"
     flushing.write_text(FLUSHES)
     quick = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"}
     alike = ["--scheduler-file", str(file), "--no-nanny", "--nthreads", "1", "--memory-limit", "500MB"]
     workers: dict[str, Any] = {
         "healthy": ([], {}),
-        "without": ([], {"path": str(without)}),
+        "without": ([], {"path": without_dagad(place / "without")}),
         "older": ([], {"path": an_older_autograd(place / "older")}),
+        "single": ([], {"path": a_jax(place / "single"), "JAX_ENABLE_X64": "0"}),
         "flushing": (["--preload", str(flushing)], {}),
         "full": (["--local-directory", str(no_room)], {}),
         "away": (["--listen-address", "tcp://127.0.0.1:0", "--contact-address", "tcp://127.0.0.1:1"], {}),
     }
     with contextlib.ExitStack() as running:
         options = ["--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file)]
-        running.enter_context(server("scheduler", *options, **quick))
-        for name, (more, how) in workers.items():
+        running.enter_context(a_process("scheduler", *options, **quick))
+        for name, (more, own) in workers.items():
             where = [] if name == "full" else ["--local-directory", str(place)]
             where += [] if name == "away" else ["--host", "127.0.0.1"]
-            running.enter_context(server("worker", *alike, "--name", name, *where, *more, **how))
+            env = {"JAX_ENABLE_X64": "1", **own}
+            running.enter_context(a_process("worker", *alike, "--name", name, *where, *more, **env))
         with Client(scheduler_file=str(file), set_as_default=False, timeout=PATIENCE) as client:
             client.wait_for_workers(len(workers), PATIENCE)
             info = client.scheduler_info(n_workers=-1)
@@ -192,16 +176,21 @@ def test_what_is_broken_is_named(broken: tuple[str, dict[str, str]]) -> None:
     assert f"{names['away']}: the scheduler can't reach it -> Its address" in graded(found, "workers")["bad"]
     assert f"{names['without']}: can't import dagad (ModuleNotFoundError" in graded(found, "imports")["bad"]
     assert f"{names['older']}: autograd 1.8.0, the client has" in graded(found, "versions")["look"]
+    assert f"{names['single']}: JAX computes in float32 -> Set JAX_ENABLE_X64=1" in graded(found, "precision")["look"]
     assert f"{names['flushing']}: numbers below 2.2e-308 are flushed" in graded(found, "precision")["bad"]
     assert f"{names['full']}: 0.00 GB free in" in graded(found, "spill")["bad"]
-    assert "on 4 workers" in graded(found, "gradient (graph)")["ok"]
+    assert "on 5 workers" in graded(found, "gradient (graph)")["ok"]
     assert "not tried: some workers can't run dagad -> Mend" in graded(found, "gradient (hot loop)")["look"]
 
 
-def test_workers_that_only_the_scheduler_reaches_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    file = tmp_path / "scheduler.json"
+def test_limits_that_a_site_sets_are_named_and_worked_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Only the scheduler reaches the workers, and runs no functions itself."""
+    file, blocked = tmp_path / "scheduler.json", {"DASK_DISTRIBUTED__SCHEDULER__BLOCKED_HANDLERS": "['run_function']"}
     alike = ["--scheduler-file", str(file), "--host", "127.0.0.1"]
-    with server("scheduler", *alike, "--port", "0"), server("worker", *alike, "--no-nanny", "--nthreads", "1"):
+    with (
+        a_process("scheduler", *alike, "--port", "0", **blocked),
+        a_process("worker", *alike, "--no-nanny", "--nthreads", "1"),
+    ):
         with Client(scheduler_file=str(file), set_as_default=False, timeout=PATIENCE) as client:
             client.wait_for_workers(1, PATIENCE)
             address = client.scheduler_info(n_workers=-1)["address"]
@@ -215,5 +204,7 @@ def test_workers_that_only_the_scheduler_reaches_are_named(monkeypatch: pytest.M
         allowed = address
         monkeypatch.setattr(BaseTCPConnector, "connect", behind_a_firewall)
         found = doctor.diagnosis(address, patience=5.0)
+    assert "runs no functions (ValueError: The 'run_function' handler" in graded(found, "scheduler")["look"]
+    assert "ok" in graded(found, "versions")
     assert "can't be reached from the client -> Calls go through the scheduler" in graded(found, "network")["look"]
     assert "on 1 workers" in graded(found, "gradient (hot loop)")["ok"]

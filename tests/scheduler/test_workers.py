@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import subprocess
 import sys
 import types
@@ -16,7 +15,7 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
-from faults import PATIENCE, bits, in_background, until
+from faults import PATIENCE, a_process, bits, in_background, until, without_dagad
 
 import dagad
 from dagad_scheduler import cluster as clusters, workers
@@ -26,16 +25,6 @@ from dagad_scheduler.workers import Workers, workers_of
 pytestmark = pytest.mark.timeout(90)
 
 X = np.arange(8.0)
-HIDES_DAGAD = """
-import sys
-
-class Hide:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("dagad", "dagad_scheduler"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Hide())
-"""
 
 
 def loss_on(client: Client, data: Any = X) -> Callable[[Any], Any]:
@@ -62,17 +51,9 @@ def empty() -> Iterator[Client]:
         yield client
 
 
-@contextlib.contextmanager
-def a_worker_without_dagad(client: Client, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    (folder / "sitecustomize.py").write_text(HIDES_DAGAD)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+def a_worker_without_dagad(client: Client, folder: Path) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
     where: Any = client.cluster
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", where.scheduler_address, "--no-nanny"]
-    with subprocess.Popen([*command, "--no-dashboard"], env=environment, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    return a_process("worker", where.scheduler_address, "--no-nanny", path=without_dagad(folder))
 
 
 # Workers that are unfit
