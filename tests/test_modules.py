@@ -109,7 +109,7 @@ def test_contributors_are_told_of_modules_that_there_are() -> None:
 
 def test_residents_answer_and_know_no_runs() -> None:
     ends = {f"dagad_scheduler.{one}" for one in ("cluster", "plugin", "preload")}
-    below = {"annotations", "private", "private_distributed", "process", "roles", "run", "workers"}
+    below = {"annotations", "departures", "private", "private_distributed", "process", "roles", "run", "workers"}
     for name, needed in IMPORTS.items():
         inside = name.startswith("dagad_scheduler.residents")
         theirs = {module for module in needed if module.startswith("dagad_scheduler.residents")}
