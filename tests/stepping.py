@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 import autograd.numpy as np
 import dask.array as da
 import numpy as onp
+from dask.base import annotate as dask_annotate
 from dask.delayed import delayed
 
 import dagad
 
 Array = onp.ndarray[Any, Any]
+annotate: Any = dask_annotate  # Dask has few types
 
 
 class Problem(NamedTuple):
@@ -135,7 +137,8 @@ def in_one_piece(problem: Problem, n_steps: int, start: Any, parameter: Any) -> 
     return problem.measure(start, problem.weights)
 
 
-# In blocks, cut along the first of their last axes: by Delayed, with halos by hand, and by `map_overlap`
+# In blocks, cut along the first of their last axes: by Delayed, with halos by hand, and by `map_overlap`, where steps
+# are marked for schedules
 
 
 class Stepped(NamedTuple):
@@ -195,8 +198,9 @@ def by_overlap(problem: Problem, n_steps: int, n_blocks: int) -> Stepped:
     depth = {place: int(place >= axis) for place in range(problem.start.ndim)}
     how: dict[str, Any] = {"depth": depth, "boundary": dict.fromkeys(depth, problem.boundary), "dtype": float}
     fill = functools.partial(within, problem)
-    for _ in range(n_steps):
-        state = da.map_overlap(fill, state, parameter=parameter, meta=problem.start[:0], **how)
+    for step in range(n_steps):
+        with annotate(dagad_step=step):
+            state = da.map_overlap(fill, state, parameter=parameter, meta=problem.start[:0], **how)
     keep = functools.partial(as_block, problem)
     y = da.map_blocks(keep, state, weights, dtype=float, chunks=tuple((1,) * len(each) for each in chunks)).sum()
     return Stepped(y, start, parameter, lambda found: found)
