@@ -30,3 +30,18 @@ def test_doctor_visits_agrees_with_statsmodels(scheduler: str, tmp_path: Path) -
 def test_doctor_visits_takes_more_rows(tmp_path: Path) -> None:
     output = run("doctor_visits.py", "--rows", "30000", "--grainsize", "5000", "--output", str(tmp_path / "more.png"))
     assert re.search(r"30[, ]?000", output)
+
+
+def test_heat_recovers_what_a_plate_began_with(tmp_path: Path) -> None:
+    picture = tmp_path / "heat.png"
+    output = run("heat.py", "--check", "--size", "40", "--picture", str(picture))
+    assert re.search(r"gradient off by \d\.\de-1", output)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_shallow_water_knows_what_a_gauge_will_see(tmp_path: Path) -> None:
+    film = tmp_path / "film.png"
+    small = ["--size", "32", "--exchanges", "5", "--slots", "2"]
+    output = run("shallow_water.py", "--check", *small, "--picture", str(film))
+    assert re.search(r"at most \d+ tapes", output)
+    assert film.read_bytes().startswith(b"\x89PNG")
