@@ -13,7 +13,7 @@ from typing import Any
 from dagad._graphs.activity import Graph, Key, is_copy, references, substituted
 from dagad_scheduler.private import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 
-_CONTAINERS = (List, Tuple, Set, Dict)
+CONTAINERS = (List, Tuple, Set, Dict)
 
 
 def laid_open(graph: Graph, keys: Iterable[Key], matters: Callable[[Key], bool]) -> dict[Key, GraphNode]:
@@ -96,15 +96,15 @@ class _Opening:
                 return part
             if not self._matters(part.key) and not self._holds(part):
                 return part
-            if isinstance(part, _CONTAINERS):
-                return _container(part, list(map(outside, part.args)))
+            if isinstance(part, CONTAINERS):
+                return container(part, list(map(outside, part.args)))
             return TaskRef(put(part))
 
         args = list(map(outside, node.args))
         if is_copy(node) and isinstance(args[0], TaskRef | Alias):
             return Alias(key, references(args[0])[0])
-        if isinstance(node, _CONTAINERS):
-            return substituted(_container(node, args), {}, key)
+        if isinstance(node, CONTAINERS):
+            return substituted(container(node, args), {}, key)
         return Task(key, node.func, *args, **{name: outside(part) for name, part in node.kwargs.items()})
 
 
@@ -123,6 +123,7 @@ def _node(part: Any) -> GraphNode:
     return part if isinstance(part, GraphNode) else DataNode(None, part)
 
 
-def _container(node: Any, args: list[Any]) -> Any:
+def container(node: Any, args: list[Any]) -> Any:
+    """Return one of Dask's containers like another, of other nodes."""
     # A single list among the arguments would be taken for the arguments.
     return type(node)(node.klass(args)) if isinstance(node, List | Tuple) else type(node)(*args)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import autograd.numpy as anp
-
+from dagad._engines.autograd.dask_functions import substitute
 from dagad._engines.autograd.embedded import traced_engine
 from dagad._engines.autograd.engine import AutogradEngine
 from dagad._engines.autograd.forward import push
@@ -18,6 +18,7 @@ from dagad._engines.explicit import check_count
 from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, add_note_once
 from dagad._graphs.activity import Key, is_copy, references
+from dagad._graphs.copies import CONTAINERS, container
 from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction, is_scalar, unit_seed, value_of_task
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
@@ -36,26 +37,36 @@ def as_recordable(node: Task, inputs: Sequence[Key], engine: Engine | None = Non
             return function, node.args[1:]
         keys = tuple(ref.key for ref in node.args[1:])
         return activated(_places(keys, inputs), engine), node.args[1:]
-    node = _differentiable(node)
+    node = _without_copies(node)
     keys = references(node)
     return TaskFunction(node, keys, _places(keys, inputs), engine), tuple(map(TaskRef, keys))
 
 
-def _differentiable(node: Task) -> Task:
-    """Return a task of Dask's own that autograd can't trace as one that does the same."""
+def _without_copies(node: Task) -> Task:
     while is_copy(node) and isinstance(node.args[0], Task):  # a copy of a copy, maybe
         node = node.args[0]
-    if getattr(node.func, "__module__", None) == "dask.array.core" and node.func.__name__ == "finalize":
-        node = Task(node.key, joined, *node.args)
     return node
 
 
-def joined(blocks: Any, axis: int = 0) -> Any:
-    """Return the blocks of a dask array as one, as Dask does for what is not traced."""
-    if not isinstance(blocks, list | tuple):
-        return blocks
-    parts = [joined(block, axis + 1) for block in blocks]
-    return parts[0] if len(parts) == 1 else anp.concatenate(parts, axis)
+def traceable_task(part: Any) -> Any:
+    """Return a task, with all that stands in it, in which traced arrays go through Dask's own functions."""
+    if not isinstance(part, Task):
+        return part
+    function = substitute(part.func)
+    if part.has_subgraph():
+        inside = {key: traceable_task(node) for key, node in part.args[0].items()}
+        args: list[Any] = [inside, *part.args[1:]]
+    else:
+        args = list(map(traceable_task, part.args))
+    kwargs = {name: traceable_task(each) for name, each in part.kwargs.items()}
+    same = function is part.func and all(map(operator.is_, args, part.args))
+    if part.has_subgraph():
+        same = all(inside[key] is node for key, node in part.args[0].items())
+    if same and all(kwargs[name] is each for name, each in part.kwargs.items()):
+        return part
+    if isinstance(part, CONTAINERS):
+        return container(part, args)
+    return Task(part.key, function, *args, **kwargs)
 
 
 def _places(keys: Sequence[Key], inputs: Sequence[Key]) -> tuple[int, ...]:
@@ -160,7 +171,8 @@ class _BoundTask(FlatFunction):
 
     def function(self, leaves: Sequence[Any]) -> Callable[..., Any]:
         del leaves  # a task carries none: they come by its dependencies
-        return lambda *values: self._task(dict(zip(self._keys, values, strict=True)))
+        task = traceable_task(self._task) if self.n_leaves else self._task
+        return lambda *values: task(dict(zip(self._keys, values, strict=True)))
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         values, rest = list(self._values), iter(leaves)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +33,12 @@ def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
     names = {each.name for each in parameters}
 
-    def look(kwargs: Any) -> Any:
+    most = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
+    most = sys.maxsize if any(each.kind is each.VAR_POSITIONAL for each in parameters) else most
+
+    def look(args: Any, kwargs: Any) -> Any:
+        if len(args) > most:
+            raise NotDifferentiableError(refusals.of_option(name, args[most:]))
         if takes_any or names.issuperset(kwargs):
             return kwargs
         strange = [each for each in kwargs if each not in names and kwargs[each] is not None]
@@ -46,7 +52,7 @@ def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
 def _vjp_of(definition: Function, look: Function) -> Function:
     def make(argnums: Sequence[int], ans: Any, args: Sequence[Any], kwargs: Any) -> Function:
         del ans
-        kwargs = look(kwargs)
+        kwargs = look(args, kwargs)
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
             run, leaves = _in_some(definition, argnums, args, kwargs)
@@ -64,7 +70,7 @@ def _vjp_of(definition: Function, look: Function) -> Function:
 def _jvp_of(definition: Function, look: Function) -> Function:
     def pushed(argnums: Sequence[int], tangents: Sequence[Any], ans: Any, args: Sequence[Any], kwargs: Any) -> Any:
         del ans
-        kwargs = look(kwargs)
+        kwargs = look(args, kwargs)
         run, leaves = _in_some(definition, argnums, args, kwargs)
         values, moved = push(run, leaves, [tangents])
         flat, treedef = pytree.flatten(values)

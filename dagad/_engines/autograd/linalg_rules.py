@@ -244,6 +244,29 @@ def _phased(stock: Function, turning: Function, name: str) -> Function:
     return vjp
 
 
+def _is_square(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    del argnums, ans, kwargs
+    rows, columns = np.shape(plain(args[0]))[-2:]
+    return bool(rows == columns)
+
+
+def _grad_svd(
+    ans: Any, a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
+) -> Function:
+    """Return the pullback of autograd's, for which whole factors are none that it knows; of square ones they are."""
+    del hermitian
+    rows, columns = np.shape(plain(a))[-2:]
+    found: Function = linalg.grad_svd(ans, a, full_matrices and rows != columns, compute_uv)
+    return found
+
+
+def _svd_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
+    if _has_complex_vectors(argnums, ans, args, kwargs):
+        return _phased(_grad_svd, _of_both_sides, "svd")(argnums, ans, args, kwargs)  # type: ignore[no-any-return]
+    pull = _grad_svd(ans, *args, **kwargs)
+    return lambda g: (pull(g),)
+
+
 def _has_complex_vectors(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     del argnums, args, kwargs
     found = plain(ans)  # a tuple that somebody else traces is none
@@ -266,9 +289,11 @@ def qr(a: Any, r_of: Function) -> tuple[Any, Any]:
 
 def _qr(a: Any, mode: str = "reduced") -> Any:
     rows, columns = np.shape(plain(a))[-2:]
-    if mode not in ("reduced", "r") or rows < columns:
+    if mode not in ("reduced", "r"):
         raise NotImplementedError("VJP of qr wrt argnums (0,) not defined")
-    factors = qr(a, lambda a: np.linalg.qr(a, "r"))
+    factors = qr(a[..., :rows], lambda a: np.linalg.qr(a, "r"))
+    if rows < columns:
+        factors = factors[0], anp.concatenate([factors[1], anp.matmul(adjoint(factors[0]), a[..., rows:])], -1)
     return factors[1] if mode == "r" else factors
 
 
@@ -356,9 +381,9 @@ def learn(module: Any) -> bool:
     for func, stock, turning in (
         (np.linalg.eigh, linalg.grad_eigh, _of_columns),
         (np.linalg.eig, linalg.grad_eig, _of_columns),
-        (np.linalg.svd, linalg.grad_svd, _of_both_sides),
     ):
         define(func, _phased(stock, turning, func.__name__), None, _has_complex_vectors)
+    define(np.linalg.svd, _svd_vjp, None, lambda *call: _has_complex_vectors(*call) or _is_square(*call))
     keep_real(linalg.solve)
     return True
 

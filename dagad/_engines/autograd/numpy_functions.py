@@ -92,14 +92,24 @@ def _astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any
     return anp.astype(x, dtype) if np.dtype(dtype).kind in "fc" else plain(x).astype(dtype)
 
 
-def _einsum(*operands: Any, optimize: Any = False) -> Any:
+def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: str = "safe", order: str = "K") -> Any:
+    del casting, order
     written = operands[0].partition("->")[0].split(",") if isinstance(operands[0], str) else operands[1::2]
     letters = [[letter for letter in each if letter not in (" ", ".", Ellipsis)] for each in written]
     if any(len(set(each)) < len(each) for each in letters):
         raise NotDifferentiableError(
             refusals.of_function("np.einsum", " with an index twice at one array: take its diagonal first")
         )
-    return anp.einsum(*operands, optimize=optimize)
+    found = anp.einsum(*operands, optimize=optimize)
+    return found if dtype is None or found.dtype == dtype else found.astype(dtype)
+
+
+def _asarray(a: Any, dtype: Any = None, **options: Any) -> Any:
+    """Return an array, traced if what is given is: `like` says where it is to be at home, which is here."""
+    del options
+    if not isbox(a):
+        return np.asarray(a, dtype)
+    return a if dtype is None or a.dtype == dtype else a.astype(dtype)
 
 
 def _full_like(
@@ -120,7 +130,7 @@ def _atleast(fun: Function) -> Function:
     return definition
 
 
-def _untraced(func: Function) -> Function:
+def untraced(func: Function) -> Function:
     """Return a function of values: what it says has no derivative."""
 
     def value(*args: Any, **kwargs: Any) -> Any:
@@ -169,14 +179,17 @@ WRITTEN.update(
         np.clip: _clip,
         np.full_like: _full_like,
         np.astype: _astype,
+        np.array: _asarray,
+        np.asarray: _asarray,
+        np.asanyarray: _asarray,
         np.copy: lambda a, order="K", subok=False: a,
         np.einsum: _einsum,
         np.where: _where,
     }
 )
-WRITTEN.update({getattr(np, name): _untraced(getattr(np, name)) for name in _UNTRACED})
-WRITTEN[np.linalg.matrix_rank] = _untraced(np.linalg.matrix_rank)
-WRITTEN.update({func: moved(func, 0) for func in (np.block, np.dstack)})
+WRITTEN.update({getattr(np, name): untraced(getattr(np, name)) for name in _UNTRACED})
+WRITTEN[np.linalg.matrix_rank] = untraced(np.linalg.matrix_rank)
+WRITTEN.update({func: moved(func, 0) for func in (np.block, np.dstack, np.lib.stride_tricks.sliding_window_view)})
 WRITTEN.update(
     {
         func: _refused(refusals.of_assignment)

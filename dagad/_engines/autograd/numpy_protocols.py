@@ -82,9 +82,19 @@ class Called:
             result = self.primitive(*args, **kwargs)
         except TypeError as error:
             if "unexpected keyword" in str(error) or "positional argument" in str(error):  # of the rule
+                telling = self._telling(args)
+                if telling < len(args):
+                    return self(*args[:telling], **kwargs)
                 raise NotDifferentiableError(refusals.of_option(self.name, [*args[1:], *kwargs])) from error
             raise
         return opened(result) if type(result) is SequenceBox else result
+
+    def _telling(self, args: tuple[Any, ...]) -> int:
+        """Return how many of the arguments say more than what is so by default."""
+        count = len(args)
+        while 1 < count <= len(self.names) and args[count - 1] is self.defaults.get(self.names[count - 1], _NOTHING):
+            count -= 1
+        return count
 
     def _as_rules_take_them(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Leave out what is as by default, and put traced values where a tape looks for them: not under keywords."""
@@ -161,9 +171,9 @@ def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Any) -> Any:
         raise NotDifferentiableError(refusals.of_function("np.sign", " of complex numbers"))
     fun = primitive_of(ufunc)
     if fun is None:
-        raise NotDifferentiableError(
-            refusals.of_function(f"{'np' if hasattr(np, ufunc.__name__) else 'scipy.special'}.{ufunc.__name__}")
-        )
+        home = "np" if hasattr(np, ufunc.__name__) else "scipy.special"
+        name = "np.frompyfunc" if set("".join(ufunc.types)) <= set("O->") else f"{home}.{ufunc.__name__}"
+        raise NotDifferentiableError(refusals.of_function(name))
     return fun(*inputs, called_by_autograd_dispatcher=True)
 
 

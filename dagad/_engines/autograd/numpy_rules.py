@@ -189,6 +189,9 @@ def _axes(a: Any, s: Any, axes: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     return (lengths[-1], axes[-1]), (None if s is None else lengths[:-1], axes[:-1])
 
 
+_TURNED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
+
+
 def _rfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
     last, others = _axes(a, s, axes)
     return anp.fft.fftn(_rfft(a, *last, norm), *others, norm)
@@ -273,6 +276,21 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
     return movers()[1](weights, np.asarray(x), (size,))
 
 
+def _histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:
+    if density or weights is None:
+        raise NotDifferentiableError(refusals.of_option("np.histogram", ["density"]))
+    edges = np.histogram_bin_edges(plain(a), bins, range)
+    at = np.searchsorted(edges, np.ravel(plain(a)), "right")
+    at = np.where(np.ravel(plain(a)) == edges[-1], len(edges) - 1, at)  # the last one holds its end
+    return movers()[1](anp.ravel(weights), at, (len(edges) + 1,))[1:-1], edges
+
+
+def _i0(x: Any) -> Any:
+    from autograd.scipy import special  # nobody else here needs scipy
+
+    return special.i0(x)
+
+
 DEFINED: dict[Any, Function] = {
     np.bincount: _bincount,
     np.modf: lambda x: (x - anp.trunc(x), anp.trunc(x)),
@@ -293,10 +311,11 @@ DEFINED: dict[Any, Function] = {
         start * anp.exp(_linspace(0.0, anp.log(stop / start), num, endpoint))
     ),
     np.float_power: anp.power,
-    np.fft.hfft: lambda a, n=None: (
-        anp.fft.irfft(anp.conj(a), n) * (2 * (np.shape(plain(a))[-1] - 1) if n is None else n)
-    ),
-    np.fft.ihfft: lambda a, n=None: anp.conj(anp.fft.rfft(a, n)) / (np.shape(plain(a))[-1] if n is None else n),
+    np.fft.hfft: lambda a, n=None, axis=-1, norm=None: _irfft(anp.conj(a), n, axis, _TURNED[norm]),
+    np.fft.ihfft: lambda a, n=None, axis=-1, norm=None: anp.conj(_rfft(a, n, axis, _TURNED[norm])),
+    np.histogram: _histogram,
+    np.frexp: lambda x: (x / 2.0 ** np.frexp(plain(x))[1], np.frexp(plain(x))[1]),
+    np.i0: _i0,
 } | {func: moved(func, 0) for func in (np.flip, np.take, np.take_along_axis, np.delete, np.resize, np.matrix_transpose)}
 DEFINED |= {np.compress: moved(np.compress, 1), np.extract: moved(np.extract, 1)}
 NEWER: dict[str, Function] = {  # than numpy 2.0
@@ -386,6 +405,7 @@ ENTRYWISE: dict[Any, tuple[Function | None, ...]] = {
     np.copysign: (lambda ans, x, y: anp.sign(x) * anp.sign(ans), lambda ans, x, y: 0.0 * y),
     np.fmod: (lambda ans, x, y: 1.0 + 0.0 * ans, lambda ans, x, y: -anp.trunc(x / y)),
     np.ldexp: (lambda ans, x, n: 2.0**n + 0.0 * ans, None),
+    np.nextafter: (lambda ans, x, y: 1.0, lambda ans, x, y: 0.0 * y),
     np.heaviside: (lambda ans, x, y: 0.0 * ans, lambda ans, x, y: x == 0.0),
 }
 
@@ -393,7 +413,12 @@ ENTRYWISE: dict[Any, tuple[Function | None, ...]] = {
 def _astype_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Any:
     """Return a pullback that takes plain numbers, too, such as a seed."""
     del argnums, ans, kwargs
-    return lambda g: (numpy_wrapper._astype(g if isbox(g) else np.asarray(g), pytree.dtype_of(plain(args[0]))),)
+
+    def pulled(g: Any) -> tuple[Any]:
+        g = g * np.float64(1.0) if type(plain(g)) is float else g
+        return (numpy_wrapper._astype(g, pytree.dtype_of(plain(args[0]))),)
+
+    return pulled
 
 
 def learn(module: Any) -> bool:

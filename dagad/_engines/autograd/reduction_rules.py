@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -220,7 +219,10 @@ def _partition(a: Any, kth: Any, axis: Any = -1, kind: Any = "introselect", orde
     return _ordered(places)(a, axis=axis)
 
 
-def _quantile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+def _quantile(
+    a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False, present: bool = False
+) -> Any:
+    """Return quantiles; of those entries only that are not nan, if that is asked for: the others come last."""
     if isbox(q):
         raise NotImplementedError("VJP of quantile wrt argnums (1,) not defined")
     if method != "linear":
@@ -229,10 +231,15 @@ def _quantile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepd
     axes = tuple(range(n_dims)) if axis is None else tuple(each % n_dims for each in np.atleast_1d(axis))
     rows = anp.moveaxis(a, axes, tuple(range(-len(axes), 0)))
     rows = _sort(anp.reshape(rows, (*np.shape(plain(rows))[: n_dims - len(axes)], -1)))
-    place = q * (rows.shape[-1] - 1)
+    counts = np.sum(~np.isnan(plain(rows)), axis=-1) if present else np.array(rows.shape[-1])
+    last = np.broadcast_to(np.maximum(counts - 1, 0), rows.shape[:-1]).reshape(*rows.shape[:-1], *[1] * q.ndim)
+    place = q * last
     low = np.floor(place).astype(int)
-    part, high = place - low, np.minimum(low + 1, rows.shape[-1] - 1)
-    found = rows[..., low] * (1.0 - part) + rows[..., high] * part
+    part, high = place - low, np.minimum(low + 1, last)
+    others = tuple(np.ogrid[tuple(map(slice, place.shape))])[: len(rows.shape) - 1]
+    low_ones, high_ones = rows[(*others, low)], rows[(*others, high)]
+    # Where nothing is to be added, an entry that is not there must not count.
+    found = low_ones + anp.where(part > 0.0, part * (anp.where(part > 0.0, high_ones, 0.0) - low_ones), 0.0)
     if q.ndim:
         found = anp.moveaxis(found, range(-q.ndim, 0), range(q.ndim))
     if keepdims:
@@ -248,15 +255,16 @@ def _percentile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", kee
     return _quantile(a, q / 100.0 if isbox(q) else np.asarray(q) / 100.0, axis, method=method, keepdims=keepdims)
 
 
-def _of_present(fun: Function) -> Function:
-    """Return the definition of a function that leaves nan out."""
+def _nanquantile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+    return _quantile(a, q, axis, method=method, keepdims=keepdims, present=True)
 
-    def definition(a: Any, *args: Any, **kwargs: Any) -> Any:
-        if inspect.signature(fun).bind(a, *args, **kwargs).arguments.get("axis") is not None:
-            raise NotDifferentiableError(refusals.of_option("np.nanquantile", ["axis"]))
-        return fun(anp.ravel(a)[~np.isnan(np.ravel(plain(a)))], *args, **kwargs)
 
-    return definition
+def _nanmedian(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    return _nanquantile(a, 0.5, axis, keepdims=keepdims)
+
+
+def _nanpercentile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+    return _nanquantile(a, q / 100.0 if isbox(q) else np.asarray(q) / 100.0, axis, method=method, keepdims=keepdims)
 
 
 _USUAL = frozenset({"axis", "keepdims"})
@@ -293,9 +301,9 @@ DEFINED: dict[Any, Function] = {
     np.nanmean: _nanmean,
     np.nanvar: _nanvar,
     np.nanstd: _nanstd,
-    np.nanmedian: _of_present(_median),
-    np.nanquantile: _of_present(_quantile),
-    np.nanpercentile: _of_present(_percentile),
+    np.nanmedian: _nanmedian,
+    np.nanquantile: _nanquantile,
+    np.nanpercentile: _nanpercentile,
     np.median: _median,
     np.quantile: _quantile,
     np.percentile: _percentile,

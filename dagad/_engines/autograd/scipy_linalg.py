@@ -257,6 +257,37 @@ def _pinv(a: Any, **options: Any) -> Any:
 # Those which return or take more than arrays
 
 
+def _lu_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
+    """Return the pullback dL = L tril(F), dU = triu(F) U with F = L^-1 P^T dA U^-1, turned round; P stands still."""
+    del argnums
+    _check_lu(args, kwargs)
+    p, lower, upper = ans
+    below = np.tril(np.ones(np.shape(plain(lower))), -1)
+
+    def pullback(g: Any) -> tuple[Any]:
+        inner = below * anp.matmul(transposed(lower), g[1]) + (1.0 - below) * anp.matmul(g[2], transposed(upper))
+        left = linalg.solve(transposed(lower), inner)
+        return (anp.matmul(p, transposed(linalg.solve(upper, transposed(left)))),)
+
+    return pullback
+
+
+def _lu_jvp(argnums: Any, tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+    del argnums
+    _check_lu(args, kwargs)
+    p, lower, upper = ans
+    below = np.tril(np.ones(np.shape(plain(lower))), -1)
+    moved = linalg.solve(lower, anp.matmul(transposed(p), tangents[0]))
+    inner = transposed(linalg.solve(transposed(upper), transposed(moved)))
+    return 0.0 * p, anp.matmul(lower, below * inner), anp.matmul((1.0 - below) * inner, upper)
+
+
+def _check_lu(args: Any, kwargs: Any) -> None:
+    shape = np.shape(plain(args[0]))
+    if len(args) > 1 or any(kwargs.get(name) for name in ("permute_l", "p_indices")) or shape[-1] != shape[-2]:
+        raise NotImplementedError("VJP of scipy.linalg.lu of a matrix that is not square, or with options, not defined")
+
+
 def _least_squares() -> Swap:
     own = stock(of.lstsq)
 
@@ -316,6 +347,7 @@ SWAPS: list[Swap] = [
     defined(of.svd, _svd),
     defined(of.svdvals, lambda a, **options: singular_values(a)),
     defined(of.qr, _qr),
+    with_rules(of.lu, _lu_vjp, _lu_jvp)[0],
     defined(of.pinv, _pinv),
     defined(of.norm, _norm),
     defined(of.polar, _polar),

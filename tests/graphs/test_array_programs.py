@@ -1,0 +1,131 @@
+"""Programs of whole arrays: do they have the derivatives that plain autograd has, however the arrays are cut?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import autograd
+import autograd.numpy as anp
+import dask.array as da
+import numpy as np
+import pytest
+from array_programs import DATA, PROGRAMS, Program
+from dask.base import compute as dask_compute
+
+import dagad
+
+compute: Any = dask_compute  # Dask has few types
+from_array: Any = da.from_array
+PAGE = Path(__file__).parents[2] / "examples" / "guide" / "dask_arrays.md"
+REFUSED = {  # and what the sentence names
+    "as_gufunc, vectorized": "np.vectorize",
+    "vectorize": "np.vectorize",
+    "frompyfunc": "np.frompyfunc",
+}
+TWICE = [  # and pushed
+    "sin", "divide", "where", "prod along an axis", "var", "nanmean", "cumprod", "median", "moment", "einsum", "solve",
+    "matmul with itself", "cholesky", "svd, values", "qr", "concatenate", "pad, reflect", "assignment", "apply_gufunc",
+    "map_overlap, reflect", "fft",
+]  # fmt: skip
+BY_NAME = {program.name: program for programs in PROGRAMS.values() for program in programs}
+
+
+def where(scheduler: Any) -> dict[str, Any]:
+    return {"scheduler": scheduler} if isinstance(scheduler, str) else {"scheduler": scheduler.get}
+
+
+def weights(shape: tuple[int, ...]) -> Any:
+    """Return other weights for each entry: what goes to a wrong place shows."""
+    return np.cos(np.arange(1.0, 1 + int(np.prod(shape)))).reshape(shape)
+
+
+def total(result: Any) -> Any:
+    if not result.ndim:
+        return result
+    held = weights(result.shape)
+    return (result * (from_array(held, chunks=result.chunks) if isinstance(result, da.Array) else held)).sum()
+
+
+def plain_total(program: Program, x: Any) -> Any:
+    result = program.plain(x)
+    return anp.sum(result * weights(result.shape)) if result.shape else result
+
+
+def same(actual: Any, expected: Any, rtol: float = 1e-11) -> bool:
+    return bool(np.max(np.abs(actual - expected)) <= rtol * np.max(np.abs(expected)))
+
+
+def cut(program: Program, chunks: Any) -> Any:
+    return from_array(DATA[program.data], chunks=chunks)
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_is_the_gradient_right_at_any_cut(kind: str) -> None:
+    with np.errstate(all="ignore"):
+        for program in PROGRAMS[kind]:
+            if program.name in REFUSED:
+                continue
+            value, gradient = autograd.value_and_grad(lambda x, program=program: plain_total(program, x))(
+                DATA[program.data]
+            )
+            xs = [cut(program, chunks) for chunks in program.chunks]
+            asked = [dagad.value_and_gradient(total(program.dask(x)), x) for x in xs]
+            for x, (found_value, found) in zip(xs, compute(asked, scheduler="sync")[0], strict=True):
+                assert same(found_value, value), f"value of {program.name} at {x.chunks}"
+                assert same(found, gradient), f"{program.name} at {x.chunks}"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_is_the_rest_refused_by_name(name: str) -> None:
+    program = BY_NAME[name]
+    for chunks in program.chunks:
+        x = cut(program, chunks)
+        with pytest.raises(dagad.NotDifferentiableError, match=re.escape(REFUSED[name])):
+            compute(dagad.gradient(total(program.dask(x)), x), scheduler="sync")
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_are_tangents_and_second_derivatives_right(name: str) -> None:
+    program = BY_NAME[name]
+    at = DATA[program.data]
+    direction = np.sin(np.arange(1.0, 1 + at.size)).reshape(at.shape)
+    x = cut(program, program.chunks[-1])
+    y = total(program.dask(x)) ** 2
+    moved = dagad.jvp(y, x, direction)[1]
+    again = dagad.gradient((dagad.gradient(y, x) * from_array(direction, chunks=x.chunks)).sum(), x)
+    found_moved, found = compute(moved, again, scheduler="sync")
+    gradient = autograd.grad(lambda x: plain_total(program, x) ** 2)
+    with np.errstate(all="ignore"):
+        assert same(found_moved, np.sum(gradient(at) * direction))
+        assert same(found, autograd.grad(lambda x: anp.sum(gradient(x) * direction))(at), 1e-10)
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "cluster"], indirect=True)
+def test_are_they_right_everywhere_with_the_same_bits(scheduler: Any) -> None:
+    asked, names = [], TWICE[::4]
+    for name in names:
+        x = cut(BY_NAME[name], BY_NAME[name].chunks[1])
+        asked.append(dagad.value_and_gradient(total(BY_NAME[name].dask(x)), x))
+    with np.errstate(all="ignore"):
+        here = compute(asked, scheduler="sync")[0]
+        there = compute(asked, **where(scheduler))[0]
+    for name, one, other in zip(names, here, there, strict=True):
+        assert [np.asarray(each).tobytes() for each in one] == [np.asarray(each).tobytes() for each in other], name
+
+
+def test_page_lists_them() -> None:
+    """The guide's table is made of these programs: to write it anew, put `table()` there."""
+    assert table() in PAGE.read_text(encoding="utf-8")
+
+
+def table() -> str:
+    rows = ["| of | right | refused |", "|---|---|---|"]
+    for kind, programs in PROGRAMS.items():
+        names = [program.name for program in programs]
+        right, refused = ([name for name in names if (name in REFUSED) is refuses] for refuses in (False, True))
+        rows.append(f"| {kind} | {'; '.join(right)} | {'; '.join(refused)} |")
+    n_right = len(BY_NAME) - len(REFUSED)
+    rows += ["", f"{n_right} of {len(BY_NAME)} programs, each at four ways of cutting the arrays."]
+    return "\n".join(rows)
