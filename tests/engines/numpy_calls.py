@@ -19,6 +19,7 @@ np.deg2rad(x) | np.maximum(x, 0.6) | np.minimum(x, 0.6) | np.fmax(0.6, x) | np.f
 np.logaddexp2(x, y) | np.matmul(m, m.T) | np.vecdot(m, m * y[:4]) | np.matvec(m, x[:4]) | np.vecmat(x[:3], m)
 np.copysign(x, -y) | np.ldexp(x, 3) | np.heaviside(x, 0.5) * x | np.conj(z) | np.conjugate(z) | np.floor(3 * x) * x
 np.ceil(3 * x) * x | np.trunc(3 * x) * x | np.rint(3 * x) * x | np.sign(x - 0.5) * x | np.floor_divide(x, 0.2) * x
+np.frexp(x)[0] | np.nextafter(x, 9.0) | np.i0(x) | np.add(x, y, dtype=float)
 np.modf(3 * x)[0] | np.divmod(3 * x, 0.7)[1] | np.isfinite(x) * x | np.greater(x, 0.5) * x | np.add.reduce(m)
 np.multiply.reduce(m, axis=1) | np.maximum.reduce(m) | np.add.accumulate(x) | np.subtract.outer(x, x)
 """
@@ -40,6 +41,8 @@ np.argmin(x) * x | np.argsort(x) * x | np.searchsorted(y, x) * x | np.allclose(x
 np.sum(m, axis=1, keepdims=1, where=m > 0.4) | np.max(m, axis=0, keepdims=1, where=m > 0.4, initial=0.3)
 np.prod(m, axis=1, keepdims=1, where=m > 0.4) | np.var(hole, where=y <= 1.5) | np.std(hole, where=y <= 1.5, keepdims=1)
 np.mean(hole, where=y <= 1.5, keepdims=1) | np.trapezoid(x[:3], [0.0, 1.0, 3.0])
+np.nanmedian(hole.reshape(3, 4), axis=0) | np.nanquantile(hole.reshape(3, 4), [0.3, 0.8], axis=1, keepdims=True)
+np.nanpercentile(hole.reshape(3, 4), 30, axis=0) | np.histogram(y, bins=3, weights=x**2)[0]
 """
 
 SHAPES = """
@@ -58,6 +61,7 @@ np.extract(y > 1, x) | np.diag(x) | np.diag(m, 1) | np.diagonal(m) | np.diagonal
 np.trace(s) | np.trace(m, 1) | np.tril(m) | np.triu(m, 1) | np.vander(x[:3]) | np.sort(x) | np.sort(m, axis=0)
 np.partition(x, 4) | np.meshgrid(x, y)[0] | np.where(y > 1, x, 0.0) | np.where(x > 0.5, x[0], x)
 np.select([x > 0.7, x > 0.4], [x, x**2], 0.1) | np.copy(x) | np.choose(np.arange(12) % 2, [x, 2 * x])
+np.lib.stride_tricks.sliding_window_view(x, 3) | np.angle(z, False)
 np.piecewise(x, [x > 0.5], [np.exp, lambda t: t**2]) | np.astype(x, float) | np.apply_along_axis(np.sum, 1, m)
 np.apply_along_axis(np.sort, 0, m) | np.clip(x, 0.4, 0.7) | np.clip(x, x[0], None) | np.full_like(x, x[0])
 np.matrix_transpose(m) | np.permute_dims(m, (1, 0)) | np.concat([x, x]) | np.nan_to_num(hole)
@@ -98,6 +102,7 @@ np.linalg.solve(s, x[:3]) | np.linalg.solve(s, m) | np.linalg.cholesky(s) | np.l
 np.linalg.eigh(s).eigenvectors ** 2 | np.linalg.eigvalsh(s) | np.real(np.linalg.eigvals(s))
 np.real(np.linalg.eig(s)[0]) | np.linalg.svd(m, full_matrices=False)[1] | np.linalg.svd(m, compute_uv=False)
 np.linalg.svdvals(m) | np.linalg.qr(m.T)[1] | np.linalg.qr(m.T).Q | np.linalg.qr(s)[0] | np.linalg.qr(m.T, mode="r")
+np.linalg.qr(m)[1] | np.linalg.svd(s)[0] | np.linalg.svd(s)[1]
 np.linalg.norm(x) | np.linalg.norm(m) | np.linalg.norm(m, axis=1) | np.linalg.norm(x, 1) | np.linalg.norm(x, np.inf)
 np.linalg.norm(m, 2) | np.linalg.norm(m, "nuc") | np.linalg.norm(m, axis=0, keepdims=True) | np.linalg.norm(x, 3)
 np.linalg.vector_norm(x) | np.linalg.vector_norm(m, axis=1, ord=3) | np.linalg.matrix_norm(m) | np.linalg.cond(s)
@@ -169,6 +174,7 @@ linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], x[:3])
 linalg.solveh_banded(m[:2] + [[3.0], [0.0]], x[:4], lower=True) | linalg.eigh(s)[0]
 linalg.eigh(s)[1] * np.sign(linalg.eigh(s)[1][0]) | linalg.eigh(s, eigvals_only=True) | linalg.eigvalsh(s)
 linalg.svd(m, False)[1] | linalg.svd(s)[0] | linalg.svdvals(m) | linalg.qr(m.T, mode="economic")[0] | linalg.qr(s)[1]
+linalg.lu(s + m[:, :3])[1] | linalg.lu(s - m[:, :3])[2]
 linalg.pinv(m) | linalg.norm(m) | linalg.norm(x, 1) | linalg.norm(m, axis=1) | linalg.polar(s + m[:, :3])[0]
 linalg.lstsq(m.T, x[:4])[0] | linalg.lstsq(m.T, x[:4])[1] | linalg.solve_sylvester(s, s, m[:, :3])
 linalg.solve_continuous_lyapunov(s, s) | linalg.solve_discrete_lyapunov(s / 9, s) | linalg.toeplitz(x[:4])

@@ -232,11 +232,11 @@ def _quantile(
     rows = anp.moveaxis(a, axes, tuple(range(-len(axes), 0)))
     rows = _sort(anp.reshape(rows, (*np.shape(plain(rows))[: n_dims - len(axes)], -1)))
     counts = np.sum(~np.isnan(plain(rows)), axis=-1) if present else np.array(rows.shape[-1])
-    last = np.broadcast_to(np.maximum(counts - 1, 0), rows.shape[:-1]).reshape(*rows.shape[:-1], *[1] * q.ndim)
+    last = np.broadcast_to(np.maximum(counts - 1, 0), rows.shape[:-1])[(..., *[None] * q.ndim)]
     place = q * last
     low = np.floor(place).astype(int)
     part, high = place - low, np.minimum(low + 1, last)
-    others = tuple(np.ogrid[tuple(map(slice, place.shape))])[: len(rows.shape) - 1]
+    others = np.indices(place.shape, sparse=True)[: len(rows.shape) - 1]
     low_ones, high_ones = rows[(*others, low)], rows[(*others, high)]
     # Where nothing is to be added, an entry that is not there must not count.
     found = low_ones + anp.where(part > 0.0, part * (anp.where(part > 0.0, high_ones, 0.0) - low_ones), 0.0)
