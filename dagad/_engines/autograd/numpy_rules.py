@@ -286,7 +286,7 @@ def _histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, w
 
 
 def _i0(x: Any) -> Any:
-    from autograd.scipy import special  # nobody else here needs scipy
+    from scipy import special  # nobody else here needs it
 
     return special.i0(x)
 
