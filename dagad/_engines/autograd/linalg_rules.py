@@ -262,7 +262,8 @@ def _grad_svd(
 
 def _svd_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
     if _has_complex_vectors(argnums, ans, args, kwargs):
-        return _phased(_grad_svd, _of_both_sides, "svd")(argnums, ans, args, kwargs)  # type: ignore[no-any-return]
+        phased: Function = _phased(_grad_svd, _of_both_sides, "svd")(argnums, ans, args, kwargs)
+        return phased
     pull = _grad_svd(ans, *args, **kwargs)
     return lambda g: (pull(g),)
 
