@@ -94,6 +94,8 @@ np.gradient(x[:3], [0.0, 1.0, 3.0]) | np.polyval(x[:3], [1.0, 2.0]) | np.diff(y,
 np.diff(m, append=x[:3, None])
 np.cross(m[:, :3], x[:3]) | np.cross(x[:3], m[:3].T, axisc=0)
 np.average(m[None], axis=(2, 0), weights=x[:4, None])
+np.interp([0.2, 0.4, 0.5], [0.4], x[:1]) | np.interp(x, [0.4], [2.0])
+np.trace(m, dtype=float)
 """
 
 LINALG = """

@@ -51,8 +51,11 @@ def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, perio
     at, knots = plain(x), np.asarray(plain(xp))
     low = np.clip(np.searchsorted(knots, at, "right") - 1, 0, len(knots) - 2)
     xp, fp = anp.array(xp), anp.array(fp)
-    slope = (fp[low + 1] - fp[low]) / (xp[low + 1] - xp[low])
-    found = fp[low] + slope * (x - xp[low])
+    if len(knots) == 1:
+        found = fp[0] + 0.0 * anp.array(x)
+    else:
+        slope = (fp[low + 1] - fp[low]) / (xp[low + 1] - xp[low])
+        found = fp[low] + slope * (x - xp[low])
     found = anp.where(at < knots[0], fp[0] if left is None else left, found)
     return anp.where(at > knots[-1], fp[-1] if right is None else right, found)
 
@@ -148,6 +151,11 @@ def _linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, axis:
     at = np.arange(num) / max(num - 1 if endpoint else num, 1)
     rise = stop - start
     return anp.moveaxis(start + at.reshape(-1, *[1] * np.ndim(plain(rise))) * rise, 0, axis)
+
+
+def _trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
+    del dtype, out
+    return anp.sum(moved(np.diagonal, 0)(a, offset, axis1, axis2), axis=-1)
 
 
 def _outer(a: Any, b: Any) -> Any:
@@ -378,7 +386,7 @@ BETTER: dict[Any, tuple[Function, Better]] = {
     np.broadcast_to: (moved(np.broadcast_to, 0), _always),
     np.diagonal: (moved(np.diagonal, 0), _always),
     np.diag: (moved(np.diag, 0), is_deep),
-    np.trace: (lambda a, *args, **kwargs: anp.sum(moved(np.diagonal, 0)(a, *args, **kwargs), axis=-1), _always),
+    np.trace: (_trace, _always),
     np.outer: (_outer, _not_flat),
     np.linspace: (_linspace, _always),
     np.gradient: (_gradient, _always),
