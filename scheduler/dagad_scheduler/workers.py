@@ -77,6 +77,8 @@ class Workers:
         addresses = self.addresses()
         until = time.monotonic() + (ANSWER_WITHIN if patience is None else patience)
         with self._lock:
+            for some in [some for some in self._asked if not some <= set(addresses)]:
+                self._asked.pop(some).cancel()  # Dask would wait long for one that is gone; the others are asked anew
             known = self._seen.union(*self._asked)
             new = frozenset(one for one in addresses if one not in known and (among is None or one in among))
             if new:
@@ -87,7 +89,7 @@ class Workers:
             try:
                 answers = answer.result(max(until - time.monotonic(), 0.0))
             except (OSError, CancelledError):
-                if not answer.done():  # one of them has died just now, or imports from a slow disk
+                if not answer.done():  # one of them imports from a slow disk, or nobody has noticed yet that it is gone
                     continue
             with self._lock:
                 self._asked.pop(some, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -27,7 +28,7 @@ import dagad
 pytestmark = pytest.mark.timeout(240)
 
 X, THETA = np.random.default_rng(0).standard_normal((40, 3)), np.array([0.3, -0.7, 1.1])
-LONG = 3 * PATIENCE  # Dask tries for half a minute to reach a worker that has just gone
+LONG = 3 * PATIENCE  # Slurm looks at walltimes twice a minute, and the queue takes its time
 HERE = {"queue": "debug", "cores": 1, "processes": 1, "memory": "600 MiB", "interface": "lo", "walltime": "00:10:00"}
 
 
@@ -55,7 +56,7 @@ def settings(place: Path, **more: Any) -> dict[str, Any]:
     own["scheduler-options"] = section("slurm")["jobqueue"]["slurm"]["scheduler-options"] | {
         "dashboard_address": "127.0.0.1:0"
     }
-    edits = {"jobqueue": {"slurm": HERE | own}, "distributed": {"deploy": {"lost-worker-timeout": "2s"}}}
+    edits = {"jobqueue": {"slurm": HERE | own}, "distributed": {"deploy": {"lost-worker-timeout": "1s"}}}
     merged: dict[str, Any] = dask.config.merge(section("slurm"), edits)
     return merged
 
@@ -119,6 +120,11 @@ def evaluated_while(client: Client, happens: Callable[[], Any]) -> bytes:
     return np.append(gradient, evaluation.value()).tobytes()
 
 
+def state_of(job: str) -> str:
+    said = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"JobState=(\w+)", said)[0]
+
+
 def test_a_gradient_survives_the_jobs_it_runs_on(slurm: Path, expected: bytes) -> None:
     began = time.perf_counter()
     with a_cluster(slurm) as (cluster, client):
@@ -128,16 +134,27 @@ def test_a_gradient_survives_the_jobs_it_runs_on(slurm: Path, expected: bytes) -
         print(f"from nothing to the first gradient: {time.perf_counter() - began:.1f} s")
         nodes = subprocess.run(["squeue", "-h", "-o", "%N"], capture_output=True, text=True, check=True).stdout.split()
         assert sorted(nodes) == ["n1", "n2"]
-
         first, second = jobs(cluster)
+        # Its walltime ends now, which Slurm sees when it next looks: every thirty seconds.
+        run(f"scontrol update jobid={second} EndTime=now+1seconds", cwd=slurm)
+        cluster.adapt(minimum_jobs=2, maximum_jobs=2, interval="200ms")
+
         assert evaluated_while(client, lambda: subprocess.run(["scontrol", "requeue", first], check=True)) == expected
         assert "Restarts=1" in run(f"scontrol show job {first}", cwd=slurm)
+        until(lambda: first not in jobs(cluster))
+        client.wait_for_workers(2, LONG)  # others have taken its place
 
-        cluster.adapt(minimum_jobs=2, maximum_jobs=2, interval="200ms")
-        assert evaluated_while(client, lambda: subprocess.run(["scancel", second], check=True)) == expected
-        client.wait_for_workers(2, LONG)  # others have taken their places
+        (third,) = set(jobs(cluster)) - {second}
+        assert evaluated_while(client, lambda: subprocess.run(["scancel", third], check=True)) == expected
+
+        ends = time.monotonic() + LONG
+        while state_of(second) == "RUNNING" and time.monotonic() < ends:
+            assert gradient_on(client) == expected  # the last of them began before the walltime, and ended after it
+        until(lambda: state_of(second) == "TIMEOUT")
+        assert f"Time limit exhausted for JobId={second}" in (slurm.parent / "log" / "slurmctld.log").read_text()
+        until(lambda: not {first, second, third} & set(jobs(cluster)))
+        client.wait_for_workers(2, LONG)
         assert gradient_on(client) == expected
-        assert second not in jobs(cluster)
     until(lambda: not subprocess.run(["squeue", "-h"], capture_output=True, check=True).stdout)
 
 
@@ -150,7 +167,7 @@ def test_a_loop_survives_the_ends_of_its_workers_lives(slurm: Path) -> None:
         gradient = dagad.grad(lambda theta: dagad.reduce_sum(short, rows, theta))
         return lambda: bytes(gradient(THETA).tobytes())
 
-    lives = ["--lifetime", "6s", "--lifetime-stagger", "2s"]
+    lives = ["--lifetime", "4s", "--lifetime-stagger", "1s"]
     with a_cluster(slurm, **{"worker-extra-args": lives}) as (cluster, client):
         cluster.adapt(minimum_jobs=2, maximum_jobs=2, interval="200ms")
         client.wait_for_workers(2, PATIENCE)
@@ -162,11 +179,13 @@ def test_a_loop_survives_the_ends_of_its_workers_lives(slurm: Path) -> None:
         assert evaluate() == expected
 
 
-def test_an_example_runs_on_the_queue_with_the_numbers_of_threads(slurm: Path) -> None:
-    example = f"{sys.executable} {DEPLOY.parent / 'examples' / 'doctor_visits.py'} --check --grainsize 2000 --scheduler"
+def test_the_examples_give_the_bits_of_threads_on_the_queue(slurm: Path) -> None:
+    """The fit of `doctor_visits`, with its Hessian, and a gradient of `pharmacokinetics`."""
+    program, examples = Path(__file__).with_name("bits_of_examples.py"), DEPLOY.parent / "examples"
     config: Any = {"DASK_CONFIG": str(slurm / "slurm" / "jobqueue.yaml")}
-    there, here = (run(f"{example} {where}", cwd=slurm, **config).splitlines()[-3:] for where in ("slurm", "threads"))
-    assert there == here
+    config["PYTHONPATH"] = os.pathsep.join([str(examples), *sys.path])
+    printed = run(f"{sys.executable} {program} --scheduler slurm", cwd=slurm, **config)
+    assert printed.splitlines() == ["doctor_visits: the same bits", "pharmacokinetics: the same bits"]
 
 
 # The scripts of the recipe
@@ -197,22 +216,18 @@ def fitted(slurm: Path) -> str:
     return theta(run(f"{sys.executable} fit.py threads --checkpoint here", cwd=slurm))
 
 
-def test_a_driver_that_is_told_of_its_walltime_goes_on_later_over_tls_too(slurm: Path, fitted: str) -> None:
+def test_the_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime(slurm: Path, fitted: str) -> None:
     run("tls/make_certificates.sh certificates", cwd=slurm)
     options = "--cpus-per-task=1 --mem=600M"
     job, log = submitted(slurm, "driver.sbatch", f"{options} slurm/driver.sbatch --security certificates")
     said(log, "first gradient")
     run(f"scancel --signal=USR1 --batch {job}", cwd=slurm)  # what Slurm sends before the walltime
+    options = "--nodes=2 --ntasks=4 --mem-per-cpu=400M"  # while the first one waits, another one that holds all
+    _, other = submitted(slurm, "runner.sbatch", f"{options} slurm/runner.sbatch --interface lo")
+    assert theta(said(other, "theta")) == fitted
     text = said(log, "theta")
     assert theta(text) == fitted
     assert "scheduler tls://127.0.0.1:" in text
     known = [int(line.split()[-3]) for line in text.splitlines() if line.startswith("first gradient")]
     assert known[0] == 0 < known[-1], text
-
-
-def test_a_job_that_holds_all_gives_the_bits_of_threads(slurm: Path, fitted: str) -> None:
-    _, log = submitted(
-        slurm, "runner.sbatch", "--nodes=2 --ntasks=4 --mem-per-cpu=400M slurm/runner.sbatch --interface lo"
-    )
-    assert theta(said(log, "theta")) == fitted
     until(lambda: not subprocess.run(["squeue", "-h"], capture_output=True, check=True).stdout)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,13 @@ def test_one_that_died_before_anybody_could_look_is_named(empty: Client) -> None
     site = Workers(empty)
     with pytest.raises(Exception, match=r"tcp://1\.2\.3\.4:5: it joined and died at once.*dagad can't be imported"):
         site.refuse_unseen("tcp://1.2.3.4:5")
+
+
+def test_the_answer_of_one_that_has_gone_is_not_waited_for(empty: Client) -> None:
+    site, never = Workers(empty), Future[Any]()
+    site._asked[frozenset({"tcp://1.2.3.4:5"})] = never
+    assert site.fit() == []
+    assert never.cancelled()
 
 
 def test_a_worker_of_another_python_is_named(empty: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,36 @@
+"""A program that says whether the examples have the bits of threads where ``--scheduler`` says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+import dagad
+import doctor_visits
+import pharmacokinetics
+from dagad._pytrees import pytree
+from scheduler_option import opened
+
+
+def visits(scheduler: Any) -> Any:
+    """Return what the main job finds."""
+    found = doctor_visits.fit_dagad(doctor_visits.load(None), Console(quiet=True), scheduler=scheduler, grainsize=2000)
+    return found.params, found.errors, found.log_likelihood
+
+
+def kinetics(scheduler: Any) -> Any:
+    """Return value and gradient where the search begins."""
+    loss = pharmacokinetics.Loss(pharmacokinetics.simulate(30), scheduler=scheduler, grainsize=8)
+    return dagad.value_and_grad(loss)(pharmacokinetics.neutral(30))
+
+
+def bits(found: Any) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in pytree.flatten(found)[0]]
+
+
+if __name__ == "__main__":
+    with opened(doctor_visits.parse(None)) as there:
+        for example, compute in {"doctor_visits": visits, "pharmacokinetics": kinetics}.items():
+            print(f"{example}:", "the same bits" if bits(compute(there)) == bits(compute("threads")) else "OTHERS")
