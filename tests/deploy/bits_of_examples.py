@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import dagad
 import doctor_visits
 import pharmacokinetics
 from dagad._pytrees import pytree
-from scheduler_option import opened
+
+doctor_visits, pharmacokinetics = import_module("doctor_visits"), import_module("pharmacokinetics")
 
 
 def visits(scheduler: Any) -> Any:
@@ -31,6 +33,6 @@ def bits(found: Any) -> list[bytes]:
 
 
 if __name__ == "__main__":
-    with opened(doctor_visits.parse(None)) as there:
+    with import_module("scheduler_option").opened(doctor_visits.parse(None)) as there:
         for example, compute in {"doctor_visits": visits, "pharmacokinetics": kinetics}.items():
             print(f"{example}:", "the same bits" if bits(compute(there)) == bits(compute("threads")) else "OTHERS")

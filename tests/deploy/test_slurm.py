@@ -122,7 +122,7 @@ def evaluated_while(client: Client, happens: Callable[[], Any]) -> bytes:
 
 def state_of(job: str) -> str:
     said = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=True).stdout
-    return re.findall(r"JobState=(\w+)", said)[0]
+    return str(re.findall(r"JobState=(\w+)", said)[0])
 
 
 def test_a_gradient_survives_the_jobs_it_runs_on(slurm: Path, expected: bytes) -> None:
