@@ -9,8 +9,6 @@ import numpy as np
 from rich.console import Console
 
 import dagad
-import doctor_visits
-import pharmacokinetics
 from dagad._pytrees import pytree
 
 doctor_visits, pharmacokinetics = import_module("doctor_visits"), import_module("pharmacokinetics")
