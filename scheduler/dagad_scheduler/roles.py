@@ -132,3 +132,35 @@ def priorities(keys: Iterable[Key], places: Mapping[Key, int] | None = None) -> 
             found = ranks[group] = rank(group) << RANK_SHIFT
         result[key] = found + (place if places is None else places[key])
     return result
+
+
+def depth_first(graph: Mapping[Key, Any], wanted: Iterable[Key]) -> dict[Key, int]:
+    """Return the place of every key: what one of the `wanted` needs comes right before it, and results live shortly.
+
+    Dask's own order weighs more, and takes a time that grows with the square of the tasks where many results are read
+    by one task and its result by many again, as in every gradient of a wide graph; this one is linear.
+
+    Raises
+    ------
+    RuntimeError
+        If the graph has a cycle.
+    """
+    at = {key: place for place, key in enumerate(graph)}
+    places: dict[Key, int] = {}
+    begun = set[Key]()
+    stack = [*list(graph)[::-1], *list(wanted)[::-1]]
+    while stack:
+        key = stack[-1]
+        node = graph.get(key)
+        if node is None or key in places:
+            stack.pop()
+            continue
+        needed = [other for other in node.dependencies if other not in places and other in at]
+        if not needed:
+            places[stack.pop()] = len(places)
+        elif key in begun:
+            raise RuntimeError(f"The graph has a cycle: {key!r} needs {needed[0]!r}, which needs it in turn.")
+        else:
+            begun.add(key)
+            stack += sorted(needed, key=at.__getitem__, reverse=True)
+    return places

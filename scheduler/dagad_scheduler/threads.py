@@ -14,13 +14,12 @@ from concurrent.futures import Executor
 from typing import Any
 
 import dask
-from dask.order import order
 
 from dagad_scheduler.callbacks import telling
 from dagad_scheduler.helpers import Helpers, lent
 from dagad_scheduler.local import LocalRun
 from dagad_scheduler.private import CPU_COUNT, convert_legacy_graph, ensure_dict
-from dagad_scheduler.roles import Key, priorities
+from dagad_scheduler.roles import Key, depth_first, priorities
 from dagad_scheduler.run import Graph, Keys, OnResult
 
 
@@ -59,8 +58,9 @@ class Threads:
     def get(self, dsk: Graph, keys: Any, callbacks: Any = None, **_: Any) -> Any:
         """Compute `keys` of a graph: Dask's ``get`` protocol, for ``dask.compute(..., scheduler=Threads().get)``."""
         graph = convert_legacy_graph(ensure_dict(dsk.__dask_graph__() if hasattr(dsk, "__dask_graph__") else dsk))
-        places, wanted, results = order(graph), set(_flat(keys)), dict[Key, Any]()
-        with telling(callbacks, graph, wanted, places.get) as told:
+        wanted, results = dict.fromkeys(_flat(keys)), dict[Key, Any]()
+        places = depth_first(graph, wanted)
+        with telling(callbacks, graph, {*wanted}, places.get) as told:
             priority = priorities(graph, places)
             LocalRun(graph, wanted, results.__setitem__, (), {}, priority, self._helpers(), told).wait()
         return _nested(keys, results)
@@ -87,6 +87,11 @@ def _nested(keys: Any, results: Mapping[Key, Any]) -> Any:
 
 def get(dsk: Any, keys: Any, **kwargs: Any) -> Any:
     """Compute `keys` of a Dask graph in threads, values first: ``dask.compute(..., scheduler=dagad.get)``.
+
+    For any Dask collection: arrays, bags, Delayed and others. The time grows with the number of tasks, also where that
+    of Dask's own schedulers on one machine grows with its square: they first look for an order, which takes minutes
+    for a gradient of some ten thousand independent parts. Values come before pullbacks, and each result is let go of as
+    soon as nobody needs it.
 
     Parameters
     ----------

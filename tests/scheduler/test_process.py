@@ -27,7 +27,9 @@ from distributed import Client
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
 from dagad_scheduler import Names, Role
+from dagad_scheduler import process
 from dagad_scheduler.process import (
+    patient_collector,
     COLLECT_AFTER,
     Library,
     _Calm,
@@ -595,3 +597,23 @@ for event in started:
 def test_a_program_that_ends_while_a_daemon_differentiates_ends_well(local: str) -> None:
     done = subprocess.run([sys.executable, "-c", EXIT, local], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_while_graphs_are_built_the_collector_is_patient_and_nothing_else_is_held() -> None:
+    found = gc.get_threshold()
+    with patient_collector:
+        assert gc.get_threshold()[0] == process.COLLECT_AFTER
+        assert not process.calm_process.depth
+        with process.calm_process, patient_collector:
+            assert gc.get_threshold()[0] == process.COLLECT_AFTER
+        assert gc.get_threshold()[0] == process.COLLECT_AFTER
+    assert gc.get_threshold() == found
+    with process.calm_process:
+        with patient_collector:
+            pass
+        assert gc.get_threshold()[0] == process.COLLECT_AFTER
+    assert gc.get_threshold() == found
+    with patient_collector:
+        gc.set_threshold(9)  # somebody's own
+    assert gc.get_threshold()[0] == 9
+    gc.set_threshold(*found)
