@@ -26,16 +26,15 @@ from distributed import Client
 
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
-from dagad_scheduler import Names, Role
-from dagad_scheduler import process
+from dagad_scheduler import Names, Role, process
 from dagad_scheduler.process import (
-    patient_collector,
     COLLECT_AFTER,
     Library,
     _Calm,
     calm_process,
     calmed,
     keep_freed_memory,
+    patient_collector,
     run_calmly,
 )
 from dagad_scheduler.run import is_inside_task
