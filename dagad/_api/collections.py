@@ -15,14 +15,14 @@ from dagad._executors.evaluation import new_names
 from dagad._graphs.activity import Key
 from dagad._graphs.collections import Collection, Derived, attribute, handed_out
 from dagad._graphs.directions import directions
-from dagad._graphs.linearization import is_scalar, unit_seed
+from dagad._graphs.linearization import cotangent_part, is_scalar, unit_seed
 from dagad._graphs.linearize import linearize
 from dagad._graphs.policies import Keep, checked_policy
 from dagad._graphs.primal import Primal
 from dagad._graphs.scheduled import scheduled
 from dagad._graphs.schedules import schedule_of
 from dagad._graphs.tangent import tangent
-from dagad._graphs.transpose import transpose
+from dagad._graphs.transpose import is_part, transpose
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
 from dagad._tracebacks import public
@@ -169,21 +169,34 @@ def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: st
     else:
         ends = [Derived.of(whole, names, Role.VALUE, "output", [(plain_value, TaskRef(value))])]
     for place, (one, keys) in enumerate(zip(moving, primal.sources, strict=True)):
-        calls = _gradient_calls(one, keys, linearized.values, cotangents)
+        calls = _gradient_calls(one, keys, linearized.values, cotangents, reverse)
         ends.append(Derived.of(one, names, Role.GRADIENT, place, calls))
+    # Whoever hands a part out takes it out of all parts itself.
+    apart = {
+        ref.key
+        for source, ref in cotangents.items()
+        if source not in linearized.values and is_part(reverse.get(ref.key))
+    }
+    reverse = {key: node for key, node in reverse.items() if key not in apart}
     made = _made(ends, start | linearized.graph | reverse, primal, linearized.numbers, names)
     return made[0], pytree.unflatten(treedef, made[1:])
 
 
 def _gradient_calls(
-    one: Collection, keys: Sequence[Key], values: Mapping[Key, Key], cotangents: Mapping[Key, Any]
+    one: Collection,
+    keys: Sequence[Key],
+    values: Mapping[Key, Key],
+    cotangents: Mapping[Key, Any],
+    reverse: Mapping[Key, Any],
 ) -> Iterator[tuple[Any, ...]]:
     for source, (_, shape, dtype) in zip(keys, one.blocks(), strict=True):
-        if source not in cotangents and shape is not None:  # so that it need not be computed
+        cotangent, at = cotangents.get(source), TaskRef(values.get(source, source))
+        if cotangent is None and shape is not None:  # so that it need not be computed
             yield zeros_of, shape, dtype
+        elif cotangent is not None and source not in values and is_part(reverse.get(cotangent.key)):
+            yield complete_part, *reverse[cotangent.key].args, at  # nobody else reads that part
         else:
-            at = TaskRef(values.get(source, source))
-            yield complete_gradient, source in cotangents, cotangents.get(source), at
+            yield complete_gradient, cotangent is not None, cotangent, at
 
 
 def _made(
@@ -251,9 +264,9 @@ def _directions(treedef: Any, tangents: Any) -> list[Any]:
 
 
 def _collections(y: Any, wrt: Any, asked: str, called: str) -> tuple[Collection, list[Collection], Any]:
-    leaves, treedef = pytree.flatten(wrt, is_leaf=is_dask_collection)
+    leaves, treedef = pytree.flatten(wrt, is_leaf=_is_collection)
     for what, obj in (("y", y), *((called, leaf) for leaf in leaves)):
-        if not is_dask_collection(obj):
+        if not _is_collection(obj):
             raise NotDifferentiableError(
                 f"`{asked}` takes collections of Dask, and `{what}` holds {described(obj)}. Wrap it with "
                 f"`dask.delayed`, or use `dagad.{asked.removesuffix('ient')}` for functions of plain values."
@@ -271,6 +284,11 @@ def _collections(y: Any, wrt: Any, asked: str, called: str) -> tuple[Collection,
             "other collection. Give one of the graph of `y`, or a list of them."
         )
     return Collection.of(y), list(map(Collection.of, leaves)), treedef
+
+
+def _is_collection(obj: Any) -> bool:
+    # Asked for its graph, a Delayed makes another Delayed of the question first.
+    return is_delayed(obj) or is_dask_collection(obj)
 
 
 def _check_number(y: Collection) -> None:
@@ -347,6 +365,11 @@ def _not_a_number(what: str) -> str:
 def zeros_of(shape: tuple[int, ...], dtype: Any) -> Any:
     """Return the gradient with respect to a block that `y` does not depend on."""
     return np.zeros(shape, dtype)
+
+
+def complete_part(cotangents: Any, index: int, value: Any) -> Any:
+    """Return a complete gradient that is one of several cotangents."""
+    return complete_gradient(True, cotangent_part(cotangents, index), value)
 
 
 def complete_gradient(reached: bool, cotangent: Any, value: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 
 from dagad._config import setting
 from dagad._errors import PlanError
-from dagad._graphs.activity import Graph, Key, active, topological
+from dagad._graphs.activity import Graph, Key, active, references
 from dagad._graphs.fused import FusedTasks, Member
 from dagad._graphs.layers import Annotations
 from dagad._graphs.linearization import value_of_task
@@ -35,6 +35,7 @@ from dagad_scheduler.roles import Names
 LONGEST = 16
 MOST_SIBLINGS = 64
 FEW = 4
+_AT_HAND = (DataNode, type(None))  # nobody waits for data; what is on a cluster already has no node
 
 
 def coarsened(
@@ -45,8 +46,11 @@ def coarsened(
     names: Names,
     engine: Any,
 ) -> tuple[dict[Key, GraphNode], dict[Key, Annotations]]:
-    """Return what `outputs` need, with tasks put together, and the annotations, those of new keys among them."""
-    order = topological(graph, outputs)
+    """Return a graph with tasks put together, and the annotations, those of new keys among them.
+
+    `graph` is what `outputs` need, in the order in which they do; see `topological`.
+    """
+    order = {key: references(node) for key, node in graph.items()}
     live = active(order, wrt)
     groups = _Groups(graph, order, live, {*wrt, *outputs}, annotations)
     for key in live:
@@ -93,8 +97,9 @@ class _Groups:
         """Put a task into the group of what it reads, or begin a group."""
         if not _is_one_task(self._graph[key]):
             return
-        waits = frozenset(ref for ref in self._order[key] if not isinstance(self._graph.get(ref), DataNode | None))
-        inputs = [ref for ref in self._live[key] if ref in self._members and self._readers[ref] == 1]
+        graph, readers, groups = self._graph, self._readers, self._members
+        waits = frozenset([ref for ref in self._order[key] if type(graph.get(ref)) not in _AT_HAND])
+        inputs = [ref for ref in self._live[key] if readers[ref] == 1 and ref in groups]
         quota = self._quota(inputs[0]) if inputs else 1
         limit = max(LONGEST, quota) if len(inputs) == 1 else quota
         if 0 < len(inputs) < limit and self._may_join(key, waits.difference(inputs), inputs, limit):
@@ -184,9 +189,12 @@ class _Groups:
         for key, node in nodes.items():
             inputs = self._live[key]
             function, args = as_recordable(node, inputs, engine)
-            read, moving = ([places[ref] for ref in refs] for refs in ([arg.key for arg in args], inputs))
-            members.append(Member(function, tuple(read), tuple(moving)))
-            active |= {at[components.get(ref, (ref,))[0]] for ref in inputs if ref not in nodes}
+            members.append(
+                Member(function, tuple([places[arg.key] for arg in args]), tuple([places[ref] for ref in inputs]))
+            )
+            active.update(
+                [at[components[ref][0]] if ref in opened else places[ref] for ref in inputs if ref not in nodes]
+            )
         whole = FusedTasks(
             tuple(members),
             len(at),

@@ -71,9 +71,10 @@ class Primal:
         nodes, others, annotations = {key: nodes[key] for key in order}, dict[Key, GraphNode](), annotations_of(layers)
         lacking = [(one, [key for key, shape, _ in one.blocks() if shape is None and key not in needed]) for one in wrt]
         for one, apart in (*lacking, *((one, one.keys) for one in beside)):
-            own, own_futures = _read(ensure_dict(one.graph)) if apart else ({}, {})
-            others |= {key: own[key] for key in topological(own, apart) if key not in nodes}
-            futures, annotations = own_futures | futures, annotations_of(one.graph) | annotations
+            if apart:
+                own, own_futures = _read(ensure_dict(one.graph))
+                others |= {key: own[key] for key in topological(own, apart) if key not in nodes}
+                futures, annotations = own_futures | futures, annotations_of(one.graph) | annotations
         nodes, renamed = _without_pairs_and_tapes(nodes, y.keys, keys, names)
         annotations |= {new: annotations[old] for old, new in renamed.items() if old in annotations}
         sources = [[renamed.get(key, key) for key in one.keys] for one in wrt]
@@ -119,10 +120,13 @@ def _without_pairs_and_tapes(
     nodes: dict[Key, GraphNode], outputs: Sequence[Key], wrt: Container[Key], names: Names
 ) -> tuple[dict[Key, GraphNode], dict[Key, Key]]:
     """Rewrite what can't be differentiated as it stands; return also what got new names by it."""
+    if not any(is_ours(key) or _gives_pairs(node) for key, node in nodes.items()):
+        return nodes, {}
     nodes, valued = _explicit_as_values(nodes, names)
     outputs, carrying = [valued.get(key, key) for key in outputs], {valued.get(key, key) for key in wrt}
     nodes, forgotten = forget(nodes, names, active(topological(nodes, outputs), carrying))
-    return nodes, forgotten | {old: forgotten.get(new, new) for old, new in valued.items()}
+    renamed = forgotten | {old: forgotten.get(new, new) for old, new in valued.items()}
+    return {key: nodes[key] for key in topological(nodes, [renamed.get(key, key) for key in outputs])}, renamed
 
 
 def _read(raw: Mapping[Key, Any]) -> tuple[dict[Key, GraphNode], dict[Key, Any]]:
@@ -187,8 +191,6 @@ def _not_in_graph(y: Collection, missing: Sequence[Collection]) -> str:
 def _explicit_as_values(nodes: Graph, names: Names) -> tuple[dict[Key, GraphNode], dict[Key, Key]]:
     """Return the graph with the values of explicit functions in place of their pairs, and what got new names by it."""
     renamed: dict[Key, Key] = {}
-    if not any(map(_gives_pairs, nodes.values())):
-        return dict(nodes), renamed
     result = dict(nodes)
     for place, (key, refs) in enumerate(topological(nodes, nodes).items()):
         node, gives_a_pair = nodes[key], _gives_pairs(nodes[key])

@@ -85,7 +85,7 @@ class TaskFunction(Portable):
         fun, own = own_engine(task.func)
         if own is not None:
             task, engine = Task(task.key, fun, *task.args, **task.kwargs), own
-        elif str(getattr(fun, "__module__", "")).startswith("dagad."):
+        elif engine is not None and str(getattr(fun, "__module__", "")).startswith("dagad."):
             engine = None
         self._task, self._keys, self._active = task, keys, active
         self._engine = engine or AutogradEngine()

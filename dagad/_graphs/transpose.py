@@ -80,3 +80,8 @@ def _pulled(pull: Any, step: Step, cotangent: Any, names: Names, graph: dict[Key
     for place, part in enumerate(parts):
         graph[part] = Task(part, cotangent_part, TaskRef(key), place)
     return [TaskRef(part) for part in parts]
+
+
+def is_part(node: GraphNode | None) -> bool:
+    """Return whether a node takes one of the cotangents of a task's inputs out of all."""
+    return isinstance(node, Task) and node.func is cotangent_part

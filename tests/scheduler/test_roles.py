@@ -118,7 +118,9 @@ def test_anybody_elses_keys_count_as_values() -> None:
 
 
 def test_does_what_is_needed_come_right_before_what_needs_it() -> None:
-    graph = {key: Task(key, max, *map(TaskRef, needs)) for key, needs in [("y", "ab"), ("b", "d"), ("a", "c")]}
+    graph: dict[Any, Any] = {
+        key: Task(key, max, *map(TaskRef, needs)) for key, needs in [("y", "ab"), ("b", "d"), ("a", "c")]
+    }
     graph |= {key: DataNode(key, 1.0) for key in "xdc"}
     assert list(depth_first(graph, ["y"])) == ["d", "b", "c", "a", "y", "x"]
     assert list(depth_first(graph, ["a", "y"])) == ["c", "a", "d", "b", "y", "x"]
