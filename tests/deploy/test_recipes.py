@@ -23,12 +23,42 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from recipes import DEPLOY, KINDS, environment, jobqueue, run, section, theta
 
+from dagad import doctor
+
 SCRIPTS = sorted(
     path
     for path in (*DEPLOY.rglob("*"), Path(__file__).with_name("slurm_local.sh"))
     if path.is_file() and path.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash")
 )
+PLACES = [f"{path.name}/" for path in sorted(DEPLOY.iterdir()) if path.is_dir() and path.name != "__pycache__"]
 PROJECT: dict[str, Any] = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+# What is tested of each file, by which tests of this directory.
+TESTED = {
+    "fit.py": ["a_fit_over_tls_has_the_bits_of_threads"],
+    "model.py": ["a_fit_over_tls_has_the_bits_of_threads"],
+    "ssh/cluster.sh": ["a_fit_over_tls_has_the_bits_of_threads", "only_the_loopback_is_listened_on"],
+    "tls/make_certificates.sh": ["certificates_are_their_owners_and_nobody_elses_are_taken"],
+    "slurm/jobqueue.yaml": ["a_gradient_survives_the_jobs_it_runs_on", "a_section_sets_options_that_there_are"],
+    "slurm/driver.sbatch": ["the_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime"],
+    "slurm/runner.sbatch": ["the_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime"],
+    "pbs/jobqueue.yaml": ["a_section_makes_jobs_whose_workers_retire_before_the_walltime"],
+    "pbs/driver.pbs": ["a_driver_that_is_told_to_end_submits_one_that_goes_on"],
+    "sge/jobqueue.yaml": ["a_section_makes_jobs_whose_workers_retire_before_the_walltime"],
+    "sge/driver.sge": ["a_driver_that_is_told_to_end_submits_one_that_goes_on"],
+    "kubernetes/cluster.yaml": ["manifests_are_what_the_operator_takes"],
+    "container/Containerfile": ["an_image_has_pinned_versions_that_dagad_takes"],
+    "container/requirements.txt": ["an_image_has_pinned_versions_that_dagad_takes"],
+    **{f"{path}README.md": ["a_page_names_files_that_there_are"] for path in ("", *PLACES)},
+}
+
+
+def test_no_recipe_is_untested() -> None:
+    files = {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*") if path.is_file()}
+    assert {name for name in files if "__pycache__" not in name} == TESTED.keys()
+    here = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    assert not [test for tests in TESTED.values() for test in tests if f"def test_{test}(" not in here]
 
 
 # Text
@@ -62,6 +92,14 @@ def test_a_section_sets_options_that_there_are(queue: str) -> None:
 
 
 SELDOM = {"worker-command", "shebang", "job-cpu", "job-mem", "memory-per-core-property-name"}
+
+
+@pytest.mark.parametrize("queue", KINDS)
+def test_dashboards_of_a_queue_are_bound_to_the_loopback(queue: str) -> None:
+    (ours,) = section(queue)["jobqueue"].values()
+    bound = ours["worker-extra-args"][ours["worker-extra-args"].index("--dashboard-address") + 1]
+    assert (bound, ours["scheduler-options"]["dashboard_address"]) == ("127.0.0.1:0", "127.0.0.1:8787")
+    assert '"dashboard_address": "127.0.0.1:0"' in (DEPLOY / "fit.py").read_text(encoding="utf-8")  # within srun
 
 
 @pytest.mark.parametrize("queue", KINDS)
@@ -121,11 +159,13 @@ def test_manifests_are_what_the_operator_takes() -> None:
         assert {type(word) for word in container["args"]} == {str}
         assert all(isinstance(setting["value"], str) for setting in container["env"])
     assert worker["image"] == scheduler["image"]
-    assert "$(DASK_WORKER_NAME)" in worker["args"]
+    assert {"$(DASK_WORKER_NAME)", "--no-dashboard"} <= set(worker["args"])
     assert {port["name"] for port in scheduler["ports"]} == {"tcp-comm", "http-dashboard"}
     service = cluster["spec"]["scheduler"]["service"]
     assert {port["targetPort"] for port in service["ports"]} == {"tcp-comm", "http-dashboard"}
     assert service["selector"] == {"dask.org/cluster-name": name, "dask.org/component": "scheduler"}
+    assert service["type"] == "ClusterIP"  # the dashboard: nobody from outside, and of others those the policy names
+    assert at(documents["NetworkPolicy"], "spec.podSelector.matchLabels") == {"dask.org/cluster-name": name}
     limit = worker["args"][worker["args"].index("--memory-limit") + 1]
     assert limit.removesuffix("B") == worker["resources"]["limits"]["memory"]
 
@@ -208,14 +248,17 @@ def test_a_fit_over_tls_has_the_bits_of_threads(started: tuple[str, Path], tmp_p
     assert theta(here) == theta(there)
 
 
-def test_the_doctor_and_the_examples_take_certificates(started: tuple[str, Path], tmp_path: Path) -> None:
+def test_the_doctor_and_the_examples_take_certificates(
+    started: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     address, place = started
-    doctor, shown = f"{sys.executable} -m dagad.doctor {address}", ("--security", str(place / "tls"))
-    printed = run(doctor, *shown, cwd=tmp_path)
+    shown = ("--security", str(place / "tls"))
+    assert doctor.main([address, *shown]) == 0
+    printed = capsys.readouterr().out
     assert "ok   encryption: TLS" in printed
     assert "ok   gradient (hot loop)" in printed
-    with pytest.raises(AssertionError, match=r"bad  scheduler: tls://.* can't be reached"):
-        run(doctor, "--patience", "2", cwd=tmp_path)
+    assert doctor.main([address, "--patience", "2"]) == 1
+    assert re.search(r"bad  scheduler: tls://.* can't be reached", capsys.readouterr().out)
     example = DEPLOY.parent / "examples" / "doctor_visits.py"
     assert "-43383.66" in run(f"{sys.executable} {example} --check --scheduler {address}", *shown, cwd=tmp_path)
 
