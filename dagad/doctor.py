@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 from collections.abc import Sequence
@@ -17,22 +18,32 @@ PARTS = {"cert": ".pem", "key": "-key.pem"}
 
 
 def security(directory: str | None) -> Any:
-    """Return the certificates in a directory, named as ``deploy/tls/make_certificates.sh`` names them."""
+    """Return what ``deploy/tls/make_certificates.sh`` has put into a directory, else what Dask is set to."""
     from distributed import Security
 
     if directory is None:
-        return None
+        return Security()
     place = Path(directory).expanduser().resolve()
     shown: dict[str, Any] = {f"tls_client_{part}": str(place / f"client{end}") for part, end in PARTS.items()}
     return Security(require_encryption=True, tls_ca_file=str(place / "ca.pem"), **shown)
+
+
+async def _reach(address: str, shown: Any, patience: float) -> None:
+    """Open a connection and close it; where that fails a Client would, and complain again when it is collected."""
+    from dagad_scheduler.private_distributed import connect
+
+    comm = await connect(address, timeout=patience, **shown.get_connection_args("client"))
+    await comm.close()
 
 
 def diagnosis(address: str, certificates: str | None = None, patience: float = 30.0) -> list[Finding]:
     """Return what there is to say about a cluster."""
     from distributed import Client
 
+    shown = security(certificates)
     try:
-        client = Client(address, security=security(certificates), timeout=patience, set_as_default=False)
+        asyncio.run(_reach(address, shown, patience))
+        client = Client(address, security=shown, timeout=patience, set_as_default=False)
     except (OSError, TypeError, ValueError) as error:
         remedy = (
             "Is it running, is the address right, and its port open to this machine? A tls:// address takes "

@@ -227,6 +227,8 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
     address = run(script, "start", cwd=place, **settings).strip()
     pids = [int(path.read_text(encoding="utf-8")) for path in place.glob("*.pid")]
     try:
+        with Client(address, security=certificates(place / "tls"), set_as_default=False) as client:
+            client.wait_for_workers(2, 60)
         yield address, place
     finally:
         run(script, "stop", cwd=place, **settings)
