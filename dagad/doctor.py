@@ -29,11 +29,14 @@ def security(directory: str | None) -> Any:
 
 
 async def _reach(address: str, shown: Any, patience: float) -> None:
-    """Open a connection and close it; where that fails a Client would, and complain again when it is collected."""
-    from dagad_scheduler.private_distributed import connect
+    """Say something to the scheduler: where that fails a Client would, and complain again when it is collected."""
+    from distributed import rpc
 
-    comm = await connect(address, timeout=patience, **shown.get_connection_args("client"))
-    await comm.close()
+    line: Any = rpc(address, timeout=patience, connection_args=shown.get_connection_args("client"))
+    try:
+        await line.echo(data=b"")
+    finally:
+        await line.close_rpc()
 
 
 def diagnosis(address: str, certificates: str | None = None, patience: float = 30.0) -> list[Finding]:
