@@ -100,8 +100,8 @@ def value_and_gradient(
     """Return the result of a Dask graph and its gradient, as one Dask graph: each task of `y` runs once.
 
     The value is computed first, and the gradient after it. A task that draws random numbers gives a value and a
-    gradient of the same draw as long as its tape is kept: with ``policy=Recompute()``, or after the worker that held
-    the tape is lost, it runs again.
+    gradient of the same draw as long as its tape is kept: with ``policy=Recompute()`` or a schedule, or after the
+    worker that held the tape is lost, it runs again.
 
     Parameters
     ----------
@@ -155,12 +155,13 @@ def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: st
     primal = Primal.of(whole, moving, names, unused)
     (output,) = primal.outputs
     seed = names("input", "seed")
-    if schedule:
-        nodes, moving_keys = primal.nodes, primal.moving
-        linearized = scheduled(nodes, output, moving_keys, names, schedule, seed, primal.annotations, engine=found)
-    else:
+    if not schedule or primal.is_marked:  # a schedule counts levels where there are no marks, so they have to stay
         primal = primal.coarsened(names, found)
-        linearized = linearize(primal.nodes, [output], primal.moving, names, chosen, engine=found)
+    nodes, inputs = primal.nodes, primal.moving
+    if schedule:
+        linearized = scheduled(nodes, output, inputs, names, schedule, seed, primal.annotations, engine=found)
+    else:
+        linearized = linearize(nodes, [output], inputs, names, chosen, engine=found)
     value: Key = linearized.values.get(output, output)
     cotangents, reverse = transpose(linearized.steps, {output: TaskRef(seed)}, names)
     start: dict[Key, GraphNode] = {**primal.others, seed: Task(seed, seed_of, TaskRef(value))}

@@ -11,7 +11,8 @@ from typing import Any
 
 from dagad._errors import NotDifferentiableError
 from dagad._graphs.activity import Graph, Key, substituted
-from dagad._graphs.linearization import pull_back, value_alone, value_and_pullback, value_of_task, value_part
+from dagad._graphs.linearization import pull_back, value_and_pullback, value_of_task, value_part
+from dagad._graphs.scheduled import value_alone
 from dagad._graphs.states import read_state, write_state
 from dagad._pytrees.shipping import opened
 from dagad_scheduler.private import Alias, GraphNode, Task

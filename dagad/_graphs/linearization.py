@@ -273,12 +273,6 @@ def value_and_pullback(policy: Any, task: Any, *args: Any) -> Any:
     return policy.linearize(task, args)
 
 
-@public
-def value_alone(policy: Any, task: Any, *args: Any) -> Any:
-    """Run a task that is run again before it is pulled: a node of a scheduled graph."""
-    return Linearization.unrecorded(task, args, policy.counters).value
-
-
 def value_part(linearization: Linearization) -> Any:
     """Return the value alone, so that nothing else needs to travel."""
     return linearization.value

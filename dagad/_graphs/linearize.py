@@ -72,7 +72,7 @@ def linearize(
                 part = called("getitem", index)
                 result.graph[part] = Task(part, value_part, TaskRef(result.values[key]))
                 result.values[key] = part
-    _tell_spans(result)
+    tell_spans(result)
     return result
 
 
@@ -109,11 +109,16 @@ def _record(
     (task, args), values = recordable, result.values
     plain = [TaskRef(values[arg.key]) if isinstance(arg, TaskRef) and arg.key in values else arg for arg in args]
     result.graph[name] = Task(name, value_and_pullback, policy, task, *plain)
-    result.steps.append(Step(key, inputs, name, task.counts() if getattr(task, "is_fused", False) else None))
+    result.steps.append(Step(key, inputs, name, counts_of(task)))
     values[key] = name
 
 
-def _tell_spans(result: Linearized) -> None:
+def counts_of(task: Any) -> tuple[int, ...] | None:
+    """Return how many terms of the cotangent of each input a task gives that is several; None: one of each."""
+    return task.counts() if getattr(task, "is_fused", False) else None
+
+
+def tell_spans(result: Linearized) -> None:
     """Tell tasks that are several which terms of the cotangents of their inputs are theirs."""
     totals = Counter[Key]()
     fused = []

@@ -15,7 +15,7 @@ from dagad._graphs.coarsen import coarsened
 from dagad._graphs.collections import Collection
 from dagad._graphs.copies import laid_open
 from dagad._graphs.delinearize import forget, is_ours
-from dagad._graphs.layers import Annotations, annotations_of, inherited
+from dagad._graphs.layers import MARK, Annotations, annotations_of, inherited
 from dagad_scheduler.private import (
     GraphNode,
     Task,
@@ -84,6 +84,11 @@ class Primal:
         """Return the same with fewer tasks; see `coarsen`."""
         nodes, annotations = coarsened(self.nodes, self.outputs, self.moving, self.annotations, names, engine)
         return replace(self, nodes=nodes, annotations=annotations)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether steps are marked, for schedules."""
+        return any(MARK in self.annotations.get(key, ()) for key in self.nodes)
 
     @property
     def moving(self) -> set[Key]:

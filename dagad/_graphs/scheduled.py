@@ -15,15 +15,16 @@ from dagad._engines.base import Engine
 from dagad._errors import PlanError
 from dagad._graphs.activity import Graph, Key, active, topological
 from dagad._graphs.layers import Annotations
-from dagad._graphs.linearization import Counters, value_alone, value_and_pullback, value_part
-from dagad._graphs.linearize import Linearized, Step, inputs_of, is_sum
-from dagad._graphs.policies import Keep
+from dagad._graphs.linearization import Counters, value_and_pullback, value_part
+from dagad._graphs.linearize import Linearized, Step, counts_of, inputs_of, is_sum, tell_spans
+from dagad._graphs.policies import Keep, Recompute
 from dagad._graphs.schedules import DISK, kind_of
 from dagad._graphs.states import read_state, write_state
 from dagad._graphs.steps import Active, crossing, steps_of
 from dagad._graphs.sum_trees import add_up
 from dagad._graphs.tasks import as_recordable
 from dagad._graphs.transpose import pullback_key
+from dagad._tracebacks import public
 from dagad_scheduler.private import Alias, Task, TaskRef
 from dagad_scheduler.roles import Names
 
@@ -236,7 +237,8 @@ class _Tasks:
         inside: dict[Key, bool] = {}  # whether the cotangent of a key goes to a pullback of one of these tasks
         for key in keys:
             name, inputs = self.recorded.pop(key), inputs_of(self._graph[key], self._carrying[key])
-            self._pulled[key] = Step(key, inputs, name)
+            counts = None if name is None else counts_of(self._recordable[key][0])
+            self._pulled[key] = Step(key, inputs, name, counts)
             inside[key] = any(inside.get(ref) for ref in inputs)
             if name is not None and not inside[key]:  # one after which no other one comes here
                 self._pulls.append(self._is_done(key, pullback_key(name, self._names)))
@@ -267,7 +269,14 @@ class _Tasks:
     def finished(self) -> Linearized:
         """Return the graph, complete."""
         self.made.steps.extend(self._pulled[key] for key in self._carrying)
+        tell_spans(self.made)
         return self.made
+
+
+@public
+def value_alone(policy: Any, task: Any, *args: Any) -> Any:
+    """Run a task that is run again before it is pulled; it is recorded all the same, see `Linearization.unrecorded`."""
+    return value_and_pullback(Recompute(counters=policy.counters), task, *args).value
 
 
 def handed_on(policy: Any, *done: Any) -> Any:

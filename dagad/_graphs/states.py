@@ -16,10 +16,12 @@ from dagad._errors import add_note_once
 from dagad._pytrees import pytree
 
 
-def write_state(directory: Any, value: Any) -> WrittenState:
+def write_state(directory: Any, value: Any) -> WrittenState | HeldState:
     """Put the arrays of a value into a file: a task of a scheduled graph."""
     leaves, treedef = pytree.flatten_with_none(value)
     numbers = [leaf for leaf in leaves if _goes_to_file(leaf)]
+    if not numbers:
+        return HeldState(value)
     where = _directory(directory)
     try:
         os.makedirs(where, exist_ok=True)
@@ -63,7 +65,7 @@ class WrittenState:
 
 
 class HeldState:
-    """What a written state is after a journey."""
+    """What a written state is after a journey, or where it has no arrays."""
 
     __slots__ = ("_value",)
 

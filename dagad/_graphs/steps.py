@@ -61,8 +61,11 @@ def _levels(nodes: Graph, active: Active) -> dict[Key, int]:
 
 
 def crossing(steps: Sequence[Sequence[Key]], active: Active) -> Callable[[int], list[Key]]:
-    """Return what tells for a step which keys from before are read by it or by later ones: the state before it."""
-    last = {ref: place for place, keys in enumerate(steps) for key in keys for ref in active[key]}
+    """Return what tells for a step which keys from before are read by it or by later ones: the state before it.
+
+    What is read by the last step alone is left out: that one is recorded at once, and never runs again.
+    """
+    last = {ref: place for place, keys in enumerate(steps[:-1]) for key in keys for ref in active[key]}
     far = [(place, key) for place, keys in enumerate(steps) for key in keys if last.get(key, 0) > place + 1]
 
     def before(place: int) -> list[Key]:

@@ -15,6 +15,7 @@ import numpy as onp
 import pytest
 from dask.base import annotate as dask_annotate, compute as dask_compute
 from dask.delayed import delayed
+from test_layers import by_role, told
 
 import dagad
 from dagad._graphs.activity import topological
@@ -233,6 +234,82 @@ def test_what_is_not_active_runs_once() -> None:
         x = delayed(np.multiply)(x, delayed(forcing)(step) + 1.0)
     dagad.gradient(delayed(np.sum)(x), start, policy=Revolve(2)).compute(scheduler="threads")
     assert sorted(calls) == list(range(9))
+
+
+@pytest.mark.parametrize("make", [lambda: Segment(3), lambda: Revolve(2), lambda: Revolve(2, disk=True)])
+def test_a_number_of_every_step_and_states_on_the_way_are_differentiated_alike(make: Any) -> None:
+    start = x = delayed(START)
+    states, misfits = [], []
+    for _ in range(7):
+        x = delayed(np.sin)(x) * x
+        states.append(x)
+        misfits.append(delayed(energy)(x))
+    y = delayed(sum)(misfits)
+    wrt = [start, states[2], states[2], states[6]]
+    assert computed(y, wrt, make()) == computed(y, wrt, Keep())
+
+
+def test_a_sum_over_all_steps_keeps_the_graph_of_files_in_proportion() -> None:
+    """What the last step alone reads is not part of any state: it would be written and read again and again."""
+
+    def n_tasks(n_steps: int) -> float:
+        start = x = delayed(0.5)
+        misfits = []
+        for _ in range(n_steps):
+            x = delayed(np.sin)(x)
+            misfits.append(delayed(energy)(x))
+        gradient = dagad.gradient(delayed(sum)(misfits), start, policy=Revolve(4, disk=True))
+        return len(dict(gradient.__dask_graph__())) / n_steps
+
+    assert n_tasks(160) <= 1.5 * n_tasks(20)
+
+
+def test_all_runs_of_a_task_have_its_annotations() -> None:
+    whole = {"resources": {"GPU": 1}, "priority": 7, "retries": 2, "workers": ["alice"]}
+    y, (start, *_) = stepped(6, 1, lambda t: whole)
+    found = by_role(told(dagad.gradient(y, start, policy=Revolve(2))))
+    assert len(found[Role.VALUE]) > 2 * 6 * 3  # of a step: two slices and a block
+    assert all(own == whole for own in found[Role.VALUE] + found[Role.PULLBACK])
+    marked, (start, *_) = stepped(6, 1, lambda t: {"dagad_step": t, "retries": 2})
+    found = by_role(told(dagad.gradient(marked, start, policy=Revolve(2))))
+    assert {tuple(own.items()) for own in found[Role.VALUE] + found[Role.PULLBACK]} == {(("retries", 2),)}
+
+
+def test_chains_in_marked_steps_run_as_one_with_the_same_bits() -> None:
+    sizes, found = [], []
+    for mark in (False, True):
+        start = x = delayed(START)
+        for step in range(8):
+            with annotate(**({"dagad_step": step} if mark else {})):
+                x = delayed(np.cos)(delayed(np.sin)(delayed(np.tanh)(x)))
+        y, policy = delayed(energy)(x), Segment(3 if mark else 9)
+        sizes.append(len(dict(dagad.gradient(y, start, policy=policy).__dask_graph__())))
+        found.append(computed(y, [start], policy))
+    assert found[0] == found[1]
+    assert sizes[1] < 0.5 * sizes[0]
+
+
+@pytest.mark.parametrize("make", [lambda: Segment(2), lambda: Revolve(1)])
+def test_is_what_a_first_run_left_no_constant_for_the_second(make: Any) -> None:
+    cache: dict[str, Any] = {}
+
+    def remembering(x: Any) -> Any:
+        return x * cache.setdefault("squares", x**2)
+
+    x = delayed(START)
+    y = delayed(energy)(delayed(np.sin)(delayed(remembering)(x)))
+    with pytest.raises(dagad.ClosureError, match="Compute it again where it is needed"):
+        dagad.gradient(y, x, policy=make()).compute(scheduler="sync")
+
+
+def test_states_may_stand_on_a_cluster_already(cluster: Any) -> None:
+    start, rate = delayed(START), delayed(0.3)
+    kept = start.persist(scheduler=cluster.get)
+    again = delayed(energy)(delayed(advance)(kept[-1:], kept, kept[:1], rate))
+    found = dagad.gradient(again, [kept, rate], policy=Segment(1))
+    fresh = delayed(energy)(delayed(advance)(start[-1:], start, start[:1], rate))
+    expected = dagad.gradient(fresh, [start, rate])
+    assert bits(compute(*found, scheduler=cluster.get)) == bits(compute(*expected, scheduler="sync"))
 
 
 # States in files
