@@ -57,8 +57,8 @@ def numbers(result: Any) -> list[float]:
     return [float(onp.asarray(part).item()) for part in (result if isinstance(result, tuple) else (result,))]
 
 
-def check(mode: str, loss: Loss, expected: list[float]) -> None:
+def check(mode: str, loss: Loss, expected: list[float], tolerance: float = 1e-9) -> None:
     """Raise unless a mode gives what is expected."""
     run, orders = MODES[mode]
     found, right = numbers(run(loss)), [expected[order] for order in orders]
-    assert onp.allclose(found, right, rtol=1e-9, atol=1e-9), f"{mode}: {found}, right is {right}"
+    assert onp.allclose(found, right, rtol=tolerance, atol=tolerance), f"{mode}: {found}, right is {right}"

@@ -24,7 +24,7 @@ import dagad_scheduler
 
 ROOTS = {"dagad": Path(dagad.__file__).parent, "dagad_scheduler": Path(dagad_scheduler.__file__).parent}
 # What `import dagad` has to do without.
-OPTIONAL = {"distributed", "bokeh", "scipy", "narwhals", "rich", "IPython", "prometheus_client", "tornado"}
+OPTIONAL = {"distributed", "bokeh", "jax", "scipy", "narwhals", "rich", "IPython", "prometheus_client", "tornado"}
 
 
 def name_of(package: str, path: Path) -> str:
@@ -68,6 +68,8 @@ NEED_DISTRIBUTED = {
 }
 # Imported when somebody has imported that part of scipy.
 NEED_SCIPY = {f"dagad._engines.autograd.{name}" for name in ("scipy_rules", "scipy_linalg", "scipy_stats")}
+NEED_JAX = {"dagad._engines.jax"}  # imported when somebody asks for that engine
+IMPORTED_LATE = NEED_DISTRIBUTED | NEED_SCIPY | NEED_JAX
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -169,9 +171,9 @@ def test_a_plan_knows_no_dask_and_no_derivatives() -> None:
 def test_only_optional_packages_are_imported_late(name: str) -> None:
     tree = TREES[name]
     late = [node for function in functions(tree) for part in function.body for node in ast.walk(part)]
-    found = {module for node in late for module in imported(name, node)} - NEED_DISTRIBUTED - NEED_SCIPY
+    found = {module for node in late for module in imported(name, node)} - IMPORTED_LATE
     assert {module.partition(".")[0] for module in found} <= OPTIONAL
-    if name in NEED_DISTRIBUTED | NEED_SCIPY:
+    if name in IMPORTED_LATE:
         return
     early = {module for node in tree.body for module in imported(name, node)}
     assert not {module.partition(".")[0] for module in early} & OPTIONAL
@@ -184,7 +186,7 @@ def test_nothing_is_imported_for_type_checkers_only(name: str) -> None:
 
 @pytest.mark.parametrize("module", ["dagad", "dagad.extend", "dagad.testing", "dagad_scheduler"])
 def test_importing_brings_in_no_optional_package(module: str) -> None:
-    heavy = OPTIONAL | {"jax", "torch", "scipy.optimize", "matplotlib", "pandas", "polars", "pyarrow", "zarr", "xarray"}
+    heavy = OPTIONAL | {"torch", "scipy.optimize", "matplotlib", "pandas", "polars", "pyarrow", "zarr", "xarray"}
     code = f"import sys, {module}; print([name for name in sorted(sys.modules) if name in {sorted(heavy)}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,8 +17,48 @@ Leaves = Sequence[Any]
 Flat = Callable[[Leaves], list[Any]]
 
 
-class _Mark:
-    """Stands for a leaf."""
+class Mark:
+    """Stands for a leaf that is being differentiated, by its number."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Side(NamedTuple):
+    """Some of the arguments of a task, with what an engine that compiles has to know of them.
+
+    Attributes
+    ----------
+    holder
+        An object with a dict `kept`, where an engine may keep by its name what it has made of the constants: they stay
+        the same for as long as it lives. None if there is none.
+    constants
+        Returns the arguments, their constants taken out, with a `Mark` for each leaf that is being differentiated.
+    code
+        The function itself, where these are the arguments that all tasks share.
+    """
+
+    holder: Any
+    constants: Callable[[], Partition]
+    code: tuple[Any, ...] = ()
+
+    def filled(self, leaves: Leaves, constants: Iterator[Any]) -> tuple[Any, ...]:
+        """Return the arguments with the next of `constants`, and with leaves."""
+        parts, treedef = pytree.flatten(self.constants().merge(constants))
+        filled = [leaves[part.number] if type(part) is Mark else part for part in parts]
+        arguments: tuple[Any, ...] = pytree.unflatten(treedef, filled)
+        return arguments
+
+
+def constants_of(arguments: tuple[Any, ...], are_rows: bool = False) -> Partition:
+    """Return arguments with their constants taken out; see `FlatFunction.constants`."""
+    return Partition.of(pytree.by_column(arguments), _is_number if are_rows else _is_no_length)
+
+
+def _is_no_length(leaf: Any) -> bool:
+    return type(leaf) not in (int, bool) and _is_number(leaf)
 
 
 def _is_number(leaf: Any) -> bool:
@@ -80,22 +120,25 @@ class FlatFunction:
         raise NotImplementedError(f"`{type(self).__name__}.arguments` has to find a function's arguments.")
 
     def constants(self) -> list[Any]:
-        """Return the numbers among the arguments that are not differentiated."""
-        return self._marked()[0].taken
+        """Return the numbers among the arguments that are not differentiated.
 
-    def _marked(self) -> tuple[Partition, list[_Mark]]:
-        marks = [_Mark() for _ in range(self.n_leaves)]
-        return Partition.of(pytree.by_column(self.arguments(marks)), _is_number), marks
+        Python's own ints and bools are none of them, but among rows: a loop may be as long as they say, so that what is
+        compiled is compiled for them.
+        """
+        return [number for side in self.sides() for number in side.constants().taken]
+
+    def sides(self) -> list[Side]:
+        """Return the arguments, in their order, in groups that live equally long."""
+        marks = list(map(Mark, range(self.n_leaves)))
+        return [Side(None, lambda: constants_of(self.arguments(marks)), (self.function(marks),))]
 
     def run(self, leaves: Leaves) -> Any:
         """Return what the user's function returns."""
         if self.given is None:
             return self.function(leaves)(*self.arguments(leaves))
-        partition, marks = self._marked()
-        parts, treedef = pytree.flatten(partition.merge(iter(self.given)))
-        at = dict(zip(marks, leaves, strict=True))
-        parts = [at[part] if type(part) is _Mark else part for part in parts]
-        return self.function(leaves)(*pytree.unflatten(treedef, parts))
+        rest = iter(self.given)
+        arguments = [argument for side in self.sides() for argument in side.filled(leaves, rest)]
+        return self.function(leaves)(*arguments)
 
     def extract(self, cotangents: Any) -> list[Any]:
         """Return one cotangent per differentiated leaf, from one per argument of the user's function."""
@@ -153,6 +196,16 @@ class Composed:
 
     def __call__(self, leaves: Leaves) -> list[Any]:
         return self._call(leaves)
+
+
+def outputs_of(fun: Flat, indices: Sequence[int]) -> Composed:
+    """Return a flat function with some of its outputs."""
+
+    def some(leaves: Leaves) -> list[Any]:
+        outputs = fun(leaves)
+        return [outputs[index] for index in indices]
+
+    return Composed(some, fun, "outputs", *indices)
 
 
 class LeafPullback(Protocol):

@@ -11,9 +11,21 @@ from dagad._engines.base import Engine
 from dagad._engines.explicit import ExplicitEngine
 from dagad._errors import PlanError
 
+
+def _jax() -> Engine:
+    try:
+        from dagad._engines.jax import JaxEngine
+    except ModuleNotFoundError as error:
+        raise PlanError(
+            '`engine="jax"` needs jax, which is not installed here: `pip install "dagad[jax]"`, on the workers too.'
+        ) from error
+    return JaxEngine()
+
+
 _ENGINES: dict[str, Callable[[], Engine]] = {
     "autograd": AutogradEngine,
     "explicit": ExplicitEngine,
+    "jax": _jax,
 }
 _METHODS = ("takes", "value", "linearize", "pushforward", "pullback")
 

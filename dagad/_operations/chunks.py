@@ -15,7 +15,7 @@ import numpy as np
 from dagad._engines.autograd.embedded import traced_engine
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import refuse_boxes, refuse_strangers
-from dagad._engines.base import Engine, FlatFunction, LeafPullback
+from dagad._engines.base import Engine, FlatFunction, LeafPullback, Mark, Side, constants_of
 from dagad._engines.explicit import check_count
 from dagad._errors import ClosureError, StructureError, add_note_once
 from dagad._graphs.linearization import PullbackFunction
@@ -62,7 +62,7 @@ class ChunkFunction(Portable):
         Default policy of reductions inside it: in another process nobody else could tell them.
     """
 
-    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "_traced", "engine")
+    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "_traced", "_unit", "engine", "kept")
 
     def __init__(
         self,
@@ -75,6 +75,8 @@ class ChunkFunction(Portable):
         self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
         self.engine, self._nested = engine, nested
         self._traced = traced_engine(engine)
+        self._unit = getattr(self._traced, "linearize_with_unit", self._traced.linearize)
+        self.kept: dict[str, Any] = {}  # what an engine has made of what is shared
 
     def state(self) -> tuple[Any, ...]:
         return self._make, self._n_hoisted, self._shared, self.engine, self._nested
@@ -138,12 +140,18 @@ class ChunkFunction(Portable):
         return pullback
 
     def linearize(
-        self, context: ChunkContext, rows: Any, shared: Sequence[Any], sliced: Sequence[Any] | None
+        self,
+        context: ChunkContext,
+        rows: Any,
+        shared: Sequence[Any],
+        sliced: Sequence[Any] | None,
+        with_unit: bool = False,
     ) -> tuple[Any, PullLeaves, Callable[[], int]]:
+        """Run one chunk, ready to be pulled; `with_unit` tells the engine that the seed 1 of a number comes next."""
         leaves = [canonical(leaf) for leaf in (shared if sliced is None else (*shared, *sliced))]
         fun = BoundChunk(self, rows, len(shared), len(leaves))
         try:
-            values, pull = self._as_told(self._traced.linearize, fun, leaves)
+            values, pull = self._as_told(self._unit if with_unit else self._traced.linearize, fun, leaves)
             value = values[0] if fun.out is None else fun.merge(values)
             if type(value) not in _NUMBERS and not any(map(pytree.is_traced, leaves)):
                 _checked(value, context, fun.called)
@@ -217,6 +225,19 @@ class BoundChunk(FlatFunction):
         theta = iter(leaves[self._function._n_hoisted : self._n_shared])
         shared = [p.merge(theta) for p in self._function._shared]
         return self._rows.merge(iter(leaves[self._n_shared :])), *shared
+
+    def sides(self) -> list[Side]:
+        function, rows = self._function, self._rows
+        first, n_shared = function._n_hoisted, self._n_shared
+
+        def of_rows() -> Partition:
+            return constants_of((rows.merge(map(Mark, range(n_shared, self.n_leaves))),), are_rows=True)
+
+        def of_shared() -> Partition:
+            theta = map(Mark, range(first, n_shared))
+            return constants_of(tuple(p.merge(theta) for p in function._shared))
+
+        return [Side(None if rows.is_made else rows, of_rows), Side(function, of_shared, (function._make, first))]
 
     def extract(self, cotangents: Any) -> list[Any]:
         shared = self._function._shared

@@ -249,7 +249,7 @@ class Summed(Kernel):
     def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
         """Run one chunk by its own engine, and pull the seed 1 of a number at once; see `Recordable`."""
         context, rows, (shared,), own = *args[:3], args[3][0] if len(args) > 3 else None
-        value, pull_leaves, nbytes = self.function.linearize(context, rows, shared, own)
+        value, pull_leaves, nbytes = self.function.linearize(context, rows, shared, own, with_unit=True)
         counters.recorded()
         parts, scalar = Outputs(value, []), is_scalar(value)
         if scalar or not parts.floats():  # of an integer, say, the derivative is none, with any seed

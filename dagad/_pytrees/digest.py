@@ -153,7 +153,7 @@ class _Writer:
         self.take(code.co_consts)
 
     def _function(self, function: FunctionType) -> None:
-        if _is_installed(function.__module__) and "<locals>" not in function.__qualname__:
+        if is_installed(function.__module__) and "<locals>" not in function.__qualname__:
             self._named(function)
             return
         used = tuple(sorted({name for code in codes(function.__code__) for name in code.co_names}))
@@ -173,7 +173,7 @@ class _Writer:
 
     def _of_names(self, part: Any, names: tuple[str, ...]) -> None:
         """Add what a function that has these names reaches: of a module that is not installed, what is called so."""
-        if not isinstance(part, ModuleType) or _is_installed(part.__name__):
+        if not isinstance(part, ModuleType) or is_installed(part.__name__):
             self.take(part)
         elif (id(part), names) not in self._used:
             self._used.add((id(part), names))
@@ -182,7 +182,7 @@ class _Writer:
 
     def _class(self, cls: type) -> None:
         self._say("class", cls.__module__, cls.__qualname__, _version(cls.__module__))
-        if not _is_installed(cls.__module__):
+        if not is_installed(cls.__module__):
             parts = sorted((name, value) for name, value in vars(cls).items() if _is_of_class(name, value))
             self._all("parts", len(parts), [one for pair in parts for one in pair])
             self._all("bases", len(cls.__bases__), (*cls.__bases__, type(cls)))
@@ -243,7 +243,7 @@ def _imported(code: CodeType) -> list[ModuleType]:
 
 
 @functools.lru_cache(1024)
-def _is_installed(module: str | None) -> bool:
+def is_installed(module: str | None) -> bool:
     """Return whether a module belongs to an installed package, or to Python."""
     found = sys.modules.get(module or "")
     if module in (None, "__main__") or found is None:
@@ -269,4 +269,4 @@ def _version(module: str) -> str:
     try:
         return metadata.version(name)
     except Exception:  # no package of its own
-        return f"python {sys.version_info[0]}.{sys.version_info[1]}" if _is_installed(module) else ""
+        return f"python {sys.version_info[0]}.{sys.version_info[1]}" if is_installed(module) else ""

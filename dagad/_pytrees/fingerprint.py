@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import sys
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from dagad._pytrees.digest import is_installed
 from dagad._pytrees.kinds import contents_of
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.pytree import TreeDef
@@ -41,12 +42,17 @@ class _MutableError(Exception):
     """Something was found that may change."""
 
 
-def fingerprint(*parts: Any) -> tuple[Any, ...] | None:
-    """Return what parts consist of, to be compared by `same`; None if something in them can change."""
+def fingerprint(*parts: Any, here: bool = False) -> tuple[Any, ...] | None:
+    """Return what parts consist of, to be compared by `same`; None if something in them can change.
+
+    What another process finds under its name goes by its name; with `here` only what belongs to an installed package:
+    what others would not see of the globals of a module may change in this process.
+    """
     atoms: list[Any] = []
+    goes_by_name = _is_of_a_package if here else _goes_by_name
     try:
         for part in parts:
-            _take(part, atoms, {})
+            _take(part, atoms, {}, goes_by_name)
     except _MutableError:
         return None
     return tuple(atoms)
@@ -65,21 +71,21 @@ def _equal(a: Any, b: Any) -> bool:
     return isinstance(a, TreeDef) and a == b
 
 
-def _take(part: Any, atoms: list[Any], seen: dict[int, int]) -> None:
+def _take(part: Any, atoms: list[Any], seen: dict[int, int], goes_by_name: Callable[[Any], bool]) -> None:
     kind = type(part)
-    if kind in _VALUES or kind in _ATOMS or _goes_by_name(part):
+    if kind in _VALUES or kind in _ATOMS or goes_by_name(part):
         atoms.append(part)
-    elif _holds_nothing(kind) and _goes_by_name(kind):
+    elif _holds_nothing(kind) and goes_by_name(kind):
         atoms.append(kind)
     elif kind is FunctionType and id(part) in seen:
         atoms.extend((kind, seen[id(part)]))  # which one it is counts too
     else:
         if kind is FunctionType:
             seen[id(part)] = len(seen)
-        inside = _inside(part)
+        inside = _inside(part, goes_by_name)
         atoms.extend((kind, len(inside)))  # or (1, (2,)) would be ((1,), 2)
         for one in inside:
-            _take(one, atoms, seen)
+            _take(one, atoms, seen, goes_by_name)
 
 
 def _holds_nothing(kind: type) -> bool:
@@ -90,7 +96,7 @@ def _holds_nothing(kind: type) -> bool:
     return not room and kind is not object
 
 
-def _inside(part: Any) -> Sequence[Any]:
+def _inside(part: Any, goes_by_name: Callable[[Any], bool]) -> Sequence[Any]:
     kind = type(part)
     if kind is tuple or kind is frozenset:
         return tuple(part)
@@ -100,7 +106,7 @@ def _inside(part: Any) -> Sequence[Any]:
         return part.treedef, part.positions, tuple(part.leaves)
     if is_wrapper(kind):
         return (part.fun,)
-    if _is_frozen(kind) and _goes_by_name(kind):
+    if _is_frozen(kind) and goes_by_name(kind):
         return [getattr(part, field.name) for field in dataclasses.fields(part)]
     if kind is not FunctionType or part.__dict__:  # autograd's primitives, and whatever else has been decorated
         raise _MutableError
@@ -128,6 +134,16 @@ def _goes_by_name(part: Any) -> bool:
     if isinstance(part, BuiltinFunctionType):
         return part.__self__ is None or isinstance(part.__self__, ModuleType)
     return isinstance(part, type | FunctionType | type(np.sum)) and is_importable(part)
+
+
+def _is_of_a_package(part: Any) -> bool:
+    """Return whether a thing goes by its name and belongs to an installed package, so that nobody changes it."""
+    if isinstance(part, ModuleType):
+        return is_installed(part.__name__)
+    if isinstance(part, BuiltinFunctionType):
+        return _goes_by_name(part)
+    named = isinstance(part, type | FunctionType | type(np.sum)) or hasattr(part, "__wrapped__")  # jitted, say
+    return named and is_installed(getattr(part, "__module__", None)) and is_importable(part)
 
 
 def identity_of(fun: Any) -> Hashable:

@@ -59,13 +59,14 @@ class Rows(Portable):
     are copied by whoever uses them first, a chunk's task.
     """
 
-    __slots__ = ("_bare", "_merged", "_pieces", "_treedef", "_views", "_whole")
+    __slots__ = ("_bare", "_merged", "_pieces", "_treedef", "_views", "_whole", "kept")
 
     def __init__(self, treedef: pytree.TreeDef, pieces: list[Piece], views: bool = False) -> None:
         self._treedef, self._pieces, self._views = treedef, pieces, views
         self._whole: tuple[Any, ...] = ()
         self._bare = treedef.is_leaf()  # one piece, and nothing around it
         self._merged = False
+        self.kept: dict[str, Any] = {}  # what an engine has made of the constants among them
 
     def state(self) -> tuple[Any, ...]:
         return self._treedef, self._pieces
@@ -97,7 +98,7 @@ class Rows(Portable):
         return Rows(self._treedef, [piece.snapshot() for piece in self._pieces])
 
     def _take_snapshot(self) -> None:
-        self._pieces, self._whole = [piece.snapshot() for piece in self._pieces], ()
+        self._pieces, self._whole, self.kept = [piece.snapshot() for piece in self._pieces], (), {}
         self._views = False
 
     def __sizeof__(self) -> int:

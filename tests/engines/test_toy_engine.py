@@ -5,7 +5,6 @@ What can't exist, by its mathematics: derivatives of what is not analytic, `abs`
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,117 +16,32 @@ from dask.base import compute as dask_compute
 from dask.config import set as dask_set
 from dask.delayed import delayed
 from every_mode import MODES, check, derivatives
+from every_operation import OPERATIONS, RIGHT, ROWS, Written, wave
 from toy_engine import ComplexStep
 
 import dagad
 from dagad._engines import registry
-from dagad.extend import CompensatedSum, Composed, Engine, Keep, Preaccumulate, Recompute
+from dagad.extend import Composed, Engine, Keep, Preaccumulate, Recompute
 
 compute: Any = dask_compute  # Dask has few types
-ROWS = onp.linspace(0.2, 1.3, 7)
-LISTS = [ROWS[:2], ROWS[2:5], ROWS[5:], ROWS[:0]]
-PAIRS = ROWS[:6].reshape(3, 2)
-
-
-def wave(np: Any, rows: Any, t: Any) -> Any:
-    return np.sum(np.sin(rows * t) * np.exp(-t * t))
-
-
-class Written:
-    """A function of rows and one number, written with numpy for the toy, with autograd's numpy for what is right."""
-
-    def __init__(self, fun: Callable[..., Any], np: Any = onp) -> None:
-        self.fun, self.np = fun, np
-
-    def __call__(self, *args: Any) -> Any:
-        return self.fun(self.np, *args)
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.fun, self.np)
-
-
-def parts(np: Any, rows: Any, t: Any) -> Any:
-    return {"wave": wave(np, rows, t), "n": len(rows), "first": rows[:1] * t}
-
-
-def outputs(np: Any, item: Any, t: Any) -> Any:
-    return np.sin(item * t), np.cos(t) * item**2
-
-
-def ragged(np: Any, item: Any, t: Any) -> Any:
-    return np.sin(item * t)
-
-
-def either(left: Any, right: Any) -> Any:
-    return left + right - 0.1 * left * right
-
-
-def weighed(np: Any, tree: Any) -> Any:
-    """Return one number of all that an operation gave, which is not linear in it."""
-    leaves = [tree[key] for key in sorted(tree)] if isinstance(tree, dict) else tree
-    leaves = leaves if isinstance(leaves, tuple | list) else [leaves]
-    return sum(np.sum(np.sin(leaf + 1.0)) for leaf in leaves)
-
-
-def combined(np: Any, t: Any) -> Any:
-    first, second, third, fourth = (wave(np, ROWS[start : start + 2], t) for start in range(0, 7, 2))
-    return either(either(first, second), either(third, fourth))
-
-
-# Each with the options of the operation, and the whole before it was cut.
-OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
-    "reduce_sum": (
-        lambda t, **o: dagad.reduce_sum(Written(wave), ROWS, t, grainsize=2, **o),
-        lambda t: wave(anp, ROWS, t),
-    ),
-    "of rows": (
-        lambda t, **o: dagad.reduce_sum(Written(wave), ROWS * t, t, grainsize=2, **o),
-        lambda t: wave(anp, ROWS * t, t),
-    ),
-    "of a tree": (
-        lambda t, **o: weighed(anp, dagad.reduce_sum(Written(parts), ROWS, t, grainsize=2, **o)),
-        lambda t: weighed(anp, {"a": anp.sum(ROWS[::2]) * t, "b": 7, "c": wave(anp, ROWS, t)}),
-    ),
-    "compensated": (
-        lambda t, **o: dagad.reduce_sum(Written(wave), ROWS, t, grainsize=2, sum=CompensatedSum(), **o),
-        lambda t: wave(anp, ROWS, t),
-    ),
-    "map_sum": (
-        lambda t, **o: dagad.map_sum(Written(wave), LISTS, t, grainsize=2, **o),
-        lambda t: sum(wave(anp, item, t) for item in LISTS),
-    ),
-    "map": (
-        lambda t, **o: weighed(anp, dagad.map(Written(outputs), PAIRS * t, t, grainsize=2, **o)),
-        lambda t: weighed(anp, outputs(anp, PAIRS * t, t)),
-    ),
-    "map_rect": (
-        lambda t, **o: weighed(anp, dagad.map_rect(Written(ragged), [item * t for item in LISTS], t, grainsize=2, **o)),
-        lambda t: weighed(anp, [ragged(anp, item * t, t) for item in LISTS]),
-    ),
-    "map_reduce": (
-        lambda t, **o: dagad.map_reduce(Written(wave), either, ROWS, t, grainsize=2, **o),
-        lambda t: combined(anp, t),
-    ),
-}
-RIGHT = {name: derivatives(whole) for name, (_, whole) in OPERATIONS.items()}
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_new_engine_works_in_every_mode(mode: str, name: str) -> None:
-    check(mode, partial(OPERATIONS[name][0], engine=ComplexStep(), scheduler="sync"), RIGHT[name])
+    check(mode, partial(OPERATIONS[name][0], onp, engine=ComplexStep(), scheduler="sync"), RIGHT[name])
 
 
 @pytest.mark.parametrize("name", ["of a tree", "map_rect"])
 @pytest.mark.parametrize("mode", ["value_and_grad", "jvp", "hvp", "hessian"])
 def test_a_new_engine_works_wherever_it_is_run(mode: str, name: str, scheduler: Any) -> None:
-    check(mode, partial(OPERATIONS[name][0], engine=ComplexStep(), scheduler=scheduler), RIGHT[name])
+    check(mode, partial(OPERATIONS[name][0], onp, engine=ComplexStep(), scheduler=scheduler), RIGHT[name])
 
 
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()])
 def test_policies_have_their_way_with_a_new_engine(policy: Any) -> None:
     for mode in ("value_and_grad", "vjp", "hessian"):
-        check(mode, partial(OPERATIONS["of rows"][0], engine=ComplexStep(), policy=policy), RIGHT["of rows"])
+        check(mode, partial(OPERATIONS["of rows"][0], onp, engine=ComplexStep(), policy=policy), RIGHT["of rows"])
 
 
 def test_an_engine_has_a_name_or_comes_as_an_object(monkeypatch: pytest.MonkeyPatch, scheduler: Any) -> None:
@@ -136,7 +50,7 @@ def test_an_engine_has_a_name_or_comes_as_an_object(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(registry._ENGINES, "toy", ComplexStep)
     with dask_set({"dagad.engine": "toy"}):
         for way in ways:
-            check("hvp", partial(OPERATIONS["map"][0], engine=way, scheduler=scheduler), RIGHT["map"])
+            check("hvp", partial(OPERATIONS["map"][0], onp, engine=way, scheduler=scheduler), RIGHT["map"])
 
 
 def test_tasks_of_a_graph_have_derivatives_of_any_engine() -> None:
@@ -183,7 +97,7 @@ class Wrong(ComplexStep):
 
 
 def test_an_engine_is_held_to_the_shapes_of_what_it_differentiates() -> None:
-    loss = partial(OPERATIONS["reduce_sum"][0], engine=Wrong(), scheduler="sync")
+    loss = partial(OPERATIONS["reduce_sum"][0], onp, engine=Wrong(), scheduler="sync")
     for mode, what in (("value_and_grad", "cotangent"), ("jvp", "tangent")):
         with pytest.raises(dagad.StructureError, match=rf"{what} from the engine 'wrong' has the shape \(5,\), where"):
             MODES[mode][0](loss)

@@ -18,7 +18,7 @@ from autograd.extend import JVPNode, VJPNode
 from dagad._engines.autograd.forward import TangentNode
 from dagad._engines.autograd.tape import traceable
 from dagad._engines.autograd.traced_array import new_box
-from dagad._engines.base import Composed, Engine, Flat, FlatFunction, LeafPullback, Leaves
+from dagad._engines.base import Composed, Engine, Flat, FlatFunction, LeafPullback, Leaves, outputs_of
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
@@ -106,10 +106,14 @@ class TracedEngine:
             return self.engine.value(fun, list(map(traceable, leaves)))
         return (self._forward if trace.moves else self._reverse)(fun, trace)
 
-    def linearize(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
+    def linearize_with_unit(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
+        """Do the same where the seed 1 of a number comes next: what compiles both together is told."""
+        return self.linearize(fun, leaves, getattr(self.engine, "linearize_with_unit", None))
+
+    def linearize(self, fun: Flat, leaves: Leaves, how: Any = None) -> tuple[list[Any], LeafPullback]:
         own: LeafPullback | None
         if _BARE.issuperset(map(type, leaves)):  # nearly always
-            values, own = self.engine.linearize(fun, leaves)
+            values, own = (how or self.engine.linearize)(fun, leaves)
             if self._pulls_all:
                 return values, own
         elif any(map(pytree.is_traced, leaves)):
@@ -130,6 +134,9 @@ class TracedEngine:
         each = len(both) // (1 + count)
         boxes = []
         for number, value in enumerate(both[:each]):
+            if not pytree.is_differentiable_or_traced(value):
+                boxes.append(value)
+                continue
             own = [self.fitting(part, value, "tangent") for part in both[each + number :: each]]
             boxes.append(trace.moved(value, own))
         return boxes
@@ -141,7 +148,10 @@ class TracedEngine:
     def _reverse(self, fun: Flat, trace: Trace) -> list[Any]:
         """Put one node on the tape, which pulls all outputs together."""
         values, pullback = self.linearize(fun, trace.below)
-        return trace.pulled(values, _NodePullback(pullback, trace.below, list(trace.nodes)))
+        floats = [place for place, value in enumerate(values) if pytree.is_differentiable_or_traced(value)]
+        pull = _NodePullback(pullback, trace.below, list(trace.nodes), floats, len(values))
+        boxes = dict(zip(floats, trace.pulled([values[place] for place in floats], pull), strict=True))
+        return [boxes.get(place, value) for place, value in enumerate(values)]
 
 
 def traced_engine(engine: Any) -> Any:
@@ -163,16 +173,6 @@ def pushforward_in(engine: Engine, fun: Flat, moving: Sequence[int], count: int)
         return engine.pushforward(Composed(of_moving, fun, "inputs", *moving), count)([*own, *leaves[n_leaves:]])
 
     return Composed(pushed, fun, "pushforward", count, *moving)
-
-
-def outputs_of(fun: Flat, indices: Sequence[int]) -> Composed:
-    """Return a flat function with some of its outputs."""
-
-    def some(leaves: Leaves) -> list[Any]:
-        outputs = fun(leaves)
-        return [outputs[index] for index in indices]
-
-    return Composed(some, fun, "outputs", *indices)
 
 
 class EnginePullback:
@@ -205,18 +205,27 @@ class EnginePullback:
 
 
 class _NodePullback:
-    """The pullback of an engine's function as a tape knows it: from one cotangent, a tuple for several outputs."""
+    """The pullback of an engine's function as a tape knows it: from one cotangent, a tuple for several outputs.
 
-    __slots__ = ("_indices", "_leaves", "_pullback")
+    Those that have one are at `floats` among the outputs of the function.
+    """
 
-    def __init__(self, pullback: LeafPullback, leaves: list[Any], indices: list[int]) -> None:
-        self._pullback, self._leaves, self._indices = pullback, leaves, indices
+    __slots__ = ("_floats", "_indices", "_leaves", "_n_outputs", "_pullback")
+
+    def __init__(
+        self, pullback: LeafPullback, leaves: list[Any], indices: list[int], floats: list[int], n_outputs: int
+    ) -> None:
+        self._indices, self._leaves, self._pullback = indices, leaves, pullback
+        self._floats, self._n_outputs = floats, n_outputs
 
     def __call__(self, cotangent: Any) -> tuple[Any, ...]:
         opened = pytree.open_containers(cotangent)
         parts = list(opened) if isinstance(opened, tuple | list) else [opened]
-        # Of outputs that nobody used autograd says zero, which at an infinite slope would be nan.
-        found = self._pullback([part if pytree.is_traced(part) or np.any(part) else None for part in parts])
+        seeds: list[Any] = [None] * self._n_outputs
+        for place, part in zip(self._floats, parts, strict=True):
+            # Of outputs that nobody used autograd says zero, which at an infinite slope would be nan.
+            seeds[place] = part if pytree.is_traced(part) or np.any(part) else None
+        found = self._pullback(seeds)
         return tuple(_dense(found[index], self._leaves[index]) for index in self._indices)
 
 

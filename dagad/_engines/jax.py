@@ -1,0 +1,395 @@
+"""The jax engine: functions written with jax.numpy, compiled once a process, function and shapes, derived by jax.
+
+A task arrives with objects that are new each time, so what was compiled is found by what a function consists of: its
+code, what it has in closures, and the globals that it names (`digest`). What it reads elsewhere is a constant to jax.
+
+State, for all engines of a process, since each program brings its own:
+
+============  ================================================================================================
+`_COMPILED`   what was compiled, by `Key`; each entry is compiled by the first who needs it, under its own lock
+`_CONTENTS`   digests of functions, by their code, with the fingerprints that say whether they still are right
+`_COUNT`      how many compilations there were
+============  ================================================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_flatten, tree_unflatten
+
+from dagad._engines.base import Composed, Flat, LeafPullback, Leaves, Mark, Side, outputs_of
+from dagad._errors import NotDifferentiableError, PortabilityError, StructureError, add_note_once
+from dagad._pytrees import pytree
+from dagad._pytrees.digest import digest
+from dagad._pytrees.fingerprint import fingerprint, identity_of, same
+from dagad._pytrees.partition import Partition
+from dagad._remembered import Remembered
+
+logger = logging.getLogger("dagad")
+
+MOST_COMPILED, MOST_CONTENTS = 512, 512
+# One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
+OPTIONS: Any = {"xla_cpu_multi_thread_eigen": False}
+x64: Any = jax.enable_x64  # of this thread, while it is entered; jax has no type for it
+VALUE, LINEARIZE, UNIT, PULL = "value", "linearize", "unit", "pull"
+
+
+class JaxEngine:
+    """The engine of functions that are written with ``jax.numpy``; its name is "jax".
+
+    All numbers that a function gets are jax's arrays, in the dtypes that they have in numpy: float64 stays float64,
+    whatever ``jax_enable_x64`` says in the process. Python's own ints and bools among the shared arguments stay what
+    they are, so that loops may depend on them; each other value is compiled for.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import numpy as np
+    >>> import dagad
+    >>> def energy(rows, t):
+    ...     return jnp.sum(jnp.sin(rows * t))
+    >>> def total(t):
+    ...     return dagad.reduce_sum(energy, np.arange(4.0), t, grainsize=2, engine="jax")
+    >>> round(float(dagad.grad(total)(0.5)), 9)
+    2.170398779
+    """
+
+    __slots__ = ()
+    name = "jax"
+    compiles = True
+
+    @property
+    def n_compiled(self) -> int:
+        """How often something was compiled in this process."""
+        return _COUNT.n
+
+    def takes(self, leaf: Any) -> bool:
+        """Take all that comes out of what is compiled: arrays, and numbers that may have a derivative."""
+        if isinstance(leaf, np.ndarray | np.generic):
+            return leaf.dtype.kind in "biufc"
+        return isinstance(leaf, jax.Array | float | complex)
+
+    def value(self, fun: Flat, leaves: Leaves) -> list[Any]:
+        """Run a flat function, compiled; see `Engine.value`."""
+        return list(map(_as_numpy, self._run(VALUE, fun, leaves)[1]))
+
+    def linearize(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
+        """Run a flat function, and leave on the device what its pullback needs; see `Engine.linearize`."""
+        compiled, (outputs, residuals) = self._run(LINEARIZE, fun, leaves)
+        values = list(map(_as_numpy, outputs))
+        return values, _Pullback(self, fun, leaves, values, compiled, residuals)
+
+    def linearize_with_unit(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
+        """Do the same, but where the value is one real number, compute its gradient for the seed 1 along with it."""
+        compiled, (outputs, rest) = self._run(UNIT, fun, leaves)
+        values = list(map(_as_numpy, outputs))
+        if not compiled.has_unit:
+            return values, _Pullback(self, fun, leaves, values, compiled, rest)
+        return values, _Pullback(self, fun, leaves, values, gradient=list(map(_as_numpy, rest)))
+
+    def pushforward(self, fun: Flat, n: int) -> Flat:
+        """Return its pushforward, all directions together; see `Engine.pushforward`."""
+
+        def pushed(leaves: Leaves) -> list[Any]:
+            each = len(leaves) // (1 + n)
+            x = [jnp.asarray(leaf) for leaf in leaves[:each]]
+            columns = [
+                jnp.stack([jnp.asarray(dx, leaf.dtype) for dx in leaves[each + number :: each]])
+                for number, leaf in enumerate(x)
+            ]
+            moved: Any = jax.vmap(lambda *dx: _moved(fun, x, dx), out_axes=(None, 0))
+            values, tangents = moved(*columns)
+            return [*values, *(column[number] for number in range(n) for column in tangents)]
+
+        return pushed
+
+    def pullback(self, fun: Flat, n: int) -> Flat:
+        """Return its pullback, as a function of the leaves and the cotangents; see `Engine.pullback`."""
+
+        def pulled(leaves: Leaves) -> list[Any]:
+            outputs, pull = _pullback_at(fun, leaves[:n])
+            return list(pull([_like(seed, value) for seed, value in zip(leaves[n:], outputs, strict=True)]))
+
+        return pulled
+
+    def _run(self, what: str, fun: Any, leaves: Leaves) -> tuple[_Compiled, Any]:
+        base = getattr(fun, "base", None)
+        if base is None:
+            raise NotDifferentiableError(
+                "The jax engine was given a function that does not say what it was made of. Make it by "
+                "`dagad.extend.Composed(call, fun, key)`."
+            )
+        with x64(True):
+            kept = list(map(_Kept.of, base.sides()))
+            key = Key(what, fun.key, tuple(one.key for one in kept), tuple(map(_shape, leaves)))
+            compiled = _COMPILED.find(key) or _COMPILED.change(key, lambda found: found or _Compiled(what))
+            found = compiled([list(leaves), [number for one in kept for number in one.numbers]], fun, base)
+        base.out = compiled.out
+        return compiled, found
+
+
+class Key(NamedTuple):
+    """By what something compiled is found."""
+
+    what: str
+    derivative: tuple[Any, ...]  # which one, of the function of the task
+    sides: tuple[Hashable, ...]  # what the function and its constants are
+    leaves: tuple[Hashable, ...]
+
+
+class _Compiled:
+    """A function compiled for some shapes, by the first who calls it.
+
+    =============  ====================================================================
+    `out`          the structure of what the task's function returns
+    `has_unit`     whether there is a gradient instead of residuals
+    `_treedef`     the structure of the pullback that the residuals are of
+    `_forwarded`   which residuals are inputs, by their numbers, and None for the others
+    `_call`        set once, under `_lock`
+    `_pull`        the compiled pullback, set once, under `_lock`
+    =============  ====================================================================
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what, self._lock = what, threading.Lock()
+        self.out: Partition | None = None
+        self.has_unit = False
+        self._treedef: Any = None
+        self._forwarded: list[int | None] = []
+        self._call: Any = None
+        self._pull: Any = None
+
+    def __call__(self, inputs: list[list[Any]], fun: Flat, base: Any) -> Any:
+        if self._call is None:
+            with self._lock:
+                if self._call is None:
+                    self._call = self._compile(inputs, fun, base)
+        outputs = self._call(*inputs)
+        if self._what == VALUE or self.has_unit:
+            return outputs
+        values, rest = outputs
+        if len(rest) < len(self._forwarded):
+            made, given = iter(rest), [*inputs[0], *inputs[1]]
+            rest = [next(made) if place is None else given[place] for place in self._forwarded]
+        return values, rest
+
+    def _compile(self, inputs: list[list[Any]], fun: Flat, base: Any) -> Any:
+        def run(leaves: list[Any], constants: list[Any]) -> Any:
+            base.given = constants
+            try:
+                found = self._traced(fun, leaves, constants)
+            finally:
+                base.given = None
+            self.out = None if base.out is None else base.out.bare()
+            return found
+
+        return _compile(run, inputs, base.name)
+
+    def _traced(self, fun: Flat, leaves: list[Any], constants: list[Any]) -> Any:
+        if self._what == VALUE:
+            return fun(leaves)
+        outputs, pull = _pullback_at(fun, leaves)
+        first = jnp.asarray(outputs[0]) if len(outputs) == 1 else None
+        if self._what == UNIT and first is not None and not first.shape and jnp.issubdtype(first.dtype, jnp.floating):
+            self.has_unit = True
+            return outputs, list(pull([jnp.ones_like(first)]))
+        residuals, self._treedef = tree_flatten(pull)
+        given = {id(part): number for number, part in enumerate([*leaves, *constants])}
+        self._forwarded = [given.get(id(part)) for part in residuals]
+        return outputs, [part for part, place in zip(residuals, self._forwarded, strict=True) if place is None]
+
+    def pull(self, residuals: Sequence[Any], seeds: Sequence[Any]) -> list[Any]:
+        """Pull one cotangent for each output."""
+        inputs = [list(residuals), list(seeds)]
+        with x64(True):
+            if self._pull is None:
+                with self._lock:
+                    if self._pull is None:
+                        self._pull = _compile(lambda parts, seeds: list(self._unflat(parts)(seeds)), inputs, PULL)
+            found: list[Any] = self._pull(*inputs)
+        return found
+
+    def _unflat(self, residuals: Sequence[Any]) -> Any:
+        return tree_unflatten(self._treedef, residuals)
+
+
+def _compile(function: Callable[..., Any], inputs: list[list[Any]], name: str) -> Any:
+    try:
+        compiled = jax.jit(function, compiler_options=OPTIONS).lower(*inputs).compile()
+    except jax.errors.TracerArrayConversionError as error:
+        raise NotDifferentiableError(
+            f"`{name}` was to be compiled by jax, and calls numpy, or something else that is not jax's, with what it "
+            'was given. Write it with `jax.numpy`, or leave `engine="jax"` out.'
+        ) from error
+    except jax.errors.ConcretizationTypeError as error:
+        add_note_once(
+            error,
+            f"dagad: `{name}` was being compiled by jax, which knows shapes, and no numbers but Python's own ints and "
+            "bools among the shared arguments. Use `jnp.where` or `jax.lax`.",
+        )
+        raise
+    _COUNT.add()
+    logger.info("dagad: jax compiled %s, number %d in this process", name, _COUNT.n)
+    return compiled
+
+
+def _is_float(part: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(part), jnp.inexact))
+
+
+def _apart(fun: Flat, x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return those outputs that have derivatives, and all: integers have none."""
+    outputs = list(map(jnp.asarray, fun(list(x))))
+    return list(filter(_is_float, outputs)), outputs
+
+
+def _pullback_at(fun: Flat, leaves: Leaves) -> tuple[list[Any], Any]:
+    """Return the outputs, and a pullback from a list of cotangents of those that have derivatives."""
+    _, pull, outputs = jax.vjp(lambda *x: _apart(fun, x), *leaves, has_aux=True)
+    return outputs, pull
+
+
+def _moved(fun: Flat, x: Sequence[Any], dx: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the outputs and their tangents."""
+    _, tangents, outputs = jax.jvp(lambda *x: _apart(fun, x), tuple(x), tuple(dx), has_aux=True)
+    rest = iter(tangents)
+    return outputs, [next(rest) if _is_float(output) else jnp.zeros_like(output) for output in outputs]
+
+
+def _like(seed: Any, value: Any) -> Any:
+    """Return a cotangent in the dtype of what it belongs to."""
+    seed = jnp.asarray(seed)
+    real = jnp.iscomplexobj(seed) and not jnp.iscomplexobj(value)
+    return (jnp.real(seed) if real else seed).astype(value.dtype)
+
+
+class _Pullback:
+    """A pullback: by the residuals, by the gradient for the seed 1, or, where some outputs have no seed, anew."""
+
+    __slots__ = ("_compiled", "_engine", "_fun", "_gradient", "_leaves", "_residuals", "_values")
+
+    def __init__(
+        self,
+        engine: JaxEngine,
+        fun: Flat,
+        leaves: Leaves,
+        values: list[Any],
+        compiled: _Compiled | None = None,
+        residuals: Sequence[Any] = (),
+        gradient: list[Any] | None = None,
+    ) -> None:
+        self._engine, self._fun, self._leaves, self._values = engine, fun, leaves, values
+        self._compiled, self._residuals, self._gradient = compiled, residuals, gradient
+
+    def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
+        if self._gradient is not None and cotangents[0] is not None and cotangents[0] == 1.0:
+            return list(self._gradient)
+        floats = [place for place, value in enumerate(self._values) if pytree.is_differentiable(value)]
+        seeded = [place for place in floats if cotangents[place] is not None]
+        seeds = [pytree.cast(cotangents[place], self._values[place]) for place in seeded]
+        if self._compiled is not None and len(seeded) == len(floats):
+            return list(map(_as_numpy, self._compiled.pull(self._residuals, seeds)))
+        fun = outputs_of(self._fun, seeded)
+        pulled = Composed(self._engine.pullback(fun, len(self._leaves)), fun, "pullback")
+        return self._engine.value(pulled, [*self._leaves, *seeds])
+
+    def nbytes(self) -> int:
+        """Return the memory of the residuals, on whatever device they are."""
+        return sum(getattr(part, "nbytes", 8) for part in (*self._residuals, *(self._gradient or ())))
+
+
+class _Kept:
+    """What is made of the constants of one side of a task, once for all that it lives."""
+
+    __slots__ = ("key", "numbers")
+
+    def __init__(self, side: Side) -> None:
+        partition = side.constants()
+        self.numbers = list(map(_placed, partition.taken))
+        taken = set(partition.positions)
+        kinds = [0 if i in taken else 1 + (type(leaf) is Mark) for i, leaf in enumerate(partition.leaves)]
+        rest = [leaf for kind, leaf in zip(kinds, partition.leaves, strict=True) if kind == 1]
+        contents = _contents(side.code, rest) if side.code or rest else None
+        self.key: Hashable = partition.treedef, tuple(kinds), tuple(map(_shape, self.numbers)), contents
+
+    @classmethod
+    def of(cls, side: Side) -> _Kept:
+        """Return what was kept, or is kept from now on."""
+        if side.holder is None:
+            return cls(side)
+        found: _Kept | None = side.holder.kept.get(JaxEngine.name)
+        if found is None:
+            found = side.holder.kept[JaxEngine.name] = cls(side)
+        return found
+
+
+_WORDS = frozenset({str, bytes, int, bool})
+
+
+def _contents(code: tuple[Any, ...], rest: list[Any]) -> Hashable:
+    """Return what stands for a function and for constants that are no numbers, and changes when anything in them does.
+
+    Anything else goes by its digest, which takes a millisecond: where nothing can change unseen, it is remembered.
+    """
+    if not code and _WORDS.issuperset(map(type, rest)):
+        return tuple((type(word).__name__, word) for word in rest)
+    found = fingerprint(code, tuple(rest), here=True)
+    who = identity_of(code[0]) if code else None
+    known = _CONTENTS.find(who) if found is not None else None
+    if known is not None and same(known[0], found):
+        return known[1]
+    try:
+        made = digest(code, rest)
+    except PortabilityError:
+        return object()  # equal to nothing: it is compiled again for each evaluation
+    if found is not None:
+        _CONTENTS.change(who, lambda _: (found, made))
+    return made
+
+
+def _placed(number: Any) -> Any:
+    """Return a constant on the device, in the dtype that it has; a number may stay where it is."""
+    if not isinstance(number, np.ndarray) or not number.ndim:
+        return number
+    placed = jax.device_put(number)
+    if placed.dtype != number.dtype:
+        raise StructureError(
+            f"jax has no arrays of the dtype {number.dtype}: it would take them for {placed.dtype}. Convert the "
+            "data, with `.astype(float)` say."
+        )
+    return placed
+
+
+def _shape(leaf: Any) -> Hashable:
+    if isinstance(leaf, np.ndarray | np.generic | jax.Array):
+        return leaf.shape, leaf.dtype.str if isinstance(leaf, np.ndarray) else str(leaf.dtype)
+    return type(leaf).__name__  # Python's own take the dtype of what they meet
+
+
+def _as_numpy(part: Any) -> Any:
+    array = np.asarray(part)
+    return array if array.ndim else array[()]
+
+
+class _Count:
+    __slots__ = ("_lock", "n")
+
+    def __init__(self) -> None:
+        self.n, self._lock = 0, threading.Lock()
+
+    def add(self) -> None:
+        """Count one more."""
+        with self._lock:
+            self.n += 1
+
+
+_COMPILED: Remembered[_Compiled] = Remembered(MOST_COMPILED)
+_CONTENTS: Remembered[tuple[Any, str]] = Remembered(MOST_CONTENTS)
+_COUNT = _Count()

@@ -1,0 +1,183 @@
+"""The jax engine: every mode, the same bits everywhere, few compilations, float64, and no stale function."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as onp
+import pytest
+from every_mode import MODES, check, numbers
+from every_operation import OPERATIONS, RIGHT
+
+import dagad
+from dagad._engines.jax import JaxEngine
+
+ENGINE = JaxEngine()
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_gives_what_plain_autograd_gives(mode: str, name: str) -> None:
+    loss = partial(OPERATIONS[name][0], jnp, engine="jax", scheduler="sync")
+    check(mode, loss, RIGHT[name], tolerance=1e-12)
+
+
+@pytest.mark.parametrize("name", ["of a tree", "map_rect"])
+@pytest.mark.parametrize("mode", ["value_and_grad", "jvp", "hvp", "hessian"])
+def test_the_bits_are_the_same_wherever_it_runs(mode: str, name: str, scheduler: Any) -> None:
+    def found(where: Any) -> list[float]:
+        return numbers(MODES[mode][0](partial(OPERATIONS[name][0], jnp, engine="jax", scheduler=where)))
+
+    assert found(scheduler) == found("sync")
+
+
+ROWS = onp.linspace(0.1, 2.0, 24)
+
+
+def wave(rows: Any, t: Any) -> Any:
+    return jnp.sum(jnp.sin(rows * t))
+
+
+def compiled_here() -> int:
+    return ENGINE.n_compiled
+
+
+def test_a_chunk_is_compiled_once_for_all_chunks_and_evaluations() -> None:
+    def own(rows: Any, t: Any) -> Any:
+        return jnp.sum(jnp.cos(rows * t))
+
+    before = compiled_here()
+    for scheduler in ("sync", "threads"):
+        for number in range(500):
+            dagad.value_and_grad(
+                lambda t, where=scheduler: dagad.reduce_sum(own, ROWS, t, grainsize=6, engine="jax", scheduler=where)
+            )(0.1 * number)
+    assert compiled_here() - before == 1
+
+
+def test_each_worker_compiles_once(cluster: Any) -> None:
+    def own(rows: Any, t: Any) -> Any:
+        return jnp.sum(jnp.tan(rows * t))
+
+    shards = dagad.shard(ROWS, grainsize=3, scheduler=cluster)
+    before = cluster.run(compiled_here)
+    for number in range(100):
+        # Written anew each time, as in a notebook's cell.
+        value, slope = dagad.value_and_grad(lambda t: dagad.reduce_sum(own, shards, t, engine="jax"))(1e-3 * number)
+    assert value == pytest.approx(onp.sum(onp.tan(ROWS * 0.099)), rel=1e-12)
+    assert slope == pytest.approx(onp.sum(ROWS / onp.cos(ROWS * 0.099) ** 2), rel=1e-12)
+    after = cluster.run(compiled_here)
+    assert [after[worker] - before[worker] for worker in after] == [1, 1]
+
+
+def test_float64_stays_float64_everywhere_and_the_process_is_left_alone(scheduler: Any) -> None:
+    def dtypes(rows: Any, t: Any) -> Any:
+        assert rows.dtype == t.dtype == jnp.float64
+        return jnp.sum(rows * t) * jnp.ones(1)
+
+    found = dagad.grad(lambda t: dagad.reduce_sum(dtypes, ROWS, t, grainsize=6, engine="jax", scheduler=scheduler)[0])
+    assert found(1 / 3) == pytest.approx(ROWS.sum(), rel=1e-15)
+    assert jnp.ones(1).dtype == jnp.float32
+    assert not jax.config.jax_enable_x64  # type: ignore[attr-defined]  # jax's own
+
+
+SCALE = 2.0
+
+
+def scaled(rows: Any, t: Any) -> Any:
+    return jnp.sum(SCALE * rows * t)
+
+
+def test_a_changed_global_or_closure_never_meets_what_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = onp.ones(2)
+    options = {"power": 2}
+
+    def closed(rows: Any, t: Any) -> Any:
+        return jnp.sum(rows * t ** options["power"]) * held[0]
+
+    def at(fun: Any) -> float:
+        return float(dagad.reduce_sum(fun, ROWS, 3.0, grainsize=6, engine="jax", scheduler="sync"))
+
+    assert at(scaled) == pytest.approx(6.0 * ROWS.sum())
+    monkeypatch.setitem(globals(), "SCALE", 5.0)
+    assert at(scaled) == pytest.approx(15.0 * ROWS.sum())
+    assert at(closed) == pytest.approx(9.0 * ROWS.sum())
+    held[0] = 2.0
+    assert at(closed) == pytest.approx(18.0 * ROWS.sum())
+    options["power"] = 3
+    assert at(closed) == pytest.approx(54.0 * ROWS.sum())
+
+
+def test_ints_of_pythons_own_are_known_and_numbers_are_not_compiled_for() -> None:
+    def powers(rows: Any, n: Any, options: Any, t: Any) -> Any:
+        total = rows * 0.0
+        for _ in range(n):
+            total = total + jnp.sin(rows * t)
+        return jnp.sum(total) * options["scale"] if options["twice"] is False else 2.0 * jnp.sum(total)
+
+    def at(n: int, scale: float, twice: bool) -> float:
+        options = {"scale": scale, "twice": twice, "name": "a name"}
+        return float(dagad.reduce_sum(powers, ROWS, n, options, 0.7, grainsize=6, engine="jax", scheduler="sync"))
+
+    right, before = float(onp.sum(onp.sin(ROWS * 0.7))), compiled_here()
+    assert [at(3, scale, False) for scale in (1.0, 2.0, 3.0)] == pytest.approx([3 * right, 6 * right, 9 * right])
+    assert compiled_here() - before == 1
+    assert at(4, 1.0, True) == pytest.approx(8 * right)
+    assert compiled_here() - before == 2
+
+
+def test_what_is_written_with_numpy_is_refused_with_the_remedy() -> None:
+    def numpys(rows: Any, t: Any) -> Any:
+        return onp.sum(onp.sin(rows * t))
+
+    with pytest.raises(dagad.NotDifferentiableError, match=r"`numpys` was to be compiled .* Write it with `jax.numpy`"):
+        dagad.reduce_sum(numpys, ROWS, 0.7, grainsize=6, engine="jax", scheduler="sync")
+
+    def branching(rows: Any, t: Any) -> Any:
+        return jnp.sum(rows) if t > 0 else 0.0 * t
+
+    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+        dagad.grad(lambda t: dagad.reduce_sum(branching, ROWS, t, grainsize=6, engine="jax", scheduler="sync"))(0.7)
+    assert "Use `jnp.where` or `jax.lax`" in "".join(caught.value.__notes__)
+
+
+def test_what_has_no_seed_or_does_not_move_is_left_alone() -> None:
+    """At an infinite slope a zero would be nan."""
+
+    def roots(rows: Any, a: Any, b: Any) -> Any:
+        return {"a": jnp.sqrt(a) * jnp.sum(rows), "b": b**3 * jnp.sum(rows), "n": jnp.sum(rows > 1.0)}
+
+    def total(a: Any, b: Any) -> Any:
+        return dagad.reduce_sum(roots, ROWS, a, b, grainsize=6, engine="jax", scheduler="sync")
+
+    value, tangent = dagad.jvp(total, (0.0, 2.0), (0.0, 1.0))
+    assert value["n"] == onp.sum(ROWS > 1.0)
+    assert tangent["b"] == pytest.approx(12.0 * ROWS.sum())
+    assert tangent["a"] == 0.0
+    assert dagad.grad(lambda b: total(0.0, b)["b"])(2.0) == pytest.approx(12.0 * ROWS.sum())
+    assert dagad.hvp(lambda b: total(0.0, b)["b"], 2.0, 1.0) == pytest.approx(12.0 * ROWS.sum())
+
+
+def test_data_stay_on_the_device_between_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed, put = [], jax.device_put
+
+    def counted(array: Any) -> Any:
+        placed.append(array.shape)
+        return put(array)
+
+    monkeypatch.setattr(jax, "device_put", counted)
+    shards = dagad.shard(ROWS, grainsize=6, scheduler="threads")
+    for number in range(5):
+        dagad.grad(lambda t: dagad.reduce_sum(wave, shards, t, engine="jax"))(float(number))
+    assert placed == [(6,)] * 4
+
+
+def test_a_missing_jax_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "dagad._engines.jax")
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(dagad.PlanError, match=r'pip install "dagad\[jax\]"'):
+        dagad.reduce_sum(wave, ROWS, 0.7, engine="jax", scheduler="sync")
