@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from rich.console import Console
 
@@ -12,6 +13,8 @@ import dagad
 from dagad._pytrees import pytree
 
 doctor_visits, pharmacokinetics = import_module("doctor_visits"), import_module("pharmacokinetics")
+for module in (doctor_visits, pharmacokinetics):
+    cloudpickle.register_pickle_by_value(module)  # as when it is the program; workers import no statsmodels
 
 
 def visits(scheduler: Any) -> Any:

@@ -194,7 +194,7 @@ def test_the_examples_give_the_bits_of_threads_on_the_queue(slurm: Path) -> None
 def submitted(place: Path, script: str, *options: str) -> tuple[str, Path]:
     """Submit a script that is smaller than it is shipped; return the job, and where its log goes."""
     command = f"sbatch --parsable --export=ALL {' '.join(options)}"
-    job = run(command, cwd=place, DASK_CONFIG=str(place / "slurm" / "jobqueue.yaml")).strip()
+    job = run(command, cwd=place, DASK_CONFIG=str(place / "slurm" / "jobqueue.yaml"), JOBS="1").strip()
     return job, place / f"dagad-{Path(script).stem}-{job}.log"
 
 
@@ -212,7 +212,7 @@ def fitted(slurm: Path) -> str:
     """What threads find, with a model that takes its time."""
     model = slurm / "model.py"
     text = model.read_text(encoding="utf-8")
-    model.write_text(text.replace("    odds =", "    import time\n\n    time.sleep(0.02)\n    odds ="))
+    model.write_text(text.replace("    odds =", "    import time\n\n    time.sleep(0.01)\n    odds ="))
     return theta(run(f"{sys.executable} fit.py threads --checkpoint here", cwd=slurm))
 
 
