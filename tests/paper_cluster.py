@@ -63,15 +63,22 @@ class Worker:
     def __init__(self, data: Mapping[Any, Any], n_threads: int) -> None:
         self.data, self.n_threads = data, n_threads
         self.programs: dict[str, tuple[Any, dict[int, Any], Any]] = {}
+        self.blocks: dict[str, tuple[Any, Mapping[str, Any]]] = {}
         self.held: dict[str, Any] = {}
+        self.sums: dict[str, Any] = {}
+        self.others: Mapping[str, Worker] = {}
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
+        token = message["token"]
+        if "gather" in message:
+            return self._gathered(message["gather"], *self.blocks[token])
         if "program" in message:
             program = _opened([bytes(part) for part in message["program"]])
-            self.programs[message["token"]] = program, dict(message["keys"]), message["parts"]
-        if message["token"] not in self.programs:
+            self.programs[token] = program, dict(message["keys"]), message["parts"]
+            self.blocks[token] = message.get("blocks", ()), message.get("sources", {})
+        if token not in self.programs:
             return {"status": "unknown"}
-        program, keys, parts = self.programs[message["token"]]
+        program, keys, parts = self.programs[token]
         job = program.job(message, self.held.pop(message["number"], None))
         shares = job.split(parts, self.n_threads)
         assert len(shares) <= self.n_threads
@@ -83,16 +90,39 @@ class Worker:
         head, buffer = job.reply(parts, found)
         if job.holds:
             self.held[message["number"]] = job
-        return {"status": "OK", "seconds": 0.0, **head, "data": bytes(buffer)}
+        if job.sums is not None:
+            self.sums[message["later"]] = job.sums
+        return {"status": "OK", "seconds": 0.0, "threads": len(shares), **head, "data": bytes(buffer)}
+
+    def _gathered(self, number: str, blocks: Any, sources: Mapping[str, Any]) -> dict[str, Any]:
+        """Add up larger subtrees, with what others have of them."""
+        given = [(parts, *self.others[address].give(number, parts)) for address, parts in sources.items()]
+        head, buffer = self.sums[number].total(blocks, given)
+        self._forget(number)
+        return {"status": "OK", "seconds": 0.0, "threads": 1, **head, "data": bytes(buffer)}
+
+    def give(self, number: str, parts: Any) -> tuple[bytes, Any]:
+        """Return what there is of some subtrees."""
+        head, buffer = self.sums[number].give(parts)
+        self._forget(number)
+        return head["head"], bytes(buffer)
+
+    def _forget(self, number: str) -> None:
+        if not self.sums[number]:
+            del self.sums[number]
 
 
 class PaperLines:
     """Calls to such workers; `owners` says which of them has which chunk."""
 
+    is_relayed = False
+
     def __init__(self, placed: Sequence[Placed], owners: Sequence[int], n_threads: int = 1) -> None:
         data = {key: rows for one in placed for key, rows in one.data.items()}
         self._owners = {key: f"worker-{owner}" for one in placed for key, owner in zip(one.keys, owners, strict=True)}
         self.by_address = {address: Worker(data, n_threads) for address in sorted(set(self._owners.values()))}
+        for worker in self.by_address.values():
+            worker.others = self.by_address
         self.methods: list[str] = []
         self._numbers = map(str, itertools.count())
 
@@ -117,13 +147,13 @@ class PaperLines:
     def call(self, calls: Mapping[str, dict[str, Any]], n_values: int, n_gradients: int, limit: float) -> ResidentRun:
         del limit
         future: Future[Any] = Future()
-        self.methods.extend({message["method"] for message in calls.values()})
+        self.methods.extend({message.get("method", "gather") for message in calls.values()})
         future.set_result({address: self.by_address[address].call(message) for address, message in calls.items()})
         return ResidentRun(future, n_values, n_gradients, dict(calls))
 
     def n_held(self) -> int:
         """Return for how many later calls workers hold something."""
-        return sum(len(worker.held) for worker in self.by_address.values())
+        return sum(len(worker.held) + len(worker.sums) for worker in self.by_address.values())
 
 
 class OnPaper(ResidentExecutor):

@@ -25,7 +25,7 @@ from dagad._executors.cost_model import (
 from dagad._executors.evaluation import Scheduler, is_inside_any_task, is_watched
 from dagad._executors.graph import GraphExecutor
 from dagad._executors.inline import Inline
-from dagad._executors.resident import ResidentExecutor, UnavailableError
+from dagad._executors.resident import ResidentExecutor, UnavailableError, is_all_sums
 from dagad._graphs.linearization import is_scalar
 from dagad._graphs.policies import Policy
 from dagad._operations.context import current_profile
@@ -109,7 +109,7 @@ def _run_elsewhere(
     cost = cost_of(signature) or cost_of(alike)
     lines = scheduler.lines() if cost is not None and is_short(job, cost) else None
     if cost is not None and lines is not None and not is_inside_any_task():
-        if cost.trips.prefer_tree and can_be_tree(job):
+        if cost.trips.prefer_tree and is_all_sums(job):
             return _run_tree(scheduler, job, signature, cost, act)
         resident = ResidentExecutor(lines, cost.seconds, is_scalar=cost.scalar)
         try:
@@ -154,11 +154,6 @@ def _run_tree(
     wall, results.ran_by, results.reason = results.spent.wall, graph, FROM_WORKER_TO_WORKER
     remember_cost(signature, lambda cost: cost.after_tree(wall))
     return results, residuals
-
-
-def can_be_tree(job: Job) -> bool:
-    """Return whether all that comes and goes is parameters and sums: rows come and go by themselves anyway."""
-    return job.kernel.reduces and not job.kernel.stacks and not job.has_sliced
 
 
 def _why_graph(job: Job, cost: Cost | None) -> str:

@@ -13,7 +13,7 @@ from dagad._executors.resident_program import PULL, RECORD, ROLES, UNIT, VALUE, 
 from dagad._executors.resident_shards import LeftRows, PlacedRows, Remains, n_staying, own_messages
 from dagad._executors.routes import FEWEST_WORKERS, Trip
 from dagad._graphs.policies import Policy
-from dagad._graphs.sum_trees import assembled, subtrees
+from dagad._graphs.sum_trees import assembled, subtrees, whole_row
 from dagad._operations.job import Job, Land, Residuals, Results, Seeds, Spent
 from dagad._pytrees import fingerprint
 from dagad._pytrees.buffers import pack_tree, unpack_tree
@@ -24,6 +24,7 @@ from dagad_scheduler.roles import words_of
 
 LEAST_PATIENCE, PATIENCE = 10.0, 20.0  # seconds, and times as long as it took before
 SEEDS_A_CALL = 64
+LARGE = 2**15  # bytes of parameters, and so of a gradient, that are worth a second call
 
 
 class ResidentExecutor:
@@ -79,14 +80,7 @@ class ResidentExecutor:
         began, placed, n_chunks = time.perf_counter(), PlacedRows(job, seeds), len(job.plan)
         loop, (template, rows) = self._loop(job, placed), job.sliced.templates(job.plan)
         program = self._program(job, loop, template, policy)
-        message = {
-            "method": method,
-            "role": ROLES[method],
-            "function": words_of(job.kernel.name),
-            "keep": keep,
-            "shared": list(pack_tree((job.shared(), [list(one.reduced) for one in seeds]))),
-            **placed.message(job),
-        }
+        message = _message(job, method, keep, seeds) | placed.message(job)
         has_left = job.has_stays if method in (UNIT, PULL) else n_staying(job) > 0
         remains = Remains(self._lines.lease(), program.program, message, placed) if has_left else None
         homes, replies = loop.call(
@@ -98,6 +92,7 @@ class ResidentExecutor:
             n_values=0 if method == PULL else n_chunks,
             n_gradients=n_chunks * (method in (UNIT, PULL)),
             limit=LEAST_PATIENCE + PATIENCE * self._expected,
+            is_large=method in (UNIT, PULL) and is_all_sums(job) and message["shared"][1].nbytes >= LARGE,
         )
         try:
             found = [_found(job, homes, address, reply, method) for address, reply in replies.items()]
@@ -148,7 +143,9 @@ class ResidentExecutor:
 
     def _loop(self, job: Job, placed: PlacedRows) -> Loop:
         def make() -> Loop:
-            return Loop(self._lines, placed.keys(job), _parts if job.runs is None else _alone, follow)
+            of_runs = job.runs is not None  # which are chunks, and not in one row of the tree
+            parts_of, blocks_of = (_alone, _no_blocks) if of_runs else (_parts, _blocks)
+            return Loop(self._lines, placed.keys(job), parts_of, blocks_of, follow)
 
         which = job.plan, *(one.keys[0] for one in placed.keyed)
         loop: Loop = job.sliced.shards[0].remembered(which, make)
@@ -170,6 +167,17 @@ class ResidentExecutor:
         return loop.program(what, taken, fingerprint.same, packed, made)
 
 
+def _message(job: Job, method: str, keep: bool, seeds: Sequence[Seeds]) -> dict[str, Any]:
+    """Return what all workers are told, but for their rows."""
+    return {
+        "method": method,
+        "role": ROLES[method],
+        "function": words_of(job.kernel.name),
+        "keep": keep,
+        "shared": list(pack_tree((job.shared(), [list(one.reduced) for one in seeds]))),
+    }
+
+
 def _trip(message: dict[str, Any], program: Sent, replies: dict[str, Any], wall: float) -> Trip:
     """Return how calls went."""
     answers = [(float(reply["seconds"]), max(int(reply["threads"]), 1)) for reply in replies.values()]
@@ -177,6 +185,11 @@ def _trip(message: dict[str, Any], program: Sent, replies: dict[str, Any], wall:
     computing, n_threads = max(seconds / threads for seconds, threads in answers), max(n for _, n in answers)
     constants = sum(map(len, program.payload))
     return Trip(len(replies), n_threads, message["shared"][1].nbytes, received, constants, computing, wall)
+
+
+def is_all_sums(job: Job) -> bool:
+    """Return whether all that comes and goes is parameters and sums: rows come and go by themselves anyway."""
+    return job.kernel.reduces and not job.kernel.stacks and not job.has_sliced
 
 
 class Answers(NamedTuple):
@@ -232,6 +245,15 @@ def _alone(chunks: Sequence[int], n_chunks: int) -> list[tuple[int, int]]:
     """Return the chunks one by one."""
     del n_chunks
     return [(chunk, 0) for chunk in chunks]
+
+
+def _blocks(n_together: int, n_chunks: int) -> list[tuple[int, int]]:
+    """Return the smallest subtrees, all of one size, that so many neighbours have at most one beginning of."""
+    return [(start, level) for start, level in whole_row((n_together - 1).bit_length(), n_chunks)]
+
+
+def _no_blocks(n_together: int, n_chunks: int) -> list[tuple[int, int]]:
+    return [(chunk, 0) for chunk in range(n_chunks)]
 
 
 def _assembled(job: Job, found: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> Any:

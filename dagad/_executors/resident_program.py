@@ -17,6 +17,7 @@ from dagad._graphs.sum_trees import Subtree, assembled_into, halves
 from dagad._operations.batch import Batch, BatchSeeds
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.kernel import Kernel
+from dagad._pytrees import pytree
 from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad._pytrees.shipping import PYTHON, Parcel, Singletons, pack_call
 from dagad._sources.bundles import is_bundle
@@ -105,6 +106,7 @@ class ResidentJob:
     `_left`    linearizations, by subtree, where values were computed and seeds may come; None for those of
                integers only, which have no derivative
     `left`     rows of Shards that stay here, by chunk and place
+    `sums`     what all subtrees gave, where it is asked for later: by other workers, who add it to theirs
     =========  ===========================================================================================
     """
 
@@ -121,6 +123,8 @@ class ResidentJob:
         self._alike = None if groups is None else [[None] * size for size in groups]  # all of them are Shards
         self._has_sliced = own[0] is not None or groups is not None
         self.left = LeftHere()
+        self.sums: SumsHere | None = None
+        self._is_later = "later" in message
         self._rows = {number: _opened_rows(payload) for number, payload in message.get("rows", ())}
 
     @property
@@ -238,6 +242,13 @@ class ResidentJob:
 
     def reply(self, parts: Sequence[Subtree], found: dict[Any, Any]) -> tuple[dict[str, Any], Any]:
         """Return what was found in one buffer, with a head that says what stands in it."""
+        if self._is_later:
+            self.sums = SumsHere(self, {Subtree(*part): given for part, given in found.items()})
+            found, parts = {}, []
+        return self.summed(parts, found)
+
+    def summed(self, parts: Sequence[Subtree], found: dict[Any, Any]) -> tuple[dict[str, Any], Any]:
+        """Return the sums of some subtrees, from those that they consist of."""
         results = {Subtree(*part): found[part] for part in sorted(found)}
         kernel, n_chunks = self._program.batch.kernel, len(self._program.chunks)
         values = {part: value for part, (value, _) in results.items()}
@@ -260,6 +271,44 @@ class ResidentJob:
         answer = Found(by_part(reduced), by_part(shared), stacked, notes, sliced, is_complete)
         head, buffer = pack_tree(answer)
         return {"head": head, "kept": self.holds}, buffer
+
+
+class SumsHere:
+    """What a call's subtrees gave, to be handed to other workers, or added to what these have."""
+
+    def __init__(self, job: ResidentJob, sums: dict[Subtree, Any]) -> None:
+        self._job, self._sums = job, sums
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    def _taken(self, roots: Sequence[Subtree]) -> dict[Subtree, Any]:
+        """Return what belongs to some subtrees, and let go of it."""
+        n_chunks = len(self._job._program.chunks)
+        inside = {part for part in list(self._sums) for root in roots if part.start in root.terms(n_chunks)}
+        return {part: self._sums.pop(part) for part in sorted(inside)}
+
+    def give(self, parts: Sequence[tuple[int, int]]) -> tuple[dict[str, Any], Any]:
+        """Return the sums of some of the subtrees."""
+        roots = [Subtree(*part) for part in parts]
+        return self._job.summed(roots, self._taken(roots))
+
+    def total(
+        self, blocks: Sequence[tuple[int, int]], given: Sequence[tuple[Sequence[tuple[int, int]], bytes, Any]]
+    ) -> tuple[dict[str, Any], Any]:
+        """Return the sums of larger subtrees, of which others have given parts."""
+        roots = [Subtree(*block) for block in blocks]
+        sums = self._taken(roots)
+        for parts, head, data in given:
+            found: Found = unpack_tree(head, data)
+            values = found.reduced or [None] * len(parts)
+            shared = [(own,) for own in found.shared] if found.is_complete else [None] * len(parts)
+            sums.update(zip([Subtree(*part) for part in parts], zip(values, shared, strict=True), strict=True))
+        return self._job.summed(roots, sums)
+
+    def nbytes(self) -> int:
+        """Return how much memory they take."""
+        return sum(map(sys.getsizeof, pytree.flatten(list(self._sums.values()))[0]))
 
 
 class LeftHere:

@@ -115,8 +115,8 @@ def direct(work: Work, site: Site) -> Estimate:
 
 
 def relayed(work: Work, site: Site) -> Estimate:
-    """Estimate the same by the scheduler."""
-    n, back = work.n_workers, work.result * work.n_partials
+    """Estimate the same by the scheduler; workers first give each other their partial results, so that each has one."""
+    n, back = work.n_workers, work.result
     busy = {
         "client": CLIENT_ITSELF + n * CLIENT_REPLY + site.byte * (work.theta + n * back),
         "client's link": max(work.theta, n * back) / site.client_bandwidth,

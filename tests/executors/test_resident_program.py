@@ -6,6 +6,7 @@ import gc
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import autograd.numpy as anp
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import given, settings, strategies as st
 from paper_cluster import OnPaper, PaperLines, Placed
 
 import dagad
+from dagad._executors import resident
 from dagad._executors.evaluation import new_names
 from dagad._executors.resident import UnavailableError
 from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, Found, ResidentProgram
@@ -167,6 +169,48 @@ def test_the_bits_do_not_tell_who_had_which_chunks(
     assert everything(there, leaves) == everything(here, leaves)
     gc.collect()
     assert lines.n_held() == 0
+
+
+@pytest.mark.parametrize("name", ["number", "tree", "sometimes nothing", "integers and trees"])
+@pytest.mark.parametrize("monoid", [PlainSum(), CompensatedSum()])
+@often
+@given(st.integers(1, 150), st.integers(1, 40), st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_nor_do_they_tell_who_added_up_what(
+    name: str, monoid: Any, n_rows: int, grainsize: int, n_workers: int, n_threads: int, seed: int
+) -> None:
+    """Workers give each other what belongs to a larger subtree, so that none of them sends more than one gradient."""
+    plan, rng = Plan(n_rows, grainsize), np.random.default_rng(seed)
+    owners = rng.integers(0, n_workers, len(plan)) if seed % 2 else np.arange(len(plan)) * n_workers // len(plan)
+    policy = [Keep, Recompute, Preaccumulate][seed % 3]()
+    here, there, lines = pair(name, plan, owners.tolist(), n_threads, policy=policy, active=False, monoid=monoid)
+    lines.is_relayed = True
+    leaves = leaves_of(plan, False)
+    with patch.object(resident, "LARGE", 0), patch.object(resident, "_found", one_at_most(seed)):
+        assert everything(there, leaves) == everything(here, leaves)
+    gc.collect()
+    assert lines.n_held() == 0
+
+
+@pytest.mark.parametrize(("owners", "times"), [([0, 0, 0, 1, 1, 1], 1), ([0, 0, 0, 0, 1, 1], 0)])
+def test_they_do_so_only_where_several_would_be_sent(owners: list[int], times: int) -> None:
+    _, there, lines = pair("number", Plan(6, 1), owners, active=False)
+    lines.is_relayed = True
+    with patch.object(resident, "LARGE", 0):
+        run = Run(there, leaves_of(Plan(6, 1), False))
+        run.pulled(seeds_of(run.value))
+    assert lines.methods == [UNIT] + ["gather"] * times
+
+
+def one_at_most(seed: int) -> Any:
+    """Return what takes replies, and sees how many gradients there are where neighbours lie together."""
+
+    def found(job: Any, homes: Any, address: str, reply: Any, method: str) -> Any:
+        address, answer = taken(job, homes, address, reply, method)
+        assert seed % 2 or len(answer.shared) <= 1
+        return address, answer
+
+    taken = resident._found
+    return found
 
 
 # How often, and what stays

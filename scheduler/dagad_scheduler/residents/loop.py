@@ -12,12 +12,13 @@ State of a `Loop`, changed under its lock, which nobody holds while he calls, pi
 
 from __future__ import annotations
 
+import bisect
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagad_scheduler.residents.client import Lease, Lines, ResidentRun
@@ -53,11 +54,24 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Homes:
-    """Which worker computes what."""
+    """Which worker computes what.
+
+    Attributes
+    ----------
+    chunks, parts
+        By worker its chunks, and the subtrees that they are.
+    version
+        What it is called.
+    blocks, sources
+        By worker the larger subtrees that it may add up, at most one where neighbours lie together, and what others
+        have of them. Empty where these would not be fewer.
+    """
 
     chunks: dict[str, list[int]]
     parts: dict[str, Parts]
     version: str
+    blocks: dict[str, Parts] = field(default_factory=dict)
+    sources: dict[str, dict[str, Parts]] = field(default_factory=dict)
 
 
 class Loop:
@@ -68,9 +82,11 @@ class Loop:
         lines: Lines,
         keys: Sequence[Sequence[Key]],
         parts_of: Callable[[Sequence[int], int], Parts],
+        blocks_of: Callable[[int, int], Parts],
         follow: Callable[[ResidentRun], None],
     ) -> None:
-        self._lines, self._keys, self._parts_of, self._follow = lines, keys, parts_of, follow
+        self._lines, self._keys, self._follow = lines, keys, follow
+        self._parts_of, self._blocks_of = parts_of, blocks_of
         self._lock = threading.Lock()
         self._sent: dict[Hashable, Sent] = {}
         self._homes: Homes | None = None
@@ -126,10 +142,12 @@ class Loop:
         n_values: int,
         n_gradients: int,
         limit: float,
+        is_large: bool = False,
     ) -> tuple[Homes, dict[str, dict[str, Any]]]:
         """Call all workers that have rows; `own` returns what the message of those says who have some chunks.
 
-        What they keep for later calls is under `lease` if the message says `keep`, rows of their own under `left`.
+        What they keep for later calls is under `lease` if the message says `keep`, rows of their own under `left`. Sums
+        that are large don't all go through the scheduler: workers first give each other what belongs together.
 
         Raises
         ------
@@ -142,6 +160,8 @@ class Loop:
         keep = message["keep"]
         message = message | {"token": f"{sent.lease.number}-{homes.version}", "number": lease.number if lease else ""}
         message |= {} if left is None else {"left": left.number}
+        is_gathered = is_large and bool(homes.blocks) and self._lines.is_relayed
+        message |= {"later": uuid.uuid4().hex} if is_gathered else {}
         messages = {address: message | own(chunks) for address, chunks in homes.chunks.items()}
         waiting, replies = set(homes.parts), dict[str, Any]()
         for _ in range(2):
@@ -165,7 +185,21 @@ class Loop:
                 run.is_void = True
                 failed = reply.get("status") == "failed"
                 raise self.off(f"{address} says: {reply.get('status')} {reply.get('reason', '')}", by_chunks=failed)
-        return homes, replies
+        return self._gathered(homes, message, replies, limit) if is_gathered else (homes, replies)
+
+    def _gathered(
+        self, homes: Homes, message: dict[str, Any], replies: dict[str, Any], limit: float
+    ) -> tuple[Homes, dict[str, dict[str, Any]]]:
+        """Have workers give each other their sums, and return those of larger subtrees."""
+        words = {name: message[name] for name in ("token", "function", "role")}
+        words |= {"gather": message["later"], "number": "", "keep": False}
+        found = self._ask(dict.fromkeys(homes.blocks, words), 0, 0, limit).replies
+        for address, reply in found.items():
+            if reply.get("status") != "OK":
+                raise self.off(f"{address} says: {reply.get('status')} {reply.get('reason', '')}")
+            found[address] = reply | {name: replies[address][name] for name in ("seconds", "threads")}
+        parts: dict[str, Parts] = {address: homes.blocks.get(address, []) for address in homes.parts}
+        return replace(homes, parts=parts), replies | found
 
     def _ask(self, calls: dict[str, Any], n_values: int, n_gradients: int, limit: float) -> ResidentRun:
         run = self._lines.call(calls, n_values, n_gradients, limit)
@@ -187,7 +221,10 @@ class Loop:
         instead = [number for number in (sent.lease.number, sent.earlier) if number]
         with self._lock:
             sent.lease.left_at([address])
-        return {"program": sent.program, "keys": keys, "parts": parts, "instead": instead}
+        found = {"program": sent.program, "keys": keys, "parts": parts, "instead": instead}
+        if address in homes.blocks:
+            found |= {"blocks": homes.blocks[address], "sources": homes.sources[address]}
+        return found
 
     def _find_homes(self) -> Homes:
         """Look where the rows are now; several threads may look at the same time, and find the same."""
@@ -214,10 +251,31 @@ class Loop:
                 raise self._unavailable("the chunks lie unevenly; the graph moves them")
             if self._homes is None or self._homes.chunks != chunks:
                 parts = {address: self._parts_of(some, n_chunks) for address, some in chunks.items()}
-                self._homes = Homes(chunks, parts, uuid.uuid4().hex)
+                self._homes = Homes(chunks, parts, uuid.uuid4().hex, *self._exchange(chunks, parts, n_chunks))
                 for sent in self._sent.values():
                     sent.known.clear()  # what is where has changed, and nobody knows that
             return self._homes
+
+    def _exchange(
+        self, chunks: dict[str, list[int]], parts: dict[str, Parts], n_chunks: int
+    ) -> tuple[dict[str, Parts], dict[str, dict[str, Parts]]]:
+        """Return who adds up which larger subtrees, and who has what of them; nothing where these are not fewer."""
+        blocks = self._blocks_of(max(map(len, chunks.values())), n_chunks)
+        if len(blocks) >= sum(map(len, parts.values())):
+            return {}, {}
+        home = {chunk: address for address, some in chunks.items() for chunk in some}
+        starts = [start for start, _ in blocks]
+        owners = [home[start] for start in starts]
+        own: dict[str, Parts] = {}
+        for owner, block in zip(owners, blocks, strict=True):
+            own.setdefault(owner, []).append(block)
+        sources: dict[str, dict[str, Parts]] = {owner: {} for owner in own}
+        for address, some in parts.items():
+            for part in some:
+                owner = owners[bisect.bisect_right(starts, part[0]) - 1]
+                if owner != address:
+                    sources[owner].setdefault(address, []).append(part)
+        return own, sources
 
     def _holders(self) -> list[set[str]]:
         """Return for each chunk the workers that have all of its rows."""

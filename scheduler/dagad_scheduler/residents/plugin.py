@@ -22,9 +22,10 @@ class Resident(WorkerPlugin):
         self.desk = Desk(worker)
         worker.handlers["dagad_line"] = self.desk.line
         worker.handlers["dagad_relayed"] = self.desk.relayed
+        worker.handlers["dagad_sums"] = self.desk.exchange.give
         worker.stream_handlers[WANTED] = self.desk.wanted
 
     def teardown(self, worker: Any) -> None:
         """Close it; it may still be told what is wanted."""
-        for name in ("dagad_line", "dagad_relayed"):
+        for name in ("dagad_line", "dagad_relayed", "dagad_sums"):
             worker.handlers.pop(name, None)

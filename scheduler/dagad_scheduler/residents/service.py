@@ -10,6 +10,7 @@ State of a `Desk`, touched by the worker's event loop only:
 `_programs`  the programs that were sent, by their tokens; the one unused for longest goes first
 `_held`      what an evaluation left behind for its gradient, by its number
 `_rows`      rows that calls have left, cotangents of Shards, by their numbers
+`exchange`   what calls gave, where that is first added up with what other workers have
 `_n_calls`   how many calls came
 `_n_now`     how many of them are being answered
 `_last`      when the last of them was
@@ -36,6 +37,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dagad_scheduler.process import calm_process
+from dagad_scheduler.residents.exchange import Exchange, Part, Sums
 from dagad_scheduler.residents.messages import blob
 from dagad_scheduler.residents.reports import DESKS, TOPIC, OfWorker
 from dagad_scheduler.residents.seat import as_task
@@ -46,8 +48,6 @@ from dagad_scheduler.run import inside_task
 MOST_PROGRAMS, MOST_HELD, LOOKS_EVERY = 64, 4, 32
 SHARE_OF_HELD, SHARE_OF_ROWS = 0.2, 0.3  # of a worker's memory limit
 KEEP_RELAYED = 60.0  # seconds
-
-Part = tuple[int, int]  # a subtree of the tree of sums: first chunk, level
 
 
 class Job(Protocol):
@@ -69,6 +69,10 @@ class Job(Protocol):
     @property
     def left(self) -> Left:
         """The rows that it leaves."""
+
+    @property
+    def sums(self) -> Sums | None:
+        """What it gave, where that is not its reply: the message says `later`."""
 
     def nbytes(self) -> int:
         """Return how much memory it holds on to until a later call."""
@@ -104,12 +108,17 @@ class _StaleError(Exception):
 
 @dataclass(slots=True)
 class Known:
-    """A program, the rows of its chunks here, the subtrees to be added up, and when it was last called."""
+    """A program, the rows of its chunks here, the subtrees to be added up, and when it was last called.
+
+    `blocks` are larger subtrees that are added up here if calls say so, `sources` what others have of them.
+    """
 
     program: Program
     keys: dict[int, list[Key]]
     parts: list[Part]
     last: float
+    blocks: Sequence[Part] = ()
+    sources: Mapping[str, Sequence[Part]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -129,6 +138,7 @@ class Desk:
         self._programs: OrderedDict[str, Known] = OrderedDict()
         self._held = Store(worker, SHARE_OF_HELD, MOST_HELD)
         self._rows = Store(worker, SHARE_OF_ROWS)
+        self.exchange = Exchange(worker)
         self._n_calls = self._n_now = 0
         self._last = -math.inf
         self.reports = OfWorker(self._call_later, self._report, lambda: (len(self._held), self._held.nbytes))
@@ -232,6 +242,8 @@ class Desk:
         self._n_now += 1
         self._say_there_is_one()
         try:
+            if "gather" in message:
+                return await self._gathered(message)
             return await self._call(message, stopped)
         except _MissingError:
             return {"status": "missing"}
@@ -305,6 +317,15 @@ class Desk:
             self._held.keep(message["number"], job)
         if "left" in message:
             self._rows.keep(message["left"], job.left)
+        if "later" in message and job.sums is not None:
+            self.exchange.keep(message["later"], job.sums)
+
+    async def _gathered(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Answer with the sums of larger subtrees than this worker has alone."""
+        known = self._programs.get(message["token"])
+        if known is None:
+            raise _MissingError
+        return await self.exchange.total(message["gather"], known.blocks, known.sources)
 
     def _rows_of(self, token: str, taken: Sequence[tuple[str, int]]) -> Callable[[int], list[Any]]:
         """Return what finds the rows of a program's chunks, and those that calls have left; the program was called."""
@@ -349,7 +370,8 @@ class Desk:
             return
         keys = {chunk: [_key(key) for key in some] for chunk, some in message["keys"]}
         parts = [(start, level) for start, level in message["parts"]]
-        self._programs[message["token"]] = Known(program, keys, parts, time.monotonic())
+        blocks, sources = message.get("blocks", []), message.get("sources", {})
+        self._programs[message["token"]] = Known(program, keys, parts, time.monotonic(), blocks, sources)
         while len(self._programs) > MOST_PROGRAMS:
             self._programs.popitem(last=False)
 
