@@ -231,7 +231,7 @@ class Iterated(Counting):
                 f"`{name}` was made for {given.max_n} steps, and the graph has {n_steps}. Make it for {n_steps}, or "
                 "mark the steps: `with dask.annotate(dagad_step=t): ...`."
             )
-        if given.n or given.r:
+        if getattr(given, "n", 0) or getattr(given, "r", 0):
             raise PlanError(f"`{name}` has been used, and can be used once. Make another one for each gradient.")
         for action in given:
             yield action

@@ -22,7 +22,7 @@ def write_state(directory: Any, value: Any) -> WrittenState | HeldState:
     numbers = [leaf for leaf in leaves if _goes_to_file(leaf)]
     if not numbers:
         return HeldState(value)
-    where = _directory(directory)
+    where, path = _directory(directory), ""
     try:
         os.makedirs(where, exist_ok=True)
         handle, path = tempfile.mkstemp(".npy", "dagad-state-", where)
@@ -30,6 +30,7 @@ def write_state(directory: Any, value: Any) -> WrittenState | HeldState:
             for array in numbers:
                 np.save(file, array, allow_pickle=False)
     except OSError as error:
+        _remove(path, os.getpid())
         add_note_once(error, f"dagad: while a state was written to {str(where)!r}; `disk=` may name another directory")
         raise
     rest = [None if _goes_to_file(leaf) else leaf for leaf in leaves]
