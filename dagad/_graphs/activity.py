@@ -24,6 +24,8 @@ def references(node: GraphNode | TaskRef) -> tuple[Key, ...]:
 
 def _collect(part: Any, found: dict[Key, None]) -> None:
     if isinstance(part, Task):
+        if part.has_subgraph():
+            _collect_inside(part, found)
         for item in part.args:
             if type(item) is TaskRef:
                 found[item.key] = None
@@ -35,6 +37,16 @@ def _collect(part: Any, found: dict[Key, None]) -> None:
         found[part.target] = None
     elif isinstance(part, TaskRef):  # a Future is one too
         found[part.key] = None
+
+
+def _collect_inside(part: Task, found: dict[Key, None]) -> None:
+    """Find what a fused task depends on in the order of its parts, since Dask lists it in the order of hashes."""
+    inside, _, names, *given = part.args
+    outside = dict(zip(names, given, strict=True))
+    for node in inside.values():
+        for ref in references(node):
+            if ref in outside:
+                _collect(outside[ref], found)
 
 
 def is_copy(node: GraphNode) -> bool:

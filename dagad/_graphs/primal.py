@@ -16,6 +16,7 @@ from dagad._graphs.collections import Collection
 from dagad._graphs.copies import laid_open
 from dagad._graphs.delinearize import forget, is_ours
 from dagad._graphs.layers import MARK, Annotations, annotations_of, inherited
+from dagad._graphs.loaders import with_loaders_inside
 from dagad_scheduler.private import (
     GraphNode,
     Task,
@@ -79,6 +80,10 @@ class Primal:
         annotations |= {new: annotations[old] for old, new in renamed.items() if old in annotations}
         sources = [[renamed.get(key, key) for key in one.keys] for one in wrt]
         return cls(nodes, [renamed.get(key, key) for key in y.keys], sources, others, futures, annotations)
+
+    def loading_inside(self) -> Primal:
+        """Return the same with what only loads data inside the tasks that read them; see `loaders`."""
+        return replace(self, nodes=with_loaders_inside(self.nodes, self.outputs, self.moving, self.annotations))
 
     def coarsened(self, names: Names, engine: Any = None) -> Primal:
         """Return the same with fewer tasks; see `coarsen`."""

@@ -1,0 +1,100 @@
+"""What only loads data -> part of the task that reads them: kept to be run again, that task then holds no data.
+
+Of what a task reads and is not differentiated, these become part of it:
+
+* What nobody else needs, down to where it comes from: a file, a store, a seed. At most `MOST_TASKS` tasks that need
+  nothing from elsewhere, so that no long computation moves into a task, and none is run for several.
+* Parts of arrays that are stored, as Dask itself reads them (zarr, HDF5, memory maps), and what functions of Dask's and
+  numpy's make of them alone. Up to `MOST_READERS` tasks may need the same part: reading it again gives the same
+  numbers, and costs less than to keep it.
+
+What lies in memory is data in the graph, and stays there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from dagad._engines.registry import own_engine
+from dagad._graphs.activity import Graph, Key, active, topological
+from dagad._graphs.layers import Annotations
+from dagad._graphs.linearization import value_of_task
+from dagad._graphs.linearize import is_sum
+from dagad_scheduler.private import DataNode, GraphNode, Task
+
+MOST_TASKS = 8
+MOST_READERS = 4
+_REPEATABLE = ("dask.array.", "numpy", "operator", "_operator", "dask._task_spec")
+
+
+def with_loaders_inside(
+    graph: Graph, outputs: Sequence[Key], wrt: Collection[Key], annotations: Mapping[Key, Annotations]
+) -> dict[Key, GraphNode]:
+    """Return the graph in which what loads data for one task only is part of it; see the module."""
+    order = topological(graph, outputs)
+    loaders = _Loaders(graph, order, {*wrt, *outputs, *active(order, wrt)}, annotations)
+    result = dict(graph)
+    for key in active(order, wrt):
+        node = graph[key]
+        if not isinstance(node, Task) or node.func is value_of_task or is_sum(node) or own_engine(node.func)[1]:
+            continue
+        inside = {one: graph[one] for ref in order[key] for one in loaders.of(ref, key)}
+        if inside:
+            result[key] = Task.fuse(*inside.values(), node, key=key)
+    return result
+
+
+class _Loaders:
+    """Which tasks are loaders, and whose."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        order: Mapping[Key, tuple[Key, ...]],
+        kept: Collection[Key],
+        annotations: Mapping[Key, Annotations],
+    ) -> None:
+        self._graph, self._order, self._kept, self._annotations = graph, order, kept, annotations
+        self._n_readers = Counter(ref for refs in order.values() for ref in refs)
+
+    def of(self, key: Key, reader: Key) -> list[Key]:
+        """Return the tasks behind a key of which nothing but the reader needs to know; none if there are others."""
+        found: dict[Key, int] = {}  # and how many of those in it read it
+        stack = [key]
+        while stack:
+            one = stack.pop()
+            if isinstance(self._graph.get(one), DataNode):
+                continue
+            found[one] = found.get(one, 0) + 1
+            if found[one] > 1:
+                continue
+            if len(found) > MOST_TASKS or not self._may_move(one, reader):
+                return []
+            stack += self._order[one]
+        shared = any(self._n_readers[one] != count for one, count in found.items())
+        if shared and not (self._n_readers[key] <= MOST_READERS and all(map(self._is_repeatable, found))):
+            return []
+        return list(found)
+
+    def _may_move(self, key: Key, reader: Key) -> bool:
+        if key in self._kept or not isinstance(self._graph.get(key), Task):
+            return False
+        return not self._annotations or self._annotations.get(key) == self._annotations.get(reader)
+
+    def _is_repeatable(self, key: Key) -> bool:
+        return self._n_readers[key] <= MOST_READERS and _is_repeatable(self._graph[key])
+
+
+def _is_repeatable(node: Any) -> bool:
+    """Return whether a task is made of functions of Dask's and numpy's, which give the same whenever they run."""
+    if not isinstance(node, Task):
+        return True
+    if node.has_subgraph():
+        return all(map(_is_repeatable, node.args[0].values()))
+    function = node.func
+    while hasattr(function, "func"):  # a part of it is given
+        function = function.func
+    module = str(getattr(function, "__module__", None))
+    return module.startswith(_REPEATABLE) and all(map(_is_repeatable, (*node.args, *node.kwargs.values())))
