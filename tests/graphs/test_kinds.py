@@ -13,6 +13,7 @@ from dask.base import compute as dask_compute
 from dask.delayed import delayed
 
 import dagad
+from dagad_scheduler import Role, role_of
 
 compute: Any = dask_compute  # Dask has few types
 from_array: Any = da.from_array
@@ -132,6 +133,24 @@ def test_may_kinds_be_mixed_and_the_primal_run_once() -> None:
     np.testing.assert_allclose(found[0], np.sqrt(3.0 * X.sum()))
     np.testing.assert_allclose(found[1][0], np.full((4, 3), 1.5 / found[0]))
     np.testing.assert_allclose(found[1][1], X.sum() / (2.0 * found[0]))
+
+
+def test_waits_every_pullback_for_the_value() -> None:
+    x, w = from_array(X, chunks=(2, 2)), from_array(W, chunks=2)
+    value, gradient = dagad.value_and_gradient(((x @ w) ** 2).sum(), [x, w])
+    graph = dict(value.__dask_graph__()) | {
+        key: node for each in gradient for key, node in each.__dask_graph__().items()
+    }
+    (read,) = graph[(value.name,)].dependencies
+    pullbacks = [key for key in graph if role_of(key) is Role.PULLBACK]
+    assert pullbacks
+    for key in pullbacks:
+        above, work = set[Any](), [key]
+        while work:
+            found = graph[work.pop()].dependencies - above
+            above |= found
+            work += [one for one in found if one in graph]
+        assert read in above
 
 
 @pytest.mark.parametrize(

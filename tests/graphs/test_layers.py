@@ -8,6 +8,7 @@ from typing import Any
 
 import autograd
 import autograd.numpy as np
+import dask.array as da
 import numpy as onp
 import pytest
 from dask.base import annotate, collections_to_expr
@@ -181,3 +182,12 @@ def test_run_tasks_and_pullbacks_where_the_task_may_run(two_kinds: Client) -> No
         onp.testing.assert_allclose(found, [2.0 * (A + number) for number in range(8)])
     many = two_kinds.gather(two_kinds.compute(dagad.gradient(y, [*leaves, leaves[0]])))
     onp.testing.assert_allclose(many[-1], 2.0 * A)
+
+    whole: Any = onp.arange(24.0)
+    x: Any = da.from_array(whole, chunks=3)
+    with annotate(resources={"GPU": 1}):
+        sums = x.map_blocks(lambda block: only_here(block)[None], chunks=((1,) * 8,), dtype=float, meta=whole[:0])
+    for made in (sums.sum(), (2.0 * sums + 1.0).mean()):
+        value, gradient = dagad.value_and_gradient(made, x)
+        total, slope = two_kinds.gather(two_kinds.compute([value, gradient]))
+        onp.testing.assert_allclose(slope, whole * (2.0 if made.name.startswith("sum") else 0.5))
