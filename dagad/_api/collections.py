@@ -154,7 +154,7 @@ def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: st
     names = new_names()
     primal = Primal.of(whole, moving, names, unused)
     if getattr(found, "is_autograds", False):  # others would take data that they load for constants of their programs
-        primal = primal.loading_inside()
+        primal = primal.loading_inside(only_stored=schedule is not None)
     (output,) = primal.outputs
     seed = names("input", "seed")
     if not schedule or primal.is_marked:  # a schedule counts levels where there are no marks, so they have to stay

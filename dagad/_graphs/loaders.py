@@ -8,7 +8,8 @@ Of what a task reads and is not differentiated, these become part of it:
   numpy's make of them alone. Up to `MOST_READERS` tasks may need the same part: reading it again gives the same
   numbers, and costs less than to keep it.
 
-What lies in memory is data in the graph, and stays there.
+What lies in memory is data in the graph, and stays there. Under a schedule, which runs a step many times, only stored
+arrays are read inside: what else is not differentiated runs once, as the schedule's counts have it.
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ _REPEATABLE = ("dask.array.", "numpy", "operator", "_operator", "dask._task_spec
 
 
 def with_loaders_inside(
-    graph: Graph, outputs: Sequence[Key], wrt: Collection[Key], annotations: Mapping[Key, Annotations]
+    graph: Graph,
+    outputs: Sequence[Key],
+    wrt: Collection[Key],
+    annotations: Mapping[Key, Annotations],
+    only_stored: bool = False,
 ) -> dict[Key, GraphNode]:
     """Return the graph in which what loads data for one task only is part of it; see the module."""
     order = topological(graph, outputs)
-    loaders = _Loaders(graph, order, {*wrt, *outputs, *active(order, wrt)}, annotations)
+    loaders = _Loaders(graph, order, {*wrt, *outputs, *active(order, wrt)}, annotations, only_stored)
     result = dict(graph)
     for key in active(order, wrt):
         node = graph[key]
@@ -55,8 +60,10 @@ class _Loaders:
         order: Mapping[Key, tuple[Key, ...]],
         kept: Collection[Key],
         annotations: Mapping[Key, Annotations],
+        only_stored: bool,
     ) -> None:
         self._graph, self._order, self._kept, self._annotations = graph, order, kept, annotations
+        self._only_stored = only_stored
         self._n_readers = Counter(ref for refs in order.values() for ref in refs)
 
     def of(self, key: Key, reader: Key) -> list[Key]:
@@ -73,8 +80,8 @@ class _Loaders:
             if len(found) > MOST_TASKS or not self._may_move(one, reader):
                 return []
             stack += self._order[one]
-        shared = any(self._n_readers[one] != count for one, count in found.items())
-        if shared and not (self._n_readers[key] <= MOST_READERS and all(map(self._is_repeatable, found))):
+        stored = self._only_stored or any(self._n_readers[one] != count for one, count in found.items())
+        if stored and not (self._n_readers[key] <= MOST_READERS and all(map(self._is_repeatable, found))):
             return []
         return list(found)
 

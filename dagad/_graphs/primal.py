@@ -81,9 +81,10 @@ class Primal:
         sources = [[renamed.get(key, key) for key in one.keys] for one in wrt]
         return cls(nodes, [renamed.get(key, key) for key in y.keys], sources, others, futures, annotations)
 
-    def loading_inside(self) -> Primal:
+    def loading_inside(self, only_stored: bool) -> Primal:
         """Return the same with what only loads data inside the tasks that read them; see `loaders`."""
-        return replace(self, nodes=with_loaders_inside(self.nodes, self.outputs, self.moving, self.annotations))
+        nodes = with_loaders_inside(self.nodes, self.outputs, self.moving, self.annotations, only_stored)
+        return replace(self, nodes=nodes)
 
     def coarsened(self, names: Names, engine: Any = None) -> Primal:
         """Return the same with fewer tasks; see `coarsen`."""
