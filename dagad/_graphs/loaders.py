@@ -20,7 +20,7 @@ from typing import Any
 
 from dagad._engines.registry import own_engine
 from dagad._graphs.activity import Graph, Key, active, topological
-from dagad._graphs.layers import Annotations
+from dagad._graphs.layers import MARK, Annotations
 from dagad._graphs.linearization import value_of_task
 from dagad._graphs.linearize import is_sum
 from dagad_scheduler.private import DataNode, GraphNode, Task
@@ -88,7 +88,11 @@ class _Loaders:
     def _may_move(self, key: Key, reader: Key) -> bool:
         if key in self._kept or not isinstance(self._graph.get(key), Task):
             return False
-        return not self._annotations or self._annotations.get(key) == self._annotations.get(reader)
+        return not self._annotations or self._told(key) == self._told(reader)
+
+    def _told(self, key: Key) -> Annotations:
+        """Return what a task is annotated with, beside the step of a schedule, which is of no account here."""
+        return {kind: own for kind, own in self._annotations.get(key, {}).items() if kind != MARK}
 
     def _is_repeatable(self, key: Key) -> bool:
         return self._n_readers[key] <= MOST_READERS and _is_repeatable(self._graph[key])
