@@ -126,7 +126,9 @@ def _automatic_grainsize(
     weight = 3.0 if leaves else 4.0
     arguments = {type(kernel).__name__: (sliced, shared)}  # a function of rows and one of items are two
 
+    is_compiled = hasattr(kernel.of_user.engine, "pieces")
+
     def find() -> int:
-        return find_grainsize(f, arguments, columns.n_rows, run, weight)
+        return find_grainsize(f, arguments, columns.n_rows, run, weight, is_compiled=is_compiled)
 
     return remembered_grainsize(kernel, columns.n_rows, find)

@@ -15,9 +15,9 @@ from dagad._executors.checkpointed import checkpointed
 from dagad._executors.choose import executor_on
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._operations.inputs import Inputs
-from dagad._operations.items import item_sum
 from dagad._operations.kernel import Kernel, Summed
 from dagad._operations.operation import Operation
+from dagad._operations.pieces import sum_by_item, sum_by_length
 from dagad._tracebacks import public
 
 
@@ -160,12 +160,14 @@ def map_sum(
     [2.0, 2.0]
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
-    return differentiable(*_summed(item_sum(f, find_engine(engine, f)), sliced, shared, options, sum)).reduced
+    fun, kernel = sum_by_item(f, find_engine(engine, f))
+    read = read_arguments(fun, sliced, shared, options, kernel)
+    return differentiable(bound(read, kernel(read.function), _checked_sum(sum)), read.leaves).reduced
 
 
 def _summed(f: Any, sliced: Any, shared: Sequence[Any], options: dict[str, Any], monoid: Any) -> tuple[Any, list[Any]]:
     read = read_arguments(f, sliced, shared, options, Summed)
-    return bound(read, Summed(read.function), _checked_sum(monoid)), read.leaves
+    return bound(read, sum_by_length(read.function, read.plan), _checked_sum(monoid)), read.leaves
 
 
 @public

@@ -244,6 +244,10 @@ class Engine(Protocol):
     there too, or which compiles, and so has to know what may change between calls, finds a task's constants in
     ``fun.base``, a `FlatFunction`, and what was made of that one in ``fun.key``; see `Composed`.
 
+    An engine that compiles may have two methods more. ``pieces(n_rows, grainsize)`` returns the lengths into which the
+    rows of a chunk of a sum are cut, so that it sees few shapes; items are given to it one by one then.
+    ``linearize_with_unit(fun, leaves)`` is called in place of `linearize` where the cotangent 1 of a number comes next.
+
     An engine travels with its tasks, so it has to be importable or picklable. Give it as ``engine=`` to a reduction or
     a map, or in the setting ``dagad.engine``. `explicit` functions have an engine of their own.
 

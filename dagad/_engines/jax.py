@@ -34,6 +34,7 @@ from dagad._remembered import Remembered
 
 logger = logging.getLogger("dagad")
 
+BASE = 16  # lengths up to a million are 5 shapes
 MOST_COMPILED, MOST_CONTENTS = 512, 512
 # One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
 OPTIONS: Any = {"xla_cpu_multi_thread_eigen": False}
@@ -63,12 +64,27 @@ class JaxEngine:
 
     __slots__ = ()
     name = "jax"
-    compiles = True
 
     @property
     def n_compiled(self) -> int:
         """How often something was compiled in this process."""
         return _COUNT.n
+
+    def pieces(self, n_rows: int, grainsize: int) -> list[int]:
+        """Return the lengths into which the rows of a sum are cut, few of them for any number: powers of `BASE`.
+
+        The chunks that a plan has most are whole.
+        """
+        if n_rows == grainsize:
+            return [n_rows]
+        found, size = list[int](), 1
+        while size * BASE <= n_rows:
+            size *= BASE
+        while n_rows:
+            count, n_rows = divmod(n_rows, size)
+            found.extend([size] * count)
+            size //= BASE
+        return found
 
     def takes(self, leaf: Any) -> bool:
         """Take all that comes out of what is compiled: arrays, and numbers that may have a derivative."""

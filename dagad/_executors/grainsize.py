@@ -28,17 +28,26 @@ _SIZES: Remembered[int] = Remembered(MOST_SIZES)
 Run = Callable[[int, int], Any]
 
 
-def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Run, weight: float) -> int:
+def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Run, weight: float, *, is_compiled: bool = False) -> int:
     """Return the rows per chunk for a function and arguments of these shapes.
 
-    `run(start, stop)` runs one chunk of these rows; `weight` says how many times longer value and gradient take.
+    `run(start, stop)` runs one chunk of these rows; `weight` says how many times longer value and gradient take. What
+    is compiled for each number of rows runs once before it is timed.
     """
+
+    def timed(start: int, stop: int) -> Timing:
+        if is_compiled:
+            run(start, stop)
+        began = perf_counter()
+        run(start, stop)
+        return Timing(stop - start, weight * (perf_counter() - began))
+
     key = identity_of(fun), _shapes(arguments)
     known = _SIZES.find(key)
     if known is not None:
         return known
     try:
-        size = choose_grainsize(n_rows, *_measure(n_rows, run, weight))
+        size = choose_grainsize(n_rows, *_measure(n_rows, timed))
     except Exception:  # the user's: raised again by the chunk that it belongs to, with its rows
         return n_rows
     size = _SIZES.change(key, lambda found: found or size)  # another thread may have been faster
@@ -46,24 +55,18 @@ def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Run, weight: floa
     return size
 
 
-def _measure(n_rows: int, run: Run, weight: float) -> tuple[Timing, Timing | None]:
-    """Time a small and, if it may pay to cut, a larger call, no row twice."""
+def _measure(n_rows: int, timed: Callable[[int, int], Timing]) -> tuple[Timing, Timing | None]:
+    """Time a small and, if it may pay to cut, a larger call, of other rows."""
     few = max(1, n_rows // 64)
-    small = _timed(0, few, run, weight)
+    small = timed(0, few)
     more = max(few + 1, n_rows // 8)
     one_chunk_is_best = choose_grainsize(n_rows, small, Timing(2 * few, 2 * small.seconds)) == n_rows
     if one_chunk_is_best or 2 * few + more > n_rows:
         return small, None
     # Once more: the first call also paid for what is only done once.
-    again = _timed(few, 2 * few, run, weight)
+    again = timed(few, 2 * few)
     small = min(small, again, key=lambda timing: timing.seconds)
-    return small, _timed(2 * few, 2 * few + more, run, weight)
-
-
-def _timed(start: int, stop: int, run: Run, weight: float) -> Timing:
-    began = perf_counter()
-    run(start, stop)
-    return Timing(stop - start, weight * (perf_counter() - began))
+    return small, timed(2 * few, 2 * few + more)
 
 
 def _shapes(arguments: Any) -> Hashable:

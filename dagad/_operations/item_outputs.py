@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import autograd.numpy as anp
@@ -115,7 +115,7 @@ class Items(Kernel):
     def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
         common, leaves, outputs = list(shared[0]), list(sliced[0]) if sliced else [], []
         traced = any(map(pytree.is_traced, (*common, *leaves)))
-        for number, (item, own) in enumerate(_items(rows, leaves)):
+        for number, (item, own) in enumerate(items_of(rows, leaves)):
             with _named(context, number):
                 if traced:
                     outputs.append(self.function.run(item, [*common, *own], len(common)))
@@ -141,7 +141,7 @@ class Items(Kernel):
         """Run a chunk item by item, each by its own engine; see `Recordable`."""
         common, leaves = list(shared[0]), list(sliced[0]) if sliced else []
         outputs, pulls, sizes = [], list[Callable[[Seeds], Any]](), []
-        for number, (item, own) in enumerate(_items(opened(rows), leaves)):
+        for number, (item, own) in enumerate(items_of(opened(rows), leaves)):
             with _named(context, number):
                 value, pull, nbytes = self.function.linearize(context, item, common, own)
             outputs.append(value)
@@ -162,7 +162,7 @@ class Items(Kernel):
                 total.push(flat[: len(common)])
                 found.append(flat[len(common) :])
             shared_cotangents = total.total() if any(part is not None for part in found) else [None] * len(common)
-            return in_groups([*shared_cotangents, *_gathered(leaves, gaps, found)], shared, sliced)
+            return in_groups([*shared_cotangents, *gathered(leaves, gaps, found)], shared, sliced)
 
         return parts, pullback, lambda: sum(nbytes() for nbytes in sizes)
 
@@ -184,7 +184,8 @@ def _seed(seed: Any, leaf: Any) -> Any:
     return pytree.cast_like(seed, leaf, "A cotangent") if pytree.is_differentiable(leaf) else seed
 
 
-def _items(rows: Rows, leaves: Sequence[Any]) -> Any:
+def items_of(rows: Rows, leaves: Sequence[Any]) -> Iterator[tuple[Rows, list[Any]]]:
+    """Yield each item as rows of its own, with the leaves that belong in its gaps."""
     by_row: dict[int, Any] = {}
     for item, gaps in rows.items(leaves):
         own = []
@@ -195,7 +196,7 @@ def _items(rows: Rows, leaves: Sequence[Any]) -> Any:
         yield item, own
 
 
-def _gathered(leaves: Sequence[Any], gaps: Sequence[Any], found: Sequence[Any]) -> list[Any]:
+def gathered(leaves: Sequence[Any], gaps: Sequence[Any], found: Sequence[Any]) -> list[Any]:
     """Return the cotangents of the rows from those of the items; None where no item has one."""
     columns: list[Any] = [None] * len(leaves)
     for own, parts in zip(gaps, found, strict=True):

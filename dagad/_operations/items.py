@@ -27,7 +27,7 @@ class ItemSum:
         total: Any = None
         for item in pytree.items_of(rows):
             value = self.fun(item, *shared)
-            total = value if total is None else _add(total, value)
+            total = value if total is None else add_values(total, value)
         return total
 
 
@@ -59,7 +59,8 @@ def item_sum(fun: Any, engine: Engine) -> Any:
     return _SUMS.get(engine.name, ItemSum)(fun)
 
 
-def _add(total: Any, value: Any) -> Any:
+def add_values(total: Any, value: Any) -> Any:
+    """Return the sum of what two items gave."""
     a_leaves, a_def = pytree.flatten(total)
     b_leaves, b_def = pytree.flatten(value)
     pytree.check_same_structure(a_def, b_def, "The values of two items differ in structure")

@@ -43,6 +43,13 @@ class Piece(Protocol):
         del first, leaves
         return [(Constant(item), ()) for item in pytree.items_of(_row_by_row(self.merge(iter(()))))]
 
+    def cut(self, rows: slice, first: int) -> tuple[Piece, list[tuple[int, slice | None]]]:
+        """Return some of the rows as a piece, and its gaps; `first` is the number of the first gap."""
+        del first
+        leaves, treedef = pytree.flatten(self.merge(iter(())), is_leaf=pytree.is_list)
+        parts = [leaf.cut(rows) if getattr(type(leaf), "is_rows", False) else leaf[rows] for leaf in leaves]
+        return Constant(pytree.unflatten(treedef, parts)), []
+
     def snapshot(self) -> Piece:
         """Return a piece that stays what it is, whatever is written into the user's arrays."""
         return self
@@ -139,6 +146,18 @@ class Rows(Portable):
             first += piece.n_gaps
         for row in zip(*columns, strict=True):
             yield Rows(self._treedef, [piece for piece, _ in row]), [gap for _, gaps in row for gap in gaps]
+
+    def cut(self, rows: slice) -> tuple[Rows, list[tuple[int, slice | None]]]:
+        """Return some of the rows, and their gaps: numbers of leaves, and which rows of it where it is an array."""
+        if self._views:
+            self._take_snapshot()
+        pieces, gaps, first = list[Piece](), list[tuple[int, slice | None]](), 0
+        for piece in self._pieces:
+            part, own = piece.cut(rows, first)
+            pieces.append(part)
+            gaps.extend(own)
+            first += piece.n_gaps
+        return Rows(self._treedef, pieces), gaps
 
     def gaps(self) -> list[str]:
         """Return what sentences call the gaps."""
@@ -246,6 +265,9 @@ class _Gap(_Mark):
     def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
         return [(GAP, ((first, row),)) for row in range(len(leaves[first]))]
 
+    def cut(self, rows: slice, first: int) -> tuple[Piece, list[tuple[int, slice | None]]]:
+        return self, [(first, rows)]
+
 
 GAP, ELSEWHERE, BUNDLE = _Gap(), _Elsewhere(), _Bundle()
 
@@ -292,6 +314,11 @@ class Ragged(Piece):
             piece: Piece = item if item.n_gaps else Constant(item.merge(iter(())))
             yield piece, [(first + gap, None) for gap in range(item.n_gaps)]
             first += item.n_gaps
+
+    def cut(self, rows: slice, first: int) -> tuple[Piece, list[tuple[int, slice | None]]]:
+        before = sum(item.n_gaps for item in self.parts[: rows.start])
+        part = Ragged(self.parts[rows])
+        return part, [(first + before + gap, None) for gap in range(part.n_gaps)]
 
     def snapshot(self) -> Ragged:
         return Ragged([item.snapshot() for item in self.parts])

@@ -74,6 +74,10 @@ class Table(Source, Mapping[str, Any]):
     def snapshot(self) -> Table:
         return Table({name: snapshot(self[name]) for name in self}, self.n_rows)
 
+    def cut(self, rows: slice) -> Table:
+        """Return some of these rows."""
+        return Table({name: self[name][rows] for name in self}, len(range(self.n_rows)[rows]))
+
     def joined(self, others: Sequence[Table]) -> Table:
         """Return these rows and those of other pieces of the same table."""
         parts = (self, *others)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
+import autograd.numpy as anp
 import jax
 import jax.numpy as jnp
 import numpy as onp
 import pytest
-from every_mode import MODES, check, numbers
+from every_mode import MODES, check, derivatives, numbers
 from every_operation import OPERATIONS, RIGHT
 
 import dagad
@@ -181,3 +183,54 @@ def test_a_missing_jax_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(dagad.PlanError, match=r'pip install "dagad\[jax\]"'):
         dagad.reduce_sum(wave, ROWS, 0.7, engine="jax", scheduler="sync")
+
+
+LENGTHS = onp.random.default_rng(7).permutation(onp.arange(3, 53))
+BOUNDS = onp.cumsum([0, *LENGTHS])
+MANY = onp.linspace(0.1, 2.0, BOUNDS[-1])
+RAGGED = [MANY[start:stop] for start, stop in pairwise(BOUNDS)]
+
+
+def test_rows_of_fifty_lengths_are_a_few_compilations() -> None:
+    def own(rows: Any, t: Any) -> Any:
+        return {"sum": jnp.sum(jnp.sinh(rows * t)), "n": len(rows)}
+
+    def total(t: Any) -> Any:
+        parts = [dagad.reduce_sum(own, x, t, grainsize=60, engine="jax", scheduler="sync") for x in RAGGED]
+        return sum(part["sum"] for part in parts) / sum(part["n"] for part in parts)
+
+    before = compiled_here()
+    value, slope = dagad.value_and_grad(total)(0.7)
+    assert compiled_here() - before <= 6
+    assert value == pytest.approx(onp.mean(onp.sinh(MANY * 0.7)), rel=1e-12)
+    assert slope == pytest.approx(onp.mean(MANY * onp.cosh(MANY * 0.7)), rel=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["value_and_grad", "hessian"])
+def test_pieces_of_chunks_have_derivatives_of_any_order_in_rows_too(mode: str, scheduler: Any) -> None:
+    def own(rows: Any, t: Any) -> Any:
+        data, items = rows
+        return jnp.sum(jnp.sin(data * t)) + sum(jnp.sum(item) ** 2 for item in items)
+
+    def loss(t: Any) -> Any:
+        items = [t * x[:2] for x in RAGGED[:37]]
+        return dagad.reduce_sum(own, (MANY[:37] * t, items), t, grainsize=20, engine="jax", scheduler=scheduler)
+
+    right = derivatives(
+        lambda t: anp.sum(anp.sin(MANY[:37] * t * t)) + sum(anp.sum(t * x[:2]) ** 2 for x in RAGGED[:37])
+    )
+    check(mode, loss, right, tolerance=1e-11)
+
+
+def test_items_are_compiled_once_for_each_shape(cluster: Any) -> None:
+    items = [MANY[:3] * k for k in range(40)] + [MANY[:4] * k for k in range(40)]
+
+    def own(item: Any, t: Any) -> Any:
+        return jnp.sum(jnp.cosh(item * t))
+
+    before = compiled_here()
+    found = dagad.grad(lambda t: dagad.map_sum(own, items, t, grainsize=16, engine="jax", scheduler="threads"))(0.01)
+    assert compiled_here() - before == 2
+    assert found == pytest.approx(sum(onp.sum(x * onp.sinh(x * 0.01)) for x in items), rel=1e-12)
+    again = dagad.grad(lambda t: dagad.map_sum(own, items, t, grainsize=16, engine="jax", scheduler=cluster))(0.01)
+    assert again == found
