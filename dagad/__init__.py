@@ -34,6 +34,7 @@ Derivatives of functions
 Derivatives of Dask graphs
     gradient(y, wrt), value_and_gradient(y, wrt)      graphs that compute the gradient of a Delayed
     jvp(y, wrt, tangents)                             the same in forward mode
+    visualize(*collections)                           draws them, forward and reverse half side by side
     get                                               Dask's ``scheduler=dagad.get``: values before gradients
 
 Long runs
@@ -104,6 +105,7 @@ from dagad._errors import (
 )
 from dagad._executors.evaluation import Evaluation as Evaluation, get as get
 from dagad._executors.losses import find_deadly_chunk as find_deadly_chunk
+from dagad._graphs.drawing import visualize as visualize
 from dagad._sources.shards import Shards as Shards
 
 __version__ = "0.1.0"
@@ -140,5 +142,6 @@ __all__ = [
     "testing",
     "value_and_grad",
     "value_and_gradient",
+    "visualize",
     "vjp",
 ]

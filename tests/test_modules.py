@@ -24,7 +24,10 @@ import dagad_scheduler
 
 ROOTS = {"dagad": Path(dagad.__file__).parent, "dagad_scheduler": Path(dagad_scheduler.__file__).parent}
 # What `import dagad` has to do without.
-OPTIONAL = {"distributed", "bokeh", "jax", "scipy", "narwhals", "rich", "IPython", "prometheus_client", "tornado"}
+OPTIONAL = {
+    *("distributed", "bokeh", "graphviz", "jax", "scipy", "narwhals", "rich", "IPython", "prometheus_client"),
+    "tornado",
+}
 
 
 def name_of(package: str, path: Path) -> str:

@@ -29,6 +29,7 @@ SEEN = {
             "dask.blockwise": "fuse_roots optimize_blockwise",
             "dask.callbacks": "local_callbacks unpack_callbacks",
             "dask.core": "flatten",
+            "dask.dot": "graphviz_to_file",
             "dask.local": "finish_task start_state_from_dask",
             "dask.system": "CPU_COUNT",
             "dask.utils": "ensure_dict",
@@ -72,12 +73,11 @@ SEEN = {
 }
 PACKAGES = {name.partition("'")[0] for name in SEEN}
 DOCUMENTED = {
-    "dask": "annotate base config delayed get_annotations local threaded",
+    "dask": "annotate base config delayed get_annotations local threaded visualize",
     "dask.base": "compute get_annotations is_dask_collection",
     "dask.callbacks": "Callback",
     "dask.delayed": "Delayed delayed",
     "dask.highlevelgraph": "HighLevelGraph MaterializedLayer",
-    "dask.order": "order",
     "dask.utils": "format_bytes key_split",
     "distributed": "Client SchedulerPlugin Security WorkerPlugin as_completed get_worker rejoin rpc secede",
     "autograd": "numpy",

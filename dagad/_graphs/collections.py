@@ -16,6 +16,7 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from dagad._graphs.activity import Key
+from dagad._graphs.drawing import drawn
 from dagad._graphs.layers import high_level, inherited, with_layer
 from dagad_scheduler.private import GraphNode, Task, flatten
 from dagad_scheduler.roles import Names, Role, role_of
@@ -119,7 +120,7 @@ class Derived:
         """Return the collection; what it is computed from is in `base`."""
         rebuild, args = self.like.made.__dask_postpersist__()
         if isinstance(self.like.made, Delayed):
-            return rebuild(base, *args, rename=self.names)
+            return drawn(rebuild(base, *args, rename=self.names))
         apart: dict[Key, dict[Key, GraphNode]] = {name: {} for name in self.names.values()}
         for key, task in self.tasks.items():
             apart[key if key in apart else key[0]][key] = task
@@ -130,7 +131,7 @@ class Derived:
         if isinstance(getattr(made, "__dict__", None), dict):
             # Dask's own optimization of arrays drops annotations, and fuses tasks that other collections share.
             made.__dask_optimize__ = Delayed.__dask_optimize__
-        return made
+        return drawn(made)
 
 
 class Apart(Task):

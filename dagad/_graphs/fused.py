@@ -61,6 +61,10 @@ class FusedTasks(Portable):
     def state(self) -> tuple[Any, ...]:
         return self._members, self._n_args, self._opened, self._outputs, self._active, self._spans
 
+    def names(self) -> list[str]:
+        """Return what the tasks are called, for pictures."""
+        return [name for member in self._members for name in member.function.names()]
+
     def activated(self, active: tuple[int, ...], engine: Any) -> FusedTasks:
         """Return the same tasks, differentiated with respect to these arguments."""
         if active == self._active:

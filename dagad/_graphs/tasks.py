@@ -26,6 +26,7 @@ from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import Portable, opened
 from dagad._words import name_of
 from dagad_scheduler.private import Task, TaskRef
+from dagad_scheduler.roles import words_about
 
 
 def as_recordable(node: Task, inputs: Sequence[Key], engine: Engine | None = None) -> tuple[Any, tuple[Any, ...]]:
@@ -92,6 +93,10 @@ class TaskFunction(Portable):
 
     def state(self) -> tuple[Any, ...]:
         return self._task, self._keys, self._active, self._engine
+
+    def names(self) -> list[str]:
+        """Return what the task is called, for pictures."""
+        return [words_about(self._task.key)]
 
     def activated(self, active: tuple[int, ...], engine: Engine | None) -> TaskFunction:
         """Return the same task, differentiated with respect to other dependencies."""

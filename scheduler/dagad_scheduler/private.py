@@ -16,6 +16,7 @@ from dask._task_spec import (
 from dask.blockwise import fuse_roots as fuse_roots, optimize_blockwise as optimize_blockwise
 from dask.callbacks import local_callbacks as local_callbacks, unpack_callbacks as unpack_callbacks
 from dask.core import flatten as flatten
+from dask.dot import graphviz_to_file as graphviz_to_file
 from dask.local import finish_task as finish_task, start_state_from_dask as start_state_from_dask
 from dask.system import CPU_COUNT as CPU_COUNT
 from dask.utils import ensure_dict as ensure_dict

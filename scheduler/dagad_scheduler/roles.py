@@ -71,7 +71,7 @@ class Names:
         """Return names for what has to do with a key, be it ours or anybody's: a function that was given stays."""
         if self.function:
             return self
-        return Names(self.token, words_of(key_split(key) if role_of(key) is None else function_of(key)), self.together)
+        return Names(self.token, words_of(words_about(key)), self.together)
 
 
 @functools.lru_cache(1024)
@@ -102,6 +102,11 @@ def role_of(key: Key) -> Role | None:
 def function_of(key: Key) -> str:
     """Return which function a key of ours is about, in Dask's words; empty where that is nobody's."""
     return "-".join(str(group_of(key)).split("-")[2:-1])
+
+
+def words_about(key: Key) -> str:
+    """Return the words by which Dask's dashboard knows a task of the user's, or what one of ours is about."""
+    return str(key_split(key)) if role_of(key) is None else function_of(key)
 
 
 def group_of(key: Key) -> Any:
