@@ -70,7 +70,7 @@ def fit(folder: Path, client: Client, note: Callable[[str], None]) -> tuple[np.n
         note(f"loss {float(value):.6f}, slope {float(np.max(np.abs(slope))):.1e}")
         return float(value), slope
 
-    how: dict[str, Any] = {"method": "L-BFGS-B", "options": {"gtol": 1e-8, "ftol": 0.0, "maxiter": 60}}
+    how: dict[str, Any] = {"method": "L-BFGS-B", "options": {"gtol": 1e-7, "ftol": 0.0, "maxiter": 60}}
     found = minimize(both, np.zeros(COLUMNS), jac=True, **how)
     return found.x, found.nfev
 

@@ -39,6 +39,13 @@ def test_heat_recovers_what_a_plate_began_with(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_ridge_of_dask_arrays_says_what_the_normal_equations_say(tmp_path: Path) -> None:
+    picture = tmp_path / "ridge.png"
+    output = run("ridge_dask_array.py", "--check", "--data", "20MB", "--memory", "1GB", "--picture", str(picture))
+    assert re.search(r"normal equations by \d\.\de-", output)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_shallow_water_knows_what_a_gauge_will_see(tmp_path: Path) -> None:
     film = tmp_path / "film.png"
     small = ["--size", "32", "--exchanges", "5", "--slots", "2"]

@@ -42,10 +42,12 @@ def gradient(y: Any, wrt: Any, *, policy: Any = None, engine: Any = None, unused
     Parameters
     ----------
     y
-        A Delayed whose value is one real number.
+        A collection of Dask that holds one real number: a Delayed, a dask array without axes, an item of a bag, an
+        xarray object.
     wrt
-        The Delayed to differentiate with respect to, or a pytree of them. Each is a leaf of the graph of `y`, or any
-        other of its nodes.
+        The collections to differentiate with respect to, in any pytree. Each is a leaf of the graph of `y`, or any
+        other of its nodes. What only loads data for a task that depends on them becomes part of that task, so that a
+        task which is run again reads again, and holds nothing meanwhile.
     policy
         What happens to the tape of a task between value and gradient: ``extend.Keep()``, the default,
         ``extend.Recompute()`` or ``extend.Preaccumulate()``. Or which steps of the graph are stored and run again, so
@@ -55,22 +57,22 @@ def gradient(y: Any, wrt: Any, *, policy: Any = None, engine: Any = None, unused
         What differentiates the tasks: a name, such as ``"autograd"``, or an ``extend.Engine``; by default the setting
         ``dagad.engine``. Functions that are marked by ``extend.explicit`` use their own derivatives.
     unused
-        What to do about a Delayed of `wrt` that is not in the graph of `y`, because `y` was built from something else,
-        or because its graph has been persisted, optimized or cloned since: ``"raise"``, or return ``"zeros"``.
+        What to do about a collection of `wrt` that is not in the graph of `y`, because `y` was built from something
+        else, or because its graph has been persisted, optimized or cloned since: ``"raise"``, or return ``"zeros"``.
 
     Returns
     -------
-    Delayed, or a pytree of them
-        One gradient per Delayed of `wrt`, with the value's own structure, shapes and dtypes; None for leaves that are
-        constants (integers, strings, objects). Where `y` does not depend on a Delayed of its graph: zeros. They share
-        one graph, in which the derivative of a task has the annotations of the task: resources, workers, priority,
-        retries.
+    collections, in the same pytree
+        One gradient per collection of `wrt`, of the same kind, with the value's own structure, shapes and dtypes; for
+        a dask array also of the same chunks. None for leaves that are constants (integers, strings, objects). Where
+        `y` does not depend on a collection of its graph: zeros. They share one graph, in which the derivative of a
+        task has the annotations of the task: resources, workers, priority, retries.
 
     Raises
     ------
     NotDifferentiableError
-        If `y` or `wrt` is not a Delayed, or a Delayed of `wrt` is not in the graph of `y`; when computed, if `y` is not
-        one real number, or a Delayed of `wrt` has no floating-point numbers in it.
+        If `y` or `wrt` is no collection of numbers, or a collection of `wrt` is not in the graph of `y`; if `y` is not
+        one real number, or one of `wrt` has no floating-point numbers in it, of which a Delayed tells when computed.
     PlanError
         If `policy`, `engine` or `unused` is none of the above, or a schedule does not fit the graph.
     StructureError
@@ -89,6 +91,15 @@ def gradient(y: Any, wrt: Any, *, policy: Any = None, engine: Any = None, unused
     >>> y = (a * b) + a
     >>> dask.compute(*dagad.gradient(y, [a, b]), scheduler="sync")
     (np.float64(6.0), np.float64(2.0))
+
+    Whole arrays:
+
+    >>> import dask.array as da
+    >>> x = da.arange(6.0, chunks=2)
+    >>> slope = dagad.gradient((x**2).mean(), x)
+    >>> slope.chunks, slope.compute(scheduler="sync")
+    (((2, 2, 2),), array([0.        , 0.33333333, 0.66666667, 1.        , 1.33333333,
+           1.66666667]))
     """
     return _reverse(y, wrt, "gradient", policy, engine, unused)[1]
 
@@ -106,16 +117,16 @@ def value_and_gradient(
     Parameters
     ----------
     y
-        A Delayed whose value is one real number.
+        A collection that holds one real number; see `gradient`.
     wrt
-        The Delayed to differentiate with respect to, or a pytree of them; see `gradient`.
+        The collections to differentiate with respect to, in any pytree; see `gradient`.
     policy, engine, unused
         See `gradient`.
 
     Returns
     -------
     value
-        A Delayed with the value of `y`.
+        A collection like `y`, with its value.
     gradients
         As from `gradient`.
 
@@ -132,6 +143,12 @@ def value_and_gradient(
     >>> value, gradients = dagad.value_and_gradient(a * b + a, {"a": a, "b": b})
     >>> dask.compute(value, gradients, scheduler="sync")
     (np.float64(12.0), {'a': np.float64(6.0), 'b': np.float64(2.0)})
+
+    >>> import dask.array as da
+    >>> w = da.ones(3, chunks=2)
+    >>> value, gradient = dagad.value_and_gradient((w * da.arange(3.0, chunks=2)).sum(), w)
+    >>> dask.compute(value, gradient, scheduler="sync")
+    (np.float64(3.0), array([0., 1., 2.]))
     """
     return _reverse(y, wrt, "value_and_gradient", policy, engine, unused)
 

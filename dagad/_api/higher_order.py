@@ -32,11 +32,13 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
     ----------
     fun
         A function written with numpy; it may return any pytree, and may call `reduce_sum` and the like,
-        whose chunks then compute value and tangent together. Or a Delayed of Dask.
+        whose chunks then compute value and tangent together. Or a collection of Dask.
     primals
-        A tuple or list of its arguments, or a single argument as it is. For a Delayed: Delayed of its graph.
+        A tuple or list of its arguments, or a single argument as it is. Of a collection:
+        collections of its graph.
     tangents
-        One tangent per primal, of its structure and shapes; None where nothing moves.
+        One tangent per primal, of its structure and shapes; None where nothing moves. For collections: numbers, or
+        collections of the same kind.
     has_aux
         Whether `fun` returns ``(value, aux)``; then `aux` is returned too, third and undifferentiated.
 
@@ -45,7 +47,8 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
     value
         What `fun` returned.
     tangent
-        Of the value's structure, shapes and dtypes; None for leaves that are constants. Both are Delayed for a Delayed.
+        Of the value's structure, shapes and dtypes; None for leaves that are constants. For a collection, two of its
+        kind.
 
     Raises
     ------
@@ -63,12 +66,18 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
     >>> value, tangent = dagad.jvp(total, (3.0,), (1.0,))
     >>> float(value), float(tangent)
     (54.0, 36.0)
+
+    >>> import dask.array as da
+    >>> x = da.arange(4.0, chunks=2)
+    >>> value, tangent = dagad.jvp(x**2, x, np.ones(4))
+    >>> tangent.compute(scheduler="sync")
+    array([0., 2., 4., 6.])
     """
-    if is_dask_collection(fun):  # a Delayed, or what `pushed` refuses
+    if is_dask_collection(fun):  # or what `pushed` refuses
         if has_aux:
             raise ArgumentsError(
-                "`has_aux=True` is for functions; a Delayed brings nothing along. Leave it out, and compute what is to "
-                "come along beside the value."
+                "`has_aux=True` is for functions; a collection brings nothing along. Leave it out, and compute what is "
+                "to come along beside the value."
             )
         return pushed(fun, primals, tangents)
     primals, tangents, _ = _as_lists(primals, tangents)

@@ -153,6 +153,10 @@ def test_waits_every_pullback_for_the_value() -> None:
         assert read in above
 
 
+def masked_gradient(x: Any) -> Any:
+    return dagad.gradient((x**2).sum(), x).compute(scheduler="sync")
+
+
 @pytest.mark.parametrize(
     ("ask", "remedy"),
     [
@@ -166,6 +170,7 @@ def test_waits_every_pullback_for_the_value() -> None:
         (lambda x, w: dagad.jvp(x, x, W), r"tangent has shape \(3,\).*primal's shape"),
         (lambda x, w: dagad.jvp(x[x > 0], x[x > 0], W), r"compute_chunk_sizes\(\)"),
         (lambda x, w: dagad.jvp(x, [x, w], [X]), "another structure"),
+        (lambda x, w: masked_gradient(da.ma.masked_greater(w, 0.6)), r"masked array.*`np\.where\(mask, 0\.0, data\)`"),
     ],
 )
 def test_is_what_can_not_be_refused_with_the_remedy(ask: Any, remedy: str) -> None:

@@ -99,7 +99,14 @@ class TapePullback:
 
 def traceable(leaf: Any) -> Any:
     """Return a leaf as a type that autograd has a box for."""
-    return leaf.view(np.ndarray) if isinstance(leaf, np.ndarray) and type(leaf) is not np.ndarray else leaf
+    if not isinstance(leaf, np.ndarray) or type(leaf) is np.ndarray:
+        return leaf
+    if np.ma.isMaskedArray(leaf):
+        raise NotDifferentiableError(
+            "The derivative with respect to a masked array was asked for, whose mask a trace does not see. Keep mask "
+            "and numbers apart: `np.where(mask, 0.0, data)`, or nan and `np.nansum` and its like."
+        )
+    return leaf.view(np.ndarray)
 
 
 def untraced(leaf: Any, level: int) -> tuple[Any, Any]:
