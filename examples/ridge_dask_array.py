@@ -45,7 +45,7 @@ def write(folder: Path, n_bytes: int) -> tuple[np.ndarray, np.ndarray]:
     gram, moment = np.zeros((COLUMNS, COLUMNS)), np.zeros(COLUMNS)
     for start in range(0, n_rows, ROWS):
         x = rng.integers(-9, 10, (ROWS, COLUMNS + 1)) / 9.0
-        x = x[:, 1:] + 0.7 * x[:, :-1]  # neighbours are alike: hard to tell apart
+        x = x[:, 1:] + 0.3 * x[:, :-1]  # neighbours are alike
         z = x @ truth() + NOISE * rng.standard_normal(ROWS)
         for name, block in (("x", x), ("z", z)):
             stored[name][start : start + ROWS] = block
