@@ -114,7 +114,7 @@ class _Course:
         self.at, self.swept = stop, max(self.swept, stop)
 
     def _reverse(self, action: Any) -> None:
-        keys = [key for place in range(action.n0, action.n1) for key in self._steps[place]]
+        keys = [key for some in self._steps[action.n0 : action.n1] for key in some]
         missing = [key for key in keys if key not in self._tasks.recorded]
         if action.n1 != self.end or missing:
             why = f"{missing[0]!r} has not been recorded" if missing else f"the first {self.end} are to be pulled back"
@@ -133,7 +133,7 @@ class _Course:
                 self._tasks.read(action.n)
             if _is_disk(action.to_storage) != on_disk:
                 self._store(action.n, not on_disk)
-        elif not all(key in self._tasks.recorded for key in self._steps[action.n]):
+        elif not all(key in self._tasks.recorded for some in self._steps[action.n : action.n + 1] for key in some):
             raise PlanError(f"The schedule takes up step {action.n}, of which it has stored nothing there. Store it.")
 
     def _store(self, place: int, on_disk: bool) -> None:

@@ -80,7 +80,8 @@ def _is_slice(node: GraphNode) -> bool:
         return isinstance(node, Alias)
     if node.func in (operator.getitem, cotangent_part, value_part) or is_copy(node):
         return True
-    return str(getattr(node.func, "__module__", "")).startswith("dask.") and node.func.__name__ in _SLICES
+    module, name = (str(getattr(node.func, what, "")) for what in ("__module__", "__name__"))
+    return module.startswith("dask.") and name in _SLICES
 
 
 def _checked(key: Key, mark: Any) -> int:

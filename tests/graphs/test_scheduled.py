@@ -364,6 +364,12 @@ def test_slices_count_with_what_reads_them() -> None:
     assert 3 * n_tasks < policy.peak_linearizations <= 4 * n_tasks
 
 
+def test_methods_that_dask_calls_are_no_slices() -> None:
+    x = delayed(START)
+    y = x.sum() * delayed(energy)(x.T[::-1].copy())
+    assert computed(y, [x], Segment(1)) == computed(y, [x], Keep())
+
+
 def test_marks_are_steps_and_only_their_order_counts() -> None:
     marks: list[Any] = [None, lambda t: {"dagad_step": t}, lambda t: {"dagad_step": 100 * t - 7}]
     policies = [Segment(3) for _ in marks]
@@ -454,6 +460,7 @@ UNFIT: dict[str, tuple[list[Any], str]] = {
     "a part": ([ALL, theirs.Reverse(4, 2, True)], "steps 0 to 1 are pulled back. Reverse them"),
     "not recorded": ([forward(0, 4), theirs.Reverse(4, 3, True)], "has not been recorded.*`write_adj_deps`"),
     "from the middle": ([ALL, theirs.Reverse(2, 0, True)], "first 4 are to be pulled.*from the last to the first"),
+    "beyond": ([ALL, theirs.Reverse(9, 0, True)], "first 4 are to be pulled.*from the last to the first"),
     "a jump": ([forward(2, 4)], "can't run steps 2 to 3 after the first 0.*Copy the state"),
     "no state": ([forward(0, 4), theirs.Copy(0, "RAM", "WORK")], "stored nothing there. Store it"),
     "pulled before": (
