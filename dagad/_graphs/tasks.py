@@ -7,6 +7,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from dagad._engines.autograd.dask_functions import substitute
 from dagad._engines.autograd.embedded import traced_engine
 from dagad._engines.autograd.engine import AutogradEngine
@@ -27,6 +29,8 @@ from dagad._pytrees.shipping import Portable, opened
 from dagad._words import name_of
 from dagad_scheduler.private import Task, TaskRef
 from dagad_scheduler.roles import words_about
+
+_BARE = frozenset({np.ndarray, np.float64, float})
 
 
 def as_recordable(node: Task, inputs: Sequence[Key], engine: Engine | None = None) -> tuple[Any, tuple[Any, ...]]:
@@ -172,7 +176,8 @@ class _BoundTask(FlatFunction):
     @property
     def traced(self) -> bool:
         """Whether somebody traces it, for a derivative of this derivative: then its value is traced too."""
-        return any(pytree.is_traced(leaf) for value in self._values for leaf in pytree.flatten(value)[0])
+        held = (value for value in self._values if type(value) not in _BARE)
+        return any(pytree.is_traced(leaf) for value in held for leaf in pytree.flatten(value)[0])
 
     def function(self, leaves: Sequence[Any]) -> Callable[..., Any]:
         del leaves  # a task carries none: they come by its dependencies

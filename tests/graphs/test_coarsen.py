@@ -18,6 +18,7 @@ from dask.config import set as dask_set
 from dask.delayed import Delayed, delayed
 from dask.local import get_sync as dask_get
 from hypothesis import given, settings, strategies as st
+from toy_engine import ComplexStep
 
 import dagad
 from dagad._graphs import coarsen
@@ -354,6 +355,22 @@ def test_may_a_function_that_brings_its_derivative_stand_in_a_chain(scheduler: A
     right = autograd.grad(plain, (0, 1))(X, 0.3)
     for one, other in zip(compute(*slopes, **where(scheduler)), right, strict=True):
         onp.testing.assert_allclose(one, other, rtol=1e-13)
+
+
+def test_may_two_engines_meet_in_a_chain(scheduler: Any) -> None:
+    x, theta = delayed(X), delayed(0.3)
+    state = x
+    for number in range(6):
+        state = delayed([step, by_hand][number % 2], pure=False)(state, theta)
+    y = delayed(total)(state)
+    slopes = dagad.gradient(y, [x, theta], engine=ComplexStep())
+    assert pullbacks(slopes[0]) == 1
+    (made,) = (node.args[1] for key, node in dict(slopes[0].dask).items() if role_of(key) is Role.VALUE)
+    engines = {type(member.function.state()[-1]).__name__ for member in made.state()[0]}
+    assert engines == {"ComplexStep", "ExplicitEngine"}
+    right = compute(*dagad.gradient(y, [x, theta]), scheduler="sync")
+    for one, other in zip(compute(*slopes, **where(scheduler)), right, strict=True):
+        onp.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 def test_is_a_second_derivative_through_it_refused_in_a_chain() -> None:
