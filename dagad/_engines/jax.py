@@ -9,13 +9,17 @@ State, for all engines of a process, since each program brings its own:
 `_COMPILED`   what was compiled, by `Key`; each entry is compiled by the first who needs it, under its own lock
 `_CONTENTS`   digests of functions, by their code, with the fingerprints that say whether they still are right
 `_COUNT`      how many compilations there were
+`_ON_DEVICE`  arrays that nobody can write into, such as those of Shards, on the device: by their ids, for as long as
+              numpy's own live
 ============  ================================================================================================
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +31,7 @@ from jax.tree_util import tree_flatten, tree_unflatten
 from dagad._engines.base import Composed, Flat, LeafPullback, Leaves, Mark, Side, outputs_of
 from dagad._errors import NotDifferentiableError, PortabilityError, StructureError, add_note_once
 from dagad._pytrees import pytree
+from dagad._pytrees.canonical import is_frozen
 from dagad._pytrees.digest import digest
 from dagad._pytrees.fingerprint import fingerprint, identity_of, same
 from dagad._pytrees.partition import Partition
@@ -374,13 +379,24 @@ def _placed(number: Any) -> Any:
     """Return a constant on the device, in the dtype that it has; a number may stay where it is."""
     if not isinstance(number, np.ndarray) or not number.ndim:
         return number
-    placed = jax.device_put(number)
+    known = _ON_DEVICE.get(id(number))
+    if known is not None and known[0]() is number:
+        return known[1]
+    placed = jax.device_put(number, may_alias=False)  # or it would hold what its own life hangs on
     if placed.dtype != number.dtype:
         raise StructureError(
             f"jax has no arrays of the dtype {number.dtype}: it would take them for {placed.dtype}. Convert the "
             "data, with `.astype(float)` say."
         )
+    if is_frozen(number):
+        _ON_DEVICE[id(number)] = weakref.ref(number, functools.partial(_forget, id(number))), placed
     return placed
+
+
+def _forget(place: int, gone: Any) -> None:
+    known = _ON_DEVICE.get(place)
+    if known is not None and known[0] is gone:  # or another array stands there by now
+        del _ON_DEVICE[place]
 
 
 def _shape(leaf: Any) -> Hashable:
@@ -409,3 +425,4 @@ class _Count:
 _COMPILED: Remembered[_Compiled] = Remembered(MOST_COMPILED)
 _CONTENTS: Remembered[tuple[Any, str]] = Remembered(MOST_CONTENTS)
 _COUNT = _Count()
+_ON_DEVICE: dict[int, tuple[weakref.ref[Any], Any]] = {}

@@ -248,6 +248,8 @@ def is_installed(module: str | None) -> bool:
     found = sys.modules.get(module or "")
     if module in (None, "__main__") or found is None:
         return False
+    if getattr(found, "__file__", None) is None and getattr(found, "__spec__", None) is None:
+        return False  # made by hand, and not imported
     if (module or "").partition(".")[0] in sys.builtin_module_names:
         return True
     return (module or "").partition(".")[0] in ("dagad", "dagad_scheduler") or _is_of_packages(

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -49,10 +49,10 @@ def fingerprint(*parts: Any, here: bool = False) -> tuple[Any, ...] | None:
     what others would not see of the globals of a module may change in this process.
     """
     atoms: list[Any] = []
-    goes_by_name = _is_of_a_package if here else _goes_by_name
+    look = _is_of_a_package if here else _goes_by_name
     try:
         for part in parts:
-            _take(part, atoms, {}, goes_by_name)
+            _take(part, atoms, {}, look)
     except _MutableError:
         return None
     return tuple(atoms)
@@ -71,21 +71,24 @@ def _equal(a: Any, b: Any) -> bool:
     return isinstance(a, TreeDef) and a == b
 
 
-def _take(part: Any, atoms: list[Any], seen: dict[int, int], goes_by_name: Callable[[Any], bool]) -> None:
+def _take(part: Any, atoms: list[Any], seen: dict[int, int], by_name: Callable[[Any], bool]) -> None:
     kind = type(part)
-    if kind in _VALUES or kind in _ATOMS or goes_by_name(part):
+    if kind in _VALUES or kind in _ATOMS or by_name(part):
         atoms.append(part)
-    elif _holds_nothing(kind) and goes_by_name(kind):
+    elif _holds_nothing(kind) and by_name(kind):
         atoms.append(kind)
+    elif kind.__name__ == "PjitFunction" and by_name is _is_of_a_package:  # jax's: how it is compiled is part of it
+        atoms.append(part)
+        _take(part.__wrapped__, atoms, seen, by_name)
     elif kind is FunctionType and id(part) in seen:
         atoms.extend((kind, seen[id(part)]))  # which one it is counts too
     else:
         if kind is FunctionType:
             seen[id(part)] = len(seen)
-        inside = _inside(part, goes_by_name)
+        inside = _inside(part, by_name)
         atoms.extend((kind, len(inside)))  # or (1, (2,)) would be ((1,), 2)
         for one in inside:
-            _take(one, atoms, seen, goes_by_name)
+            _take(one, atoms, seen, by_name)
 
 
 def _holds_nothing(kind: type) -> bool:
@@ -96,7 +99,7 @@ def _holds_nothing(kind: type) -> bool:
     return not room and kind is not object
 
 
-def _inside(part: Any, goes_by_name: Callable[[Any], bool]) -> Sequence[Any]:
+def _inside(part: Any, by_name: Callable[[Any], bool]) -> Sequence[Any]:
     kind = type(part)
     if kind is tuple or kind is frozenset:
         return tuple(part)
@@ -106,19 +109,36 @@ def _inside(part: Any, goes_by_name: Callable[[Any], bool]) -> Sequence[Any]:
         return part.treedef, part.positions, tuple(part.leaves)
     if is_wrapper(kind):
         return (part.fun,)
-    if _is_frozen(kind) and goes_by_name(kind):
+    if _is_frozen(kind) and by_name(kind):
         return [getattr(part, field.name) for field in dataclasses.fields(part)]
     if kind is not FunctionType or part.__dict__:  # autograd's primitives, and whatever else has been decorated
         raise _MutableError
-    scope = part.__globals__
     used = {name: None for code in codes(part.__code__) for name in code.co_names}
     return [
         part.__code__,
         part.__defaults__,
         tuple((part.__kwdefaults__ or {}).items()),
         *(contents_of(cell) for cell in part.__closure__ or ()),
-        *((name, scope[name]) for name in used if name in scope),
+        *(_named if by_name is _goes_by_name else _named_here)(part.__globals__, used),
     ]
+
+
+def _named(scope: dict[str, Any], used: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    return ((name, scope[name]) for name in used if name in scope)
+
+
+def _named_here(scope: dict[str, Any], used: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield what a function means by some names, and what these mean in modules that are nobody's package."""
+    scopes, seen = [scope], set[int]()
+    for names in scopes:
+        seen.add(id(names))
+        for name in used:
+            found = names.get(name) if name in names else sys.modules.get(name)  # it may be imported in the function
+            if not isinstance(found, ModuleType) or is_installed(found.__name__):
+                if name in names:
+                    yield name, found
+            elif id(vars(found)) not in seen:
+                scopes.append(vars(found))
 
 
 def _is_frozen(kind: type) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from functools import partial
 from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import autograd.numpy as anp
@@ -16,6 +18,7 @@ from every_mode import MODES, check, derivatives, numbers
 from every_operation import OPERATIONS, RIGHT
 
 import dagad
+from dagad._engines import jax as jax_engine
 from dagad._engines.jax import JaxEngine
 
 ENGINE = JaxEngine()
@@ -167,15 +170,54 @@ def test_what_has_no_seed_or_does_not_move_is_left_alone() -> None:
 def test_data_stay_on_the_device_between_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     placed, put = [], jax.device_put
 
-    def counted(array: Any) -> Any:
+    def counted(array: Any, **options: Any) -> Any:
         placed.append(array.shape)
-        return put(array)
+        return put(array, **options)
 
     monkeypatch.setattr(jax, "device_put", counted)
-    shards = dagad.shard(ROWS, grainsize=6, scheduler="threads")
+    shards: Any = dagad.shard(ROWS, grainsize=6, scheduler="threads")
     for number in range(5):
         dagad.grad(lambda t: dagad.reduce_sum(wave, shards, t, engine="jax"))(float(number))
     assert placed == [(6,)] * 4
+
+    def both(rows: Any, t: Any) -> Any:
+        own, data = rows
+        return jnp.sum(jnp.sin(own * data * t))
+
+    for number in range(5):  # next to rows that are differentiated
+        dagad.grad(lambda own: dagad.reduce_sum(both, (own, shards), 0.7, engine="jax"))(ROWS * number)
+    assert placed == [(6,)] * 4
+    before = len(jax_engine._ON_DEVICE)
+    shards = None
+    gc.collect()
+    assert len(jax_engine._ON_DEVICE) == before - 4
+
+
+def test_rows_that_somebody_writes_into_are_read_again() -> None:
+    data = ROWS.copy()
+    for number in range(3):
+        data[:] = number
+        found = dagad.reduce_sum(wave, data, 1.0, grainsize=6, engine="jax", scheduler="sync")
+        assert found == pytest.approx(24 * onp.sin(number))
+
+
+HELPED = ModuleType("helped")
+exec("import jax.numpy as jnp\nFACTOR = 2.0\ndef helper(x):\n    return jnp.sum(x) * FACTOR", HELPED.__dict__)
+
+
+def with_module(rows: Any, t: Any) -> Any:
+    return HELPED.helper(rows) * HELPED.FACTOR * t
+
+
+def test_what_a_module_of_ones_own_says_may_change_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "helped", HELPED)
+
+    def at() -> float:
+        return float(dagad.reduce_sum(with_module, ROWS, 1.0, grainsize=6, engine="jax", scheduler="sync"))
+
+    assert at() == at() == pytest.approx(4.0 * ROWS.sum())
+    monkeypatch.setattr(HELPED, "FACTOR", 3.0)
+    assert at() == pytest.approx(9.0 * ROWS.sum())
 
 
 def test_a_missing_jax_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
