@@ -43,6 +43,9 @@ class Piece(NamedTuple):
 class Cut(Protocol):
     """How the rows of a chunk are cut."""
 
+    def is_whole(self, chunk: Chunk) -> bool:
+        """Return whether a chunk is left as it is."""
+
     def pieces(self, chunk: Chunk, rows: Rows, leaves: Sequence[Any]) -> list[Piece]:
         """Return the pieces of a chunk."""
 
@@ -52,6 +55,11 @@ class Cut(Protocol):
 
 class ByItem:
     """Each item is a piece."""
+
+    def is_whole(self, chunk: Chunk) -> bool:
+        """Return that no chunk is."""
+        del chunk
+        return False
 
     def pieces(self, chunk: Chunk, rows: Rows, leaves: Sequence[Any]) -> list[Piece]:
         """Return the items of a chunk."""
@@ -69,6 +77,10 @@ class ByLength:
 
     def __init__(self, lengths: Callable[[int, int], Sequence[int]], grainsize: int) -> None:
         self._lengths, self._grainsize = lengths, grainsize
+
+    def is_whole(self, chunk: Chunk) -> bool:
+        """Return whether a chunk is one of those that a plan has most."""
+        return chunk.stop - chunk.start == self._grainsize
 
     def pieces(self, chunk: Chunk, rows: Rows, leaves: Sequence[Any]) -> list[Piece]:
         """Return the pieces of a chunk."""
@@ -121,17 +133,23 @@ class SumOfPieces(Summed):
         return found
 
     def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
-        pieces = self._pieces(context, opened(rows), sliced[0] if sliced else ())
         each = super().run
+        if self._cut.is_whole(context.chunk):
+            return each(context, rows, shared, sliced)
+        pieces = self._pieces(context, opened(rows), sliced[0] if sliced else ())
         values = [each(context, piece.rows, shared, [piece.leaves]).reduced for piece in pieces]
         return Outputs(functools.reduce(add_values, values), [])
 
     def record(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Any:
         """Run a chunk piece by piece, each by its own engine; see `Recordable`."""
+        if self._cut.is_whole(context.chunk):
+            return super().record(context, rows, shared, sliced)
         return self._recorded(context, rows, shared, sliced, with_unit=False)
 
     def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
         """Do so, and pull the seed 1 of a number at once; see `Recordable`."""
+        if self._cut.is_whole(args[0].chunk):
+            return super().preaccumulate(counters, *args)
         context, rows, shared, sliced = args if len(args) > 3 else (*args, ())
         parts, pullback, nbytes = self._recorded(context, rows, shared, sliced, with_unit=True)
         counters.recorded()
