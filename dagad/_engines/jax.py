@@ -148,6 +148,7 @@ class JaxEngine:
                 "`dagad.extend.Composed(call, fun, key)`."
             )
         with x64(True):
+            _refuse_own(leaves)
             kept = list(map(_Kept.of, base.sides()))
             key = Key(what, fun.key, tuple(one.key for one in kept), tuple(map(_shape, leaves)))
             compiled = _COMPILED.find(key) or _COMPILED.change(key, lambda found: found or _Compiled(what))
@@ -247,7 +248,8 @@ def _compile(function: Callable[..., Any], inputs: list[list[Any]], name: str) -
     except jax.errors.TracerArrayConversionError as error:
         raise NotDifferentiableError(
             f"`{name}` was to be compiled by jax, and calls numpy, or something else that is not jax's, with what it "
-            'was given. Write it with `jax.numpy`, or leave `engine="jax"` out.'
+            'was given. Write it with `jax.numpy`, or leave `engine="jax"` out. It needs no `jax.jit`, which hides '
+            "what it has in closures."
         ) from error
     except jax.errors.ConcretizationTypeError as error:
         add_note_once(
@@ -337,6 +339,7 @@ class _Kept:
         taken = set(partition.positions)
         kinds = [0 if i in taken else 1 + (type(leaf) is Mark) for i, leaf in enumerate(partition.leaves)]
         rest = [leaf for kind, leaf in zip(kinds, partition.leaves, strict=True) if kind == 1]
+        _refuse_own(rest)
         contents = _contents(side.code, rest) if side.code or rest else None
         self.key: Hashable = partition.treedef, tuple(kinds), tuple(map(_shape, self.numbers)), contents
 
@@ -349,6 +352,21 @@ class _Kept:
         if found is None:
             found = side.holder.kept[JaxEngine.name] = cls(side)
         return found
+
+
+def _refuse_own(parts: Sequence[Any]) -> None:
+    """Raise if a task was given jax's own arrays, or what stands for them in a function that is being compiled."""
+    own = next((part for part in parts if isinstance(part, jax.Array)), None)
+    if isinstance(own, jax.core.Tracer):
+        raise NotDifferentiableError(
+            "A reduction or map runs inside of a function that jax is compiling, and was given one of its values. Put "
+            "the reduction around that function, or write the sum with `jax.numpy` there."
+        )
+    if own is not None:
+        raise StructureError(
+            "A reduction or map was given an array of jax's own. Give it numpy's, `np.asarray(array)`: they are put on "
+            "the device where the chunks run, once for data that `dagad.shard` has placed."
+        )
 
 
 _WORDS = frozenset({str, bytes, int, bool})
@@ -382,7 +400,12 @@ def _placed(number: Any) -> Any:
     known = _ON_DEVICE.get(id(number))
     if known is not None and known[0]() is number:
         return known[1]
-    placed = jax.device_put(number, may_alias=False)  # or it would hold what its own life hangs on
+    try:
+        placed = jax.device_put(number, may_alias=False)  # or it would hold what its own life hangs on
+    except TypeError as error:
+        raise StructureError(
+            f"jax has no arrays of the dtype {number.dtype}. Convert the data, with `.astype(float)` say."
+        ) from error
     if placed.dtype != number.dtype:
         raise StructureError(
             f"jax has no arrays of the dtype {number.dtype}: it would take them for {placed.dtype}. Convert the "

@@ -150,6 +150,24 @@ def test_what_is_written_with_numpy_is_refused_with_the_remedy() -> None:
     assert "Use `jnp.where` or `jax.lax`" in "".join(caught.value.__notes__)
 
 
+@pytest.mark.parametrize("outside", ["sync", "threads"])
+def test_reductions_inside_and_arrays_of_jaxs_own_are_refused_with_the_remedy(outside: str) -> None:
+    def nested(rows: Any, t: Any) -> Any:
+        return dagad.reduce_sum(wave, rows, t, grainsize=1, engine="jax")
+
+    def total(fun: Any, rows: Any, t: Any) -> Any:
+        return dagad.reduce_sum(fun, rows, t, grainsize=6, engine="jax", scheduler=outside)
+
+    with pytest.raises(dagad.NotDifferentiableError, match="Put the reduction around that function"):
+        total(nested, ROWS, 0.7)
+    with pytest.raises(dagad.NotDifferentiableError, match=r'written with `jax.numpy` needs `engine="jax"`'):
+        dagad.grad(lambda t: dagad.reduce_sum(wave, ROWS, t, grainsize=6, scheduler=outside))(0.7)
+    with pytest.raises(dagad.StructureError, match=r"Give it numpy's, `np.asarray\(array\)`"):
+        total(wave, jnp.asarray(ROWS), 0.7)
+    with pytest.raises(dagad.StructureError, match=r"no arrays of the dtype \w+. Convert the data"):
+        total(wave, ROWS.astype(onp.longdouble), 0.7)
+
+
 def test_what_has_no_seed_or_does_not_move_is_left_alone() -> None:
     """At an infinite slope a zero would be nan."""
 
@@ -187,6 +205,7 @@ def test_data_stay_on_the_device_between_evaluations(monkeypatch: pytest.MonkeyP
     for number in range(5):  # next to rows that are differentiated
         dagad.grad(lambda own: dagad.reduce_sum(both, (own, shards), 0.7, engine="jax"))(ROWS * number)
     assert placed == [(6,)] * 4
+    gc.collect()  # of what other tests have left
     before = len(jax_engine._ON_DEVICE)
     shards = None
     gc.collect()

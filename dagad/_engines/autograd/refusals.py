@@ -130,7 +130,8 @@ def told(error: Exception) -> Exception:
     elif isinstance(error, TypeError) and ("TracedArray" in text or text.startswith("Can't differentiate w.r.t.")):
         sentence = (
             f"A library other than numpy was given a value being differentiated, and says: {text}. Take the numbers "
-            "out of its own objects first, by `.to_numpy()` or `np.asarray(data)`, and compute with these."
+            "out of its own objects first, by `.to_numpy()` or `np.asarray(data)`, and compute with these. A function "
+            'that is written with `jax.numpy` needs `engine="jax"`.'
         )
     else:
         sentence = ""
