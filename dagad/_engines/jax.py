@@ -16,6 +16,7 @@ State, for all engines of a process, since each program brings its own:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -397,19 +398,14 @@ def _placed(number: Any) -> Any:
     """Return a constant on the device, in the dtype that it has; a number may stay where it is."""
     if not isinstance(number, np.ndarray) or not number.ndim:
         return number
-    known = _ON_DEVICE.get(id(number))
+    known, placed = _ON_DEVICE.get(id(number)), None
     if known is not None and known[0]() is number:
         return known[1]
-    try:
+    with contextlib.suppress(TypeError):
         placed = jax.device_put(number, may_alias=False)  # or it would hold what its own life hangs on
-    except TypeError as error:
+    if placed is None or placed.dtype != number.dtype:
         raise StructureError(
             f"jax has no arrays of the dtype {number.dtype}. Convert the data, with `.astype(float)` say."
-        ) from error
-    if placed.dtype != number.dtype:
-        raise StructureError(
-            f"jax has no arrays of the dtype {number.dtype}: it would take them for {placed.dtype}. Convert the "
-            "data, with `.astype(float)` say."
         )
     if is_frozen(number):
         _ON_DEVICE[id(number)] = weakref.ref(number, functools.partial(_forget, id(number))), placed
