@@ -134,18 +134,18 @@ class Derived:
         return drawn(made)
 
 
-class Apart(Task):
+class Unfused(Task):
     """A task that Dask fuses with no other: fused, it would run once for each collection that shares it."""
 
     __slots__ = ()
     block_fusion = True
 
 
-def keep_apart(graph: Mapping[Key, GraphNode]) -> None:
+def keep_unfused(graph: Mapping[Key, GraphNode]) -> None:
     """Make tasks of ours such as Dask fuses with no other, in place."""
     for key, node in graph.items():
         if type(node) is Task and role_of(key) is not None:
-            node.__class__ = Apart
+            node.__class__ = Unfused
 
 
 def handed_out(
@@ -160,6 +160,6 @@ def handed_out(
         if isinstance(end.like.made, Delayed):
             whole |= end.tasks
         else:
-            keep_apart(whole)
+            keep_unfused(whole)
     base = with_layer(None, name, whole, annotations(whole))
     return [end.rebuilt(base) for end in ends]
