@@ -96,9 +96,9 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     # how the rows are cut
     "grainsize 0": (lambda: total(squares, grainsize=0), dagad.PlanError, 'Give a positive int or `"auto"`'),
     "no such engine": (
-        lambda: total(squares, engine="jax"),
+        lambda: total(squares, engine="jacks"),
         dagad.PlanError,
-        r"Choose one of \['autograd', 'explicit'\]",
+        r"Choose one of \['autograd', 'explicit', 'jax'\]",
     ),
     "not an engine": (
         lambda: total(squares, engine=3),

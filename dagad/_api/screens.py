@@ -109,7 +109,7 @@ class Terminal:
         full, empty = ("#", ".") if console.options.ascii_only else ("━", "─")
         if frame.rows:  # in one go: each time all is drawn anew
             lines = Text("\n").join(Text(line_of(row), "bold" if row is HEAD else "") for row in frame.rows)
-            console.print(lines, overflow="ellipsis", no_wrap=True)
+            console.print(lines, overflow="fold")  # what an error says may be longer than the screen is wide
         text, width = Text(no_wrap=True, overflow="ellipsis"), max((len(bar.name) for bar in frame.bars), default=0)
         for bar in frame.bars:
             done = BAR * bar.done // bar.total

@@ -12,9 +12,10 @@ from rich.console import Console
 import dagad
 from dagad._pytrees import pytree
 
-doctor_visits, pharmacokinetics = import_module("doctor_visits"), import_module("pharmacokinetics")
-for module in (doctor_visits, pharmacokinetics):
-    cloudpickle.register_pickle_by_value(module)  # as when it is the program; workers import no statsmodels
+if __name__ == "__main__":  # the examples are found by who runs this, and not by who looks for doctests
+    doctor_visits, pharmacokinetics = import_module("doctor_visits"), import_module("pharmacokinetics")
+    for module in (doctor_visits, pharmacokinetics):
+        cloudpickle.register_pickle_by_value(module)  # as when it is the program; workers import no statsmodels
 
 
 def visits(scheduler: Any) -> Any:
