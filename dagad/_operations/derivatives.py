@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -159,6 +159,9 @@ class Pullback(_Derivative):
         actives = sliced[:-1] if self.function.stacks else sliced
         rest = iter(shared[-1])
         seeds = [next(rest) if is_float else None for is_float in self.reduced]
+        if _is_unseeded([*seeds, *own_seeds], itertools.chain(*shared, *sliced)):
+            own = [pytree.zeros_like(leaf) for group in actives for leaf in group]
+            return Outputs([None] * sum(map(len, shared[:-1])), own)
         cotangents: Outputs = pulled_at(
             self.function, (context, rows, shared[:-1], actives), (seeds, own_seeds, self.stacked)
         )[1]
@@ -218,6 +221,16 @@ def named_gradient(function: Kernel, parts: Outputs, names: LeafNames) -> Iterat
     inputs = function.inputs(names)
     for own, leaves in zip(inputs, (parts.reduced or (), parts.stacked), strict=True):
         yield from ((f"the gradient in {name}", leaf) for name, leaf in zip(own, leaves, strict=False))
+
+
+def _is_unseeded(seeds: Sequence[Any], leaves: Iterable[Any]) -> bool:
+    """Return whether all seeds of a chunk are zero, so that it is not pulled, as nowhere: bits depend on it.
+
+    Pulled with zeros it would give zeros of either sign, and nan at infinite slopes. Where somebody traces, seeds have
+    derivatives even so.
+    """
+    some = any(seed is not None and (pytree.is_traced(seed) or np.any(seed)) for seed in seeds)
+    return not some and not any(map(pytree.is_traced, leaves))
 
 
 def pulled_at(function: Kernel, args: Any, given: tuple[Any, ...] | None) -> tuple[Outputs, Any]:
