@@ -467,8 +467,9 @@ def test_who_gives_up_leaves_other_calls_and_what_they_left_behind_alone(client:
     for watch in watches:
         watch.close("value")
     before = chunks_as_tasks(client)
-    one, other = (dagad.evaluate(loss, 0.5 * THETA, lazy=True) for loss in losses)
+    one = dagad.evaluate(losses[0], 0.5 * THETA, lazy=True)
     watches[0].wait("value", processes=2)  # each worker is busy with it
+    other = dagad.evaluate(losses[1], 0.5 * THETA, lazy=True)
     until(lambda: on_workers(client, n_connections) == [2, 2])
     one.cancel()
     with pytest.raises(dagad.CancelledError):
@@ -483,6 +484,36 @@ def test_who_gives_up_leaves_other_calls_and_what_they_left_behind_alone(client:
 
 
 WATCHED = {"row": np.arange(24), "x": X}
+
+
+def test_what_is_let_go_of_before_it_is_there_is_not_kept(road: Road, client: Client, tmp_path: Path) -> None:
+    """Who reaches the scheduler alone can't hang up on a call that was given up: the word that it was overtakes it."""
+    watch = Watch(tmp_path, "value", "pullback")
+    loss = gated(dagad.shard(WATCHED, grainsize=4, scheduler=client), watch)
+    heat_up(client, functools.partial(in_all(loss), THETA))
+    watch.close("value")
+    evaluation = dagad.evaluate(loss, 0.5 * THETA, lazy=True)
+    watch.wait("value", processes=2)
+    evaluation.cancel()
+    with pytest.raises(dagad.CancelledError):
+        evaluation.value(PATIENCE)
+    del evaluation
+    until(lambda: has_told_all(client))
+    watch.open("value")
+    until(lambda: not any(on_workers(client, n_now)))
+    assert on_workers(client, n_held) == [0, 0]
+    assert in_all(loss)(THETA) == bits([gated_here(THETA), dagad.grad(gated_here)(THETA)])
+
+
+def has_told_all(client: Client) -> bool:
+    """Return whether workers know of all that was let go of."""
+    gc.collect()
+    at_client = client.extensions["dagad-lines"].lines()
+    return not at_client._let_go and at_client._telling is not None and at_client._telling.done()
+
+
+def n_now(dask_worker: Any) -> int:
+    return len(desk_of(dask_worker)._now)
 
 
 def gated(sliced: Any, watch: Watch) -> Callable[[Any], Any]:

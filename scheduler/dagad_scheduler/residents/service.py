@@ -12,7 +12,7 @@ State of a `Desk`, touched by the worker's event loop only:
 `_rows`      rows that calls have left, cotangents of Shards, by their numbers
 `exchange`   what calls gave, where that is first added up with what other workers have
 `_n_calls`   how many calls came
-`_n_now`     how many of them are being answered
+`_now`       what those that are being answered will leave here, by its names, unless it is let go of before
 `_last`      when the last of them was
 `reports`    what is told of them to the scheduler's plugin
 `_is_known`  whether it was said that there is such a desk
@@ -139,7 +139,8 @@ class Desk:
         self._held = Store(worker, SHARE_OF_HELD, MOST_HELD)
         self._rows = Store(worker, SHARE_OF_ROWS)
         self.exchange = Exchange(worker)
-        self._n_calls = self._n_now = 0
+        self._n_calls = 0
+        self._now = list[set[str]]()
         self._last = -math.inf
         self.reports = OfWorker(self._call_later, self._report, lambda: (len(self._held), self._held.nbytes))
         self._is_known = False
@@ -158,7 +159,7 @@ class Desk:
 
     def is_at_work(self, patience: float) -> bool:
         """Return whether a call is being answered, or one was within so many seconds."""
-        return self._n_now > 0 or time.monotonic() < self._last + patience
+        return bool(self._now) or time.monotonic() < self._last + patience
 
     async def line(self, comm: Any, client: str = "") -> Any:
         """Serve a client that keeps its connection open; what runs is told to stop when it hangs up."""
@@ -221,6 +222,8 @@ class Desk:
         """Let go of programs, and of what evaluations left behind."""
         self._held.forget(names)
         self._rows.forget(names)
+        for leaves in self._now:  # who gave a call up says so before it is over
+            leaves.difference_update(names)
         if names:
             self.reports.soon()  # it holds less
         for token in [one for one in self._programs if _name_of(one) in names] if names else ():
@@ -239,12 +242,13 @@ class Desk:
 
     async def call(self, message: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
         """Answer one call; whatever goes wrong is an answer too."""
-        self._n_now += 1
+        leaves = {message[name] for name in ("number", "left") if name in message}
+        self._now.append(leaves)
         self._say_there_is_one()
         try:
             if "gather" in message:
                 return await self._gathered(message)
-            return await self._call(message, stopped)
+            return await self._call(message, stopped, leaves)
         except _MissingError:
             return {"status": "missing"}
         except _StaleError:
@@ -257,7 +261,7 @@ class Desk:
                 self.reports.failed(message.get("function", ""), message.get("role", Role.LOOP), reason)
             return {"status": "failed", "reason": reason}
         finally:
-            self._n_now -= 1
+            self._now[:] = [some for some in self._now if some is not leaves]
             self._last = time.monotonic()
 
     def _say_there_is_one(self) -> None:
@@ -265,7 +269,7 @@ class Desk:
             self._is_known = True
             self._worker.log_event(DESKS, {})
 
-    async def _call(self, message: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
+    async def _call(self, message: dict[str, Any], stopped: Callable[[], bool], leaves: set[str]) -> dict[str, Any]:
         if "program" in message:
             await self._learn(message, stopped)
         if (token := message["token"]) not in self._programs:
@@ -300,22 +304,22 @@ class Desk:
                 sums = {part: total for some in found for part, total in some.items()}
                 head, buffer = await run(job.reply, parts, sums)
         except _StaleError:
-            if held is not None and not stopped():  # the same call comes again
+            if held is not None and not stopped() and message["number"] in leaves:  # the same call comes again
                 self._held.keep(message["number"], held)
             raise
         if not stopped():
-            self._leave(message, job)
+            self._leave(message, job, leaves)
         seconds = (time.perf_counter() - began) * n_shares
         if spans is not None:
             self.reports.answered(len(known.keys), seconds, called, spans, has_held=held is not None)
         words = {"status": "OK", "seconds": seconds, "threads": n_shares, "told": spans is not None}
         return {**words, **head, "data": blob(buffer)}
 
-    def _leave(self, message: dict[str, Any], job: Job) -> None:
+    def _leave(self, message: dict[str, Any], job: Job, leaves: Collection[str]) -> None:
         """Hold on to what a call leaves for later ones."""
-        if job.holds:
+        if job.holds and message["number"] in leaves:
             self._held.keep(message["number"], job)
-        if "left" in message:
+        if message.get("left") in leaves:
             self._rows.keep(message["left"], job.left)
         if "later" in message and job.sums is not None:
             self.exchange.keep(message["later"], job.sums)
