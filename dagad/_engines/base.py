@@ -248,6 +248,9 @@ class Engine(Protocol):
     rows of a chunk of a sum are cut, so that it sees few shapes; items are given to it one by one then.
     ``linearize_with_unit(fun, leaves)`` is called in place of `linearize` where the cotangent 1 of a number comes next.
 
+    An engine whose functions can't be numpy's has an attribute ``has_own_arrays``, which is true: in a Dask graph it
+    differentiates the functions that users wrote, and autograd those of numpy, Dask and Python around them.
+
     An engine travels with its tasks, so it has to be importable or picklable. Give it as ``engine=`` to a reduction or
     a map, or in the setting ``dagad.engine``. `explicit` functions have an engine of their own.
 

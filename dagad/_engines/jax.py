@@ -69,7 +69,7 @@ class JaxEngine:
     """
 
     __slots__ = ()
-    name = "jax"
+    name, has_own_arrays = "jax", True
 
     @property
     def n_compiled(self) -> int:
@@ -365,8 +365,8 @@ def _refuse_own(parts: Sequence[Any]) -> None:
         )
     if own is not None:
         raise StructureError(
-            "A reduction or map was given an array of jax's own. Give it numpy's, `np.asarray(array)`: they are put on "
-            "the device where the chunks run, once for data that `dagad.shard` has placed."
+            "A reduction, map or task was given an array of jax's own. Give it numpy's, `np.asarray(array)`: they are "
+            "put on the device where the chunks run, once for data that `dagad.shard` has placed."
         )
 
 

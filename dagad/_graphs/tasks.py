@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from dagad._engines.autograd.forward import push
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import pull, record, refuse_boxes
 from dagad._engines.base import Engine, FlatFunction
+from dagad._engines.calls import by_engine, is_autograds
 from dagad._engines.explicit import check_count
 from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, add_note_once
-from dagad._graphs.activity import Key, is_copy, references
+from dagad._graphs.activity import Key, is_copy, references, topological
 from dagad._graphs.copies import CONTAINERS, container
 from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction, is_scalar, unit_seed, value_of_task
 from dagad._pytrees import pytree
@@ -27,7 +28,7 @@ from dagad._pytrees.canonical import canonical
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.shipping import Portable, opened
 from dagad._words import name_of
-from dagad_scheduler.private import Task, TaskRef
+from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import words_about
 
 _BARE = frozenset({np.ndarray, np.float64, float})
@@ -57,20 +58,68 @@ def traceable_task(part: Any) -> Any:
     """Return a task, with all that stands in it, in which traced arrays go through Dask's own functions."""
     if not isinstance(part, Task):
         return part
-    function = substitute(part.func)
+    return _rebuilt(part, substitute(part.func), traceable_task, lambda nodes: _each(nodes, traceable_task))
+
+
+def task_by_engine(part: Any, engine: Engine, moving: Container[Key], given: bool = False) -> Any:
+    """Return a task in which those functions that read `moving`, and are not left to autograd, are the engine's.
+
+    `given` says that a function stands among the arguments of one that is left to autograd, and is called by it.
+    """
+    if not isinstance(part, Task):
+        held = part.value if isinstance(part, DataNode) else part
+        return by_engine(held, engine) if given and callable(held) and not isinstance(held, GraphNode) else part
+    if not any(ref in moving for ref in references(part)):
+        return part
+    given = given if isinstance(part, CONTAINERS) else is_autograds(part.func)
+
+    def inside(nodes: Mapping[Key, Any]) -> dict[Key, Any]:
+        args = dict(zip(part.args[2], part.args[3:], strict=True))
+        reading = {name for name, arg in args.items() if _reads(arg, moving)}
+        called: dict[Key, Any] = {
+            name: DataNode(name, by_engine(arg.value, engine))
+            for name, arg in args.items()
+            if isinstance(arg, DataNode) and callable(arg.value)
+        }
+        found = {}
+        for key in topological(nodes, [part.args[1]]):
+            node = nodes[key]
+            if called and isinstance(node, Task) and is_autograds(node.func):
+                node = node.substitute(called)
+            found[key] = task_by_engine(node, engine, reading)
+            if _reads(node, reading):
+                reading.add(key)
+        return found
+
+    return _rebuilt(part, by_engine(part.func, engine), lambda arg: task_by_engine(arg, engine, moving, given), inside)
+
+
+def _reads(part: Any, moving: Container[Key]) -> bool:
+    keys = [part.key] if isinstance(part, TaskRef) else references(part) if isinstance(part, GraphNode) else ()
+    return any(key in moving for key in keys)
+
+
+def _each(nodes: Mapping[Key, Any], change: Callable[[Any], Any]) -> dict[Key, Any]:
+    return {key: change(node) for key, node in nodes.items()}
+
+
+def _rebuilt(
+    part: Task, function: Any, each: Callable[[Any], Any], inside: Callable[[Mapping[Key, Any]], dict[Key, Any]]
+) -> Task:
+    """Return a task with another function and other parts; itself if they are the same."""
+    kwargs = _each(part.kwargs, each)
+    same = function is part.func and all(kwargs[name] is value for name, value in part.kwargs.items())
     if part.has_subgraph():
-        inside = {key: traceable_task(node) for key, node in part.args[0].items()}
-        args: list[Any] = [inside, *part.args[1:]]
+        nodes = inside(part.args[0])
+        same = same and all(nodes.get(key) is node for key, node in part.args[0].items())
+        args: list[Any] = [nodes, *part.args[1:]]
     else:
-        args = list(map(traceable_task, part.args))
-    kwargs = {name: traceable_task(each) for name, each in part.kwargs.items()}
-    same = function is part.func and all(map(operator.is_, args, part.args))
-    if part.has_subgraph():
-        same = all(inside[key] is node for key, node in part.args[0].items())
-    if same and all(kwargs[name] is each for name, each in part.kwargs.items()):
+        args = list(map(each, part.args))
+        same = same and all(map(operator.is_, args, part.args))
+    if same:
         return part
     if isinstance(part, CONTAINERS):
-        return container(part, args)
+        return container(part, args)  # type: ignore[no-any-return]  # a task again
     return Task(part.key, function, *args, **kwargs)
 
 
@@ -90,6 +139,8 @@ class TaskFunction(Portable):
         fun, own = own_engine(task.func)
         if own is not None:
             task, engine = Task(task.key, fun, *task.args, **task.kwargs), own
+        elif engine is not None and getattr(engine, "has_own_arrays", False):
+            task, engine = task_by_engine(task, engine, {keys[place] for place in active}), None
         elif engine is not None and str(getattr(fun, "__module__", "")).startswith("dagad."):
             engine = None
         self._task, self._keys, self._active = task, keys, active

@@ -90,7 +90,7 @@ class _Writer:
             self._all(kind.__name__, len(part), sorted(map(digest, part)))
         elif kind in (tuple, list):
             self._all(kind.__name__, len(part), part)
-        elif kind is TreeDef:
+        elif kind is TreeDef or kind.__name__ == "PyTreeDef":  # jax's
             self._say("structure", str(part))
         else:
             self._object(part)
@@ -162,8 +162,10 @@ class _Writer:
         for part in (*held, *_imported(function.__code__)):
             self._of_names(part, used)
         self._named_in(function.__globals__, used)
-        self.take({name: value for name, value in vars(function).items() if name != "__wrapped__"})
-        self.take(getattr(function, "__wrapped__", None))
+        wrapped = getattr(function, "__wrapped__", None)
+        copied = {"__wrapped__": wrapped} | getattr(wrapped, "__dict__", {})  # `functools.wraps` has
+        self.take({name: value for name, value in vars(function).items() if copied.get(name, self) is not value})
+        self.take(wrapped)
 
     def _named_in(self, scope: dict[str, Any], names: tuple[str, ...]) -> None:
         for name in names:
@@ -193,6 +195,9 @@ class _Writer:
         if callable(state) and hasattr(part, "parcel"):  # of what travels: without packing it
             self._all("portable", 2, (type(part), state()))
             return
+        if _is_of_package(part):
+            self._named(part)
+            return
         try:
             reduced = part.__reduce_ex__(2)
         except Exception as error:
@@ -203,6 +208,9 @@ class _Writer:
         if isinstance(reduced, str):
             self._say("named", type(part).__qualname__, reduced)
             self.take(getattr(part, "__wrapped__", None))  # of a function that remembers what it gave
+            return
+        if is_jitted(part):
+            self._all("jitted", 4, jitted_parts(part))
             return
         made, args, *rest = reduced
         items = [list(one) if index > 0 and one is not None else one for index, one in enumerate(rest[:3])]
@@ -242,6 +250,17 @@ def _imported(code: CodeType) -> list[ModuleType]:
     return found
 
 
+def is_jitted(part: Any) -> bool:
+    """Return whether an object is what `jax.jit` gives."""
+    return type(part).__name__ == "PjitFunction"
+
+
+def jitted_parts(part: Any) -> tuple[Any, ...]:
+    """Return what is compiled, which has travelled where `__wrapped__` has not, and how; all else of it changes."""
+    state = part.__reduce_ex__(2)[2]
+    return state["fun"], state["static_argnums"], state["static_argnames"], repr(state["global_cache_key"])
+
+
 @functools.lru_cache(1024)
 def is_installed(module: str | None) -> bool:
     """Return whether a module belongs to an installed package, or to Python."""
@@ -255,6 +274,12 @@ def is_installed(module: str | None) -> bool:
     return (module or "").partition(".")[0] in ("dagad", "dagad_scheduler") or _is_of_packages(
         getattr(found, "__file__", None)
     )
+
+
+def _is_of_package(part: Any) -> bool:
+    """Return whether an object is what a module of an installed package has under its name."""
+    module, name = getattr(part, "__module__", None), getattr(part, "__qualname__", getattr(part, "__name__", None))
+    return isinstance(name, str) and is_installed(module) and getattr(sys.modules.get(str(module)), name, None) is part
 
 
 def _is_of_packages(file: str | None) -> bool:

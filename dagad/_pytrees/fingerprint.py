@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._pytrees.digest import is_installed
+from dagad._pytrees.digest import is_installed, is_jitted, jitted_parts
 from dagad._pytrees.kinds import contents_of
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.pytree import TreeDef
@@ -77,9 +77,9 @@ def _take(part: Any, atoms: list[Any], seen: dict[int, int], by_name: Callable[[
         atoms.append(part)
     elif _holds_nothing(kind) and by_name(kind):
         atoms.append(kind)
-    elif kind.__name__ == "PjitFunction" and by_name is _is_of_a_package:  # jax's: how it is compiled is part of it
+    elif is_jitted(part) and by_name is _is_of_a_package:  # how it is compiled is part of it
         atoms.append(part)
-        _take(part.__wrapped__, atoms, seen, by_name)
+        _take(jitted_parts(part)[0], atoms, seen, by_name)
     elif kind is FunctionType and id(part) in seen:
         atoms.extend((kind, seen[id(part)]))  # which one it is counts too
     else:
