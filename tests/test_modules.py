@@ -72,7 +72,8 @@ NEED_DISTRIBUTED = {
 # Imported when somebody has imported that part of scipy.
 NEED_SCIPY = {f"dagad._engines.autograd.{name}" for name in ("scipy_rules", "scipy_linalg", "scipy_stats")}
 NEED_JAX = {"dagad._engines.jax"}  # imported when somebody asks for that engine
-IMPORTED_LATE = NEED_DISTRIBUTED | NEED_SCIPY | NEED_JAX
+NEIGHBOURS = {name for name in FILES if name.startswith("dagad.interop.")}  # imported by those who want them
+IMPORTED_LATE = NEED_DISTRIBUTED | NEED_SCIPY | NEED_JAX | NEIGHBOURS
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -81,7 +82,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 # Order
 
-ROOMS = ["_pytrees", "_engines", "_graphs", "_sources", "_operations", "_executors", "_api"]
+ROOMS = ["_pytrees", "_engines", "_graphs", "_sources", "_operations", "_executors", "_api", "interop"]
 
 
 def room_of(module: str) -> int:
@@ -196,7 +197,7 @@ def test_importing_brings_in_no_optional_package(module: str) -> None:
 
 
 def test_there_are_three_doors() -> None:
-    public = {name for name in FILES if name.startswith("dagad.") and "._" not in name}
+    public = {name for name in FILES if name.startswith("dagad.") and "._" not in name and ".interop" not in name}
     assert public == {"dagad.extend", "dagad.testing", "dagad.doctor"}  # the last one is a command
 
 

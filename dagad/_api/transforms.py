@@ -26,14 +26,17 @@ from dagad._words import described
 def _scalar_forward(program: Program) -> tuple[Any, Any, Callable[[], Any]]:
     """Run a program that returns one real number: the number, what came along, and the rest of the way."""
     value, aux, pullback = program.record(once=True)
-    plain = pytree.plain(value)
-    # An array of one number too: autograd takes those.
-    if not is_scalar(plain) and not (isinstance(plain, np.ndarray) and plain.size == 1 and plain.dtype.kind == "f"):
-        raise NotDifferentiableError(
-            f"`{program.name}` returned {described(plain)}; only one real floating-point number has a gradient. "
-            f"{_remedy(plain)}"
-        )
+    plain = check_number(pytree.plain(value), program.name)
     return value, aux, lambda: pullback([unit_seed(plain) if is_scalar(plain) else np.ones_like(plain)])
+
+
+def check_number(value: Any, name: str) -> Any:
+    """Return what a function returned, if that is one real number, or an array of one: autograd takes those too."""
+    if is_scalar(value) or (isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind == "f"):
+        return value
+    raise NotDifferentiableError(
+        f"`{name}` returned {described(value)}; only one real floating-point number has a gradient. {_remedy(value)}"
+    )
 
 
 def _remedy(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -44,12 +44,12 @@ class Scope:
         self.space, self.label, self.owner, self.is_class = space, label, owner, is_class
         self.seen: set[str] = set()
 
-    def named(self, names: set[str]) -> Iterator[tuple[str, Any]]:
+    def named(self, names: set[str], traced: Container[type]) -> Iterator[tuple[str, Any]]:
         """Yield what one of `names` may mean, or needs none, and has not been yielded before."""
         space = self.space
         for key in (set(space) if self.is_class else names & space.keys()) - self.seen:
             value = space[key]
-            if not self.is_class or key in names or type(value) in TRACED or self._runs_unnamed(key, value, names):
+            if not self.is_class or key in names or type(value) in traced or self._runs_unnamed(key, value, names):
                 self.seen.add(key)
                 yield key, value
 
@@ -62,6 +62,8 @@ class Scope:
 class Walk:
     """Looks through everything that a function carries, then through what it reaches by name, each object once.
 
+    What it looks for are values of the classes `traced`, autograd's unless others are given.
+
     ==========  ======================================================================================
     `boxes`     the traced values that it carries, by id
     `_reached`  those that it reaches only by the name of a global, or of something in a module or class
@@ -72,7 +74,8 @@ class Walk:
     ==========  ======================================================================================
     """
 
-    def __init__(self, fun: Any) -> None:
+    def __init__(self, fun: Any, traced: Container[type] = TRACED) -> None:
+        self._traced = traced
         self.boxes: dict[int, Any] = {}
         self._reached: dict[int, Any] = {}
         self._objects: dict[int, Any] = {id(fun): fun}  # they are kept alive, or an id could come again
@@ -90,7 +93,7 @@ class Walk:
         while self._stack:
             obj = self._stack.pop()
             cls = type(obj)
-            if cls in TRACED:
+            if cls in self._traced:
                 found[id(obj)] = obj
             elif isinstance(obj, type | ModuleType):
                 self._enter(obj, obj.__name__, id(obj))
@@ -166,7 +169,7 @@ class Walk:
             fresh = False
             for home in [scope for scope in self._scopes.values() if scope]:
                 more = ", an attribute of a class" if home.is_class else ""
-                for key, value in list(home.named(names)):
+                for key, value in list(home.named(names, self._traced)):
                     self._reach(value, f"`{home.label}.{key}`{more}", key, home.owner)
                     fresh = True
             self._look(self._reached)
@@ -199,6 +202,12 @@ class Walk:
         cells = (function.__closure__ or ()) if type(function) is FunctionType else ()
         held = [contents for cell in cells for contents in contents_of(cell)]
         return [id(contents) for contents in held if type(contents) is weakref.WeakKeyDictionary]
+
+    def ways(self) -> list[str]:
+        """Return how the function gets at each traced value, in the words of whoever wrote it."""
+        return [
+            self._entries[key][0] if key in self._entries else self._name(key) for key in (*self.boxes, *self._reached)
+        ]
 
     def refuse_names(self, carriers: set[int]) -> None:
         """Refuse what is reached by a name and leads to a traced value."""

@@ -1,0 +1,243 @@
+"""For jax: an objective of dagad's as a function of jax's, differentiable again; needs ``pip install "dagad[jax]"``.
+
+What jax compiles calls back into Python for a value, or for a value and a gradient together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._api.program import check_function
+from dagad._errors import ClosureError, NotDifferentiableError
+from dagad._pytrees.walk import Walk
+from dagad._tracebacks import public
+from dagad._words import described, name_of
+from dagad.interop._objective import Directional, Objective, Places
+
+try:
+    import jax
+    import jax.numpy as jnp
+    from jax.custom_derivatives import SymbolicZero
+    from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_structure, tree_unflatten
+except ModuleNotFoundError as error:
+    error.add_note('dagad: `dagad.interop.jax` needs jax: `pip install "dagad[jax]"`.')
+    raise
+
+Numbers = Sequence[Any]
+Shape: Any = jax.ShapeDtypeStruct  # jax has no type for it
+
+
+@public
+def as_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an objective as a function of jax's, for its transformations and for samplers and optimisers made with it.
+
+    Parameters
+    ----------
+    fun
+        A function that returns one real number, written for `dagad.value_and_grad`: it gets numpy's arrays, and its
+        chunks may have any engine.
+
+    Returns
+    -------
+    Callable
+        The same function of jax's arrays, in any pytree that jax knows. It may be called inside of ``jax.jit``,
+        ``jax.lax.scan`` and ``jax.vmap`` (one by one), and be differentiated by ``jax.grad``, ``jax.jvp``,
+        ``jax.hessian`` and so on, a third time in forward mode. Where only its value is asked for, no pullback runs;
+        where the gradient is, both are computed together.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If `fun` does not return one real number, or is called with complex numbers or with what is no number.
+    ClosureError
+        If `fun` holds a value that jax is tracing.
+
+    Notes
+    -----
+    It is computed in float64 whatever ``jax_enable_x64`` says, and rounded to the dtype of the arguments: without x64
+    that is float32, with 7 digits. Samplers of models with many rows want more:
+    ``jax.config.update("jax_enable_x64", True)``.
+
+    jax runs ahead of a Python loop over compiled steps, with up to 32 of them under way. Chunks in this process with
+    ``engine="jax"`` then have no place to run: wait for each step, say by ``float(loss)``, put the loop into
+    ``jax.lax.scan``, or set ``jax.config.update("jax_cpu_enable_async_dispatch", False)`` at the start of the program.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.interop.jax import as_jax
+    >>> def loss(theta):
+    ...     return dagad.reduce_sum(lambda rows, t: np.sum((rows - t) ** 2), np.arange(4.0), theta, grainsize=2)
+    >>> value, slope = jax.jit(jax.value_and_grad(as_jax(loss)))(1.0)
+    >>> float(value), float(slope)
+    (6.0, -4.0)
+    """
+    check_function(fun, "interop.jax.as_jax")
+
+    @public
+    @functools.wraps(fun, updated=())
+    def function(*args: Any) -> Any:
+        with_paths, _ = tree_flatten_with_path(args)
+        numbers = [_number(leaf, keystr(path), fun) for path, leaf in with_paths]
+        _refuse_captured(fun)
+        return _value(Objective(fun, tree_structure(args)), numbers)
+
+    return function
+
+
+def _number(leaf: Any, path: str, fun: Any) -> Any:
+    """Return a leaf as an array of jax's."""
+    try:
+        number = jnp.asarray(leaf)
+    except TypeError:
+        raise NotDifferentiableError(
+            f"`{name_of(fun)}` is called by jax with {described(leaf)}, argument {path}, which is no number. Let the "
+            "function find it in its closure, by `functools.partial` say."
+        ) from None
+    if jnp.issubdtype(number.dtype, jnp.complexfloating):
+        raise NotDifferentiableError(
+            f"`{name_of(fun)}` is called by jax with complex numbers, argument {path}. Give real and imaginary part as "
+            "two arguments, and put them together in the function."
+        )
+    return number
+
+
+class _Tracers:
+    """The classes of what jax traces."""
+
+    def __contains__(self, kind: object) -> bool:
+        return isinstance(kind, type) and issubclass(kind, jax.core.Tracer)
+
+
+def _refuse_captured(fun: Any) -> None:
+    ways = Walk(fun, _Tracers()).ways()
+    if ways:
+        raise ClosureError(
+            f"`{name_of(fun)}` holds a value that jax is tracing, {ways[0]}. Its derivative would be lost: pass the "
+            "value to the function as an argument."
+        )
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _value(objective: Objective, numbers: Numbers) -> Any:
+    return _called(_Task(Objective.value, objective), _like_value(numbers), numbers)
+
+
+@functools.partial(_value.defjvp, symbolic_zeros=True)
+def _value_jvp(objective: Objective, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (numbers,), (moves,) = primals, tangents
+    wanted = _moved(moves)
+    value, gradient = _value_and_gradient(objective, wanted, numbers)
+    return value, _along(gradient, [moves[place] for place in wanted], value)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _value_and_gradient(objective: Objective, wanted: Places, numbers: Numbers) -> tuple[Any, list[Any]]:
+    like = _like_value(numbers), [numbers[place] for place in wanted]
+    found: tuple[Any, list[Any]] = _called(_Task(Objective.value_and_gradient, objective, wanted), like, numbers)
+    return found
+
+
+@functools.partial(_value_and_gradient.defjvp, symbolic_zeros=True)
+def _value_and_gradient_jvp(objective: Objective, wanted: Places, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (numbers,), (moves,) = primals, tangents
+    places = tuple(sorted({*wanted, *_moved(moves)}))
+    value, gradient = _value_and_gradient(objective, places, numbers)
+    turned = _hessian_product(objective, places, numbers, _filled(moves, numbers, places))
+    tangent = _along(gradient, _filled(moves, numbers, places), value), _picked(turned, places, wanted)
+    return (value, _picked(gradient, places, wanted)), tangent
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _hessian_product(objective: Objective, wanted: Places, numbers: Numbers, direction: Numbers) -> list[Any]:
+    """Return a Hessian times a vector, which jax may transpose.
+
+    jax transposes no call of Python, but a linear solve, whose solution is what one says. Here it is the product; the
+    matrix is asked for by derivatives with respect to `numbers` only, and those are found by the rule below.
+    """
+    task = _Task(Objective.hessian_product, objective, wanted)
+
+    def product(_: Any, vector: Any) -> Any:
+        return _called(task, vector, numbers, vector)
+
+    found: list[Any] = jax.lax.custom_linear_solve(lambda vector: vector, list(direction), product, symmetric=True)
+    return found
+
+
+@functools.partial(_hessian_product.defjvp, symbolic_zeros=True)
+def _hessian_product_jvp(objective: Objective, wanted: Places, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (numbers, direction), (moves, turn) = primals, tangents
+    product = _hessian_product(objective, wanted, numbers, direction)
+    tangent = [jnp.zeros_like(part) for part in product]
+    if _moved(turn):
+        turned = _filled(turn, direction, range(len(direction)))
+        tangent = _hessian_product(objective, wanted, numbers, turned)
+    if _moved(moves):  # the Hessian of the derivative in that direction
+        along = Objective(Directional(objective, wanted), tree_structure((*numbers, *direction)))
+        places = tuple(sorted({*wanted, *_moved(moves)}))
+        third = _hessian_product(along, places, [*numbers, *direction], _filled(moves, numbers, places))
+        tangent = [part + more for part, more in zip(tangent, _picked(third, places, wanted), strict=True)]
+    return product, tangent
+
+
+def _moved(moves: Numbers) -> Places:
+    """Return the places of the numbers that move."""
+    return tuple(place for place, move in enumerate(moves) if not isinstance(move, SymbolicZero))
+
+
+def _filled(moves: Numbers, numbers: Numbers, places: Sequence[int]) -> list[Any]:
+    """Return the tangents of some numbers, zeros for those that don't move."""
+    still = frozenset(range(len(moves))).difference(_moved(moves))
+    return [jnp.zeros_like(numbers[place]) if place in still else moves[place] for place in places]
+
+
+def _picked(parts: Sequence[Any], places: Places, wanted: Places) -> list[Any]:
+    """Return of what there is for `places` what belongs to those that are wanted."""
+    return [part for part, place in zip(parts, places, strict=True) if place in wanted]
+
+
+def _along(gradient: Sequence[Any], moves: Numbers, value: Any) -> Any:
+    """Return the derivative of a value in a direction."""
+    total = jnp.zeros_like(value)
+    for slope, move in zip(gradient, moves, strict=True):
+        total = total + jnp.sum(slope * move).astype(value.dtype)
+    return total
+
+
+def _like_value(numbers: Numbers) -> Any:
+    floats = [number.dtype for number in numbers if jnp.issubdtype(number.dtype, jnp.floating)]
+    return Shape((), jnp.result_type(*floats) if floats else jnp.result_type(float))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """What Python computes for jax; equal to others of the same function, so that jax compiles once for all."""
+
+    compute: Callable[..., Any]
+    objective: Objective
+    wanted: Places | None = None
+    dtypes: tuple[Any, ...] = ()
+
+    def __call__(self, numbers: Numbers, *more: Any) -> Any:
+        found = self.compute(self.objective, numbers, *(() if self.wanted is None else (self.wanted,)), *more)
+        parts, treedef = tree_flatten(found)
+        return tree_unflatten(
+            treedef, [np.asarray(part, dtype) for part, dtype in zip(parts, self.dtypes, strict=True)]
+        )
+
+
+def _called(task: _Task, like: Any, *args: Any) -> Any:
+    """Have Python compute something: at once where jax knows the numbers, so that errors stay what they are."""
+    parts, treedef = tree_flatten(like)
+    task = dataclasses.replace(task, dtypes=tuple(part.dtype for part in parts))
+    if not any(isinstance(number, jax.core.Tracer) for number in tree_flatten(args)[0]):
+        return jax.tree_util.tree_map(jnp.asarray, task(*args))
+    shapes = tree_unflatten(treedef, [Shape(part.shape, part.dtype) for part in parts])
+    return jax.pure_callback(task, shapes, *args, vmap_method="sequential")

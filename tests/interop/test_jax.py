@@ -1,0 +1,215 @@
+"""`as_jax`: every transformation of jax's, one evaluation a gradient, none for a value, and no lost derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import test_util
+
+import dagad
+from dagad.interop.jax import as_jax
+
+X = np.random.default_rng(0).standard_normal((24, 3))
+Y = X @ np.array([1.0, -2.0, 0.5]) + 0.1 * np.random.default_rng(1).standard_normal(24)
+P = {"slopes": np.array([0.1, 0.2, 0.3]), "log scale": np.array(0.5)}
+
+
+@pytest.fixture(autouse=True)
+def _x64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def wave(rows: Any, p: Any) -> Any:
+    return np.sum(np.sin(np.dot(rows, p["slopes"])) * np.exp(p["log scale"]))
+
+
+def jax_wave(rows: Any, p: Any) -> Any:
+    return jnp.sum(jnp.sin(rows @ p["slopes"]) * jnp.exp(p["log scale"]))
+
+
+def ours(scheduler: Any, **options: Any) -> Any:
+    chunk = jax_wave if options else wave
+    return as_jax(lambda p: dagad.reduce_sum(chunk, X, p, grainsize=8, scheduler=scheduler, **options))
+
+
+def theirs(p: Any) -> Any:
+    return jax_wave(X, p)
+
+
+def norm_of_gradient(fun: Any) -> Any:
+    return jax.grad(lambda p: sum(jnp.sum(part**2) for part in jax.tree.leaves(jax.grad(fun)(p))))
+
+
+MODES: dict[str, Any] = {
+    "value": lambda fun: fun,
+    "value_and_grad": jax.value_and_grad,
+    "jvp": lambda fun: lambda p: jax.jvp(fun, (p,), (jax.tree.map(jnp.ones_like, p),)),
+    "hessian": jax.hessian,
+    "reverse twice": lambda fun: jax.jacrev(jax.jacrev(fun)),
+    "forward twice": lambda fun: jax.jacfwd(jax.jacfwd(fun)),
+    "gradient of a norm": norm_of_gradient,
+    "vmap": lambda fun: lambda p: jax.vmap(jax.grad(fun))(jax.tree.map(lambda part: jnp.stack([part, 2 * part]), p)),
+}
+
+
+def assert_close(found: Any, right: Any, tolerance: float = 1e-12) -> None:
+    assert str(jax.tree.structure(found)) == str(jax.tree.structure(right))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_transformation_gives_what_jax_gives_of_its_own(mode: str) -> None:
+    right = jax.jit(MODES[mode](theirs))(P)
+    assert_close(jax.jit(MODES[mode](ours("sync")))(P), right)
+    if mode in ("value", "value_and_grad", "jvp"):
+        assert_close(MODES[mode](ours("sync"))(P), right)
+
+
+@pytest.mark.parametrize("engine", [{}, {"engine": "jax"}], ids=["autograd", "jax"])
+def test_the_bits_are_the_same_wherever_the_chunks_run(engine: Any, scheduler: Any) -> None:
+    def found(where: Any) -> list[bytes]:
+        value, gradient = jax.jit(jax.value_and_grad(ours(where, **engine)))(P)
+        return [np.asarray(part).tobytes() for part in (value, *jax.tree.leaves(gradient))]
+
+    assert found(scheduler) == found("sync")
+
+
+def test_jax_checks_our_derivatives(scheduler: Any) -> None:
+    check: Any = test_util.check_grads
+    check(jax.jit(ours(scheduler)), (P,), order=2)
+
+
+def test_a_third_derivative_in_forward_mode_is_right() -> None:
+    found, right = (jax.jit(jax.jacfwd(jax.hessian(fun)))(P) for fun in (ours("sync"), theirs))
+    assert_close(found, right, tolerance=1e-10)
+
+
+def test_in_a_compiled_loop_chunks_may_be_compiled_too() -> None:
+    def descended(fun: Any) -> Any:
+        def step(p: Any, _: Any) -> Any:
+            value, gradient = jax.value_and_grad(fun)(p)
+            return jax.tree.map(lambda part, slope: part - 1e-3 * slope, p, gradient), value
+
+        return jax.jit(lambda p: jax.lax.scan(step, p, None, length=20))(P)
+
+    right = descended(theirs)
+    for scheduler in ("sync", "threads"):
+        assert_close(descended(ours(scheduler, engine="jax")), right, tolerance=1e-10)
+
+
+class Counted:
+    """A chunk function that knows how often it ran, and how often with something to differentiate."""
+
+    def __init__(self) -> None:
+        self.values = self.traced = 0
+
+    def __call__(self, rows: Any, t: Any) -> Any:
+        if isinstance(t, np.ndarray):
+            self.values += 1
+        else:
+            self.traced += 1
+        return np.sum((np.dot(rows, t) - 1.0) ** 2)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_value_runs_no_pullback_and_a_gradient_each_chunk_once(compiled: bool) -> None:
+    count = Counted()
+    fun = as_jax(lambda t: dagad.reduce_sum(count, X, t, grainsize=8, scheduler="sync"))
+    at, jit = jnp.ones(3), jax.jit if compiled else lambda fun: fun
+    for number in range(1, 4):
+        jit(fun)(at * number).block_until_ready()
+        assert (count.values, count.traced) == (3 * number, 0)
+    jit(jax.value_and_grad(fun))(at)[1].block_until_ready()
+    assert (count.values, count.traced) == (9, 3)
+
+
+def test_only_what_jax_differentiates_with_respect_to_needs_a_derivative() -> None:
+    def loss(t: Any, k: Any, opaque: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, t: np.sum(rows * t) ** k, X, t, scheduler="sync") + float(opaque)
+
+    found = jax.jit(jax.grad(as_jax(loss)))(2.0, 3, 1.5)
+    assert found == pytest.approx(3 * 4 * X.sum() ** 3)
+    whole = jax.grad(as_jax(loss), argnums=(0, 1), allow_int=True)(2.0, 3, 1.5)
+    assert whole[1].dtype == jax.dtypes.float0
+
+
+def test_float32_is_only_rounded_at_the_end() -> None:
+    big = np.full(100_000, 1.0 + 1e-7)
+    fun = as_jax(lambda t: dagad.reduce_sum(lambda rows, t: np.sum(rows * t), big, t, scheduler="sync") - 1e5)
+    with jax.enable_x64(False):
+        value, slope = jax.jit(jax.value_and_grad(fun))(1.0)
+    assert value.dtype == slope.dtype == jnp.float32
+    assert value == pytest.approx(0.01, rel=1e-5)  # in float32 throughout, it would be 0 or 0.0078
+
+
+def test_what_jax_traces_and_the_function_holds_is_refused() -> None:
+    def total(t: Any, scale: Any) -> Any:
+        fun = as_jax(lambda t: dagad.reduce_sum(lambda rows, t: np.sum(rows) * t * scale, X, t, scheduler="sync"))
+        return fun(t)
+
+    for wrong, args in (
+        (jax.grad(total, 1), (1.0, 2.0)),
+        (jax.jit(total), (1.0, 2.0)),
+        (jax.vmap(total), (X[0], X[1])),
+    ):
+        with pytest.raises(dagad.ClosureError, match=r"`scale`.* pass the value to the function as an argument"):
+            wrong(*args)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: as_jax(lambda t: t)(1j), "complex numbers, argument .0.*real and imaginary part"),
+        (lambda: as_jax(lambda t: t)("name"), "a str, argument .0., which is no number.*functools.partial"),
+        (lambda: as_jax(lambda t: t)(jnp.ones(2)), "Return its sum"),
+        (lambda: jax.grad(as_jax(lambda t: (t, t)))(1.0), "has_aux"),
+        (lambda: as_jax(3), "takes a function, and was given an int"),  # type: ignore[arg-type]  # on purpose
+    ],
+)
+def test_what_can_not_be_is_refused_with_the_remedy(wrong: Any, said: str) -> None:
+    with pytest.raises(dagad.DagadError, match=said):
+        wrong()
+
+
+def test_what_fails_in_a_chunk_comes_out_as_it_is_or_within_what_jax_raises() -> None:
+    def chunk(rows: Any, t: Any) -> Any:
+        raise ZeroDivisionError("of the user's")
+
+    fun = as_jax(lambda t: dagad.reduce_sum(chunk, X, t, scheduler="sync"))
+    with pytest.raises(ZeroDivisionError, match="of the user's"):
+        jax.grad(fun)(1.0)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="of the user's"):
+        jax.jit(fun)(1.0).block_until_ready()
+
+
+def test_optax_finds_the_least_squares(cluster: Any) -> None:
+    shards = dagad.shard((X, Y), grainsize=8, scheduler=cluster)
+
+    def squares(rows: Any, t: Any) -> Any:
+        x, y = rows
+        return 0.5 * np.sum((y - np.dot(x, t)) ** 2)
+
+    fun = as_jax(lambda t: dagad.reduce_sum(squares, shards, t))
+    right = np.linalg.lstsq(X, Y)[0]
+    solver = optax.lbfgs()
+
+    @jax.jit
+    def step(t: Any, state: Any) -> Any:
+        value, gradient = optax.value_and_grad_from_state(fun)(t, state=state)
+        moves, state = solver.update(gradient, state, t, value=value, grad=gradient, value_fn=fun)
+        return optax.apply_updates(t, moves), state
+
+    t = jnp.zeros(3)
+    state = solver.init(t)
+    for _ in range(12):
+        t, state = step(t, state)
+    np.testing.assert_allclose(t, right, rtol=1e-8)
