@@ -25,7 +25,7 @@ from dagad._graphs.activity import Graph, Key, active, references
 from dagad._graphs.fused import FusedTasks, Member
 from dagad._graphs.layers import Annotations
 from dagad._graphs.linearization import value_of_task
-from dagad._graphs.linearize import is_sum
+from dagad._graphs.linearize import inputs_of, is_sum
 from dagad._graphs.sum_trees import add_up_spans
 from dagad._graphs.tasks import as_recordable
 from dagad._pytrees.shipping import opened
@@ -187,7 +187,7 @@ class _Groups:
         places = {**at, **{key: place for place, key in enumerate((*opened, *nodes), len(at))}}
         members, active = [], set[int]()
         for key, node in nodes.items():
-            inputs = self._live[key]
+            inputs = inputs_of(node, self._live[key])
             function, args = as_recordable(node, inputs, engine)
             members.append(
                 Member(function, tuple([places[arg.key] for arg in args]), tuple([places[ref] for ref in inputs]))

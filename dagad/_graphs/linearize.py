@@ -9,7 +9,7 @@ from typing import Any
 
 from dagad._engines.base import Engine
 from dagad._graphs.activity import Graph, Key, active, topological
-from dagad._graphs.linearization import value_and_pullback, value_part
+from dagad._graphs.linearization import value_and_pullback, value_of_task, value_part
 from dagad._graphs.sum_trees import Span, add_up
 from dagad._graphs.tasks import TaskFunction as TaskFunction, as_recordable
 from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
@@ -61,6 +61,7 @@ def linearize(
     own = names("value", 0)[0], names("sum", 0)[0]
     for place, (key, inputs) in enumerate(active(order, wrt).items()):
         node, called = result.graph.pop(key), names.about(key)
+        inputs = inputs_of(node, inputs)
         # A graph that was built under these very names keeps its numbers: they are those of the chunks.
         index = key[1] if isinstance(key, tuple) and key[0] in own else place
         if isinstance(node, Alias) or is_sum(node):
@@ -82,12 +83,15 @@ def is_sum(node: GraphNode) -> bool:
 
 
 def inputs_of(node: GraphNode, carrying: Sequence[Key]) -> tuple[Key, ...]:
-    """Return what a node reads of what carries derivatives; a term may stand twice in a sum."""
-    if not is_sum(node):
+    """Return what a node reads of what carries derivatives, in the order of its arguments, of which two may be the same.
+
+    A term may stand twice in a sum. A task that has read a key and its alias reads the same key twice, once its
+    linearization is forgotten.
+    """
+    if not isinstance(node, Task) or node.func not in (add_up, value_of_task):
         return tuple(carrying)
-    assert isinstance(node, Task)
     known = frozenset(carrying)
-    return tuple(arg.key for arg in node.args if arg.key in known)
+    return tuple(arg.key for arg in node.args if isinstance(arg, TaskRef) and arg.key in known)
 
 
 def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Any, name: Key) -> None:
@@ -96,7 +100,6 @@ def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Any, nam
         result.values[key] = here.get(node.target, node.target)
     else:
         assert isinstance(node, Task)
-        inputs = inputs_of(node, inputs)
         refs = [TaskRef(here.get(arg.key, arg.key)) for arg in node.args]
         result.graph[name] = Task(name, add_up, *refs)
         result.values[key] = name
@@ -126,9 +129,11 @@ def tell_spans(result: Linearized) -> None:
         if step.counts is None:
             totals.update(step.inputs)
         else:
-            fused.append((step, [totals[key] for key in step.inputs]))
-            for key, count in zip(step.inputs, step.counts, strict=True):
+            starts = list[int]()
+            for key, count in zip(step.inputs[::-1], step.counts[::-1], strict=True):  # as `transpose` takes them
+                starts.append(totals[key])
                 totals[key] += count
+            fused.append((step, starts[::-1]))
     for step, starts in fused:
         assert step.counts is not None
         counted = zip(step.inputs, starts, step.counts, strict=True)

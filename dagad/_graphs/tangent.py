@@ -9,6 +9,7 @@ from typing import Any
 from dagad._engines.base import Engine
 from dagad._graphs.activity import Graph, Key, active, topological
 from dagad._graphs.linearization import cotangent_part
+from dagad._graphs.linearize import inputs_of
 from dagad._graphs.tasks import as_recordable
 from dagad._pytrees.shipping import opened
 from dagad._tracebacks import public
@@ -44,6 +45,7 @@ def tangent(
             continue
         assert isinstance(node, Task)
         called = names.about(key)
+        inputs = inputs_of(node, inputs)
         both, parts = called("value", place), [called("getitem", (part, place)) for part in ("value", "tangent")]
         made.graph[both] = _pushed(both, node, inputs, made, engine)
         for number, part in enumerate(parts):

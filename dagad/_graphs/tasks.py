@@ -35,7 +35,10 @@ _BARE = frozenset({np.ndarray, np.float64, float})
 
 
 def as_recordable(node: Task, inputs: Sequence[Key], engine: Engine | None = None) -> tuple[Any, tuple[Any, ...]]:
-    """Return a task as something that can be recorded, differentiated with respect to `inputs`, and its arguments."""
+    """Return a task as something that can be recorded, differentiated with respect to `inputs`, and its arguments.
+
+    It gives a cotangent for each of `inputs_of`.
+    """
     if node.func is value_of_task:
         function = opened(node.args[0])
         activated = getattr(function, "activated", None)
@@ -124,8 +127,8 @@ def _rebuilt(
 
 
 def _places(keys: Sequence[Key], inputs: Sequence[Key]) -> tuple[int, ...]:
-    place_of = {key: place for place, key in enumerate(keys)}  # a task may have thousands of inputs
-    return tuple(place_of[key] for key in inputs)
+    known = frozenset(inputs)
+    return tuple(place for place, key in enumerate(keys) if key in known)
 
 
 class TaskFunction(Portable):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import autograd
+import autograd.numpy as anp
 import dask.array as da
 import dask.bag as db
 import numpy as np
@@ -13,6 +15,7 @@ from dask.base import compute as dask_compute
 from dask.delayed import delayed
 
 import dagad
+from dagad.extend import Recompute, Segment
 from dagad_scheduler import Role, role_of
 
 compute: Any = dask_compute  # Dask has few types
@@ -52,6 +55,23 @@ def test_do_halos_of_overlapping_blocks_turn_round(scheduler: Any) -> None:
     for _ in range(3):
         adjoint = step(adjoint)  # the scheme is its own transpose
     np.testing.assert_allclose(gradient, adjoint, rtol=1e-14)
+
+
+@pytest.mark.parametrize("size", [4, 12])  # in one block of which all tasks run as one
+@pytest.mark.parametrize("policy", [None, Recompute(), Segment(2)])
+def test_may_a_task_read_a_block_and_its_alias(size: int, policy: Any) -> None:
+    def plain(x: Any) -> Any:
+        return anp.sum(anp.sin(x * (0.5 * x) ** 2 / 3.0) ** 2)
+
+    x, along = from_array(X.ravel(), chunks=size), np.cos(X.ravel())
+    again = da.concatenate([x, x])[:12]  # Dask's aliases of blocks
+    y = (da.sin(x * (0.5 * again) ** 2 / 3.0).rechunk(12) ** 2).sum()
+    slope, second = autograd.grad(plain)(X.ravel()), autograd.grad(lambda x: anp.sum(autograd.grad(plain)(x) * along))
+    value, gradient = dagad.value_and_gradient(y, x)
+    derived = dagad.gradient(value, x, policy=policy), dagad.gradient((gradient * along).sum(), x, policy=policy)
+    found = compute(gradient, *derived, dagad.jvp(value, x, along)[1], scheduler="sync")
+    for actual, expected in zip(found, (slope, slope, second(X.ravel()), slope @ along), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-12)
 
 
 def test_is_a_block_that_y_does_not_need_not_computed() -> None:
