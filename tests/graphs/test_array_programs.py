@@ -11,7 +11,7 @@ import autograd.numpy as anp
 import dask.array as da
 import numpy as np
 import pytest
-from array_programs import DATA, PROGRAMS, Program
+from array_programs import DATA, MATRIX, PROGRAMS, Program
 from dask.base import compute as dask_compute
 
 import dagad
@@ -100,6 +100,19 @@ def test_are_tangents_and_second_derivatives_right(name: str) -> None:
     with np.errstate(all="ignore"):
         assert same(found_moved, np.sum(gradient(at) * direction))
         assert same(found, autograd.grad(lambda x: anp.sum(gradient(x) * direction))(at), 1e-10)
+
+
+@pytest.mark.parametrize("chunks", [(6, 4), (3, 2), (2, 4), (1, 1)])
+def test_are_variances_of_complex_numbers_with_holes_right(chunks: Any) -> None:
+    def plain(z: Any) -> Any:
+        return np.nanvar(z, axis=1, ddof=0.5).sum()
+
+    at = DATA["holes"] * (1.0 + 2.0j) + 1j * MATRIX**2
+    z = from_array(at, chunks=chunks)
+    y = da.nanvar(z, axis=1, ddof=0.5).sum()
+    value, gradient = compute(*dagad.value_and_gradient(y, z), scheduler="sync")
+    np.testing.assert_allclose([value, plain(at)], compute(y, scheduler="sync")[0], rtol=1e-12)
+    np.testing.assert_allclose(gradient, dagad.grad(plain)(at), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "cluster"], indirect=True)

@@ -72,6 +72,11 @@ def _passed_on(function: Function) -> Function:
 # Moments. Where nan are left out, what Dask computes of them and drops has a derivative of nan.
 
 
+def _deviations(apart: Any) -> Any:
+    """Return what Dask takes powers of: of complex numbers their size."""
+    return anp.abs(apart) if np.iscomplexobj(plain(apart)) else apart
+
+
 def _moments(function: Function) -> Function:
     """Return what adds up powers of deviations in a block."""
 
@@ -81,7 +86,7 @@ def _moments(function: Function) -> Function:
             return found
         axes = {name: options[name] for name in ("axis", "keepdims") if name in options}
         mean = found["total"] / np.where(found["n"] == 0, 1, found["n"])
-        apart = anp.where(np.isnan(plain(A)), 0.0, A - mean)
+        apart = _deviations(anp.where(np.isnan(plain(A)), 0.0, A - mean))
         found["M"] = anp.stack([anp.sum(apart**power, **axes) for power in range(2, order + 1)], axis=-1)
         return found
 
@@ -105,7 +110,7 @@ def _merged_moments(function: Function) -> Function:
             return function(pairs, order=order, ddof=ddof, axis=axis, **options)
         totals, powers = _along(pairs, "total", axis), _along(pairs, "M", axis)
         total, n = anp.sum(totals, axis, keepdims=True), np.sum(ns, axis, keepdims=True)
-        apart = anp.where(ns == 0, 0.0, totals / np.maximum(ns, 1) - total / np.maximum(n, 1))
+        apart = _deviations(anp.where(ns == 0, 0.0, totals / np.maximum(ns, 1) - total / np.maximum(n, 1)))
         kept = {"axis": axis, "keepdims": function.__name__ == "moment_combine" or bool(options.get("keepdims"))}
         found = []
         for power in range(2, order + 1):
