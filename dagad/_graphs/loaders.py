@@ -14,6 +14,7 @@ arrays are read inside: what else is not differentiated runs once, as the schedu
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -23,11 +24,11 @@ from dagad._graphs.activity import Graph, Key, active, topological
 from dagad._graphs.layers import MARK, Annotations
 from dagad._graphs.linearization import value_of_task
 from dagad._graphs.linearize import is_sum
-from dagad_scheduler.private import DataNode, GraphNode, Task
+from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 
 MOST_TASKS = 8
 MOST_READERS = 4
-_REPEATABLE = ("dask.array.", "numpy", "operator", "_operator", "dask._task_spec")
+_REPEATABLE = ("dask.array", "numpy", "operator", "_operator", "dask._task_spec")
 
 
 def with_loaders_inside(
@@ -98,14 +99,23 @@ class _Loaders:
         return self._n_readers[key] <= MOST_READERS and _is_repeatable(self._graph[key])
 
 
-def _is_repeatable(node: Any) -> bool:
-    """Return whether a task is made of functions of Dask's and numpy's, which give the same whenever they run."""
-    if not isinstance(node, Task):
+def _is_repeatable(part: Any) -> bool:
+    """Return whether a task is made of functions of Dask's and numpy's, which give the same whenever they run.
+
+    Some of Dask's are given a function of the user's: that one is another matter.
+    """
+    if isinstance(part, Task) and part.has_subgraph():
+        inside, _, _, *given = part.args
+        return all(map(_is_repeatable, (*inside.values(), *given)))
+    if isinstance(part, Task):
+        return _is_repeatable_function(part.func) and all(map(_is_repeatable, (*part.args, *part.kwargs.values())))
+    if isinstance(part, GraphNode | TaskRef | type) or not callable(part):
         return True
-    if node.has_subgraph():
-        return all(map(_is_repeatable, node.args[0].values()))
-    function = node.func
-    while hasattr(function, "func"):  # a part of it is given
-        function = function.func
-    module = str(getattr(function, "__module__", None))
-    return module.startswith(_REPEATABLE) and all(map(_is_repeatable, (*node.args, *node.kwargs.values())))
+    return _is_repeatable_function(part)
+
+
+def _is_repeatable_function(function: Any) -> bool:
+    if isinstance(function, functools.partial):  # some of its arguments are given
+        return all(map(_is_repeatable, (function.func, *function.args, *function.keywords.values())))
+    module = f"{getattr(function, '__module__', None)}."
+    return any(module.startswith(f"{home}.") for home in _REPEATABLE)

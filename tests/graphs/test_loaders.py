@@ -59,6 +59,27 @@ def test_is_what_several_read_loaded_once() -> None:
     assert runs == [0]
 
 
+def drawn_by(module: str, runs: list[int]) -> Any:
+    def draw(block: Any) -> Any:
+        runs.append(len(runs) + 1)
+        return block + runs[-1]
+
+    draw.__module__ = module
+    return draw
+
+
+@pytest.mark.parametrize(("module", "options"), [("mine", {"enforce_ndim": True}), ("numpyro.draws", {})])
+def test_is_a_users_function_that_several_read_run_once(module: str, options: Any) -> None:
+    """In the first case it is an argument of one of Dask's."""
+    runs: list[int] = []
+    data = da.map_blocks(drawn_by(module, runs), da.zeros(3, chunks=3), dtype=float, meta=X[0, :0], **options)
+    t = delayed(2.0)
+    block = data.to_delayed()[0]
+    y = delayed(scaled_sum)(block, t) + delayed(scaled_sum)(block, t * t)
+    value, slope = compute(*dagad.value_and_gradient(y, t), scheduler="sync")
+    assert (value, slope, runs) == (18.0, 15.0, [1])
+
+
 def test_is_a_long_computation_left_where_it_is() -> None:
     runs: list[int] = []
     t = delayed(2.0)
