@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Iterable, Mapping
@@ -206,5 +207,7 @@ def drawn(made: Any) -> Any:
         make: Any = DerivedDelayed
         return make(made._key, made._dask, made._length, made._layer)
     if isinstance(getattr(made, "__dict__", None), dict):
-        made.visualize = functools.partial(visualize, made)
+        shown = copy.copy(made)  # held by itself, a collection and its graph would wait for the garbage collector
+        vars(shown).update(vars(made))
+        made.visualize = functools.partial(visualize, shown)
     return made

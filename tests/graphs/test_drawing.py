@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,19 @@ def test_are_gradients_of_dask_arrays_drawn_too(tmp_path: Path) -> None:
     assert {"forward", "reverse", "legend", "pullback"} <= {text.split("<")[0] for text in drawn.split(">")}
     assert isinstance(slope, da.Array)
     assert isinstance(cloudpickle.loads(cloudpickle.dumps(slope)), da.Array)
+
+
+def test_are_gradients_let_go_of_without_the_garbage_collector() -> None:
+    """A graph may hold data, and futures that keep data on a cluster."""
+    x = ones(4, chunks=2)
+    gc.disable()
+    try:
+        slope = dagad.gradient((x**2).sum(), x)
+        graph = weakref.ref(slope.dask)
+        del slope
+        assert graph() is None
+    finally:
+        gc.enable()
 
 
 def test_are_several_drawn_together_each_task_once(tmp_path: Path) -> None:
