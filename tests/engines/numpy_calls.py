@@ -43,6 +43,7 @@ np.prod(m, axis=1, keepdims=1, where=m > 0.4) | np.var(hole, where=y <= 1.5) | n
 np.mean(hole, where=y <= 1.5, keepdims=1) | np.trapezoid(x[:3], [0.0, 1.0, 3.0])
 np.nanmedian(hole.reshape(3, 4), axis=0) | np.nanquantile(hole.reshape(3, 4), [0.3, 0.8], axis=1, keepdims=True)
 np.nanpercentile(hole.reshape(3, 4), 30, axis=0) | np.histogram(y, bins=3, weights=x**2)[0]
+np.trapezoid(m, dx=y[:2, None], axis=0)
 """
 
 SHAPES = """
@@ -67,7 +68,7 @@ np.apply_along_axis(np.sort, 0, m) | np.clip(x, 0.4, 0.7) | np.clip(x, x[0], Non
 np.matrix_transpose(m) | np.permute_dims(m, (1, 0)) | np.concat([x, x]) | np.nan_to_num(hole)
 np.nan_to_num(hole, nan=x[0]) | np.repeat(m, 2, axis=-1) | np.repeat(m, [1, 0, 2, 1], axis=1)
 np.choose([0, 1] * 6, [x, 2 * x]) | np.piecewise(x[:2], x[:2] > x[0], [np.exp, lambda t: t**2])
-np.insert(y, 3, values=x[0]) | np.clip(x[:4], np.full((3, 4), 0.45), None)
+np.insert(y, 3, values=x[0]) | np.insert(np.arange(11), 3, 9 * x[0]) * x | np.clip(x[:4], np.full((3, 4), 0.45), None)
 np.full_like(x, x[0], shape=(3,)) | np.full_like(x, 5 * x[0], dtype=int) * x | np.full_like(m, x[0], x.dtype)
 np.partition(m, 1, axis=0)
 np.transpose(m[None], (-1, 0, 1)) | np.ravel(m.T, order="A") | np.reshape(m.T, (2, 6), order="A")

@@ -59,6 +59,7 @@ linalg.solve_sylvester(K, q + 0j, q) | linalg.solve_sylvester(q, K, q=K)
 np.append(np.fft.irfft(w), K[0]) | np.append(np.linalg.slogdet(c)[1], K[0])
 np.stack([r[0, 0], K[0, 0]]) | np.einsum("ij,j", q, K[0]) | np.kron(q, K)
 np.arccosh(u) | np.arccosh(w) | np.fft.hfft(t) | np.var(t, axis=1, ddof=1)
+np.prod(w, dtype=float) | np.prod(t, axis=0, dtype=float) | np.insert(K[0].real, 1, u)
 """
 CALLS = [call.strip() for line in (MATRICES + BESIDE).strip().splitlines() for call in line.split(" | ") if call]
 

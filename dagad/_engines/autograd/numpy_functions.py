@@ -104,6 +104,12 @@ def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: s
     return found if dtype is None or found.dtype == dtype else found.astype(dtype)
 
 
+def _insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
+    """Return the array with more entries, all of its own type."""
+    found, dtype = moved(np.insert, 0, 2)(arr, obj, values, axis), getattr(plain(arr), "dtype", None)
+    return found if dtype is None or dtype == found.dtype else _astype(found, dtype)
+
+
 def _asarray(a: Any, dtype: Any = None, **options: Any) -> Any:
     """Return an array, traced if what is given is: `like` says where it is to be at home, which is here."""
     del options
@@ -167,7 +173,7 @@ WRITTEN.update(
         np.hstack: anp.hstack,
         np.column_stack: anp.column_stack,
         np.append: anp.append,
-        np.insert: lambda arr, obj, values, axis=None: moved(np.insert, 0, 2)(arr, obj, values, axis),
+        np.insert: _insert,
         np.select: _select,
         np.choose: lambda a, choices: _select(
             [np.asarray(plain(a)) == index for index in range(len(choices))], choices

@@ -38,6 +38,8 @@ def _steps(x: Any) -> Any:
 
 
 def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    if np.ndim(plain(dx)):  # cut like the rises along this axis
+        dx = anp.moveaxis(dx * np.ones_like(np.diff(plain(y), axis=axis)), axis, -1)
     y = anp.moveaxis(y, axis, -1)
     if x is not None:
         x = _array(x)

@@ -151,7 +151,9 @@ def _prod(
     initial: Any = 1,
     where: Any = True,
 ) -> Any:
-    del dtype, out
+    del out
+    if dtype is not None and dtype is not _ALL and np.dtype(dtype).kind == "f":
+        a = anp.real(a)  # before they are multiplied
     n_dims = np.ndim(plain(a))
     axes = tuple(range(n_dims)) if axis is None else tuple(each % n_dims for each in np.atleast_1d(axis))
     rows = anp.moveaxis(_present(a, where, 1.0), axes, tuple(range(len(axes))))
