@@ -83,7 +83,7 @@ def is_sum(node: GraphNode) -> bool:
 
 
 def inputs_of(node: GraphNode, carrying: Sequence[Key]) -> tuple[Key, ...]:
-    """Return what a node reads of what carries derivatives, in the order of its arguments, of which two may be the same.
+    """Return what a node reads of what carries derivatives, in the order of its arguments; some it may read twice.
 
     A term may stand twice in a sum. A task that has read a key and its alias reads the same key twice, once its
     linearization is forgotten.
