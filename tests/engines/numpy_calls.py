@@ -177,6 +177,7 @@ linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], x[:3])
 linalg.solveh_banded(m[:2] + [[3.0], [0.0]], x[:4], lower=True) | linalg.eigh(s)[0]
 linalg.eigh(s)[1] * np.sign(linalg.eigh(s)[1][0]) | linalg.eigh(s, eigvals_only=True) | linalg.eigvalsh(s)
 linalg.svd(m, False)[1] | linalg.svd(s)[0] | linalg.svdvals(m) | linalg.qr(m.T, mode="economic")[0] | linalg.qr(s)[1]
+linalg.qr(m.T, mode="economic", pivoting=True)[0] | linalg.qr(s, mode="r", pivoting=True)[0]
 linalg.lu(s + m[:, :3])[1] | linalg.lu(s - m[:, :3])[2]
 linalg.pinv(m) | linalg.norm(m) | linalg.norm(x, 1) | linalg.norm(m, axis=1) | linalg.polar(s + m[:, :3])[0]
 linalg.lstsq(m.T, x[:4])[0] | linalg.lstsq(m.T, x[:4])[1] | linalg.solve_sylvester(s, s, m[:, :3])

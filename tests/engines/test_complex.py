@@ -41,6 +41,7 @@ linalg.solve_triangular(c, c, trans="C", lower=True) | linalg.solve_triangular(c
 linalg.solve_triangular(c, r[0], trans=2) | linalg.solve_triangular(q, u, trans="C") | linalg.eigh(h)[0]
 linalg.eigh(h, eigvals_only=True) | abs(linalg.eigh(h)[1]) ** 2 | abs(linalg.svd(t, False)[0]) ** 2
 linalg.svd(t, False)[0] @ linalg.svd(t, False)[2] | linalg.svdvals(t) | linalg.qr(t, mode="economic")[1]
+linalg.qr(t, mode="economic", pivoting=True)[0]
 linalg.pinv(t) | linalg.polar(c)[0] | linalg.polar(c)[1] | linalg.polar(c, side="left")[1] | linalg.lstsq(t, w)[0]
 linalg.lstsq(t, w)[1] | linalg.solveh_banded(np.stack([u, abs(u) + 9 + 0j]), u) | linalg.toeplitz(u)
 linalg.toeplitz(u, u**2) | linalg.solve_toeplitz(u + [6, 0, 0], u) | linalg.matmul_toeplitz(u, c) | linalg.expm(c / 5)

@@ -199,6 +199,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "svd": (lambda x: np.sum(np.linalg.svd(x.reshape(3, 4))[0]), r"no derivative of `svd` .*full_matrices"),
     "complex svd": (lambda x: np.abs(np.linalg.svd(1j * x.reshape(3, 4))[0][0, 0]), r"no derivative of `svd` .*full_m"),
     "scipy svd": (lambda x: np.sum(scipy.linalg.svd(x.reshape(3, 4))[0]), r"no derivative of `scipy\.linalg\.svd`"),
+    "scipy qr": (lambda x: np.sum(scipy.linalg.qr(x.reshape(4, 3))[1]), r'no derivative of `scipy\.linalg\.qr`.*"econ'),
     "nct": (lambda x: np.sum(scipy.stats.nct.logpdf(Y, 3.0, x)), r"no derivative of `scipy\.stats\.nct\.logpdf`"),
     "ppf": (lambda x: np.sum(scipy.stats.norm.ppf(x)), r"`scipy\.stats\.norm\.ppf` makes.*autograd\.scipy\.stats"),
     "frozen": (lambda x: scipy.stats.norm(x).ppf(0.5), r"`scipy\.stats\.norm\.ppf` makes.*autograd\.scipy\.stats"),
@@ -218,6 +219,23 @@ def test_is_it_said_what_to_write_instead(case: str) -> None:
             mode(total(lambda rows, x: fun(x)))(X)
         with pytest.raises(dagad.NotDifferentiableError, match=sentence):
             mode(fun)(X)
+
+
+@pytest.mark.filterwarnings("ignore::dagad.DagadWarning")  # which says so
+def test_are_derivatives_at_corners_what_the_guide_says() -> None:
+    zeros, square = np.zeros(2), lambda x: np.sum(x**2)
+    corners: dict[float, list[Callable[[Any], Any]]] = {
+        0.0: [
+            lambda x: np.sum(np.abs(x)),
+            lambda x: np.sqrt(np.where(square(x) > 0, square(x), 1.0)) * (square(x) > 0),
+        ],
+        0.5: [lambda x: np.sum(np.maximum(x, 0)), np.max],
+        np.nan: [lambda x: np.hypot(x[0], x[1]), np.linalg.norm, np.std],
+    }
+    for expected, functions in corners.items():
+        for fun in functions:
+            with np.errstate(all="ignore"):
+                assert np.array_equal(dagad.grad(fun)(zeros), np.full(2, expected), equal_nan=True)
 
 
 def test_is_a_missing_method_named() -> None:
@@ -453,6 +471,11 @@ Some functions have a derivative with respect to their last argument alone: `gam
 complements and inverses, Bessel functions such as `kv(order, x)`, `hyp1f1(a, b, x)`, `hyp2f1(a, b, c, x)`, and
 `stdtr(df, x)`. The error says which argument has none. Of a matrix that is not square, `np.linalg.svd` needs
 `full_matrices=False` or `compute_uv=False`.
+
+Where a function has a corner, the derivative is what autograd says: 0 for `np.abs` at 0, half for `np.maximum(x, 0)`,
+equal parts for entries that are the largest together in `np.max`. Where a square root of 0 is taken it is nan, and
+dagad warns: `np.hypot(0, 0)`, `np.linalg.norm` of zeros, `np.std` of equal entries. If your numbers get there, choose
+the square first: `np.sqrt(np.where(square > 0, square, 1.0)) * (square > 0)` has the derivative 0.
 
 This page is written by `tests/engines/test_numpy_protocols.py`.
 """

@@ -16,11 +16,13 @@ import scipy.linalg as of
 from autograd.numpy import linalg
 from autograd.scipy import linalg as traced
 
+from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import moved
 from dagad._engines.autograd.linalg_rules import adjoint, least_squares, norm, qr, singular_values, transposed
 from dagad._engines.autograd.patches import Swap
 from dagad._engines.autograd.rules import keep_real
 from dagad._engines.autograd.scipy_functions import defined, primitive_of, stock, swap, with_rules
+from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
 Function = Callable[..., Any]
@@ -185,13 +187,18 @@ def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, **options:
     return u * signs[..., None, :], sizes, v * np.conj(signs)[..., :, None]
 
 
+_QR_FORM = ' in this form. It has one with `mode="economic"`, of matrices with at least as many rows as columns'
+
+
 def _qr(a: Any, lwork: Any = None, mode: str = "full", pivoting: bool = False, check_finite: bool = True) -> Any:
     del lwork, check_finite
     rows, columns = np.shape(plain(a))[-2:]
-    if pivoting or rows < columns or (mode != "economic" and rows > columns) or mode == "raw":
-        raise NotImplementedError("VJP of scipy.linalg.qr with `mode` other than 'economic' not defined")
-    factors = qr(a, lambda a: _QR(a, mode="r")[0][..., :columns, :])
-    return (factors[1],) if mode == "r" else factors
+    if rows < columns or (mode != "economic" and rows > columns) or mode == "raw":
+        raise NotDifferentiableError(refusals.of_function("scipy.linalg.qr", _QR_FORM))
+    own, *order = _QR(plain(a), mode="r", pivoting=pivoting)
+    taken = anp.take_along_axis(a, order[0][..., None, :], -1) if order else a
+    factors = qr(taken, lambda a: own[..., :columns, :])
+    return (*factors[mode == "r" :], *order)
 
 
 def _none_of(options: dict[str, Any], name: str, *allowed: str) -> None:
