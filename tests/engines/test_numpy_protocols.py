@@ -223,7 +223,9 @@ def test_is_it_said_what_to_write_instead(case: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::dagad.DagadWarning")  # which says so
 def test_are_derivatives_at_corners_what_the_guide_says() -> None:
-    zeros, square = np.zeros(2), lambda x: np.sum(x**2)
+    def square(x: Any) -> Any:
+        return np.sum(x**2)
+
     corners: dict[float, list[Callable[[Any], Any]]] = {
         0.0: [
             lambda x: np.sum(np.abs(x)),
@@ -235,7 +237,7 @@ def test_are_derivatives_at_corners_what_the_guide_says() -> None:
     for expected, functions in corners.items():
         for fun in functions:
             with np.errstate(all="ignore"):
-                assert np.array_equal(dagad.grad(fun)(zeros), np.full(2, expected), equal_nan=True)
+                assert np.array_equal(dagad.grad(fun)(np.zeros(2)), np.full(2, expected), equal_nan=True)
 
 
 def test_is_a_missing_method_named() -> None:
