@@ -164,10 +164,6 @@ def _outer(a: Any, b: Any) -> Any:
     return anp.ravel(a)[:, None] * anp.ravel(b)[None, :]
 
 
-def _vecdot(a: Any, b: Any, axis: int = -1) -> Any:
-    return anp.sum(anp.conj(a) * b, axis=axis)
-
-
 def _sinc_slope(ans: Any, x: Any) -> Any:
     small = np.abs(plain(x)) < 1e-2
     at, square = anp.where(small, 1.0, x), (np.pi * x) ** 2
@@ -314,7 +310,7 @@ DEFINED: dict[Any, Function] = {
     np.ediff1d: _ediff1d,
     np.unwrap: _unwrap,
     np.vdot: lambda a, b: anp.sum(anp.conj(anp.ravel(a)) * anp.ravel(b)),
-    np.vecdot: _vecdot,
+    np.vecdot: lambda a, b, axis=-1: anp.sum(anp.conj(a) * b, axis=axis),
     np.diagflat: lambda v, k=0: anp.diag(anp.ravel(v), k),
     np.logspace: lambda start, stop, num=50, endpoint=True, base=10.0: base ** _linspace(start, stop, num, endpoint),
     np.geomspace: lambda start, stop, num=50, endpoint=True: (
