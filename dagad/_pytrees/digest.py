@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import gc
 import hashlib
 import importlib
 import struct
@@ -19,7 +20,15 @@ import sysconfig
 from collections.abc import Iterable
 from importlib import metadata, util
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -27,6 +36,7 @@ import numpy as np
 from dagad._errors import PortabilityError
 from dagad._pytrees.kinds import contents_of
 from dagad._pytrees.pytree import TreeDef
+from dagad._pytrees.shipping import Primitives, as_primitive
 from dagad._pytrees.walk import codes
 from dagad._words import described
 
@@ -87,7 +97,7 @@ class _Writer:
         elif kind is dict:
             self._all("dict", len(part), (one for item in part.items() for one in item))
         elif kind in (set, frozenset):
-            self._all(kind.__name__, len(part), sorted(map(digest, part)))
+            self._set(part)
         elif kind in (tuple, list):
             self._all(kind.__name__, len(part), part)
         elif kind is TreeDef or kind.__name__ == "PyTreeDef":  # jax's
@@ -95,13 +105,27 @@ class _Writer:
         else:
             self._object(part)
 
+    def _set(self, part: Any) -> None:
+        if id(part) in self._seen:  # by a function in it, say
+            self._say("again", self._seen[id(part)])
+        else:
+            self._all(type(part).__name__, len(part), sorted(self._apart(one, part) for one in part))
+
+    def _apart(self, part: Any, whole: Any) -> str:
+        """Return a digest of a part alone, which may lead to the whole again."""
+        writer = _Writer()
+        writer._seen, writer._alive = dict(self._seen), self._alive
+        writer._seen.setdefault(id(whole), len(self._seen))
+        writer.take(part)
+        return writer.hash.hexdigest()
+
     def _all(self, name: str, count: int, parts: Iterable[Any]) -> None:
         self._say(name, count)
         for part in parts:
             self.take(part)
 
     def _array(self, array: np.ndarray[Any, Any], name: str) -> None:
-        self._say(name, array.dtype.str, *array.shape)
+        self._say(name, str(np.lib.format.dtype_to_descr(array.dtype)), *array.shape)  # with the names of fields
         whole = array if array.flags.c_contiguous else np.ascontiguousarray(array)
         if whole.dtype.hasobject:
             self.take(whole.tolist())
@@ -144,6 +168,8 @@ class _Writer:
         owner = getattr(part, "__self__", None)
         if owner is not None and not isinstance(owner, ModuleType):  # of a dict or the like
             self.take(owner)
+        for made_of in filter(callable, gc.get_referents(part) if isinstance(part, np.ufunc) else ()):
+            self.take(made_of)  # by `numpy.frompyfunc`
 
     def _code(self, code: CodeType) -> None:
         self._say("code", code.co_name, code.co_argcount, code.co_kwonlyargcount, code.co_flags)
@@ -152,7 +178,18 @@ class _Writer:
             self._say(len(names), *names)
         self.take(code.co_consts)
 
+    def _primitive(self, function: FunctionType, how: Primitives) -> None:
+        """Add what an engine computes and its rules: the function itself leads to all of the engine's tables."""
+        _, home, *by_value = how.reduce(function)
+        if by_value or not is_installed(home[0]):
+            self._all("primitive", 1, how.state(function))
+        else:
+            self._say("named", *home, _version(home[0]))
+
     def _function(self, function: FunctionType) -> None:
+        if (how := as_primitive(function)) is not None:
+            self._primitive(function, how)
+            return
         if is_installed(function.__module__) and "<locals>" not in function.__qualname__:
             self._named(function)
             return
@@ -187,6 +224,9 @@ class _Writer:
         if not is_installed(cls.__module__):
             parts = sorted((name, value) for name, value in vars(cls).items() if _is_of_class(name, value))
             self._all("parts", len(parts), [one for pair in parts for one in pair])
+            for name, value in sorted((name, value) for name, value in vars(cls).items() if _may_say(name, value)):
+                with contextlib.suppress(PortabilityError):  # a lock, say
+                    self._say("part", name, self._apart(value, cls))
             self._all("bases", len(cls.__bases__), (*cls.__bases__, type(cls)))
 
     def _instance(self, part: Any) -> None:
@@ -236,6 +276,12 @@ _CONSTANTS: tuple[Any, ...] = (
 def _is_of_class(name: str, value: Any) -> bool:
     """Return whether an attribute of a class belongs to what it does; Python has some of its own there."""
     return isinstance(value, _METHODS) or (isinstance(value, _CONSTANTS) and not name.startswith("__"))
+
+
+def _may_say(name: str, value: Any) -> bool:
+    """Return whether any other attribute of a class may count."""
+    other = not name.startswith("__") and not isinstance(value, GetSetDescriptorType | MemberDescriptorType)
+    return other and not _is_of_class(name, value)
 
 
 def _imported(code: CodeType) -> list[ModuleType]:

@@ -60,7 +60,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
                 "A chunk function holds a value that is being differentiated where dagad does not see it (a global, "
                 "or an attribute of a class). Pass that value to the function as a shared argument."
             )
-        own = _as_primitive(obj) if kind is FunctionType and obj.__dict__ else None
+        own = as_primitive(obj) if kind is FunctionType and obj.__dict__ else None
         reduced = own.reduce(obj) if own else super().reducer_override(obj)
         if (own or isinstance(obj, type)) and isinstance(reduced, tuple) and len(reduced) > 2:  # with a state: by value
             self.singletons.append(obj)
@@ -83,7 +83,7 @@ def register(primitives: Primitives) -> None:
     _PRIMITIVES.append(primitives)
 
 
-def _as_primitive(function: Any) -> Primitives | None:
+def as_primitive(function: Any) -> Primitives | None:
     """Return how a primitive travels. Attributes say nothing: a decorator copies those of what it decorates."""
     code = getattr(function, "__code__", None)
     return next((each for each in _PRIMITIVES if each.code is code), None)
@@ -350,5 +350,5 @@ class _Content(Pickler):
 def _state(part: Any) -> dict[Any, Any]:
     if isinstance(part, type):
         return {name: value for name, value in part.__dict__.items() if name not in _NOT_STATE}
-    how = _as_primitive(part)
+    how = as_primitive(part)
     return dict(enumerate(how.state(part) if how else ()))

@@ -53,6 +53,8 @@ PAIRS: list[tuple[Any, Any]] = [
     (np.zeros(2), np.zeros(4, np.float32)),
     (np.array([0.0]), np.array([-0.0])),
     (np.float64(1), 1.0),
+    (np.zeros(2, [("x", "f8"), ("y", "f8")]), np.zeros(2, [("y", "f8"), ("x", "f8")])),
+    (np.frompyfunc(lambda x: 2 * x, 1, 1), np.frompyfunc(lambda x: 3 * x, 1, 1)),
     (np.array(["a", 1], object), np.array(["a", 2], object)),
     (made(1.0), made(2.0)),
     (made(1.0, 2), made(1.0, 3)),
@@ -112,6 +114,10 @@ USED = [  # by a function of a module of the user's, in ways of their own: what 
     "class M(type):\n    weight = NUMBER\nclass A(metaclass=M):\n    pass\ndef f(x):\n    return A.weight * x",
     "class A:\n    @functools.cached_property\n    def weight(self):\n        return NUMBER\nf = A()",
     "@functools.lru_cache\ndef weight():\n    return NUMBER\ndef f(x):\n    return weight() * x",
+    "class A:\n    lock, weights = threading.Lock(), range(int(NUMBER))\ndef f(x):\n    return len(A.weights) * x",
+    "class A:\n    @functools.lru_cache\n    def weight(self):\n        return NUMBER\nf = lambda x: A().weight() * x",
+    "@primitive\ndef g(x):\n    return x\ndefvjp(g, lambda ans, x: lambda c: NUMBER * c)\ndef f(x):\n    return g(x)",
+    "some = set()\nfor n in range(12):\n    some.add(lambda x, n=n: NUMBER * len(some))\nf = lambda x: len(some)",
     "find = {'weight': NUMBER}.get\ndef f(x):\n    return find('weight') * x",
     "weights = np.ma.array([1.0, 2.0], mask=[False, NUMBER > 2])\ndef f(x):\n    return weights.sum() * x",
 ]
@@ -124,7 +130,7 @@ def test_an_edit_of_what_a_function_uses_is_noticed(
     monkeypatch.syspath_prepend(tmp_path)
 
     def found(number: float) -> str:
-        for name, text in (("helpers", HELPERS), ("users", f"import functools\nimport numpy as np\n{program}\n")):
+        for name, text in (("helpers", HELPERS), ("users", f"{IMPORTS}\n{program}\n")):
             (tmp_path / f"{name}.py").write_text(text.replace("NUMBER", str(number)))
             monkeypatch.delitem(sys.modules, name, raising=False)
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
@@ -137,10 +143,12 @@ def test_an_edit_of_what_a_function_uses_is_noticed(
         sys.modules.pop("helpers", None)
 
 
+IMPORTS = "import functools, threading\nimport numpy as np\nfrom autograd.extend import defvjp, primitive"
 HELPERS = "SCALE = NUMBER\ndef scale(x):\n    return SCALE * x\n"
 
 PROGRAM = """
 import functools, numpy as np
+from autograd.numpy import tanh
 from dagad._pytrees.digest import digest
 
 NAMES = {"b", "a", "c"}
@@ -152,7 +160,7 @@ class Model:
         return sum(np.sum(rows * self.weights[name]) for name in NAMES if name in self.weights)
 
 def chunk(rows, theta, scale=2.0):
-    return scale * theta * Model().value(rows)
+    return scale * tanh(theta) * Model().value(rows)
 
 print(digest(chunk, Model(), functools.partial(chunk, scale=3.0), lambda x: chunk(x, 1.0)))
 """
