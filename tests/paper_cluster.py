@@ -45,16 +45,17 @@ class Lease:
 
     def __init__(self, workers: Mapping[str, Worker], number: str) -> None:
         self.number, self._workers = number, workers
+        self._addresses: set[str] = set()
 
     def left_at(self, addresses: Any) -> None:
-        pass
+        self._addresses |= set(addresses)
 
     def taken_from(self, addresses: Any) -> None:
-        pass
+        self._addresses -= set(addresses)
 
     def __del__(self) -> None:
-        for worker in self._workers.values():
-            worker.held.pop(self.number, None)
+        for address in self._addresses:
+            self._workers[address].held.pop(self.number, None)
 
 
 class Worker:
@@ -119,12 +120,18 @@ class PaperLines:
 
     def __init__(self, placed: Sequence[Placed], owners: Sequence[int], n_threads: int = 1) -> None:
         data = {key: rows for one in placed for key, rows in one.data.items()}
-        self._owners = {key: f"worker-{owner}" for one in placed for key, owner in zip(one.keys, owners, strict=True)}
+        self._placed = placed
+        self.move(owners)
         self.by_address = {address: Worker(data, n_threads) for address in sorted(set(self._owners.values()))}
         for worker in self.by_address.values():
             worker.others = self.by_address
         self.methods: list[str] = []
         self._numbers = map(str, itertools.count())
+
+    def move(self, owners: Sequence[int]) -> None:
+        """Have other workers own the chunks; it shows when somebody looks again."""
+        pairs = [pair for one in self._placed for pair in zip(one.keys, owners, strict=True)]
+        self._owners = {key: f"worker-{owner}" for key, owner in pairs}
 
     def install(self) -> None:
         pass

@@ -129,8 +129,8 @@ class ResidentJob:
 
     @property
     def holds(self) -> bool:
-        """Whether something is left for a later call."""
-        return bool(self._left)
+        """Whether something is left for a later call; what is left of chunks that have moved away is for none."""
+        return self._stays and bool(self._left)
 
     def split(self, parts: Sequence[Subtree], n_threads: int) -> list[list[Subtree]]:
         """Return what each thread is to compute: runs of subtrees, of about as many chunks each."""

@@ -33,6 +33,7 @@ from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import Plan
 from dagad._sources.shards import ShardSource
 from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate, Recompute
+from dagad_scheduler.residents import loop
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((150, 2)) * 10.0 ** RNG.integers(-8, 8, (150, 1))
@@ -187,6 +188,22 @@ def test_nor_do_they_tell_who_added_up_what(
     leaves = leaves_of(plan, False)
     with patch.object(resident, "LARGE", 0), patch.object(resident, "_found", one_at_most(seed)):
         assert everything(there, leaves) == everything(here, leaves)
+    gc.collect()
+    assert lines.n_held() == 0
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_what_is_left_of_chunks_that_have_moved_is_let_go_of(seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "LOOK_AGAIN", -1.0)
+    here, there, lines = pair("tree", Plan(8, 1), [0, 0, 0, 0, 1, 1, 1, 1], active=False, policy=Keep())
+    runs = [Run(one, leaves_of(Plan(8, 1), False)) for one in (there, here)]
+    assert lines.n_held() == 2
+    lines.move([0, 0, 1, 1, 1, 1, 1, 1])
+    some = [seeds_of(runs[0].value, number) for number in range(seeds)]
+    pulled, expected = [run.many(some) if seeds > 1 else run.pulled(some[0]) for run in runs]
+    assert pytree.flatten(pulled)[1] == pytree.flatten(expected)[1]
+    assert bits(list(map(full, pytree.flatten(pulled)[0]))) == bits(list(map(full, pytree.flatten(expected)[0])))
+    del runs
     gc.collect()
     assert lines.n_held() == 0
 
