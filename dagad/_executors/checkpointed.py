@@ -44,12 +44,16 @@ class Strand:
         """Return a strand that begins here."""
         number = self.journal.n_parted[self.name]
         self.journal.n_parted[self.name] += 1
-        generation = self.journal.generation if self._generation is None else self._generation
-        return Strand(self.journal, self.lock, f"{self.name}.{number}", generation)
+        return Strand(self.journal, self.lock, f"{self.name}.{number}", self.generation)
+
+    @property
+    def generation(self) -> int:
+        """How often the state had been saved when this began; the program itself begins anew each time."""
+        return self.journal.generation if self._generation is None else self._generation
 
     def is_over(self) -> bool:
         """Return whether what runs here now need not be written down."""
-        return self.journal.is_closed or self._generation not in (None, self.journal.generation)
+        return self.journal.is_closed or self.generation != self.journal.generation
 
 
 _CURRENT: ContextVar[Strand | None] = ContextVar("dagad_checkpoint", default=None)
@@ -134,7 +138,8 @@ class CheckpointedExecutor:
     def _chunks(self, job: Job, asked: str) -> list[Part]:
         """Return what each chunk gives, from disk where it is there."""
         strand = self._strand.name
-        place = {"strand": strand, "number": self._journal.numbers[strand], "generation": self._journal.generation}
+        # A state may have been saved while it waited for its turn: it is of what led there, and goes to no disk.
+        place = {"strand": strand, "number": self._journal.numbers[strand], "generation": self._strand.generation}
         about = self._about(job, asked) | place
         past = self._journal.next(strand)
         if past is not None:
@@ -201,7 +206,7 @@ class CheckpointedExecutor:
     def _begun(self, about: Record) -> dict[int, Part]:
         """Return what is on disk of the chunks of the operation that begins."""
         head, *landed = self._journal.chunks or [{}]
-        if (head.get("strand"), head.get("number")) == (about["strand"], about["number"]):
+        if all(head.get(name) == about[name] for name in ("strand", "number", "generation")):
             self._refuse_other(head, about)
             return {record["chunk"]: Part(*record["data"]) for record in landed}
         self._journal.begun(about)

@@ -206,6 +206,8 @@ class Journal:
 
     def begun(self, record: Record) -> None:
         """Write down which operation is in progress."""
+        if record["generation"] != self.generation:
+            return
         self._truncate("chunks")
         self.chunks = [record]
         self._append("chunks", record, now=True)

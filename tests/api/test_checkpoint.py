@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from checkpointed_driver import killed
 from distributed import Client
-from faults import bits as bits_of
+from faults import bits as bits_of, until
 
 import dagad
+from dagad._executors.checkpointed import CheckpointedExecutor
 from dagad._pytrees import pytree
 from dagad.extend import CompensatedSum
 
@@ -338,6 +339,31 @@ def test_a_state_that_is_saved_meanwhile_can_be_gone_on_from(tmp_path: Path, gat
         assert (run.state, run.n_known) == (1.0, 0)
         found = dagad.evaluate(held_loss, THETA + 1).gradient()
     assert bits(found) == bits(dagad.grad(held_loss)(THETA + 1))
+
+
+def test_what_waited_for_its_turn_while_a_state_was_saved_is_not_written_either(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, is_without = list[Any](), CheckpointedExecutor._bypasses
+
+    def bypasses(self: Any, job: Any) -> bool:
+        found = is_without(self, job)
+        asked.append(job)
+        return found
+
+    monkeypatch.setattr(CheckpointedExecutor, "_bypasses", bypasses)
+    with dagad.checkpoint(tmp_path / "run") as run:
+        evaluations = [dagad.evaluate(held_loss, THETA + number) for number in range(2)]
+        gate.wait()
+        until(lambda: len(asked) == 4)  # each comes by two doors, to the lock
+        run.save(1.0)
+        gate.open()
+        found = [evaluation.gradient() for evaluation in evaluations]
+        again = dagad.evaluate(held_loss, THETA + 2).gradient()
+    with dagad.checkpoint(tmp_path / "run") as run:
+        assert (run.state, run.n_known) == (1.0, 1)
+        assert bits(dagad.evaluate(held_loss, THETA + 2).gradient()) == bits(again)
+    assert list(map(bits, found)) == [bits(dagad.grad(held_loss)(THETA + number)) for number in range(2)]
 
 
 def test_nothing_is_written_when_the_block_has_ended(tmp_path: Path, gate: Gate) -> None:
