@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,10 +47,8 @@ def examine(client: Any, patience: float) -> Seen:
     line = client.sync(_measure, client, client.scheduler.address, patience)
     for part in parts:
         if part.facts is not None:
-            try:
+            with contextlib.suppress(Exception):  # every transport has its own
                 part.direct = client.sync(_measure, client, part.address, patience)
-            except Exception as error:  # every transport has its own
-                part.refused = f"{type(error).__name__}: {error}"
     if "dagad" in scheduler["packages"] or "refusal" in scheduler:
         able = [part for part in mine if part.facts and "dagad" in part.facts["packages"]]
         # A loop over placed rows refuses a cluster with workers that can't run it, whichever of them it needs.

@@ -36,8 +36,8 @@ class Part:
         What it said of itself, or why it said nothing.
     skew
         How many seconds its clock is away from the client's, at least.
-    direct, refused
-        The line from the client, or why there is none.
+    direct
+        The line from the client; None if there is none.
     peer, at_work
         Another worker, and what a task found: the line to it or why there is none.
     gradients
@@ -52,7 +52,6 @@ class Part:
     failure: str = ""
     skew: float = 0.0
     direct: Line | None = None
-    refused: str = ""
     peer: str = ""
     at_work: dict[str, Any] | None = None
     gradients: dict[str, str] = field(default_factory=dict)

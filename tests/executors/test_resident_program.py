@@ -152,6 +152,15 @@ def everything(made: Operation, leaves: Sequence[Any]) -> list[Any]:
     return found
 
 
+def see_same_bits(name: str, plan: Plan, owners: Any, n_threads: int, seed: int, *, active: bool, monoid: Any) -> None:
+    policy = [Keep, Recompute, Preaccumulate][seed % 3]()
+    here, there, lines = pair(name, plan, owners.tolist(), n_threads, policy=policy, active=active, monoid=monoid)
+    leaves = leaves_of(plan, active)
+    assert everything(there, leaves) == everything(here, leaves)
+    gc.collect()
+    assert lines.n_held() == 0
+
+
 @MIXED
 @pytest.mark.parametrize("monoid", [PlainSum(), CompensatedSum()])
 @often
@@ -163,13 +172,7 @@ def test_the_bits_do_not_tell_who_had_which_chunks(
     owners = rng.integers(0, n_workers, len(plan))
     if seed % 2:  # runs of neighbours, as they usually are
         owners = np.sort(owners)
-    policy = [Keep, Recompute, Preaccumulate][seed % 3]()
-    active = bool(seed % 5)
-    here, there, lines = pair(name, plan, owners.tolist(), n_threads, policy=policy, active=active, monoid=monoid)
-    leaves = leaves_of(plan, active)
-    assert everything(there, leaves) == everything(here, leaves)
-    gc.collect()
-    assert lines.n_held() == 0
+    see_same_bits(name, plan, owners, n_threads, seed, active=bool(seed % 5), monoid=monoid)
 
 
 @pytest.mark.parametrize("name", ["number", "tree", "sometimes nothing", "integers and trees"])
@@ -182,14 +185,9 @@ def test_nor_do_they_tell_who_added_up_what(
     """Workers give each other what belongs to a larger subtree, so that none of them sends more than one gradient."""
     plan, rng = Plan(n_rows, grainsize), np.random.default_rng(seed)
     owners = rng.integers(0, n_workers, len(plan)) if seed % 2 else np.arange(len(plan)) * n_workers // len(plan)
-    policy = [Keep, Recompute, Preaccumulate][seed % 3]()
-    here, there, lines = pair(name, plan, owners.tolist(), n_threads, policy=policy, active=False, monoid=monoid)
-    lines.is_relayed = True
-    leaves = leaves_of(plan, False)
-    with patch.object(resident, "LARGE", 0), patch.object(resident, "_found", one_at_most(seed)):
-        assert everything(there, leaves) == everything(here, leaves)
-    gc.collect()
-    assert lines.n_held() == 0
+    all_relayed = patch.object(PaperLines, "is_relayed", True)
+    with all_relayed, patch.object(resident, "LARGE", 0), patch.object(resident, "_found", one_at_most(seed)):
+        see_same_bits(name, plan, owners, n_threads, seed, active=False, monoid=monoid)
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
