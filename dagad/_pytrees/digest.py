@@ -9,7 +9,6 @@ package goes by its name and the package's version.
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import gc
 import hashlib
@@ -37,7 +36,7 @@ from dagad._errors import PortabilityError
 from dagad._pytrees.kinds import contents_of
 from dagad._pytrees.pytree import TreeDef
 from dagad._pytrees.shipping import Primitives, as_primitive
-from dagad._pytrees.walk import codes
+from dagad._pytrees.walk import codes, imports_of
 from dagad._words import described
 
 SIZE = 16  # bytes
@@ -196,7 +195,7 @@ class _Writer:
         used = tuple(sorted({name for code in codes(function.__code__) for name in code.co_names}))
         held = [contents for cell in function.__closure__ or () for contents in contents_of(cell)]
         self._all("function", 3, (function.__code__, function.__defaults__, function.__kwdefaults__))
-        for part in (*held, *_imported(function.__code__)):
+        for part in (*held, *_imported(function)):
             self._of_names(part, used)
         self._named_in(function.__globals__, used)
         wrapped = getattr(function, "__wrapped__", None)
@@ -284,11 +283,10 @@ def _may_say(name: str, value: Any) -> bool:
     return other and not _is_of_class(name, value)
 
 
-def _imported(code: CodeType) -> list[ModuleType]:
+def _imported(function: FunctionType) -> list[ModuleType]:
     """Return the modules that a function imports, but for those that are installed."""
-    names = [each.argval for part in codes(code) for each in dis.get_instructions(part) if each.opname == "IMPORT_NAME"]
     found = []
-    for name in names:
+    for name in imports_of(function.__code__, function.__globals__.get("__package__")):
         with contextlib.suppress(Exception):  # the function itself will tell
             spec = util.find_spec(name.partition(".")[0])
             if spec is not None and not _is_of_packages(spec.origin):

@@ -29,7 +29,7 @@ from dagad._pytrees.kinds import contents_of
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.pytree import TreeDef
 from dagad._pytrees.shipping import is_importable, is_imported
-from dagad._pytrees.walk import codes, is_wrapper
+from dagad._pytrees.walk import codes, imports_of, is_wrapper
 
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
 _ATOMS = frozenset({type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype, TreeDef})
@@ -119,17 +119,21 @@ def _inside(part: Any, by_name: Callable[[Any], bool]) -> Sequence[Any]:
         part.__defaults__,
         tuple((part.__kwdefaults__ or {}).items()),
         *(contents_of(cell) for cell in part.__closure__ or ()),
-        *(_named if by_name is _goes_by_name else _named_here)(part.__globals__, used),
+        *(_named if by_name is _goes_by_name else _named_here)(part, used),
     ]
 
 
-def _named(scope: dict[str, Any], used: Iterable[str]) -> Iterator[tuple[str, Any]]:
+def _named(function: FunctionType, used: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    scope = function.__globals__
     return ((name, scope[name]) for name in used if name in scope)
 
 
-def _named_here(scope: dict[str, Any], used: Iterable[str]) -> Iterator[tuple[str, Any]]:
+def _named_here(function: FunctionType, used: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """Yield what a function means by some names, and what these mean in modules that are nobody's package."""
-    scopes, seen = [scope], set[int]()
+    scope, seen = function.__globals__, set[int]()
+    names_of_modules = imports_of(function.__code__, scope.get("__package__"))
+    imported = [sys.modules[name] for name in names_of_modules if name in sys.modules and not is_installed(name)]
+    scopes = [scope, *map(vars, imported)]
     for names in scopes:
         seen.add(id(names))
         for name in used:

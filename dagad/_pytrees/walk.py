@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import functools
 import sys
 import weakref
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from importlib import util
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -275,6 +278,20 @@ def codes(code: CodeType) -> Iterator[CodeType]:
     for const in code.co_consts:
         if isinstance(const, CodeType):
             yield from codes(const)
+
+
+@functools.lru_cache(maxsize=1024)
+def imports_of(code: CodeType, package: str | None) -> tuple[str, ...]:
+    """Return the names of the modules that a code of a package imports when it runs, and of what may be modules."""
+    found = []
+    for each in codes(code):
+        steps = list(dis.get_instructions(each))
+        for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):  # both are put before an import
+            if step.opname == "IMPORT_NAME":
+                with contextlib.suppress(ImportError):  # the function itself will tell
+                    module = util.resolve_name("." * level.argval + step.argval, package)
+                    found += [module, *(f"{module}.{name}" for name in names.argval or () if name != "*")]
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=1024)

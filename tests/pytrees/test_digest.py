@@ -21,6 +21,7 @@ from scipy import special
 
 from dagad import PortabilityError
 from dagad._pytrees.digest import digest
+from dagad._pytrees.fingerprint import fingerprint, same
 
 SCALE = 2.0
 
@@ -141,6 +142,42 @@ def test_an_edit_of_what_a_function_uses_is_noticed(
         assert found(2.0) != found(3.0)
     finally:
         sys.modules.pop("helpers", None)
+
+
+RELATIVE = [
+    "def f(x):\n    from .helpers import scale\n    return scale(x)",
+    "def f(x):\n    from . import helpers\n    return helpers.scale(x)",
+    "def f(x):\n    from ..package.helpers import SCALE\n    return SCALE * x",
+]
+
+
+@pytest.mark.parametrize("program", RELATIVE, ids=["module", "package", "above"])
+def test_so_is_one_of_a_module_beside_it_that_it_imports_itself(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "above" / "package").mkdir(parents=True)
+    for name, text in (
+        ("__init__", ""),
+        ("package/__init__", ""),
+        ("package/helpers", HELPERS),
+        ("package/f", program),
+    ):
+        (tmp_path / "above" / f"{name}.py").write_text(text.replace("NUMBER", "2.0"))
+    try:
+        f = importlib.import_module("above.package.f").f
+        before = digest(f)
+        assert f(1.0) == 2.0
+        compiled = fingerprint(f, here=True)
+        assert digest(f) == before
+        assert same(compiled, fingerprint(f, here=True))
+        monkeypatch.setattr("above.package.helpers.SCALE", 3.0)
+        assert f(1.0) == 3.0
+        assert digest(f) != before
+        assert not same(compiled, fingerprint(f, here=True))
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "above"]:
+            del sys.modules[name]
 
 
 IMPORTS = "import functools, threading\nimport numpy as np\nfrom autograd.extend import defvjp, primitive"
