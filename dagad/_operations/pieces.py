@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import autograd.numpy as anp
@@ -53,6 +54,7 @@ class Cut(Protocol):
         """Return the cotangents of the leaves of a chunk from those of its pieces."""
 
 
+@dataclass(frozen=True, slots=True)  # so that a kernel is known again without being pickled
 class ByItem:
     """Each item is a piece."""
 
@@ -72,19 +74,20 @@ class ByItem:
         return gathered(leaves, [piece.gaps for piece in pieces], found)
 
 
+@dataclass(frozen=True, slots=True)
 class ByLength:
-    """Chunks of `grainsize` rows are whole; others are cut into pieces of few lengths."""
+    """Chunks of `grainsize` rows are whole; others are cut into pieces of few lengths, which the engine says."""
 
-    def __init__(self, lengths: Callable[[int, int], Sequence[int]], grainsize: int) -> None:
-        self._lengths, self._grainsize = lengths, grainsize
+    engine: Any
+    grainsize: int
 
     def is_whole(self, chunk: Chunk) -> bool:
         """Return whether a chunk is one of those that a plan has most."""
-        return chunk.stop - chunk.start == self._grainsize
+        return chunk.stop - chunk.start == self.grainsize
 
     def pieces(self, chunk: Chunk, rows: Rows, leaves: Sequence[Any]) -> list[Piece]:
         """Return the pieces of a chunk."""
-        lengths = self._lengths(chunk.stop - chunk.start, self._grainsize)
+        lengths = self.engine.pieces(chunk.stop - chunk.start, self.grainsize)
         if len(lengths) == 1:
             return [Piece(rows, leaves, [(number, None) for number in range(len(leaves))])]
         found, start = [], 0
@@ -186,8 +189,8 @@ class SumOfPieces(Summed):
 
 def sum_by_length(function: ChunkFunction, plan: AnyPlan) -> Kernel:
     """Return the chunk function of a sum over rows, as its engine wants to see them."""
-    lengths = getattr(function.engine, "pieces", None)
-    return Summed(function) if lengths is None else SumOfPieces(function, ByLength(lengths, plan.grainsize))
+    engine = function.engine
+    return SumOfPieces(function, ByLength(engine, plan.grainsize)) if hasattr(engine, "pieces") else Summed(function)
 
 
 def sum_by_item(fun: Any, engine: Engine) -> tuple[Any, Callable[[ChunkFunction], Kernel]]:

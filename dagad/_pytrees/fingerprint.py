@@ -77,7 +77,7 @@ def _take(part: Any, atoms: list[Any], seen: dict[int, int], by_name: Callable[[
         atoms.append(part)
     elif _holds_nothing(kind) and by_name(kind):
         atoms.append(kind)
-    elif is_jitted(part) and by_name is _is_of_a_package:  # how it is compiled is part of it
+    elif is_jitted(part):  # how it is compiled is part of it
         atoms.append(part)
         _take(jitted_parts(part)[0], atoms, seen, by_name)
     elif kind is FunctionType and id(part) in seen:

@@ -20,6 +20,8 @@ from every_operation import OPERATIONS, RIGHT
 import dagad
 from dagad._engines import jax as jax_engine
 from dagad._engines.jax import JaxEngine
+from dagad._executors import resident
+from dagad._pytrees import shipping
 
 ENGINE = JaxEngine()
 
@@ -77,6 +79,26 @@ def test_each_worker_compiles_once(cluster: Any) -> None:
     assert slope == pytest.approx(onp.sum(ROWS / onp.cos(ROWS * 0.099) ** 2), rel=1e-12)
     after = cluster.run(compiled_here)
     assert [after[worker] - before[worker] for worker in after] == [1, 1]
+
+
+def test_a_warm_loop_pickles_nothing(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, pack, twice = [], shipping.pack, jax.jit(lambda x: 2.0 * x)
+
+    def counted(parts: Any) -> Any:
+        packed.append(parts)
+        return pack(parts)
+
+    def own(rows: Any, t: Any) -> Any:
+        return jnp.sum(twice(rows) * t)
+
+    monkeypatch.setattr(resident, "pack", counted)
+    shards = dagad.shard(ROWS, grainsize=3, scheduler=cluster)
+    for reduce in (dagad.reduce_sum, dagad.map_sum):
+        for number in range(4):
+            slope = dagad.grad(lambda t, reduce=reduce: reduce(own, shards, t, engine="jax"))(float(number))
+        assert slope == pytest.approx(2.0 * ROWS.sum(), rel=1e-12)
+        assert len(packed) <= 1
+        packed.clear()
 
 
 def test_float64_stays_float64_everywhere_and_the_process_is_left_alone(scheduler: Any) -> None:
