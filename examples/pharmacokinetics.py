@@ -1,4 +1,7 @@
-"""Two-compartment pharmacokinetics of 1,000 subjects: Runge-Kutta inside `map_rect`, a hierarchical fit around it."""
+"""Two-compartment pharmacokinetics of 1,000 subjects: Runge-Kutta inside `map_rect`, a hierarchical fit around it.
+
+With ``--engine jax`` the subjects of a chunk are arrays, and what is summed over them is compiled.
+"""
 
 import argparse
 import time
@@ -53,22 +56,25 @@ class Fit:
     seconds: float
 
 
-def flows(log_theta: Any, log_v2: Any) -> Any:
-    """Amounts per hour that flow into gut, centre and periphery (rows), per amount in each of them (columns)."""
-    absorption, clearance, v1, exchange = np.exp(log_theta)
-    away, back = exchange / v1, exchange / np.exp(log_v2)
+def flows(log_theta: Any, log_v2: Any, xp: Any = np) -> Any:
+    """Amounts per hour that flow into gut, centre and periphery (rows), per amount in each of them (columns).
+
+    What computes, `xp`, is autograd's numpy or jax's.
+    """
+    absorption, clearance, v1, exchange = xp.exp(log_theta)
+    away, back = exchange / v1, exchange / xp.exp(log_v2)
     gut = [-absorption, 0.0, 0.0]
     centre = [absorption, -clearance / v1 - away, back]
     periphery = [0.0, away, -back]
-    return np.array([gut, centre, periphery])
+    return xp.array([gut, centre, periphery])
 
 
-def runge_kutta_step(A: Any, x: Any) -> Any:
+def runge_kutta_step(A: Any, x: Any, xp: Any = np) -> Any:
     """Classic fourth order, for x' = A x; `x` is a state, or a matrix with a state in each column."""
-    k1 = np.dot(A, x)
-    k2 = np.dot(A, x + HOURS / 2 * k1)
-    k3 = np.dot(A, x + HOURS / 2 * k2)
-    k4 = np.dot(A, x + HOURS * k3)
+    k1 = xp.dot(A, x)
+    k2 = xp.dot(A, x + HOURS / 2 * k1)
+    k3 = xp.dot(A, x + HOURS / 2 * k2)
+    k4 = xp.dot(A, x + HOURS * k3)
     return x + HOURS / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
 
 
@@ -97,6 +103,52 @@ def predict(item: Any, log_v2: Any) -> Any:
     return log_concentrations(step, log_theta, subject)
 
 
+class Samples(NamedTuple):
+    """All subjects in arrays, a row for each, a column for each step: as a compiler wants them.
+
+    Doses are those at the beginning of a step, samples those at its end.
+    """
+
+    doses: Any
+    log_observed: Any
+    is_sampled: Any
+
+
+def tabulated(study: Study) -> Samples:
+    shape = len(study.subjects), STEPS
+    doses, log_observed, is_sampled = np.zeros(shape), np.zeros(shape), np.zeros(shape, bool)
+    for row, subject in enumerate(study.subjects):
+        doses[row, list(subject.doses)] = list(subject.doses.values())
+        is_sampled[row, np.array(subject.samples) - 1] = True
+    log_observed[is_sampled] = study.log_observed
+    return Samples(doses, log_observed, is_sampled)
+
+
+def predict_by_jax(item: Any, log_v2: Any) -> Any:
+    """Log-concentrations of one subject after each step; zeros where no blood was taken."""
+    import jax
+    import jax.numpy as jnp
+
+    log_theta, samples = item
+    step = runge_kutta_step(flows(log_theta, log_v2, jnp), jnp.eye(3), jnp)
+
+    def taken(state: Any, dose: Any) -> Any:
+        state = step @ state.at[0].add(dose)
+        return state, state[1]
+
+    amounts = jax.lax.scan(taken, jnp.zeros(3), samples.doses)[1]
+    logs = jnp.log(jnp.where(samples.is_sampled, amounts, 1.0)) - log_theta[2]
+    return jnp.where(samples.is_sampled, logs, 0.0)
+
+
+def misfit_by_jax(rows: Any, log_v2: Any) -> Any:
+    """Sum of squares over all samples of some subjects."""
+    import jax
+
+    misses = jax.vmap(lambda item: item[1].log_observed - predict_by_jax(item, log_v2))(rows)
+    return (misses * misses).sum()
+
+
 def simulate(n_subjects: int, seed: int = 20) -> Study:
     """Draw subjects, doses, times and errors; the curves are exact solutions, not Runge-Kutta's."""
     rng = np.random.default_rng(seed)
@@ -118,19 +170,39 @@ class Loss:
     def __init__(self, study: Study, **how: Any) -> None:
         self.study = study
         # Once; on a cluster only parameters, predictions and their gradients travel from then on.
-        self.placed = dagad.shard(study.subjects, **how)
+        self.placed = dagad.shard(self.data(), **how)
+
+    def data(self) -> Any:
+        return self.study.subjects
 
     def predict(self, params: Any) -> Any:
         """Log-concentrations of all subjects, one after the other, as they were observed."""
         return dagad.map_rect(predict, (params["subjects"], self.placed), params["log_v2"])
 
+    def misfit(self, params: Any) -> Any:
+        return np.sum((self.study.log_observed - self.predict(params)) ** 2)
+
     def __call__(self, params: Any) -> Any:
-        misfit = np.sum((self.study.log_observed - self.predict(params)) ** 2) / np.exp(2 * params["log_error"])
+        misfit = self.misfit(params) / np.exp(2 * params["log_error"])
         prior = np.sum(((params["subjects"] - params["population"]) / SPREAD) ** 2)
         # Four numbers per subject are fitted to the same samples: if they were not taken off, as in a variance's n - 1,
         # the error would come out too small.
         freedom = len(self.study.log_observed) - params["subjects"].size
         return (misfit / 2 + prior / 2 + freedom * params["log_error"]) / len(self.study.subjects)
+
+
+class CompiledLoss(Loss):
+    """The same, compiled by jax: once for all chunks, which are equally long."""
+
+    def data(self) -> Any:
+        return tabulated(self.study)
+
+    def predict(self, params: Any) -> Any:
+        found = dagad.map(predict_by_jax, (params["subjects"], self.placed), params["log_v2"], engine="jax")
+        return found[tabulated(self.study).is_sampled]
+
+    def misfit(self, params: Any) -> Any:
+        return dagad.reduce_sum(misfit_by_jax, (params["subjects"], self.placed), params["log_v2"], engine="jax")
 
 
 def neutral(n_subjects: int) -> dict[str, Any]:
@@ -256,6 +328,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--subjects", type=count, help="how many (default: 1000, with --check 30)")
     add_options(parser)
+    parser.add_argument("--engine", choices=["autograd", "jax"], default="autograd", help="what differentiates a chunk")
     parser.add_argument("--grainsize", type=grainsize, help="subjects per chunk, or auto (default: a quarter)")
     parser.add_argument("--picture", default="pharmacokinetics.png", help="where it goes")
     parser.add_argument("--check", action="store_true", help="fail unless estimates and gradient are right")
@@ -272,7 +345,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.width = max(console.width, 90)  # the table needs it, also where the output is a file
     study = simulate(options.subjects)
     with opened(options) as scheduler:
-        loss = Loss(study, scheduler=scheduler, grainsize=options.grainsize)
+        kind = CompiledLoss if options.engine == "jax" else Loss
+        loss = kind(study, scheduler=scheduler, grainsize=options.grainsize)
         fitted = fit(loss, console)
         rate = taylor_rate(loss, neutral(options.subjects)) if options.check else 2.0
     console.print(estimates(study, fitted))

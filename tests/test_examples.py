@@ -46,6 +46,13 @@ def test_ridge_of_dask_arrays_says_what_the_normal_equations_say(tmp_path: Path)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_pharmacokinetics_compiled_by_jax_recovers_what_was_simulated(tmp_path: Path) -> None:
+    picture = tmp_path / "subjects.png"
+    output = run("pharmacokinetics.py", "--check", "--engine", "jax", "--subjects", "20", "--picture", str(picture))
+    assert re.search(r"Taylor remainders fall at the rate 2\.0", output)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_shallow_water_knows_what_a_gauge_will_see(tmp_path: Path) -> None:
     film = tmp_path / "film.png"
     small = ["--size", "32", "--exchanges", "5", "--slots", "2"]
