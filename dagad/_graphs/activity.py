@@ -10,6 +10,7 @@ from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
 
 Key = Any
 Graph = Mapping[Key, GraphNode]
+Order = dict[Key, tuple[Key, ...]]  # what each key reads, each after what it reads
 
 
 def references(node: GraphNode | TaskRef) -> tuple[Key, ...]:
@@ -17,6 +18,9 @@ def references(node: GraphNode | TaskRef) -> tuple[Key, ...]:
 
     Dask keeps them as a set, and an order that depends on hashes would make the order of sums depend on them.
     """
+    known = getattr(node, "dependencies", None)
+    if known is not None and len(known) < 2:
+        return tuple(known)
     found: dict[Key, None] = {}
     _collect(node, found)
     return tuple(found)
@@ -65,10 +69,9 @@ def substituted(node: GraphNode, renamed: dict[Key, Any], key: Key) -> GraphNode
     return found
 
 
-def topological(graph: Graph, keys: Iterable[Key]) -> dict[Key, tuple[Key, ...]]:
+def topological(graph: Graph, keys: Iterable[Key]) -> Order:
     """Return what `keys` need, each key after its dependencies, with them; the order depends on the graph alone."""
-    done: dict[Key, tuple[Key, ...]] = {}
-    found: dict[Key, tuple[Key, ...]] = {}
+    done, found = Order(), Order()
     stack = list(keys)[::-1]
     while stack:
         key = stack[-1]
@@ -83,7 +86,7 @@ def topological(graph: Graph, keys: Iterable[Key]) -> dict[Key, tuple[Key, ...]]
     return done
 
 
-def active(order: Mapping[Key, tuple[Key, ...]], wrt: Collection[Key]) -> dict[Key, tuple[Key, ...]]:
+def active(order: Order, wrt: Collection[Key]) -> Order:
     """Return the keys of `order` that depend on `wrt`, each with the dependencies that do, in the same order."""
     carrying: set[Key] = set(wrt)
     result = {}

@@ -21,7 +21,7 @@ from typing import Any
 
 from dagad._config import setting
 from dagad._errors import PlanError
-from dagad._graphs.activity import Graph, Key, active, references
+from dagad._graphs.activity import Graph, Key, Order, active
 from dagad._graphs.fused import FusedTasks, Member
 from dagad._graphs.layers import Annotations
 from dagad._graphs.linearization import value_of_task
@@ -40,7 +40,8 @@ _AT_HAND = (DataNode, type(None))  # nobody waits for data; what is on a cluster
 
 def coarsened(
     graph: Graph,
-    outputs: Sequence[Key],
+    order: Order,
+    ends: Collection[Key],
     wrt: Collection[Key],
     annotations: Mapping[Key, Annotations],
     names: Names,
@@ -48,11 +49,10 @@ def coarsened(
 ) -> tuple[dict[Key, GraphNode], dict[Key, Annotations]]:
     """Return a graph with tasks put together, and the annotations, those of new keys among them.
 
-    `graph` is what `outputs` need, in the order in which they do; see `topological`.
+    `order` is that of `graph`; `ends` are what the derivative is taken of and with respect to.
     """
-    order = {key: references(node) for key, node in graph.items()}
     live = active(order, wrt)
-    groups = _Groups(graph, order, live, {*wrt, *outputs}, annotations)
+    groups = _Groups(graph, order, live, ends, annotations)
     for key in live:
         groups.place(key)
     return groups.fused(names, engine)
@@ -77,8 +77,8 @@ class _Groups:
     def __init__(
         self,
         graph: Graph,
-        order: Mapping[Key, tuple[Key, ...]],
-        live: Mapping[Key, tuple[Key, ...]],
+        order: Order,
+        live: Order,
         ends: Collection[Key],
         annotations: Mapping[Key, Annotations],
     ) -> None:

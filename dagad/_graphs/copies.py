@@ -22,6 +22,8 @@ def laid_open(graph: Graph, keys: Iterable[Key], matters: Callable[[Key], bool])
     Dask gives equal keys to equal values only, so what is found twice is the same.
     """
     opening, work, seen = _Opening(graph, matters), list(keys), set[Key]()
+    if not any(map(opening.holds, graph.values())):
+        return opening.graph
     while work:
         key = work.pop()
         if key in seen or key not in opening.graph:
@@ -43,7 +45,7 @@ class _Opening:
     def open(self, key: Key) -> list[Key]:
         """Put the nodes that matter and stand inside one node beside it; return the keys of those that are new."""
         node = self.graph[key]
-        if not self._holds(node):
+        if not self.holds(node):
             return []
         inside = self._taken_apart(key, node)
         marks = {name for name in inside if self._matters(name)} - {key}
@@ -53,15 +55,15 @@ class _Opening:
         self.graph |= {name: _put_together(inside, name, marks) for name in new}
         return new
 
-    def _holds(self, node: Any) -> bool:
+    def holds(self, node: Any) -> bool:
         """Return whether a node that matters stands inside another."""
         if not isinstance(node, Task):
             return False
         if node.has_subgraph():
             inside = node.args[0]
-            return any(self._matters(key) or self._holds(part) for key, part in inside.items())
+            return any(self._matters(key) or self.holds(part) for key, part in inside.items())
         parts = (part for part in (*node.args, *node.kwargs.values()) if isinstance(part, GraphNode))
-        return any(self._matters(part.key) or self._holds(part) for part in parts)
+        return any(self._matters(part.key) or self.holds(part) for part in parts)
 
     def _taken_apart(self, key: Key, node: GraphNode) -> dict[Key, GraphNode]:
         """Return a node and all that it holds, each under a key of its own; new ones can't meet others."""
@@ -75,7 +77,7 @@ class _Opening:
 
         while work:
             name, part = work.pop()
-            if not self._holds(part):
+            if not self.holds(part):
                 found[name] = substituted(part, {}, name)
             elif part.has_subgraph():
                 inside, result, outer, *given = part.args
@@ -94,7 +96,7 @@ class _Opening:
         def outside(part: Any) -> Any:
             if not isinstance(part, GraphNode) or isinstance(part, Alias):
                 return part
-            if not self._matters(part.key) and not self._holds(part):
+            if not self._matters(part.key) and not self.holds(part):
                 return part
             if isinstance(part, CONTAINERS):
                 return container(part, list(map(outside, part.args)))

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dagad._engines.registry import own_engine
-from dagad._graphs.activity import Graph, Key, active, topological
+from dagad._graphs.activity import Graph, Key, Order, active
 from dagad._graphs.layers import MARK, Annotations
 from dagad._graphs.linearization import value_of_task
 from dagad._graphs.linearize import is_sum
@@ -33,16 +33,17 @@ _REPEATABLE = ("dask.array.", "numpy.", "operator.", "_operator.", "dask._task_s
 
 def with_loaders_inside(
     graph: Graph,
+    order: Order,
     outputs: Sequence[Key],
     wrt: Collection[Key],
     annotations: Mapping[Key, Annotations],
     only_stored: bool = False,
 ) -> dict[Key, GraphNode]:
-    """Return the graph in which what loads data for one task only is part of it; see the module."""
-    order = topological(graph, outputs)
-    loaders = _Loaders(graph, order, {*wrt, *outputs, *active(order, wrt)}, annotations, only_stored)
-    result = dict(graph)
-    for key in active(order, wrt):
+    """Return the tasks that are to take the place of others: what loads data for one only is part of it."""
+    carrying = active(order, wrt)
+    loaders = _Loaders(graph, order, {*wrt, *outputs, *carrying}, annotations, only_stored)
+    result = dict[Key, GraphNode]()
+    for key in carrying:
         node = graph[key]
         if not isinstance(node, Task) or node.func is value_of_task or is_sum(node) or own_engine(node.func)[1]:
             continue
@@ -58,7 +59,7 @@ class _Loaders:
     def __init__(
         self,
         graph: Graph,
-        order: Mapping[Key, tuple[Key, ...]],
+        order: Order,
         kept: Collection[Key],
         annotations: Mapping[Key, Annotations],
         only_stored: bool,

@@ -10,7 +10,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._graphs.activity import Graph, Key, active, substituted, topological
+from dagad._graphs.activity import Graph, Key, Order, active, references, substituted, topological
 from dagad._graphs.coarsen import coarsened
 from dagad._graphs.collections import Collection
 from dagad._graphs.copies import laid_open
@@ -34,7 +34,8 @@ class Primal:
     """A graph to be differentiated.
 
     =============  ==================================================================================
-    `nodes`        what `outputs` need, in the order of the graph; what is active is a plain function
+    `nodes`        what `outputs` need; what is active is a plain function
+    `order`        what each of them reads, in the order of the graph
     `outputs`      the keys of `y` in `nodes`
     `sources`      the keys of each collection of `wrt`, likewise
     `others`       nodes that are needed as they are, beside those of `y`
@@ -44,6 +45,7 @@ class Primal:
     """
 
     nodes: dict[Key, GraphNode]
+    order: Order
     outputs: list[Key]
     sources: list[list[Key]]
     others: dict[Key, GraphNode]
@@ -76,20 +78,23 @@ class Primal:
                 own, own_futures = _read(ensure_dict(one.graph))
                 others |= {key: own[key] for key in topological(own, apart) if key not in nodes}
                 futures, annotations = own_futures | futures, annotations_of(one.graph) | annotations
-        nodes, renamed = _without_pairs_and_tapes(nodes, y.keys, keys, names)
+        nodes, order, renamed = _without_pairs_and_tapes(nodes, order, y.keys, keys, names)
         annotations |= {new: annotations[old] for old, new in renamed.items() if old in annotations}
         sources = [[renamed.get(key, key) for key in one.keys] for one in wrt]
-        return cls(nodes, [renamed.get(key, key) for key in y.keys], sources, others, futures, annotations)
+        return cls(nodes, order, [renamed.get(key, key) for key in y.keys], sources, others, futures, annotations)
 
     def loading_inside(self, only_stored: bool) -> Primal:
         """Return the same with what only loads data inside the tasks that read them; see `loaders`."""
-        nodes = with_loaders_inside(self.nodes, self.outputs, self.moving, self.annotations, only_stored)
-        return replace(self, nodes=nodes)
+        wrt, annotations = self.moving, self.annotations
+        made = with_loaders_inside(self.nodes, self.order, self.outputs, wrt, annotations, only_stored)
+        order = self.order | {key: references(node) for key, node in made.items()}
+        return replace(self, nodes=self.nodes | made, order=order)
 
     def coarsened(self, names: Names, engine: Any = None) -> Primal:
         """Return the same with fewer tasks; see `coarsen`."""
-        nodes, annotations = coarsened(self.nodes, self.outputs, self.moving, self.annotations, names, engine)
-        return replace(self, nodes=nodes, annotations=annotations)
+        ends = {*self.moving, *self.outputs}
+        nodes, annotations = coarsened(self.nodes, self.order, ends, self.moving, self.annotations, names, engine)
+        return replace(self, nodes=nodes, order=topological(nodes, self.outputs), annotations=annotations)
 
     @property
     def is_marked(self) -> bool:
@@ -128,16 +133,17 @@ def optimized(graph: HighLevelGraph, outputs: Sequence[Key], kept: Container[Key
 
 
 def _without_pairs_and_tapes(
-    nodes: dict[Key, GraphNode], outputs: Sequence[Key], wrt: Container[Key], names: Names
-) -> tuple[dict[Key, GraphNode], dict[Key, Key]]:
+    nodes: dict[Key, GraphNode], order: Order, outputs: Sequence[Key], wrt: Container[Key], names: Names
+) -> tuple[dict[Key, GraphNode], Order, dict[Key, Key]]:
     """Rewrite what can't be differentiated as it stands; return also what got new names by it."""
     if not any(is_ours(key) or _gives_pairs(node) for key, node in nodes.items()):
-        return nodes, {}
+        return nodes, order, {}
     nodes, valued = _explicit_as_values(nodes, names)
     outputs, carrying = [valued.get(key, key) for key in outputs], {valued.get(key, key) for key in wrt}
     nodes, forgotten = forget(nodes, names, active(topological(nodes, outputs), carrying))
     renamed = forgotten | {old: forgotten.get(new, new) for old, new in valued.items()}
-    return {key: nodes[key] for key in topological(nodes, [renamed.get(key, key) for key in outputs])}, renamed
+    order = topological(nodes, [renamed.get(key, key) for key in outputs])
+    return {key: nodes[key] for key in order}, order, renamed
 
 
 def _read(raw: Mapping[Key, Any]) -> tuple[dict[Key, GraphNode], dict[Key, Any]]:
