@@ -12,6 +12,8 @@ from typing import Any
 
 from dagad._engines.autograd.embedded import traced_engine
 from dagad._engines.base import Engine, FlatFunction
+from dagad._engines.explicit import check_count, refuse_keywords
+from dagad._engines.registry import own_engine
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.partition import Partition
@@ -33,18 +35,19 @@ class EngineCall:
         self._engine, self.fun = engine, fun
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        bound = _BoundCall(self._engine, self.fun, (pytree.all_opened(args), pytree.all_opened(kwargs)))
+        bound = _BoundCall(self._engine, self.fun, pytree.all_opened(args), pytree.all_opened(kwargs))
         return traced_engine(self._engine).run(bound, bound.leaves)
 
 
 class _BoundCall(FlatFunction):
     """A function at its arguments, as a function of those leaves that somebody traces."""
 
-    __slots__ = ("_fun", "_partition", "leaves")
+    __slots__ = ("_args", "_fun", "_kwargs", "_n_args", "leaves")
 
-    def __init__(self, engine: Engine, fun: Callable[..., Any], arguments: Any) -> None:
-        self._fun, self._partition = fun, Partition.of(arguments, pytree.is_traced)
-        self.leaves = [canonical(leaf) for leaf in self._partition.taken]
+    def __init__(self, engine: Engine, fun: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        self._fun, self._n_args = fun, len(args)
+        self._args, self._kwargs = Partition.of(args, pytree.is_traced), Partition.of(kwargs, pytree.is_traced)
+        self.leaves = [canonical(leaf) for side in (self._args, self._kwargs) for leaf in side.taken]
         self.takes, self.n_leaves, self.given = engine.takes, len(self.leaves), None
 
     @property
@@ -56,8 +59,13 @@ class _BoundCall(FlatFunction):
         return functools.partial(_spread, self._fun)
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        args, kwargs = self._partition.merge(iter(leaves))
-        return args, kwargs
+        rest = iter(leaves)
+        return self._args.merge(rest), self._kwargs.merge(rest)
+
+    def extract(self, cotangents: Any) -> list[Any]:
+        if self._kwargs.positions:
+            refuse_keywords()
+        return self._args.extract(tuple(check_count(cotangents, self._n_args)))
 
 
 def _spread(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -72,10 +80,19 @@ def is_autograds(function: Any) -> bool:
     return isinstance(function, type) or str(module).partition(".")[0] in _AUTOGRADS
 
 
-def by_engine(function: Any, engine: Engine) -> Any:
-    """Return what a task is to call in place of a function, so that what is not autograd's is the engine's."""
+def by_engine(function: Any, engine: Engine | None) -> Any:
+    """Return what a task is to call in place of a function, so that what is not autograd's is the engine's.
+
+    A function that brings its own engine is that one's; without `engine` all others are autograd's.
+    """
     if isinstance(function, functools.partial):
-        return functools.partial(by_engine(function.func, engine), *function.args, **function.keywords)
+        inner = by_engine(function.func, engine)
+        return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
     if type(function).__name__ == "Compose":  # of toolz or cytoolz
-        return type(function)([by_engine(part, engine) for part in (*reversed(function.funcs), function.first)])
-    return function if is_autograds(function) else EngineCall(engine, function)
+        parts = [*reversed(function.funcs), function.first]
+        found = [by_engine(part, engine) for part in parts]
+        return function if found == parts else type(function)(found)
+    fun, own = own_engine(function)
+    if own is not None:
+        return EngineCall(own, fun)
+    return function if engine is None or is_autograds(function) else EngineCall(engine, function)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -183,6 +183,14 @@ def check_count(cotangents: Any, n_arguments: int) -> Sequence[Any]:
     raise StructureError(
         f"An explicit pullback has to return one cotangent for each of {n_arguments} arguments, None for a constant "
         f"one; it returned {found}."
+    )
+
+
+def refuse_keywords() -> NoReturn:
+    """Refuse to pull where what is differentiated was given by keyword: cotangents are of positional arguments."""
+    raise NotDifferentiableError(
+        "A function that is marked explicit was given by keyword what is being differentiated; its pullback returns "
+        "cotangents of positional arguments only. Pass it by position."
     )
 
 

@@ -17,9 +17,9 @@ from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import pull, record, refuse_boxes
 from dagad._engines.base import Engine, FlatFunction
 from dagad._engines.calls import by_engine, is_autograds
-from dagad._engines.explicit import check_count
+from dagad._engines.explicit import check_count, refuse_keywords
 from dagad._engines.registry import own_engine
-from dagad._errors import NotDifferentiableError, add_note_once
+from dagad._errors import add_note_once
 from dagad._graphs.activity import Key, is_copy, references, topological
 from dagad._graphs.copies import CONTAINERS, container
 from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction, is_scalar, unit_seed, value_of_task
@@ -61,7 +61,19 @@ def traceable_task(part: Any) -> Any:
     """Return a task, with all that stands in it, in which traced arrays go through Dask's own functions."""
     if not isinstance(part, Task):
         return part
-    return _rebuilt(part, substitute(part.func), traceable_task, lambda nodes: _each(nodes, traceable_task))
+    brings_engine = own_engine(part.func)[1] is not None  # then the whole task is that one's
+    return _traceable(part, part.func if brings_engine else by_engine(substitute(part.func), None))
+
+
+def _traceable(part: Task, function: Any) -> Any:
+    return _rebuilt(part, function, _traceable_part, lambda nodes: _each(nodes, _traceable_part))
+
+
+def _traceable_part(part: Any) -> Any:
+    """Return what stands in a task; a function there that brings its own engine is one node on the task's tape."""
+    if isinstance(part, Task):
+        return _traceable(part, by_engine(substitute(part.func), None))
+    return by_engine(part, None) if callable(part) and not isinstance(part, GraphNode) else part
 
 
 def task_by_engine(part: Any, engine: Engine, moving: Container[Key], given: bool = False) -> Any:
@@ -257,10 +269,7 @@ class _BoundTask(FlatFunction):
         partitions = [Partition.of(arg, lambda leaf: True) for arg in args]
         n_positional = sum(len(p.positions) for p in partitions)
         if any(end is not None for end in ends[n_positional:]):
-            raise NotDifferentiableError(
-                "A function that is marked explicit was given by keyword what is being differentiated; its pullback "
-                "returns cotangents of positional arguments only. Pass it by position."
-            )
+            refuse_keywords()
         parts = check_count(cotangents, len(partitions))
         pairs = [
             pair
