@@ -206,11 +206,10 @@ class Walk:
         held = [contents for cell in cells for contents in contents_of(cell)]
         return [id(contents) for contents in held if type(contents) is weakref.WeakKeyDictionary]
 
-    def ways(self) -> list[str]:
-        """Return how the function gets at each traced value, in the words of whoever wrote it."""
-        return [
-            self._entries[key][0] if key in self._entries else self._name(key) for key in (*self.boxes, *self._reached)
-        ]
+    def ways(self) -> list[tuple[Any, str]]:
+        """Return each traced value, and how the function gets at it, in the words of whoever wrote it."""
+        found = self.boxes | self._reached
+        return [(found[key], self._entries[key][0] if key in self._entries else self._name(key)) for key in found]
 
     def refuse_names(self, carriers: set[int]) -> None:
         """Refuse what is reached by a name and leads to a traced value."""

@@ -120,7 +120,7 @@ def _refuse_captured(fun: Any) -> None:
     ways = Walk(fun, _Tracers()).ways()
     if ways:
         raise ClosureError(
-            f"`{name_of(fun)}` holds a value that jax is tracing, {ways[0]}. Its derivative would be lost: pass the "
+            f"`{name_of(fun)}` holds a value that jax is tracing, {ways[0][1]}. Its derivative would be lost: pass the "
             "value to the function as an argument."
         )
 

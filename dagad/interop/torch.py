@@ -1,0 +1,205 @@
+"""For torch: an objective of dagad's as a function of tensors, differentiable again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._api.program import check_function
+from dagad._api.transforms import check_number, vjp
+from dagad._errors import ClosureError, NotDifferentiableError
+from dagad._pytrees import pytree
+from dagad._pytrees.walk import Walk
+from dagad._tracebacks import public
+from dagad._words import name_of
+from dagad.interop._objective import Directional, Objective, Places, Restricted, widened
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    error.add_note('dagad: `dagad.interop.torch` needs torch: `pip install "dagad[torch]"`.')
+    raise
+
+
+@public
+def as_torch(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an objective as a function of torch's tensors, for its optimizers and inside of its models.
+
+    Parameters
+    ----------
+    fun
+        A function that returns one real number, written for `dagad.value_and_grad`: it gets numpy's arrays, and its
+        chunks may have any engine.
+
+    Returns
+    -------
+    Callable
+        The same function, of tensors in any pytree; it returns a tensor without axes. ``backward`` and
+        ``torch.autograd`` find its derivatives, of any order; there is no forward mode. No pullback runs until somebody
+        goes backward, and under ``torch.no_grad()`` nothing is kept for one.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If `fun` does not return one real number, or is called with complex tensors.
+    ClosureError
+        If `fun` holds a tensor that requires a gradient.
+
+    Notes
+    -----
+    It is computed in float64, and rounded to the dtype of the tensors; value and gradients are on their devices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import torch
+    >>> import dagad
+    >>> from dagad.interop.torch import as_torch
+    >>> def loss(theta):
+    ...     return dagad.reduce_sum(lambda rows, t: np.sum((rows - t) ** 2), np.arange(4.0), theta, grainsize=2)
+    >>> theta = torch.tensor(1.0, requires_grad=True)
+    >>> value = as_torch(loss)(theta)
+    >>> value.backward()
+    >>> value.item(), theta.grad.item()
+    (6.0, -4.0)
+    """
+    check_function(fun, "interop.torch.as_torch")
+
+    @public
+    @functools.wraps(fun, updated=())
+    def function(*args: Any) -> Any:
+        leaves, treedef = pytree.flatten(args)
+        places = tuple(place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
+        tensors = [leaves[place] for place in places]
+        _check(fun, tensors)
+        objective = Objective(fun, _Around(treedef, leaves, places))
+        wanted = tuple(place for place, one in enumerate(tensors) if one.requires_grad)
+        if wanted and torch.is_grad_enabled():
+            return _Value.apply(objective, wanted, {}, *tensors)  # type: ignore[no-untyped-call]  # torch's
+        return _as_tensor(objective.value(_numbers(tensors)), _like_value(tensors))
+
+    return function
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Around:
+    """The arguments around the tensors."""
+
+    treedef: Any
+    leaves: list[Any]
+    places: Places
+
+    def unflatten(self, tensors: Sequence[Any]) -> Any:
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        return pytree.unflatten(self.treedef, leaves)
+
+
+class _Value(torch.autograd.Function):
+    """The value; its backward pass multiplies the gradient by what arrives."""
+
+    @staticmethod
+    def forward(objective: Objective, wanted: Places, kept: dict[str, Any], *tensors: Any) -> Any:
+        leaves = widened(_numbers(tensors))
+        some = Restricted(objective, tuple(leaves), wanted)
+        value, kept["pullback"] = vjp(some, *(leaves[place] for place in wanted))
+        check_number(value, name_of(objective))
+        kept["one"] = np.ones_like(value)
+        return _as_tensor(value, _like_value(tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _keep(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        gradient = _Gradient.apply(ctx.objective, ctx.wanted, ctx.kept, *ctx.saved_tensors)  # type: ignore[no-untyped-call]  # torch's
+        return _to_inputs(ctx, [cotangents[0].to(part.device, part.dtype) * part for part in gradient])
+
+
+class _Gradient(torch.autograd.Function):
+    """The gradient; its backward pass is the gradient of the derivative in the direction that arrives."""
+
+    @staticmethod
+    def forward(objective: Objective, wanted: Places, kept: dict[str, Any], *tensors: Any) -> Any:
+        if "pullback" in kept:
+            gradient = kept["pullback"](kept["one"])
+        else:
+            gradient = objective.value_and_gradient(_numbers(tensors), wanted)[1]
+        return tuple(_as_tensor(part, tensors[place]) for part, place in zip(gradient, wanted, strict=True))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _keep(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        tensors = ctx.saved_tensors
+        direction = [
+            torch.zeros_like(tensors[place]) if part is None else part
+            for part, place in zip(cotangents, ctx.wanted, strict=True)
+        ]
+        along = Objective(
+            Directional(ctx.objective, ctx.wanted), pytree.flatten((0.0,) * (len(tensors) + len(direction)))[1]
+        )
+        needed = tuple(place for place, needs in enumerate(ctx.needs_input_grad[3:]) if needs)
+        gradient = _Gradient.apply(along, needed, {}, *tensors, *direction)  # type: ignore[no-untyped-call]  # torch's
+        return _to_inputs(ctx, gradient, needed)
+
+
+def _keep(ctx: Any, inputs: Any) -> None:
+    ctx.objective, ctx.wanted, ctx.kept, *tensors = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _to_inputs(ctx: Any, gradient: Sequence[Any], places: Places | None = None) -> tuple[Any, ...]:
+    """Return one cotangent for each input, None for what is none of the tensors wanted."""
+    found: list[Any] = [None] * (3 + len(ctx.saved_tensors))
+    for place, part in zip(ctx.wanted if places is None else places, gradient, strict=True):
+        found[3 + place] = part
+    return tuple(found)
+
+
+def _check(fun: Any, tensors: Sequence[Any]) -> None:
+    if any(tensor.is_complex() for tensor in tensors):
+        raise NotDifferentiableError(
+            f"`{name_of(fun)}` is called with complex tensors. Give real and imaginary part as two arguments, and put "
+            "them together in the function."
+        )
+    for tensor, way in Walk(fun, _Tensors()).ways():
+        if tensor.requires_grad:
+            raise ClosureError(
+                f"`{name_of(fun)}` holds a tensor that requires a gradient, {way}. Its derivative would be lost: pass "
+                "the tensor to the function as an argument, or `.detach()` it."
+            )
+
+
+class _Tensors:
+    """The classes of tensors."""
+
+    def __contains__(self, kind: object) -> bool:
+        return isinstance(kind, type) and issubclass(kind, torch.Tensor)
+
+
+def _numbers(tensors: Sequence[Any]) -> list[Any]:
+    """Return tensors as numpy's arrays: those of floating-point numbers in float64, for numpy has not all dtypes."""
+    return [(one.double() if one.is_floating_point() else one).detach().cpu().numpy() for one in tensors]
+
+
+def _as_tensor(number: Any, like: Any) -> Any:
+    return torch.tensor(np.asarray(number), dtype=like.dtype, device=like.device)
+
+
+def _like_value(tensors: Sequence[Any]) -> Any:
+    """Return a tensor of the dtype and on the device of the value."""
+    floats = [one for one in tensors if one.is_floating_point()]
+    dtype = (
+        functools.reduce(torch.promote_types, [one.dtype for one in floats]) if floats else torch.get_default_dtype()
+    )
+    device = (floats or tensors or [torch.zeros(())])[0].device
+    return torch.empty((), dtype=dtype, device=device)
