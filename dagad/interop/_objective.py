@@ -31,12 +31,12 @@ class Objective:
 
     def value(self, leaves: Leaves) -> float:
         """Return the value; no pullback runs."""
-        return float(check_number(self(*widened(leaves)), name_of(self)).item())
+        return number(check_number(self(*widened(leaves)), name_of(self)))
 
     def value_and_gradient(self, leaves: Leaves, wanted: Places) -> tuple[float, list[Any]]:
         """Return the value, and the gradient with respect to some of the leaves."""
         value, gradient = value_and_grad(self, wanted)(*widened(leaves))
-        return float(value.item()), list(gradient)
+        return number(value), list(gradient)
 
     def hessian_product(self, leaves: Leaves, wanted: Places, tangents: Leaves) -> list[Any]:
         """Return the Hessian with respect to some of the leaves, times a vector."""
@@ -72,6 +72,11 @@ class Directional:
         leaves, direction = leaves_and_direction[:n], leaves_and_direction[n:]
         some = Restricted(self.fun, leaves, self.wanted)
         return jvp(some, tuple(leaves[place] for place in self.wanted), direction)[1]
+
+
+def number(value: Any) -> float:
+    """Return one number, which may come as an array, as Python's own."""
+    return float(np.asarray(value).item())
 
 
 def widened(leaves: Leaves) -> list[Any]:

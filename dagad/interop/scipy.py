@@ -16,6 +16,7 @@ from dagad._errors import NotDifferentiableError, PlanError, StructureError
 from dagad._pytrees import pytree
 from dagad._tracebacks import public
 from dagad._words import described, name_of
+from dagad.interop._objective import number
 
 try:
     from scipy import optimize
@@ -217,7 +218,7 @@ class FlatFunction:
     def value_only(self, x: Any) -> float:
         """Return the value at a vector, and keep nothing for a gradient there."""
         known = self._at(x)
-        return float(known[1]) if known else _number(check_number(self._fun(self.tree(x)), name_of(self._fun)))
+        return float(known[1]) if known else number(check_number(self._fun(self.tree(x)), name_of(self._fun)))
 
     @public
     def value(self, x: Any) -> float:
@@ -226,7 +227,7 @@ class FlatFunction:
         if known is None:
             value, pullback = vjp(self._fun, self.tree(x))
             check_number(value, name_of(self._fun))
-            known = self._last = np.array(x), _number(value), None, lambda: pullback(np.ones_like(value))[0]
+            known = self._last = np.array(x), number(value), None, lambda: pullback(np.ones_like(value))[0]
         return float(known[1])
 
     @public
@@ -240,10 +241,10 @@ class FlatFunction:
         known = self._at(x)
         if known is None:
             value, gradient = value_and_grad(self._fun)(self.tree(x))
-            known = self._last = np.array(x), _number(value), self.parameters.flat(gradient), None
+            known = self._last = np.array(x), number(value), self.parameters.flat(gradient), None
         elif known[3] is not None:
-            point, number, _, pullback = known
-            known = self._last = point, number, self.parameters.flat(pullback()), None
+            point, value, _, pullback = known
+            known = self._last = point, value, self.parameters.flat(pullback()), None
         return known[1], known[2]
 
     @public
@@ -366,10 +367,6 @@ def _with(fun: Callable[..., Any], args: Any) -> Callable[[Any], Any]:
         return fun(x, *args)
 
     return of_parameters
-
-
-def _number(value: Any) -> float:
-    return float(np.asarray(value).item())
 
 
 def _derivatives(flat: FlatFunction, method: Any) -> dict[str, Any]:

@@ -191,6 +191,13 @@ def test_what_fails_in_a_chunk_comes_out_as_it_is_or_within_what_jax_raises() ->
         jax.jit(fun)(1.0).block_until_ready()
 
 
+def test_a_value_may_be_a_number_of_pythons_own() -> None:
+    square = dagad.extend.explicit(lambda rows, t: (float(t) ** 2, lambda cotangent: (None, 2 * t * cotangent)))
+    fun = as_jax(lambda t: dagad.reduce_sum(square, np.ones(1), t, scheduler="sync"))
+    assert [float(part) for part in jax.jit(jax.value_and_grad(fun))(3.0)] == [9.0, 6.0]
+    assert float(fun(3.0)) == 9.0
+
+
 def test_optax_finds_the_least_squares(cluster: Any) -> None:
     shards = dagad.shard((X, Y), grainsize=8, scheduler=cluster)
 
