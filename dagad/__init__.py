@@ -59,6 +59,7 @@ When something is wrong
 
 To go further
     extend                                            engines, policies, functions with derivatives of their own
+    interop                                           objectives for scipy, jax and torch: import the module you want
 
 Dask's configuration holds the settings: ``dask.config.set({"dagad.grainsize": 10_000})``, or in the environment
 ``DASK_DAGAD__GRAINSIZE=10000``. The page ``examples/guide/settings.md`` explains them.

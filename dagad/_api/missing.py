@@ -54,6 +54,8 @@ _INSTEAD = {
     "Client": "Use `distributed.Client`; once there is one, dagad runs on it.",
     "cluster": "Use `distributed.LocalCluster`, or any other cluster of Dask's, and its `distributed.Client`.",
     "set_engine": 'Use `dask.config.set({"dagad.engine": name})`, or `engine=` of a reduction.',
+    "minimize": "It is `dagad.interop.scipy.minimize`, by scipy's methods.",
+    "interop": "Import the module you want: `import dagad.interop.scipy`, `.jax` or `.torch`.",
     "config": 'Use `dask.config.set({"dagad.grainsize": 10_000})`; `dagad/dagad.yaml` has all settings.',
 }
 
