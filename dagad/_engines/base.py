@@ -247,6 +247,8 @@ class Engine(Protocol):
     An engine that compiles may have two methods more. ``pieces(n_rows, grainsize)`` returns the lengths into which the
     rows of a chunk of a sum are cut, so that it sees few shapes; items are given to it one by one then.
     ``linearize_with_unit(fun, leaves)`` is called in place of `linearize` where the cotangent 1 of a number comes next.
+    Profiles tell of its attributes ``n_compiled`` and ``n_compiled_by_thread``: how often it has compiled something in
+    the process, and in the calling thread.
 
     An engine whose functions can't be numpy's has an attribute ``has_own_arrays``, which is true: in a Dask graph it
     differentiates the functions that users wrote, and autograd those of numpy, Dask and Python around them.

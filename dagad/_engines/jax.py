@@ -76,6 +76,11 @@ class JaxEngine:
         """How often something was compiled in this process."""
         return _COUNT.n
 
+    @property
+    def n_compiled_by_thread(self) -> int:
+        """How often the calling thread has compiled something."""
+        return _COUNT.by_thread()
+
     def pieces(self, n_rows: int, grainsize: int) -> list[int]:
         """Return the lengths into which the rows of a sum are cut, few of them for any number: powers of `BASE`.
 
@@ -430,15 +435,20 @@ def _as_numpy(part: Any) -> Any:
 
 
 class _Count:
-    __slots__ = ("_lock", "n")
+    __slots__ = ("_lock", "_mine", "n")
 
     def __init__(self) -> None:
-        self.n, self._lock = 0, threading.Lock()
+        self.n, self._lock, self._mine = 0, threading.Lock(), threading.local()
 
     def add(self) -> None:
         """Count one more."""
+        self._mine.n = self.by_thread() + 1
         with self._lock:
             self.n += 1
+
+    def by_thread(self) -> int:
+        """Return how many the calling thread has counted."""
+        return getattr(self._mine, "n", 0)
 
 
 _COMPILED: Remembered[_Compiled] = Remembered(MOST_COMPILED)

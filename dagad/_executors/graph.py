@@ -228,7 +228,7 @@ class GraphExecutor:
         (unit,) = totals
         results.reduced = unit.value
         if not isinstance(run, LocalRun):
-            results.spent = Spent(unit.seconds, results.spent.wall, 0)
+            results.spent, results.n_compiled = Spent(unit.seconds, results.spent.wall, 0), unit.n_compiled
         results.has_gradient = unit.is_complete
         if unit.is_complete:
             staying.deliver(run)

@@ -13,7 +13,9 @@ from dagad._graphs.monoids import Monoid
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import combined
 from dagad._operations.batch import Batch, Batched, BatchSeeds
+from dagad._operations.kernel import BY_THREAD, n_compiled
 from dagad._operations.replay import attempt
+from dagad._pytrees.shipping import opened
 
 
 def seeds_of_batch(reduced: Sequence[Any], stacked: Sequence[Any]) -> list[BatchSeeds]:
@@ -98,6 +100,7 @@ class Unit(NamedTuple):
     seconds: float
     is_complete: bool = True
     has_numbers: bool = True  # whether any of the cotangents depend on the seed
+    n_compiled: int = 0  # for these batches
 
 
 class Together:
@@ -107,14 +110,17 @@ class Together:
         self._counters = policy.counters
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Any:
-        began = time.perf_counter()
+        began, kernel = time.perf_counter(), opened(task).kernel
+        before = n_compiled(kernel, BY_THREAD)
         made = Linearization.preaccumulated(task, args, self._counters)
         if made.local_gradient is None:
             return made
         shared, sliced, found = any(args[2]), len(args) > 3, made.local_gradient
         seconds = time.perf_counter() - began
         numbers = has_derivative(made.value)
-        return Unit(made.value, found[0] if shared else None, found[-1] if sliced else None, seconds, True, numbers)
+        compiled = n_compiled(kernel, BY_THREAD) - before
+        parts = found[0] if shared else None, found[-1] if sliced else None
+        return Unit(made.value, *parts, seconds, True, numbers, compiled)
 
 
 def unit_of(result: Any) -> Unit:
@@ -128,7 +134,8 @@ def add_up_units(monoid: Monoid, last: bool, *results: Any) -> Unit:
     value = combined(monoid, last, *(unit.value for unit in units))
     shared = combined(monoid, last, *(unit.shared for unit in units)) if is_complete else None
     has_numbers = any(unit.has_numbers for unit in units)
-    return Unit(value, shared, None, sum(unit.seconds for unit in units), is_complete, has_numbers)
+    seconds, compiled = sum(unit.seconds for unit in units), sum(unit.n_compiled for unit in units)
+    return Unit(value, shared, None, seconds, is_complete, has_numbers, compiled)
 
 
 def summed_part(result: Any) -> Unit:

@@ -22,6 +22,7 @@ from typing import Any
 from dagad._errors import CancelledError
 from dagad._html import bars, bytes_of, listing, seconds_of, table
 from dagad._operations.job import Executor, Job, Residuals, Results
+from dagad._operations.kernel import n_compiled
 from dagad._pytrees.shipping import Portable
 from dagad_scheduler import Account, Progress, Run, task_depth
 
@@ -54,6 +55,9 @@ class Call:
         What its parts took together, by role, and what was sent and received.
     recomputed
         How many chunks were run again in this process, since what their first run had left was gone or never kept.
+    n_compiled
+        How often its engine compiled something meanwhile, in this process, and for it on workers. Not known are tasks
+        of a cluster's graph that leave pullbacks behind, as those of `evaluate` do.
     reached
         How many chunks are known to have been done when it failed; None if it did not.
     """
@@ -72,6 +76,7 @@ class Call:
     seconds: float | None = None
     account: Account = field(default_factory=Account)
     recomputed: int = 0
+    n_compiled: int = 0
     reached: int | None = None
     _run: Run | None = field(default=None, repr=False)
     _counted: Any = field(default=None, repr=False)  # of the calling thread, which has no run
@@ -102,11 +107,11 @@ class Call:
 class Calling:
     """One operation, while it is entered; a class, as loops of short evaluations come by here."""
 
-    __slots__ = ("_began", "_call", "_counters", "_n_primal", "_open")
+    __slots__ = ("_began", "_call", "_counters", "_kernel", "_n_compiled", "_n_primal", "_open")
 
-    def __init__(self, others: list[Call], call: Call, counters: Any) -> None:
-        self._open, self._call, self._counters = others, call, counters
-        self._n_primal, self._began = counters.n_primal, time.perf_counter()
+    def __init__(self, others: list[Call], call: Call, counters: Any, kernel: Any) -> None:
+        self._open, self._call, self._counters, self._kernel = others, call, counters, kernel
+        self._n_primal, self._n_compiled, self._began = counters.n_primal, n_compiled(kernel), time.perf_counter()
 
     def __enter__(self) -> Call:
         self._open.append(self._call)
@@ -117,6 +122,7 @@ class Calling:
         call.end(time.perf_counter() - self._began, failed=kind is not None)
         if call.gives == "gradient":
             call.recomputed = self._counters.n_primal - self._n_primal
+        call.n_compiled += n_compiled(self._kernel) - self._n_compiled
         self._open.remove(call)
 
 
@@ -163,12 +169,12 @@ class Profile:
         call = Call(users_name(job.kernel), gives, plan.n_rows, len(plan), plan.grainsize, method)
         if len(self.calls) < MOST_CALLS:
             self.calls.append(call)
-        return Calling(self._open, call, counters)
+        return Calling(self._open, call, counters, job.kernel)
 
     def ran(self, call: Call, executor: Executor, results: Results) -> None:
         """Write down who ran an operation, and why."""
         executor = results.ran_by or executor
-        call.reason, call.refusals = results.reason, list(results.refusals)
+        call.reason, call.refusals, call.n_compiled = results.reason, list(results.refusals), results.n_compiled
         call.executor, call.group = executor.name, getattr(executor, "group", 1)
         if not call.account.seconds:  # nothing that ran has said more
             call.account.seconds["chunks"] = results.spent.cpu
@@ -243,6 +249,11 @@ class Profile:
         return list(dict.fromkeys(reason for call in list(self.calls) for reason in call.refusals))
 
     @property
+    def n_compiled(self) -> int:
+        """How often something was compiled for its operations; see `Call`."""
+        return sum(call.n_compiled for call in list(self.calls))
+
+    @property
     def account(self) -> Account:
         """What all operations together took, by role, and what was sent and received."""
         return sum((call.account for call in list(self.calls)), Account())
@@ -291,6 +302,7 @@ COLUMNS = (
     "sent",
     "received",
     "run again",
+    "compiled",
 )
 
 
@@ -309,6 +321,7 @@ def _row_of(call: Call) -> tuple[Any, ...]:
         bytes_of(call.account.sent),
         bytes_of(call.account.received),
         call.recomputed or "",
+        call.n_compiled or "",
     )
 
 

@@ -105,6 +105,7 @@ class ResidentExecutor:
         if remains is not None:
             remains.left_at(homes.chunks)
         results.spent = Spent(seconds, time.perf_counter() - began, 0)
+        results.n_compiled = sum(int(reply.get("n_compiled", 0)) for reply in replies.values())
         return Answers(results, homes, found, remains)
 
     @staticmethod

@@ -16,7 +16,7 @@ from dagad._graphs.policies import Keep, Policy, Preaccumulate
 from dagad._graphs.sum_trees import Subtree, assembled_into, halves
 from dagad._operations.batch import Batch, BatchSeeds
 from dagad._operations.chunks import ChunkContext
-from dagad._operations.kernel import Kernel
+from dagad._operations.kernel import BY_THREAD, Kernel, n_compiled
 from dagad._pytrees import pytree
 from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad._pytrees.shipping import PYTHON, Parcel, Singletons, pack_call
@@ -123,6 +123,7 @@ class ResidentJob:
         self._alike = None if groups is None else [[None] * size for size in groups]  # all of them are Shards
         self._has_sliced = own[0] is not None or groups is not None
         self.left = LeftHere()
+        self._compiled: list[int] = []  # by part: how often something was
         self.sums: SumsHere | None = None
         self._is_later = "later" in message
         self._rows = {number: _opened_rows(payload) for number, payload in message.get("rows", ())}
@@ -148,6 +149,12 @@ class ResidentJob:
 
     def part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Any:
         """Return what a subtree's chunks give: what is reduced and stacked, then cotangents of shared and sliced."""
+        before = n_compiled(self._program.batch.kernel, BY_THREAD)
+        found = self._part(part, rows, stopped)
+        self._compiled.append(n_compiled(self._program.batch.kernel, BY_THREAD) - before)
+        return found
+
+    def _part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Any:
         numbers = part.terms(len(self._program.chunks))
         contexts = [ChunkContext(self._program.chunks[number], self._program.names) for number in numbers]
         active = _Active(self, numbers, rows) if self._has_sliced else None
@@ -245,7 +252,8 @@ class ResidentJob:
         if self._is_later:
             self.sums = SumsHere(self, {Subtree(*part): given for part, given in found.items()})
             found, parts = {}, []
-        return self.summed(parts, found)
+        head, buffer = self.summed(parts, found)
+        return head | {"n_compiled": sum(self._compiled)}, buffer
 
     def summed(self, parts: Sequence[Subtree], found: dict[Any, Any]) -> tuple[dict[str, Any], Any]:
         """Return the sums of some subtrees, from those that they consist of."""

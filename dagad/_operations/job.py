@@ -183,6 +183,7 @@ class Results:
     ran_by: Executor | None = None  # the executor that did, where the one that was asked chose among several
     reason: str = ""  # why it was chosen
     refusals: Sequence[str] = ()  # why others, asked before, did not
+    n_compiled: int = 0  # how often something was compiled in other processes, as far as they say
 
     @classmethod
     def of(cls, job: Job) -> Results:

@@ -208,6 +208,16 @@ def in_groups(cotangents: Sequence[Any], shared: Groups, sliced: Groups) -> tupl
     return (*parts, list(cotangents[n_theta:])) if sliced else parts
 
 
+BY_THREAD = "n_compiled_by_thread"
+
+
+def n_compiled(kernel: Any, where: str = "n_compiled") -> int:
+    """Return how often the engine of the user's function has compiled something, whichever derivative a kernel is."""
+    while hasattr(kernel, "function"):
+        kernel = kernel.function
+    return int(getattr(getattr(kernel, "engine", None), where, 0))
+
+
 def _canonical(groups: Groups) -> list[list[Any]]:
     return [[canonical(leaf) for leaf in group] for group in groups]
 

@@ -16,6 +16,7 @@ import numpy as onp
 import pytest
 from every_mode import MODES, check, derivatives, numbers
 from every_operation import OPERATIONS, RIGHT
+from watching import evaluations_seen
 
 import dagad
 from dagad._engines import jax as jax_engine
@@ -99,6 +100,22 @@ def test_a_warm_loop_pickles_nothing(cluster: Any, monkeypatch: pytest.MonkeyPat
         assert slope == pytest.approx(2.0 * ROWS.sum(), rel=1e-12)
         assert len(packed) <= 1
         packed.clear()
+
+
+def test_a_profile_says_how_often_something_was_compiled(scheduler: Any) -> None:
+    def own(rows: Any, t: Any, n: int, where: str) -> Any:
+        return jnp.sum(jnp.arctan(rows * t)) * n
+
+    shards = dagad.shard(ROWS, grainsize=3, scheduler=scheduler)
+    with evaluations_seen() as seen:
+        for n in (2, 2, 3, 3, 3):
+            dagad.grad(lambda t, n=n: dagad.reduce_sum(own, shards, t, n, str(scheduler), engine="jax"))(0.5)
+    n_workers = 1 if isinstance(scheduler, str) else 2
+    counts = [profile.n_compiled for profile in seen.over]
+    assert (counts[1], counts[3:]) == (0, [0, 0])
+    assert 1 <= counts[0] <= n_workers
+    assert 1 <= counts[2] <= n_workers
+    assert "compiled" in seen.over[0]._repr_html_()
 
 
 def test_float64_stays_float64_everywhere_and_the_process_is_left_alone(scheduler: Any) -> None:
