@@ -71,7 +71,7 @@ NEED_DISTRIBUTED = {
 }
 # Imported when somebody has imported that part of scipy.
 NEED_SCIPY = {f"dagad._engines.autograd.{name}" for name in ("scipy_rules", "scipy_linalg", "scipy_stats")}
-NEED_JAX = {"dagad._engines.jax"}  # imported when somebody asks for that engine
+NEED_JAX = {"dagad._engines.jax", "dagad._engines.jax_constants"}  # imported when somebody asks for that engine
 NEIGHBOURS = {name for name in FILES if name.startswith("dagad.interop.")}  # imported by those who want them
 IMPORTED_LATE = NEED_DISTRIBUTED | NEED_SCIPY | NEED_JAX | NEIGHBOURS
 

@@ -7,20 +7,14 @@ State, for all engines of a process, since each program brings its own:
 
 ============  ================================================================================================
 `_COMPILED`   what was compiled, by `Key`; each entry is compiled by the first who needs it, under its own lock
-`_CONTENTS`   digests of functions, by their code, with the fingerprints that say whether they still are right
 `_COUNT`      how many compilations there were
-`_ON_DEVICE`  arrays that nobody can write into, such as those of Shards, on the device: by their ids, for as long as
-              numpy's own live
 ============  ================================================================================================
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -29,19 +23,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten, tree_unflatten
 
-from dagad._engines.base import Composed, Flat, LeafPullback, Leaves, Mark, Side, outputs_of
-from dagad._errors import NotDifferentiableError, PortabilityError, StructureError, add_note_once
+from dagad._engines.base import Composed, Flat, LeafPullback, Leaves, outputs_of
+from dagad._engines.jax_constants import NAME, Kept, refuse_own, shape_of
+from dagad._errors import NotDifferentiableError, add_note_once
 from dagad._pytrees import pytree
-from dagad._pytrees.canonical import is_frozen
-from dagad._pytrees.digest import digest
-from dagad._pytrees.fingerprint import fingerprint, identity_of, same
 from dagad._pytrees.partition import Partition
 from dagad._remembered import Remembered
 
 logger = logging.getLogger("dagad")
 
 BASE = 16  # lengths up to a million are 5 shapes
-MOST_COMPILED, MOST_CONTENTS = 512, 512
+BLOCK = 8  # cotangents that are pulled at once; what executors ask for at once are multiples of it
+MOST_COMPILED = 512
 # One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
 OPTIONS: Any = {"xla_cpu_multi_thread_eigen": False}
 x64: Any = jax.enable_x64  # of this thread, while it is entered; jax has no type for it
@@ -69,7 +62,7 @@ class JaxEngine:
     """
 
     __slots__ = ()
-    name, has_own_arrays = "jax", True
+    name, has_own_arrays = NAME, True
 
     @property
     def n_compiled(self) -> int:
@@ -154,9 +147,9 @@ class JaxEngine:
                 "`dagad.extend.Composed(call, fun, key)`."
             )
         with x64(True):
-            _refuse_own(leaves)
-            kept = list(map(_Kept.of, base.sides()))
-            key = Key(what, fun.key, tuple(one.key for one in kept), tuple(map(_shape, leaves)))
+            refuse_own(leaves)
+            kept = list(map(Kept.of, base.sides()))
+            key = Key(what, fun.key, tuple(one.key for one in kept), tuple(map(shape_of, leaves)))
             compiled = _COMPILED.find(key) or _COMPILED.change(key, lambda found: found or _Compiled(what))
             found = compiled([list(leaves), [number for one in kept for number in one.numbers]], fun, base)
         base.out = compiled.out
@@ -181,7 +174,7 @@ class _Compiled:
     `_treedef`     the structure of the pullback that the residuals are of
     `_forwarded`   which residuals are inputs, by their numbers, and None for the others
     `_call`        set once, under `_lock`
-    `_pull`        the compiled pullback, set once, under `_lock`
+    `_pulls`       compiled pullbacks, by whether they pull a block of cotangents; set once, under `_lock`
     =============  ====================================================================
     """
 
@@ -192,7 +185,7 @@ class _Compiled:
         self._treedef: Any = None
         self._forwarded: list[int | None] = []
         self._call: Any = None
-        self._pull: Any = None
+        self._pulls: dict[bool, Any] = {}
 
     def __call__(self, inputs: list[list[Any]], fun: Flat, base: Any) -> Any:
         if self._call is None:
@@ -233,15 +226,22 @@ class _Compiled:
         self._forwarded = [given.get(id(part)) for part in residuals]
         return outputs, [part for part, place in zip(residuals, self._forwarded, strict=True) if place is None]
 
-    def pull(self, residuals: Sequence[Any], seeds: Sequence[Any]) -> list[Any]:
-        """Pull one cotangent for each output."""
+    def pull(self, residuals: Sequence[Any], seeds: Sequence[Any], is_block: bool = False) -> list[Any]:
+        """Pull one cotangent for each output, or a block of them, along a first axis."""
         inputs = [list(residuals), list(seeds)]
+
+        def pulled(parts: list[Any], seeds: list[Any]) -> list[Any]:
+            def one(own: list[Any]) -> list[Any]:
+                return list(self._unflat(parts)(own))
+
+            return jax.vmap(one)(seeds) if is_block else one(seeds)
+
         with x64(True):
-            if self._pull is None:
+            if is_block not in self._pulls:
                 with self._lock:
-                    if self._pull is None:
-                        self._pull = _compile(lambda parts, seeds: list(self._unflat(parts)(seeds)), inputs, PULL)
-            found: list[Any] = self._pull(*inputs)
+                    if is_block not in self._pulls:
+                        self._pulls[is_block] = _compile(pulled, inputs, PULL)
+            found: list[Any] = self._pulls[is_block](*inputs)
         return found
 
     def _unflat(self, residuals: Sequence[Any]) -> Any:
@@ -329,104 +329,44 @@ class _Pullback:
         pulled = Composed(self._engine.pullback(fun, len(self._leaves)), fun, "pullback")
         return self._engine.value(pulled, [*self._leaves, *seeds])
 
+    def many(self, many: Sequence[Sequence[Any] | None]) -> list[list[Any] | None]:
+        """Pull many, None among them, in blocks, each at once; where a block has but one, that is pulled alone.
+
+        Where one stands in its block depends on its number alone, so that executors may ask for several blocks at once.
+        """
+        found: list[list[Any] | None] = []
+        for start in range(0, len(many), BLOCK):
+            block = many[start : start + BLOCK]
+            present = [seeds for seeds in block if seeds is not None]
+            if len(present) > 1 and all(map(self._is_full, present)):
+                found.extend(self._pulled_block(block))
+            else:
+                found.extend([None if seeds is None else self(seeds) for seeds in block])
+        return found
+
+    def _is_full(self, seeds: Sequence[Any]) -> bool:
+        return self._compiled is not None and all(
+            seed is not None for seed, value in zip(seeds, self._values, strict=True) if pytree.is_differentiable(value)
+        )
+
+    def _pulled_block(self, block: Sequence[Sequence[Any] | None]) -> list[list[Any] | None]:
+        assert self._compiled is not None
+        columns = []
+        for place, value in enumerate(self._values):
+            if pytree.is_differentiable(value):
+                column = np.zeros((BLOCK, *np.shape(value)), pytree.dtype_of(value))
+                for number, seeds in enumerate(block):
+                    if seeds is not None:
+                        column[number] = pytree.cast(seeds[place], value)
+                columns.append(column)
+        parts = list(map(np.asarray, self._compiled.pull(self._residuals, columns, is_block=True)))
+        return [
+            None if seeds is None else [_as_numpy(part[number]) for part in parts] for number, seeds in enumerate(block)
+        ]
+
     def nbytes(self) -> int:
         """Return the memory of the residuals, on whatever device they are."""
         return sum(getattr(part, "nbytes", 8) for part in (*self._residuals, *(self._gradient or ())))
-
-
-class _Kept:
-    """What is made of the constants of one side of a task, once for all that it lives."""
-
-    __slots__ = ("key", "numbers")
-
-    def __init__(self, side: Side) -> None:
-        partition = side.constants()
-        self.numbers = list(map(_placed, partition.taken))
-        taken = set(partition.positions)
-        kinds = [0 if i in taken else 1 + (type(leaf) is Mark) for i, leaf in enumerate(partition.leaves)]
-        rest = [leaf for kind, leaf in zip(kinds, partition.leaves, strict=True) if kind == 1]
-        _refuse_own(rest)
-        contents = _contents(side.code, rest) if side.code or rest else None
-        self.key: Hashable = partition.treedef, tuple(kinds), tuple(map(_shape, self.numbers)), contents
-
-    @classmethod
-    def of(cls, side: Side) -> _Kept:
-        """Return what was kept, or is kept from now on."""
-        if side.holder is None:
-            return cls(side)
-        found: _Kept | None = side.holder.kept.get(JaxEngine.name)
-        if found is None:
-            found = side.holder.kept[JaxEngine.name] = cls(side)
-        return found
-
-
-def _refuse_own(parts: Sequence[Any]) -> None:
-    """Raise if a task was given jax's own arrays, or what stands for them in a function that is being compiled."""
-    own = next((part for part in parts if isinstance(part, jax.Array)), None)
-    if isinstance(own, jax.core.Tracer):
-        raise NotDifferentiableError(
-            "A reduction or map runs inside of a function that jax is compiling, and was given one of its values. Put "
-            "the reduction around that function, or write the sum with `jax.numpy` there."
-        )
-    if own is not None:
-        raise StructureError(
-            "A reduction, map or task was given an array of jax's own. Give it numpy's, `np.asarray(array)`: they are "
-            "put on the device where the chunks run, once for data that `dagad.shard` has placed."
-        )
-
-
-_WORDS = frozenset({str, bytes, int, bool})
-
-
-def _contents(code: tuple[Any, ...], rest: list[Any]) -> Hashable:
-    """Return what stands for a function and for constants that are no numbers, and changes when anything in them does.
-
-    Anything else goes by its digest, which takes a millisecond: where nothing can change unseen, it is remembered.
-    """
-    if not code and _WORDS.issuperset(map(type, rest)):
-        return tuple((type(word).__name__, word) for word in rest)
-    found = fingerprint(code, tuple(rest), here=True)
-    who = identity_of(code[0]) if code else None
-    known = _CONTENTS.find(who) if found is not None else None
-    if known is not None and same(known[0], found):
-        return known[1]
-    try:
-        made = digest(code, rest)
-    except PortabilityError:
-        return object()  # equal to nothing: it is compiled again for each evaluation
-    if found is not None:
-        _CONTENTS.change(who, lambda _: (found, made))
-    return made
-
-
-def _placed(number: Any) -> Any:
-    """Return a constant on the device, in the dtype that it has; a number may stay where it is."""
-    if not isinstance(number, np.ndarray) or not number.ndim:
-        return number
-    known, placed = _ON_DEVICE.get(id(number)), None
-    if known is not None and known[0]() is number:
-        return known[1]
-    with contextlib.suppress(TypeError):
-        placed = jax.device_put(number, may_alias=False)  # or it would hold what its own life hangs on
-    if placed is None or placed.dtype != number.dtype:
-        raise StructureError(
-            f"jax has no arrays of the dtype {number.dtype}. Convert the data, with `.astype(float)` say."
-        )
-    if is_frozen(number):
-        _ON_DEVICE[id(number)] = weakref.ref(number, functools.partial(_forget, id(number))), placed
-    return placed
-
-
-def _forget(place: int, gone: Any) -> None:
-    known = _ON_DEVICE.get(place)
-    if known is not None and known[0] is gone:  # or another array stands there by now
-        del _ON_DEVICE[place]
-
-
-def _shape(leaf: Any) -> Hashable:
-    if isinstance(leaf, np.ndarray | np.generic | jax.Array):
-        return leaf.shape, leaf.dtype.str if isinstance(leaf, np.ndarray) else str(leaf.dtype)
-    return type(leaf).__name__  # Python's own take the dtype of what they meet
 
 
 def _as_numpy(part: Any) -> Any:
@@ -452,6 +392,4 @@ class _Count:
 
 
 _COMPILED: Remembered[_Compiled] = Remembered(MOST_COMPILED)
-_CONTENTS: Remembered[tuple[Any, str]] = Remembered(MOST_CONTENTS)
 _COUNT = _Count()
-_ON_DEVICE: dict[int, tuple[weakref.ref[Any], Any]] = {}

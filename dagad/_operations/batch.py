@@ -13,7 +13,7 @@ from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFuncti
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.sum_trees import Fold
 from dagad._operations.chunks import ChunkContext
-from dagad._operations.kernel import Groups, Kernel
+from dagad._operations.kernel import Groups, Kernel, pulled_many
 from dagad._pytrees.shipping import Portable, opened
 from dagad._sources.bundles import OpenChunk, has_bundles, zeros_of
 
@@ -114,7 +114,7 @@ class Batch(Portable):
                 pull = self.kernel.record(*args)[1]
                 pull = pull if opened_chunk is None else opened_chunk.pulled(pull)
                 counters.recorded()
-                gradient.push(*[None if seeds is None else pull(seeds) for seeds in mine])
+                gradient.push(*pulled_many(pull, mine))
                 counters.used_up()
         return tuple(gradient.parts())
 
@@ -180,7 +180,7 @@ class Batch(Portable):
             with patches:
                 for number, (pull, _) in enumerate(pulls):
                     mine = [seeds.of(number) for seeds in many]
-                    gradient.push(*[None if seeds is None or pull is None else pull(seeds) for seeds in mine])
+                    gradient.push(*([None] * len(mine) if pull is None else pulled_many(pull, mine)))
             return tuple(gradient.parts())
 
         return pullback, lambda: sum(nbytes() for _, nbytes in pulls)

@@ -164,14 +164,34 @@ class ChunkFunction(Portable):
         self, context: ChunkContext, pull: PullLeaves, seeds: list[Any], n_shared: int, sliced: Sequence[Any] | None
     ) -> tuple[Any, ...]:
         """Return the cotangents in groups, as the task has its arguments: of shared, of the rows."""
+        (found,) = self.pull_many(context, pull, [seeds], n_shared, sliced)
+        assert found is not None
+        return found
+
+    def pull_many(
+        self,
+        context: ChunkContext,
+        pull: PullLeaves,
+        many: Sequence[list[Any] | None],
+        n_shared: int,
+        sliced: Sequence[Any] | None,
+    ) -> list[tuple[Any, ...] | None]:
+        """Do so for many seeds, all at once where the engine can; None where there are none."""
+        each = [None if seeds is None else [canonical(seed) for seed in seeds] for seeds in many]
+        together = getattr(pull, "many", None) if len(each) > 1 else None
         try:
-            cotangents = pull([canonical(seed) for seed in seeds])
+            if together is not None:
+                found = together(each)
+            else:
+                found = [None if seeds is None else pull(seeds) for seeds in each]
         except Exception as error:
             add_note_once(error, context.note("pullback"))
             raise
-        if sliced is None:
-            return (cotangents,)
-        return (cotangents[:n_shared], cotangents[n_shared:]) if n_shared else (cotangents,)
+        return [None if one is None else _in_two(one, n_shared, sliced is not None) for one in found]
+
+
+def _in_two(cotangents: list[Any], n_shared: int, has_sliced: bool) -> tuple[Any, ...]:
+    return (cotangents[:n_shared], cotangents[n_shared:]) if has_sliced and n_shared else (cotangents,)
 
 
 class _Mark:

@@ -226,6 +226,34 @@ def regrouped(groups: Groups, leaves: Iterator[Any]) -> list[list[Any]]:
     return [[next(leaves) for _ in group] for group in groups]
 
 
+class ChunkPullback:
+    """The pullback of one chunk, which may pull many seeds at once."""
+
+    __slots__ = ("_function", "_how", "_parts", "_sizes")
+
+    def __init__(
+        self, function: ChunkFunction, context: ChunkContext, pull: Any, parts: Outputs, n_shared: int, own: Any
+    ) -> None:
+        self._function, self._how, self._parts, self._sizes = function, (context, pull), parts, (n_shared, own)
+
+    def __call__(self, seeds: Seeds) -> tuple[Any, ...]:
+        return self._function.pull(*self._how, self._parts.seeds(seeds), *self._sizes)
+
+    def many(self, many: Sequence[Seeds | None]) -> list[tuple[Any, ...] | None]:
+        """Pull many seeds; None where there are none."""
+        each = [None if seeds is None else self._parts.seeds(seeds) for seeds in many]
+        return self._function.pull_many(*self._how, each, *self._sizes)
+
+
+def pulled_many(pull: PullbackFunction, many: Sequence[Seeds | None]) -> list[tuple[Any, ...] | None]:
+    """Pull many seeds of a chunk, None among them, at once where that is known how."""
+    together = getattr(pull, "many", None) if len(many) > 1 else None
+    if together is None:
+        return [None if seeds is None else pull(seeds) for seeds in many]
+    found: list[tuple[Any, ...] | None] = together(many)
+    return found
+
+
 class Summed(Kernel):
     """A chunk function of a reduction: all of it is summed."""
 
@@ -250,11 +278,7 @@ class Summed(Kernel):
         own = sliced[0] if sliced else None
         value, pull_leaves, nbytes = self.function.linearize(context, rows, shared[0], own)
         parts = Outputs(value, [])
-
-        def pullback(seeds: Seeds) -> tuple[Any, ...]:
-            return self.function.pull(context, pull_leaves, parts.seeds(seeds), len(shared[0]), own)
-
-        return parts, pullback, nbytes
+        return parts, ChunkPullback(self.function, context, pull_leaves, parts, len(shared[0]), own), nbytes
 
     def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
         """Run one chunk by its own engine, and pull the seed 1 of a number at once; see `Recordable`."""
@@ -267,11 +291,7 @@ class Summed(Kernel):
             gradient = self.function.pull(context, pull_leaves, seeds, len(shared), own)
             counters.used_up()
             return parts, gradient, unused_pullback, int
-
-        def pullback(seeds: Seeds) -> tuple[Any, ...]:
-            return self.function.pull(context, pull_leaves, parts.seeds(seeds), len(shared), own)
-
-        return parts, None, pullback, nbytes
+        return parts, None, ChunkPullback(self.function, context, pull_leaves, parts, len(shared), own), nbytes
 
 
 class Apart(Summed):

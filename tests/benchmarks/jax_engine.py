@@ -6,6 +6,7 @@ data in place before, and gives value and gradient as numpy's.
 poisson, binomial   W1, W2 on two threads: dagad over Shards; jax on all rows at once; jitted chunks on a pool of two
 kinetics            W3b: all subjects in one chunk, 5,006 gradients; plain `jax.jit(value_and_grad)`
 handler             a hot loop on two processes; the same jitted chunks, called by a bare handler on each worker
+compilations        1,000 evaluations on two processes: how often each worker has compiled something
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import dagad
 
 Call = Callable[[], Any]
 CHUNKS = (2, 4, 8, 16)
+PIECES = ["poisson", "binomial", "kinetics", "handler", "compilations"]
 
 
 def x64(on: bool) -> Any:
@@ -179,6 +181,28 @@ def on_processes(n_rows: int, n_chunks: int) -> Iterator[dict[str, Call]]:
         yield {"handler": lambda: run(*case.params), "dagad": engine(case, n_chunks, client)}
 
 
+def compiled_here() -> int:
+    """How often something was compiled in this process."""
+    from dagad._engines.jax import JaxEngine
+
+    return JaxEngine().n_compiled
+
+
+def count_compilations(n_evaluations: int) -> None:
+    """Print how often workers compile something in a loop, each with a function that is defined anew."""
+    plain = poisson_case(10_000)
+    options: Any = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with LocalCluster(**options) as cluster, Client(cluster, set_as_default=False) as client:
+        shards = dagad.shard(plain.data, grainsize=2_500, scheduler=client)
+        for number in range(n_evaluations):
+            dagad.value_and_grad(
+                lambda *params: dagad.reduce_sum(lambda rows, *own: poisson(rows, *own), shards, *params, engine="jax"),
+                (0, 1),
+            )(*(param + 1e-3 * number for param in plain.params))
+        counts = list(client.run(compiled_here).values())
+    report.console.print(f"compilations on each worker in {n_evaluations} evaluations: {counts}")
+
+
 def timed(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of each call, in turns; all of them have to agree."""
     outcomes = [call() for call in calls.values()]
@@ -221,9 +245,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--rows", type=int, default=1_000_000, help="of W1 and W2")
-    parser.add_argument("--only", choices=["poisson", "binomial", "kinetics", "handler"], action="append")
+    parser.add_argument("--only", choices=PIECES, action="append")
     options = parser.parse_args()
-    only = options.only or ["poisson", "binomial", "kinetics", "handler"]
+    only = options.only or PIECES
     dask.config.set(num_workers=2)
     for name, build, chunk in (
         ("poisson", poisson_case, poisson),
@@ -237,6 +261,8 @@ def main() -> None:
     if "handler" in only:
         with on_processes(10_000, 4) as calls:
             show("handler", timed(calls, 20 * options.rounds))
+    if "compilations" in only:
+        count_compilations(1_000)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,11 @@ from every_operation import OPERATIONS, RIGHT
 from watching import evaluations_seen
 
 import dagad
-from dagad._engines import jax as jax_engine
-from dagad._engines.jax import JaxEngine
+from dagad._engines import jax_constants
+from dagad._engines.jax import JaxEngine, _Compiled as Compiled
 from dagad._executors import resident
 from dagad._pytrees import shipping
+from dagad.extend import Recompute
 
 ENGINE = JaxEngine()
 
@@ -100,6 +101,30 @@ def test_a_warm_loop_pickles_nothing(cluster: Any, monkeypatch: pytest.MonkeyPat
         assert slope == pytest.approx(2.0 * ROWS.sum(), rel=1e-12)
         assert len(packed) <= 1
         packed.clear()
+
+
+def test_rows_of_a_jacobian_are_pulled_in_blocks(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def powers(rows: Any, t: Any) -> Any:
+        return jnp.sum(jnp.cos(jnp.outer(jnp.arange(1.0, 22.0), rows) * t[0]) * t[1], axis=1)
+
+    def jacobian(where: Any, **how: Any) -> Any:
+        shards = dagad.shard(ROWS, grainsize=6, scheduler=where)
+        return dagad.jacrev(lambda t: dagad.reduce_sum(powers, shards, t, engine="jax", **how))(onp.array([0.7, 2.0]))
+
+    pulls, pull = [], Compiled.pull
+
+    def counted(*args: Any, **how: Any) -> Any:
+        pulls.append(args)
+        return pull(*args, **how)
+
+    monkeypatch.setattr(Compiled, "pull", counted)
+    here = jacobian("sync")
+    assert len(pulls) == 4 * 3  # blocks of 8 in each chunk
+    outer = onp.outer(onp.arange(1.0, 22.0), ROWS)
+    right = [onp.sum(-onp.sin(0.7 * outer) * outer * 2.0, axis=1), onp.sum(onp.cos(0.7 * outer), axis=1)]
+    onp.testing.assert_allclose(here, onp.transpose(right), rtol=1e-12, atol=1e-12)
+    for how in ({}, {"policy": Recompute()}):
+        assert jacobian(scheduler, **how).tolist() == here.tolist()
 
 
 def test_a_profile_says_how_often_something_was_compiled(scheduler: Any) -> None:
@@ -245,10 +270,10 @@ def test_data_stay_on_the_device_between_evaluations(monkeypatch: pytest.MonkeyP
         dagad.grad(lambda own: dagad.reduce_sum(both, (own, shards), 0.7, engine="jax"))(ROWS * number)
     assert placed == [(6,)] * 4
     gc.collect()  # of what other tests have left
-    before = len(jax_engine._ON_DEVICE)
+    before = len(jax_constants._ON_DEVICE)
     shards = None
     gc.collect()
-    assert len(jax_engine._ON_DEVICE) == before - 4
+    assert len(jax_constants._ON_DEVICE) == before - 4
 
 
 def test_rows_that_somebody_writes_into_are_read_again() -> None:

@@ -196,6 +196,13 @@ class EnginePullback:
         found = self._engine.value(pulled, [*self._leaves, *(cotangents[index] for index in seeded)])
         return self._fitting(found)
 
+    def many(self, many: Sequence[Sequence[Any] | None]) -> list[list[Any] | None]:
+        """Pull many, all at once where the engine can; None where there is none."""
+        together = getattr(self._own, "many", None)
+        if together is None or any(pytree.is_traced(seed) for seeds in many for seed in seeds or ()):
+            return [None if seeds is None else self(seeds) for seeds in many]
+        return [None if found is None else self._fitting(found) for found in together(many)]
+
     def _fitting(self, found: Sequence[Any]) -> list[Any]:
         pairs = zip(found, self._leaves, strict=True)
         return [self._engine.fitting(part, leaf, "cotangent") for part, leaf in pairs]

@@ -1,0 +1,131 @@
+"""What a task holds that jax does not differentiate: constants, on the device once; a function and words, by digests.
+
+State, for all engines of a process, since each program brings its own:
+
+============  ========================================================================================================
+`_CONTENTS`   digests of functions, by their code, with the fingerprints that say whether they still are right
+`_ON_DEVICE`  arrays that nobody can write into, such as those of Shards, on the device: by their ids, for as long as
+              numpy's own live
+============  ========================================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dagad._engines.base import Mark, Side
+from dagad._errors import NotDifferentiableError, PortabilityError, StructureError
+from dagad._pytrees.canonical import is_frozen
+from dagad._pytrees.digest import digest
+from dagad._pytrees.fingerprint import fingerprint, identity_of, same
+from dagad._remembered import Remembered
+
+NAME = "jax"
+MOST_CONTENTS = 512
+
+
+class Kept:
+    """What is made of the constants of one side of a task, once for all that it lives."""
+
+    __slots__ = ("key", "numbers")
+
+    def __init__(self, side: Side) -> None:
+        partition = side.constants()
+        self.numbers = list(map(_placed, partition.taken))
+        taken = set(partition.positions)
+        kinds = [0 if i in taken else 1 + (type(leaf) is Mark) for i, leaf in enumerate(partition.leaves)]
+        rest = [leaf for kind, leaf in zip(kinds, partition.leaves, strict=True) if kind == 1]
+        refuse_own(rest)
+        contents = _contents(side.code, rest) if side.code or rest else None
+        self.key: Hashable = partition.treedef, tuple(kinds), tuple(map(shape_of, self.numbers)), contents
+
+    @classmethod
+    def of(cls, side: Side) -> Kept:
+        """Return what was kept, or is kept from now on."""
+        if side.holder is None:
+            return cls(side)
+        found: Kept | None = side.holder.kept.get(NAME)
+        if found is None:
+            found = side.holder.kept[NAME] = cls(side)
+        return found
+
+
+def refuse_own(parts: Sequence[Any]) -> None:
+    """Raise if a task was given jax's own arrays, or what stands for them in a function that is being compiled."""
+    own = next((part for part in parts if isinstance(part, jax.Array)), None)
+    if isinstance(own, jax.core.Tracer):
+        raise NotDifferentiableError(
+            "A reduction or map runs inside of a function that jax is compiling, and was given one of its values. Put "
+            "the reduction around that function, or write the sum with `jax.numpy` there."
+        )
+    if own is not None:
+        raise StructureError(
+            "A reduction, map or task was given an array of jax's own. Give it numpy's, `np.asarray(array)`: they are "
+            "put on the device where the chunks run, once for data that `dagad.shard` has placed."
+        )
+
+
+_WORDS = frozenset({str, bytes, int, bool})
+
+
+def _contents(code: tuple[Any, ...], rest: list[Any]) -> Hashable:
+    """Return what stands for a function and for constants that are no numbers, and changes when anything in them does.
+
+    Anything else goes by its digest, which takes a millisecond: where nothing can change unseen, it is remembered.
+    """
+    if not code and _WORDS.issuperset(map(type, rest)):
+        return tuple((type(word).__name__, word) for word in rest)
+    found = fingerprint(code, tuple(rest), here=True)
+    who = identity_of(code[0]) if code else None
+    known = _CONTENTS.find(who) if found is not None else None
+    if known is not None and same(known[0], found):
+        return known[1]
+    try:
+        made = digest(code, rest)
+    except PortabilityError:
+        return object()  # equal to nothing: it is compiled again for each evaluation
+    if found is not None:
+        _CONTENTS.change(who, lambda _: (found, made))
+    return made
+
+
+def _placed(number: Any) -> Any:
+    """Return a constant on the device, in the dtype that it has; a number may stay where it is."""
+    if not isinstance(number, np.ndarray) or not number.ndim:
+        return number
+    known, placed = _ON_DEVICE.get(id(number)), None
+    if known is not None and known[0]() is number:
+        return known[1]
+    with contextlib.suppress(TypeError):
+        placed = jax.device_put(number, may_alias=False)  # or it would hold what its own life hangs on
+    if placed is None or placed.dtype != number.dtype:
+        raise StructureError(
+            f"jax has no arrays of the dtype {number.dtype}. Convert the data, with `.astype(float)` say."
+        )
+    if is_frozen(number):
+        _ON_DEVICE[id(number)] = weakref.ref(number, functools.partial(_forget, id(number))), placed
+    return placed
+
+
+def _forget(place: int, gone: Any) -> None:
+    known = _ON_DEVICE.get(place)
+    if known is not None and known[0] is gone:  # or another array stands there by now
+        del _ON_DEVICE[place]
+
+
+def shape_of(leaf: Any) -> Hashable:
+    """Return by what a leaf is told from others that are compiled for."""
+    if isinstance(leaf, np.ndarray | np.generic | jax.Array):
+        return leaf.shape, leaf.dtype.str if isinstance(leaf, np.ndarray) else str(leaf.dtype)
+    return type(leaf).__name__  # Python's own take the dtype of what they meet
+
+
+_CONTENTS: Remembered[tuple[Any, str]] = Remembered(MOST_CONTENTS)
+_ON_DEVICE: dict[int, tuple[weakref.ref[Any], Any]] = {}
