@@ -40,7 +40,7 @@ def is_finite_leaf(leaf: Any) -> bool:
         if not leaf.flags.c_contiguous:
             return _all_finite(leaf)
         leaf = leaf.reshape(-1)
-    return cmath.isfinite(leaf.dot(leaf)) or _all_finite(leaf)
+    return cmath.isfinite(np.vdot(leaf, leaf)) or _all_finite(leaf)  # `dot` warns of an overflow
 
 
 def _all_finite(leaf: Any) -> bool:

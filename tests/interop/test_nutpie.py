@@ -113,7 +113,7 @@ def test_what_can_not_be_sampled_is_told_at_once() -> None:
     with pytest.raises(dagad.NonFiniteError, match=r"is -inf at `params`.* Give a point at which"):
         compile_model(lambda params: -np.inf * params, 1.0)
     with pytest.raises(dagad.ArgumentsError, match="takes a function, and was given a float"):
-        compile_model(3.0, 1.0)  # type: ignore[arg-type]
+        compile_model(3.0, 1.0)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(dagad.StructureError, match=r"`expand` returned a float.*Return a dict"):
         compile_model(lambda params: -(params**2), 1.0, expand=lambda params: params)
     with pytest.raises(dagad.StructureError, match=r"as `name`. Return real numbers"):

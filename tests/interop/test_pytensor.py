@@ -125,7 +125,7 @@ def test_what_is_no_number_is_refused() -> None:
     with pytest.raises(dagad.NotDifferentiableError, match="a variable of dtype complex128"):
         loss({"beta": pt.zvector(), "scale": 1.0})
     with pytest.raises(dagad.ArgumentsError, match="takes a function, and was given an int"):
-        as_pytensor(3)  # type: ignore[arg-type]
+        as_pytensor(3)  # type: ignore[arg-type]  # on purpose
     theta = pt.dvector()
     with pytest.raises(dagad.NotDifferentiableError, match=r"Return its sum, `np.sum"):
         pytensor.function([theta], as_pytensor(lambda theta: theta)(theta))(BETA)
