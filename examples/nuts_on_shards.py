@@ -175,6 +175,7 @@ def draw_parameter(runs: Sequence[Run], place: int, trace: Any, density: Any) ->
     for run, style in zip(runs, ("-", "--", "-.", ":"), strict=False):
         density.plot(*arviz.kde(run.draws[key][..., at].ravel()), style, label=run.name)
     density.axvline(TRUTH[key][at], color="0.6", linewidth=0.8)
+    density.locator_params(axis="x", nbins=4)
     density.set_yticks([])
     if place == 0:
         density.figure.legend(*density.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
