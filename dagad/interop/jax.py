@@ -23,6 +23,7 @@ try:
     import jax
     import jax.numpy as jnp
     from jax.custom_derivatives import SymbolicZero
+    from jax.flatten_util import ravel_pytree
     from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_structure, tree_unflatten
 except ModuleNotFoundError as error:
     error.add_note('dagad: `dagad.interop.jax` needs jax: `pip install "dagad[jax]"`.')
@@ -80,6 +81,7 @@ def as_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
     (6.0, -4.0)
     """
     check_function(fun, "interop.jax.as_jax")
+    known = functools.partial(fun)  # has a hash, whatever the function is
 
     @public
     @functools.wraps(fun, updated=())
@@ -87,7 +89,7 @@ def as_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
         with_paths, _ = tree_flatten_with_path(args)
         numbers = [_number(leaf, keystr(path), fun) for path, leaf in with_paths]
         _refuse_captured(fun)
-        return _value(Objective(fun, tree_structure(args)), numbers)
+        return _value(Objective(known, tree_structure(args)), numbers)
 
     return function
 
@@ -163,11 +165,12 @@ def _hessian_product(objective: Objective, wanted: Places, numbers: Numbers, dir
     matrix is asked for by derivatives with respect to `numbers` only, and those are found by the rule below.
     """
     task = _Task(Objective.hessian_product, objective, wanted)
+    whole, apart = ravel_pytree(list(direction))  # jax transposes with respect to all of it, or not at all
 
     def product(_: Any, vector: Any) -> Any:
-        return _called(task, vector, numbers, vector)
+        return ravel_pytree(_called(task, apart(vector), numbers, apart(vector)))[0]
 
-    found: list[Any] = jax.lax.custom_linear_solve(lambda vector: vector, list(direction), product, symmetric=True)
+    found: list[Any] = apart(jax.lax.custom_linear_solve(lambda vector: vector, whole, product, symmetric=True))
     return found
 
 

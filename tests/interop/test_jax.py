@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -189,6 +190,32 @@ def test_what_fails_in_a_chunk_comes_out_as_it_is_or_within_what_jax_raises() ->
         jax.grad(fun)(1.0)
     with pytest.raises(jax.errors.JaxRuntimeError, match="of the user's"):
         jax.jit(fun)(1.0).block_until_ready()
+
+
+MIXED: dict[str, Any] = {
+    "forward over reverse": lambda fun: jax.jacfwd(jax.grad(fun, 0), 1),
+    "reverse over reverse": lambda fun: jax.jacrev(jax.grad(fun, 0), 1),
+    "the other way": lambda fun: jax.jacrev(jax.grad(fun, 1), 0),
+    "a third one": lambda fun: jax.jacfwd(jax.jacfwd(jax.grad(fun, 0), 1), 1),
+}
+
+
+@dataclasses.dataclass
+class Model:
+    """A function without a hash."""
+
+    rows: Any
+
+    def __call__(self, slopes: Any, log_scale: Any) -> Any:
+        p = {"slopes": slopes, "log scale": log_scale}
+        return dagad.reduce_sum(wave, self.rows, p, grainsize=8, scheduler="sync")
+
+
+@pytest.mark.parametrize("mode", MIXED)
+def test_mixed_derivatives_with_respect_to_two_arguments_are_right(mode: str) -> None:
+    args = P["slopes"], P["log scale"]
+    right = MIXED[mode](lambda slopes, log_scale: theirs({"slopes": slopes, "log scale": log_scale}))
+    assert_close(jax.jit(MIXED[mode](as_jax(Model(X))))(*args), jax.jit(right)(*args), tolerance=1e-11)
 
 
 def test_a_value_may_be_a_number_of_pythons_own() -> None:

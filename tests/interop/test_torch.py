@@ -70,6 +70,16 @@ def test_derivatives_of_three_orders_are_what_torch_finds_of_its_own() -> None:
     torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12)
 
 
+def test_mixed_derivatives_are_right() -> None:
+    for first, second in ((0, 1), (1, 0)):
+        found = []
+        for fun in (ours("sync"), theirs):
+            p = parameters()
+            (slope,) = torch.autograd.grad(fun(*p), p[first], create_graph=True)
+            found.append(torch.autograd.grad(slope.sum(), p[second])[0])
+        torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+
+
 class Counted:
     """A chunk function that brings its own derivative, and counts: values, and pullbacks."""
 
