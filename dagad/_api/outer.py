@@ -149,7 +149,8 @@ class TracedPull:
         n_summed = len(Outputs(self._value.reduced, []).floats())
         leaves = [*self._leaves[:n_theta], *filled[:n_summed], *self._leaves[n_theta:], *filled[n_summed:]]
         back = _applied(operation.pullback(self._value), leaves)
-        return [*(back.reduced or ()), *back.stacked]
+        pairs = zip([*(back.reduced or ()), *back.stacked], self._leaves, strict=True)
+        return [pytree.zeros_like(leaf) if part is None else part for part, leaf in pairs]  # no seed reached a chunk
 
 
 def _scaled(part: Any, seed: Any) -> Any:
