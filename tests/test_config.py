@@ -125,7 +125,7 @@ def test_an_engine_of_ones_own_is_asked_once_a_chunk() -> None:
 @pytest.mark.parametrize("engine", ["jacks", "", "Autograd"])
 def test_an_unknown_engine_is_refused_with_the_choice(engine: str) -> None:
     with pytest.raises(
-        dagad.PlanError, match=rf"no engine '{engine}'. Choose one of \['autograd', 'explicit', 'jax'\]"
+        dagad.PlanError, match=rf"no engine '{engine}'. Choose one of \['autograd', 'explicit', 'jax', 'torch'"
     ):
         gradient_with(sum_of_squares, engine=engine)
 

@@ -98,7 +98,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no such engine": (
         lambda: total(squares, engine="jacks"),
         dagad.PlanError,
-        r"Choose one of \['autograd', 'explicit', 'jax'\]",
+        r"Choose one of \['autograd', 'explicit', 'jax', 'torch'",
     ),
     "not an engine": (
         lambda: total(squares, engine=3),

@@ -26,7 +26,7 @@ ROOTS = {"dagad": Path(dagad.__file__).parent, "dagad_scheduler": Path(dagad_sch
 # What `import dagad` has to do without.
 OPTIONAL = {
     *("distributed", "bokeh", "graphviz", "jax", "scipy", "narwhals", "rich", "IPython", "prometheus_client"),
-    "tornado",
+    *("torch", "tornado"),
 }
 
 
@@ -71,9 +71,10 @@ NEED_DISTRIBUTED = {
 }
 # Imported when somebody has imported that part of scipy.
 NEED_SCIPY = {f"dagad._engines.autograd.{name}" for name in ("scipy_rules", "scipy_linalg", "scipy_stats")}
-NEED_JAX = {"dagad._engines.jax", "dagad._engines.jax_constants"}  # imported when somebody asks for that engine
+# Imported when somebody asks for that engine.
+OTHER_ENGINES = {f"dagad._engines.{name}" for name in ("jax", "jax_constants", "torch")}
 NEIGHBOURS = {name for name in FILES if name.startswith("dagad.interop.")}  # imported by those who want them
-IMPORTED_LATE = NEED_DISTRIBUTED | NEED_SCIPY | NEED_JAX | NEIGHBOURS
+IMPORTED_LATE = NEED_DISTRIBUTED | NEED_SCIPY | OTHER_ENGINES | NEIGHBOURS
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -190,7 +191,7 @@ def test_nothing_is_imported_for_type_checkers_only(name: str) -> None:
 
 @pytest.mark.parametrize("module", ["dagad", "dagad.extend", "dagad.testing", "dagad_scheduler"])
 def test_importing_brings_in_no_optional_package(module: str) -> None:
-    heavy = OPTIONAL | {"torch", "scipy.optimize", "matplotlib", "pandas", "polars", "pyarrow", "zarr", "xarray"}
+    heavy = OPTIONAL | {"scipy.optimize", "matplotlib", "pandas", "polars", "pyarrow", "zarr", "xarray"}
     code = f"import sys, {module}; print([name for name in sorted(sys.modules) if name in {sorted(heavy)}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -51,6 +51,15 @@ class Side(NamedTuple):
         arguments: tuple[Any, ...] = pytree.unflatten(treedef, filled)
         return arguments
 
+    def kept(self, name: str, make: Callable[[Side], Any]) -> Any:
+        """Return what an engine of that name makes of it, made once for as long as its constants live."""
+        if self.holder is None:
+            return make(self)
+        found = self.holder.kept.get(name)
+        if found is None:
+            found = self.holder.kept[name] = make(self)
+        return found
+
 
 def constants_of(arguments: tuple[Any, ...], are_rows: bool = False) -> Partition:
     """Return arguments with their constants taken out; see `FlatFunction.constants`."""

@@ -148,7 +148,7 @@ class JaxEngine:
             )
         with x64(True):
             refuse_own(leaves)
-            kept = list(map(Kept.of, base.sides()))
+            kept: list[Kept] = [side.kept(NAME, Kept) for side in base.sides()]
             key = Key(what, fun.key, tuple(one.key for one in kept), tuple(map(shape_of, leaves)))
             compiled = _COMPILED.find(key) or _COMPILED.change(key, lambda found: found or _Compiled(what))
             found = compiled([list(leaves), [number for one in kept for number in one.numbers]], fun, base)

@@ -4,16 +4,12 @@ State, for all engines of a process, since each program brings its own:
 
 ============  ========================================================================================================
 `_CONTENTS`   digests of functions, by their code, with the fingerprints that say whether they still are right
-`_ON_DEVICE`  arrays that nobody can write into, such as those of Shards, on the device: by their ids, for as long as
-              numpy's own live
+`_ON_DEVICE`  arrays that nobody can write into, such as those of Shards, on the device
 ============  ========================================================================================================
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -21,8 +17,8 @@ import jax
 import numpy as np
 
 from dagad._engines.base import Mark, Side
+from dagad._engines.own_arrays import Placed
 from dagad._errors import NotDifferentiableError, PortabilityError, StructureError
-from dagad._pytrees.canonical import is_frozen
 from dagad._pytrees.digest import digest
 from dagad._pytrees.fingerprint import fingerprint, identity_of, same
 from dagad._remembered import Remembered
@@ -38,23 +34,13 @@ class Kept:
 
     def __init__(self, side: Side) -> None:
         partition = side.constants()
-        self.numbers = list(map(_placed, partition.taken))
+        self.numbers = [_ON_DEVICE(one) if np.ndim(one) else one for one in partition.taken]
         taken = set(partition.positions)
         kinds = [0 if i in taken else 1 + (type(leaf) is Mark) for i, leaf in enumerate(partition.leaves)]
         rest = [leaf for kind, leaf in zip(kinds, partition.leaves, strict=True) if kind == 1]
         refuse_own(rest)
         contents = _contents(side.code, rest) if side.code or rest else None
         self.key: Hashable = partition.treedef, tuple(kinds), tuple(map(shape_of, self.numbers)), contents
-
-    @classmethod
-    def of(cls, side: Side) -> Kept:
-        """Return what was kept, or is kept from now on."""
-        if side.holder is None:
-            return cls(side)
-        found: Kept | None = side.holder.kept.get(NAME)
-        if found is None:
-            found = side.holder.kept[NAME] = cls(side)
-        return found
 
 
 def refuse_own(parts: Sequence[Any]) -> None:
@@ -96,28 +82,9 @@ def _contents(code: tuple[Any, ...], rest: list[Any]) -> Hashable:
     return made
 
 
-def _placed(number: Any) -> Any:
-    """Return a constant on the device, in the dtype that it has; a number may stay where it is."""
-    if not isinstance(number, np.ndarray) or not number.ndim:
-        return number
-    known, placed = _ON_DEVICE.get(id(number)), None
-    if known is not None and known[0]() is number:
-        return known[1]
-    with contextlib.suppress(TypeError):
-        placed = jax.device_put(number, may_alias=False)  # or it would hold what its own life hangs on
-    if placed is None or placed.dtype != number.dtype:
-        raise StructureError(
-            f"jax has no arrays of the dtype {number.dtype}. Convert the data, with `.astype(float)` say."
-        )
-    if is_frozen(number):
-        _ON_DEVICE[id(number)] = weakref.ref(number, functools.partial(_forget, id(number))), placed
-    return placed
-
-
-def _forget(place: int, gone: Any) -> None:
-    known = _ON_DEVICE.get(place)
-    if known is not None and known[0] is gone:  # or another array stands there by now
-        del _ON_DEVICE[place]
+def _put(array: Any) -> Any:
+    placed = jax.device_put(array, may_alias=False)
+    return placed if placed.dtype == array.dtype else None
 
 
 def shape_of(leaf: Any) -> Hashable:
@@ -128,4 +95,4 @@ def shape_of(leaf: Any) -> Hashable:
 
 
 _CONTENTS: Remembered[tuple[Any, str]] = Remembered(MOST_CONTENTS)
-_ON_DEVICE: dict[int, tuple[weakref.ref[Any], Any]] = {}
+_ON_DEVICE = Placed(_put, NAME)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dagad._config import setting
@@ -13,19 +15,34 @@ from dagad._errors import PlanError
 
 
 def _jax() -> Engine:
-    try:
+    with _installed("jax"):
         from dagad._engines.jax import JaxEngine
+    return JaxEngine()
+
+
+def _torch(device: str = "cpu") -> Engine:
+    with _installed("torch"):
+        from dagad._engines.torch import TorchEngine
+    return TorchEngine(device)
+
+
+@contextlib.contextmanager
+def _installed(library: str) -> Iterator[None]:
+    try:
+        yield
     except ModuleNotFoundError as error:
         raise PlanError(
-            '`engine="jax"` needs jax, which is not installed here: `pip install "dagad[jax]"`, on the workers too.'
+            f'`engine="{library}"` needs {library}, which is not installed here: `pip install "dagad[{library}]"`, on '
+            "the workers too."
         ) from error
-    return JaxEngine()
 
 
 _ENGINES: dict[str, Callable[[], Engine]] = {
     "autograd": AutogradEngine,
     "explicit": ExplicitEngine,
     "jax": _jax,
+    "torch": _torch,
+    "torch:cuda": functools.partial(_torch, "cuda"),
 }
 _METHODS = ("takes", "value", "linearize", "pushforward", "pullback")
 

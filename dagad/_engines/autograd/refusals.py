@@ -131,7 +131,7 @@ def told(error: Exception) -> Exception:
         sentence = (
             f"A library other than numpy was given a value being differentiated, and says: {text}. Take the numbers "
             "out of its own objects first, by `.to_numpy()` or `np.asarray(data)`, and compute with these. A function "
-            'that is written with `jax.numpy` needs `engine="jax"`.'
+            'that is written with `jax.numpy` needs `engine="jax"`, one that is written with `torch` `engine="torch"`.'
         )
     else:
         sentence = ""

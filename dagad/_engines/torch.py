@@ -1,0 +1,327 @@
+"""The torch engine: functions of torch's tensors, run as they are and derived by torch.func.
+
+Two things keep the bits the same wherever a chunk runs: torch gets memory of its own, since what a product rounds to
+depends on where numpy's array happens to lie, and one thread, in the thread that runs the chunk and nowhere else.
+
+What a function was given it can't write into: it runs inside of a level of torch.func, and torch refuses there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from dagad._engines.base import Flat, LeafPullback, Leaves, Mark, Side
+from dagad._engines.own_arrays import ArrayPullback, Placed
+from dagad._errors import NotDifferentiableError, PlanError, StructureError
+
+vjp: Any = torch.func.vjp  # its type does not tell of what it returns beside
+_levels: Any = torch._C._functorch  # where torch tells what tensors of torch.func stand for
+_OUT_OF_TORCH = frozenset(
+    {torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__float__, torch.Tensor.__complex__}  # not `detach`
+)
+
+
+class TorchEngine:
+    """The engine of functions of torch's tensors; its name is "torch", or "torch:cuda" where they are on a GPU.
+
+    All numbers that a function gets are tensors, in the dtypes that they have in numpy: float64 stays float64. Python's
+    own ints and bools among the shared arguments stay what they are.
+
+    Parameters
+    ----------
+    device
+        Where the tensors are: "cpu", or "cuda", the current GPU of each worker.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import torch
+    >>> import dagad
+    >>> def energy(rows, t):
+    ...     return torch.sum(torch.sin(rows * t))
+    >>> def total(t):
+    ...     return dagad.reduce_sum(energy, np.arange(4.0), t, grainsize=2, engine="torch")
+    >>> round(float(dagad.grad(total)(0.5)), 9)
+    2.170398779
+    """
+
+    __slots__ = ("device", "name")
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+        self.name = "torch" if device == "cpu" else f"torch:{device}"
+
+    def takes(self, leaf: Any) -> bool:
+        """Take tensors, and numbers that may have a derivative."""
+        if isinstance(leaf, np.ndarray | np.generic):
+            return leaf.dtype.kind in "biufc"
+        return isinstance(leaf, torch.Tensor | float | complex)
+
+    def value(self, fun: Flat, leaves: Leaves) -> list[Any]:
+        """Run a flat function; see `Engine.value`."""
+        run = _untouched if getattr(fun, "base", None) is fun else _outputs_of  # what was derived has levels of its own
+        return list(map(_as_numpy, self._run(run, fun, leaves)))
+
+    def linearize(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
+        """Run a flat function, and keep torch's graph of it; see `Engine.linearize`."""
+        derived: _Derived = self._run(_Derived, fun, leaves)
+        values = list(map(_as_numpy, derived.outputs))
+
+        def pull(seeds: list[Any]) -> list[Any]:
+            with self._settled():
+                return list(map(_as_numpy, derived.pull(list(map(self._tensor, seeds)))))
+
+        return values, ArrayPullback((self, fun, leaves), values, pull, derived.nbytes)
+
+    def pushforward(self, fun: Flat, n: int) -> Flat:
+        """Return its pushforward; see `Engine.pushforward`.
+
+        It is the pullback of the pullback, which is linear: torch's own forward mode takes four times longer, and has
+        no rules for users' own `torch.autograd.Function`.
+        """
+
+        def pushed(leaves: Leaves) -> list[Any]:
+            each = len(leaves) // (1 + n)
+            derived = _Derived(fun, leaves[:each])
+            directions = [
+                [dx.to(x.dtype) for x, dx in zip(leaves[:each], leaves[start : start + each], strict=True)]
+                for start in range(each, len(leaves), each)
+            ]
+            moved = derived.push(directions)
+            rest = [iter(tangents) for tangents in moved]
+            tangents = [
+                next(own) if _is_float(output) else torch.zeros_like(output)
+                for own in rest
+                for output in derived.outputs
+            ]
+            return [*derived.outputs, *tangents]
+
+        return pushed
+
+    def pullback(self, fun: Flat, n: int) -> Flat:
+        """Return its pullback, as a function of the leaves and the cotangents; see `Engine.pullback`."""
+
+        def pulled(leaves: Leaves) -> list[Any]:
+            derived = _Derived(fun, leaves[:n])
+            floats = filter(_is_float, derived.outputs)
+            return derived.pull([_like(seed, value) for seed, value in zip(leaves[n:], floats, strict=True)])
+
+        return pulled
+
+    def _run(self, how: Callable[[Flat, list[Any]], Any], fun: Flat, leaves: Leaves) -> Any:
+        """Run a flat function at tensors that stand for leaves, and for the constants of its task."""
+        base: Any = getattr(fun, "base", None)
+        _refuse_own(leaves)
+        with self._settled():
+            tensors = list(map(self._tensor, leaves))
+            if base is None:
+                return how(fun, tensors)
+            base.given = [constant for side in base.sides() for constant in side.kept(self.name, self._constants)]
+            try:
+                with _Watch(base.name):
+                    found = how(fun, tensors)
+            finally:
+                base.given = None
+            base.out = None if base.out is None else base.out.bare()
+            return found
+
+    @contextlib.contextmanager
+    def _settled(self) -> Iterator[None]:
+        """Hold what torch may have been told in this thread: how many threads, to record nothing, other devices."""
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise PlanError(
+                '`engine="torch:cuda"` computes on a GPU, and torch sees none here. Run where there is one, with a '
+                'build of torch for it, or write `engine="torch"`.'
+            )
+        there = torch.get_default_device().type == self.device  # nearly always; else each operation costs more
+        where = contextlib.nullcontext() if there else torch.device(self.device)
+        with _one_thread(), torch.inference_mode(False), torch.no_grad(), where:
+            yield
+
+    def _constants(self, side: Side) -> list[Any]:
+        partition = side.constants()
+        _refuse_own([leaf for leaf in partition.leaves if type(leaf) is not Mark])
+        return list(map(self._tensor, partition.taken))
+
+    def _tensor(self, number: Any) -> Any:
+        return _PLACED[self.device](np.asarray(number))
+
+
+class _Derived:
+    """A flat function that has run at some tensors: its outputs, and pullbacks of those that have derivatives."""
+
+    __slots__ = ("_pull", "_roots", "_still", "outputs")
+
+    def __init__(self, fun: Flat, leaves: Leaves) -> None:
+        self._roots: list[Any] = []
+        self.outputs: list[Any]
+        floats, self._pull, self.outputs = vjp(functools.partial(self._apart, fun), *leaves, has_aux=True)
+        self._still = [torch.zeros_like(part) for part in floats]
+
+    def _apart(self, fun: Flat, *leaves: Any) -> tuple[tuple[Any, ...], list[Any]]:
+        """Return those outputs that have derivatives, or a number if none has, and all."""
+        outputs = _outputs_of(fun, list(leaves))
+        floats = tuple(filter(_is_float, outputs)) or (torch.zeros(()),)
+        self._roots = [part.grad_fn for part in floats]
+        return floats, outputs
+
+    def _pulled(self, *seeds: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = self._pull(seeds or tuple(self._still))
+        return found
+
+    def pull(self, seeds: Sequence[Any]) -> list[Any]:
+        """Pull one cotangent for each output that has a derivative; torch's cotangents are the conjugates of ours."""
+        return [part.conj() for part in self._pulled(*(seed.conj() for seed in seeds))]
+
+    def push(self, directions: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        """Return the tangents of these outputs in each direction."""
+        _, transposed = vjp(self._pulled, *self._still)
+        if len(directions) > 1:
+            columns = [torch.stack(column) for column in zip(*directions, strict=True)]
+            with contextlib.suppress(RuntimeError, UserWarning):  # what has no rule for many at once, or a slow one
+                moved: Any = torch.func.vmap(lambda *dx: transposed(dx))(*columns)
+                return [[column[number] for column in moved] for number in range(len(directions))]
+        return [transposed(tuple(dx)) for dx in directions]
+
+    def nbytes(self) -> int:
+        """Return the memory of the tensors that torch's graph holds."""
+        seen, todo, found = set[Any](), list(self._roots), dict[int, int]()
+        while todo:
+            node = todo.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            todo.extend(parent for parent, _ in node.next_functions)
+            saved = [getattr(node, name) for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"]
+            for held in saved:
+                for part in held if isinstance(held, tuple | list) else (held,):
+                    if isinstance(part, torch.Tensor):
+                        storage = _plain(part).untyped_storage()
+                        found[storage.data_ptr()] = storage.nbytes()
+        return sum(found.values())
+
+
+def _outputs_of(fun: Flat, leaves: Leaves) -> list[Any]:
+    """Return what a function returns, as tensors."""
+    outputs = fun(leaves)
+    return [part if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part)) for part in outputs]
+
+
+def _untouched(fun: Flat, leaves: Leaves) -> list[Any]:
+    """Run a function inside of a level in which nothing is differentiated, so that it can't write into the data."""
+    found = vjp(lambda still: (still, _outputs_of(fun, leaves)), torch.zeros(()), has_aux=True)
+    return list(found[2])
+
+
+class _Watch(TorchFunctionMode):
+    """Refuses what torch would do in silence: to take numbers out of what is differentiated, or to write into data."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _OUT_OF_TORCH and _is_differentiated(args[0]):
+            raise NotDifferentiableError(
+                f"`{self._name}` asked for a Python number, by `.item()`, `float()`, `.tolist()`, a function of `math` "
+                "or the like, of a tensor that is being differentiated: a Python number carries no derivative. Use "
+                "the tensor as it is, with `torch.exp` instead of `math.exp`, or write `x.detach().item()` if it is "
+                "meant to be constant."
+            )
+        out = kwargs.get("out") if kwargs else None
+        if out is not None and not all(map(_levels.is_functorch_wrapped_tensor, out if type(out) is tuple else (out,))):
+            raise StructureError(
+                f"`{self._name}` was to write a result by `out=` into a tensor that it did not make itself. Leave "
+                "`out=` out, and use what is returned."
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def _is_differentiated(tensor: Any) -> bool:
+    while _levels.is_functorch_wrapped_tensor(tensor):
+        if tensor.requires_grad:
+            return True
+        tensor = _levels.get_unwrapped(tensor)
+    return False
+
+
+def _plain(tensor: Any) -> Any:
+    while _levels.is_functorch_wrapped_tensor(tensor):
+        tensor = _levels.get_unwrapped(tensor)
+    return tensor
+
+
+def _refuse_own(parts: Sequence[Any]) -> None:
+    """Raise if a task was given torch's own tensors."""
+    if any(isinstance(part, torch.Tensor) for part in parts):
+        raise StructureError(
+            "A reduction or map was given a tensor of torch's own. Give it numpy's, `tensor.numpy()`: chunks get "
+            "tensors of them. Inside of a function for torch write the sum with `torch`, or put the reduction around "
+            "that function."
+        )
+
+
+def _is_float(tensor: Any) -> bool:
+    return bool(tensor.is_floating_point() or tensor.is_complex())
+
+
+def _like(seed: Any, value: Any) -> Any:
+    """Return a cotangent in the dtype of what it belongs to."""
+    return (seed.real if seed.is_complex() and not value.is_complex() else seed).to(value.dtype)
+
+
+def _as_numpy(tensor: Any) -> Any:
+    array = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().numpy()
+    array.flags.writeable = False  # it may be what the function was given
+    return array if array.ndim else array[()]
+
+
+def _put(device: str, array: Any) -> Any:
+    own = np.asarray(array, array.dtype.newbyteorder("="), order="C")
+    return torch.tensor(own, device=device)
+
+
+_PLACED = {device: Placed(functools.partial(_put, device), "torch") for device in ("cpu", "cuda")}
+
+
+def _settings() -> list[Callable[[int], int]]:
+    """Return what sets how many threads torch's loops and products have, in the calling thread, and returns the last.
+
+    `torch.set_num_threads` would do so for all threads to come, too.
+    """
+    found, library = list[Callable[[int], int]](), ctypes.CDLL(torch._C.__file__)
+    with contextlib.suppress(AttributeError):  # a build without OpenMP
+        count, change = library.omp_get_max_threads, library.omp_set_num_threads
+
+        def loops(n: int) -> int:
+            before = int(count())
+            change(n)
+            return before
+
+        found.append(loops)
+    with contextlib.suppress(AttributeError):  # a build without MKL
+        found.append(library.MKL_Set_Num_Threads_Local)  # in lower case it is Fortran's
+    return found
+
+
+_SETTINGS = _settings()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Hold torch at one thread, in this thread: chunks run side by side, and more would show in the bits."""
+    torch.get_num_threads()  # its first call in a thread would set them
+    before = [setting(1) for setting in _SETTINGS]
+    try:
+        yield
+    finally:
+        for setting, n in zip(_SETTINGS, before, strict=True):
+            setting(n)

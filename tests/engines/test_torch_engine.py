@@ -1,0 +1,436 @@
+"""The torch engine: every mode, the same bits everywhere, torch left as it was, and nothing lost in silence."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as onp
+import pytest
+import torch
+from dask.base import compute as dask_compute
+from dask.config import set as dask_set
+from dask.delayed import delayed
+from every_mode import MODES, check, derivatives, numbers
+from every_operation import OPERATIONS, RIGHT
+
+import dagad
+from dagad._engines.torch import TorchEngine
+from dagad.extend import Composed
+from dagad.testing import check_grads, taylor_rate
+
+compute: Any = dask_compute  # Dask has few types
+ROWS = onp.linspace(0.1, 2.0, 24)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_gives_what_plain_autograd_gives(mode: str, name: str) -> None:
+    loss = partial(OPERATIONS[name][0], torch, engine="torch", scheduler="sync")
+    check(mode, loss, RIGHT[name], tolerance=1e-12)
+
+
+@pytest.mark.parametrize("name", ["of rows", "of a tree", "map_rect"])
+@pytest.mark.parametrize("mode", ["value_and_grad", "jvp", "hvp", "hessian"])
+def test_the_bits_are_the_same_wherever_it_runs(mode: str, name: str, scheduler: Any) -> None:
+    def found(where: Any) -> list[float]:
+        return numbers(MODES[mode][0](partial(OPERATIONS[name][0], torch, engine="torch", scheduler=where)))
+
+    assert found(scheduler) == found("sync")
+
+
+def large(rows: Any, beta: Any) -> Any:
+    """Products and sums that torch cuts into one part a thread, and rounds by where their numbers lie."""
+    return torch.sum(torch.logsumexp(rows @ beta.T, 1)) + torch.sum(rows * rows) + torch.sum(torch.sin(rows @ beta[0]))
+
+
+def test_neither_threads_nor_places_in_memory_show_in_the_bits(scheduler: Any) -> None:
+    data = onp.random.default_rng(0).normal(size=(9_999, 33))  # every other chunk begins 8 bytes beside 16
+    beta = onp.random.default_rng(1).normal(size=(4, 33))
+
+    results = []
+
+    def found(where: Any, rows: Any = data) -> Any:
+        how = {"scheduler": where, "grainsize": 3_333} if rows is data else {}
+        loss: Any = partial(dagad.reduce_sum, large, rows, engine="torch", **how)
+        value, slope = dagad.value_and_grad(loss)(beta)
+        return value, slope.tobytes(), loss(beta)
+
+    n_threads = torch.get_num_threads()
+    try:
+        for other in (1, 2, 3):
+            torch.set_num_threads(other)
+            results.append(found(scheduler))
+    finally:
+        torch.set_num_threads(n_threads)
+    assert results == [found("sync")] * 3
+    placed = dagad.shard(data, grainsize=3_333, scheduler="sync")
+    assert found("sync", placed) == results[0]
+
+
+def test_torch_is_left_as_it_was() -> None:
+    inside, after = list[Any](), list[Any]()
+
+    def states(rows: Any, t: Any) -> Any:
+        inside.append((torch.get_num_threads(), torch.is_inference_mode_enabled(), torch.ones(1).device.type))
+        assert rows.dtype == t.dtype == torch.float64
+        return torch.sum(rows * t)
+
+    def run() -> None:
+        n_threads = torch.get_num_threads()
+        with torch.inference_mode(), torch.device("meta"):
+            dagad.grad(lambda t: dagad.reduce_sum(states, ROWS, t, grainsize=6, engine="torch", scheduler="sync"))(0.7)
+            assert torch.is_inference_mode_enabled()
+            assert torch.ones(1).device.type == "meta"
+        after.append(torch.get_num_threads() == n_threads)
+
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(n_threads + 3)  # for this thread, and those that start from now on
+    try:
+        run()
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        assert torch.get_num_threads() == n_threads + 3
+    finally:
+        torch.set_num_threads(n_threads)
+    assert set(inside) == {(1, False, "cpu")}
+    assert after == [True, True]
+    assert torch.get_default_dtype() == torch.float32
+    with pytest.raises(ZeroDivisionError):
+        dagad.reduce_sum(lambda rows: torch.sum(rows) / (1 // 0), ROWS, engine="torch", scheduler="sync")
+    assert torch.get_num_threads() == n_threads
+
+
+def refused(fun: Callable[..., Any], *args: Any, rows: Any = ROWS, modes: str = "value grad jvp hvp") -> list[Any]:
+    """Return the errors that a function leads to, in some modes."""
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(fun, rows, t, *args, grainsize=6, engine="torch", scheduler="sync")
+
+    ways: dict[str, Callable[[], Any]] = {
+        "value": lambda: loss(0.7),
+        "grad": lambda: dagad.grad(loss)(0.7),
+        "jvp": lambda: dagad.jvp(loss, (0.7,), (1.0,)),
+        "hvp": lambda: dagad.hvp(loss, 0.7, 1.0),
+    }
+    errors = []
+    for mode in modes.split():
+        with pytest.raises((RuntimeError, dagad.DagadError)) as caught:
+            ways[mode]()
+        errors.append(caught.value)
+    return errors
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda t: t.item(), float, lambda t: t.tolist(), lambda t: onp.sin(float(t + 1.0)), lambda t: complex(t)]
+)
+def test_a_number_taken_out_of_what_is_differentiated_is_refused(ask: Callable[[Any], Any]) -> None:
+    """Torch would go on, and its derivative would lack a term."""
+
+    def loses(rows: Any, t: Any) -> Any:
+        return torch.sum(rows * t * abs(ask(t)))
+
+    for error in refused(loses, modes="grad jvp hvp"):
+        assert isinstance(error, dagad.NotDifferentiableError)
+        assert "`loses` asked for a Python number" in str(error)
+        assert "write `x.detach().item()`" in str(error)
+
+
+def test_numbers_that_carry_no_derivative_may_be_asked_for_and_decide() -> None:
+    """Nothing is compiled, and many directions at once meet the function once, so that branches depend on data."""
+
+    def asks(rows: Any, t: Any, weights: Any) -> Any:
+        scale = weights.max().item() + float(weights[0] * 2.0) + t.detach().item() * 0.0
+        assert f"{t:.1f}" == "0.7"
+        return scale * torch.sum(torch.sin(rows * t)) if t > 0.5 and int(t) == 0 else t * 0.0
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(asks, ROWS, t, onp.array([1.0, 3.0]), grainsize=6, engine="torch", scheduler="sync")
+
+    for mode in MODES:
+        check(mode, loss, derivatives(lambda t: 5.0 * anp.sum(anp.sin(ROWS * t))), tolerance=1e-12)
+    jacobian = dagad.jacfwd(lambda t: loss(t[0] * t[1]))(onp.array([0.35, 2.0]))
+    slope = 5.0 * onp.sum(ROWS * onp.cos(ROWS * 0.7))
+    onp.testing.assert_allclose(jacobian, slope * onp.array([2.0, 0.35]), rtol=1e-12)
+
+
+def test_derivatives_are_what_differences_say(scheduler: Any) -> None:
+    data = onp.random.default_rng(3).normal(size=(40, 3))
+
+    def loss(beta: Any) -> Any:
+        return dagad.reduce_sum(large, data, beta, grainsize=16, engine="torch", scheduler=scheduler)
+
+    check_grads(loss, onp.ones((2, 3)), order=2)
+    assert taylor_rate(loss, onp.ones((2, 3))) == pytest.approx(2.0, abs=0.05)
+
+
+def test_data_can_not_be_written_into_and_copies_can() -> None:
+    def spoils(rows: Any, t: Any) -> Any:
+        rows[1:].mul_(2.0)
+        return torch.sum(rows * t)
+
+    def of_shared(rows: Any, t: Any, more: Any) -> Any:
+        more["a"] += 1.0
+        return torch.sum(rows * t)
+
+    def by_out(rows: Any, t: Any) -> Any:
+        torch.mul(rows, 2.0, out=rows)
+        return torch.sum(rows * t)
+
+    def of_leaves(rows: Any, t: Any) -> Any:
+        t.mul_(2.0)
+        return torch.sum(rows * t)
+
+    data = ROWS.copy()
+    errors = [*refused(spoils, rows=data), *refused(of_shared, {"a": onp.ones(2)})]
+    for error in [*errors, *refused(of_leaves)]:
+        assert any("work on a copy, `x = x.clone()`" in note for note in error.__notes__)
+    for error in refused(by_out, rows=data):
+        assert "Leave `out=` out" in str(error)
+    assert data.tobytes() == ROWS.tobytes()
+
+    def own(rows: Any, t: Any) -> Any:
+        made = torch.zeros_like(rows)
+        made[1:] = rows[:-1] * t
+        return torch.sum(rows.clone().mul_(made).sin_())
+
+    def right(t: Any) -> Any:
+        parts = [ROWS[start : start + 6] for start in range(0, 24, 6)]
+        return sum(anp.sum(anp.sin(part[1:] * part[:-1] * t)) for part in parts)
+
+    for mode in MODES:
+        loss = partial(dagad.reduce_sum, own, ROWS, grainsize=6, engine="torch", scheduler="sync")
+        check(mode, loss, derivatives(right), tolerance=1e-12)
+
+
+def with_numpy(rows: Any, t: Any) -> Any:
+    return torch.sum(rows * t) * onp.sum(onp.sin(t))
+
+
+def test_numpy_in_a_function_for_torch_and_torch_in_one_for_numpy_are_refused_with_the_remedy() -> None:
+    for error in refused(with_numpy, modes="grad jvp hvp"):
+        assert any("write it with `torch`, or" in note for note in error.__notes__)
+    with pytest.raises(dagad.NotDifferentiableError, match=r'is written with `torch` `engine="torch"`'):
+        dagad.grad(lambda t: dagad.reduce_sum(wave, ROWS, t, grainsize=6, scheduler="sync"))(0.7)
+
+
+@pytest.mark.parametrize("outside", ["sync", "threads"])
+def test_tensors_and_reductions_inside_are_refused_with_the_remedy(outside: str) -> None:
+    def nested(rows: Any, t: Any) -> Any:
+        return dagad.reduce_sum(total, rows, t, grainsize=1, engine="torch")
+
+    def total(rows: Any, t: Any) -> Any:
+        return torch.sum(rows * t)
+
+    def run(fun: Any, rows: Any, t: Any) -> Any:
+        return dagad.reduce_sum(fun, rows, t, grainsize=6, engine="torch", scheduler=outside)
+
+    for call in (partial(run, nested), dagad.grad(partial(run, nested), 1)):
+        with pytest.raises(dagad.StructureError, match="put the reduction around that function"):
+            call(ROWS, 0.7)
+    with pytest.raises(dagad.StructureError, match=r"Give it numpy's, `tensor.numpy\(\)`"):
+        run(total, torch.tensor(ROWS), 0.7)
+    with pytest.raises(dagad.StructureError, match=r"no arrays of the dtype \w+. Convert the data"):
+        run(total, ROWS.astype(onp.longdouble), 0.7)
+
+
+def test_what_has_no_seed_or_does_not_move_is_left_alone() -> None:
+    """At an infinite slope a zero would be nan."""
+
+    def roots(rows: Any, a: Any, b: Any) -> Any:
+        return {"a": torch.sqrt(a) * torch.sum(rows), "b": b**3 * torch.sum(rows), "n": torch.sum(rows > 1.0)}
+
+    def total(a: Any, b: Any) -> Any:
+        return dagad.reduce_sum(roots, ROWS, a, b, grainsize=6, engine="torch", scheduler="sync")
+
+    value, tangent = dagad.jvp(total, (0.0, 2.0), (0.0, 1.0))
+    assert value["n"] == onp.sum(ROWS > 1.0)
+    assert tangent["b"] == pytest.approx(12.0 * ROWS.sum())
+    assert tangent["a"] == 0.0
+    assert dagad.grad(lambda b: total(0.0, b)["b"])(2.0) == pytest.approx(12.0 * ROWS.sum())
+    assert dagad.hvp(lambda b: total(0.0, b)["b"], 2.0, 1.0) == pytest.approx(12.0 * ROWS.sum())
+    counts = dagad.reduce_sum(lambda rows, t: torch.sum(rows > t), ROWS, 1.0, engine="torch", scheduler="sync")
+    assert counts == onp.sum(ROWS > 1.0)
+
+
+def wave(rows: Any, z: Any) -> Any:
+    return torch.sum(torch.exp(rows * z) * torch.conj(z) ** 2)
+
+
+def test_complex_numbers_have_the_derivatives_that_autograd_gives() -> None:
+    def plain(rows: Any, z: Any) -> Any:
+        return anp.sum(anp.exp(rows * z) * anp.conj(z) ** 2)
+
+    def at(fun: Any, **how: Any) -> Any:
+        def loss(z: Any) -> Any:
+            total = dagad.reduce_sum(fun, ROWS, z, grainsize=6, scheduler="sync", **how)
+            return anp.real(total) ** 2 + 3.0 * anp.imag(total)
+
+        z, dz = 0.3 - 0.4j, 0.2 + 0.7j
+        return onp.array([dagad.grad(loss)(z), *dagad.jvp(loss, (z,), (dz,)), dagad.hvp(loss, z, dz)])
+
+    onp.testing.assert_allclose(at(wave, engine="torch"), at(plain), rtol=1e-12)
+
+
+class Cubed(torch.autograd.Function):
+    """A user's own rule: no forward mode, and none for many at once."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        del output
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return cotangents[0] * 3.0 * x**2
+
+
+def cubes(rows: Any, t: Any) -> Any:
+    return torch.sum(Cubed.apply(rows * t))  # type: ignore[no-untyped-call]  # torch's own
+
+
+def test_users_own_rules_work_in_every_mode() -> None:
+    loss = partial(dagad.reduce_sum, cubes, ROWS, grainsize=6, engine="torch", scheduler="sync")
+    for mode in MODES:
+        check(mode, loss, derivatives(lambda t: anp.sum((ROWS * t) ** 3)), tolerance=1e-12)
+    jacobian = dagad.jacfwd(lambda t: loss(t[0] * t[1]))(onp.array([0.7, 2.0]))
+    onp.testing.assert_allclose(jacobian, 3 * onp.sum(ROWS**3) * 1.4**2 * onp.array([2.0, 0.7]), rtol=1e-12)
+
+
+def test_modules_of_torch_travel_in_closures(scheduler: Any) -> None:
+    layer = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh()).double()
+    weights = {name: part.detach().numpy().copy() for name, part in layer.named_parameters()}
+
+    def energy(rows: Any, own: Any) -> Any:
+        return torch.sum(torch.func.functional_call(layer, own, (rows,)) ** 2)
+
+    def plain(own: Any) -> Any:
+        return anp.sum(anp.tanh(ROWS.reshape(12, 2) @ own["0.weight"].T + own["0.bias"]) ** 2)
+
+    def loss(own: Any) -> Any:
+        return dagad.reduce_sum(energy, ROWS.reshape(12, 2), own, grainsize=4, engine="torch", scheduler=scheduler)
+
+    found, right = dagad.grad(loss)(weights), dagad.grad(plain)(weights)
+    for name in weights:
+        onp.testing.assert_allclose(found[name], right[name], rtol=1e-12)
+
+
+def test_tasks_of_a_graph_have_derivatives_by_torch(cluster: Any) -> None:
+    def energy(x: Any, scale: float) -> Any:
+        return torch.sum(torch.sin(x * scale) ** 2)
+
+    at = onp.array([0.3, -0.2])
+    x = delayed(at)
+    y = delayed(energy)(x, 2.0)
+    value, slope = dagad.value_and_gradient(y, x, engine="torch")
+    curvature = dagad.gradient(delayed(torch.sum)(dagad.gradient(y, x, engine="torch")), x, engine="torch")
+    with dask_set({"dagad.engine": "torch"}):
+        moved, tangent = dagad.jvp(y, x, onp.array([1.0, 0.0]))
+    for where in ("sync", cluster):
+        found = compute(value, slope, curvature, moved, tangent, scheduler=where)
+        assert found[0] == found[3] == pytest.approx(onp.sum(onp.sin(2 * at) ** 2), rel=1e-14)
+        onp.testing.assert_allclose(found[1], 2 * onp.sin(4 * at), rtol=1e-12)
+        onp.testing.assert_allclose(found[2], 8 * onp.cos(4 * at), rtol=1e-12)
+        assert found[4] == pytest.approx(2 * onp.sin(1.2), rel=1e-12)
+
+
+def test_shards_are_copied_once_and_rows_that_somebody_writes_into_are_read_again(
+    monkeypatch: pytest.MonkeyPatch, cluster: Any
+) -> None:
+    def total(rows: Any, t: Any) -> Any:
+        return torch.sum(rows * t)
+
+    placed, make = [], torch.tensor
+
+    def counted(array: Any, **options: Any) -> Any:
+        placed.extend([array.shape] if array.shape else [])
+        return make(array, **options)
+
+    monkeypatch.setattr(torch, "tensor", counted)
+    shards: Any = dagad.shard(ROWS, grainsize=6, scheduler="threads")
+    for number in range(5):
+        slope = dagad.grad(lambda t: dagad.reduce_sum(total, shards, t, engine="torch"))(float(number))
+    assert placed == [(6,)] * 4
+    data = ROWS.copy()
+    for number in range(3):
+        data[:] = number
+        found = dagad.reduce_sum(total, data, 1.0, grainsize=6, engine="torch", scheduler="sync")
+        assert found == 24.0 * number
+    remote = dagad.shard(ROWS, grainsize=6, scheduler=cluster)
+    for _ in range(3):
+        assert dagad.grad(lambda t: dagad.reduce_sum(total, remote, t, engine="torch"))(0.7) == slope
+
+
+def test_dtypes_words_and_layouts_are_those_of_numpy() -> None:
+    rows = {
+        "single": ROWS.astype(onp.float32),
+        "swapped": ROWS.astype(">f8"),
+        "backwards": ROWS[::-1],
+        "counts": onp.arange(24),
+        "columns": onp.asfortranarray(ROWS.reshape(8, 3).repeat(3, 0)),
+        "word": onp.array(["a"] * 24),
+    }
+
+    def own(rows: Any, t: Any, n: int, words: Any) -> Any:
+        assert [rows[name].dtype for name in ("single", "swapped", "counts")] == [
+            torch.float32,
+            torch.float64,
+            torch.int64,
+        ]
+        assert all(part.is_contiguous() for name, part in rows.items() if name != "word")
+        assert rows["word"][0] == words["a"] == "a"
+        assert type(n) is int
+        return {"sum": t * torch.sum(rows["swapped"] + n * rows["backwards"]), "single": torch.sum(rows["single"])}
+
+    def total(t: Any) -> Any:
+        return dagad.reduce_sum(own, rows, t, 2, {"a": "a"}, grainsize=6, engine="torch", scheduler="sync")
+
+    found = total(0.5)
+    assert found["single"].dtype == onp.float32
+    assert found["sum"] == pytest.approx(1.5 * ROWS.sum(), rel=1e-14)
+    assert dagad.grad(lambda t: total(t)["sum"])(0.5) == pytest.approx(3 * ROWS.sum(), rel=1e-14)
+
+
+def test_a_pullback_tells_what_memory_it_holds() -> None:
+    engine, at = TorchEngine(), onp.ones(1000)
+
+    def run(leaves: Any) -> list[Any]:
+        return [torch.sum(torch.sin(torch.exp(leaves[0])))]
+
+    fun = Composed(run, run)
+    _, pull = engine.linearize(fun, [at])
+    assert pull.nbytes() == at.nbytes  # what `exp` gave is what `sin` was given
+    onp.testing.assert_allclose(pull([2.0])[0], 2.0 * onp.cos(math.e) * math.e, rtol=1e-15)
+    onp.testing.assert_allclose(pull([3.0])[0], 3.0 * onp.cos(math.e) * math.e, rtol=1e-15)
+
+
+def test_a_missing_torch_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "dagad._engines.torch")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(dagad.PlanError, match=r'pip install "dagad\[torch\]"'):
+        dagad.reduce_sum(large, ROWS, 0.7, engine="torch", scheduler="sync")
+
+
+def test_a_missing_gpu_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(dagad.PlanError, match=r'torch sees none here.*or write `engine="torch"`'):
+        dagad.reduce_sum(large, ROWS, 0.7, engine="torch:cuda", scheduler="sync")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU that torch sees")
+def test_a_gpu_gives_the_same_numbers_in_every_mode() -> None:
+    for name, mode in product(OPERATIONS, MODES):
+        loss = partial(OPERATIONS[name][0], torch, engine="torch:cuda", scheduler="threads")
+        check(mode, loss, RIGHT[name], tolerance=1e-10)
