@@ -4,6 +4,9 @@ Two things keep the bits the same wherever a chunk runs: torch gets memory of it
 depends on where numpy's array happens to lie, and one thread, in the thread that runs the chunk and nowhere else.
 
 What a function was given it can't write into: it runs inside of a level of torch.func, and torch refuses there.
+
+State, for all engines of a process, since each program brings its own: `_PLACED`, tensors of arrays that nobody can
+write into, by device; and `_TURNS`, while functions run.
 """
 
 from __future__ import annotations
@@ -11,17 +14,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils import stateless as _stateless
 from torch.overrides import TorchFunctionMode
 
 from dagad._engines.base import Flat, LeafPullback, Leaves, Mark, Side
 from dagad._engines.own_arrays import ArrayPullback, Placed
 from dagad._errors import NotDifferentiableError, PlanError, StructureError
 
+stateless: Any = _stateless  # whose private function is replaced
 vjp: Any = torch.func.vjp  # its type does not tell of what it returns beside
 _levels: Any = torch._C._functorch  # where torch tells what tensors of torch.func stand for
 _OUT_OF_TORCH = frozenset(
@@ -126,7 +132,7 @@ class TorchEngine:
                 return how(fun, tensors)
             base.given = [constant for side in base.sides() for constant in side.kept(self.name, self._constants)]
             try:
-                with _Watch(base.name):
+                with _Watch(base.name), _TURNS:
                     found = how(fun, tensors)
             finally:
                 base.given = None
@@ -290,6 +296,43 @@ def _put(device: str, array: Any) -> Any:
 
 
 _PLACED = {device: Placed(functools.partial(_put, device), "torch") for device in ("cpu", "cuda")}
+
+
+class _Turns:
+    """Lets threads take turns at `torch.func.functional_call`, for as long as functions run.
+
+    It lends a module other weights and calls it: without turns a chunk would compute with those of another one.
+
+    ==========  ========================================================
+    `_depth`    how many functions run; it changes under `_lock`
+    `_before`   what lends weights, as it was found
+    `_turn`     held by the thread whose weights the modules have
+    ==========  ========================================================
+    """
+
+    def __init__(self) -> None:
+        self._depth, self._lock, self._turn = 0, threading.Lock(), threading.RLock()
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._depth:
+                self._before, stateless._reparametrize_module = stateless._reparametrize_module, self._lent
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if not self._depth:
+                stateless._reparametrize_module = self._before
+
+    @contextlib.contextmanager
+    def _lent(self, *args: Any, **options: Any) -> Iterator[None]:
+        with self._turn, self._before(*args, **options):
+            yield
+
+
+_TURNS = _Turns()
 
 
 def _settings() -> list[Callable[[int], int]]:

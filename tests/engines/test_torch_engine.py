@@ -19,6 +19,7 @@ from dask.config import set as dask_set
 from dask.delayed import delayed
 from every_mode import MODES, check, derivatives, numbers
 from every_operation import OPERATIONS, RIGHT
+from torch.nn.utils import stateless
 
 import dagad
 from dagad._engines.torch import TorchEngine
@@ -325,6 +326,35 @@ def test_modules_of_torch_travel_in_closures(scheduler: Any) -> None:
     found, right = dagad.grad(loss)(weights), dagad.grad(plain)(weights)
     for name in weights:
         onp.testing.assert_allclose(found[name], right[name], rtol=1e-12)
+
+
+class Slow(torch.nn.Module):
+    """Waits, for other threads to lend it other weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+    def forward(self, rows: Any) -> Any:
+        lent = self.weight
+        threading.Event().wait(0.005)
+        assert self.weight is lent
+        return torch.sum(rows * lent)
+
+
+def test_threads_do_not_lend_a_module_each_others_weights() -> None:
+    module, lend = Slow(), stateless._reparametrize_module
+
+    def energy(rows: Any, t: Any) -> Any:
+        return torch.func.functional_call(module, {"weight": t * torch.mean(rows)}, (rows,))
+
+    def loss(t: Any, where: Any) -> Any:
+        return dagad.reduce_sum(energy, ROWS, t, grainsize=2, engine="torch", scheduler=where)
+
+    with dask_set(num_workers=4):
+        assert dagad.grad(loss)(0.7, "threads") == dagad.grad(loss)(0.7, "sync")
+    assert stateless._reparametrize_module is lend
+    assert module.weight == 0.0
 
 
 def test_tasks_of_a_graph_have_derivatives_by_torch(cluster: Any) -> None:
