@@ -90,7 +90,7 @@ class TorchEngine:
     def pushforward(self, fun: Flat, n: int) -> Flat:
         """Return its pushforward; see `Engine.pushforward`.
 
-        It is the pullback of the pullback, which is linear: torch's own forward mode takes four times longer, and has
+        It is the pullback of the pullback, which is linear: torch's own forward mode takes three times longer, and has
         no rules for users' own `torch.autograd.Function`.
         """
 
@@ -335,7 +335,7 @@ class _Turns:
 _TURNS = _Turns()
 
 
-def _settings() -> list[Callable[[int], int]]:
+def _thread_counts() -> list[Callable[[int], int]]:
     """Return what sets how many threads torch's loops and products have, in the calling thread, and returns the last.
 
     `torch.set_num_threads` would do so for all threads to come, too.
@@ -355,16 +355,16 @@ def _settings() -> list[Callable[[int], int]]:
     return found
 
 
-_SETTINGS = _settings()
+_COUNTS = _thread_counts()
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
     """Hold torch at one thread, in this thread: chunks run side by side, and more would show in the bits."""
     torch.get_num_threads()  # its first call in a thread would set them
-    before = [setting(1) for setting in _SETTINGS]
+    before = [count(1) for count in _COUNTS]
     try:
         yield
     finally:
-        for setting, n in zip(_SETTINGS, before, strict=True):
-            setting(n)
+        for count, n in zip(_COUNTS, before, strict=True):
+            count(n)
