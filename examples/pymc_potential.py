@@ -91,7 +91,7 @@ def draw(draws: np.ndarray, posterior: Posterior, path: str) -> None:
         axes.plot(grid, known.pdf(grid), color="C1", label="closed form")
         axes.set_title(name, fontsize="medium")
         axes.set_yticks([])
-    axes.legend(frameon=False)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(path, dpi=110)
 
 

@@ -21,7 +21,7 @@ class Effects(NamedTuple):
 
 
 def sampled(model: Any, **how: Any) -> Any:
-    chosen = {"draws": 60, "tune": 60, "chains": 2, "cores": 2, "seed": 5, "progress_bar": False, **how}
+    chosen = {"draws": 25, "tune": 25, "chains": 2, "cores": 2, "seed": 5, "progress_bar": False, **how}
     return nutpie.sample(model, **chosen)
 
 
@@ -58,12 +58,12 @@ def test_a_worker_that_dies_while_chains_go_on_changes_no_draw() -> None:
         victim = next(iter(pids_of(client).values()))
 
         def log_density(params: Any) -> Any:
-            if next(count) == 100:
+            if next(count) == 60:
                 kill(victim)
             return there[0](params)
 
         found = means(compile_model(log_density, {"mean": 0.0}))
-        assert next(count) > 100
+        assert next(count) > 60
         there.clear()
     assert np.array_equal(found, here)
 

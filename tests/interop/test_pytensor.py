@@ -187,6 +187,6 @@ def draws(scheduler: Any, n: int) -> Any:
 
 
 def test_pymc_draws_from_the_posterior_that_is_known_and_the_same_on_a_cluster(cluster: Any) -> None:
-    here = draws("sync", 150)
+    here = draws("sync", 50)
     assert_known(here)
-    assert np.array_equal(here, draws(cluster, 150))
+    assert np.array_equal(here, draws(cluster, 50))
