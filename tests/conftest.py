@@ -63,6 +63,7 @@ def _no_leaks() -> Iterator[None]:
     # Dask and asyncio start threads of their own when they first need them
     foreign = (
         "Dask-",
+        "Dummy-",  # threads of compiled libraries that have called Python, which Python neither starts nor ends
         "IO loop",
         "Profile",
         "TCP-Exec",
