@@ -216,7 +216,7 @@ def test_a_gradient_after_its_value_runs_nothing_twice(pool: Pipes, tmp_path: Pa
 def test_what_nobody_will_pull_is_let_go_of(pool: Pipes) -> None:
     def count(row: Any) -> float:
         gc.collect()
-        return float(sum(isinstance(one, Linearization) for one in gc.get_objects()))
+        return float(sum(type(one) is Linearization for one in gc.get_objects()))
 
     def left() -> Any:
         return dagad.map(count, ROWS[:2], grainsize=1, scheduler=pool)

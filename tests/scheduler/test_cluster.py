@@ -233,7 +233,7 @@ def test_a_client_that_is_closed_is_named() -> None:
 
 
 INTERRUPTED = """
-import sys, time
+import signal, time
 import numpy as np
 from distributed import Client, LocalCluster, get_client
 import dagad
@@ -244,6 +244,7 @@ def chunk(rows):
     return 0.0
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a background job it would be ignored
     with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster:
         with Client(cluster, set_as_default=False) as client:
             try:
