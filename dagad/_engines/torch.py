@@ -33,6 +33,7 @@ _levels: Any = torch._C._functorch  # where torch tells what tensors of torch.fu
 _OUT_OF_TORCH = frozenset(
     {torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__float__, torch.Tensor.__complex__}  # not `detach`
 )
+_CONSTANTS = frozenset({"detach", "detach_", "__get__"})  # of `.data`: who writes that wants a constant
 
 
 class TorchEngine:
@@ -60,6 +61,7 @@ class TorchEngine:
     """
 
     __slots__ = ("device", "name")
+    has_own_arrays = True
 
     def __init__(self, device: str = "cpu") -> None:
         self.device = device
@@ -132,7 +134,7 @@ class TorchEngine:
                 return how(fun, tensors)
             base.given = [constant for side in base.sides() for constant in side.kept(self.name, self._constants)]
             try:
-                with _Watch(base.name), _TURNS:
+                with _Watch(base.name, how is not _untouched), _TURNS:
                     found = how(fun, tensors)
             finally:
                 base.given = None
@@ -181,6 +183,13 @@ class _Derived:
 
     def _pulled(self, *seeds: Any) -> tuple[Any, ...]:
         found: tuple[Any, ...] = self._pull(seeds or tuple(self._still))
+        # What comes of seeds changes with them, as long as it is not zero.
+        if any(map(_is_differentiated, seeds)) and any(not _is_differentiated(part) and part.any() for part in found):
+            raise NotDifferentiableError(
+                "Forward mode and derivatives of higher order differentiate what torch does backward, and something "
+                "there carries no derivative: an `autograd.Function` with `.detach()` in its `backward`, or a sparse "
+                "tensor. Write it without, or ask for gradients only."
+            )
         return found
 
     def pull(self, seeds: Sequence[Any]) -> list[Any]:
@@ -189,7 +198,7 @@ class _Derived:
 
     def push(self, directions: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         """Return the tangents of these outputs in each direction."""
-        _, transposed = vjp(self._pulled, *self._still)
+        _, transposed = vjp(self._pulled, *map(torch.ones_like, self._still))
         if len(directions) > 1:
             columns = [torch.stack(column) for column in zip(*directions, strict=True)]
             with contextlib.suppress(RuntimeError, UserWarning):  # what has no rule for many at once, or a slow one
@@ -228,11 +237,11 @@ def _untouched(fun: Flat, leaves: Leaves) -> list[Any]:
 
 
 class _Watch(TorchFunctionMode):
-    """Refuses what torch would do in silence: to take numbers out of what is differentiated, or to write into data."""
+    """Refuses what torch would do in silence: to lose a derivative, or to write into data."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, is_derived: bool) -> None:
         super().__init__()
-        self._name = name
+        self._name, self._is_derived = name, is_derived
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _OUT_OF_TORCH and _is_differentiated(args[0]):
@@ -248,7 +257,39 @@ class _Watch(TorchFunctionMode):
                 f"`{self._name}` was to write a result by `out=` into a tensor that it did not make itself. Leave "
                 "`out=` out, and use what is returned."
             )
-        return func(*args, **(kwargs or {}))
+        found = func(*args, **(kwargs or {}))
+        if (
+            self._is_derived
+            and not getattr(found, "requires_grad", False)
+            and _is_lost(func, found, args, kwargs or {})
+        ):
+            raise NotDifferentiableError(
+                f"`{self._name}` called `{func.__name__}` of torch's with a tensor that is being differentiated, and "
+                "what it returns carries no derivative. Write it with functions that have one, such as "
+                "`torch.stack([a, b])` for `torch.tensor([a, b])`, bring a derivative by an `autograd.Function` of "
+                "your own, or write `x.detach()` if it is meant to be constant."
+            )
+        return found
+
+
+def _is_lost(func: Any, found: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """Return whether floating-point numbers came of what is being differentiated, and torch has no derivative."""
+    name = func.__name__
+    if name in _CONSTANTS or name.endswith("_like") or options.get("create_graph") or not torch.is_grad_enabled():
+        return False
+    made = [part for part in _tensors_in(found) if _is_float(part)]
+    given = args[1:] if name.startswith("new_") else args  # of the other only the dtype is taken
+    return (
+        bool(made)
+        and not any(map(_is_differentiated, made))
+        and any(map(_is_differentiated, _tensors_in((*given, *options.values()))))
+    )
+
+
+def _tensors_in(part: Any) -> list[Any]:
+    if isinstance(part, torch.Tensor):
+        return [part]
+    return [tensor for one in part for tensor in _tensors_in(one)] if isinstance(part, tuple | list) else []
 
 
 def _is_differentiated(tensor: Any) -> bool:

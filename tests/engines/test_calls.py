@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as onp
 import pytest
+import torch
 from dask.base import compute as dask_compute
 from dask.config import set as dask_set
 from dask.delayed import delayed
@@ -77,22 +78,28 @@ def numpys(block: Any) -> Any:
     return onp.sort(block) * 2.0
 
 
-def cubes(block: Any, block_info: Any = None) -> Any:
+def cubes(block: Any, np: Any, block_info: Any = None) -> Any:
     assert block_info[0]["num-chunks"] == (4,)
-    return block**3 * jnp.ones(())
+    return block**3 * np.ones(())
 
 
-def joined(block: Any) -> Any:
-    return block * jnp.roll(block, 1)
+def joined(block: Any, np: Any) -> Any:
+    return block * np.roll(block, 1)
 
 
+ENGINES = {"jax": jnp, "torch": torch}
 ARRAYS: dict[str, tuple[Any, Any]] = {
-    "a ufunc before and a sum behind": (lambda x: (da.sin(x).map_blocks(jnp.exp, meta=META) * x).sum(), 2),
-    "the number of the block": (lambda x: x.map_blocks(cubes, meta=META).sum(), 8),
-    "overlapping": (lambda x: da.map_overlap(joined, x, depth=1, boundary="periodic", meta=META).mean(), 2),
+    "a ufunc before and a sum behind": (lambda np, x: (da.sin(x).map_blocks(np.exp, meta=META) * x).sum(), 2),
+    "the number of the block": (lambda np, x: x.map_blocks(functools.partial(cubes, np=np), meta=META).sum(), 8),
+    "overlapping": (
+        lambda np, x: da.map_overlap(
+            functools.partial(joined, np=np), x, depth=1, boundary="periodic", meta=META
+        ).mean(),
+        2,
+    ),
     "by rows": (
-        lambda x: da.apply_gufunc(
-            lambda a: jnp.sum(a**2, -1), "(i)->()", x.reshape(4, 5), meta=META, allow_rechunk=True
+        lambda np, x: da.apply_gufunc(
+            lambda a: np.sum(a**2, -1), "(i)->()", x.reshape(4, 5), meta=META, allow_rechunk=True
         ).sum(),
         2,
     ),
@@ -105,13 +112,27 @@ RIGHT: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ARRAYS)
-def test_what_dask_puts_around_a_function_of_blocks_is_autograds(name: str, scheduler: Any) -> None:
+def test_what_dask_puts_around_a_function_of_blocks_is_autograds(name: str, engine: str, scheduler: Any) -> None:
     build, n_compiled = ARRAYS[name]
     before = compiled_here()
-    found = compute(scheduler, dagad.gradient(build(BLOCKS), BLOCKS, engine="jax"))[0]
+    found = compute(scheduler, dagad.gradient(build(ENGINES[engine], BLOCKS), BLOCKS, engine=engine))[0]
     onp.testing.assert_allclose(found, RIGHT[name], rtol=1e-12)
     assert compiled_here() - before <= n_compiled
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_arrays_may_stand_in_a_task(engine: str, scheduler: Any) -> None:
+    def own(data: Any, t: Any) -> Any:
+        return np.sum(np.sin(data["x"] * t))
+
+    np, t, before = ENGINES[engine], delayed(float)(0.7), compiled_here()
+    y = delayed(sum)([delayed(own)({"x": load(number)}, t) for number in range(4)])
+    assert compute(scheduler, dagad.gradient(y, t, engine=engine))[0] == pytest.approx(
+        onp.sum(X * onp.cos(0.7 * X)), rel=1e-12
+    )
+    assert compiled_here() - before <= 2
 
 
 def test_what_is_not_differentiated_may_be_numpys_in_the_same_task() -> None:

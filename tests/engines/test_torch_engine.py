@@ -144,6 +144,44 @@ def test_a_number_taken_out_of_what_is_differentiated_is_refused(ask: Callable[[
         assert "write `x.detach().item()`" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("name", "lose"),
+    [
+        ("tensor", lambda t: torch.tensor([t, 1.0])[0]),
+        ("as_tensor", lambda t: torch.as_tensor([t])[0]),
+        ("new_tensor", lambda t: t.new_tensor([t])[0]),
+        ("linspace", lambda t: torch.linspace(0.0, t, 3)[-1]),
+        ("special_bessel_j0", torch.special.bessel_j0),
+        ("histc", lambda t: torch.histc(t)[0]),
+        ("grad", lambda t: torch.autograd.grad(t**2, t)[0]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Converting a tensor:UserWarning")  # torch's, once a process, and it goes on
+def test_functions_of_torch_that_lose_a_derivative_are_refused(name: str, lose: Callable[[Any], Any]) -> None:
+    def loses(rows: Any, t: Any) -> Any:
+        return torch.sum(rows * t) + lose(t).double()
+
+    for error in refused(loses, modes="grad jvp hvp"):
+        assert isinstance(error, dagad.NotDifferentiableError)
+        assert f"`loses` called `{name}` of torch's" in str(error)
+        assert "write `x.detach()`" in str(error)
+
+
+def test_constants_made_of_what_is_differentiated_and_derivatives_inside_are_not_refused() -> None:
+    def own(rows: Any, t: Any) -> Any:
+        with torch.no_grad():
+            constant = t * 0.0 + t.data * 0.0 + t.new_tensor(0.0) + torch.zeros_like(t) + (t > 9.0).to(t.dtype)
+        inside = torch.autograd.grad(t**3, t, create_graph=True)[0] + torch.func.grad(torch.sin)(t) * t
+        return constant + torch.sum(rows * inside) + torch.func.vmap(lambda x: x * t)(rows).sum()
+
+    def right(t: Any) -> Any:
+        return anp.sum(ROWS * (3.0 * t**2 + anp.cos(t) * t + t))
+
+    loss = partial(dagad.reduce_sum, own, ROWS, grainsize=6, engine="torch", scheduler="sync")
+    for mode in MODES:
+        check(mode, loss, derivatives(right), tolerance=1e-12)
+
+
 def test_numbers_that_carry_no_derivative_may_be_asked_for_and_decide() -> None:
     """Nothing is compiled, and many directions at once meet the function once, so that branches depend on data."""
 
@@ -242,25 +280,6 @@ def test_tensors_and_reductions_inside_are_refused_with_the_remedy(outside: str)
         run(total, ROWS.astype(onp.longdouble), 0.7)
 
 
-def test_what_has_no_seed_or_does_not_move_is_left_alone() -> None:
-    """At an infinite slope a zero would be nan."""
-
-    def roots(rows: Any, a: Any, b: Any) -> Any:
-        return {"a": torch.sqrt(a) * torch.sum(rows), "b": b**3 * torch.sum(rows), "n": torch.sum(rows > 1.0)}
-
-    def total(a: Any, b: Any) -> Any:
-        return dagad.reduce_sum(roots, ROWS, a, b, grainsize=6, engine="torch", scheduler="sync")
-
-    value, tangent = dagad.jvp(total, (0.0, 2.0), (0.0, 1.0))
-    assert value["n"] == onp.sum(ROWS > 1.0)
-    assert tangent["b"] == pytest.approx(12.0 * ROWS.sum())
-    assert tangent["a"] == 0.0
-    assert dagad.grad(lambda b: total(0.0, b)["b"])(2.0) == pytest.approx(12.0 * ROWS.sum())
-    assert dagad.hvp(lambda b: total(0.0, b)["b"], 2.0, 1.0) == pytest.approx(12.0 * ROWS.sum())
-    counts = dagad.reduce_sum(lambda rows, t: torch.sum(rows > t), ROWS, 1.0, engine="torch", scheduler="sync")
-    assert counts == onp.sum(ROWS > 1.0)
-
-
 def wave(rows: Any, z: Any) -> Any:
     return torch.sum(torch.exp(rows * z) * torch.conj(z) ** 2)
 
@@ -308,6 +327,35 @@ def test_users_own_rules_work_in_every_mode() -> None:
         check(mode, loss, derivatives(lambda t: anp.sum((ROWS * t) ** 3)), tolerance=1e-12)
     jacobian = dagad.jacfwd(lambda t: loss(t[0] * t[1]))(onp.array([0.7, 2.0]))
     onp.testing.assert_allclose(jacobian, 3 * onp.sum(ROWS**3) * 1.4**2 * onp.array([2.0, 0.7]), rtol=1e-12)
+
+
+class Detached(Cubed):
+    """A rule whose derivative is lost where what it returns is differentiated again."""
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return cotangents[0].detach() * 3.0 * x**2
+
+
+def of_sparse(rows: Any, t: Any) -> Any:
+    return (
+        torch.sum(rows)
+        * torch.sparse_coo_tensor(torch.tensor([[0]]), t[None], (2,), check_invariants=False).to_dense()[0] ** 3
+    )
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [of_sparse, lambda rows, t: torch.sum(Detached.apply(rows * t))],  # type: ignore[no-untyped-call]  # torch's own
+)
+def test_what_torch_can_not_differentiate_twice_is_refused(fun: Callable[..., Any]) -> None:
+    loss = partial(dagad.reduce_sum, fun, ROWS, grainsize=6, engine="torch", scheduler="sync")
+    right = 3.0 * 0.49 * onp.sum(ROWS if fun is of_sparse else ROWS**3)
+    assert dagad.grad(loss)(0.7) == pytest.approx(right, rel=1e-12)
+    for error in refused(fun, modes="jvp hvp"):
+        assert isinstance(error, dagad.NotDifferentiableError)
+        assert "or ask for gradients only" in str(error)
 
 
 def test_modules_of_torch_travel_in_closures(scheduler: Any) -> None:
