@@ -2,8 +2,9 @@
 
 By it a later process knows whether what it finds on disk belongs to what it is asked to compute. It is no pickle: that
 depends on which strings are one object, and on the order of sets. Functions are digested with all that they can reach:
-code, defaults, closures, the globals that their code names, and what it names of modules. What belongs to an installed
-package goes by its name and the package's version.
+code, defaults, closures, the globals that their code names, and what it names of modules, by a word for `getattr` too.
+A name that is put together when the code runs is not seen. What belongs to an installed package goes by its name and
+the package's version.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from dagad._errors import PortabilityError
 from dagad._pytrees.kinds import contents_of
 from dagad._pytrees.pytree import TreeDef
 from dagad._pytrees.shipping import Primitives, as_primitive
-from dagad._pytrees.walk import codes, imports_of
+from dagad._pytrees.walk import imports_of, used_in
 from dagad._words import described
 
 SIZE = 16  # bytes
@@ -192,7 +193,7 @@ class _Writer:
         if is_installed(function.__module__) and "<locals>" not in function.__qualname__:
             self._named(function)
             return
-        used = tuple(sorted({name for code in codes(function.__code__) for name in code.co_names}))
+        used = tuple(sorted(used_in(function.__code__)))
         held = [contents for cell in function.__closure__ or () for contents in contents_of(cell)]
         self._all("function", 3, (function.__code__, function.__defaults__, function.__kwdefaults__))
         for part in (*held, *_imported(function)):

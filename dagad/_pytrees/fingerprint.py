@@ -29,7 +29,7 @@ from dagad._pytrees.kinds import contents_of
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.pytree import TreeDef
 from dagad._pytrees.shipping import is_importable, is_imported
-from dagad._pytrees.walk import codes, imports_of, is_wrapper
+from dagad._pytrees.walk import imports_of, is_wrapper, used_in
 
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
 _ATOMS = frozenset({type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype, TreeDef})
@@ -113,7 +113,7 @@ def _inside(part: Any, by_name: Callable[[Any], bool]) -> Sequence[Any]:
         return [getattr(part, field.name) for field in dataclasses.fields(part)]
     if kind is not FunctionType or part.__dict__:  # autograd's primitives, and whatever else has been decorated
         raise _MutableError
-    used = {name: None for code in codes(part.__code__) for name in code.co_names}
+    used = used_in(part.__code__)
     return [
         part.__code__,
         part.__defaults__,

@@ -293,6 +293,16 @@ def imports_of(code: CodeType, package: str | None) -> tuple[str, ...]:
     return tuple(found)
 
 
+_BY_WORDS = frozenset({"getattr", "attrgetter", "globals", "vars", "__dict__"})
+
+
+@functools.lru_cache(maxsize=1024)
+def used_in(code: CodeType) -> tuple[str, ...]:
+    """Return the names of globals and attributes in a code, and its words where it looks things up by words."""
+    found = dict.fromkeys(name for each in codes(code) for name in each.co_names)
+    return tuple(found if _BY_WORDS.isdisjoint(found) else names_of(code))
+
+
 @functools.lru_cache(maxsize=1024)
 def names_of(code: CodeType) -> tuple[str, ...]:
     """Return the names of globals and attributes in a code, and words that may be asked for with `getattr`."""

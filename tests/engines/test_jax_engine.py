@@ -232,23 +232,6 @@ def test_reductions_inside_and_arrays_of_jaxs_own_are_refused_with_the_remedy(ou
         total(wave, ROWS.astype(onp.longdouble), 0.7)
 
 
-def test_what_has_no_seed_or_does_not_move_is_left_alone() -> None:
-    """At an infinite slope a zero would be nan."""
-
-    def roots(rows: Any, a: Any, b: Any) -> Any:
-        return {"a": jnp.sqrt(a) * jnp.sum(rows), "b": b**3 * jnp.sum(rows), "n": jnp.sum(rows > 1.0)}
-
-    def total(a: Any, b: Any) -> Any:
-        return dagad.reduce_sum(roots, ROWS, a, b, grainsize=6, engine="jax", scheduler="sync")
-
-    value, tangent = dagad.jvp(total, (0.0, 2.0), (0.0, 1.0))
-    assert value["n"] == onp.sum(ROWS > 1.0)
-    assert tangent["b"] == pytest.approx(12.0 * ROWS.sum())
-    assert tangent["a"] == 0.0
-    assert dagad.grad(lambda b: total(0.0, b)["b"])(2.0) == pytest.approx(12.0 * ROWS.sum())
-    assert dagad.hvp(lambda b: total(0.0, b)["b"], 2.0, 1.0) == pytest.approx(12.0 * ROWS.sum())
-
-
 def test_data_stay_on_the_device_between_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     placed, put = [], jax.device_put
 
@@ -286,6 +269,26 @@ def test_rows_that_somebody_writes_into_are_read_again() -> None:
 
 HELPED = ModuleType("helped")
 exec("import jax.numpy as jnp\nFACTOR = 2.0\ndef helper(x):\n    return jnp.sum(x) * FACTOR", HELPED.__dict__)
+
+
+HIDDEN = 2.0
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [lambda: getattr(HELPED, "FACTOR"), lambda: vars(HELPED)["FACTOR"], lambda: globals()["HIDDEN"]],  # noqa: B009
+)
+def test_what_is_looked_up_by_a_word_may_change_too(factor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(rows: Any, t: Any) -> Any:
+        return jnp.sum(rows) * factor() * t
+
+    def at() -> float:
+        return float(dagad.reduce_sum(found, ROWS, 1.0, grainsize=6, engine="jax", scheduler="sync"))
+
+    assert at() == pytest.approx(2.0 * ROWS.sum())
+    monkeypatch.setattr(HELPED, "FACTOR", 3.0)
+    monkeypatch.setitem(globals(), "HIDDEN", 3.0)
+    assert at() == pytest.approx(3.0 * ROWS.sum())
 
 
 def with_module(rows: Any, t: Any) -> Any:
