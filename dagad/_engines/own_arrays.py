@@ -38,7 +38,7 @@ class Placed:
 
     def __call__(self, array: Any) -> Any:
         known, placed = self._found.get(id(array)), None
-        if known is not None and known[0]() is array:
+        if known is not None and known[0]() is array and is_frozen(array):  # its owner may make it writable again
             return known[1]
         with contextlib.suppress(TypeError):
             placed = self._put(array)

@@ -1,0 +1,59 @@
+"""Engines with arrays of their own: are seeds that are none left out, and data that have changed read again?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as onp
+import pytest
+import torch
+from dask.delayed import delayed
+
+import dagad
+
+ROWS = onp.linspace(0.1, 2.0, 24)
+
+
+@pytest.fixture(params=["jax", "torch"])
+def engine(request: pytest.FixtureRequest) -> Any:
+    """Return the name of an engine, and its numpy."""
+    return request.param, {"jax": jnp, "torch": torch}[request.param]
+
+
+def test_what_has_no_seed_or_does_not_move_is_left_alone(engine: Any) -> None:
+    """At an infinite slope a zero would be nan."""
+    name, np = engine
+
+    def roots(rows: Any, a: Any, b: Any) -> Any:
+        return {"a": np.sqrt(a) * np.sum(rows), "b": b**3 * np.sum(rows), "n": np.sum(rows > 1.0)}
+
+    def total(a: Any, b: Any) -> Any:
+        return dagad.reduce_sum(roots, ROWS, a, b, grainsize=6, engine=name, scheduler="sync")
+
+    value, tangent = dagad.jvp(total, (0.0, 2.0), (0.0, 1.0))
+    assert value["n"] == onp.sum(ROWS > 1.0)
+    assert tangent["b"] == pytest.approx(12.0 * ROWS.sum())
+    assert tangent["a"] == 0.0
+    assert dagad.grad(lambda b: total(0.0, b)["b"])(2.0) == pytest.approx(12.0 * ROWS.sum())
+    assert dagad.hvp(lambda b: total(0.0, b)["b"], 2.0, 1.0) == pytest.approx(12.0 * ROWS.sum())
+    counts = dagad.reduce_sum(lambda rows, t: np.sum(rows > t), ROWS, 1.0, engine=name, scheduler="sync")
+    assert counts == onp.sum(ROWS > 1.0)
+
+
+def test_data_that_are_made_writable_again_are_read_again(engine: Any) -> None:
+    name, np = engine
+    data = onp.ones(4)
+    data.flags.writeable = False
+
+    def total(rows: Any, t: Any) -> Any:
+        return np.sum(rows * t)
+
+    def slope() -> Any:
+        t = delayed(float)(2.0)
+        return dagad.gradient(delayed(total)(data, t), t, engine=name).compute(scheduler="sync")
+
+    assert slope() == slope() == 4.0
+    data.flags.writeable = True
+    data[:] = 5.0
+    assert slope() == 20.0
