@@ -195,4 +195,14 @@ class _Kept:
 
     def __call__(self, x: np.ndarray) -> dict[str, np.ndarray]:
         found = self._expand(self._point.tree(x))
-        return {name: np.array(found[name], array.dtype) for name, array in self.example.items()}
+        return {name: _kept_as(found[name], array.dtype, name) for name, array in self.example.items()}
+
+
+def _kept_as(value: Any, dtype: Any, name: str) -> np.ndarray:
+    array = np.array(value)
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise StructureError(
+            f"`expand` returned {described(value)} as `{name}`, and {dtype} where chains start. Return the same kind "
+            "of numbers at every point, `0.0` for `0` say."
+        )
+    return array.astype(dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -81,12 +81,13 @@ def as_pytensor(fun: Callable[..., Any]) -> Callable[..., Any]:
     [6.0, -4.0]
     """
     check_function(fun, "interop.pytensor.as_pytensor")
+    known = fun if isinstance(fun, Hashable) else functools.partial(fun)  # PyTensor asks for a hash
 
     @public
     @functools.wraps(fun, updated=())
     def variable_of(*args: Any) -> Any:
         leaves, treedef = pytree.flatten(args)
-        return _Value(_Held(Objective(fun, treedef)))(*(_variable(leaf, fun) for leaf in leaves))
+        return _Value(_Held(Objective(known, treedef)))(*(_variable(leaf, fun) for leaf in leaves))
 
     return variable_of
 
@@ -238,7 +239,7 @@ class _HessianProduct(_OfObjective):
 def _value_with_gradient(fgraph: Any, node: Any) -> Any:
     """Take a value from the evaluation that gives the gradient at the same point, where the graph has one."""
     both = _ValueAndGradient(node.op.held)
-    clients = (client for client, _ in fgraph.clients[node.inputs[0]])
+    clients = (client for client, _ in (fgraph.clients[node.inputs[0]] if node.inputs else ()))
     return next((client.outputs[:1] for client in clients if client.op == both and client.inputs == node.inputs), False)
 
 

@@ -181,7 +181,7 @@ class FlatFunction:
     """A function of a pytree as a function of one vector, with its derivatives.
 
     It remembers the last point: `gradient` after `value` at the same one goes on from there, and a value alone starts
-    no pullback.
+    no pullback. What `fun` reads beside has to stay as it is: for other data, make another one.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ class FlatFunction:
     @public
     def gradient(self, x: Any) -> Any:
         """Return the gradient at a vector."""
-        return self.value_and_gradient(x)[1].copy()
+        return self.value_and_gradient(x)[1]
 
     @public
     def value_and_gradient(self, x: Any) -> tuple[float, Any]:
@@ -245,7 +245,7 @@ class FlatFunction:
         elif known[3] is not None:
             point, value, _, pullback = known
             known = self._last = point, value, self.parameters.flat(pullback()), None
-        return known[1], known[2]
+        return known[1], known[2].copy()  # whoever asks may write into it
 
     @public
     def hessp(self, x: Any, v: Any) -> Any:
@@ -343,18 +343,20 @@ def _ends(pair: Any, shape: tuple[int, ...], path: str) -> tuple[Any, Any]:
     """Return the lower and the upper bounds of a leaf, as vectors."""
     if len(shape) == 1 and not isinstance(pair, tuple | None) and np.shape(pair) == (*shape, 2):
         pair = tuple(zip(*pair, strict=True))  # scipy's own way: a pair for each number
-        pair = [
-            [end if each is None else each for each in side] for side, end in zip(pair, (-np.inf, np.inf), strict=True)
-        ]
     try:
         low, high = (None, None) if pair is None else pair
-        low, high = (-np.inf if low is None else low), (np.inf if high is None else high)
-        return np.ravel(np.broadcast_to(low, shape).astype(float)), np.ravel(np.broadcast_to(high, shape).astype(float))
+        return _end(low, shape, -np.inf), _end(high, shape, np.inf)
     except (ValueError, TypeError):
         raise StructureError(
             f"The bounds of {path} are {pair!r}. Give a pair `(low, high)` of numbers, of arrays of shape {shape}, or "
             "of None where there is no bound."
         ) from None
+
+
+def _end(end: Any, shape: tuple[int, ...], nowhere: float) -> Any:
+    parts = np.array(end, object)  # there may be a None among them
+    parts[np.frompyfunc(lambda part: part is None, 1, 1)(parts).astype(bool)] = nowhere
+    return np.ravel(np.broadcast_to(parts.astype(float), shape))
 
 
 def _with(fun: Callable[..., Any], args: Any) -> Callable[[Any], Any]:

@@ -20,6 +20,7 @@ from dagad.interop._objective import Directional, Objective, Places, Restricted,
 
 try:
     import torch
+    from torch.autograd.forward_ad import unpack_dual
 except ModuleNotFoundError as error:
     error.add_note('dagad: `dagad.interop.torch` needs torch: `pip install "dagad[torch]"`.')
     raise
@@ -170,6 +171,11 @@ def _check(fun: Any, tensors: Sequence[Any]) -> None:
         raise NotDifferentiableError(
             f"`{name_of(fun)}` is called with complex tensors. Give real and imaginary part as two arguments, and put "
             "them together in the function."
+        )
+    if any(unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise NotDifferentiableError(
+            f"`{name_of(fun)}` is called by torch in forward mode, which `as_torch` has not. Write "
+            "`torch.autograd.functional.jvp`, which goes backward twice, or `dagad.jvp` of the function itself."
         )
     for tensor, way in Walk(fun, _Tensors()).ways():
         if tensor.requires_grad:

@@ -12,7 +12,7 @@ from faults import a_cluster, kill, pids_of
 from regression import assert_known, likelihood_on
 
 import dagad
-from dagad.interop.nutpie import compile_model
+from dagad.interop.nutpie import _Kept, _Point, compile_model
 
 
 class Effects(NamedTuple):
@@ -87,6 +87,13 @@ def test_what_is_kept_and_what_its_dimensions_are_called_can_be_said() -> None:
     assert np.all(posterior["scale"] > 0.0)
     assert (posterior["n"].dtype, posterior["ok"].dtype) == (np.int64, np.bool_)
     assert np.all(posterior["n"] == 3)
+
+
+def test_numbers_of_another_kind_than_at_the_start_are_refused_and_not_rounded() -> None:
+    kept = _Kept(lambda params: {"n": 0 if params == 0.0 else params}, _Point(0.0))
+    assert kept(np.zeros(1))["n"].tolist() == 0
+    with pytest.raises(dagad.StructureError, match=r"float64 as `n`, and int64 where chains start.*`0.0` for `0`"):
+        kept(np.ones(1))
 
 
 def test_chains_start_near_the_parameters() -> None:

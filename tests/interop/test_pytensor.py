@@ -98,6 +98,24 @@ def test_a_value_alone_starts_no_pullback(mode: str | None) -> None:
     assert (counted.values, counted.pullbacks) == (1, 0)
 
 
+class Unhashable:
+    """A function that is compared by what it holds."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unhashable)
+
+    def __call__(self, theta: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, theta: anp.sum(rows) * theta, X, theta, scheduler="sync")
+
+
+def test_functions_without_a_hash_and_without_variables_are_computed_too() -> None:
+    theta = pt.dscalar()
+    value = as_pytensor(Unhashable())(theta)
+    both = pytensor.function([theta], [value, pytensor.grad(value, theta)])
+    assert both(2.0) == pytest.approx([2.0 * X.sum(), X.sum()])
+    assert pytensor.function([], as_pytensor(lambda: Unhashable()(2.0))())() == pytest.approx(2.0 * X.sum())
+
+
 def test_integers_are_constants() -> None:
     of, power = variables(), pt.iscalar("power")
     value = as_pytensor(loss_on("sync"))(of, power)

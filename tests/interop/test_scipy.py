@@ -139,6 +139,21 @@ def test_bounds_of_an_array_are_what_scipy_takes(bounds: Any) -> None:
     np.testing.assert_allclose(found.x, [1.0, 2.0])
 
 
+@pytest.mark.parametrize("method", ["Nelder-Mead", "Powell", "trust-constr", "L-BFGS-B"])
+def test_there_may_be_no_bound_for_some_numbers_of_an_array(method: str) -> None:
+    bounds = {"a": ([None, -9.0], np.array([1.0, None]))}
+    found = minimize(lambda p: np.sum((p["a"] - 3.0) ** 2), {"a": np.zeros(2)}, method=method, bounds=bounds)
+    np.testing.assert_allclose(found.x["a"], [1.0, 3.0], rtol=1e-2)
+
+
+def test_a_gradient_that_somebody_writes_into_is_not_remembered_so() -> None:
+    flat = FlatFunction(lambda x: np.sum(x**2), np.ones(2))
+    for _ in range(2):
+        for slope in (flat.value_and_gradient(flat.x0)[1], flat.gradient(flat.x0)):
+            assert slope.tolist() == [2.0, 2.0]
+            slope *= -1.0
+
+
 def test_callbacks_are_told_pytrees() -> None:
     seen = []
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import dagad
 from dagad.interop.torch import as_torch
@@ -148,12 +149,24 @@ def test_a_tensor_that_the_function_holds_is_refused_if_its_gradient_would_be_lo
     assert as_torch(loss)(torch.ones((), dtype=torch.float64)).item() == pytest.approx(X.sum())
 
 
+def torch_free(t: Any) -> Any:
+    return np.sum(t**2)
+
+
+def in_forward_mode(fun: Any) -> Any:
+    with forward_ad.dual_level():
+        return fun(forward_ad.make_dual(torch.ones(2), torch.ones(2)))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own use of it
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         (lambda: as_torch(lambda t: t)(torch.tensor(1j)), "complex tensors.*real and imaginary part"),
         (lambda: as_torch(lambda t: t)(torch.ones(2)), "Return its sum"),
         (lambda: as_torch(lambda t: t)(torch.ones(2, requires_grad=True)), "Return its sum"),
+        (lambda: in_forward_mode(as_torch(torch_free)), "in forward mode.*`torch.autograd.functional.jvp`"),
+        (lambda: torch.func.jacfwd(as_torch(torch_free))(torch.ones(2)), "in forward mode.*or `dagad.jvp`"),
         (lambda: as_torch(3), "takes a function, and was given an int"),  # type: ignore[arg-type]  # on purpose
     ],
 )
