@@ -6,6 +6,7 @@ import gc
 import sys
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -276,7 +277,7 @@ HIDDEN = 2.0
 
 @pytest.mark.parametrize(
     "factor",
-    [lambda: getattr(HELPED, "FACTOR"), lambda: vars(HELPED)["FACTOR"], lambda: globals()["HIDDEN"]],  # noqa: B009
+    [lambda: attrgetter("FACTOR")(HELPED), lambda: vars(HELPED)["FACTOR"], lambda: globals()["HIDDEN"]],
 )
 def test_what_is_looked_up_by_a_word_may_change_too(factor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(rows: Any, t: Any) -> Any:
