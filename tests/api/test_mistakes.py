@@ -691,6 +691,18 @@ LEAVES_NUMPY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 }
 
 
+def test_is_a_root_finder_in_c_told_before_it_calls_python_again_amid_the_error() -> None:
+    """Python then may fail anywhere."""
+    calls: list[float] = []
+
+    def chunk(x: Any, t: Any) -> Any:
+        return scipy.optimize.brentq(lambda s: calls.append(s) or s - t[0], 0, 9)  # type: ignore[func-returns-value]  # it returns None
+
+    with pytest.raises(NotDifferentiableError, match=r"`scipy\.optimize\.brentq` computes with ordinary numbers"):
+        dagad.grad(lambda theta: dagad.reduce_sum(chunk, Y, theta, scheduler="sync"))(np.array([1.0, 2.0]))
+    assert set(calls) == {0.0}
+
+
 @pytest.mark.parametrize("name", LEAVES_NUMPY)
 def test_is_it_said_who_took_a_value_out_of_numpy_and_what_to_write(name: str) -> None:
     chunk, remedy = LEAVES_NUMPY[name]

@@ -58,7 +58,12 @@ def stock(function: Any) -> Any:
 
 def swap(function: Any, ours: Function) -> Swap:
     """Return what puts `ours` into a function of scipy's, for traced arrays."""
-    first, code = _First(ours, stock(function)), function.__code__
+    return replaced(function, _First(ours, stock(function)))
+
+
+def replaced(function: Any, first: Function) -> Swap:
+    """Return what has `first` called in place of a function of scipy's."""
+    code = function.__code__
     consts = tuple(first if const == "what looks first" else const for const in _code.__code__.co_consts)
     return function, code, _code.__code__.replace(co_consts=consts, co_freevars=code.co_freevars)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+from dagad._engines.autograd import refusals
 from dagad._engines.autograd.patches import patches
+from dagad._engines.autograd.private import isbox
 from dagad._engines.autograd.rules import HOMES
+from dagad._errors import NotDifferentiableError
 
 
 def _special(module: Any) -> bool:
@@ -32,6 +36,24 @@ def _stats(module: Any) -> bool:
     return True
 
 
+def _optimize(module: Any) -> bool:
+    from dagad._engines.autograd.scipy_functions import replaced, stock
+
+    wrap = module._zeros_py._wrap_nan_raise  # all root finders in C call it
+    own = stock(wrap)
+    patches.swap([replaced(wrap, lambda fun: own(functools.partial(_ordinary, fun)))])
+    return True
+
+
+def _ordinary(fun: Any, *args: Any) -> Any:
+    """Refuse a traced value here: C code, to which it goes, does not look for errors, and would call `fun` amid one."""
+    found = fun(*args)
+    if isbox(found):
+        raise NotDifferentiableError(refusals.of_number())
+    return found
+
+
+HOMES["scipy.optimize"] = _optimize
 HOMES["scipy.special"] = _special
 HOMES["scipy.stats"] = _stats
 HOMES["scipy.linalg"] = _linalg
