@@ -355,7 +355,7 @@ def _ends(pair: Any, shape: tuple[int, ...], path: str) -> tuple[Any, Any]:
 
 def _end(end: Any, shape: tuple[int, ...], nowhere: float) -> Any:
     parts = np.array(end, object)  # there may be a None among them
-    parts.flat = [nowhere if part is None else part for part in parts.flat]
+    parts.flat[:] = [nowhere if part is None else part for part in parts.flat]
     return np.ravel(np.broadcast_to(parts.astype(float), shape))
 
 
