@@ -191,10 +191,9 @@ class Desk:
                 hung_up.set()
                 guest.n_lines -= 1
                 if not guest.n_lines:
-                    self._forget(self._clients.pop(client).left)
-                else:  # the client may never have read the last reply, and does not ask for what it left
-                    self._forget(last)
-                    guest.left -= last
+                    last |= self._clients.pop(client).left
+                self._forget(last)  # the client may never have read the last reply, and does not ask for what it left
+                guest.left -= last
         return Status.dont_reply
 
     async def _answer(self, comm: Any, message: dict[str, Any], stopped: Callable[[], bool]) -> None:
