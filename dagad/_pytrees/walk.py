@@ -163,7 +163,7 @@ class Walk:
                 if str(scope.get("__name__", "")).partition(".")[0] not in _CLOSED:
                     used = names_of(function.__code__)
                     names.update(used)
-                    for name in used:
+                    for name in (*used, *imports_of(function.__code__, scope.get("__package__"))):
                         if name in scope:
                             self._reach(scope[name], f"the global `{name}`", name, id(function))
                         elif isinstance(sys.modules.get(name), ModuleType):  # imported inside

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import functools
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -567,6 +568,23 @@ def an_attribute_of_a_module(t: Any) -> Any:
     return lambda rows: wave(rows, MODULE.t)
 
 
+BESIDE = """
+def chunk(rows):
+    from . import beside
+    return wave(rows, beside.t)
+"""
+
+
+@refused(r"carrying\.beside\.t")
+def an_attribute_of_a_module_beside_it(t: Any) -> Any:
+    package, beside = types.ModuleType("carrying"), types.ModuleType("carrying.beside")
+    vars(beside)["t"], vars(package)["beside"] = t, beside
+    sys.modules |= {"carrying": package, "carrying.beside": beside}
+    own: dict[str, Any] = {"__name__": "carrying.own", "__package__": "carrying", "wave": wave}
+    exec(BESIDE, own)
+    return own["chunk"]
+
+
 @refused(r"Shared\.t")
 def an_attribute_of_a_class(t: Any) -> Any:
     Shared.t = t
@@ -606,6 +624,8 @@ def _clean() -> Any:
     globals()["GLOBAL"], Shared.t, IN_AN_OBJECT.deep[0] = None, None, None
     IN_A_LIST.clear()
     vars(MODULE).pop("t", None)
+    sys.modules.pop("carrying", None)
+    sys.modules.pop("carrying.beside", None)
 
 
 @pytest.mark.usefixtures("_clean")
