@@ -10,6 +10,7 @@ the package's version.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import functools
 import gc
 import hashlib
@@ -25,6 +26,7 @@ from types import (
     CodeType,
     FunctionType,
     GetSetDescriptorType,
+    MappingProxyType,
     MemberDescriptorType,
     MethodType,
     ModuleType,
@@ -94,8 +96,8 @@ class _Writer:
             self._array(np.asarray(part), kind.__name__)
         elif kind in (np.ndarray, np.memmap) and part.dtype != object:  # others hold more than numbers, such as masks
             self._array(part, kind.__name__)
-        elif kind is dict:
-            self._all("dict", len(part), (one for item in part.items() for one in item))
+        elif kind in (dict, MappingProxyType):
+            self._all(kind.__name__, len(part), (one for item in part.items() for one in item))
         elif kind in (set, frozenset):
             self._set(part)
         elif kind in (tuple, list):
@@ -193,6 +195,10 @@ class _Writer:
         if is_installed(function.__module__) and "<locals>" not in function.__qualname__:
             self._named(function)
             return
+        by_class = getattr(function, "registry", None)
+        if isinstance(by_class, MappingProxyType):  # of `functools.singledispatch`
+            self.take(by_class)
+            return
         used = tuple(sorted(used_in(function.__code__)))
         held = [contents for cell in function.__closure__ or () for contents in contents_of(cell)]
         self._all("function", 3, (function.__code__, function.__defaults__, function.__kwdefaults__))
@@ -238,8 +244,9 @@ class _Writer:
         if _is_of_package(part):
             self._named(part)
             return
+        reduce = copyreg.dispatch_table.get(type(part))  # of a compiled regular expression, say
         try:
-            reduced = part.__reduce_ex__(2)
+            reduced: Any = part.__reduce_ex__(2) if reduce is None else reduce(part)
         except Exception as error:
             raise PortabilityError(
                 f"A checkpoint can't tell what {described(part)} consists of ({error}), and so not whether it is the "

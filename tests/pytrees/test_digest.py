@@ -6,12 +6,14 @@ import dataclasses
 import functools
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import autograd.numpy as anp
@@ -30,6 +32,15 @@ def made(number: float, power: int = 2) -> Callable[..., Any]:
     def chunk(rows: Any, theta: Any) -> Any:
         return number * np.sum((rows - theta) ** power)
 
+    return chunk
+
+
+def by_class(factor: int) -> Callable[..., Any]:
+    @functools.singledispatch
+    def chunk(rows: Any) -> Any:
+        return rows
+
+    chunk.register(int, lambda rows: factor * rows)
     return chunk
 
 
@@ -56,6 +67,10 @@ PAIRS: list[tuple[Any, Any]] = [
     (np.float64(1), 1.0),
     (np.zeros(2, [("x", "f8"), ("y", "f8")]), np.zeros(2, [("y", "f8"), ("x", "f8")])),
     (np.frompyfunc(lambda x: 2 * x, 1, 1), np.frompyfunc(lambda x: 3 * x, 1, 1)),
+    (MappingProxyType({"a": 1}), MappingProxyType({"a": 2})),
+    (MappingProxyType({"a": 1}), {"a": 1}),
+    (re.compile("a"), re.compile("b")),
+    (by_class(2), by_class(3)),
     (np.array(["a", 1], object), np.array(["a", 2], object)),
     (made(1.0), made(2.0)),
     (made(1.0, 2), made(1.0, 3)),
