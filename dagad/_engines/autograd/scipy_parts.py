@@ -9,6 +9,7 @@ from dagad._engines.autograd import refusals
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.private import isbox
 from dagad._engines.autograd.rules import HOMES
+from dagad._engines.autograd.scipy_functions import replaced, stock
 from dagad._errors import NotDifferentiableError
 
 
@@ -37,8 +38,6 @@ def _stats(module: Any) -> bool:
 
 
 def _optimize(module: Any) -> bool:
-    from dagad._engines.autograd.scipy_functions import replaced, stock
-
     wrap = module._zeros_py._wrap_nan_raise  # all root finders in C call it
     own = stock(wrap)
     patches.swap([replaced(wrap, lambda fun: own(functools.partial(_ordinary, fun)))])
