@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import itertools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -16,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -277,7 +280,7 @@ def without_dagad(folder: Path) -> str:
 @contextlib.contextmanager
 def a_process(program: str, *arguments: str, path: str = "", **env: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start a scheduler or a worker as one does from a shell, with a folder to import from before all others."""
-    command = [sys.executable, "-m", f"distributed.cli.dask_{program}", *arguments, "--dashboard-address", ":0"]
+    command = [sys.executable, "-m", f"distributed.cli.dask_{program}", *arguments, "--no-dashboard"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [path, *sys.path]))} | env
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
@@ -286,17 +289,36 @@ def a_process(program: str, *arguments: str, path: str = "", **env: str) -> Iter
             process.kill()
 
 
-def a_worker(*where: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+@contextlib.contextmanager
+def a_forked_process(program: str, *arguments: str) -> Iterator[BaseProcess]:
+    """Start the same in a process that has imported already what it needs."""
+    before = dask.config.get("distributed.nanny.pre-spawn-environ")
+    os.environ.update({name: str(value) for name, value in before.items()})  # as nannies do: this may be the first
+    process = multiprocessing.get_context("forkserver").Process(target=_run, args=(program, *arguments), daemon=True)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def _run(program: str, *arguments: str) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    importlib.import_module(f"distributed.cli.dask_{program}").main([*arguments, "--no-dashboard"])
+
+
+def a_worker(*where: str) -> contextlib.AbstractContextManager[BaseProcess]:
     """Start a worker without a nanny."""
-    return a_process("worker", *where, "--no-nanny", "--nthreads", "1")
+    return a_forked_process("worker", *where, "--no-nanny", "--nthreads", "1")
 
 
 @contextlib.contextmanager
-def a_scheduler(folder: Path) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
+def a_scheduler(folder: Path) -> Iterator[tuple[Client, BaseProcess]]:
     """Start a scheduler with one worker, each in a process of its own."""
     address = folder / "address"
     where = "--scheduler-file", str(address)
-    with a_process("scheduler", *where, "--host", "127.0.0.1", "--port", "0") as scheduler, a_worker(*where):
+    with a_forked_process("scheduler", *where, "--host", "127.0.0.1", "--port", "0") as scheduler, a_worker(*where):
         until(lambda: address.exists() and address.read_text().endswith("}"))
         with Client(scheduler_file=str(address), set_as_default=False) as client:
             client.wait_for_workers(1, PATIENCE)

@@ -22,7 +22,7 @@ from faults import (
     Watch,
     X,
     a_cluster,
-    a_process,
+    a_forked_process,
     a_scheduler,
     a_worker,
     assert_clear,
@@ -208,10 +208,10 @@ def test_a_scheduler_started_anew_has_lost_the_shards_and_takes_new_ones(tmp_pat
         _, pullback = dagad.vjp(loss, THETA)
         (worker,) = pids_of(client).values()
         scheduler.kill()
-        scheduler.wait()
+        scheduler.join()
         kill(worker)  # it answers until it has heard of that
         where = "--host", "127.0.0.1", "--port", address.rpartition(":")[2]
-        with a_process("scheduler", *where), a_worker(address):
+        with a_forked_process("scheduler", *where), a_worker(address):
             with pytest.raises((dagad.SchedulerLostError, dagad.DataLostError)):  # whether the client is back or not
                 both(loss)
             until(lambda: client.status == "running")
