@@ -27,8 +27,19 @@ get_mp_context()  # which says what to import: what it finds of all that Dask ha
 multiprocessing.set_forkserver_preload(["distributed", "distributed.http.worker.prometheus", "dagad", "pytest"])
 
 
+gc.disable()  # until the tests are collected: what is imported and made for them stays
+
+
 def pytest_collection_finish() -> None:
-    """Leave what the tests are made of out of all later collections of garbage: a million objects, 0.6 s each time."""
+    gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_is_there_is_not_looked_at() -> None:
+    """Leave what tests are made of, and what earlier ones imported and compiled, out of all later collections.
+
+    These are millions of objects, and tests that wait until something is gone collect again and again.
+    """
     gc.collect()
     gc.freeze()
 
