@@ -20,6 +20,7 @@ from dagad._sources.plan import Chunk
 # number in them, and by the row where all numbers are roundings themselves, as at the minimum of exact data.
 RELATIVE, A_ROW = 1 / 3, 2 / 3
 MOST_ROWS, LONGEST_ROW = 64, 0.25  # that are looked at, and seconds for one of them
+MOST_COMPILED = 2  # of a function that is compiled anew for each number of rows
 
 
 def why_no_sum(
@@ -76,8 +77,9 @@ class Halves(Kernel):
             part = Chunk(context.chunk.number, start, stop)
             return self.function.value(context._replace(chunk=part), given.rows(part), shared[0])
 
-        stop = min(given.n_rows, MOST_ROWS)
-        if stop < 2 or (self.is_long and _seconds(run) > LONGEST_ROW):
+        is_compiled = hasattr(self.of_user.engine, "pieces")
+        stop = min(given.n_rows, MOST_COMPILED if is_compiled else MOST_ROWS)
+        if stop < 2 or (self.is_long and _seconds(run, is_compiled) > LONGEST_ROW):
             return Outputs(_as_leaf(None), [])
         middle = stop // 2
         with patches, np.errstate(all="ignore"):
@@ -85,7 +87,9 @@ class Halves(Kernel):
             return Outputs(_as_leaf(why_no_sum(self.name, run, (0, middle, stop), parts, inputs)), [])
 
 
-def _seconds(run: Callable[[int, int], Any]) -> float:
+def _seconds(run: Callable[[int, int], Any], is_compiled: bool) -> float:
+    if is_compiled:  # the first time
+        run(0, 1)
     began = time.perf_counter()
     run(0, 1)
     return time.perf_counter() - began

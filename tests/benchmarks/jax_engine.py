@@ -165,8 +165,9 @@ def by_hand(rows: Any, *params: Any) -> Any:
     with x64(True):
         if id(rows) not in _PLACED:
             _PLACED[id(rows)] = rows, placed(rows)
-        run = _JITTED.setdefault("poisson", jitted(poisson, len(params)))
-        value, gradients = as_numpy(run(_PLACED[id(rows)][1], *params))
+        if "poisson" not in _JITTED:
+            _JITTED["poisson"] = jitted(poisson, len(params))
+        value, gradients = as_numpy(_JITTED["poisson"](_PLACED[id(rows)][1], *params))
     return value, lambda seed: (None, *gradients)
 
 
@@ -181,11 +182,12 @@ def on_processes(n_rows: int, n_chunks: int) -> Iterator[dict[str, Call]]:
         yield {"handler": lambda: run(*case.params), "dagad": engine(case, n_chunks, client)}
 
 
-def compiled_here() -> int:
-    """How often something was compiled in this process."""
-    from dagad._engines.jax import JaxEngine
+def compiled_here() -> tuple[int, list[tuple[str, int]]]:
+    """How often something was compiled in this process; and what, for how many rows."""
+    from dagad._engines.jax import _COMPILED, JaxEngine
 
-    return JaxEngine().n_compiled
+    entries: Any = _COMPILED._entries
+    return JaxEngine().n_compiled, [(key.what, key.sides[0][2][0][0][0]) for key in entries]
 
 
 def count_compilations(n_evaluations: int) -> None:
@@ -199,8 +201,8 @@ def count_compilations(n_evaluations: int) -> None:
                 lambda *params: dagad.reduce_sum(lambda rows, *own: poisson(rows, *own), shards, *params, engine="jax"),
                 (0, 1),
             )(*(param + 1e-3 * number for param in plain.params))
-        counts = list(client.run(compiled_here).values())
-    report.console.print(f"compilations on each worker in {n_evaluations} evaluations: {counts}")
+        for count, what in client.run(compiled_here).values():
+            report.console.print(f"{count} compilations on a worker in {n_evaluations} evaluations: {what}")
 
 
 def timed(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import Counter
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -21,7 +22,7 @@ from watching import evaluations_seen
 
 import dagad
 from dagad._engines import jax_constants
-from dagad._engines.jax import JaxEngine, _Compiled as Compiled
+from dagad._engines.jax import _COMPILED, JaxEngine, _Compiled as Compiled
 from dagad._executors import resident
 from dagad._pytrees import shipping
 from dagad.extend import Recompute
@@ -82,6 +83,31 @@ def test_each_worker_compiles_once(cluster: Any) -> None:
     assert slope == pytest.approx(onp.sum(ROWS / onp.cos(ROWS * 0.099) ** 2), rel=1e-12)
     after = cluster.run(compiled_here)
     assert [after[worker] - before[worker] for worker in after] == [1, 1]
+
+
+def compiled_for() -> list[tuple[Any, ...]]:
+    """What was compiled in this process, and for what rows; `compiled_here` counts it."""
+    entries: Any = _COMPILED._entries
+    return [(key.what, *(one[0] for one in key.sides[0][2])) for key in entries]
+
+
+@pytest.mark.usefixtures("new_functions")
+def test_to_look_whether_a_function_adds_up_compiles_it_for_one_row_and_for_two(cluster: Any) -> None:
+    shards = dagad.shard(ROWS, grainsize=3, scheduler=cluster)
+    before, counts = cluster.run(compiled_for), cluster.run(compiled_here)
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, t: jnp.sum(jnp.expm1(rows * t)), shards, t, engine="jax")
+
+    for number in range(30):
+        dagad.grad(loss)(1e-3 * number)
+    after, more = cluster.run(compiled_for), cluster.run(compiled_here)
+    new = [sorted((Counter(after[worker]) - Counter(before[worker])).elements()) for worker in after]
+    assert sorted(new) == [[("unit", (3,))], [("unit", (3,)), ("value", (1,)), ("value", (2,))]]
+    assert [more[worker] - counts[worker] for worker in after] == [len(some) for some in new]
+
+    with pytest.warns(UserWarning, match="does not add up: for rows 0:2"):
+        dagad.grad(lambda t: dagad.reduce_sum(lambda rows, t: jnp.mean(rows * t), shards, t, engine="jax"))(0.5)
 
 
 def test_a_warm_loop_pickles_nothing(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
