@@ -34,6 +34,7 @@ from dagad._pytrees.walk import imports_of, is_wrapper, used_in
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
 _ATOMS = frozenset({type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype, TreeDef})
 # Bound ones are made anew whenever they are looked up.
+_HAVE_A_NAME = (type, FunctionType, type(np.sum))
 _BY_NAME = (BuiltinFunctionType, MethodWrapperType, MethodDescriptorType, np.ufunc, type(np.sum))
 MOST = 32  # functions that an identity looks at, each once
 
@@ -73,7 +74,11 @@ def _equal(a: Any, b: Any) -> bool:
 
 def _take(part: Any, atoms: list[Any], seen: dict[int, int], by_name: Callable[[Any], bool]) -> None:
     kind = type(part)
-    if kind in _VALUES or kind in _ATOMS or by_name(part):
+    if kind is tuple:  # most of what there is
+        atoms.extend((kind, len(part)))  # or (1, (2,)) would be ((1,), 2)
+        for one in part:
+            _take(one, atoms, seen, by_name)
+    elif kind in _VALUES or kind in _ATOMS or by_name(part):
         atoms.append(part)
     elif _holds_nothing(kind) and by_name(kind):
         atoms.append(kind)
@@ -86,7 +91,7 @@ def _take(part: Any, atoms: list[Any], seen: dict[int, int], by_name: Callable[[
         if kind is FunctionType:
             seen[id(part)] = len(seen)
         inside = _inside(part, by_name)
-        atoms.extend((kind, len(inside)))  # or (1, (2,)) would be ((1,), 2)
+        atoms.extend((kind, len(inside)))
         for one in inside:
             _take(one, atoms, seen, by_name)
 
@@ -101,7 +106,7 @@ def _holds_nothing(kind: type) -> bool:
 
 def _inside(part: Any, by_name: Callable[[Any], bool]) -> Sequence[Any]:
     kind = type(part)
-    if kind is tuple or kind is frozenset:
+    if kind is frozenset:
         return tuple(part)
     if kind is functools.partial:
         return part.func, part.args, *part.keywords.items()
@@ -157,7 +162,7 @@ def _goes_by_name(part: Any) -> bool:
         return is_imported(part.__name__) and sys.modules[part.__name__] is part
     if isinstance(part, BuiltinFunctionType):
         return part.__self__ is None or isinstance(part.__self__, ModuleType)
-    return isinstance(part, type | FunctionType | type(np.sum)) and is_importable(part)
+    return isinstance(part, _HAVE_A_NAME) and is_importable(part)
 
 
 def _is_of_a_package(part: Any) -> bool:
@@ -166,7 +171,7 @@ def _is_of_a_package(part: Any) -> bool:
         return is_installed(part.__name__)
     if isinstance(part, BuiltinFunctionType):
         return _goes_by_name(part)
-    named = isinstance(part, type | FunctionType | type(np.sum)) or hasattr(part, "__wrapped__")  # jitted, say
+    named = isinstance(part, _HAVE_A_NAME) or hasattr(part, "__wrapped__")  # jitted, say
     return named and is_installed(getattr(part, "__module__", None)) and is_importable(part)
 
 

@@ -117,9 +117,10 @@ class Shards(metaclass=Listing):
     def submit(self, wait: bool = False) -> None:
         """Have tasks make the rows, if they are none yet; wait for them where a call is to find them."""
         with self._submitting:  # one after the other: the same keys are not to stand for other tasks
-            recipe, names = self.recipe, self._home.names()
-            if recipe is None:
+            recipe = self.recipe
+            if recipe is None:  # nearly always
                 return
+            names = self._home.names()
             graph, needed = tasks_of(recipe, self.plan, self.keys, names)
             done = {names("getitem", number): key for number, key in enumerate(self.keys)} if wait else {}
             graph.update((part, Task(part, there, TaskRef(key))) for part, key in done.items())

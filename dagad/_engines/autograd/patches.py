@@ -155,7 +155,8 @@ class _Patches:
         stack.new_trace = self.new_trace
         _replace_parts()
         for function, own, ours in self.swaps:
-            _exchange(function, own, ours)
+            if function.__code__ is own:  # or somebody has put other code there, which stays
+                function.__code__ = ours
 
     def swap(self, swaps: Sequence[Swap]) -> None:
         """Put other code into functions of scipy's wherever dagad traces from now on; see `scipy_functions`."""
@@ -164,8 +165,8 @@ class _Patches:
             for function, own, ours in swaps:
                 if "__wrapped__" not in vars(function):  # else it has the signature of that one, whatever its code
                     vars(function).setdefault("__signature__", inspect.signature(function))
-                if self.depth:
-                    _exchange(function, own, ours)
+                if self.depth and function.__code__ is own:
+                    function.__code__ = ours
 
     def _restore(self) -> None:
         stack = self.stack
@@ -175,12 +176,8 @@ class _Patches:
         stack.top = self.rest + n_before
         _put_parts_back()
         for function, own, ours in self.swaps:
-            _exchange(function, ours, own)
-
-
-def _exchange(function: FunctionType, old: CodeType, new: CodeType) -> None:
-    if function.__code__ is old:  # or somebody has put other code there, which stays
-        function.__code__ = new
+            if function.__code__ is ours:
+                function.__code__ = own
 
 
 def traces_of(leaf: Any) -> Iterator[int]:
