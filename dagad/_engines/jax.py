@@ -25,6 +25,7 @@ from jax.tree_util import tree_flatten, tree_unflatten
 
 from dagad._engines.base import Composed, Flat, LeafPullback, Leaves, outputs_of
 from dagad._engines.jax_constants import NAME, Kept, refuse_own, shape_of
+from dagad._engines.own_arrays import pulled_in_blocks
 from dagad._errors import NotDifferentiableError, add_note_once
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
@@ -33,7 +34,6 @@ from dagad._remembered import Remembered
 logger = logging.getLogger("dagad")
 
 BASE = 16  # lengths up to a million are 5 shapes
-BLOCK = 8  # cotangents that are pulled at once; what executors ask for at once are multiples of it
 MOST_COMPILED = 512
 # One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
 OPTIONS: Any = {"xla_cpu_multi_thread_eigen": False}
@@ -330,39 +330,12 @@ class _Pullback:
         return self._engine.value(pulled, [*self._leaves, *seeds])
 
     def many(self, many: Sequence[Sequence[Any] | None]) -> list[list[Any] | None]:
-        """Pull many, None among them, in blocks, each at once; where a block has but one, that is pulled alone.
+        """Pull many, None among them; see `pulled_in_blocks`."""
+        return pulled_in_blocks(self, None if self._compiled is None else self._pull_block, self._values, many)
 
-        Where one stands in its block depends on its number alone, so that executors may ask for several blocks at once.
-        """
-        found: list[list[Any] | None] = []
-        for start in range(0, len(many), BLOCK):
-            block = many[start : start + BLOCK]
-            present = [seeds for seeds in block if seeds is not None]
-            if len(present) > 1 and all(map(self._is_full, present)):
-                found.extend(self._pulled_block(block))
-            else:
-                found.extend([None if seeds is None else self(seeds) for seeds in block])
-        return found
-
-    def _is_full(self, seeds: Sequence[Any]) -> bool:
-        return self._compiled is not None and all(
-            seed is not None for seed, value in zip(seeds, self._values, strict=True) if pytree.is_differentiable(value)
-        )
-
-    def _pulled_block(self, block: Sequence[Sequence[Any] | None]) -> list[list[Any] | None]:
+    def _pull_block(self, columns: list[Any]) -> list[Any]:
         assert self._compiled is not None
-        columns = []
-        for place, value in enumerate(self._values):
-            if pytree.is_differentiable(value):
-                column = np.zeros((BLOCK, *np.shape(value)), pytree.dtype_of(value))
-                for number, seeds in enumerate(block):
-                    if seeds is not None:
-                        column[number] = pytree.cast(seeds[place], value)
-                columns.append(column)
-        parts = list(map(np.asarray, self._compiled.pull(self._residuals, columns, is_block=True)))
-        return [
-            None if seeds is None else [_as_numpy(part[number]) for part in parts] for number, seeds in enumerate(block)
-        ]
+        return list(map(np.asarray, self._compiled.pull(self._residuals, columns, is_block=True)))
 
     def nbytes(self) -> int:
         """Return the memory of the residuals, on whatever device they are."""

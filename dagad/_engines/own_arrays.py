@@ -8,10 +8,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from dagad._engines.base import Composed, Engine, Flat, Leaves, outputs_of
 from dagad._errors import StructureError
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import is_frozen
+
+BLOCK = 8  # cotangents that are pulled at once; what executors ask for at once are multiples of it
 
 
 class Placed:
@@ -57,6 +61,44 @@ class Placed:
             del self._found[place]
 
 
+PullBlock = Callable[[list[Any]], list[Any] | None]
+
+
+def pulled_in_blocks(
+    pull: Callable[[Sequence[Any]], list[Any]],
+    pull_block: PullBlock | None,
+    values: Sequence[Any],
+    many: Sequence[Sequence[Any] | None],
+) -> list[list[Any] | None]:
+    """Pull many cotangents of `values`, None among them, in blocks; where a block has but one, that is pulled alone.
+
+    Where one stands in its block depends on its number alone, so that executors may ask for several blocks at once.
+    """
+    found: list[list[Any] | None] = []
+    floats = [place for place, value in enumerate(values) if pytree.is_differentiable(value)]
+    for start in range(0, len(many), BLOCK):
+        block, parts = many[start : start + BLOCK], None
+        present = [seeds for seeds in block if seeds is not None]
+        is_full = all(seeds[place] is not None for seeds in present for place in floats)
+        if pull_block is not None and floats and len(present) > 1 and is_full:
+            parts = pull_block([_column(block, place, values[place]) for place in floats])
+        for number, seeds in enumerate(block):
+            if seeds is None:
+                found.append(None)
+            else:
+                found.append(pull(seeds) if parts is None else [part[number] for part in parts])
+    return found
+
+
+def _column(block: Sequence[Sequence[Any] | None], place: int, value: Any) -> Any:
+    """Return the cotangents of one value along a first axis; zeros fill it, so that it always has one length."""
+    column = np.zeros((BLOCK, *np.shape(value)), pytree.dtype_of(value))
+    for number, seeds in enumerate(block):
+        if seeds is not None:
+            column[number] = pytree.cast(seeds[place], value)
+    return column
+
+
 class ArrayPullback:
     """The pullback of a flat function: by what is kept of its run, or anew, where only some of the outputs have a seed.
 
@@ -68,9 +110,11 @@ class ArrayPullback:
         From one seed for each output that may have one, to the cotangents of the leaves.
     nbytes
         How much memory is kept for it.
+    pull_block
+        From a block of seeds, along a first axis, to cotangents alike, or to None where that can't be.
     """
 
-    __slots__ = ("_at", "_pull", "_values", "nbytes")
+    __slots__ = ("_at", "_pull", "_pull_block", "_values", "nbytes")
 
     def __init__(
         self,
@@ -78,9 +122,10 @@ class ArrayPullback:
         values: Sequence[Any],
         pull: Callable[[list[Any]], list[Any]],
         nbytes: Callable[[], int],
+        pull_block: PullBlock,
     ) -> None:
         self._at, self._values, self._pull = at, values, pull
-        self.nbytes = nbytes
+        self.nbytes, self._pull_block = nbytes, pull_block
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
         floats = [place for place, value in enumerate(self._values) if pytree.is_differentiable(value)]
@@ -92,3 +137,7 @@ class ArrayPullback:
         some = outputs_of(fun, seeded)
         pulled = Composed(engine.pullback(some, len(leaves)), some, "pullback")
         return engine.value(pulled, [*leaves, *seeds])
+
+    def many(self, many: Sequence[Sequence[Any] | None]) -> list[list[Any] | None]:
+        """Pull many, None among them; see `pulled_in_blocks`."""
+        return pulled_in_blocks(self, self._pull_block, self._values, many)

@@ -87,7 +87,12 @@ class TorchEngine:
             with self._settled():
                 return list(map(_as_numpy, derived.pull(list(map(self._tensor, seeds)))))
 
-        return values, ArrayPullback((self, fun, leaves), values, pull, derived.nbytes)
+        def pull_block(columns: list[Any]) -> list[Any] | None:
+            with self._settled():
+                found = derived.pull_block(list(map(self._tensor, columns)))
+            return None if found is None else list(map(_as_numpy, found))
+
+        return values, ArrayPullback((self, fun, leaves), values, pull, derived.nbytes, pull_block)
 
     def pushforward(self, fun: Flat, n: int) -> Flat:
         """Return its pushforward; see `Engine.pushforward`.
@@ -195,6 +200,13 @@ class _Derived:
     def pull(self, seeds: Sequence[Any]) -> list[Any]:
         """Pull one cotangent for each output that has a derivative; torch's cotangents are the conjugates of ours."""
         return [part.conj() for part in self._pulled(*(seed.conj() for seed in seeds))]
+
+    def pull_block(self, columns: Sequence[Any]) -> Sequence[Any] | None:
+        """Pull several cotangents at once, along a first axis; None where torch has no rule for that, or a slow one."""
+        with contextlib.suppress(RuntimeError, UserWarning):
+            found: Sequence[Any] = torch.func.vmap(lambda *seeds: tuple(self.pull(seeds)))(*columns)
+            return found
+        return None
 
     def push(self, directions: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         """Return the tangents of these outputs in each direction."""

@@ -22,8 +22,8 @@ from every_operation import OPERATIONS, RIGHT
 from torch.nn.utils import stateless
 
 import dagad
-from dagad._engines.torch import TorchEngine
-from dagad.extend import Composed
+from dagad._engines.torch import TorchEngine, _Derived as Derived
+from dagad.extend import Composed, Recompute
 from dagad.testing import check_grads, taylor_rate
 
 compute: Any = dask_compute  # Dask has few types
@@ -356,6 +356,51 @@ def test_what_torch_can_not_differentiate_twice_is_refused(fun: Callable[..., An
     for error in refused(fun, modes="jvp hvp"):
         assert isinstance(error, dagad.NotDifferentiableError)
         assert "or ask for gradients only" in str(error)
+
+
+class Scaled(Cubed):
+    """A rule that can't be pulled for many at once: it asks for a number."""
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        scale = float(abs(cotangents[0]).max()) or 1.0
+        return scale * (cotangents[0] / scale * 3.0 * x**2)
+
+
+def test_a_rule_that_refuses_many_cotangents_gets_one_after_the_other() -> None:
+    def powers(rows: Any, t: Any) -> Any:
+        return torch.sum(Scaled.apply(torch.outer(t, rows)), 1)  # type: ignore[no-untyped-call]  # torch's own
+
+    at = onp.linspace(0.5, 1.5, 11)
+    found = dagad.jacrev(lambda t: dagad.reduce_sum(powers, ROWS, t, grainsize=6, engine="torch", scheduler="sync"))(at)
+    onp.testing.assert_allclose(found, onp.diag(3 * at**2 * onp.sum(ROWS**3)), rtol=1e-12)
+
+
+def test_rows_of_a_jacobian_are_pulled_in_blocks(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def powers(rows: Any, t: Any) -> Any:
+        numbers = torch.arange(1.0, 22.0, dtype=torch.float64)
+        return torch.sum(torch.cos(torch.outer(numbers, rows) * t[0]) * t[1], 1)
+
+    def jacobian(where: Any, **how: Any) -> Any:
+        shards = dagad.shard(ROWS, grainsize=6, scheduler=where)
+        return dagad.jacrev(lambda t: dagad.reduce_sum(powers, shards, t, engine="torch", **how))(onp.array([0.7, 2.0]))
+
+    blocks, pull_block = [], Derived.pull_block
+
+    def counted(*args: Any) -> Any:
+        found = pull_block(*args)
+        blocks.append(found is not None)
+        return found
+
+    monkeypatch.setattr(Derived, "pull_block", counted)
+    here = jacobian("sync")
+    assert blocks == [True] * (4 * 3)  # blocks of 8 in each chunk
+    outer = onp.outer(onp.arange(1.0, 22.0), ROWS)
+    right = [onp.sum(-onp.sin(0.7 * outer) * outer * 2.0, axis=1), onp.sum(onp.cos(0.7 * outer), axis=1)]
+    onp.testing.assert_allclose(here, onp.transpose(right), rtol=1e-12, atol=1e-12)
+    for how in ({}, {"policy": Recompute()}):
+        assert jacobian(scheduler, **how).tolist() == here.tolist()
 
 
 def test_modules_of_torch_travel_in_closures(scheduler: Any) -> None:
