@@ -24,6 +24,7 @@ try:
     import jax.numpy as jnp
     from jax.custom_derivatives import SymbolicZero
     from jax.flatten_util import ravel_pytree
+    from jax.lax import bitcast_convert_type as bitcast
     from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_structure, tree_unflatten
 except ModuleNotFoundError as error:
     error.add_note('dagad: `dagad.interop.jax` needs jax: `pip install "dagad[jax]"`.')
@@ -240,7 +241,40 @@ def _called(task: _Task, like: Any, *args: Any) -> Any:
     """Have Python compute something: at once where jax knows the numbers, so that errors stay what they are."""
     parts, treedef = tree_flatten(like)
     task = dataclasses.replace(task, dtypes=tuple(part.dtype for part in parts))
-    if not any(isinstance(number, jax.core.Tracer) for number in tree_flatten(args)[0]):
+    numbers, structure = tree_flatten(args)
+    if not any(isinstance(number, jax.core.Tracer) for number in numbers):
         return jax.tree_util.tree_map(jnp.asarray, task(*args))
-    shapes = tree_unflatten(treedef, [Shape(part.shape, part.dtype) for part in parts])
-    return jax.pure_callback(task, shapes, *args, vmap_method="sequential")
+    halves = _InHalves(task, structure, tuple(number.dtype for number in numbers))
+    shapes = [
+        Shape((*part.shape, 2), np.uint32) if _is_long(part.dtype) else Shape(part.shape, part.dtype) for part in parts
+    ]
+    given = [bitcast(number, np.uint32) if _is_long(number.dtype) else number for number in numbers]
+    found = jax.pure_callback(halves, shapes, *given, vmap_method="sequential")
+    pairs = zip(found, task.dtypes, strict=True)
+    return tree_unflatten(treedef, [bitcast(one, dtype) if _is_long(dtype) else one for one, dtype in pairs])
+
+
+def _is_long(dtype: Any) -> bool:
+    return bool(np.dtype(dtype).itemsize == 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class _InHalves:
+    """A task whose numbers of 64 bits come and go as two of 32.
+
+    jax calls it from threads of its own too, and would round them there where x64 is on for a `with` block only.
+    """
+
+    task: _Task
+    treedef: Any
+    dtypes: tuple[Any, ...]
+
+    def __call__(self, *parts: Any) -> list[Any]:
+        numbers = [
+            np.ascontiguousarray(part).view(dtype)[..., 0] if _is_long(dtype) else part
+            for part, dtype in zip(parts, self.dtypes, strict=True)
+        ]
+        found, _ = tree_flatten(self.task(*tree_unflatten(self.treedef, numbers)))
+        return [
+            np.ascontiguousarray(part[..., None]).view(np.uint32) if _is_long(part.dtype) else part for part in found
+        ]

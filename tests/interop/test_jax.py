@@ -94,6 +94,17 @@ def test_a_third_derivative_in_forward_mode_is_right() -> None:
     assert_close(found, right, tolerance=1e-10)
 
 
+@pytest.mark.parametrize("mode", ["value_and_grad", "hessian"])
+def test_nothing_is_rounded_where_jax_calls_from_a_thread_without_x64(mode: str) -> None:
+    """jax's own threads, for instance, know nothing of a `with`."""
+    right = jax.jit(MODES[mode](theirs))(P)
+    compiled = jax.jit(MODES[mode](ours("sync"))).lower(P).compile()
+    at = jax.tree.map(jnp.asarray, P)
+    with jax.enable_x64(False):
+        found = compiled(at)
+        assert_close(found, right)
+
+
 def test_in_a_compiled_loop_chunks_may_be_compiled_too() -> None:
     def descended(fun: Any) -> Any:
         def step(p: Any, _: Any) -> Any:
