@@ -181,7 +181,7 @@ def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: st
     if schedule:
         linearized = scheduled(nodes, output, inputs, names, schedule, seed, primal.annotations, engine=found)
     else:
-        linearized = linearize(nodes, [output], inputs, names, chosen, engine=found)
+        linearized = linearize(nodes, [output], inputs, names, chosen, engine=found, order=primal.order)
     value: Key = linearized.values.get(output, output)
     cotangents, reverse = transpose(linearized.steps, {output: TaskRef(seed)}, names)
     start: dict[Key, GraphNode] = {**primal.others, seed: Task(seed, seed_of, TaskRef(value))}

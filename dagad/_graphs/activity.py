@@ -19,8 +19,13 @@ def references(node: GraphNode | TaskRef) -> tuple[Key, ...]:
     Dask keeps them as a set, and an order that depends on hashes would make the order of sums depend on them.
     """
     known = getattr(node, "dependencies", None)
-    if known is not None and len(known) < 2:
-        return tuple(known)
+    if known is not None:
+        if len(known) < 2:
+            return tuple(known)
+        args: Any = getattr(node, "args", ())
+        plain = [arg.key for arg in args if type(arg) is TaskRef]
+        if len(plain) == len(args) == len(known):  # nothing is read twice, or stands deeper
+            return tuple(plain)
     found: dict[Key, None] = {}
     _collect(node, found)
     return tuple(found)
@@ -78,11 +83,12 @@ def topological(graph: Graph, keys: Iterable[Key]) -> Order:
         if key in done or key not in graph:
             stack.pop()
         elif key in found:
-            stack.pop()
-            done[key] = found[key]
+            done[stack.pop()] = found[key]
+        elif refs := references(graph[key]):
+            found[key] = refs
+            stack += [ref for ref in refs[::-1] if ref not in done]
         else:
-            refs = found[key] = references(graph[key])
-            stack.extend(ref for ref in refs[::-1] if ref not in done)
+            done[stack.pop()] = refs
     return done
 
 
@@ -91,8 +97,7 @@ def active(order: Order, wrt: Collection[Key]) -> Order:
     carrying: set[Key] = set(wrt)
     result = {}
     for key, refs in order.items():
-        through = tuple(ref for ref in refs if ref in carrying)
-        if through:
+        if refs and not carrying.isdisjoint(refs):
             carrying.add(key)
-            result[key] = through
+            result[key] = tuple([ref for ref in refs if ref in carrying]) if len(refs) > 1 else refs
     return result

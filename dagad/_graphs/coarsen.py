@@ -6,7 +6,8 @@ Tasks are put together where nothing is lost by it:
   chain does not wait for already. They could only have run one after the other, with nobody waiting in between.
 * Siblings: where a level of the graph is wider than twice the setting ``dagad.graph-width``, tasks that are read by the
   same task, and by no other, and wait for the same, are put together so that about this number remains: with the task
-  that reads them if these are all that it reads, else in groups by themselves.
+  that reads them if these are all that it reads, else in groups by themselves. By default that is several for each
+  thread of whatever Dask would run the graph on now.
 
 Never more than `LONGEST` in a chain, so that a worker's memory is managed and its loss repaired in small pieces; never
 over what the derivative is taken of or with respect to; never tasks of different annotations, steps that the user has
@@ -15,43 +16,46 @@ marked by ``dagad_step`` among them.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
 from dagad._config import setting
 from dagad._errors import PlanError
-from dagad._graphs.activity import Graph, Key, Order, active
+from dagad._graphs.activity import Graph, Key, Order
 from dagad._graphs.fused import FusedTasks, Member
 from dagad._graphs.layers import Annotations
 from dagad._graphs.linearization import value_of_task
-from dagad._graphs.linearize import inputs_of, is_sum
-from dagad._graphs.sum_trees import add_up_spans
-from dagad._graphs.tasks import as_recordable
+from dagad._graphs.linearize import inputs_of
+from dagad._graphs.sum_trees import add_up, add_up_spans
+from dagad._graphs.tasks import recordable
 from dagad._pytrees.shipping import opened
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
+from dagad_scheduler.resolve import resolve
 from dagad_scheduler.roles import Names
 
 LONGEST = 16
 MOST_SIBLINGS = 64
 FEW = 4
-_AT_HAND = (DataNode, type(None))  # nobody waits for data; what is on a cluster already has no node
+_SUMS = (add_up, add_up_spans)
+AUTO, PER_THREAD, NARROWEST, NARROWEST_OF_CLUSTER = "auto", 16, 64, 256
 
 
 def coarsened(
     graph: Graph,
     order: Order,
+    live: Order,
     ends: Collection[Key],
-    wrt: Collection[Key],
     annotations: Mapping[Key, Annotations],
     names: Names,
     engine: Any,
-) -> tuple[dict[Key, GraphNode], dict[Key, Annotations]]:
-    """Return a graph with tasks put together, and the annotations, those of new keys among them.
+) -> tuple[dict[Key, GraphNode], Order, dict[Key, Annotations]]:
+    """Return a graph with tasks put together, its order, and the annotations, those of new keys among them.
 
-    `order` is that of `graph`; `ends` are what the derivative is taken of and with respect to.
+    `order` is that of `graph`, and `live` what carries derivatives; `ends` are what the derivative is taken of and with
+    respect to.
     """
-    live = active(order, wrt)
     groups = _Groups(graph, order, live, ends, annotations)
     for key in live:
         groups.place(key)
@@ -67,6 +71,7 @@ class _Groups:
     `_members`     last task -> all tasks of its group, in their order
     `_waits`       last task -> what its group waits for, beside plain data
     `_readers`     how many tasks read a key
+    `_at_hand`     data, which nobody waits for; what is on a cluster already has no node
     `_turn`        where an active key stands in the order of the graph
     `_levels`      how many active tasks lie above a key, on the longest way; none if nothing is wide
     `_widths`      how many keys a level has
@@ -85,11 +90,12 @@ class _Groups:
         self._graph, self._order, self._live, self._annotations = graph, order, live, annotations
         self._members: dict[Key, list[Key]] = {}
         self._waits: dict[Key, frozenset[Key]] = {}
-        self._readers = Counter(ref for inputs in live.values() for ref in inputs)
+        self._readers = Counter(itertools.chain.from_iterable(live.values()))
         self._readers.update(dict.fromkeys(ends, 2))  # whatever reads it: it is the last of its group
         self._turn = {key: turn for turn, key in enumerate(live)}
+        self._at_hand = {key for key, node in graph.items() if type(node) is DataNode}
         self._bundles: list[list[Key]] = []
-        self._width = _checked_width(setting("graph-width"))
+        self._width = width_of(setting("graph-width"), len(live))
         self._levels = _levels(live) if len(live) > 2 * self._width else {}
         self._widths = Counter(self._levels.values())
 
@@ -97,16 +103,20 @@ class _Groups:
         """Put a task into the group of what it reads, or begin a group."""
         if not _is_one_task(self._graph[key]):
             return
-        graph, readers, groups = self._graph, self._readers, self._members
-        waits = frozenset([ref for ref in self._order[key] if type(graph.get(ref)) not in _AT_HAND])
+        graph, readers, groups, at_hand = self._graph, self._readers, self._members, self._at_hand
+        waits = frozenset([ref for ref in self._order[key] if ref not in at_hand and ref in graph])
         inputs = [ref for ref in self._live[key] if readers[ref] == 1 and ref in groups]
-        quota = self._quota(inputs[0]) if inputs else 1
+        quota = self._quota(inputs[0]) if self._levels and inputs else 1
         limit = max(LONGEST, quota) if len(inputs) == 1 else quota
         if 0 < len(inputs) < limit and self._may_join(key, waits.difference(inputs), inputs, limit):
             self._waits[key] = self._waits[inputs[0]]
-            self._members[key] = [member for ref in inputs for member in self._members.pop(ref)] + [key]
+            members = groups.pop(inputs[0])
+            for ref in inputs[1:]:
+                members += groups.pop(ref)
+            members.append(key)
+            groups[key] = members
         else:
-            self._members[key], self._waits[key] = [key], waits
+            groups[key], self._waits[key] = [key], waits
             if 1 < quota < len(inputs):
                 self._bundle(inputs, quota)
         if len(waits) <= FEW:
@@ -114,13 +124,18 @@ class _Groups:
 
     def _quota(self, key: Key) -> int:
         """Return how many of the tasks beside a task may run as one."""
-        return min(self._widths[self._levels[key]] // self._width, MOST_SIBLINGS) if self._levels else 1
+        return min(self._widths[self._levels[key]] // self._width, MOST_SIBLINGS)
 
     def _may_join(self, key: Key, waits: frozenset[Key], inputs: Sequence[Key], limit: int) -> bool:
         """Return whether a task that waits for `waits` as well may run with all its inputs."""
-        if not waits <= self._waits[inputs[0]] or sum(len(self._members[ref]) for ref in inputs) >= limit:
+        members, first = self._members, inputs[0]
+        if not waits <= self._waits[first]:
             return False
-        after = [*(self._members[ref][0] for ref in inputs[1:]), key]
+        if len(inputs) == 1:
+            return len(members[first]) < limit and self._may_follow(first, key)
+        if sum(len(members[ref]) for ref in inputs) >= limit:
+            return False
+        after = [*(members[ref][0] for ref in inputs[1:]), key]
         return all(map(self._may_follow, inputs, after)) and all(map(self._are_alike, inputs, inputs[1:]))
 
     def _may_follow(self, last: Key, first: Key) -> bool:
@@ -135,15 +150,17 @@ class _Groups:
     def _close(self, key: Key) -> None:
         """Put a group behind another one if nobody else reads that one's last task, so that both are a longer chain."""
         members, waits = self._members[key], self._waits[key]
-        before = members[0]
-        found = [ref for ref in waits if ref in self._members and self._turn[before] == self._turn[ref] + 1]
-        for ref in found:
+        for ref in waits:
+            # What one task alone reads, that task has joined if it could.
+            if self._readers[ref] < 2 or ref not in self._members or self._turn[members[0]] != self._turn[ref] + 1:
+                continue
             if len(self._members[ref]) + len(members) > LONGEST or self._readers[ref] > len(members):
                 return
             if sum(ref in self._live[member] for member in members) < self._readers[ref]:
                 return
-            if waits - {ref} <= self._waits[ref] and self._may_follow(ref, before):
+            if waits - {ref} <= self._waits[ref] and self._may_follow(ref, members[0]):
                 self._members[key], self._waits[key] = [*self._members.pop(ref), *members], self._waits[ref]
+            return  # no other one comes right before it
 
     def _bundle(self, inputs: Sequence[Key], quota: int) -> None:
         bundles: list[list[Key]] = []
@@ -158,51 +175,63 @@ class _Groups:
             n_tasks += len(own)
         self._bundles += [bundle for bundle in bundles if len(bundle) > 1]
 
-    def fused(self, names: Names, engine: Any) -> tuple[dict[Key, GraphNode], dict[Key, Annotations]]:
-        """Return the graph in which each group is one task, and the annotations, those of new keys among them."""
-        graph, annotations = {key: self._graph[key] for key in self._order}, dict(self._annotations)
+    def fused(self, names: Names, engine: Any) -> tuple[dict[Key, GraphNode], Order, dict[Key, Annotations]]:
+        """Return the graph in which each group is one task, its order, and the annotations, new keys among them."""
+        annotations = dict(self._annotations)
         components: dict[Key, tuple[Key, int]] = {}
-        groups: list[tuple[Key, list[Key], Sequence[Key] | None]] = []
+        groups: dict[Key, tuple[Key, list[Key], Sequence[Key] | None]] = {}  # by the last of their tasks
         for place, bundle in enumerate(self._bundles):
             name = names.about(bundle[0])("input", ("bundle", place))
             components |= {key: (name, index) for index, key in enumerate(bundle)}
-            groups.append((name, [member for key in bundle for member in self._members.pop(key)], bundle))
+            groups[bundle[-1]] = name, [member for key in bundle for member in self._members.pop(key)], bundle
             if bundle[0] in annotations:
                 annotations[name] = annotations[bundle[0]]
         for key, members in self._members.items():
-            if len(members) > 1 or not components.keys().isdisjoint(self._live[key]):
-                groups.append((key, members, None))
-        for name, members, outputs in groups:
-            nodes = {member: graph.pop(member) for member in members}
-            graph[name] = self._one_task(name, nodes, outputs, components, engine)
-        return graph, annotations
+            if len(members) > 1 or (components and not components.keys().isdisjoint(self._live[key])):
+                groups[key] = key, members, None
+        inside = {member for _, members, _ in groups.values() for member in members}
+        graph, order = dict[Key, GraphNode](), Order()
+        for key, refs in self._order.items():
+            if key in groups:
+                name, members, outputs = groups[key]
+                graph[name], order[name] = self._one_task(name, members, outputs, components, engine)
+            elif key not in inside:
+                graph[key], order[key] = self._graph[key], refs
+        return graph, order, annotations
 
     def _one_task(
-        self, name: Key, nodes: Mapping[Key, Any], outputs: Any, components: Mapping[Key, tuple[Key, int]], engine: Any
-    ) -> Task:
-        """Return one task for several, which hands out the values of `outputs`, or the last one."""
-        found = self._outside(nodes, outputs or [name])
-        at = {key: place for place, key in enumerate(dict.fromkeys(components.get(ref, (ref,))[0] for ref in found))}
-        opened = {ref: components[ref] for ref in found if ref in components}
+        self,
+        name: Key,
+        nodes: Sequence[Key],
+        outputs: Sequence[Key] | None,
+        components: Mapping[Key, tuple[Key, int]],
+        engine: Any,
+    ) -> tuple[Task, tuple[Key, ...]]:
+        """Return one task for several, which hands out the values of `outputs`, or the last one, and what it reads."""
+        found = self._outside(frozenset(nodes), outputs or [name])
+        if components:
+            at = {key: place for place, key in enumerate(dict.fromkeys(components.get(r, (r,))[0] for r in found))}
+            opened = {ref: components[ref] for ref in found if ref in components}
+        else:
+            at, opened = {key: place for place, key in enumerate(found)}, {}
         places = {**at, **{key: place for place, key in enumerate((*opened, *nodes), len(at))}}
         members, active = [], set[int]()
-        for key, node in nodes.items():
+        for key in nodes:
+            node: Any = self._graph[key]
             inputs = inputs_of(node, self._live[key])
-            function, args = as_recordable(node, inputs, engine)
-            members.append(
-                Member(function, tuple([places[arg.key] for arg in args]), tuple([places[ref] for ref in inputs]))
-            )
-            active.update(
-                [at[components[ref][0]] if ref in opened else places[ref] for ref in inputs if ref not in nodes]
-            )
+            function, read = recordable(node, inputs, engine, self._order[key])
+            moving = tuple([places[ref] for ref in inputs])
+            members.append(Member(function, tuple([places[ref] for ref in read]), moving))
+            active.update(moving)
+        moved = {at[arg] for place, (arg, _) in enumerate(opened.values(), len(at)) if place in active}
         whole = FusedTasks(
             tuple(members),
             len(at),
-            tuple((at[arg], index) for arg, index in opened.values()),
-            None if outputs is None else tuple(places[key] for key in outputs),
-            tuple(sorted(active)),
+            tuple([(at[arg], index) for arg, index in opened.values()]),
+            None if outputs is None else tuple([places[key] for key in outputs]),
+            tuple(sorted(moved.union([place for place in active if place < len(at)]))),
         )
-        return Task(name, value_of_task, whole, *map(TaskRef, at))
+        return Task(name, value_of_task, whole, *map(TaskRef, at)), tuple(at)
 
     def _outside(self, nodes: Container[Key], ends: Sequence[Key]) -> list[Key]:
         """Return what nodes read of others, as it is met on the way up: so the order of the graph stays as it was."""
@@ -217,21 +246,34 @@ class _Groups:
         return list(found)
 
 
-def _checked_width(width: Any) -> int:
-    if type(width) is not int or width < 1:
-        raise PlanError(f"The setting `dagad.graph-width` is {width!r}. Give a positive int: a number of tasks.")
-    return width
+def width_of(asked: Any, n_tasks: int) -> int:
+    """Return how many tasks beside one another are to stay: what the setting says, or enough for all threads."""
+    if type(asked) is int and asked > 0:
+        return asked
+    if asked != AUTO:
+        raise PlanError(
+            f"The setting `dagad.graph-width` is {asked!r}. Give a positive int, a number of tasks, or {AUTO!r}: "
+            f"{PER_THREAD} for each thread of the cluster."
+        )
+    if n_tasks <= 2 * NARROWEST:
+        return NARROWEST  # nothing is wide, and nobody need be asked
+    scheduler: Any = resolve()
+    if hasattr(scheduler, "n_threads"):  # of workers, which may be more when it comes to run
+        return max(PER_THREAD * int(scheduler.n_threads()), NARROWEST_OF_CLUSTER)
+    return max(PER_THREAD * int(scheduler.workers or 1), NARROWEST)
 
 
 def _levels(live: Mapping[Key, tuple[Key, ...]]) -> dict[Key, int]:
     found: dict[Key, int] = {}
+    level = found.get
     for key, inputs in live.items():
-        found[key] = 1 + max((found.get(ref, -1) for ref in inputs), default=-1)
+        found[key] = 1 + (max([level(ref, -1) for ref in inputs]) if len(inputs) > 1 else level(inputs[0], -1))
     return found
 
 
 def _is_one_task(node: GraphNode) -> bool:
     """Return whether a node is a task that is not made of several, nor a sum or an alias."""
-    if not isinstance(node, Task) or is_sum(node) or node.func is add_up_spans:
+    if not isinstance(node, Task) or node.func in _SUMS:
         return False
-    return not (node.args and getattr(opened(node.args[0]), "is_fused", False))
+    first = node.args[0] if node.args else None
+    return type(first) is TaskRef or not getattr(opened(first), "is_fused", False)

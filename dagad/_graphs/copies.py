@@ -62,8 +62,10 @@ class _Opening:
         if node.has_subgraph():
             inside = node.args[0]
             return any(self._matters(key) or self.holds(part) for key, part in inside.items())
-        parts = (part for part in (*node.args, *node.kwargs.values()) if isinstance(part, GraphNode))
-        return any(self._matters(part.key) or self.holds(part) for part in parts)
+        parts = [part for part in node.args if type(part) is not TaskRef and isinstance(part, GraphNode)]
+        if node.kwargs:
+            parts += [part for part in node.kwargs.values() if isinstance(part, GraphNode)]
+        return any(self._matters(part.key) or self.holds(part) for part in parts) if parts else False
 
     def _taken_apart(self, key: Key, node: GraphNode) -> dict[Key, GraphNode]:
         """Return a node and all that it holds, each under a key of its own; new ones can't meet others."""

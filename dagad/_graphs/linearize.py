@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dagad._engines.base import Engine
-from dagad._graphs.activity import Graph, Key, active, topological
+from dagad._graphs.activity import Graph, Key, Order, active, topological
 from dagad._graphs.linearization import value_and_pullback, value_of_task, value_part
 from dagad._graphs.sum_trees import Span, add_up
 from dagad._graphs.tasks import TaskFunction as TaskFunction, as_recordable
@@ -49,14 +49,15 @@ def linearize(
     *,
     engine: Engine | None = None,
     apart: bool = True,
+    order: Order | None = None,
 ) -> Linearized:
     """Rewrite what `keys` need so that each task that depends on `wrt` also leaves a linearization.
 
     `engine` differentiates the tasks that are not chunks, which bring their own; None is autograd's. `apart` gives
     every value a key apart from its linearization, so that only values travel; without it, sums read values out of
-    linearizations, which is cheaper in one process.
+    linearizations, which is cheaper in one process. `order` is that of what `keys` need, where it is known already.
     """
-    order = topological(graph, keys)
+    order = topological(graph, keys) if order is None else order
     result = Linearized({key: graph[key] for key in order}, [])
     own = names("value", 0)[0], names("sum", 0)[0]
     for place, (key, inputs) in enumerate(active(order, wrt).items()):

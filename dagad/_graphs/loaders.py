@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dagad._engines.registry import own_engine
-from dagad._graphs.activity import Graph, Key, Order, active
+from dagad._graphs.activity import Graph, Key, Order
 from dagad._graphs.layers import MARK, Annotations
 from dagad._graphs.linearization import value_of_task
 from dagad._graphs.linearize import is_sum
@@ -34,14 +34,18 @@ _REPEATABLE = ("dask.array.", "numpy.", "operator.", "_operator.", "dask._task_s
 def with_loaders_inside(
     graph: Graph,
     order: Order,
-    outputs: Sequence[Key],
-    wrt: Collection[Key],
+    carrying: Order,
+    ends: Collection[Key],
     annotations: Mapping[Key, Annotations],
     only_stored: bool = False,
 ) -> dict[Key, GraphNode]:
-    """Return the tasks that are to take the place of others: what loads data for one only is part of it."""
-    carrying = active(order, wrt)
-    loaders = _Loaders(graph, order, {*wrt, *outputs, *carrying}, annotations, only_stored)
+    """Return the tasks that are to take the place of others: what loads data for one only is part of it.
+
+    `carrying` is what carries derivatives, `ends` what they are taken of and with respect to.
+    """
+    if not any(key not in carrying and isinstance(graph[key], Task) for key in order):
+        return {}  # nothing but data
+    loaders = _Loaders(graph, order, {*ends, *carrying}, annotations, only_stored)
     result = dict[Key, GraphNode]()
     for key in carrying:
         node = graph[key]

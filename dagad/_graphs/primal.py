@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection as Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection as Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dask.highlevelgraph import HighLevelGraph
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._graphs.activity import Graph, Key, Order, active, references, substituted, topological
+from dagad._graphs.activity import Graph, Key, Order, active, substituted, topological
 from dagad._graphs.coarsen import coarsened
 from dagad._graphs.collections import Collection
 from dagad._graphs.copies import laid_open
@@ -18,6 +18,7 @@ from dagad._graphs.delinearize import forget, is_ours
 from dagad._graphs.layers import MARK, Annotations, annotations_of, inherited
 from dagad._graphs.loaders import with_loaders_inside
 from dagad_scheduler.private import (
+    DataNode,
     GraphNode,
     Task,
     TaskRef,
@@ -36,6 +37,7 @@ class Primal:
     =============  ==================================================================================
     `nodes`        what `outputs` need; what is active is a plain function
     `order`        what each of them reads, in the order of the graph
+    `live`         those that carry derivatives, and what they read of those that do or are in `sources`
     `outputs`      the keys of `y` in `nodes`
     `sources`      the keys of each collection of `wrt`, likewise
     `others`       nodes that are needed as they are, beside those of `y`
@@ -46,6 +48,7 @@ class Primal:
 
     nodes: dict[Key, GraphNode]
     order: Order
+    live: Order
     outputs: list[Key]
     sources: list[list[Key]]
     others: dict[Key, GraphNode]
@@ -81,20 +84,25 @@ class Primal:
         nodes, order, renamed = _without_pairs_and_tapes(nodes, order, y.keys, keys, names)
         annotations |= {new: annotations[old] for old, new in renamed.items() if old in annotations}
         sources = [[renamed.get(key, key) for key in one.keys] for one in wrt]
-        return cls(nodes, order, [renamed.get(key, key) for key in y.keys], sources, others, futures, annotations)
+        live = active(order, {key for each in sources for key in each})
+        return cls(nodes, order, live, [renamed.get(key, key) for key in y.keys], sources, others, futures, annotations)
 
     def loading_inside(self, only_stored: bool) -> Primal:
         """Return the same with what only loads data inside the tasks that read them; see `loaders`."""
-        wrt, annotations = self.moving, self.annotations
-        made = with_loaders_inside(self.nodes, self.order, self.outputs, wrt, annotations, only_stored)
-        order = self.order | {key: references(node) for key, node in made.items()}
-        return replace(self, nodes=self.nodes | made, order=order)
+        made = with_loaders_inside(self.nodes, self.order, self.live, self._ends(), self.annotations, only_stored)
+        if not made:
+            return self
+        nodes = self.nodes | made
+        order = topological(nodes, self.outputs)
+        return replace(self, nodes=nodes, order=order, live=active(order, self.moving))
 
     def coarsened(self, names: Names, engine: Any = None) -> Primal:
         """Return the same with fewer tasks; see `coarsen`."""
-        ends = {*self.moving, *self.outputs}
-        nodes, annotations = coarsened(self.nodes, self.order, ends, self.moving, self.annotations, names, engine)
-        return replace(self, nodes=nodes, order=topological(nodes, self.outputs), annotations=annotations)
+        found = coarsened(self.nodes, self.order, self.live, self._ends(), self.annotations, names, engine)
+        return replace(self, nodes=found[0], order=found[1], live=active(found[1], self.moving), annotations=found[2])
+
+    def _ends(self) -> set[Key]:
+        return {*self.moving, *self.outputs}
 
     @property
     def is_marked(self) -> bool:
@@ -127,6 +135,8 @@ class Primal:
 
 def optimized(graph: HighLevelGraph, outputs: Sequence[Key], kept: Container[Key]) -> HighLevelGraph:
     """Return what some keys need, with runs of blockwise operations made one; tasks under `kept` keys stay apart."""
+    if all(type(layer) is MaterializedLayer for layer in graph.layers.values()):
+        return graph  # nothing blockwise
     keys = [*outputs, *kept]
     made: HighLevelGraph = fuse_roots(optimize_blockwise(graph, keys=keys), keys=keys).cull(set(outputs))
     return made
@@ -149,42 +159,46 @@ def _without_pairs_and_tapes(
 def _read(raw: Mapping[Key, Any]) -> tuple[dict[Key, GraphNode], dict[Key, Any]]:
     """Return the nodes of a graph, and the futures that it holds, by their keys."""
     nodes = convert_legacy_graph(raw)  # leaves out futures under their own keys
-    futures = {future.key: future for node in raw.values() for future in _futures(node)}
+    futures: dict[Key, Any] = {}
+    for node in raw.values():
+        if type(node) is not DataNode:
+            _collect_futures(node, futures)
     # A task that is recorded travels as data, in which a future would look for a client of its own.
     references: dict[Key, Any] = {key: TaskRef(key) for key in futures}
     reading = [key for key, node in nodes.items() if futures and isinstance(node, Task)]
     return nodes | {key: nodes[key].substitute(references) for key in reading}, futures
 
 
-def _futures(part: Any) -> Iterator[Any]:
+def _collect_futures(part: Any, found: dict[Key, Any]) -> None:
     if isinstance(part, TaskRef):
         if type(part) is not TaskRef:
-            yield part
+            found[part.key] = part
     elif isinstance(part, Task):
-        for inner in (*part.args, *part.kwargs.values()):
-            yield from _futures(inner)
+        for inner in part.args:
+            if type(inner) is not TaskRef:
+                _collect_futures(inner, found)
+        for inner in part.kwargs.values():
+            _collect_futures(inner, found)
     elif type(part) in (tuple, list):  # a task as Dask wrote them once
         for inner in part:
-            yield from _futures(inner)
+            _collect_futures(inner, found)
 
 
-def _checked(order: Mapping[Key, Iterable[Key]], outputs: Sequence[Key], futures: Mapping[Key, Any]) -> set[Key]:
+def _checked(order: Order, outputs: Sequence[Key], futures: Mapping[Key, Any]) -> set[Key]:
     """Return all keys that are needed, after making sure that each is somewhere."""
-    needed = {*outputs, *order}
-    for key, refs in order.items():
-        for ref in refs:
-            needed.add(ref)
-            if ref not in order and ref not in futures:
-                raise StructureError(
-                    f"The graph of `y` is not whole: its task {key!r} needs {ref!r}, which is nowhere in it. Build the "
-                    "collection with the graphs of all that it uses."
-                )
+    read = set[Key]().union(*order.values())
+    lost = read.difference(order, futures)
+    for key, ref in ((key, ref) for key, refs in order.items() for ref in refs if ref in lost) if lost else ():
+        raise StructureError(
+            f"The graph of `y` is not whole: its task {key!r} needs {ref!r}, which is nowhere in it. Build the "
+            "collection with the graphs of all that it uses."
+        )
     for key in outputs:
         if key not in order and key not in futures:
             raise StructureError(
                 f"The graph of `y` does not hold its key, {key!r}. Build the collection with its whole graph."
             )
-    return needed
+    return {*outputs, *order, *read}
 
 
 def _not_in_graph(y: Collection, missing: Sequence[Collection]) -> str:

@@ -32,6 +32,7 @@ from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import words_about
 
 _BARE = frozenset({np.ndarray, np.float64, float})
+_AUTOGRAD = AutogradEngine()
 
 
 def as_recordable(node: Task, inputs: Sequence[Key], engine: Engine | None = None) -> tuple[Any, tuple[Any, ...]]:
@@ -39,16 +40,24 @@ def as_recordable(node: Task, inputs: Sequence[Key], engine: Engine | None = Non
 
     It gives a cotangent for each of `inputs_of`.
     """
+    if node.func is value_of_task and not hasattr(opened(node.args[0]), "activated"):
+        return opened(node.args[0]), node.args[1:]
+    function, keys = recordable(node, inputs, engine)
+    return function, tuple(map(TaskRef, keys))
+
+
+def recordable(
+    node: Task, inputs: Sequence[Key], engine: Engine | None = None, read: tuple[Key, ...] | None = None
+) -> tuple[Any, tuple[Key, ...]]:
+    """Return the same with the keys of the arguments, of a node that takes nothing else; `read` is what it reads."""
     if node.func is value_of_task:
-        function = opened(node.args[0])
+        function, keys = opened(node.args[0]), tuple([ref.key for ref in node.args[1:]])
         activated = getattr(function, "activated", None)
-        if activated is None:
-            return function, node.args[1:]
-        keys = tuple(ref.key for ref in node.args[1:])
-        return activated(_places(keys, inputs), engine), node.args[1:]
-    node = _without_copies(node)
-    keys = references(node)
-    return TaskFunction(node, keys, _places(keys, inputs), engine), tuple(map(TaskRef, keys))
+        return function if activated is None else activated(_places(keys, inputs), engine), keys
+    if is_copy(node):
+        node, read = _without_copies(node), None
+    keys = references(node) if read is None else read
+    return TaskFunction(node, keys, _places(keys, inputs), engine), keys
 
 
 def _without_copies(node: Task) -> Task:
@@ -139,8 +148,8 @@ def _rebuilt(
 
 
 def _places(keys: Sequence[Key], inputs: Sequence[Key]) -> tuple[int, ...]:
-    known = frozenset(inputs)
-    return tuple(place for place, key in enumerate(keys) if key in known)
+    known = inputs if len(inputs) < 4 else frozenset(inputs)
+    return tuple([place for place, key in enumerate(keys) if key in known])
 
 
 class TaskFunction(Portable):
@@ -154,12 +163,13 @@ class TaskFunction(Portable):
         fun, own = own_engine(task.func)
         if own is not None:
             task, engine = Task(task.key, fun, *task.args, **task.kwargs), own
-        elif engine is not None and getattr(engine, "has_own_arrays", False):
-            task, engine = task_by_engine(task, engine, {keys[place] for place in active}), None
-        elif engine is not None and str(getattr(fun, "__module__", "")).startswith("dagad."):
-            engine = None
-        self._task, self._keys, self._active = task, keys, active
-        self._engine = engine or AutogradEngine()
+        elif engine is None:
+            engine = _AUTOGRAD
+        elif getattr(engine, "has_own_arrays", False):
+            task, engine = task_by_engine(task, engine, {keys[place] for place in active}), _AUTOGRAD
+        elif str(getattr(fun, "__module__", "")).startswith("dagad."):
+            engine = _AUTOGRAD
+        self._task, self._keys, self._active, self._engine = task, keys, active, engine
 
     def state(self) -> tuple[Any, ...]:
         return self._task, self._keys, self._active, self._engine

@@ -303,7 +303,15 @@ class Cluster:
 
     def n_workers(self) -> int:
         """Return how many workers there were lately."""
-        return workers_of(self._client).count()
+        return workers_of(self._client).count()[0]
+
+    def n_threads(self) -> int:
+        """Return how many threads the workers had lately; 0 where nobody may wait for an answer."""
+        if self._client.asynchronous:
+            return 0
+        with contextlib.suppress(SchedulerLost):  # whoever runs something says so
+            return workers_of(self._client).count()[1]
+        return 0
 
     def lines(self) -> Lines:
         if self._lines is None:

@@ -39,7 +39,7 @@ class Workers:
     `_seen`     addresses of workers that have been found fit
     `_asked`    addresses of workers that have been asked, and the answer that is to come
     `_told`     differences that have been warned of
-    `_counted`  when the workers were last counted, and how many there were
+    `_counted`  when the workers were last counted, how many there were, and how many threads they had
     ==========  ============================================================================================
 
     `_asked` changes under `_lock`; two threads that look at the others at the same time find the same.
@@ -51,22 +51,26 @@ class Workers:
         self._asked: dict[frozenset[str], Future[Any]] = {}
         self._lock = threading.Lock()
         self._told: set[tuple[str, Any]] = set()
-        self._counted = (-COUNT_EVERY, 1)
+        self._counted = (-COUNT_EVERY, 1, 1)
 
-    def count(self) -> int:
-        """Return how many workers there were lately."""
-        now, (last, n_workers) = time.monotonic(), self._counted
-        if now > last + COUNT_EVERY:
-            n_workers = len(self.addresses())
-            self._counted = now, n_workers
-        return n_workers
+    def count(self) -> tuple[int, int]:
+        """Return how many workers there were lately, and how many threads they had."""
+        now = time.monotonic()
+        if now > self._counted[0] + COUNT_EVERY:
+            threads = self._threads()
+            self._counted = now, len(threads), sum(threads.values())
+        return self._counted[1:]
 
     def addresses(self) -> list[str]:
         """Return where the workers are; raise soon if there is no scheduler any more that could tell."""
+        return sorted(self._threads())
+
+    def _threads(self) -> dict[str, int]:
+        """Return how many threads the worker at each address has."""
         client = self._client
         while client.status == "running":
             with contextlib.suppress(OSError):  # it may be busy, or the client has yet to notice that it is gone
-                return sorted(client.sync(client.scheduler.ncores, callback_timeout=ASK_AGAIN))
+                return dict(client.sync(client.scheduler.ncores, callback_timeout=ASK_AGAIN))
         raise SchedulerLost(f"The client {client.id} is {client.status}: it has lost its scheduler.")
 
     def fit(self, among: Collection[str] | None = None, patience: float | None = None) -> list[str]:
