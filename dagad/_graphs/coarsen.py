@@ -35,11 +35,11 @@ from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.resolve import resolve
 from dagad_scheduler.roles import Names
 
-LONGEST = 16
+LONGEST = 32
 MOST_SIBLINGS = 64
 FEW = 4
 _SUMS = (add_up, add_up_spans)
-AUTO, PER_THREAD, NARROWEST, NARROWEST_OF_CLUSTER = "auto", 16, 64, 256
+AUTO, PER_THREAD, NARROWEST, NARROWEST_OF_CLUSTER = "auto", 16, 32, 256
 
 
 def coarsened(
