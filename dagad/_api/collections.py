@@ -11,7 +11,7 @@ from dask.delayed import Delayed
 
 from dagad._engines.registry import find_engine
 from dagad._errors import NotDifferentiableError, PlanError, StructureError
-from dagad._executors.evaluation import new_names
+from dagad._executors.evaluation import graph_width, new_names
 from dagad._graphs.activity import Key
 from dagad._graphs.collections import Collection, Derived, attribute, handed_out
 from dagad._graphs.directions import directions
@@ -176,7 +176,7 @@ def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: st
     (output,) = primal.outputs
     seed = names("input", "seed")
     if not schedule or primal.is_marked:  # a schedule counts levels where there are no marks, so they have to stay
-        primal = primal.coarsened(names, found)
+        primal = primal.coarsened(names, graph_width(len(primal.live)), found)
     nodes, inputs = primal.nodes, primal.moving
     if schedule:
         linearized = scheduled(nodes, output, inputs, names, schedule, seed, primal.annotations, engine=found)
@@ -249,7 +249,7 @@ def pushed(y: Any, wrt: Any, tangents: Any) -> tuple[Any, Any]:
     names = new_names()
     aimed = [directions(one, part) for one, part in zip(moving, _directions(treedef, tangents), strict=True)]
     primal = Primal.of(whole, moving, names, beside=[held for _, needed in aimed for held in needed])
-    primal = primal.coarsened(names)
+    primal = primal.coarsened(names, graph_width(len(primal.live)))
     sources = [key for keys in primal.sources for key in keys]
     if len(set(sources)) < len(sources):
         raise StructureError("`primals` holds a collection twice. Give it once, with the sum of its tangents.")

@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Protocol
 
+from dagad._config import setting
 from dagad._errors import CancelledError, PlanError, SchedulerLostError, TimedOutError
 from dagad._executors.losses import results_lost, worker_lost, workers_unfit
 from dagad._executors.profile import CANCELLED, Profile
@@ -55,6 +56,7 @@ from dagad_scheduler.roles import words_of
 from dagad_scheduler.run import inside_task as inside_task
 
 Backward = Callable[[], Any]
+TASKS_PER_THREAD, NARROWEST, NARROWEST_OF_CLUSTER = 16, 32, 256  # of derived graphs
 
 
 class Watch(Protocol):
@@ -107,6 +109,27 @@ def _no_scheduler(scheduler: Any, error: Exception) -> str:
             "`distributed.Client`."
         )
     return f"`scheduler=` was given {described(scheduler)}, which can't run anything: {error}"
+
+
+def graph_width(n_tasks: int) -> int:
+    """Return how many tasks beside one another a derived graph leaves: what the setting says, or enough for all threads.
+
+    These are of what Dask would run the graph on now. Nobody is asked for a graph that can't be wide.
+    """
+    asked = setting("graph-width")
+    if type(asked) is int and asked > 0:
+        return asked
+    if asked != "auto":
+        raise PlanError(
+            f"The setting `dagad.graph-width` is {asked!r}. Give a positive int, a number of tasks, or 'auto': "
+            f"{TASKS_PER_THREAD} for each thread of the cluster."
+        )
+    if n_tasks <= 2 * NARROWEST:
+        return NARROWEST
+    scheduler: Any = resolve()
+    if hasattr(scheduler, "n_threads"):  # of workers, which may be more when it comes to run
+        return max(TASKS_PER_THREAD * int(scheduler.n_threads()), NARROWEST_OF_CLUSTER)
+    return max(TASKS_PER_THREAD * int(scheduler.workers or 1), NARROWEST)
 
 
 def calm_here(scheduler: Scheduler) -> contextlib.AbstractContextManager[None]:

@@ -4,10 +4,9 @@ Tasks are put together where nothing is lost by it:
 
 * Chains: a task joins the one that it reads if nobody else reads that one, and if it waits for nothing else that the
   chain does not wait for already. They could only have run one after the other, with nobody waiting in between.
-* Siblings: where a level of the graph is wider than twice the setting ``dagad.graph-width``, tasks that are read by the
-  same task, and by no other, and wait for the same, are put together so that about this number remains: with the task
-  that reads them if these are all that it reads, else in groups by themselves. By default that is several for each
-  thread of whatever Dask would run the graph on now.
+* Siblings: where a level of the graph is wider than twice the width that is asked for, tasks that are read by the same
+  task, and by no other, and wait for the same, are put together so that about this number remains: with the task that
+  reads them if these are all that it reads, else in groups by themselves.
 
 Never more than `LONGEST` in a chain, so that a worker's memory is managed and its loss repaired in small pieces; never
 over what the derivative is taken of or with respect to; never tasks of different annotations, steps that the user has
@@ -21,8 +20,6 @@ from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
-from dagad._config import setting
-from dagad._errors import PlanError
 from dagad._graphs.activity import Graph, Key, Order
 from dagad._graphs.fused import FusedTasks, Member
 from dagad._graphs.layers import Annotations
@@ -32,14 +29,12 @@ from dagad._graphs.sum_trees import add_up, add_up_spans
 from dagad._graphs.tasks import recordable
 from dagad._pytrees.shipping import opened
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
-from dagad_scheduler.resolve import resolve
 from dagad_scheduler.roles import Names
 
 LONGEST = 32
 MOST_SIBLINGS = 64
 FEW = 4
 _SUMS = (add_up, add_up_spans)
-AUTO, PER_THREAD, NARROWEST, NARROWEST_OF_CLUSTER = "auto", 16, 32, 256
 
 
 def coarsened(
@@ -50,13 +45,14 @@ def coarsened(
     annotations: Mapping[Key, Annotations],
     names: Names,
     engine: Any,
+    width: int,
 ) -> tuple[dict[Key, GraphNode], Order, dict[Key, Annotations]]:
     """Return a graph with tasks put together, its order, and the annotations, those of new keys among them.
 
     `order` is that of `graph`, and `live` what carries derivatives; `ends` are what the derivative is taken of and with
-    respect to.
+    respect to, and `width` how many tasks beside one another are to stay.
     """
-    groups = _Groups(graph, order, live, ends, annotations)
+    groups = _Groups(graph, order, live, ends, annotations, width)
     for key in live:
         groups.place(key)
     return groups.fused(names, engine)
@@ -86,6 +82,7 @@ class _Groups:
         live: Order,
         ends: Collection[Key],
         annotations: Mapping[Key, Annotations],
+        width: int,
     ) -> None:
         self._graph, self._order, self._live, self._annotations = graph, order, live, annotations
         self._members: dict[Key, list[Key]] = {}
@@ -95,8 +92,8 @@ class _Groups:
         self._turn = {key: turn for turn, key in enumerate(live)}
         self._at_hand = {key for key, node in graph.items() if type(node) is DataNode}
         self._bundles: list[list[Key]] = []
-        self._width = width_of(setting("graph-width"), len(live))
-        self._levels = _levels(live) if len(live) > 2 * self._width else {}
+        self._width = width
+        self._levels = _levels(live) if len(live) > 2 * width else {}
         self._widths = Counter(self._levels.values())
 
     def place(self, key: Key) -> None:
@@ -244,23 +241,6 @@ class _Groups:
                 seen.add(key)
                 stack += self._order[key][::-1]
         return list(found)
-
-
-def width_of(asked: Any, n_tasks: int) -> int:
-    """Return how many tasks beside one another are to stay: what the setting says, or enough for all threads."""
-    if type(asked) is int and asked > 0:
-        return asked
-    if asked != AUTO:
-        raise PlanError(
-            f"The setting `dagad.graph-width` is {asked!r}. Give a positive int, a number of tasks, or {AUTO!r}: "
-            f"{PER_THREAD} for each thread of the cluster."
-        )
-    if n_tasks <= 2 * NARROWEST:
-        return NARROWEST  # nothing is wide, and nobody need be asked
-    scheduler: Any = resolve()
-    if hasattr(scheduler, "n_threads"):  # of workers, which may be more when it comes to run
-        return max(PER_THREAD * int(scheduler.n_threads()), NARROWEST_OF_CLUSTER)
-    return max(PER_THREAD * int(scheduler.workers or 1), NARROWEST)
 
 
 def _levels(live: Mapping[Key, tuple[Key, ...]]) -> dict[Key, int]:

@@ -96,9 +96,9 @@ class Primal:
         order = topological(nodes, self.outputs)
         return replace(self, nodes=nodes, order=order, live=active(order, self.moving))
 
-    def coarsened(self, names: Names, engine: Any = None) -> Primal:
+    def coarsened(self, names: Names, width: int, engine: Any = None) -> Primal:
         """Return the same with fewer tasks; see `coarsen`."""
-        found = coarsened(self.nodes, self.order, self.live, self._ends(), self.annotations, names, engine)
+        found = coarsened(self.nodes, self.order, self.live, self._ends(), self.annotations, names, engine, width)
         return replace(self, nodes=found[0], order=found[1], live=active(found[1], self.moving), annotations=found[2])
 
     def _ends(self) -> set[Key]:
