@@ -112,7 +112,7 @@ def _no_scheduler(scheduler: Any, error: Exception) -> str:
 
 
 def graph_width(n_tasks: int) -> int:
-    """Return how many tasks beside one another a derived graph leaves: what the setting says, or enough for all threads.
+    """Return how many tasks beside one another a derived graph leaves: as the setting says, or enough for all threads.
 
     These are of what Dask would run the graph on now. Nobody is asked for a graph that can't be wide.
     """
