@@ -287,21 +287,19 @@ class _Watch(TorchFunctionMode):
 def _is_lost(func: Any, found: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     """Return whether floating-point numbers came of what is being differentiated, and torch has no derivative."""
     name = func.__name__
+    given = args[1:] if name.startswith("new_") else args  # of the other only the dtype is taken
+    if not (any(map(_holds_differentiated, given)) or any(map(_holds_differentiated, options.values()))):
+        return False  # nearly always
     if name in _CONSTANTS or name.endswith("_like") or options.get("create_graph") or not torch.is_grad_enabled():
         return False
-    made = [part for part in _tensors_in(found) if _is_float(part)]
-    given = args[1:] if name.startswith("new_") else args  # of the other only the dtype is taken
-    return (
-        bool(made)
-        and not any(map(_is_differentiated, made))
-        and any(map(_is_differentiated, _tensors_in((*given, *options.values()))))
-    )
+    made = [part for part in (found if isinstance(found, tuple | list) else [found]) if isinstance(part, torch.Tensor)]
+    return any(map(_is_float, made)) and not any(map(_is_differentiated, made))
 
 
-def _tensors_in(part: Any) -> list[Any]:
+def _holds_differentiated(part: Any) -> bool:
     if isinstance(part, torch.Tensor):
-        return [part]
-    return [tensor for one in part for tensor in _tensors_in(one)] if isinstance(part, tuple | list) else []
+        return _is_differentiated(part)
+    return isinstance(part, tuple | list) and any(map(_holds_differentiated, part))
 
 
 def _is_differentiated(tensor: Any) -> bool:
