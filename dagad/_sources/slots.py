@@ -56,7 +56,7 @@ class Slots:
             return
         target = self._arrays[index] if rows is None else self._arrays[index][rows]
         dtype = getattr(cotangent, "dtype", target.dtype)
-        if cotangent is not None and (np.shape(cotangent) != target.shape or dtype != target.dtype):
+        if cotangent is not None and (np.shape(cotangent) != target.shape or not _is_same(dtype, target.dtype)):
             raise StructureError(
                 f"A cotangent of shape {np.shape(cotangent)} and dtype {dtype} came for a slot of shape {target.shape} "
                 f"and dtype {target.dtype}."
@@ -133,6 +133,11 @@ class SparseSlots:
             found[first + seed] = _placed(found[first + seed], self._leaves[leaf], rows, part)
 
 
+def _is_same(dtype: Any, other: Any) -> bool:
+    """Return whether two dtypes are the same, in whatever order their bytes are: those of files may be swapped."""
+    return bool(dtype == other or np.can_cast(dtype, other, "equiv"))
+
+
 def _placed(found: Any, leaf: Any, rows: slice | Stays | None, part: Any) -> Any:
     """Return what was found of a leaf's cotangent together with one more part of it, after checking it."""
     if part is None:
@@ -140,7 +145,7 @@ def _placed(found: Any, leaf: Any, rows: slice | Stays | None, part: Any) -> Any
     assert not isinstance(rows, Stays)  # Jacobians in Shards are refused before anything runs
     shape, dtype = pytree.shape_of(leaf), pytree.dtype_of(leaf)
     expected = shape if rows is None else (rows.stop - rows.start, *shape[1:])
-    if np.shape(part) != expected or pytree.dtype_of(part) != dtype:
+    if np.shape(part) != expected or not _is_same(pytree.dtype_of(part), dtype):
         raise StructureError(
             f"A cotangent of shape {np.shape(part)} and dtype {pytree.dtype_of(part)} came where one of shape "
             f"{expected} and dtype {dtype} belongs."

@@ -142,3 +142,19 @@ def test_gradients_of_rows_are_the_callers_own(scheduler: Any) -> None:
     np.testing.assert_array_equal(gradient, 2 * np.arange(5.0))
     gradient += 1.0
     np.testing.assert_array_equal(dagad.grad(loss)(np.arange(5.0)), 2 * np.arange(5.0))
+
+
+def test_parameters_whose_bytes_are_swapped_have_gradients_like_themselves(scheduler: Any) -> None:
+    """Files of astronomers and oceanographers are full of them."""
+    theta, rows = np.array([0.5, 2.0]), np.linspace(0.1, 2.0, 12)
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(
+            lambda rows, t: anp.sum(anp.sin(rows * t[0]) * t[1]), rows, theta, grainsize=6, scheduler=scheduler
+        )
+
+    swapped = theta.astype(">f8")
+    found = dagad.grad(loss)(swapped)
+    assert found.dtype == swapped.dtype
+    np.testing.assert_array_equal(found, dagad.grad(loss)(theta))
+    np.testing.assert_array_equal(dagad.hessian(loss)(swapped), dagad.hessian(loss)(theta))
