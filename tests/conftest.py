@@ -27,6 +27,14 @@ get_mp_context()  # which says what to import: what it finds of all that Dask ha
 multiprocessing.set_forkserver_preload(["distributed", "distributed.http.worker.prometheus", "dagad", "pytest"])
 
 
+LONG = ("deploy", "scheduler", "tests")  # folders whose files take longest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have the longest files come first, or one process would be left with one of them in the end."""
+    items.sort(key=lambda item: item.path.parent.name not in LONG)
+
+
 gc.disable()  # until the tests are collected: what is imported and made for them stays
 
 

@@ -158,7 +158,8 @@ def main(where):
 
 if __name__ == "__main__":
     if sys.argv[1] == "processes":
-        main("processes")
+        with dask.config.set(num_workers=1):  # each computation starts as many anew
+            main("processes")
     else:
         from distributed import Client, LocalCluster
 
