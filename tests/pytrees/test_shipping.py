@@ -96,6 +96,7 @@ def test_does_what_decorates_a_primitive_stay_what_it_is(fun: Any, slope: float,
 
 SCRIPT = """
 import functools, json, sys
+import dask
 import autograd.numpy as anp
 import numpy as np
 from autograd import grad
