@@ -75,6 +75,8 @@ def traceable_task(part: Any) -> Any:
 
 
 def _traceable(part: Task, function: Any) -> Any:
+    if not part.kwargs and all([type(arg) is TaskRef for arg in part.args]):  # most: nothing stands in it
+        return part if function is part.func else Task(part.key, function, *part.args)
     return _rebuilt(part, function, _traceable_part, lambda nodes: _each(nodes, _traceable_part))
 
 
@@ -207,6 +209,8 @@ class TaskFunction(Portable):
         return value, pullback, pull_leaves.nbytes
 
     def _refuse_boxes(self, fun: _BoundTask, value: Any) -> None:
+        if type(value) in _BARE and getattr(value, "dtype", None) != object:
+            return
         for leaf in pytree.flatten(value)[0] if not fun.traced else ():
             refuse_boxes(leaf, f"What task {self._task.key!r} returned")
 
