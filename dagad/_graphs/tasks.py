@@ -209,7 +209,7 @@ class TaskFunction(Portable):
         return value, pullback, pull_leaves.nbytes
 
     def _refuse_boxes(self, fun: _BoundTask, value: Any) -> None:
-        if type(value) in _BARE and np.result_type(value) != object:
+        if type(value) in _BARE and np.result_type(value).kind != "O":
             return
         for leaf in pytree.flatten(value)[0] if not fun.traced else ():
             refuse_boxes(leaf, f"What task {self._task.key!r} returned")
