@@ -96,12 +96,27 @@ class FusedTasks(Portable):
         """Run the tasks, tracing nothing."""
         return self._run(args, lambda member, own: member.function.value(*own))
 
-    def _run(self, args: Sequence[Any], call: Callable[[Member, list[Any]], Any]) -> Any:
+    def _run(
+        self, args: Sequence[Any], call: Callable[[Member, list[Any]], Any], tangents: list[Any] | None = None
+    ) -> Any:
+        """Run the tasks one by one; what no later one reads is let go of, and its tangent."""
         found = [*args, *(args[arg][index] for arg, index in self._opened)]
         with patient_collector, patches:
-            for member in self._members:
+            for member, over in zip(self._members, self._read_last(), strict=True):
                 found.append(call(member, [found[place] for place in member.places]))
+                for place in over:
+                    found[place] = None
+                    if tangents is not None:
+                        tangents[place] = None
         return found[-1] if self._outputs is None else tuple(found[place] for place in self._outputs)
+
+    def _read_last(self) -> list[list[int]]:
+        """Return for each task which of the values that it reads no later one does, and nobody outside."""
+        read, found = set(self._outputs or ()), []
+        for member in reversed(self._members):
+            found.append([place for place in member.places if place not in read])
+            read.update(member.places)
+        return found[::-1]
 
     def linearized(self, policy: Policy, args: tuple[Any, ...]) -> FusedLinearization:
         """Run the tasks, each as the policy says."""
@@ -184,7 +199,7 @@ class FusedTasks(Portable):
             moving.append(tangent)
             return value
 
-        value = self._run(values, call)
+        value = self._run(values, call, moving)
         return value, moving[-1] if self._outputs is None else tuple(moving[place] for place in self._outputs)
 
 

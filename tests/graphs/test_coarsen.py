@@ -6,6 +6,7 @@ import functools
 import operator
 import pickle
 import sys
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -284,6 +285,26 @@ def test_is_a_width_that_is_none_refused(width: Any) -> None:
 
 
 # --- memory, and journeys ---------------------------------------------------------------------------------------------
+
+
+def grown(x: Any) -> Any:
+    return x * 1.01
+
+
+def test_do_states_that_nobody_reads_any_more_go() -> None:
+    x = delayed(onp.ones(2**17))
+    state = x
+    for _ in range(32):
+        state = delayed(grown, pure=False)(state)
+    y = delayed(total)(state)
+    tangent = dagad.jvp(y, x, onp.ones(2**17))[1]
+    assert len(own_tasks(y, tangent)) < 12
+    tracemalloc.start()
+    try:
+        tangent.compute(scheduler="sync")
+        assert tracemalloc.get_traced_memory()[1] < 9 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
