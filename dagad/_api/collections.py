@@ -184,7 +184,7 @@ def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: st
         linearized = linearize(nodes, [output], inputs, names, chosen, engine=found, order=primal.order)
     value: Key = linearized.values.get(output, output)
     cotangents, reverse = transpose(linearized.steps, {output: TaskRef(seed)}, names)
-    start: dict[Key, GraphNode] = {**primal.others, seed: Task(seed, seed_of, TaskRef(value))}
+    linearized.graph.update({**primal.others, seed: Task(seed, seed_of, TaskRef(value))})
     if isinstance(y, Delayed) and isinstance(y.key, str):
         ends = [Derived(whole, {y.key: value}, {})]
     else:
@@ -198,8 +198,8 @@ def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: st
         for source, ref in cotangents.items()
         if source not in linearized.values and is_part(reverse.get(ref.key))
     }
-    reverse = {key: node for key, node in reverse.items() if key not in apart}
-    made = _made(ends, start | linearized.graph | reverse, primal, linearized.numbers, names)
+    linearized.graph.update({key: node for key, node in reverse.items() if key not in apart})
+    made = _made(ends, linearized.graph, primal, linearized.numbers, names)
     return made[0], pytree.unflatten(treedef, made[1:])
 
 

@@ -70,12 +70,15 @@ class Primal:
         nodes, futures = _read(ensure_dict(layers))
         nodes = laid_open(nodes, y.keys, lambda key: key in keys or is_ours(key))
         order = topological(nodes, y.keys)
-        needed = _checked(order, y.keys, futures)
-        missing = [one for one in wrt if not needed.intersection(one.keys)]
+        beyond = _checked(order, y.keys, futures)
+        missing = [one for one in wrt if not any(key in order or key in beyond for key in one.keys)]
         if missing and unused == "raise":
             raise NotDifferentiableError(_not_in_graph(y, missing))
         nodes, others, annotations = {key: nodes[key] for key in order}, dict[Key, GraphNode](), annotations_of(layers)
-        lacking = [(one, [key for key, shape, _ in one.blocks() if shape is None and key not in needed]) for one in wrt]
+        lacking = [
+            (one, [key for key, shape, _ in one.blocks() if shape is None and key not in order and key not in beyond])
+            for one in wrt
+        ]
         for one, apart in (*lacking, *((one, one.keys) for one in beside)):
             if apart:
                 own, own_futures = _read(ensure_dict(one.graph))
@@ -129,7 +132,9 @@ class Primal:
 
     def with_futures(self, graph: dict[Key, Any]) -> dict[Key, Any]:
         """Return a graph with what it needs and stands on a cluster already."""
-        needed = {ref for node in graph.values() for ref in node.dependencies} if self.futures else ()
+        if not self.futures:
+            return graph
+        needed = {ref for node in graph.values() for ref in node.dependencies}
         return graph | {key: self.futures[key] for key in needed if key in self.futures}
 
 
@@ -185,9 +190,9 @@ def _collect_futures(part: Any, found: dict[Key, Any]) -> None:
 
 
 def _checked(order: Order, outputs: Sequence[Key], futures: Mapping[Key, Any]) -> set[Key]:
-    """Return all keys that are needed, after making sure that each is somewhere."""
-    read = set[Key]().union(*order.values())
-    lost = read.difference(order, futures)
+    """Return which keys are needed beside those of `order`, after making sure that each is somewhere."""
+    outside = {ref for refs in order.values() for ref in refs if ref not in order}
+    lost = outside.difference(futures)
     for key, ref in ((key, ref) for key, refs in order.items() for ref in refs if ref in lost) if lost else ():
         raise StructureError(
             f"The graph of `y` is not whole: its task {key!r} needs {ref!r}, which is nowhere in it. Build the "
@@ -198,7 +203,7 @@ def _checked(order: Order, outputs: Sequence[Key], futures: Mapping[Key, Any]) -
             raise StructureError(
                 f"The graph of `y` does not hold its key, {key!r}. Build the collection with its whole graph."
             )
-    return {*outputs, *order, *read}
+    return outside.union(outputs)
 
 
 def _not_in_graph(y: Collection, missing: Sequence[Collection]) -> str:
