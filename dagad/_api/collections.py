@@ -82,7 +82,8 @@ def gradient(y: Any, wrt: Any, *, policy: Any = None, engine: Any = None, unused
     Notes
     -----
     Reverse mode on the graph itself, after Griewank and Walther, *Evaluating Derivatives*, 2nd ed., section 3.2:
-    every edge is turned round and every fan-out becomes a sum.
+    every edge is turned round and every fan-out becomes a sum. Arrays are read-only for the tasks that are
+    differentiated: one that wrote into what it reads would be wrong when it is run again.
 
     Examples
     --------
@@ -184,7 +185,8 @@ def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: st
         linearized = linearize(nodes, [output], inputs, names, chosen, engine=found, order=primal.order)
     value: Key = linearized.values.get(output, output)
     cotangents, reverse = transpose(linearized.steps, {output: TaskRef(seed)}, names)
-    linearized.graph.update({**primal.others, seed: Task(seed, seed_of, TaskRef(value))})
+    for key, node in {**primal.others, seed: Task(seed, seed_of, TaskRef(value))}.items():
+        linearized.graph.setdefault(key, node)
     if isinstance(y, Delayed) and isinstance(y.key, str):
         ends = [Derived(whole, {y.key: value}, {})]
     else:

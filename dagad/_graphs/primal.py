@@ -40,7 +40,7 @@ class Primal:
     `live`         those that carry derivatives, and what they read of those that do or are in `sources`
     `outputs`      the keys of `y` in `nodes`
     `sources`      the keys of each collection of `wrt`, likewise
-    `others`       nodes that are needed as they are, beside those of `y`
+    `others`       what is needed as it is, beside `y`; what both need is in both
     `futures`      what is needed and stands on a cluster already
     `annotations`  what Dask was told about keys of `nodes`
     =============  ==================================================================================
@@ -82,7 +82,8 @@ class Primal:
         for one, apart in (*lacking, *((one, one.keys) for one in beside)):
             if apart:
                 own, own_futures = _read(ensure_dict(one.graph))
-                others |= {key: own[key] for key in topological(own, apart) if key not in nodes}
+                # What carries derivatives has another key in the end, and what is fused has none: both are here too.
+                others |= {key: own[key] for key in topological(own, apart)}
                 futures, annotations = own_futures | futures, annotations_of(one.graph) | annotations
         nodes, order, renamed = _without_pairs_and_tapes(nodes, order, y.keys, keys, names)
         annotations |= {new: annotations[old] for old, new in renamed.items() if old in annotations}

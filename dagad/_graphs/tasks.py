@@ -268,7 +268,7 @@ class _BoundTask(FlatFunction):
         values, rest = list(self._values), iter(leaves)
         for place, partition in zip(self._active, self._partitions, strict=True):
             values[place] = partition.merge(rest)
-        return tuple(map(canonical, values))
+        return tuple(map(_shown, values))
 
     def run(self, leaves: Sequence[Any]) -> Any:
         with patches:
@@ -313,6 +313,20 @@ class _BoundTask(FlatFunction):
         """Return one pytree of cotangents per dependency, None where a leaf has none."""
         rest = iter(cotangents)
         return tuple(p.arrange(rest) for p in self._partitions)
+
+
+def _shown(value: Any) -> Any:
+    """Return what a task reads as it gets to see it: read-only, since it may run again and has to read the same."""
+    if type(value) is np.ndarray:
+        value = canonical(value)
+        if value.flags.writeable:
+            value = value.view()
+            value.flags.writeable = False
+    elif type(value) not in _BARE and not pytree.is_traced(value):
+        leaves, treedef = pytree.flatten(value)
+        if np.ndarray in map(type, leaves):
+            return pytree.unflatten(treedef, list(map(_shown, leaves)))
+    return value
 
 
 def _gathered(*args: Any, **kwargs: Any) -> Any:

@@ -87,6 +87,21 @@ def test_gets_a_node_that_y_does_not_depend_on_zeros() -> None:
     assert not found[1][1]
 
 
+@pytest.mark.parametrize("width", [1, 10**6])
+def test_gets_a_block_zeros_that_y_does_not_need_where_only_its_task_knows_its_shape(width: int) -> None:
+    w = delayed(A)
+    between = delayed(np.sin)(w) * delayed(abs)(delayed(A) * 2.0)
+    blocks = [between * 2.0, between[:2]]
+    x = da.concatenate([da.from_delayed(block, (onp.nan,), float) for block in blocks])
+    y = (x.blocks[0] ** 4).sum()
+    with dask_set({"dagad.graph-width": width}):
+        of_w, of_x = compute(*dagad.gradient(y, [w, x]), scheduler="sync")
+    expected = autograd.grad(lambda w: quartic(np.sin(w) * abs(A * 2.0) * 2.0))(A)
+    assert onp.allclose(of_w, expected, rtol=1e-12)
+    first = 4 * (onp.sin(A) * abs(A * 2.0) * 2.0) ** 3
+    assert onp.allclose(of_x, [*first, 0.0, 0.0], rtol=1e-12)
+
+
 def test_does_a_key_that_is_nowhere_raise() -> None:
     w = delayed(A)
     graph = dict(w.__dask_graph__()) | {"y": Task("y", lambda x, n: np.sum(x) * n, TaskRef(w.key), TaskRef("gone"))}

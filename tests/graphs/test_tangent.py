@@ -12,6 +12,7 @@ import one_program
 import pytest
 from dask._task_spec import Alias, Task, TaskRef
 from dask.base import compute as dask_compute, persist as dask_persist
+from dask.config import set as dask_set
 from dask.delayed import Delayed as DaskDelayed, delayed
 from hypothesis import given, settings, strategies as st
 from one_program import A, B, Pair, scale, where
@@ -133,6 +134,19 @@ def test_may_tangents_be_delayed_or_none(scheduler: Any) -> None:
     found = compute(dagad.jvp(y, [a, b], [direction, None])[1], **where(scheduler))[0]
     assert close(found, onp.cos(A) * B * 2.0 * A)
     assert not compute(dagad.jvp(y, [a, b], [None, None])[1], scheduler="sync")[0].any()
+
+
+@pytest.mark.parametrize("width", [1, 10**6])
+def test_may_a_tangent_be_made_of_what_moves(width: int) -> None:
+    w = delayed(A)
+    square = w * w
+    y = delayed(np.sum)(square * square)
+    with dask_set({"dagad.graph-width": width}):
+        tangents = [dagad.jvp(y, w, direction)[1] for direction in (square, square + 1.0, dagad.gradient(y, w))]
+        tangents.append(dagad.jvp(y, [w, square], [None, w])[1])
+    expected = [onp.sum(4 * A**3 * D) for D in (A**2, A**2 + 1.0, 4 * A**3)]
+    found = compute(*tangents, scheduler="sync")
+    assert all(map(close, found, [*expected, onp.sum(2 * A**2 * A)]))
 
 
 def test_is_the_tangent_zero_where_nothing_depends() -> None:

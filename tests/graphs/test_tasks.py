@@ -15,7 +15,7 @@ from dask.config import set as dask_set
 from dask.delayed import Delayed, delayed
 
 import dagad
-from dagad.extend import AutogradEngine, ExplicitEngine, Keep, Preaccumulate, Recompute, explicit
+from dagad.extend import AutogradEngine, ExplicitEngine, Keep, Preaccumulate, Recompute, Revolve, Segment, explicit
 
 compute: Any = dask_compute  # Dask has few types
 A = onp.array([0.5, -1.0, 2.0])
@@ -73,6 +73,28 @@ def test_do_the_bits_not_depend_on_the_policy(scheduler: Any) -> None:
     assert len({of_x.tobytes() for of_x, _ in found}) == 1
     assert len({of_number.tobytes() for _, of_number in found}) == 1
     assert all(type(of_number) is onp.float32 for _, of_number in found)
+
+
+def spoiling(data: Any, x: Any) -> Any:
+    data += 1.0
+    return data * x
+
+
+def spoiling_inside(held: Any, x: Any) -> Any:
+    held["parts"][0][:] += 1.0
+    return held["parts"][0] * x
+
+
+@pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate(), Segment(1), Revolve(1)])
+@pytest.mark.parametrize("inside", [False, True])
+def test_is_a_task_that_spoils_its_data_refused_never_wrong_when_it_runs_again(policy: Any, inside: bool) -> None:
+    x, data = delayed(A), delayed({"parts": (onp.ones(3),)} if inside else onp.ones(3))
+    spoilt = delayed(spoiling_inside if inside else spoiling)(data, delayed(np.sin)(x))
+    y = delayed(np.sum)(delayed(np.sin)(spoilt))
+    for derived in (dagad.gradient(y, x, policy=policy), dagad.jvp(y, x, A)):
+        with pytest.raises(ValueError, match="read-only") as caught:
+            compute(derived, scheduler="sync")
+        assert any("work on a copy" in note for note in caught.value.__notes__)
 
 
 def test_may_a_gradient_under_any_policy_be_differentiated_again() -> None:
