@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from dagad._config import setting
@@ -15,26 +14,26 @@ from dagad._errors import PlanError
 
 
 def _jax() -> Engine:
-    with _installed("jax"):
+    try:
         from dagad._engines.jax import JaxEngine
+    except ModuleNotFoundError as error:
+        raise _not_installed("jax") from error
     return JaxEngine()
 
 
 def _torch(device: str = "cpu") -> Engine:
-    with _installed("torch"):
+    try:
         from dagad._engines.torch import TorchEngine
+    except ModuleNotFoundError as error:
+        raise _not_installed("torch") from error
     return TorchEngine(device)
 
 
-@contextlib.contextmanager
-def _installed(library: str) -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise PlanError(
-            f'`engine="{library}"` needs {library}, which is not installed here: `pip install "dagad[{library}]"`, on '
-            "the workers too."
-        ) from error
+def _not_installed(library: str) -> PlanError:
+    return PlanError(
+        f'`engine="{library}"` needs {library}, which is not installed here: `pip install "dagad[{library}]"`, on the '
+        "workers too."
+    )
 
 
 _ENGINES: dict[str, Callable[[], Engine]] = {

@@ -17,7 +17,7 @@ from dagad._graphs.sum_trees import assembled, subtrees, whole_row
 from dagad._operations.job import Job, Land, Residuals, Results, Seeds, Spent
 from dagad._pytrees import fingerprint
 from dagad._pytrees.buffers import pack_tree, unpack_tree
-from dagad._pytrees.shipping import Portable, pack
+from dagad._pytrees.shipping import pack
 from dagad._sources.base import Stays
 from dagad_scheduler.residents.loop import Homes, Loop, Sent, UnavailableError as UnavailableError
 from dagad_scheduler.roles import words_of
@@ -81,7 +81,7 @@ class ResidentExecutor:
         loop, (template, rows) = self._loop(job, placed), job.sliced.templates(job.plan)
         program = self._program(job, loop, template, policy)
         message = _message(job, method, keep, seeds) | placed.message(job)
-        has_left = job.has_stays if method in (UNIT, PULL) else n_staying(job) > 0
+        has_left = placed.has_stays if method in (UNIT, PULL) else n_staying(job) > 0
         remains = Remains(self._lines.lease(), program.program, message, placed) if has_left else None
         homes, replies = loop.call(
             program,
@@ -156,7 +156,7 @@ class ResidentExecutor:
     def _program(job: Job, loop: Loop, template: Any, policy: Policy | None) -> Sent:
         marks = None if template is None else template.marks
         what: Hashable = job.signature, job.monoid, marks, type(policy)
-        taken = fingerprint.fingerprint(*_flat(job.kernel), policy)
+        taken = fingerprint.fingerprint(job.kernel, policy)
 
         def packed() -> list[bytes]:
             # A copy: what is pickled may point into arrays that change before the next evaluation.
@@ -222,15 +222,6 @@ class ResidentResiduals:
         """Let go of nothing: a pullback has used it up."""
 
 
-def _flat(part: Any) -> list[Any]:
-    """Return what nested portable objects consist of, with their types."""
-    if isinstance(part, Portable):
-        return [type(part), *_flat(part.state())]
-    if type(part) is not tuple:
-        return [part]
-    return [piece for item in part for piece in _flat(item)]
-
-
 def _parts(chunks: Sequence[int], n_chunks: int) -> list[tuple[int, int]]:
     """Return the subtrees that are exactly these chunks."""
     found: list[tuple[int, int]] = []
@@ -258,10 +249,13 @@ def _no_blocks(n_together: int, n_chunks: int) -> list[tuple[int, int]]:
 
 
 def _assembled(job: Job, found: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> Any:
-    parts = [part for some, _ in found for part in some]
-    if job.runs is not None:
-        parts = [job.runs[chunk] for chunk, _ in parts]
-    return assembled(parts, [term for _, terms in found for term in terms], job.n_terms, job.monoid)
+    parts, terms, runs = list[Any](), list[Any](), job.runs
+    for some, own in found:
+        parts += some
+        terms += own
+    if runs is not None:
+        parts = [runs[chunk] for chunk, _ in parts]
+    return assembled(parts, terms, job.n_terms, job.monoid)
 
 
 def _found(job: Job, homes: Homes, address: str, reply: dict[str, Any], method: str) -> tuple[str, Found]:

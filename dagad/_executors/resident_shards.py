@@ -39,7 +39,9 @@ class PlacedRows:
         self.keyed: list[Any] = list(job.sliced.constant_shards)
         self.taken: list[tuple[Remains, int]] = []
         self._n_constant = len(self.keyed)
-        self._leaves = [one.form(self) for one in job.placed]
+        stays = job.placed
+        self.has_stays = bool(stays)  # see `Job`
+        self._leaves = [one.form(self) for one in stays]
         self._seeds = [[None if seed is None else seed.form(self) for seed in one.placed] for one in seeds]
 
     def rows(self, shards: Any) -> Form:

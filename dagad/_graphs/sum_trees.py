@@ -273,7 +273,8 @@ def assembled_into(
     given, used = dict(zip(parts, sums, strict=True)), list[Any]()
 
     def at(start: int, level: int) -> tuple[Any, bool]:
-        if (part := (start, level)) in given:
+        part = start, level
+        if part in given:
             used.append(part)
             return given[part], False
         if not level:

@@ -58,7 +58,7 @@ class Job(NamedTuple):
     @property
     def placed(self) -> list[Any]:
         """The sliced leaves that are Shards."""
-        return [leaf for _, leaf in self.placed_leaves]
+        return [leaf for leaf in self.leaves if pytree.is_placed(leaf)]
 
     @property
     def placed_leaves(self) -> list[tuple[int, Any]]:
@@ -68,7 +68,10 @@ class Job(NamedTuple):
     @property
     def is_resident(self) -> bool:
         """Whether there are rows that live on workers."""
-        return bool(self.sliced.shards) and not any(one.is_here for one in (*self.sliced.shards, *self.placed))
+        for one in self.sliced.shards:
+            if one.is_here:
+                return False
+        return bool(self.sliced.shards) and not any(one.is_here for one in self.placed)
 
     @property
     def shared_targets(self) -> Targets:

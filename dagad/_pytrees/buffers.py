@@ -11,7 +11,7 @@ import io
 import pickle
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,13 +27,14 @@ class Spec(NamedTuple):
 
     dtype: str
     shape: tuple[int, ...]
-    order: str
+    order: Literal["C", "F"]
     kind: str
 
     @classmethod
     def of(cls, leaf: Any) -> Spec:
         if isinstance(leaf, np.ndarray):
-            order = "F" if leaf.flags.f_contiguous and not leaf.flags.c_contiguous else "C"
+            flags = leaf.flags
+            order: Literal["C", "F"] = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
             return cls(leaf.dtype.str, leaf.shape, order, "array")
         if isinstance(leaf, np.generic):
             return cls(leaf.dtype.str, (), "C", "numpy")
@@ -43,16 +44,16 @@ class Spec(NamedTuple):
 class Layout:
     """Where leaves of some specs stand in one buffer."""
 
-    __slots__ = ("_dtypes", "_ranges", "nbytes", "specs")
+    __slots__ = ("_parts", "nbytes", "specs")
 
     def __init__(self, specs: Sequence[Spec]) -> None:
         self.specs = tuple(specs)
-        self._dtypes = [np.dtype(spec.dtype) for spec in specs]
-        self._ranges: list[slice] = []
+        self._parts: list[tuple[slice, np.dtype[Any], Spec]] = []
         at = 0
-        for spec, dtype in zip(self.specs, self._dtypes, strict=True):
+        for spec in self.specs:
+            dtype = np.dtype(spec.dtype)  # this process's own
             size = dtype.itemsize * int(np.prod(spec.shape, dtype=int))
-            self._ranges.append(slice(at, at + size))
+            self._parts.append((slice(at, at + size), dtype, spec))
             at += -(-size // ALIGNMENT) * ALIGNMENT
         self.nbytes = at
 
@@ -61,39 +62,38 @@ class Layout:
 
     def write(self, leaves: Sequence[Any], buffer: np.ndarray[Any, Any]) -> list[int]:
         """Copy leaves into a buffer of bytes; return which of them are None."""
-        gaps = []
-        for number, (leaf, spec, dtype, span) in enumerate(
-            zip(leaves, self.specs, self._dtypes, self._ranges, strict=True)
-        ):
+        gaps = list[int]()
+        for number, (leaf, (span, dtype, (_, shape, order, _))) in enumerate(zip(leaves, self._parts, strict=True)):
             if leaf is None:
                 gaps.append(number)
                 continue
-            if np.shape(leaf) != spec.shape or np.asarray(leaf).dtype != dtype:
+            array = leaf if type(leaf) is np.ndarray else np.asarray(leaf)
+            if array.shape != shape or array.dtype != dtype:
                 raise StructureError(
-                    f"A leaf of shape {np.shape(leaf)} and dtype {np.asarray(leaf).dtype} was to travel as one of "
-                    f"shape {spec.shape} and dtype {dtype}."
+                    f"A leaf of shape {array.shape} and dtype {array.dtype} was to travel as one of shape {shape} and "
+                    f"dtype {dtype}."
                 )
-            self._view(buffer[span], spec, dtype)[...] = leaf
+            view = buffer[span].view(dtype)
+            view = view if len(shape) == 1 else view.reshape(shape, order=order)
+            view[...] = array
         return gaps
 
     def read(self, buffer: np.ndarray[Any, Any], gaps: Sequence[int] = ()) -> list[Any]:
         """Return the leaves in a buffer of bytes, as views where that can be."""
         leaves: list[Any] = []
-        for spec, dtype, span in zip(self.specs, self._dtypes, self._ranges, strict=True):
-            leaf: Any = canonical(self._view(buffer[span], spec, dtype))
-            if spec.kind != "array":
-                leaf = leaf[()].item() if spec.kind == "python" else leaf[()]
+        for span, dtype, (_, shape, order, kind) in self._parts:
+            leaf: Any = buffer[span].view(dtype)
+            leaf = leaf if len(shape) == 1 else leaf.reshape(shape, order=order)
+            if kind != "array":
+                leaf = leaf[()].item() if kind == "python" else leaf[()]
+            elif not leaf.flags.aligned:
+                leaf = canonical(leaf)
             leaves.append(leaf)
         for number in gaps:
             if type(number) is not int or not 0 <= number < len(leaves):
                 raise StructureError(f"A message has a gap at {number!r}, where none of {len(leaves)} leaves is.")
             leaves[number] = None
         return leaves
-
-    @staticmethod
-    def _view(part: np.ndarray[Any, Any], spec: Spec, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        view = part.view(dtype)
-        return view.reshape(spec.shape, order="F") if spec.order == "F" else view.reshape(spec.shape)
 
 
 def as_bytes(data: Any, nbytes: int) -> np.ndarray[Any, Any]:

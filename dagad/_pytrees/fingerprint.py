@@ -28,11 +28,11 @@ from dagad._pytrees.digest import is_installed, is_jitted, jitted_parts
 from dagad._pytrees.kinds import contents_of
 from dagad._pytrees.partition import Partition
 from dagad._pytrees.pytree import TreeDef
-from dagad._pytrees.shipping import is_importable, is_imported
+from dagad._pytrees.shipping import Portable, is_importable, is_imported
 from dagad._pytrees.walk import imports_of, is_wrapper, used_in
 
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
-_ATOMS = frozenset({type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype, TreeDef})
+_ATOMS = _VALUES | {type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype, TreeDef}
 # Bound ones are made anew whenever they are looked up.
 _HAVE_A_NAME = (type, FunctionType, type(np.sum))
 _BY_NAME = (BuiltinFunctionType, MethodWrapperType, MethodDescriptorType, np.ufunc, type(np.sum))
@@ -53,7 +53,7 @@ def fingerprint(*parts: Any, here: bool = False) -> tuple[Any, ...] | None:
     look = _is_of_a_package if here else _goes_by_name
     try:
         for part in parts:
-            _take(part, atoms, {}, look)
+            _take((part,), atoms, {}, look)
     except _MutableError:
         return None
     return tuple(atoms)
@@ -63,7 +63,10 @@ def same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
     """Return whether two fingerprints are of the same thing; what may have changed is not."""
     if one is None or other is None or len(one) != len(other):
         return False
-    return all(a is b or (type(a) is type(b) and _equal(a, b)) for a, b in zip(one, other, strict=True))
+    for a, b in zip(one, other, strict=True):
+        if a is not b and (type(a) is not type(b) or not _equal(a, b)):
+            return False
+    return True
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -72,28 +75,40 @@ def _equal(a: Any, b: Any) -> bool:
     return isinstance(a, TreeDef) and a == b
 
 
-def _take(part: Any, atoms: list[Any], seen: dict[int, int], by_name: Callable[[Any], bool]) -> None:
-    kind = type(part)
-    if kind is tuple:  # most of what there is
-        atoms.extend((kind, len(part)))  # or (1, (2,)) would be ((1,), 2)
-        for one in part:
-            _take(one, atoms, seen, by_name)
-    elif kind in _VALUES or kind in _ATOMS or by_name(part):
+def _take(parts: Sequence[Any], atoms: list[Any], seen: dict[int, int], by_name: Callable[[Any], bool]) -> None:
+    for part in parts:
+        kind = type(part)
+        if kind in _ATOMS:
+            atoms.append(part)
+        elif kind is tuple:
+            atoms += kind, len(part)  # or (1, (2,)) would be ((1,), 2)
+            _take(part, atoms, seen, by_name)
+        elif kind is functools.partial:
+            atoms += kind, len(part.keywords)
+            _take((part.func, part.args, *part.keywords.items()), atoms, seen, by_name)
+        elif kind is Partition:
+            atoms += kind, len(part.leaves)
+            _take((part.treedef, part.positions, *part.leaves), atoms, seen, by_name)
+        else:
+            _take_one(part, kind, atoms, seen, by_name)
+
+
+def _take_one(part: Any, kind: Any, atoms: list[Any], seen: dict[int, int], by_name: Callable[[Any], bool]) -> None:
+    if by_name(part):
         atoms.append(part)
     elif _holds_nothing(kind) and by_name(kind):
         atoms.append(kind)
     elif is_jitted(part):  # how it is compiled is part of it
         atoms.append(part)
-        _take(jitted_parts(part)[0], atoms, seen, by_name)
+        _take(jitted_parts(part)[:1], atoms, seen, by_name)
     elif kind is FunctionType and id(part) in seen:
-        atoms.extend((kind, seen[id(part)]))  # which one it is counts too
+        atoms += kind, seen[id(part)]  # which one it is counts too
     else:
         if kind is FunctionType:
             seen[id(part)] = len(seen)
-        inside = _inside(part, by_name)
-        atoms.extend((kind, len(inside)))
-        for one in inside:
-            _take(one, atoms, seen, by_name)
+        inside = _inside(part, kind, by_name)
+        atoms += kind, len(inside)
+        _take(inside, atoms, seen, by_name)
 
 
 def _holds_nothing(kind: type) -> bool:
@@ -104,14 +119,11 @@ def _holds_nothing(kind: type) -> bool:
     return not room and kind is not object
 
 
-def _inside(part: Any, by_name: Callable[[Any], bool]) -> Sequence[Any]:
-    kind = type(part)
+def _inside(part: Any, kind: Any, by_name: Callable[[Any], bool]) -> Sequence[Any]:
     if kind is frozenset:
         return tuple(part)
-    if kind is functools.partial:
-        return part.func, part.args, *part.keywords.items()
-    if kind is Partition:
-        return part.treedef, part.positions, tuple(part.leaves)
+    if isinstance(part, Portable) and by_name(kind):
+        return part.state()
     if is_wrapper(kind):
         return (part.fun,)
     if _is_frozen(kind) and by_name(kind):
@@ -158,11 +170,11 @@ def _is_frozen(kind: type) -> bool:
 
 def _goes_by_name(part: Any) -> bool:
     """Return whether another process finds a thing under its name, so that pickling it would not show any change."""
-    if isinstance(part, ModuleType):
-        return is_imported(part.__name__) and sys.modules[part.__name__] is part
+    if isinstance(part, _HAVE_A_NAME):
+        return is_importable(part)
     if isinstance(part, BuiltinFunctionType):
         return part.__self__ is None or isinstance(part.__self__, ModuleType)
-    return isinstance(part, _HAVE_A_NAME) and is_importable(part)
+    return isinstance(part, ModuleType) and is_imported(part.__name__) and sys.modules[part.__name__] is part
 
 
 def _is_of_a_package(part: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from dagad._pytrees.pytree import TreeDef, filled, flatten, subtrees, unflatten
+from dagad._pytrees.pytree import LEAF, TreeDef, filled, flatten, subtrees, unflatten
 
 
 class Partition:
@@ -15,20 +15,22 @@ class Partition:
 
     def __init__(self, treedef: TreeDef, leaves: list[Any], positions: tuple[int, ...]) -> None:
         self.treedef, self.leaves, self.positions = treedef, leaves, positions
-        self._bare = bool(positions) and treedef.is_leaf()
+        self._bare = bool(positions) and (treedef is LEAF or treedef.is_leaf())
         # Without holes the tree is made once; a bare leaf needs no making at all.
-        self._whole = (unflatten(treedef, leaves),) if not positions else ()
+        self._whole = () if positions else (unflatten(treedef, leaves),)
 
     @classmethod
     def of(cls, tree: Any, take: Callable[[Any], bool]) -> Partition:
         """Take out the leaves for which `take` says so."""
         leaves, treedef = flatten(tree)
-        return cls(treedef, leaves, tuple(i for i, leaf in enumerate(leaves) if take(leaf)))
+        if treedef is LEAF:
+            return cls(treedef, leaves, (0,) if take(leaves[0]) else ())
+        return cls(treedef, leaves, tuple([i for i, leaf in enumerate(leaves) if take(leaf)]))
 
     @property
     def taken(self) -> list[Any]:
         """The leaves that were taken out."""
-        return [self.leaves[i] for i in self.positions]
+        return [self.leaves[0]] if self._bare else [self.leaves[i] for i in self.positions]
 
     def merge(self, values: Iterator[Any]) -> Any:
         """Return the tree with the next of `values` where leaves were taken out."""
@@ -54,6 +56,8 @@ class Partition:
 
     def arrange(self, values: Iterator[Any]) -> Any:
         """Return the next of `values` in this structure, None for all other leaves."""
+        if self._bare:
+            return next(values)
         parts: list[Any] = [None] * len(self.leaves)
         for i in self.positions:
             parts[i] = next(values)
@@ -65,6 +69,8 @@ class Partition:
 
     def bare(self) -> Partition:
         """Return the partition without the leaves that were taken out, so that they do not travel with it."""
+        if self._bare:
+            return Partition(self.treedef, [None], self.positions)
         held = set(self.positions)
         return Partition(
             self.treedef, [None if i in held else leaf for i, leaf in enumerate(self.leaves)], self.positions

@@ -24,17 +24,19 @@ TRACED = Box.types  # the classes of traced values; autograd adds to them
 
 _tree_flatten = optree.tree_flatten
 atexit.register(end_other_threads, globals(), "_tree_flatten")
-_BARE = frozenset({np.ndarray, np.float64, float})
+_BARE = frozenset({np.ndarray, np.float64, float})  # in what loops of short evaluations come by, looked at first
 SAMPLE = 64  # items of a list that are looked at
 _A_LEAF: Any = 0.0
-_LEAF: TreeDef = optree.tree_structure(_A_LEAF, namespace=NAMESPACE)
+LEAF: TreeDef = optree.tree_structure(_A_LEAF, namespace=NAMESPACE)
 _FLOATS = (float, complex, np.floating, np.complexfloating)
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
     """Return the leaves and the structure; None is structure, not a leaf."""
-    if type(tree) in _BARE or type(tree) in TRACED:  # optree needs a microsecond to find that out
-        return [tree], _LEAF
+    kind = type(tree)
+    # Optree needs two microseconds to find that out.
+    if kind in _BARE or kind in TRACED or getattr(kind, "is_placed", False):
+        return [tree], LEAF
     leaves, treedef = _tree_flatten(tree, is_leaf, namespace=NAMESPACE)
     return leaves, treedef
 
@@ -129,9 +131,10 @@ def _show(treedef: TreeDef) -> str:
 
 def cast_like(cotangent: Any, leaf: Any, what: str) -> Any:
     """Return a cotangent with its leaf's dtype, after checking that it has the leaf's shape."""
-    if np.shape(cotangent) != shape_of(leaf):
+    shape = cotangent.shape if type(cotangent) is np.ndarray else np.shape(cotangent)
+    if shape != shape_of(leaf):
         raise StructureError(
-            f"{what} has the shape {np.shape(cotangent)}, where {shape_of(leaf)} is needed: a cotangent or tangent has "
+            f"{what} has the shape {shape}, where {shape_of(leaf)} is needed: a cotangent or tangent has "
             "the shape of the number or array that it belongs to."
         )
     return cast(cotangent, leaf)
@@ -183,22 +186,35 @@ def open_containers(output: Any) -> Any:
 
 def all_opened(tree: Any) -> Any:
     """Return a tree in which no list, tuple or dict is boxed as a whole."""
-    if type(tree) is np.ndarray or type(tree) is float:
+    kind = type(tree)
+    if kind in _BARE:
         return tree
+    if kind in TRACED:
+        return open_containers(tree) if isinstance(plain(tree), _CONTAINERS) else tree
     leaves, treedef = flatten(tree)
-    if any(isinstance(plain(leaf), list | tuple | dict) for leaf in leaves if is_traced(leaf)):
-        return unflatten(treedef, [open_containers(leaf) for leaf in leaves])
+    for leaf in leaves:
+        if type(leaf) in TRACED and isinstance(plain(leaf), _CONTAINERS):
+            return unflatten(treedef, [open_containers(leaf) for leaf in leaves])
     return tree
+
+
+_CONTAINERS = (list, tuple, dict)
 
 
 def is_placed(leaf: Any) -> bool:
     """Return whether a leaf is Shards: rows that are somewhere else."""
-    return getattr(type(plain(leaf)), "is_placed", False)
+    kind = type(leaf)
+    if kind in _BARE:
+        return False
+    return getattr(type(plain(leaf)) if kind in TRACED else kind, "is_placed", False)
 
 
 def is_differentiable_or_traced(leaf: Any) -> bool:
     """Return whether a leaf is floating point, or holds what is, be it traced by somebody else."""
-    return is_differentiable(plain(leaf)) or is_placed(leaf)
+    if type(leaf) is float or type(leaf) is np.float64:
+        return True
+    value = plain(leaf)
+    return is_differentiable(value) or is_placed(value)
 
 
 def dtype_of(leaf: Any) -> np.dtype[Any]:

@@ -97,18 +97,24 @@ def _home(ufunc: Any) -> str:
 
 def is_importable(thing: Any) -> bool:
     """Return whether every process finds a class or a function under its name."""
-    if not is_imported(thing.__module__ or ""):
+    module: str = thing.__module__ or ""
+    if not is_imported(module):
         return False
-    found: Any = sys.modules[thing.__module__]
-    for name in thing.__qualname__.split("."):
-        found = getattr(found, name, None)
+    found: Any = sys.modules[module]
+    name: str = thing.__qualname__
+    if "." not in name:  # nearly always
+        return getattr(found, name, None) is thing
+    for part in name.split("."):
+        found = getattr(found, part, None)
     return found is thing
 
 
 def is_imported(name: str) -> bool:
     """Return whether every process can import a module under this name, and nobody wants it to go by value."""
-    by_value = cloudpickle.list_registry_pickle_by_value()
-    return name != "__main__" and name in sys.modules and not any(f"{name}.".startswith(f"{one}.") for one in by_value)
+    if name == "__main__" or name not in sys.modules:
+        return False
+    by_value = cloudpickle.list_registry_pickle_by_value()  # nothing, nearly always
+    return not (by_value and any(f"{name}.".startswith(f"{one}.") for one in by_value))
 
 
 def _arrived_record(cls: type, *how: Any) -> type:

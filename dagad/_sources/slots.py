@@ -33,11 +33,18 @@ class Slots:
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         self._leaves = leaves
-        self._arrays: list[Any] = [
-            {} if pytree.is_placed(leaf) else np.empty(pytree.shape_of(leaf), pytree.dtype_of(leaf)) for leaf in leaves
-        ]
-        self._missing = [len(leaf.plan) if pytree.is_placed(leaf) else int(np.size(leaf)) for leaf in leaves]
-        self._owned: list[set[int]] = [set() for _ in self._arrays]
+        self._arrays: list[Any] = []
+        self._missing: list[int] = []
+        self._owned: list[set[int]] = []
+        for leaf in leaves:
+            if pytree.is_placed(leaf):
+                self._arrays.append({})
+                self._missing.append(len(leaf.plan))
+            else:
+                array = np.empty(pytree.shape_of(leaf), pytree.dtype_of(leaf))
+                self._arrays.append(array)
+                self._missing.append(array.size)
+            self._owned.append(set())
         self._lock, self._sealed = threading.Lock(), False
 
     def write(self, index: int, rows: slice | Stays | None, cotangent: Any) -> None:
@@ -55,12 +62,8 @@ class Slots:
             self._write_shards(index, self._leaves[index], cotangent)
             return
         target = self._arrays[index] if rows is None else self._arrays[index][rows]
-        dtype = getattr(cotangent, "dtype", target.dtype)
-        if cotangent is not None and (np.shape(cotangent) != target.shape or not _is_same(dtype, target.dtype)):
-            raise StructureError(
-                f"A cotangent of shape {np.shape(cotangent)} and dtype {dtype} came for a slot of shape {target.shape} "
-                f"and dtype {target.dtype}."
-            )
+        if type(cotangent) is not np.ndarray or cotangent.shape != target.shape or cotangent.dtype != target.dtype:
+            _check_fits(cotangent, target)
         if rows is not None and not target.size:  # no rows have no owner, and begin where others do
             return
         self._own(index, 0 if rows is None else rows.start, target.size)
@@ -96,6 +99,16 @@ class Slots:
             self._sealed = True
             arrays, self._arrays = self._arrays, []  # whoever asked for them holds them now
         return [_sealed(array, leaf) for array, leaf in zip(arrays, self._leaves, strict=True)]
+
+
+def _check_fits(cotangent: Any, target: Any) -> None:
+    """Raise unless a cotangent is of a slot's shape and dtype; None and numbers of Python's are of any dtype."""
+    dtype = getattr(cotangent, "dtype", target.dtype)
+    if cotangent is not None and (np.shape(cotangent) != target.shape or not _is_same(dtype, target.dtype)):
+        raise StructureError(
+            f"A cotangent of shape {np.shape(cotangent)} and dtype {dtype} came for a slot of shape {target.shape} "
+            f"and dtype {target.dtype}."
+        )
 
 
 def _sealed(array: Any, leaf: Any) -> Any:

@@ -276,25 +276,25 @@ def _holds_ours(item: Any) -> bool:
     return isbox(item) and isinstance(item._node, OwnNode)
 
 
-_HELPERS: tuple[tuple[Any, str, Any, Any], ...] = (
-    (tracer, "new_box", stock_new_box, new_box),
-    (tracer, "find_top_boxed_args", stock_find_top_boxed_args, find_top_boxed_args),
-    (numpy_wrapper, "metadata", _metadata, metadata),
-    (numpy_vjps, "unbroadcast", _unbroadcast, unbroadcast),
-    (builtins, "make_sequence", _make_sequence, make_sequence),
+_HELPERS: tuple[tuple[dict[str, Any], str, Any, Any], ...] = (
+    (vars(tracer), "new_box", stock_new_box, new_box),
+    (vars(tracer), "find_top_boxed_args", stock_find_top_boxed_args, find_top_boxed_args),
+    (vars(numpy_wrapper), "metadata", _metadata, metadata),
+    (vars(numpy_vjps), "unbroadcast", _unbroadcast, unbroadcast),
+    (vars(builtins), "make_sequence", _make_sequence, make_sequence),
 )
 
 
 def _replace_parts() -> None:
-    for module, name, autograds, ours in _HELPERS if _agree() else ():
-        if getattr(module, name) is autograds:  # or somebody has put something there, which stays
-            setattr(module, name, ours)
+    for space, name, autograds, ours in _HELPERS if _agree() else ():
+        if space.get(name) is autograds:  # or somebody has put something there, which stays
+            space[name] = ours
 
 
 def _put_parts_back() -> None:
-    for module, name, autograds, ours in _HELPERS:
-        if getattr(module, name) is ours:
-            setattr(module, name, autograds)
+    for space, name, autograds, ours in _HELPERS:
+        if space.get(name) is ours:
+            space[name] = autograds
 
 
 patches = _Patches()
