@@ -17,7 +17,7 @@ from dagad._executors.grainsize import find_grainsize
 from dagad._graphs.policies import Policy, checked_policy
 from dagad._operations.additivity import on_rows
 from dagad._operations.chunks import ChunkFunction
-from dagad._operations.context import current_mode, default_policy
+from dagad._operations.context import current_mode
 from dagad._operations.kernel import Kernel
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import all_read_only, contiguous, snapshot, snapshots
@@ -47,27 +47,30 @@ def read_arguments(
 ) -> Arguments:
     """Take the arguments of a public function apart: `options` are its keywords, `kernel` is what may be timed."""
     engine = find_engine(options["engine"], f)
-    lasting = current_mode().lasting
+    mode = current_mode()
+    lasting = mode.lasting
     f = with_arrays(f, snapshot if lasting else contiguous)
     if patches.somebody_traces():  # then look for what is traced
-        sliced, shared = pytree.all_opened((sliced, tuple(shared)))
+        sliced, shared = pytree.all_opened(sliced), tuple([pytree.all_opened(argument) for argument in shared])
         hoisted, make = hoist(f)
     else:
         hoisted, make = [], functools.partial(unchanged, f)
     taken = snapshots if lasting else all_read_only
-    partitions = tuple(Partition.of(taken(argument), pytree.is_traced) for argument in shared)
-    theta = [*hoisted, *(leaf for p in partitions for leaf in p.taken)]
+    partitions = [Partition.of(taken(argument), pytree.is_traced) for argument in shared]
+    theta = list(hoisted)
+    for one in partitions:
+        theta += one.taken
     columns, active_rows = read_sliced(sliced, len(theta))
     place = _place(options["scheduler"], columns)
     size = _grainsize(options["grainsize"], columns)
-    function = ChunkFunction(make, len(hoisted), tuple(p.bare() for p in partitions), engine, current_mode().policy)
+    function = ChunkFunction(make, len(hoisted), tuple([p.bare() for p in partitions]), engine, mode.policy)
     leaves = [*theta, *active_rows]
     _check_leaves(leaves)
     if size is None:
         size = _automatic_grainsize(f, sliced, shared, kernel(function), columns, leaves, len(theta))
     plan = columns.shards[0].plan if columns.shards else Plan(columns.n_rows, size)
     columns = columns.lasting() if lasting and not place.remote else columns  # what is sent is a copy
-    policy = default_policy() if options["policy"] is None else checked_policy(options["policy"])
+    policy = mode.policy() if options["policy"] is None else checked_policy(options["policy"])
     return Arguments(function, plan, columns, leaves, len(theta), place, policy, identity_of(f))
 
 

@@ -183,4 +183,7 @@ class Pull(TracedPull):
 
 def _opened(cotangent: Any) -> list[Any]:
     opened = pytree.open_containers(cotangent)
-    return list(opened) if isinstance(opened, tuple | list) else [opened]
+    return list(opened) if isinstance(opened, _SEVERAL) else [opened]
+
+
+_SEVERAL = (tuple, list)

@@ -130,12 +130,14 @@ class Program:
     def arranged(self, parts: Sequence[Any]) -> Any:
         """Put one part per leaf into the structure of the arguments."""
         rest = iter(parts)
-        gradients = tuple(p.arrange(rest) for p in self.partitions)
+        gradients = tuple([p.arrange(rest) for p in self.partitions])
         return gradients[0] if isinstance(self._argnums, int) else gradients
 
 
 def fitting(part: Any, leaf: Any) -> Any:
     """Return a cotangent, if it has the shape of its leaf: some rules of autograd's forget what was broadcast."""
+    if type(part) is np.ndarray and type(leaf) is np.ndarray and part.shape == leaf.shape:  # nearly always
+        return part
     if not pytree.is_placed(leaf) and np.shape(pytree.plain(part)) != np.shape(pytree.plain(leaf)):
         raise StructureError(
             f"A gradient has the shape {np.shape(pytree.plain(part))}, and its argument "
@@ -173,20 +175,28 @@ def _moved(part: Any, leaf: Any, what: str) -> Any:
     return pytree.fitted(part, leaf, what)
 
 
+_SEVERAL = (tuple, list)
+
+
 def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
-    wanted = (argnums,) if isinstance(argnums, int) else argnums
-    if not isinstance(wanted, tuple | list) or not all(isinstance(place, int) for place in wanted) or not wanted:
+    wanted, n_args = (argnums,) if isinstance(argnums, int) else argnums, len(args)
+    places: list[int] = []
+    for place in wanted if isinstance(wanted, _SEVERAL) else ():
+        if not isinstance(place, int):
+            places.clear()
+            break
+        if not -n_args <= place < n_args:
+            raise StructureError(
+                f"`argnums={argnums!r}` asks for argument {place}, but the function was called with {n_args} "
+                "positional arguments. Pass by position what to differentiate with respect to."
+            )
+        places.append(place % n_args)
+    if not places:
         raise StructureError(
             f"`argnums={argnums!r}` is neither an int nor a tuple of ints. Give the positions of the arguments to "
             "differentiate with respect to."
         )
-    for place in wanted:
-        if not -len(args) <= place < len(args):
-            raise StructureError(
-                f"`argnums={argnums!r}` asks for argument {place}, but the function was called with {len(args)} "
-                "positional arguments. Pass by position what to differentiate with respect to."
-            )
-    return [place % len(args) for place in wanted]
+    return places
 
 
 def check_function(fun: Any, asked: str, argnums: Any = 0) -> None:

@@ -26,8 +26,11 @@ from dagad._words import described
 def _scalar_forward(program: Program) -> tuple[Any, Any, Callable[[], Any]]:
     """Run a program that returns one real number: the number, what came along, and the rest of the way."""
     value, aux, pullback = program.record(once=True)
-    plain = check_number(pytree.plain(value), program.name)
-    return value, aux, lambda: pullback([unit_seed(plain) if is_scalar(plain) else np.ones_like(plain)])
+    plain = pytree.plain(value)
+    if is_scalar(plain):  # nearly always
+        return value, aux, lambda: pullback([unit_seed(plain)])
+    check_number(plain, program.name)
+    return value, aux, lambda: pullback([np.ones_like(plain)])
 
 
 def check_number(value: Any, name: str) -> Any:

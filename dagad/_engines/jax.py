@@ -148,10 +148,14 @@ class JaxEngine:
             )
         with x64(True):
             refuse_own(leaves)
-            kept: list[Kept] = [side.kept(NAME, Kept) for side in base.sides()]
-            key = Key(what, fun.key, tuple(one.key for one in kept), tuple(map(shape_of, leaves)))
+            keys, numbers = [], []
+            for side in base.sides():
+                kept: Kept = side.kept(NAME, Kept)
+                keys.append(kept.key)
+                numbers += kept.numbers
+            key = Key(what, fun.key, tuple(keys), tuple(map(shape_of, leaves)))
             compiled = _COMPILED.find(key) or _COMPILED.change(key, lambda found: found or _Compiled(what))
-            found = compiled([list(leaves), [number for one in kept for number in one.numbers]], fun, base)
+            found = compiled([list(leaves), numbers], fun, base)
         base.out = compiled.out
         return compiled, found
 

@@ -45,17 +45,24 @@ class Kept:
 
 def refuse_own(parts: Sequence[Any]) -> None:
     """Raise if a task was given jax's own arrays, or what stands for them in a function that is being compiled."""
-    own = next((part for part in parts if isinstance(part, jax.Array)), None)
+    for part in parts:
+        if type(part) not in _NUMPYS and isinstance(part, jax.Array):
+            _refuse_jax(part)
+
+
+_NUMPYS = frozenset({np.ndarray, np.float64, float, int})
+
+
+def _refuse_jax(own: Any) -> None:
     if isinstance(own, jax.core.Tracer):
         raise NotDifferentiableError(
             "A reduction or map runs inside of a function that jax is compiling, and was given one of its values. Put "
             "the reduction around that function, or write the sum with `jax.numpy` there."
         )
-    if own is not None:
-        raise StructureError(
-            "A reduction, map or task was given an array of jax's own. Give it numpy's, `np.asarray(array)`: they are "
-            "put on the device where the chunks run, once for data that `dagad.shard` has placed."
-        )
+    raise StructureError(
+        "A reduction, map or task was given an array of jax's own. Give it numpy's, `np.asarray(array)`: they are put "
+        "on the device where the chunks run, once for data that `dagad.shard` has placed."
+    )
 
 
 _WORDS = frozenset({str, bytes, int, bool})
@@ -89,6 +96,8 @@ def _put(array: Any) -> Any:
 
 def shape_of(leaf: Any) -> Hashable:
     """Return by what a leaf is told from others that are compiled for."""
+    if type(leaf) is np.ndarray:
+        return leaf.shape, leaf.dtype.str
     if isinstance(leaf, np.ndarray | np.generic | jax.Array):
         return leaf.shape, leaf.dtype.str if isinstance(leaf, np.ndarray) else str(leaf.dtype)
     return type(leaf).__name__  # Python's own take the dtype of what they meet

@@ -83,6 +83,7 @@ class ResidentExecutor:
         message = _message(job, method, keep, seeds) | placed.message(job)
         has_left = placed.has_stays if method in (UNIT, PULL) else n_staying(job) > 0
         remains = Remains(self._lines.lease(), program.program, message, placed) if has_left else None
+        found: list[tuple[str, Found]] = []
         homes, replies = loop.call(
             program,
             message,
@@ -95,9 +96,12 @@ class ResidentExecutor:
             is_large=method in (UNIT, PULL) and is_all_sums(job) and message["shared"][1].nbytes >= LARGE,
         )
         try:
-            found = [_found(job, homes, address, reply, method) for address, reply in replies.items()]
+            seconds, n_compiled = 0.0, 0
+            for address, reply in replies.items():
+                found.append(_found(job, homes, address, reply, method))
+                seconds += float(reply["seconds"])
+                n_compiled += int(reply.get("n_compiled", 0))
             results = Results.of(job) if method == PULL else self._results(job, homes, found, remains)
-            seconds = sum(float(reply["seconds"]) for reply in replies.values())
             if len(replies) >= FEWEST_WORKERS:
                 self.trip = _trip(message, program, replies, time.perf_counter() - began)
         except (StructureError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -105,7 +109,7 @@ class ResidentExecutor:
         if remains is not None:
             remains.left_at(homes.chunks)
         results.spent = Spent(seconds, time.perf_counter() - began, 0)
-        results.n_compiled = sum(int(reply.get("n_compiled", 0)) for reply in replies.values())
+        results.n_compiled = n_compiled
         return Answers(results, homes, found, remains)
 
     @staticmethod
@@ -249,7 +253,9 @@ def _no_blocks(n_together: int, n_chunks: int) -> list[tuple[int, int]]:
 
 
 def _assembled(job: Job, found: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> Any:
-    parts, terms, runs = list[Any](), list[Any](), job.runs
+    parts: list[Any] = []
+    terms: list[Any] = []
+    runs = job.runs
     for some, own in found:
         parts += some
         terms += own

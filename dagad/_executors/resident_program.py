@@ -16,7 +16,7 @@ from dagad._graphs.policies import Keep, Policy, Preaccumulate
 from dagad._graphs.sum_trees import Subtree, assembled_into, halves
 from dagad._operations.batch import Batch, BatchSeeds
 from dagad._operations.chunks import ChunkContext
-from dagad._operations.kernel import BY_THREAD, Kernel, n_compiled
+from dagad._operations.kernel import BY_THREAD, Kernel, engine_of
 from dagad._pytrees import pytree
 from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad._pytrees.shipping import PYTHON, Parcel, Singletons, pack_call
@@ -72,7 +72,7 @@ class ResidentProgram:
         names: Any,
         singletons: Sequence[Any] = (),
     ) -> None:
-        self.batch, self.monoid, self.policy = Batch(kernel, monoid), monoid, policy
+        self.batch, self.monoid, self.policy, self.engine = Batch(kernel, monoid), monoid, policy, engine_of(kernel)
         self.template, self.names = template, names
         self.chunks, self._singletons = list(plan), Singletons(singletons)
 
@@ -149,9 +149,10 @@ class ResidentJob:
 
     def part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Any:
         """Return what a subtree's chunks give: what is reduced and stacked, then cotangents of shared and sliced."""
-        before = n_compiled(self._program.batch.kernel, BY_THREAD)
+        engine = self._program.engine
+        before = getattr(engine, BY_THREAD, 0)
         found = self._part(part, rows, stopped)
-        self._compiled.append(n_compiled(self._program.batch.kernel, BY_THREAD) - before)
+        self._compiled.append(getattr(engine, BY_THREAD, 0) - before)
         return found
 
     def _part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Any:
@@ -261,7 +262,7 @@ class ResidentJob:
         kernel, n_chunks = self._program.batch.kernel, len(self._program.chunks)
         values = {part: value for part, (value, _) in results.items()}
         cotangents = [given for _, given in results.values()]
-        is_complete = all(given is not None for given in cotangents)
+        is_complete = not any([given is None for given in cotangents])
         stacked, notes, reduced = [], [], values if kernel.reduces and self._method != PULL else {}
         if kernel.stacks and self._method != PULL:
             stacked = [own for value in values.values() for own in value.stacked]

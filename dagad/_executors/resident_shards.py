@@ -89,9 +89,16 @@ def own_messages(
     job: Job, seeds: Sequence[Seeds], rows: dict[int, Any] | None, remains: Remains | None
 ) -> Callable[[Sequence[int]], dict[str, Any]]:
     """Return what tells by its chunks what a worker is sent alone; what rows that are left are made of is noted."""
-    if remains is None:
-        return lambda chunks: _own_message(job, chunks, seeds, rows, False)
-    return lambda chunks: remains.sent(chunks, _own_message(job, chunks, seeds, rows, True))
+    if remains is not None:
+        return lambda chunks: remains.sent(chunks, _own_message(job, chunks, seeds, rows, True))
+    if rows is None and not seeds and not job.has_sliced:  # nearly always
+        return _nothing
+    return lambda chunks: _own_message(job, chunks, seeds, rows, False)
+
+
+def _nothing(chunks: Sequence[int]) -> dict[str, Any]:
+    del chunks
+    return {}
 
 
 def _own_message(

@@ -30,7 +30,8 @@ class Counters:
     __slots__ = ("_gone", "_live", "_lock", "n_primal", "n_pullback", "peak_linearizations")
 
     def __init__(self) -> None:
-        self._lock, self._gone = threading.Lock(), deque[int]()
+        self._lock = threading.Lock()
+        self._gone: deque[int] = deque()
         self.n_primal = self.n_pullback = self.peak_linearizations = self._live = 0
 
     def ran(self, count: int = 1) -> None:

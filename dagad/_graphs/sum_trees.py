@@ -79,7 +79,8 @@ class Fold:
     __slots__ = ("_monoid", "_terms", "_tree")
 
     def __init__(self, monoid: Monoid = PLAIN) -> None:
-        self._monoid, self._terms = monoid, list[Any]()
+        self._monoid = monoid
+        self._terms: list[Any] = []
         self._tree = None if type(monoid) is PlainSum else RunningTree(monoid)
 
     def push(self, term: Any) -> None:
@@ -122,8 +123,10 @@ def _is_small(term: Any) -> bool:
     """Return whether many such terms may be held at the same time."""
     if type(term) in NUMBERS:
         return True
-    leaves = term if type(term) is list else pytree.flatten(term)[0]
-    return sum(leaf.nbytes if type(leaf) is np.ndarray else 8 for leaf in leaves) <= LARGEST_STACKED / 256
+    nbytes = 0
+    for leaf in term if type(term) is list else pytree.flatten(term)[0]:
+        nbytes += leaf.nbytes if type(leaf) is np.ndarray else 8
+    return nbytes <= LARGEST_STACKED / 256
 
 
 def _columns_of(terms: list[Any]) -> tuple[Iterable[Any], Callable[[list[Any]], Any]]:
@@ -270,7 +273,8 @@ def assembled_into(
     roots: Parts, parts: Parts, sums: Iterable[Any], n_terms: int, monoid: Monoid, partial: bool = False
 ) -> list[Any]:
     """Return the sums of the subtrees `roots` from those of their `parts`; if `partial`, others add nothing."""
-    given, used = dict(zip(parts, sums, strict=True)), list[Any]()
+    given = dict(zip(parts, sums, strict=True))
+    used: list[Any] = []
 
     def at(start: int, level: int) -> tuple[Any, bool]:
         part = start, level

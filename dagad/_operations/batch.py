@@ -128,7 +128,9 @@ class Batch(Portable):
     ) -> Preaccumulated:
         """Run chunk after chunk, each tape dying before the next is recorded; see `Recordable`."""
         gathered, gradient = Gathered(self.kernel, self.monoid), Gradient(shared, sliced, self.monoid)
-        pulls, pulled, n_others = list[tuple[PullbackFunction | None, Callable[[], int]]](), list[Any](), 0
+        pulls: list[tuple[PullbackFunction | None, Callable[[], int]]] = []
+        pulled: list[Any] = []
+        n_others = 0
         with patches:
             for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
                 parts, own, pull, nbytes = self.kernel.preaccumulate(counters, *args)

@@ -164,9 +164,12 @@ class ChunkFunction(Portable):
         self, context: ChunkContext, pull: PullLeaves, seeds: list[Any], n_shared: int, sliced: Sequence[Any] | None
     ) -> tuple[Any, ...]:
         """Return the cotangents in groups, as the task has its arguments: of shared, of the rows."""
-        (found,) = self.pull_many(context, pull, [seeds], n_shared, sliced)
-        assert found is not None
-        return found
+        try:
+            found = pull([canonical(seed) for seed in seeds])
+        except Exception as error:
+            add_note_once(error, context.note("pullback"))
+            raise
+        return _in_two(found, n_shared, sliced is not None)
 
     def pull_many(
         self,

@@ -25,9 +25,13 @@ _OF_BLAS = frozenset("fdFD")
 def is_finite(value: Any) -> bool:
     """Return whether all numbers in a value are finite."""
     value = pytree.plain(value)
-    if type(value) in _FLOATS:  # nearly always
+    kind = type(value)
+    if kind in _FLOATS:  # nearly always
         return math.isfinite(value)
-    return all(is_finite_leaf(pytree.plain(leaf)) for leaf in pytree.flatten(value)[0])
+    for leaf in value if kind is tuple else pytree.flatten(value)[0]:
+        if not (is_finite(leaf) if kind is tuple else is_finite_leaf(pytree.plain(leaf))):
+            return False
+    return True
 
 
 def is_finite_leaf(leaf: Any) -> bool:

@@ -40,7 +40,8 @@ class Inputs(NamedTuple):
 
     def targets(self, number: int) -> Targets:
         """Return the targets of a chunk, numbered among all leaves."""
-        first, found = sum(self.shared), Targets()
+        first = sum(self.shared)
+        found: Targets = []
         for size, targets in zip(self.sliced, self.rows[number], strict=True):
             found.extend((first + leaf, rows) for leaf, rows in targets)
             first += size

@@ -26,6 +26,7 @@ from dagad._graphs.linearization import (
     unit_seed,
     unused_pullback,
 )
+from dagad._graphs.monoids import NUMBERS
 from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
@@ -46,6 +47,8 @@ class Outputs(NamedTuple):
 
     def floats(self) -> list[Any]:
         """Return the leaves that have derivatives, in the order of seeds."""
+        if not self.stacked and type(self.reduced) in NUMBERS:  # nearly always
+            return [self.reduced]
         return [leaf for leaf in self.leaves() if pytree.is_differentiable_or_traced(leaf)]
 
     def leaves(self) -> list[Any]:
@@ -213,9 +216,14 @@ BY_THREAD = "n_compiled_by_thread"
 
 def n_compiled(kernel: Any, where: str = "n_compiled") -> int:
     """Return how often the engine of the user's function has compiled something, whichever derivative a kernel is."""
+    return int(getattr(engine_of(kernel), where, 0))
+
+
+def engine_of(kernel: Any) -> Any:
+    """Return the engine of the user's function, whichever derivative a kernel is; None if it has none."""
     while hasattr(kernel, "function"):
         kernel = kernel.function
-    return int(getattr(getattr(kernel, "engine", None), where, 0))
+    return getattr(kernel, "engine", None)
 
 
 def _canonical(groups: Groups) -> list[list[Any]]:

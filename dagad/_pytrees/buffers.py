@@ -62,7 +62,7 @@ class Layout:
 
     def write(self, leaves: Sequence[Any], buffer: np.ndarray[Any, Any]) -> list[int]:
         """Copy leaves into a buffer of bytes; return which of them are None."""
-        gaps = list[int]()
+        gaps: list[int] = []
         for number, (leaf, (span, dtype, (_, shape, order, _))) in enumerate(zip(leaves, self._parts, strict=True)):
             if leaf is None:
                 gaps.append(number)
@@ -96,9 +96,12 @@ class Layout:
         return leaves
 
 
+_BYTES = (bytes, bytearray, memoryview)
+
+
 def as_bytes(data: Any, nbytes: int) -> np.ndarray[Any, Any]:
     """Return what came in a message as an array of so many bytes."""
-    if isinstance(data, bytes | bytearray | memoryview):
+    if isinstance(data, _BYTES):
         data = np.frombuffer(data, np.uint8)
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (nbytes,):
         raise StructureError(f"A message of {nbytes} bytes was expected, and another came.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._pytrees.pytree import flatten, unflatten
+from dagad._pytrees.pytree import TRACED, flatten, unflatten
 
 _LIBRARIES = frozenset({"pandas", "polars", "pyarrow", "xarray", "cudf", "modin"})
 _PROTOCOLS = ("__dataframe__", "__arrow_c_stream__", "__arrow_c_array__")
@@ -50,6 +50,8 @@ def read_only(leaf: Any) -> Any:
 
 
 def all_read_only(tree: Any) -> Any:
+    if type(tree) in TRACED:
+        return tree
     leaves, treedef = flatten(tree)
     held = not _ARRAYS.isdisjoint(map(type, leaves))
     return unflatten(treedef, [read_only(leaf) for leaf in leaves]) if held else tree

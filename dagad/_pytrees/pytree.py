@@ -29,6 +29,7 @@ SAMPLE = 64  # items of a list that are looked at
 _A_LEAF: Any = 0.0
 LEAF: TreeDef = optree.tree_structure(_A_LEAF, namespace=NAMESPACE)
 _FLOATS = (float, complex, np.floating, np.complexfloating)
+_NUMPYS = (np.ndarray, np.generic)
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
@@ -175,7 +176,12 @@ def is_traced(leaf: Any) -> bool:
 
 def open_containers(output: Any) -> Any:
     """Return autograd's boxed lists, tuples and dicts as plain ones of boxed entries."""
-    held = plain(output) if is_traced(output) else None
+    kind = type(output)
+    if kind in _BARE:
+        return output
+    held = plain(output) if kind in TRACED else None
+    if held is None:
+        return output
     if isinstance(held, list | tuple):
         parts = [open_containers(output[i]) for i in range(len(held))]
         return type(held)(*parts) if hasattr(held, "_fields") else type(held)(parts)
@@ -218,7 +224,7 @@ def is_differentiable_or_traced(leaf: Any) -> bool:
 
 
 def dtype_of(leaf: Any) -> np.dtype[Any]:
-    return leaf.dtype if isinstance(leaf, np.ndarray | np.generic) else np.dtype(type(leaf))
+    return leaf.dtype if isinstance(leaf, _NUMPYS) else np.dtype(type(leaf))
 
 
 def nbytes_of(tree: Any) -> int:

@@ -29,6 +29,7 @@ _LIBRARIES = frozenset(
 )
 # Not walked into: a logger, say, leads to every other logger. What is usually used to hold values is.
 _CLOSED = (sys.stdlib_module_names | _LIBRARIES) - {"__main__", "types", "collections"}
+_HOMES = (type, ModuleType)
 # What runs where nobody names it, as long as nobody makes an instance.
 _MAKERS = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"})
 
@@ -98,7 +99,7 @@ class Walk:
             cls = type(obj)
             if cls in self._traced:
                 found[id(obj)] = obj
-            elif isinstance(obj, type | ModuleType):
+            elif isinstance(obj, _HOMES):
                 self._enter(obj, obj.__name__, id(obj))
             else:
                 kind = kind_of(cls)
@@ -180,7 +181,7 @@ class Walk:
     def _reach(self, value: Any, way: str, label: str, owner: int) -> None:
         if type(value) in _PLAIN and not (type(value) is np.ndarray and value.dtype.kind == "O"):
             return
-        if isinstance(value, type | ModuleType):
+        if isinstance(value, _HOMES):
             self._enter(value, label, owner)
             return
         self._entries.setdefault(id(value), (way, owner))

@@ -86,7 +86,10 @@ class Rows(Portable):
     @property
     def is_made(self) -> bool:
         """Whether some of the rows are made where they are used."""
-        return any(type(piece) is Made for piece in self._pieces)
+        for piece in self._pieces:
+            if type(piece) is Made:
+                return True
+        return False
 
     def joined(self, shards: Iterator[Any]) -> Rows:
         """Return the rows with what was elsewhere."""

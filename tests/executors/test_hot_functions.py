@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import sys
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -233,6 +235,27 @@ def test_a_function_that_is_defined_again_stays_hot(client: Client) -> None:
     heat_up(client, lambda: in_all(on(shards, scaled_by(2.0, float)))(THETA))
     for _ in range(3):
         assert is_hot(client, lambda: in_all(on(shards, scaled_by(2.0, float)))(THETA))
+
+
+MOST_CALLS = 1200  # of Python's and C's functions by the thread that evaluates; there have been 1,480
+
+
+def test_an_evaluation_is_few_calls(client: Client) -> None:
+    both, n_calls = dagad.value_and_grad(on(shards_on(client))), 0
+
+    def count(frame: Any, event: str, arg: Any) -> None:
+        nonlocal n_calls
+        n_calls += event in ("call", "c_call")
+
+    heat_up(client, lambda: both(THETA))
+    gc.disable()  # its callbacks are other libraries'
+    sys.setprofile(count)
+    try:
+        both(THETA)
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    assert n_calls < MOST_CALLS
 
 
 def of_either(rows: Any, theta: Any) -> Any:

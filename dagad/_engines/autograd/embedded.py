@@ -35,7 +35,7 @@ class Trace(NamedTuple):
     @property
     def kind(self) -> Any:
         """What its nodes are."""
-        return type(next(iter(self.nodes.values())))
+        return type(self.nodes[min(self.nodes)])
 
     @property
     def moves(self) -> bool:
@@ -65,17 +65,24 @@ class Trace(NamedTuple):
         else:  # another tracer, which may look at what was called
             values = [self.below[place] for place in self.nodes]
             node = kind(answer, _strange, (pull, *values), {}, tuple(range(1, 1 + len(values))), parents)
-        opened = pytree.open_containers(new_box(answer, self.level, node))
-        return list(opened) if isinstance(opened, tuple) else [opened]
+        box = new_box(answer, self.level, node)
+        return [box] if len(values) == 1 else list(pytree.open_containers(box))
 
 
 def innermost(leaves: Sequence[Any]) -> Trace | None:
     """Return the innermost trace of some leaves; None if nobody traces them."""
-    level = max((leaf._trace for leaf in leaves if pytree.is_traced(leaf)), default=None)
-    if level is None:
+    level = -1
+    for leaf in leaves:
+        if type(leaf) in pytree.TRACED and leaf._trace > level:
+            level = leaf._trace
+    if level < 0:
         return None
-    nodes = {place: leaf._node for place, leaf in enumerate(leaves) if getattr(leaf, "_trace", None) == level}
-    return Trace(level, nodes, [leaf._value if place in nodes else leaf for place, leaf in enumerate(leaves)])
+    nodes: dict[int, Any] = {}
+    below = list(leaves)
+    for place, leaf in enumerate(leaves):
+        if type(leaf) in pytree.TRACED and leaf._trace == level:
+            nodes[place], below[place] = leaf._node, leaf._value
+    return Trace(level, nodes, below)
 
 
 def _strange(pull: Any, *leaves: Any) -> Any:
@@ -204,8 +211,14 @@ class EnginePullback:
         return [None if found is None else self._fitting(found) for found in together(many)]
 
     def _fitting(self, found: Sequence[Any]) -> list[Any]:
-        pairs = zip(found, self._leaves, strict=True)
-        return [self._engine.fitting(part, leaf, "cotangent") for part, leaf in pairs]
+        fitted = []
+        for part, leaf in zip(found, self._leaves, strict=True):
+            if type(part) is np.ndarray and type(leaf) is np.ndarray:  # nearly always
+                if part.shape == leaf.shape and part.dtype == leaf.dtype:
+                    fitted.append(part)
+                    continue
+            fitted.append(self._engine.fitting(part, leaf, "cotangent"))
+        return fitted
 
     def nbytes(self) -> int:
         return 0 if self._own is None else self._own.nbytes()

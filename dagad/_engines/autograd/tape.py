@@ -99,7 +99,7 @@ class TapePullback:
 
 def traceable(leaf: Any) -> Any:
     """Return a leaf as a type that autograd has a box for."""
-    if not isinstance(leaf, np.ndarray) or type(leaf) is np.ndarray:
+    if type(leaf) is np.ndarray or not isinstance(leaf, np.ndarray):
         return leaf
     if np.ma.isMaskedArray(leaf):
         raise NotDifferentiableError(
@@ -176,7 +176,7 @@ RETURNED = "What a function being differentiated returned"
 
 def refuse_stale(leaf: Any, what: str) -> None:
     """Raise if a value is of a derivative that is over, or of another task's: its own derivative went with it."""
-    while isbox(leaf):
+    while type(leaf) in Box.types:
         if patches.is_over(leaf):
             raise ClosureError(
                 f"{what} is a traced value that was kept, in a cache or a global perhaps, when the derivative that it "
@@ -235,6 +235,8 @@ def downward(ends: list[Any]) -> Iterator[Any]:
 
 def like(cotangent: Any, leaf: Any) -> Any:
     """Give a cotangent the dtype of its leaf: float32 stays float32, real stays real."""
+    if type(cotangent) is np.ndarray and type(leaf) is np.ndarray and cotangent.dtype == leaf.dtype:  # nearly always
+        return cotangent
     if cotangent is None or isbox(cotangent) or isbox(leaf) or pytree.is_placed(leaf):
         return cotangent
     return pytree.cast(cotangent, leaf)

@@ -251,7 +251,8 @@ class Lines:
 
     async def _exchange(self, calls: dict[str, dict[str, Any]]) -> Replies:
         """Write to all, then read from all: the workers work at the same time, and no task is needed for it."""
-        comms, replies, address = await self._take(calls), Replies(), ""
+        comms, address = await self._take(calls), ""
+        replies: Replies = {}
         try:
             for address, comm in comms.items():
                 await comm.write(calls[address])
@@ -328,9 +329,17 @@ class Lines:
 def _all_packed(calls: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return calls as messages take them; what is one object stays one."""
     done: dict[int, Any] = {}
-    for call in calls.values():
-        done |= {id(part): packed(part) for part in call.values() if id(part) not in done}
-    return {address: {name: done[id(part)] for name, part in call.items()} for address, call in calls.items()}
+    found: dict[str, dict[str, Any]] = {}
+    for address, call in calls.items():
+        words = found[address] = {}
+        for name, part in call.items():
+            if type(part) is not str and type(part) is not bool:
+                key = id(part)
+                if key not in done:
+                    done[key] = packed(part)
+                part = done[key]
+            words[name] = part
+    return found
 
 
 def _alike(calls: dict[str, dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:

@@ -163,7 +163,8 @@ class Loop:
         is_gathered = is_large and bool(homes.blocks) and self._lines.is_relayed
         message |= {"later": uuid.uuid4().hex} if is_gathered else {}
         messages = {address: message | own(chunks) for address, chunks in homes.chunks.items()}
-        waiting, replies = set(homes.parts), dict[str, Any]()
+        waiting = set(homes.parts)
+        replies: dict[str, Any] = {}
         for _ in range(2):
             calls = {address: messages[address] | self._introduction(sent, homes, address) for address in waiting}
             for one in (lease if keep else None, left):
@@ -175,8 +176,8 @@ class Loop:
                 lease.taken_from([one for one in waiting if not keep or not replies[one].get("kept", True)])
             waiting = {address for address in waiting if replies[address].get("status") == "unknown"}
             with self._lock:
-                sent.known.update((homes.version, address) for address in run.replies.keys() - waiting)
-                sent.known.difference_update((homes.version, address) for address in waiting)
+                sent.known.update([(homes.version, address) for address in run.replies if address not in waiting])
+                sent.known.difference_update([(homes.version, address) for address in waiting])
             if not waiting:
                 break
             run.is_void = True  # others have done their part, but it is not told apart
