@@ -32,7 +32,7 @@ from typing import Any
 
 from dagad_scheduler.annotations import annotated
 from dagad_scheduler.residents.connections import Connections
-from dagad_scheduler.residents.messages import has_buffers, nbytes, packed
+from dagad_scheduler.residents.messages import all_packed, has_buffers, nbytes
 from dagad_scheduler.residents.reports import TOPIC, OfClient
 from dagad_scheduler.residents.standing import Standing, standing_of
 from dagad_scheduler.roles import Key
@@ -143,11 +143,11 @@ class Lines:
 
     def call(self, calls: Mapping[str, dict[str, Any]], n_values: int, n_gradients: int, limit: float) -> ResidentRun:
         """Send each worker its call; there is an answer within `limit` seconds, or there is an error."""
-        all_packed = _all_packed(calls)
+        packed = all_packed(calls)
         future = asyncio.run_coroutine_threadsafe(
-            self._timed(all_packed, n_values, n_gradients, limit), self._client.loop.asyncio_loop
+            self._timed(packed, n_values, n_gradients, limit), self._client.loop.asyncio_loop
         )
-        return ResidentRun(future, n_values, n_gradients, all_packed)
+        return ResidentRun(future, n_values, n_gradients, packed)
 
     def lease(self) -> Lease:
         """Return what stands for something that is about to be left on workers."""
@@ -324,22 +324,6 @@ class Lines:
             msg={"op": "dagad_relayed", "call": {name: first[name] for name in common}, "own": own}, workers=list(calls)
         )
         return replies
-
-
-def _all_packed(calls: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return calls as messages take them; what is one object stays one."""
-    done: dict[int, Any] = {}
-    found: dict[str, dict[str, Any]] = {}
-    for address, call in calls.items():
-        words = found[address] = {}
-        for name, part in call.items():
-            if type(part) is not str and type(part) is not bool:
-                key = id(part)
-                if key not in done:
-                    done[key] = packed(part)
-                part = done[key]
-            words[name] = part
-    return found
 
 
 def _alike(calls: dict[str, dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -38,3 +39,19 @@ def packed(part: Any) -> Any:
     if isinstance(part, np.ndarray | memoryview):
         return blob(part)
     return [packed(item) for item in part] if isinstance(part, list) else part
+
+
+def all_packed(calls: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return calls as messages take them; what is one object stays one."""
+    done: dict[int, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
+    for address, call in calls.items():
+        words = found[address] = {}
+        for name, part in call.items():
+            if type(part) is not str and type(part) is not bool:
+                key = id(part)
+                if key not in done:
+                    done[key] = packed(part)
+                part = done[key]
+            words[name] = part
+    return found
