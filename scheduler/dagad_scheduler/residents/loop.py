@@ -156,8 +156,7 @@ class Loop:
         """
         if reason := self._lines.refusal():
             raise self._unavailable(reason)
-        homes = self._find_homes()
-        keep = message["keep"]
+        homes, keep = self._find_homes(), message["keep"]
         message = message | {"token": f"{sent.lease.number}-{homes.version}", "number": lease.number if lease else ""}
         message |= {} if left is None else {"left": left.number}
         is_gathered = is_large and bool(homes.blocks) and self._lines.is_relayed
