@@ -323,10 +323,13 @@ def unused_pullback(cotangent: Any) -> tuple[Any, ...]:
     raise AssertionError(f"What was preaccumulated is not pulled with {cotangent!r}.")
 
 
+_ONE = np.float64(1.0)  # Python's own has no shape, which some of autograd's rules ask for
+
+
 def unit_seed(value: Any) -> Any:
     """Return the number 1 in a scalar value's own dtype."""
     if type(value) is np.float64 or type(value) is float:
-        return 1.0
+        return _ONE
     return pytree.cast_like(1.0, value, "A seed")
 
 

@@ -127,7 +127,7 @@ class _Writer:
             self.take(part)
 
     def _array(self, array: np.ndarray[Any, Any], name: str) -> None:
-        self._say(name, str(np.lib.format.dtype_to_descr(array.dtype)), *array.shape)  # with the names of fields
+        self._say(name, str(np.lib.format.dtype_to_descr(array.dtype)), array.ndim, *array.shape)  # names of fields too
         whole = array if array.flags.c_contiguous else np.ascontiguousarray(array)
         if whole.dtype.hasobject:
             self.take(whole.tolist())
@@ -192,7 +192,7 @@ class _Writer:
         if (how := as_primitive(function)) is not None:
             self._primitive(function, how)
             return
-        if is_installed(function.__module__) and "<locals>" not in function.__qualname__:
+        if is_installed(function.__module__) and _has_own_name(function):
             self._named(function)
             return
         by_class = getattr(function, "registry", None)
@@ -289,6 +289,18 @@ def _may_say(name: str, value: Any) -> bool:
     """Return whether any other attribute of a class may count."""
     other = not name.startswith("__") and not isinstance(value, GetSetDescriptorType | MemberDescriptorType)
     return other and not _is_of_class(name, value)
+
+
+def _has_own_name(function: FunctionType) -> bool:
+    """Return whether a function has a name that is no other's, as lambdas and what wraps a function have not."""
+    if "<" in function.__qualname__:  # a lambda, or local to a function
+        return False
+    if not hasattr(function, "__wrapped__"):
+        return True
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function
 
 
 def _imported(function: FunctionType) -> list[ModuleType]:

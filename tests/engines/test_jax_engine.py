@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as onp
 import pytest
+from dask.delayed import delayed
 from every_mode import MODES, check, derivatives, numbers
 from every_operation import OPERATIONS, RIGHT
 from watching import evaluations_seen
@@ -206,6 +207,21 @@ def test_a_changed_global_or_closure_never_meets_what_was_compiled_before(monkey
     assert at(closed) == pytest.approx(18.0 * ROWS.sum())
     options["power"] = 3
     assert at(closed) == pytest.approx(54.0 * ROWS.sum())
+
+
+def total_of(fun: Any) -> Any:
+    return lambda rows, t: jnp.sum(fun(rows * t))
+
+
+def test_what_jax_makes_of_its_own_functions_never_meets_what_was_compiled_for_these() -> None:
+    makers = jnp.sin, jax.vmap(jax.grad(jnp.sin)), jax.vmap(jax.grad(jax.grad(jnp.sin)))
+    t = delayed(0.7)
+    for fun, slope in zip(makers, (onp.cos, lambda x: -onp.sin(x), lambda x: -onp.cos(x)), strict=True):
+        expected = onp.sum(slope(0.7 * ROWS) * ROWS)
+        loss = partial(dagad.reduce_sum, total_of(fun), ROWS, grainsize=8, engine="jax", scheduler="sync")
+        assert dagad.grad(loss)(0.7) == pytest.approx(expected, rel=1e-12)
+        y = delayed(total_of(fun))(ROWS, t)
+        assert dagad.gradient(y, t, engine="jax").compute(scheduler="sync") == pytest.approx(expected, rel=1e-12)
 
 
 def test_ints_of_pythons_own_are_known_and_numbers_are_not_compiled_for() -> None:

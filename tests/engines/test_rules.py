@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 import autograd
 import autograd.numpy as np
+import dask.array as da
 import numpy as onp
 import pytest
 import scipy.special
@@ -13,6 +17,7 @@ from autograd import core
 from autograd.extend import defjvp, defvjp, primitive
 from autograd.scipy import special, stats
 from autograd.scipy.special import digamma, gammaln, psi
+from dask.delayed import delayed
 
 import dagad
 from dagad._engines.autograd import rules
@@ -142,3 +147,35 @@ def test_are_rules_of_autograds_known_from_others() -> None:
     defjvp(mine, lambda g, ans, x: g)
     assert not rules.is_autograds(core.primitive_vjps[mine])
     assert not rules.is_autograds(core.primitive_jvps[mine])
+
+
+def test_is_a_module_that_another_thread_imports_taken_up_when_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, module = list[str](), ModuleType("half_made")
+    spec: Any = ModuleSpec("half_made", None)
+    module.__spec__ = spec
+    monkeypatch.setitem(sys.modules, "half_made", module)
+    monkeypatch.setitem(rules.HOMES, "half_made", lambda module: not read.append(module.__name__))
+    monkeypatch.setattr(rules, "_LEARNED", set(rules._LEARNED))
+    for being_imported, expected in ((True, []), (False, ["half_made"]), (False, ["half_made"])):
+        spec._initializing = being_imported
+        rules.learn_rules()
+        assert read == expected
+
+
+def half(x: Any) -> Any:
+    return np.sum(np.where(x > 0.0, x, 0.0))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_have_cotangents_of_numbers_a_shape_as_rules_expect(order: int) -> None:
+    def total(theta: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, t: half(t) * np.sum(rows), onp.arange(4.0), theta**order, grainsize=2)
+
+    assert dagad.grad(total)(0.5) == 6.0 * order * 0.5 ** (order - 1)
+    assert dagad.grad(half)(0.5) == 1.0
+    w = delayed(0.5)
+    assert dagad.gradient(delayed(half)(w), w).compute(scheduler="sync") == 1.0
+    x = da.from_array(onp.array(0.5))
+    assert dagad.gradient(da.where(x > 0.0, x, 0.0).sum(), x).compute(scheduler="sync") == 1.0
+    if order == 2:
+        assert dagad.hvp(total, 0.5, 1.0) == 12.0

@@ -142,3 +142,8 @@ def table() -> str:
     n_right = len(BY_NAME) - len(REFUSED)
     rows += ["", f"{n_right} of {len(BY_NAME)} programs, each at four ways of cutting the arrays."]
     return "\n".join(rows)
+
+
+def test_has_an_array_without_axes_moments_too() -> None:
+    x = from_array(np.array(3.0))
+    assert dagad.gradient(x**2 + x.var(), x).compute(scheduler="sync") == 6.0

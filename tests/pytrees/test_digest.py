@@ -19,7 +19,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from scipy import special
+from scipy import linalg, special
 
 from dagad import PortabilityError
 from dagad._pytrees.digest import digest
@@ -44,6 +44,14 @@ def by_class(factor: int) -> Callable[..., Any]:
     return chunk
 
 
+def doubled(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return 2.0 * function(*args)
+
+    return wrapper
+
+
 @dataclasses.dataclass
 class Model:
     weight: float
@@ -63,6 +71,7 @@ PAIRS: list[tuple[Any, Any]] = [
     (np.zeros((2, 3)), np.zeros((3, 2))),
     (np.zeros(2), np.zeros(2, np.float32)),
     (np.zeros(2), np.zeros(4, np.float32)),
+    (np.array([8, 0]), np.zeros((2, 0), int)),  # bytes like those that tell of a shape
     (np.array([0.0]), np.array([-0.0])),
     (np.float64(1), 1.0),
     (np.zeros(2, [("x", "f8"), ("y", "f8")]), np.zeros(2, [("y", "f8"), ("x", "f8")])),
@@ -80,6 +89,9 @@ PAIRS: list[tuple[Any, Any]] = [
     (functools.partial(made, 1.0), functools.partial(made, 2.0)),
     (Model(1.0, np.zeros(2)), Model(1.0, np.ones(2))),
     (special.expit, special.logit),
+    (eval("lambda x: x + 1", vars(linalg)), eval("lambda x: x + 2", vars(linalg))),  # of an installed package
+    (linalg.solve, doubled(linalg.solve)),
+    (doubled(linalg.solve), doubled(linalg.inv)),
     (len, max),
     (np.sin, np.cos),
     (Model, dict),

@@ -97,6 +97,8 @@ def _along(pairs: Any, name: str, axes: Sequence[int]) -> Any:
     """Return what nested lists of dicts have under a name, joined along these axes."""
     if not isinstance(pairs, list):
         return pairs[name]
+    if not axes:  # an array without axes, which is a single block
+        return _along(pairs[0], name, axes)
     return anp.concatenate([_along(each, name, axes[1:]) for each in pairs], axes[0])
 
 

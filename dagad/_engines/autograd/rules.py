@@ -116,12 +116,17 @@ def learn_rules() -> bool:
     found = False
     for home, read in HOMES.items():
         module = None if home in _LEARNED else sys.modules.get(home)
-        if module is not None and read(module):
+        if module is not None and not _is_half_made(module) and read(module):
             _LEARNED.add(home)
             found = True
     if found:  # some import others
         learn_rules()
     return found
+
+
+def _is_half_made(module: Any) -> bool:
+    """Return whether a module is being imported just now, by another thread: it lacks what it will have."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))  # Python asks that itself
 
 
 def _replace(table: dict[Any, Any], rules: dict[Any, Any], fun: Any, better: Any) -> None:
