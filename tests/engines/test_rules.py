@@ -154,7 +154,12 @@ def test_is_a_module_that_another_thread_imports_taken_up_when_it_is_whole(monke
     spec: Any = ModuleSpec("half_made", None)
     module.__spec__ = spec
     monkeypatch.setitem(sys.modules, "half_made", module)
-    monkeypatch.setitem(rules.HOMES, "half_made", lambda module: not read.append(module.__name__))
+
+    def take_up(module: ModuleType) -> bool:
+        read.append(module.__name__)
+        return True
+
+    monkeypatch.setitem(rules.HOMES, "half_made", take_up)
     monkeypatch.setattr(rules, "_LEARNED", set(rules._LEARNED))
     for being_imported, expected in ((True, []), (False, ["half_made"]), (False, ["half_made"])):
         spec._initializing = being_imported
