@@ -9,6 +9,7 @@ from dagad._engines.autograd.engine import AutogradEngine
 from dagad._executors.evaluation import find_scheduler
 from dagad._executors.graph import GraphExecutor
 from dagad._executors.inline import Inline
+from dagad._executors.threaded import ThreadedExecutor
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.policies import Keep
 from dagad._operations.chunks import ChunkFunction
@@ -22,7 +23,14 @@ from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan
 
 SYNC = find_scheduler("sync")
-EXECUTORS: dict[str, Any] = {"inline": Inline(), "graph": GraphExecutor(SYNC), "grouped": GraphExecutor(SYNC, 2)}
+THREADS = find_scheduler("threads")
+EXECUTORS: dict[str, Any] = {
+    "inline": Inline(),
+    "graph": GraphExecutor(SYNC),
+    "grouped": GraphExecutor(SYNC, 2),
+    "threads": ThreadedExecutor(THREADS),
+    "grouped in threads": ThreadedExecutor(THREADS, 2),
+}
 
 
 class Itself:

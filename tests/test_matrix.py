@@ -35,7 +35,8 @@ LOCAL = ("arrays", "in arrays", "ragged", "shards", "in shards", "table")
 EXECUTORS = {
     "inline": Executor("inline", 1, "sync", LOCAL),
     "local graph": Executor("graph", 1, "threads", LOCAL),
-    "grouped": Executor("graph", 2, "threads", LOCAL),
+    "threads": Executor("threads", 1, "threads", LOCAL),
+    "grouped": Executor("threads", 2, "threads", LOCAL),
     "cluster graph": Executor("graph", 1, "cluster", ("arrays", "ragged", "shards", "in shards", "table")),
     "grouped on a cluster": Executor("graph", 2, "cluster", ("arrays",)),
     # Rows that nobody has placed travel with each evaluation: that is a graph. So here they are all in Shards.
@@ -65,7 +66,7 @@ IMPOSSIBLE = {
 
 # Cells that are to be filled, and why they are not. Their numbers are right.
 HOLES = {
-    Cell("evaluate", "*", "inline|grouped", "*"): "an evaluation is watched chunk by chunk",
+    Cell("evaluate", "*", "inline|threads|grouped", "*"): "an evaluation is watched chunk by chunk",
     Cell(
         "evaluate", "sum|pytree|map|map_rect|compensated|own policy", "grouped on a cluster", "*"
     ): "an evaluation is watched chunk by chunk",
@@ -111,6 +112,8 @@ def steer(executor: Executor, patch: pytest.MonkeyPatch) -> None:
     if executor.name == "graph":
         patch.setattr(choose, "is_short", lambda job, cost: False)
         patch.setattr(choose, "choose_group", lambda *args, **kwargs: group)
+        if executor.scheduler == "threads":
+            patch.setattr(choose, "is_watched", lambda: True)
 
 
 def evaluated(executor: Executor, mode: str, given: cells.Given) -> tuple[Any, list[Any]]:

@@ -1,8 +1,8 @@
 """Which executor runs a job: from how such jobs went before, and from why an executor refused one.
 
-In this process that is the calling thread or a graph; on a cluster residents where the rows live on workers and chunks
-are short, else a graph, which can do everything. A graph's tasks may be several chunks each. Nothing of it shows in the
-bits.
+In this process that is the calling thread, or threads that share the chunks, or a graph where somebody watches them;
+on a cluster residents where the rows live on workers and chunks are short, else a graph, which can do everything. A
+thread or a task may take several chunks at once. Nothing of it shows in the bits.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dagad._executors.evaluation import Scheduler, is_inside_any_task, is_watche
 from dagad._executors.graph import GraphExecutor
 from dagad._executors.inline import Inline
 from dagad._executors.resident import ResidentExecutor, UnavailableError, is_all_sums
+from dagad._executors.threaded import ThreadedExecutor
 from dagad._graphs.linearization import is_scalar
 from dagad._graphs.policies import Policy
 from dagad._operations.context import current_profile
@@ -86,14 +87,14 @@ class Chosen:
 
 
 def _executor_here(scheduler: Scheduler, job: Job, signature: tuple[Any, str]) -> tuple[Executor, str]:
-    workers, group, reason = scheduler.workers, 1, SEEN_BY_CHUNK
-    if not (workers is None or is_watched() or _is_seen_by_chunk()):
-        road = choose_road(job.plan, history_of(signature), workers)
-        if road.alone:
-            return INLINE, "threads gain nothing here"
-        group, reason = road.group, "threads share the chunks"
-    known = cost_of(signature)
-    return GraphExecutor(scheduler, group, is_scalar=None if known is None else known.scalar), reason
+    workers, known = scheduler.workers, cost_of(signature)
+    is_scalar = None if known is None else known.scalar
+    if workers is None or is_watched() or _is_seen_by_chunk() or not hasattr(scheduler, "share"):
+        return GraphExecutor(scheduler, is_scalar=is_scalar), SEEN_BY_CHUNK
+    road = choose_road(job.plan, history_of(signature), workers)
+    if road.alone:
+        return INLINE, "threads gain nothing here"
+    return ThreadedExecutor(scheduler, road.group, is_scalar=is_scalar), "threads share the chunks"
 
 
 def _is_seen_by_chunk() -> bool:

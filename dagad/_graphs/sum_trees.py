@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -71,6 +72,40 @@ class RunningTree:
         for _, *below in reversed(others):
             term, ours = _sum_of_two(self._monoid, below, (term, ours))
         return term
+
+
+class OpenTree:
+    """The same tree, its terms in any order and from any thread: who brings the second of two neighbours adds them.
+
+    `_waiting` holds sums that wait for their neighbours, by level and place, and changes under `_lock`; nothing is
+    added under it.
+    """
+
+    __slots__ = ("_lock", "_monoid", "_n_terms", "_total", "_waiting")
+
+    def __init__(self, n_terms: int, monoid: Monoid = PLAIN) -> None:
+        self._n_terms, self._monoid, self._lock = n_terms, monoid, threading.Lock()
+        self._waiting: dict[tuple[int, int], tuple[Any, bool]] = {}
+        self._total: Any = None
+
+    def push(self, number: int, term: Any) -> None:
+        """Add the term of a number."""
+        level, at, width, found = 0, number, self._n_terms, (None if term is None else self._monoid.lift(term), False)
+        while width > 1:
+            neighbour = at ^ 1
+            if neighbour < width:
+                with self._lock:
+                    if (level, neighbour) not in self._waiting:
+                        self._waiting[level, at] = found
+                        return
+                    other = self._waiting.pop((level, neighbour))
+                found = _sum_of_two(self._monoid, *((other, found) if neighbour < at else (found, other)))
+            level, at, width = level + 1, at >> 1, (width + 1) >> 1
+        self._total = found[0]
+
+    def total(self) -> Any:
+        """Return the sum of all terms, not lowered, when all are there."""
+        return self._total
 
 
 class Fold:

@@ -9,7 +9,7 @@ pool to end: nested calls in a shared pool cannot deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
@@ -18,6 +18,7 @@ import dask
 from dagad_scheduler.callbacks import telling
 from dagad_scheduler.helpers import Helpers, lent
 from dagad_scheduler.local import LocalRun
+from dagad_scheduler.parts import PartsRun
 from dagad_scheduler.private import CPU_COUNT, convert_legacy_graph, ensure_dict
 from dagad_scheduler.roles import Key, depth_first, priorities
 from dagad_scheduler.run import Graph, Keys, OnResult
@@ -54,6 +55,10 @@ class Threads:
     ) -> LocalRun:
         """Prepare the run. It begins when somebody waits for it: the thread that waits is its first worker."""
         return LocalRun(graph, keys, on_result, keep, kept or {}, priorities(graph), self._helpers())
+
+    def share(self, n_parts: int, run_part: Callable[[int], None], role: str) -> PartsRun:
+        """Prepare a run of numbered parts that need no graph, in their order; it begins when somebody waits for it."""
+        return PartsRun(n_parts, run_part, self._helpers(), role)
 
     def get(self, dsk: Graph, keys: Any, callbacks: Any = None, **_: Any) -> Any:
         """Compute `keys` of a graph: Dask's ``get`` protocol, for ``dask.compute(..., scheduler=Threads().get)``."""

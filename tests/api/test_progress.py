@@ -90,7 +90,7 @@ def test_a_terminal_has_bars_while_it_lasts_and_lines_at_the_end(where: str, clu
     assert under_way, seen.frames  # a cluster's scheduler is asked twice a second
     assert all(left for _, done, left in bars if 0 < done < 24)
     assert [found[:2] for found in shown.findall(seen.last)] == [("values", "24"), ("gradients", "24")]
-    executor = "inline" if where == "sync" else "graph"
+    executor = {"sync": "inline", "threads": "threads"}.get(where, "graph")
     first, second = (
         re.search(rf"^ +{number}  loss +{value} +276 +[\d.]+ m?s  {executor}$", seen.last, re.MULTILINE)
         for number, value in ((1, 276), (2, 552))

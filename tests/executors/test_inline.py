@@ -97,4 +97,4 @@ def test_a_cheap_reduction_is_run_so_soon() -> None:
 
     with evaluations_seen() as seen:
         until(is_run_so)  # on a machine that does other work, too, it may take some more
-    assert seen.calls[0].executor == "graph"
+    assert seen.calls[0].executor == "threads"

@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 
 import dagad
 from dagad._graphs.monoids import Exact
-from dagad._graphs.sum_trees import RunningTree, assembled, combined, subtrees, sum_tree
+from dagad._graphs.sum_trees import OpenTree, RunningTree, assembled, combined, subtrees, sum_tree
 from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate, Recompute
 from dagad.testing import taylor_rate
 
@@ -106,6 +106,10 @@ def test_is_it_the_same_sum_however_terms_are_shared_out(seed: int) -> None:
     sums = [summed(terms[part.start : part.start + (1 << part.level)]) for part in parts]
     assert bits([EXACT.lower(assembled(parts, sums, count, EXACT))]) == bits([expected])
     assert bits([EXACT.lower(summed(terms))]) == bits([expected])
+    tree = OpenTree(count, EXACT)
+    for number in rng.permutation(count).tolist():
+        tree.push(number, terms[number])
+    assert bits([EXACT.lower(tree.total())]) == bits([expected])
     for size in (2, 8, 64):  # tasks of several chunks each
         groups = [summed(terms[start : start + size]) for start in range(0, count, size)]
         assert bits([run(groups)]) == bits([expected])

@@ -17,6 +17,7 @@ from dagad import StructureError
 from dagad._graphs.monoids import PLAIN
 from dagad._graphs.sum_trees import (
     FAN_IN,
+    OpenTree,
     RunningTree,
     Subtree,
     add_up,
@@ -126,6 +127,13 @@ def one_after_the_other(terms: Terms) -> Any:
     return tree.total()
 
 
+def in_any_order(terms: Terms) -> Any:
+    tree = OpenTree(len(terms))
+    for number in np.random.default_rng(len(terms)).permutation(len(terms)).tolist():
+        tree.push(number, terms[number])
+    return tree.total()
+
+
 def by_tasks(terms: Terms) -> Any:
     graph: dict[Any, GraphNode] = {number: DataNode(number, term) for number, term in enumerate(terms)}
     total, tasks = sum_tree([TaskRef(number) for number in graph], lambda level, place: ("sum", level, place))
@@ -147,7 +155,7 @@ def covered(part: Subtree, terms: Terms) -> Terms:
     return terms[start : start + (1 << level)]
 
 
-WAYS: list[Callable[[Terms], Any]] = [all_at_once, one_after_the_other, by_tasks]
+WAYS: list[Callable[[Terms], Any]] = [all_at_once, one_after_the_other, in_any_order, by_tasks]
 
 
 @pytest.mark.parametrize("way", WAYS)

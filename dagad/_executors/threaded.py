@@ -1,0 +1,165 @@
+"""The threads executor: runs of chunks shared among threads of this process, without a graph.
+
+What threads gain on short chunks a graph would take: to build one costs more than to run it. Sums are those of the
+fixed tree, whoever brings the terms.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dagad._executors.evaluation import calm_process, follow, new_names
+from dagad._executors.first import first_refused
+from dagad._executors.graph import SEEDS_A_TASK, land_sliced
+from dagad._graphs.linearization import Linearization, has_derivative
+from dagad._graphs.policies import Keep, Policy
+from dagad._graphs.sum_trees import OpenTree
+from dagad._operations.batch import BatchSeeds
+from dagad._operations.job import Job, Land, Results, Seeds, Spent
+from dagad._sources.plan import Chunk
+from dagad_scheduler import Role
+
+Put = Callable[[Sequence[Chunk], Any], None]
+
+
+class ThreadedExecutor:
+    """Runs jobs in threads of this process, some chunks at a time, a power of two."""
+
+    name, remote = "threads", False
+
+    def __init__(self, scheduler: Any, group: int = 1, *, is_scalar: bool | None = None) -> None:
+        self._scheduler, self.group = scheduler, group
+        self._is_scalar = is_scalar  # whether each chunk is known to give one real number
+
+    def call(self, job: Job) -> Results:
+        """Run a job for what it gives."""
+        batch = job.batch
+        return self._values(job, lambda number, args: batch.value(*args))
+
+    def linearize(self, job: Job, policy: Policy) -> tuple[Results, ThreadedResiduals]:
+        """Run a job, and leave behind what its policy says."""
+        batch, left = job.batch, dict[int, Linearization | None]()
+
+        def run(number: int, args: tuple[Any, ...]) -> Any:
+            made = left[number] = policy.linearize(batch, args)
+            return made.value
+
+        return self._values(job, run), ThreadedResiduals(self._scheduler, self.group, left)
+
+    def _values(self, job: Job, run: Callable[[int, tuple[Any, ...]], Any]) -> Results:
+        """Run the chunks for what they give: their sum, and what is stacked."""
+        parts, names, results = _parts(job, self.group), new_names(job.kernel.name), Results.of(job)
+        total = OpenTree(len(parts), job.monoid)
+
+        def run_part(number: int) -> None:
+            chunks = parts[number]
+            value = run(number, job.arguments(chunks, names))
+            results.put(job, chunks, value)
+            if job.kernel.reduces:
+                total.push(number, value.reduced if job.kernel.stacks else value)
+
+        results.spent = _spent(self._scheduler, job, len(parts), run_part, Role.VALUE, ("call", (), self.group))
+        results.reduced = total.total()
+        return results
+
+    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, ThreadedResiduals | None]:
+        """Run a job together with its gradient for the seed 1; see `Executor`."""
+        if self._is_scalar is False:
+            return self.linearize(job, Keep(counters=policy.counters))
+        parts, names, results = _parts(job, self.group), new_names(job.kernel.name), Results.of(job)
+        batch, left, numbers = job.batch, dict[int, Linearization | None](), list[int]()
+        total, shared = OpenTree(len(parts), job.monoid), OpenTree(len(parts), job.monoid)
+
+        def run_part(number: int) -> None:
+            chunks = parts[number]
+            args = job.arguments(chunks, names)
+            value, gradient, pull, nbytes = batch.preaccumulate(policy.counters, *args)
+            total.push(number, value)
+            if gradient is None:
+                left[number] = Linearization.pulled_by(pull, nbytes, value, (batch, args), policy.counters)
+                return
+            left[number] = None
+            if has_derivative(value):
+                numbers.append(number)
+            if job.n_shared:
+                shared.push(number, gradient[0])
+            if job.has_sliced:
+                land_sliced(job, chunks, gradient[-1], land)
+
+        results.spent = _spent(self._scheduler, job, len(parts), run_part, Role.VALUEGRAD, ("unit", (), self.group))
+        results.reduced = total.total()
+        results.has_gradient = all(made is None for made in left.values())
+        if results.has_gradient:
+            if job.n_shared:
+                land(job.shared_targets, job.monoid.lower(shared.total()), 0)
+            return results, None
+        # Some gave numbers, real among complex ones, whose tapes are gone.
+        return results, None if numbers else ThreadedResiduals(self._scheduler, self.group, left)
+
+
+class ThreadedResiduals:
+    """The linearizations of the runs of chunks, by number; None for those of integers only."""
+
+    ran_by = ThreadedExecutor.name
+
+    def __init__(self, scheduler: Any, group: int, left: dict[int, Linearization | None]) -> None:
+        self._scheduler, self._group, self._left = scheduler, group, left
+
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+        """Pull some seeds, and let their cotangents land; chunks whose seeds are all zero are not pulled."""
+        for first in range(0, len(seeds), SEEDS_A_TASK):
+            self._pull(job, seeds[first : first + SEEDS_A_TASK], land, first, keep=len(seeds) > 1)
+        return True
+
+    def _pull(self, job: Job, seeds: Sequence[Seeds], land: Land, first: int, *, keep: bool) -> None:
+        parts = _parts(job, self._group)
+        shared = OpenTree(len(parts), job.monoid)
+
+        def run_part(number: int) -> None:
+            chunks, made = parts[number], self._left[number]
+            many = [
+                BatchSeeds(one.reduced, [one.stacked(chunk.number) for chunk in chunks] if job.kernel.stacks else None)
+                for one in seeds
+            ]
+            found: Sequence[Any] | None = None
+            if made is not None and any(one.of(place) is not None for one in many for place in range(len(chunks))):
+                found = made.pull_again(many, len(many)) if keep else made.pull(many)
+            if job.n_shared:
+                shared.push(number, None if found is None else found[0])
+            if job.has_sliced and found is not None:
+                land_sliced(job, chunks, found[-1], land, first)
+            elif job.has_sliced:
+                land(job.targets(chunks), None, first)
+
+        _spent(self._scheduler, job, len(parts), run_part, Role.PULLBACK, ("pull", seeds, 1))
+        if job.n_shared:
+            found = shared.total()
+            land(job.shared_targets, None if found is None else job.monoid.lower(found), first)
+
+    def release(self) -> None:
+        """Let go of the linearizations, which the run that somebody may watch has too."""
+        self._left.clear()
+
+
+def _parts(job: Job, group: int) -> list[list[Chunk]]:
+    """Return runs of chunks that are subtrees, all of one size but for the last."""
+    chunks = list(job.plan)
+    return [chunks[start : start + group] for start in range(0, len(chunks), group)]
+
+
+def _spent(
+    scheduler: Any,
+    job: Job,
+    n_parts: int,
+    run_part: Callable[[int], None],
+    role: Role,
+    refused: tuple[str, Sequence[Seeds], int],
+) -> Spent:
+    """Run all parts, and return what that took; `refused` says how to look which chunk is not finite."""
+    began = time.perf_counter()
+    with calm_process, first_refused(scheduler, job, *refused):
+        run = scheduler.share(n_parts, run_part, role)
+        follow(run)
+    return Spent(run.cpu_seconds, time.perf_counter() - began, run.n_workers)

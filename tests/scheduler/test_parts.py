@@ -1,0 +1,163 @@
+"""Numbered parts: does each run once, in order, on all threads, and what happens when one fails or nobody waits?"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from faults import until
+
+from dagad_scheduler import Account, Progress, Role, Sync, Threads
+from dagad_scheduler.parts import PartsRun
+
+PATIENCE = 20.0
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def share(n_parts: int, run_part: Callable[[int], None], n_threads: int = 2, role: Role = Role.VALUE) -> PartsRun:
+    return Threads(n_threads).share(n_parts, run_part, role)
+
+
+@pytest.mark.parametrize("scheduler", [Sync(), Threads(1), Threads(2), Threads(5)], ids=lambda one: str(one.workers))
+@pytest.mark.parametrize("n_parts", [0, 1, 2, 7])
+def test_each_part_runs_once_and_they_begin_in_order(scheduler: Threads, n_parts: int) -> None:
+    ran = list[int]()
+    run = scheduler.share(n_parts, ran.append, Role.VALUE)
+    run.wait()
+    assert sorted(ran) == list(range(n_parts))
+    if scheduler.workers == 1:
+        assert ran == sorted(ran)
+    assert run.progress() == Progress(n_parts, n_parts)
+    assert 1 <= run.n_workers <= scheduler.workers
+    assert not [thread for thread in threading.enumerate() if thread.name == "dagad"]
+
+
+def test_so_many_threads_work_and_the_one_that_waits_is_among_them() -> None:
+    barrier, seen = threading.Barrier(3), set[int]()
+
+    def meet(number: int) -> None:
+        del number
+        seen.add(threading.get_ident())
+        barrier.wait(PATIENCE)
+
+    run = share(9, meet, 3)
+    run.wait()
+    assert len(seen) == run.n_workers == 3
+    assert threading.get_ident() in seen
+
+
+def test_a_pool_lends_its_threads_and_stays_open() -> None:
+    barrier, names = threading.Barrier(3), set[str]()
+
+    def meet(number: int) -> None:
+        del number
+        names.add(threading.current_thread().name.partition("_")[0])
+        barrier.wait(PATIENCE)
+
+    with ThreadPoolExecutor(2, thread_name_prefix="lent") as pool:
+        Threads(3, pool).share(3, meet, Role.VALUE).wait()
+        assert pool.submit(int).result() == 0
+    assert names == {"lent", threading.current_thread().name.partition("_")[0]}
+
+
+def test_a_pool_that_has_no_time_is_not_waited_for() -> None:
+    over, ran = threading.Event(), list[int]()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(over.wait, PATIENCE)
+        Threads(2, pool).share(4, ran.append, Role.VALUE).wait()
+        over.set()
+    assert ran == [0, 1, 2, 3]
+
+
+def test_of_several_failures_that_of_the_first_part_is_raised() -> None:
+    barrier = threading.Barrier(3)
+
+    def fail(number: int) -> None:
+        barrier.wait(PATIENCE)
+        raise ValueError(number)
+
+    for _ in range(20):
+        with pytest.raises(ValueError, match="0"):
+            share(9, fail, 3).wait()
+
+
+def test_after_a_failure_no_part_is_started() -> None:
+    ran = list[int]()
+
+    def fail(number: int) -> None:
+        ran.append(number)
+        raise KeyError(number)
+
+    run = share(9, fail, 1)
+    with pytest.raises(KeyError, match="0"):
+        run.wait()
+    assert ran == [0]
+    assert run.progress() == Progress(0, 9)
+
+
+def test_cancelled_it_starts_no_part_and_says_so() -> None:
+    ran = list[int]()
+
+    def once(number: int) -> None:
+        ran.append(number)
+        run.cancel()
+
+    run = share(9, once, 1, Role.PULLBACK)
+    with pytest.raises(CancelledError):
+        run.wait()
+    assert ran == [0]
+    assert run.progress() == Progress(0, 0, 1, 9)
+    never = share(3, ran.append)
+    never.cancel()
+    with pytest.raises(CancelledError):
+        never.wait()
+    assert ran == [0]
+
+
+def test_cancelled_in_its_last_part_it_has_ended_all_the_same() -> None:
+    def last(number: int) -> None:
+        if number == 2:
+            run.cancel()
+
+    run = share(3, last, 1)
+    run.wait()
+    assert run.progress() == Progress(3, 3)
+
+
+def test_what_it_took_is_told_by_role() -> None:
+    def work(number: int) -> None:
+        sum(range(1000 + number))
+
+    for role, name in ((Role.VALUE, "value"), (Role.VALUEGRAD, "value"), (Role.PULLBACK, "pullback")):
+        run = share(5, work, role=role)
+        run.wait()
+        account = run.account(detailed=True)
+        assert set(account.seconds) == {name}
+        assert account.seconds[name] > 0
+        assert run.cpu_seconds > 0
+    assert share(0, work).account() == Account({})
+
+
+def test_after_control_c_the_others_end_what_they_are_in_and_start_nothing() -> None:
+    ran, helping, released = list[int](), threading.Event(), threading.Event()
+    main: Any = threading.main_thread().ident
+
+    def part(number: int) -> None:
+        ran.append(number)
+        if threading.get_ident() == main:
+            assert helping.wait(PATIENCE)
+            signal.raise_signal(signal.SIGINT)
+        helping.set()
+        assert released.wait(PATIENCE)
+
+    run = share(9, part)
+    with pytest.raises(KeyboardInterrupt):
+        run.wait()
+    released.set()
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "dagad"])
+    assert sorted(ran) == [0, 1]
