@@ -49,6 +49,7 @@ from dagad_scheduler import (
 )
 from dagad_scheduler.callbacks import is_watched as is_watched
 from dagad_scheduler.failures import say_where as say_where
+from dagad_scheduler.parts import PartsRun
 from dagad_scheduler.private import GraphNode
 from dagad_scheduler.process import calm_process as calm_process
 from dagad_scheduler.resolve import is_inside_any_task as is_inside_any_task
@@ -164,6 +165,13 @@ def run_graph(
         raise workers_unfit(error.reasons) from error
     except ResultsLost as error:
         raise results_lost(any(role_of(key) == Role.SHARD for key in error.keys)) from error
+    return run
+
+
+def run_parts(scheduler: Any, n_parts: int, run_part: Callable[[int], None], role: Role) -> PartsRun:
+    """Run numbered parts in threads of this process to their end; the current evaluation can watch and cancel it."""
+    run: PartsRun = scheduler.share(n_parts, run_part, role)
+    follow(run)
     return run
 
 

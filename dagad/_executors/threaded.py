@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dagad._executors.evaluation import calm_process, follow, new_names
+from dagad._executors.evaluation import calm_process, new_names, run_parts
 from dagad._executors.first import first_refused
 from dagad._executors.graph import SEEDS_A_TASK, land_sliced
 from dagad._graphs.linearization import Linearization, has_derivative
@@ -19,7 +19,7 @@ from dagad._graphs.sum_trees import OpenTree
 from dagad._operations.batch import BatchSeeds
 from dagad._operations.job import Job, Land, Results, Seeds, Spent
 from dagad._sources.plan import Chunk
-from dagad_scheduler import Role
+from dagad_scheduler.roles import Role
 
 Put = Callable[[Sequence[Chunk], Any], None]
 
@@ -160,6 +160,5 @@ def _spent(
     """Run all parts, and return what that took; `refused` says how to look which chunk is not finite."""
     began = time.perf_counter()
     with calm_process, first_refused(scheduler, job, *refused):
-        run = scheduler.share(n_parts, run_part, role)
-        follow(run)
+        run = run_parts(scheduler, n_parts, run_part, role)
     return Spent(run.cpu_seconds, time.perf_counter() - began, run.n_workers)

@@ -431,7 +431,7 @@ def while_waiting(rows):
     if not released.is_set():
         barrier.wait(20)
         if threading.current_thread() is not main:
-            while sys._current_frames()[main.ident].f_code.co_name != "wait":
+            while sys._current_frames()[main.ident].f_code.co_name not in ("join", "_wait_for_tstate_lock"):
                 time.sleep(0.001)
             print("interrupt me", flush=True)
             released.wait(20)
