@@ -174,8 +174,10 @@ class _Writer:
             self.take(made_of)  # by `numpy.frompyfunc`
 
     def _code(self, code: CodeType) -> None:
-        self._say("code", code.co_name, code.co_argcount, code.co_kwonlyargcount, code.co_flags)
+        counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+        self._say("code", code.co_name, *counts, code.co_flags)
         self.take(code.co_code)
+        self.take(getattr(code, "co_exceptiontable", b""))  # which of it is under a `try`
         for names in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):
             self._say(len(names), *names)
         self.take(code.co_consts)

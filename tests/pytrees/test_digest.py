@@ -52,6 +52,28 @@ def doubled(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def caught(x: Any) -> Any:
+    try:
+        x = float(x)
+        x = 1.0 / x
+    except ZeroDivisionError:
+        x = 0.0
+    return x
+
+
+def caught_in_part(x: Any) -> Any:
+    try:
+        x = float(x)
+    except ZeroDivisionError:
+        x = 0.0
+    else:
+        x = 1.0 / x
+    return x
+
+
+caught_in_part.__code__ = caught_in_part.__code__.replace(co_name="caught")  # all else is the same bytecode
+
+
 @dataclasses.dataclass
 class Model:
     weight: float
@@ -93,6 +115,7 @@ PAIRS: list[tuple[Any, Any]] = [
     (linalg.solve, doubled(linalg.solve)),
     (doubled(linalg.solve), doubled(linalg.inv)),
     (len, max),
+    (caught.__code__, caught_in_part.__code__),
     (np.sin, np.cos),
     (Model, dict),
 ]
