@@ -52,7 +52,7 @@ class ResidentExecutor:
         lease = None if self._is_scalar else self._lines.lease()
         answers = self._ask(job, UNIT, lease=lease, keep=lease is not None)
         results = answers.results
-        results.has_gradient = all(part.is_complete for _, part in answers.found)
+        results.has_gradient = all([part.is_complete for _, part in answers.found])
         if results.has_gradient:
             self._land(job, answers, land)
             return results, None
@@ -152,7 +152,7 @@ class ResidentExecutor:
             parts_of, blocks_of = (_alone, _no_blocks) if of_runs else (_parts, _blocks)
             return Loop(self._lines, placed.keys(job), parts_of, blocks_of, follow)
 
-        which = job.plan, *(one.keys[0] for one in placed.keyed)
+        which = job.plan.key, *[one.keys[0] for one in placed.keyed]
         loop: Loop = job.sliced.shards[0].remembered(which, make)
         return loop
 

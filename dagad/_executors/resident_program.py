@@ -116,7 +116,7 @@ class ResidentJob:
         self._left: dict[Subtree, Linearization | None] = {} if held is None else held._left
         self._stays = bool(message["keep"])
         own = unpack_tree(*message["own"]) if "own" in message else (None, None)
-        self._sliced, self._stacked_seeds = ({} if part is None else part for part in own)
+        self._sliced, self._stacked_seeds = [{} if part is None else part for part in own]
         self._placed, self._placed_seeds = message.get("placed", ()), message.get("seeds", ())
         self._n_taken = len(message.get("taken", ()))
         groups = message.get("groups")

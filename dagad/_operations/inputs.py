@@ -35,8 +35,11 @@ class Inputs(NamedTuple):
 
     def groups(self, leaves: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
         """Return the shared leaves in groups."""
-        rest = iter(leaves)
-        return [[next(rest) for _ in range(size)] for size in sizes]
+        first, found = 0, []
+        for size in sizes:
+            found.append(list(leaves[first : first + size]))
+            first += size
+        return found
 
     def targets(self, number: int) -> Targets:
         """Return the targets of a chunk, numbered among all leaves."""

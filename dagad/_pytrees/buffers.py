@@ -32,13 +32,19 @@ class Spec(NamedTuple):
 
     @classmethod
     def of(cls, leaf: Any) -> Spec:
-        if isinstance(leaf, np.ndarray):
-            flags = leaf.flags
-            order: Literal["C", "F"] = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
-            return cls(leaf.dtype.str, leaf.shape, order, "array")
-        if isinstance(leaf, np.generic):
-            return cls(leaf.dtype.str, (), "C", "numpy")
-        return cls(np.dtype(type(leaf)).str, (), "C", "python")
+        dtype, shape, order, kind = _look(leaf)
+        return cls(dtype.str, shape, order, kind)
+
+
+def _look(leaf: Any) -> tuple[np.dtype[Any], tuple[int, ...], Literal["C", "F"], str]:
+    """Return the same, with the dtype itself: quickly told from others."""
+    if isinstance(leaf, np.ndarray):
+        flags = leaf.flags
+        order: Literal["C", "F"] = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
+        return leaf.dtype, leaf.shape, order, "array"
+    if isinstance(leaf, np.generic):
+        return leaf.dtype, (), "C", "numpy"
+    return np.dtype(type(leaf)), (), "C", "python"
 
 
 class Layout:
@@ -48,12 +54,14 @@ class Layout:
 
     def __init__(self, specs: Sequence[Spec]) -> None:
         self.specs = tuple(specs)
-        self._parts: list[tuple[slice, np.dtype[Any], Spec]] = []
+        # Where each stands, as what, and in which shape and order unless it is what stands there: rows of numbers.
+        self._parts: list[tuple[slice, np.dtype[Any], tuple[int, ...] | None, Literal["C", "F"], str]] = []
         at = 0
         for spec in self.specs:
             dtype = np.dtype(spec.dtype)  # this process's own
             size = dtype.itemsize * int(np.prod(spec.shape, dtype=int))
-            self._parts.append((slice(at, at + size), dtype, spec))
+            shape = None if len(spec.shape) == 1 else spec.shape
+            self._parts.append((slice(at, at + size), dtype, shape, spec.order, spec.kind))
             at += -(-size // ALIGNMENT) * ALIGNMENT
         self.nbytes = at
 
@@ -63,27 +71,29 @@ class Layout:
     def write(self, leaves: Sequence[Any], buffer: np.ndarray[Any, Any]) -> list[int]:
         """Copy leaves into a buffer of bytes; return which of them are None."""
         gaps: list[int] = []
-        for number, (leaf, (span, dtype, (_, shape, order, _))) in enumerate(zip(leaves, self._parts, strict=True)):
+        for number, (leaf, (span, dtype, shape, order, _)) in enumerate(zip(leaves, self._parts, strict=True)):
             if leaf is None:
                 gaps.append(number)
                 continue
             array = leaf if type(leaf) is np.ndarray else np.asarray(leaf)
-            if array.shape != shape or array.dtype != dtype:
-                raise StructureError(
-                    f"A leaf of shape {array.shape} and dtype {array.dtype} was to travel as one of shape {shape} and "
-                    f"dtype {dtype}."
-                )
             view = buffer[span].view(dtype)
-            view = view if len(shape) == 1 else view.reshape(shape, order=order)
+            if shape is not None:
+                view = view.reshape(shape, order=order)
+            if array.shape != view.shape or array.dtype != dtype:
+                raise StructureError(
+                    f"A leaf of shape {array.shape} and dtype {array.dtype} was to travel as one of shape {view.shape} "
+                    f"and dtype {dtype}."
+                )
             view[...] = array
         return gaps
 
     def read(self, buffer: np.ndarray[Any, Any], gaps: Sequence[int] = ()) -> list[Any]:
         """Return the leaves in a buffer of bytes, as views where that can be."""
         leaves: list[Any] = []
-        for span, dtype, (_, shape, order, kind) in self._parts:
+        for span, dtype, shape, order, kind in self._parts:
             leaf: Any = buffer[span].view(dtype)
-            leaf = leaf if len(shape) == 1 else leaf.reshape(shape, order=order)
+            if shape is not None:
+                leaf = leaf.reshape(shape, order=order)
             if kind != "array":
                 leaf = leaf[()].item() if kind == "python" else leaf[()]
             elif not leaf.flags.aligned:
@@ -111,7 +121,7 @@ def as_bytes(data: Any, nbytes: int) -> np.ndarray[Any, Any]:
 def pack_tree(tree: Any) -> tuple[bytes, np.ndarray[Any, Any]]:
     """Return a pytree of numbers as a head and a buffer of bytes."""
     leaves, treedef = pytree.flatten(tree)
-    head, layout = _headed(treedef, tuple(map(Spec.of, leaves)))
+    head, layout = _headed(treedef, tuple(map(_look, leaves)))
     buffer = np.empty(layout.nbytes, np.uint8)
     layout.write(leaves, buffer)
     return head, buffer
@@ -135,7 +145,8 @@ class _Structure(pickle.Unpickler):
 
 
 @functools.lru_cache(1024)
-def _headed(treedef: pytree.TreeDef, specs: tuple[Spec, ...]) -> tuple[bytes, Layout]:
+def _headed(treedef: pytree.TreeDef, looks: tuple[Any, ...]) -> tuple[bytes, Layout]:
+    specs = [Spec(dtype.str, *rest) for dtype, *rest in looks]
     return pickle.dumps((treedef, [tuple(spec) for spec in specs])), Layout(specs)
 
 

@@ -19,7 +19,7 @@ from dagad._errors import ClosureError
 from dagad._pytrees import pytree
 from dagad._pytrees.kinds import attributes_of, kind_of, set_attributes
 from dagad._pytrees.partition import Partition
-from dagad._pytrees.walk import Walk, is_wrapper, leading_to
+from dagad._pytrees.walk import Walk, is_wrapper, leading_to, leads_nowhere
 
 _LOOKED_INTO = frozenset({FunctionType, CellType, functools.partial})
 Make = Callable[[Sequence[Any]], Any]
@@ -30,6 +30,8 @@ def hoist(fun: Any) -> tuple[list[Any], Make]:
 
     What it reaches in a way that can't be replaced is refused, by the name of that way.
     """
+    if leads_nowhere(fun):  # often, and quickly seen
+        return [], functools.partial(unchanged, fun)
     walk = Walk(fun)
     carriers = walk.carriers()
     walk.refuse_names(carriers)

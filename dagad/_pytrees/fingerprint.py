@@ -89,12 +89,17 @@ def _take(parts: Sequence[Any], atoms: list[Any], seen: dict[int, int], by_name:
         elif kind is Partition:
             atoms += kind, len(part.leaves)
             _take((part.treedef, part.positions, *part.leaves), atoms, seen, by_name)
+        elif (kind is type or kind is FunctionType) and by_name(part):
+            atoms.append(part)
         else:
             _take_one(part, kind, atoms, seen, by_name)
 
 
 def _take_one(part: Any, kind: Any, atoms: list[Any], seen: dict[int, int], by_name: Callable[[Any], bool]) -> None:
-    if by_name(part):
+    if isinstance(part, Portable) and by_name(kind):
+        atoms.append(kind)
+        _take((part.state(),), atoms, seen, by_name)
+    elif kind is not FunctionType and by_name(part):
         atoms.append(part)
     elif _holds_nothing(kind) and by_name(kind):
         atoms.append(kind)
@@ -122,8 +127,6 @@ def _holds_nothing(kind: type) -> bool:
 def _inside(part: Any, kind: Any, by_name: Callable[[Any], bool]) -> Sequence[Any]:
     if kind is frozenset:
         return tuple(part)
-    if isinstance(part, Portable) and by_name(kind):
-        return part.state()
     if is_wrapper(kind):
         return (part.fun,)
     if _is_frozen(kind) and by_name(kind):

@@ -113,8 +113,10 @@ def is_imported(name: str) -> bool:
     """Return whether every process can import a module under this name, and nobody wants it to go by value."""
     if name == "__main__" or name not in sys.modules:
         return False
-    by_value = cloudpickle.list_registry_pickle_by_value()  # nothing, nearly always
-    return not (by_value and any(f"{name}.".startswith(f"{one}.") for one in by_value))
+    for one in cloudpickle.list_registry_pickle_by_value():  # nearly always none
+        if f"{name}.".startswith(f"{one}."):
+            return False
+    return True
 
 
 def _arrived_record(cls: type, *how: Any) -> type:

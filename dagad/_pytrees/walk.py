@@ -39,6 +39,22 @@ def is_wrapper(kind: type) -> bool:
     return getattr(kind, "__dagad_wraps__", False) is True
 
 
+def leads_nowhere(fun: Any) -> bool:
+    """Return whether a walk would end at once: nothing is carried, and names mean plain data or parts of libraries."""
+    if type(fun) is not FunctionType or fun.__closure__ or fun.__defaults__ or fun.__kwdefaults__ or fun.__dict__:
+        return False
+    scope, code = fun.__globals__, fun.__code__
+    for name in (*names_of(code), *imports_of(code, scope.get("__package__"))):
+        value = scope[name] if name in scope else sys.modules.get(name)  # it may be imported inside
+        kind = type(value)
+        if kind is ModuleType:
+            if _root(value) not in _CLOSED:
+                return False
+        elif kind not in _PLAIN or kind is np.ndarray:  # of objects, it may be
+            return False
+    return True
+
+
 class Scope:
     """A module, or a class: what is in it counts where a function that is carried names it."""
 
