@@ -73,8 +73,9 @@ class ResidentProgram:
         singletons: Sequence[Any] = (),
     ) -> None:
         self.batch, self.monoid, self.policy, self.engine = Batch(kernel, monoid), monoid, policy, engine_of(kernel)
-        self.template, self.names = template, names
+        self.template = template
         self.chunks, self._singletons = list(plan), Singletons(singletons)
+        self.contexts = [ChunkContext(chunk, names) for chunk in self.chunks]
 
     def is_current(self) -> bool:
         """Return whether it still is what was sent: what others share with it may have changed with them."""
@@ -157,7 +158,7 @@ class ResidentJob:
 
     def _part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Any:
         numbers = part.terms(len(self._program.chunks))
-        contexts = [ChunkContext(self._program.chunks[number], self._program.names) for number in numbers]
+        contexts = [self._program.contexts[number] for number in numbers]
         active = _Active(self, numbers, rows) if self._has_sliced else None
         templates = [self._rows.get(number, self._program.template) for number in numbers]
         whole = _Rows(numbers, templates, rows, stopped)

@@ -309,6 +309,8 @@ def assembled_into(
 ) -> list[Any]:
     """Return the sums of the subtrees `roots` from those of their `parts`; if `partial`, others add nothing."""
     given = dict(zip(parts, sums, strict=True))
+    if roots == parts:
+        return list(given.values())
     used: list[Any] = []
 
     def at(start: int, level: int) -> tuple[Any, bool]:

@@ -48,7 +48,7 @@ class Job(NamedTuple):
     @property
     def has_sliced(self) -> bool:
         """Whether something in the rows is being differentiated."""
-        return sum(self.inputs.sliced) > 0
+        return any(self.inputs.sliced)
 
     @property
     def has_stays(self) -> bool:
