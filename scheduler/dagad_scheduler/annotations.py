@@ -29,7 +29,7 @@ class Annotated:
     @property
     def needs_tasks(self) -> bool:
         """Whether they say something that only tasks can follow; what fails without tasks is tried again as tasks."""
-        return self.restrict or "priority" in self.given
+        return bool(self.given) and (self.restrict or "priority" in self.given)
 
     @property
     def workers(self) -> Collection[str] | None:

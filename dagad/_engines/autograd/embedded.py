@@ -35,7 +35,7 @@ class Trace(NamedTuple):
     @property
     def kind(self) -> Any:
         """What its nodes are."""
-        return type(self.nodes[min(self.nodes)])
+        return type(next(iter(self.nodes.values())))
 
     @property
     def moves(self) -> bool:

@@ -12,9 +12,11 @@ INLINE = 2**16  # bytes that go inside a message; more go beside it, uncopied
 
 def blob(buffer: Any) -> Any:
     """Return a buffer as a message takes it: a short one inside, a long one beside it, uncopied."""
+    if len(buffer) <= INLINE:
+        return bytes(buffer)
     from dagad_scheduler.private_distributed import to_serialize
 
-    return bytes(buffer) if len(buffer) <= INLINE else to_serialize(np.frombuffer(buffer, np.uint8))
+    return to_serialize(np.frombuffer(buffer, np.uint8))
 
 
 def has_buffers(part: Any) -> bool:
@@ -34,9 +36,12 @@ def nbytes(part: Any) -> int:
     return len(whole) if isinstance(whole, bytes) else int(getattr(whole, "nbytes", 0))
 
 
+_BUFFERS = (np.ndarray, memoryview)
+
+
 def packed(part: Any) -> Any:
     """Return part of a call as a message takes it."""
-    if isinstance(part, np.ndarray | memoryview):
+    if isinstance(part, _BUFFERS):
         return blob(part)
     return [packed(item) for item in part] if isinstance(part, list) else part
 
