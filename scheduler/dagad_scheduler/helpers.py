@@ -44,9 +44,14 @@ class Helpers:
         # Daemons, which those of an executor are not: a program that ends does not wait for them.
         thread = threading.Thread(target=run, args=(_help, serve), name="dagad", daemon=True)
         with self._lock:
-            if not self._closed:
-                self._threads.append(thread)
+            if self._closed:
+                return
+            try:
                 thread.start()
+            except RuntimeError:  # the system has no more of them: those that there are do it all
+                self._free = 0
+                return
+            self._threads.append(thread)
 
     def _lent(self, future: Future[None]) -> None:
         with self._lock:

@@ -45,9 +45,6 @@ class PartsRun:
         del timeout
         finished = False
         try:
-            if self._helpers is not None:
-                for _ in range(self._n_parts - 1):  # they are fewer, if there are fewer threads
-                    self._helpers.start_one(self._serve)
             self._serve()
             finished = True
         finally:
@@ -64,6 +61,9 @@ class PartsRun:
         began = time.thread_time()
         with calm_process, inside_task:
             while (number := self._next()) is not None:
+                # Each starts the next one, so that nobody has to start them all before it begins.
+                if self._helpers is not None and number + 1 < self._n_parts:
+                    self._helpers.start_one(self._serve)
                 self._run(number)
         with self._lock:
             self.cpu_seconds += time.thread_time() - began

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from dask._task_spec import Task, TaskRef
 
-from dagad_scheduler import Threads
+from dagad_scheduler import Role, Threads
 from dagad_scheduler.helpers import Helpers
 
 PATIENCE = 20.0
@@ -69,6 +69,24 @@ def test_after_control_c_in_a_thread_that_waits_no_task_is_started() -> None:
         if thread.name == "dagad":
             thread.join(PATIENCE)
     assert sorted(ran) == ["long", "short"]
+
+
+def test_without_another_thread_of_the_systems_those_that_there_are_do_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    def refused(thread: threading.Thread) -> None:
+        asked.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    ran = list[int]()
+    Threads(4).share(3, ran.append, Role.VALUE).wait()
+    assert ran == [0, 1, 2]
+    run = Threads(4).start({i: Task(i, ran.append, i) for i in range(5)}, range(5), lambda *_: None)
+    run.wait()
+    assert run.n_workers == 1
+    assert sorted(ran[3:]) == [0, 1, 2, 3, 4]
+    assert asked == ["dagad", "dagad"]
 
 
 class Slow(ThreadPoolExecutor):
