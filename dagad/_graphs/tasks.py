@@ -316,7 +316,10 @@ class _BoundTask(FlatFunction):
 
 
 def _shown(value: Any) -> Any:
-    """Return what a task reads as it gets to see it: read-only, since it may run again and has to read the same."""
+    """Return what a task reads as it gets to see it, since it may run again and has to read the same.
+
+    Arrays are read-only, and containers its own.
+    """
     if type(value) is np.ndarray:
         value = canonical(value)
         if value.flags.writeable:
@@ -324,8 +327,8 @@ def _shown(value: Any) -> Any:
             value.flags.writeable = False
     elif type(value) not in _BARE and not pytree.is_traced(value):
         leaves, treedef = pytree.flatten(value)
-        if np.ndarray in map(type, leaves):
-            return pytree.unflatten(treedef, list(map(_shown, leaves)))
+        if not treedef.is_leaf():
+            value = pytree.unflatten(treedef, list(map(_shown, leaves)) if np.ndarray in map(type, leaves) else leaves)
     return value
 
 

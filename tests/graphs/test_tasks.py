@@ -97,6 +97,18 @@ def test_is_a_task_that_spoils_its_data_refused_never_wrong_when_it_runs_again(p
         assert any("work on a copy" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate(), Segment(1), Revolve(1)])
+def test_may_a_task_append_to_a_list_that_it_reads(policy: Any) -> None:
+    def longer(items: Any, x: Any) -> Any:
+        items["all"].append(2.0)
+        return sum(items["all"]) * x
+
+    x = delayed(A)
+    y = delayed(np.sum)(delayed(np.sin)(delayed(longer)(delayed({"all": [1.0]}), delayed(np.sin)(x))))
+    gradient = compute(dagad.gradient(y, x, policy=policy), scheduler="sync")[0]
+    onp.testing.assert_allclose(gradient, onp.cos(3.0 * onp.sin(A)) * 3.0 * onp.cos(A), rtol=1e-12)
+
+
 def test_may_a_gradient_under_any_policy_be_differentiated_again() -> None:
     x = delayed(A)
     for first, second in ((Preaccumulate(), Recompute()), (Recompute(), Preaccumulate())):
