@@ -405,4 +405,14 @@ def complete_gradient(reached: bool, cotangent: Any, value: Any) -> Any:
             f"The gradient with respect to {described(value)} was asked for, which does not exist. Make it floating "
             "point, with `float(...)` or `.astype(float)`, or leave it out of `wrt`."
         )
-    return complete_tangent(cotangent, value)
+    return _own(complete_tangent(cotangent, value))
+
+
+def _own(gradient: Any) -> Any:
+    """Return a gradient that nobody else holds: a cotangent may be another one's too, or data that a rule returned."""
+    if type(gradient) is np.ndarray:
+        return gradient.copy("K")
+    leaves, treedef = pytree.flatten(gradient)
+    if np.ndarray not in map(type, leaves):
+        return gradient
+    return pytree.unflatten(treedef, [leaf.copy("K") if type(leaf) is np.ndarray else leaf for leaf in leaves])

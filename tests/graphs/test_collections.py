@@ -17,6 +17,7 @@ from hypothesis import given, settings, strategies as st
 from one_program import A, B, Pair, as_function, as_graph, split, total, where
 
 import dagad
+from dagad.extend import explicit
 from dagad_scheduler import Role, role_of
 
 compute: Any = dask_compute  # Dask has few types
@@ -147,6 +148,25 @@ def test_does_a_leaf_that_y_does_not_need_get_zeros_of_its_own() -> None:
     assert (of_number, type(of_number)) == (0, int)
     assert of_tree["a"].tolist() == [0.0] * 3
     assert of_tree["n"] is None
+
+
+@explicit
+def along(data: Any, x: Any) -> tuple[Any, Any]:
+    return np.sum(data * x), lambda cotangent: (None, data)  # of a number, pulled with 1
+
+
+def test_may_gradients_be_written_to(scheduler: Any) -> None:
+    data = onp.array([1.0, 2.0, 3.0])
+    a, b, c = delayed(data + 1.0), delayed((data + 2.0, data)), delayed(data + 3.0)
+    y = delayed(np.sum)(a + b[0]) + delayed(along)(delayed(data), c)
+    found = compute(*dagad.gradient(y, [a, a, b, c]), **where(scheduler))
+    of_b = found[2]
+    parts = [found[0], found[1], *of_b, found[3]]
+    for part in parts:
+        part *= 2.0
+    expected = [onp.full(3, 2.0), onp.full(3, 2.0), onp.full(3, 2.0), onp.zeros(3), 2.0 * onp.array([1.0, 2.0, 3.0])]
+    onp.testing.assert_array_equal(parts, expected)
+    onp.testing.assert_array_equal(data, [1.0, 2.0, 3.0])
 
 
 def test_are_constants_in_a_tree_left_alone(scheduler: Any) -> None:
