@@ -220,6 +220,8 @@ def is_differentiable_or_traced(leaf: Any) -> bool:
     if type(leaf) is float or type(leaf) is np.float64:
         return True
     value = plain(leaf)
+    if type(value) is np.ndarray:
+        return value.dtype.kind in "fc"
     return is_differentiable(value) or is_placed(value)
 
 

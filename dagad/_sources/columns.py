@@ -125,7 +125,14 @@ def read_sliced(sliced: Any, first: int = 0, readers: Sequence[Reader] = READERS
     """
     leaves, treedef = pytree.flatten(sliced, is_leaf=pytree.is_list)
     taken = Taken(first)
-    found = [next((one for read in readers if (one := read(leaf, taken)) is not None), None) for leaf in leaves]
+    found: list[Source | None] = []
+    for leaf in leaves:
+        source = None
+        for read in readers:
+            source = read(leaf, taken)
+            if source is not None:
+                break
+        found.append(source)
     columns = [source for source in found if source is not None]
     if len(columns) < len(leaves) or not leaves:
         _refuse_leaf(sliced, leaves, found)
@@ -137,7 +144,7 @@ def read_sliced(sliced: Any, first: int = 0, readers: Sequence[Reader] = READERS
             f"The parts of the sliced argument have different numbers of rows: {pairs}. Each chunk gets the same rows "
             "of all parts: give them the same number, or pass as a shared argument what every chunk is to get whole."
         )
-    shards = tuple(column.placed for column in columns if column.placed is not None)
+    shards = tuple([column.placed for column in columns if column.placed is not None])
     _check_same_plan(shards)
     return Sliced(treedef, columns, lengths[0], shards), taken.leaves
 
