@@ -155,7 +155,7 @@ class FusedTasks(Portable):
     def _collected(self, arrived: dict[int, list[Any]]) -> tuple[Any, ...]:
         components: dict[int, list[Any]] = {}
         for place, (arg, _) in enumerate(self._opened, self._n_args):
-            components.setdefault(arg, []).append(arrived.get(place, [None])[0])
+            components.setdefault(arg, []).append(_sum_of(arrived.get(place, [None])))
         found: list[Any] = []
         for arg, span in zip(self._active, self._spans or [None] * len(self._active), strict=True):
             if arg in components:

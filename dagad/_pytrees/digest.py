@@ -229,7 +229,7 @@ class _Writer:
 
     def _class(self, cls: type) -> None:
         self._say("class", cls.__module__, cls.__qualname__, _version(cls.__module__))
-        if not is_installed(cls.__module__):
+        if not is_installed(cls.__module__) or "<" in cls.__qualname__:  # a function of a package has made it
             parts = sorted((name, value) for name, value in vars(cls).items() if _is_of_class(name, value))
             self._all("parts", len(parts), [one for pair in parts for one in pair])
             for name, value in sorted((name, value) for name, value in vars(cls).items() if _may_say(name, value)):

@@ -23,11 +23,12 @@ from toy_engine import ComplexStep
 
 import dagad
 from dagad._graphs import coarsen
-from dagad._graphs.fused import FusedLinearization
+from dagad._graphs.fused import FusedLinearization, FusedTasks, Member
 from dagad._graphs.sum_trees import Span, add_up, add_up_spans, span_tree, summed
+from dagad._graphs.tasks import TaskFunction
 from dagad._pytrees import pytree
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
-from dagad_scheduler.private import DataNode, TaskRef
+from dagad_scheduler.private import DataNode, Task, TaskRef
 from dagad_scheduler.roles import Role, role_of
 
 compute: Any = dask_compute  # Dask has few types
@@ -441,3 +442,14 @@ def test_does_a_span_from_which_nothing_comes_add_nothing() -> None:
     right = add_up(1.0, 2.0, 4.0, None, None)
     assert add_up_spans(spans, summed(spans[0], [1.0, 2.0, 4.0]), None) == right
     assert add_up_spans(spans, None, None) is None
+
+
+def test_may_a_component_be_read_twice_by_one_task() -> None:
+    def product(x: Any, y: Any) -> Any:
+        return np.sum(x * y)
+
+    both = TaskFunction(Task("y", product, TaskRef("a"), TaskRef("b")), ("a", "b"), (0, 1))
+    fused = FusedTasks((Member(both, (1, 1), (1, 1)),), 1, ((0, 0),), None, (0,))
+    value, pullback, _ = fused.record((onp.array([1.0, 2.0]),))
+    assert value == 5.0
+    onp.testing.assert_array_equal(pullback(1.0)[0][0], [2.0, 4.0])

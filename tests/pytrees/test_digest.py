@@ -52,6 +52,12 @@ def doubled(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def class_of_a_package(number: int) -> Any:
+    scope: dict[str, Any] = {"__name__": linalg.__name__}
+    exec("def make(number):\n    class Made:\n        power = number\n    return Made\n", scope)
+    return scope["make"](number)
+
+
 def caught(x: Any) -> Any:
     try:
         x = float(x)
@@ -112,6 +118,7 @@ PAIRS: list[tuple[Any, Any]] = [
     (Model(1.0, np.zeros(2)), Model(1.0, np.ones(2))),
     (special.expit, special.logit),
     (eval("lambda x: x + 1", vars(linalg)), eval("lambda x: x + 2", vars(linalg))),  # of an installed package
+    (class_of_a_package(1), class_of_a_package(2)),
     (linalg.solve, doubled(linalg.solve)),
     (doubled(linalg.solve), doubled(linalg.inv)),
     (len, max),
