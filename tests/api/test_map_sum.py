@@ -1,0 +1,100 @@
+"""Sums over items: is each what a loop makes, and may a function bring its own derivative?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import autograd
+import autograd.numpy as np
+import numpy as onp
+import optree
+import pytest
+from sum_cases import CASES, RAGGED, THETA, Model, X, Y, assert_close, reference, squares
+
+import dagad
+from dagad.extend import explicit
+
+
+def one_visit(item: Any, rate: Any) -> Any:
+    return item["n"] * np.sum(np.sin(rate * item["x"])) * item["deep"][0]
+
+
+ITEMS = {
+    "list of dicts": (one_visit, CASES["list of dicts"].sliced, (1.5,)),
+    "rows of an array": (lambda row, theta: np.exp(row @ theta), X, (THETA,)),
+    "dict of arrays": (lambda item, t: item["x"] @ t * item["y"], {"x": X, "y": Y}, (THETA,)),
+    "array and list": (lambda item, t: item[0] * np.sum(item[1] ** 2) * t, (Y[: len(RAGGED)], RAGGED), (0.5,)),
+    "numbers": (lambda item, t: item**2 * t, [0.5, 1.5, -1.0], (2.0,)),
+    "records": (lambda item, t: item.slope * t + item.offset**2, [Model(0.5, 1.0), Model(2.0, 3.0)], (0.7,)),
+}
+
+
+def loop(fun: Callable[..., Any], items: Any, *shared: Any) -> Any:
+    if not isinstance(items, list):
+        leaves, treedef = optree.tree_flatten(items, lambda tree: isinstance(tree, list), namespace="dagad")
+        items = [optree.tree_unflatten(treedef, [leaf[i] for leaf in leaves]) for i in range(len(leaves[0]))]
+    return sum([fun(item, *shared) for item in items])
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_is_map_sum_the_sum_over_items(name: str, scheduler: Any) -> None:
+    fun, items, shared = ITEMS[name]
+    expected, expected_gradients = reference(lambda *args: loop(fun, *args), items, *shared)
+    for grainsize in (1, 3, "auto"):
+        total = partial(dagad.map_sum, fun, grainsize=grainsize, scheduler=scheduler)
+        assert_close(total(items, *shared), expected)
+        value, gradients = dagad.value_and_grad(total, (0, 1))(items, *shared)
+        assert_close(value, expected)
+        assert_close(gradients, expected_gradients)
+
+
+def test_may_items_be_summed_to_a_pytree() -> None:
+    def parts(row: Any, theta: Any) -> Any:
+        return {"a": row * theta, "b": (np.sum(row) * theta[0],)}
+
+    def program(theta: Any) -> Any:
+        total = dagad.map_sum(parts, X, theta, grainsize=4)
+        return np.sum(total["a"] ** 2) * total["b"][0]
+
+    expected = autograd.grad(lambda theta: np.sum((X.sum(0) * theta) ** 2) * X.sum() * theta[0])(THETA)
+    assert_close(dagad.grad(program)(THETA), expected)
+
+
+@explicit
+def line_by_hand(row: Any, theta: Any) -> Any:
+    return row @ theta, lambda seed: (seed * theta, seed * row)
+
+
+@explicit
+def squares_by_hand(rows: Any, center: Any) -> Any:
+    residual = rows - center
+    return onp.sum(residual**2), lambda seed: (2 * seed * residual, -2 * seed * residual.sum(axis=0))
+
+
+def test_may_a_function_bring_its_own_derivative(scheduler: Any) -> None:
+    for total, fun, uncut in (
+        (dagad.reduce_sum, squares_by_hand, squares),
+        (dagad.map_sum, line_by_hand, lambda x, t: np.sum(x @ t)),
+    ):
+
+        def loss(x: Any, t: Any, total: Any = total, fun: Any = fun) -> Any:
+            return total(fun, x, t, grainsize=4, scheduler=scheduler)
+
+        expected, expected_gradients = reference(uncut, X, THETA)
+        assert_close(loss(X, THETA), expected)
+        value, gradients = dagad.value_and_grad(loss, (0, 1))(X, THETA)
+        assert_close(value, expected)
+        assert_close(gradients, expected_gradients)
+
+
+def test_may_items_with_their_own_derivative_be_ragged() -> None:
+    @explicit
+    def total_of(item: Any, rate: Any) -> Any:
+        grown = onp.exp(rate * item["x"])
+        return grown.sum(), lambda seed: ({"x": seed * rate * grown}, seed * (grown * item["x"]).sum())
+
+    items = [{"x": x} for x in RAGGED]
+    gradients = dagad.grad(lambda x, t: dagad.map_sum(total_of, x, t, grainsize=3), (0, 1))(items, 0.3)
+    assert_close(gradients, reference(lambda x, t: loop(lambda i, t: np.sum(np.exp(t * i["x"])), x, t), items, 0.3)[1])
