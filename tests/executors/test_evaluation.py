@@ -1,97 +1,22 @@
-"""Evaluation: is the value there first, and does one that is lazy, late, cancelled or forgotten behave?"""
+"""Evaluation: is the value there first, and does one that is watched, awaited or broken behave?"""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import gc
-import subprocess
-import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import autograd.numpy as anp
-import dask
 import numpy as np
 import pytest
-from autograd.extend import defvjp, primitive
-from distributed import Client
+from evaluations import LOCAL, PATIENCE, Refusal, Steps, X, evaluation_threads, loss_on, until
 
 import dagad
 from dagad.extend import Keep, explicit
 from dagad_scheduler import Progress
-
-LOCAL = ["sync", "threads"]
-PATIENCE = 20.0
-X = np.arange(8.0)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.002)
-
-
-def evaluation_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("dagad")]
-
-
-def squares(rows: Any, theta: Any) -> Any:
-    return anp.sum((rows - theta) ** 2)
-
-
-def loss_on(scheduler: Any, fun: Any = squares, **options: Any) -> Callable[[Any], Any]:
-    def loss(theta: Any) -> Any:
-        return dagad.reduce_sum(fun, X, theta, grainsize=1, scheduler=scheduler, **options)
-
-    return loss
-
-
-class Steps:
-    """A chunk function whose pullbacks wait at a gate, and a record of what was run in which order."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-        self.values, self.pullbacks = threading.Event(), threading.Event()
-
-    def fun(self) -> Any:
-        @explicit
-        def fun(rows: Any, theta: Any) -> Any:
-            assert self.values.wait(PATIENCE)
-            self.events.append("value")
-
-            def pullback(seed: Any) -> Any:
-                assert self.pullbacks.wait(PATIENCE)
-                self.events.append("pullback")
-                return None, seed * rows[0]
-
-            return theta * rows[0], pullback
-
-        return fun
-
-    def primitive(self) -> Any:
-        @primitive  # type: ignore[untyped-decorator]  # autograd has no types
-        def slow(theta: Any, row: Any) -> Any:
-            assert self.values.wait(PATIENCE)
-            self.events.append("value")
-            return theta * row
-
-        def pull(ans: Any, theta: Any, row: Any) -> Any:
-            def pullback(seed: Any) -> Any:
-                assert self.pullbacks.wait(PATIENCE)
-                self.events.append("pullback")
-                return seed * row
-
-            return pullback
-
-        defvjp(slow, pull, None)
-        return lambda rows, theta: slow(theta, rows[0])
-
 
 # Values first
 
@@ -295,173 +220,6 @@ def test_before_anything_has_started_there_is_no_progress() -> None:
     assert evaluation.gradient(PATIENCE) == 6.0
 
 
-# Cancelling
-
-
-def assert_cancelled(wait: Callable[[float], Any]) -> None:
-    with pytest.raises(dagad.CancelledError, match="cancelled") as caught:
-        wait(PATIENCE)
-    assert isinstance(caught.value, dagad.DagadError)
-    assert isinstance(caught.value, concurrent.futures.CancelledError)
-
-
-def test_cancelled_before_the_first_chunk_no_chunk_is_run() -> None:
-    gate, ran = threading.Event(), []
-
-    def chunk(rows: Any, theta: Any) -> Any:
-        ran.append(rows)
-        return theta * anp.sum(rows)
-
-    def loss(theta: Any) -> Any:
-        assert gate.wait(PATIENCE)
-        return loss_on("threads", chunk)(theta)
-
-    evaluation = dagad.evaluate(loss, 1.0)
-    evaluation.cancel()
-    assert_cancelled(evaluation.value)
-    assert_cancelled(evaluation.gradient)
-    gate.set()
-    until(lambda: not evaluation_threads())
-    assert not ran
-
-
-@pytest.mark.parametrize("local", LOCAL)
-def test_cancelled_during_the_values_no_further_chunk_is_run(local: str) -> None:
-    started, gate, ran = threading.Event(), threading.Event(), []
-
-    def chunk(rows: Any, theta: Any) -> Any:
-        ran.append(rows)
-        started.set()
-        assert gate.wait(PATIENCE)
-        return theta * anp.sum(rows)
-
-    with dask.config.set(num_workers=2):
-        evaluation = dagad.evaluate(loss_on(local, chunk), 1.0)
-        assert started.wait(PATIENCE)
-        evaluation.cancel()
-        assert_cancelled(evaluation.value)  # although a chunk is still running
-        assert_cancelled(evaluation.gradient)
-        gate.set()
-        until(lambda: not evaluation_threads())
-    assert len(ran) <= 2
-    assert evaluation.progress.gradients_done == 0
-
-
-@pytest.mark.parametrize("local", LOCAL)
-def test_cancelled_during_the_pullbacks_the_value_stays(local: str) -> None:
-    steps = Steps()
-    steps.values.set()
-    with dask.config.set(num_workers=2):
-        evaluation = dagad.evaluate(loss_on(local, steps.fun()), 2.0)
-        assert evaluation.value(PATIENCE) == 2.0 * X.sum()
-        evaluation.cancel()
-        assert_cancelled(evaluation.gradient)
-        steps.pullbacks.set()
-        until(lambda: not evaluation_threads())
-    assert evaluation.value(0.0) == 2.0 * X.sum()
-    assert steps.events.count("pullback") <= 2
-
-
-def test_cancelled_on_a_cluster_no_further_chunk_is_run(cluster: Client, tmp_path: Path) -> None:
-    log, gate = tmp_path / "log", tmp_path / "gate"
-    paths = str(log), str(gate)
-
-    def chunk(rows: Any, theta: Any) -> Any:
-        with open(paths[0], "a") as file:
-            file.write(f"{rows[0]}\n")
-        deadline = time.monotonic() + PATIENCE
-        while not Path(paths[1]).exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        return theta * anp.sum(rows)
-
-    theirs = cluster.submit(sum, [3, 4], pure=False)
-    assert theirs.result() == 7
-    evaluation = dagad.evaluate(loss_on(cluster, chunk), 1.0)
-    until(log.exists)
-    evaluation.cancel()
-    assert_cancelled(evaluation.value)
-    assert_cancelled(evaluation.gradient)
-    until(lambda: not evaluation_threads())
-    until(lambda: not any(cluster.processing().values()))  # the word has come through
-    gate.touch()
-    assert len(log.read_text().split()) <= 2
-    assert dagad.grad(loss_on(cluster))(1.0) == -40.0
-    assert theirs.status == "finished"  # a slip here would cost the client its connection, with all that it holds
-    assert theirs.result() == 7
-
-
-def test_a_lazy_evaluation_that_is_cancelled_has_no_gradient() -> None:
-    evaluation = dagad.evaluate(loss_on("threads"), 1.0, lazy=True)
-    assert evaluation.value(PATIENCE) == 92.0
-    evaluation.cancel()
-    assert_cancelled(evaluation.gradient)
-
-
-def n_tapes() -> int:
-    from dagad._graphs.linearization import Linearization
-
-    gc.collect()
-    return sum(type(thing) is Linearization for thing in gc.get_objects())
-
-
-def tapes_on(scheduler: Any) -> int:
-    return sum(scheduler.run(n_tapes).values()) if isinstance(scheduler, Client) else n_tapes()
-
-
-@pytest.mark.parametrize("n_before", [0, 12])
-def test_the_tapes_of_a_cancelled_evaluation_go_though_it_stays(n_before: int, scheduler: Any) -> None:
-    data = dagad.shard(np.arange(1.0, 9.0), grainsize=2, scheduler=scheduler)
-
-    def loss(theta: Any) -> Any:
-        return dagad.reduce_sum(squares, data, theta)
-
-    for _ in range(n_before):  # with some, the loop is hot
-        dagad.value_and_grad(loss)(2.0)
-    until(lambda: tapes_on(scheduler) == 0)  # those of earlier tests may be on their way out
-    evaluation = dagad.evaluate(loss, 2.0, lazy=True)
-    value = evaluation.value()
-    assert tapes_on(scheduler) == 4 or n_before
-    done = evaluation.progress
-    evaluation.cancel()
-    until(lambda: tapes_on(scheduler) == 0)
-    assert evaluation.value() == value
-    assert evaluation.progress == done
-    assert_cancelled(evaluation.gradient)
-
-
-def test_cancelling_what_is_done_changes_nothing() -> None:
-    evaluation = dagad.evaluate(loss_on("threads"), 1.0)
-    assert evaluation.gradient(PATIENCE) == -40.0
-    evaluation.cancel()
-    evaluation.cancel()
-    assert evaluation.value(0.0) == 92.0
-    assert evaluation.gradient(0.0) == -40.0
-
-
-def test_cancelling_reaches_nested_reductions() -> None:
-    started, gate, ran = threading.Event(), threading.Event(), []
-
-    def inner(rows: Any, theta: Any) -> Any:
-        ran.append(rows)
-        started.set()
-        assert gate.wait(PATIENCE)
-        return theta * anp.sum(rows)
-
-    def outer(rows: Any, theta: Any) -> Any:
-        return dagad.reduce_sum(inner, rows, theta, grainsize=1)
-
-    def loss(theta: Any) -> Any:
-        return dagad.reduce_sum(outer, X, theta, grainsize=8, scheduler="threads")
-
-    evaluation = dagad.evaluate(loss, 1.0)
-    assert started.wait(PATIENCE)
-    evaluation.cancel()
-    gate.set()
-    assert_cancelled(evaluation.value)
-    until(lambda: not evaluation_threads())
-    assert len(ran) == 1
-
-
 # Waiting
 
 
@@ -546,10 +304,6 @@ def test_awaiting_a_cancelled_evaluation_raises() -> None:
 # Errors
 
 
-class Refusal(Exception):
-    """A user's own."""
-
-
 def test_what_a_chunk_raises_comes_from_value_and_from_gradient(scheduler: Any) -> None:
     def refuse(rows: Any, theta: Any) -> Any:
         if rows[0] == 5:
@@ -601,102 +355,6 @@ def test_arguments_without_floats_are_refused_at_once() -> None:
         dagad.evaluate(loss_on("threads"), 1)
     with pytest.raises(dagad.StructureError, match="argnums=2"):
         dagad.evaluate(loss_on("threads"), 1.0, argnums=2)
-
-
-# Forgetting
-
-
-@pytest.mark.parametrize("asked", [False, True])
-def test_a_lazy_evaluation_that_is_dropped_leaves_nothing(asked: bool) -> None:
-    policy = Keep()
-    evaluation = dagad.evaluate(loss_on("threads", policy=policy), 1.0, lazy=True)
-    evaluation.value(PATIENCE)
-    if asked:
-        evaluation.gradient(PATIENCE)
-    until(lambda: not evaluation_threads())
-    forgotten = weakref.ref(evaluation)
-    del evaluation
-    gc.collect()
-    assert forgotten() is None
-    assert policy.n_pullback == (8 if asked else 0)
-
-
-def test_an_evaluation_that_is_dropped_comes_to_its_end() -> None:
-    steps = Steps()
-    forgotten = weakref.ref(dagad.evaluate(loss_on("threads", steps.fun()), 2.0))
-    steps.values.set()
-    steps.pullbacks.set()
-    until(lambda: not evaluation_threads())
-    gc.collect()
-    assert forgotten() is None
-    assert steps.events == ["value"] * 8 + ["pullback"] * 8
-
-
-ENDING = """
-import sys, threading, time
-import autograd.numpy as np, dask
-import dagad
-
-started = threading.Barrier(3)
-
-def chunk(rows, theta):
-    print(int(rows[0]), flush=True)
-    if rows[0] < 2:
-        started.wait(20)
-        time.sleep(0.5)  # longer than it takes to end
-    else:
-        time.sleep(0.1)
-    return theta * np.sum(rows)
-
-dask.config.set(num_workers=2)
-dagad.evaluate(lambda t: dagad.reduce_sum(chunk, np.arange(50.0), t, grainsize=1, scheduler="threads"), 1.0)
-started.wait(20)
-"""
-
-
-def test_a_program_that_ends_does_not_wait_for_what_nobody_waits_for() -> None:
-    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60)
-    assert not done.stderr
-    assert done.returncode == 0
-    assert len(done.stdout.split()) <= 4  # of 50 chunks
-
-
-def dagad_tasks(dask_scheduler: Any) -> list[str]:
-    return [str(key) for key in dask_scheduler.tasks if "dagad" in str(key)]
-
-
-@pytest.mark.parametrize("end", ["done", "lazy", "cancelled", "failed"])
-def test_nothing_stays_on_the_cluster_when_the_evaluation_is_gone(end: str, cluster: Client) -> None:
-    def fail(rows: Any, theta: Any) -> Any:
-        if rows[0] == 3:
-            raise Refusal("three")
-        return theta * anp.sum(rows)
-
-    fun = fail if end == "failed" else squares
-    evaluation = dagad.evaluate(loss_on(cluster, fun), 1.0, lazy=end == "lazy")
-    if end == "cancelled":
-        evaluation.cancel()
-    elif end == "failed":
-        with pytest.raises(Refusal):
-            evaluation.value(PATIENCE)
-    else:
-        evaluation.value(PATIENCE)
-    if end == "done":
-        evaluation.gradient(PATIENCE)
-    until(lambda: not evaluation_threads())
-    del evaluation
-    gc.collect()
-    until(lambda: not cluster.run_on_scheduler(dagad_tasks))
-
-
-def test_nothing_stays_on_the_cluster_after_value_and_grad_and_vjp(cluster: Client) -> None:
-    dagad.value_and_grad(loss_on(cluster))(1.0)
-    value, pullback = dagad.vjp(loss_on(cluster), 1.0)
-    assert cluster.run_on_scheduler(dagad_tasks)
-    pullback(1.0)
-    del value, pullback
-    gc.collect()
-    until(lambda: not cluster.run_on_scheduler(dagad_tasks))
 
 
 # vjp
