@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import logging
 import math
 import re
-import subprocess
-import sys
 import threading
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import autograd.numpy as anp
@@ -22,29 +17,28 @@ import pandas as pd
 import pytest
 import scipy.integrate
 import scipy.optimize
-import scipy.special
 import scipy.stats
 from dask.delayed import delayed
-from distributed import Client
-from hot import a_watched_cluster, heat_up
+from first_hour import (
+    MOST_LINES,
+    TABLE,
+    THETA,
+    A,
+    X,
+    Y,
+    _as_users_see_it as _as_users_see_it,
+    cut,
+    grad,
+    misses,
+    scaled,
+    told,
+)
 
 import dagad
 from dagad import ArgumentsError, MissingNameError, NotDifferentiableError, PlanError, PortabilityError, StructureError
-from dagad._api import non_finite
-from dagad._remembered import Remembered
-from dagad.extend import Keep, Preaccumulate, Recompute, explicit
+from dagad.extend import explicit
 
-X, Y, THETA = np.arange(12.0).reshape(6, 2), np.arange(6.0), np.ones(2)
-TABLE = pd.DataFrame({"a": Y, "b": Y + 1.0})
-A: Any = delayed(2.0)
 B: Any = A * 3.0
-MOST_LINES = 12  # above the message of what a chunk raised
-
-
-@pytest.fixture(autouse=True)
-def _as_users_see_it() -> Iterator[None]:
-    with dask.config.set({"dagad.full-tracebacks": False}):
-        yield
 
 
 @dataclasses.dataclass
@@ -64,10 +58,6 @@ class Foreign:
 def line(rows: Any, theta: Any) -> Any:
     x, y = rows
     return anp.sum((y - anp.dot(x, theta)) ** 2)
-
-
-def scaled(rows: Any, theta: Any) -> Any:
-    return anp.sum(rows * theta)
 
 
 def unsummed(rows: Any, theta: Any) -> Any:
@@ -126,24 +116,11 @@ def misfits(rows: Any, theta: Any) -> Any:
     return anp.sum(anp.dot(rows, np.ones(5)) * theta)
 
 
-def misses(rows: Any, theta: Any) -> Any:
-    raise LookupError("no such station")
-
-
 def no_way_back(rows: Any, theta: Any) -> Any:
     def pullback(seed: Any) -> Any:
         raise LookupError("no way back")
 
     return 0.0, pullback
-
-
-def cut(fun: Any, data: Any, *shared: Any, **options: Any) -> Any:
-    given: dict[str, Any] = {"grainsize": 2, "scheduler": "threads"}
-    return dagad.reduce_sum(fun, data, *shared, **given | options)
-
-
-def grad(fun: Any, data: Any, theta: Any = THETA, **options: Any) -> Any:
-    return dagad.grad(lambda theta: cut(fun, data, theta, **options))(theta)
 
 
 def any_call(name: str) -> Any:
@@ -327,17 +304,6 @@ CHUNKS: dict[str, tuple[Any, Any, type[Exception], str]] = {
 }
 
 
-def told(act: Callable[[], Any]) -> tuple[Exception, str, int]:
-    """Return what a call raises, all that a user reads of it, and how many lines of it stand above the message."""
-    try:
-        act()
-    except Exception as error:
-        lines = "".join(traceback.format_exception(error)).splitlines()
-        name = f"{type(error).__module__}.{type(error).__name__}".removeprefix("builtins.")
-        return error, "\n".join(lines), next(at for at, text in enumerate(lines) if text.startswith(name))
-    raise AssertionError("nothing was raised")
-
-
 @pytest.mark.parametrize("case", CALLS)
 def test_a_mistake_is_told_by_its_remedy(case: str) -> None:
     act, kind, remedy = CALLS[case]
@@ -367,284 +333,6 @@ def test_a_mistake_in_a_chunk_is_told_in_a_few_lines(case: str, scheduler: Any) 
     assert not re.search(r"(dagad|dagad_scheduler|dask|distributed|autograd)/\w+(/\w+)*\.py", text), text
     if kind is not StructureError or "rows" in fun.__code__.co_names:
         assert f"in {fun.__name__}" in text or case == "a user's own pullback"
-
-
-SCRIPT = """
-import numpy as np
-import dagad
-
-def chunk(rows, theta):
-    raise ValueError("bad row")
-
-def loss(theta):
-    return dagad.reduce_sum(chunk, np.arange(6.0), theta, grainsize=2, scheduler={scheduler!r})
-
-{program}
-"""
-PROGRAMS = {
-    "grad": "dagad.grad(loss)(1.0)",
-    "value": "loss(1.0)",
-    "hessian": "dagad.hessian(loss)(1.0)",
-    "jvp": "dagad.jvp(loss, 1.0, 1.0)",
-    "evaluate": "dagad.evaluate(loss, 1.0).gradient()",
-    "await": "import asyncio\nasync def main():\n    await dagad.evaluate(loss, 1.0)\nasyncio.run(main())",
-    "grainsize": "dagad.reduce_sum(chunk, np.arange(6.0), 1.0, grainsize=0)",
-}
-
-
-@pytest.mark.parametrize(("program", "scheduler"), [("grad", "sync"), ("hessian", "threads"), ("value", "threads")])
-def test_a_script_shows_its_own_lines(program: str, scheduler: str) -> None:
-    code = SCRIPT.format(scheduler=scheduler, program=PROGRAMS[program])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    lines = done.stderr.splitlines()
-    above = next(at for at, text in enumerate(lines) if text.startswith("ValueError: bad row"))
-    assert above <= MOST_LINES, done.stderr
-    assert "in chunk" in done.stderr
-    assert "dagad/_" not in done.stderr
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_shows_its_own_lines(program: str) -> None:
-    code = SCRIPT.format(scheduler="threads", program=PROGRAMS[program])
-    _, text, _ = told(lambda: exec(compile(code, "<program>", "exec"), {"__name__": "__main__"}))
-    assert "dagad/_" not in text
-    assert ("in chunk" in text) == (program != "grainsize")
-
-
-def test_all_frames_are_there_on_request() -> None:
-    with dask.config.set({"dagad.full-tracebacks": True}):
-        _, text, _ = told(lambda: grad(misses, Y, 1.0))
-    assert "dagad/_executors" in text
-
-
-def test_a_fault_of_dagads_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dagad._api.reductions.sum_by_length", None)
-    _, text, _ = told(lambda: cut(scaled, Y, 1.0))
-    assert "dagad/_api/reductions.py" in text
-
-
-def test_an_evaluation_that_fails_is_not_logged_chunk_by_chunk(cluster: Client) -> None:
-    before = str(cluster.get_worker_logs()).count("Compute Failed")
-    with pytest.raises(LookupError):
-        dagad.reduce_sum(misses, np.arange(40.0), 1.0, grainsize=1, scheduler=cluster)
-    assert str(cluster.get_worker_logs()).count("Compute Failed") == before
-    with pytest.raises(ZeroDivisionError):
-        cluster.submit(lambda: 1 / 0).result()
-    assert str(cluster.get_worker_logs()).count("Compute Failed") == before + 1  # what is not ours is logged as ever
-
-
-def refuses(rows: Any, theta: Any) -> Any:
-    if theta[0] > 1.0:
-        raise LookupError("as the user wrote it")
-    return anp.sum(rows * theta)
-
-
-def failures(client: Client, road: str) -> list[str]:
-    """Have some evaluations fail in all their chunks; return how each is called in keys."""
-    x, options = np.arange(20.0), dict[str, Any]() if road == "hot" else {"grainsize": 1, "scheduler": client}
-    rows: Any = dagad.shard(x, grainsize=1, scheduler=client) if road == "hot" else x
-    loss = dagad.value_and_grad(lambda theta: dagad.reduce_sum(refuses, rows, theta, **options))
-    if road == "hot":
-        heat_up(client, lambda: loss(THETA))
-    tokens = []
-    for _ in range(3):
-        with pytest.raises(LookupError, match="as the user wrote it") as caught:
-            loss(2.0 * THETA)
-        tokens += re.findall(r"dagad: value of chunk .*key \('([^']+)'", caught.value.__notes__[0])
-    return tokens
-
-
-def test_of_an_evaluation_that_fails_a_worker_logs_a_line_and_nobody_prints_any(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """One each: workers don't hear of each other's failures, and a message about them would cost more than a line."""
-    with a_watched_cluster() as client:
-        tokens = [*failures(client, "graph"), *failures(client, "hot")]
-        logs = ["\n".join(map(str, lines)) for lines in client.get_worker_logs().values()]
-        assert len(tokens) == 6
-        assert all(max(log.count(token) for log in logs) == 1 for token in tokens)
-        assert max(log.count("as the user wrote it") for log in logs) <= 6
-        said = str([client.get_scheduler_logs(), *capfd.readouterr()])
-        assert "as the user wrote it" not in said
-        assert "Compute Failed" not in str(logs) + said
-
-
-def test_a_worker_logs_one_line_of_an_evaluation(caplog: pytest.LogCaptureFixture) -> None:
-    from dagad_scheduler.failures import log_one_line
-
-    logger = logging.getLogger("tests.worker")
-    log_one_line(logger)
-    log_one_line(logger)
-    assert len(logger.filters) == 1
-    with caplog.at_level(logging.INFO, "tests.worker"):
-        for token in ("one", "other"):
-            for number in range(3):
-                key = (f"dagad-value-{token}", number)
-                logger.error("Compute Failed\nKey: %s\n%s %s %r %r", key, "executing", "task", "ValueError('no')", "tb")
-        logger.error(
-            "Compute Failed\nKey: %s\n%s %s %r %r", ("sum-1", 0), "executing", "task", "ValueError('no')", "tb"
-        )
-    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.INFO, logging.ERROR]
-    assert "('dagad-value-one', 0) failed: ValueError('no')" in caplog.text
-
-
-@pytest.mark.parametrize("mode", ["gradient", "jvp"])
-def test_a_task_of_a_graph_that_fails_shows_its_line(mode: str) -> None:
-    failing = delayed(misses)(A, 1.0)
-    graph = dagad.gradient(failing, A) if mode == "gradient" else dagad.jvp(failing, A, 1.0)[1]
-    error, text, _ = told(lambda: graph.compute(scheduler="threads"))
-    assert type(error) is LookupError
-    assert "in misses" in text
-    assert "dagad/_" not in text
-    assert f"while task '{failing.key}'" in text
-
-
-def test_a_value_that_is_not_there_in_time_is_told_so() -> None:
-    done = threading.Event()
-    evaluation = dagad.evaluate(lambda x: (done.wait(60), x)[1], 1.0)
-    for what in ("value", "gradient"):
-        error, text, _ = told(functools.partial(getattr(evaluation, what), timeout=0.0))
-        assert type(error) is dagad.TimedOutError
-        assert isinstance(error, TimeoutError)
-        assert f"The {what} was not there after 0.0 seconds. The evaluation goes on" in text
-    done.set()
-    assert evaluation.gradient() == 1.0
-
-
-# What works at once
-
-
-def test_plain_numpy_scipy_and_formatting_just_work(scheduler: Any) -> None:
-    def chunk(rows: Any, theta: Any) -> Any:
-        assert f"{theta[0]:.1f}" == "1.0"
-        return np.sum(scipy.special.expit(rows * theta[0])) + np.sum(rows @ np.ones(len(rows)) * theta[1])
-
-    def by_autograd(rows: Any, theta: Any) -> Any:
-        return anp.sum(1.0 / (1.0 + anp.exp(-rows * theta[0]))) + anp.sum(rows) * theta[1]
-
-    found, wanted = (
-        dagad.grad(lambda theta, f=f: dagad.reduce_sum(f, Y, theta, grainsize=2, scheduler=scheduler))(THETA)
-        for f in (chunk, by_autograd)
-    )
-    np.testing.assert_allclose(found, wanted, rtol=1e-14)
-
-
-def test_doors_are_open_without_an_import_of_their_own() -> None:
-    code = "import dagad; dagad.testing.check_grads; dagad.extend.Keep; print(hasattr(dagad, 'vmap'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
-def test_what_comes_along_comes_along_in_every_mode() -> None:
-    matrix = X[:2]
-
-    def both(x: Any) -> Any:
-        return anp.dot(matrix, x), {"x": x, "n": 3}
-
-    def one(x: Any) -> Any:
-        return anp.sum(x**3), {"x": x, "n": 3}
-
-    values, pullback, aux = dagad.vjp(both, THETA, has_aux=True)
-    np.testing.assert_array_equal(values, matrix @ THETA)
-    np.testing.assert_array_equal(pullback(values)[0], matrix.T @ values)
-    found = [aux, dagad.jvp(both, THETA, THETA, has_aux=True)[2]]
-    np.testing.assert_array_equal(dagad.jvp(both, THETA, THETA, has_aux=True)[1], matrix @ THETA)
-    for transform in (dagad.jacrev, dagad.jacfwd):
-        jacobian, aux = transform(both, has_aux=True)(THETA)
-        np.testing.assert_array_equal(jacobian, matrix)
-        found.append(aux)
-    hessian, aux = dagad.hessian(one, has_aux=True)(THETA)
-    np.testing.assert_array_equal(hessian, 6.0 * np.eye(2))
-    found += [aux, dagad.grad(one, has_aux=True)(THETA)[1], dagad.value_and_grad(one, has_aux=True)(THETA)[0][1]]
-    for aux in found:
-        assert aux["n"] == 3
-        assert type(aux["x"]) is np.ndarray
-        np.testing.assert_array_equal(aux["x"], THETA)
-    nested = dagad.jacfwd(dagad.grad(lambda x: dagad.jvp(one, x, THETA, has_aux=True)[1]))(THETA)
-    np.testing.assert_array_equal(nested, 6.0 * np.eye(2))
-
-
-@pytest.mark.parametrize("policy", [None, Keep, Recompute, Preaccumulate])
-def test_gradients_can_be_written_to(policy: Any, scheduler: Any) -> None:
-    theta = {"a": np.ones(1), "b": [np.ones(2)]}
-
-    def loss(theta: Any, rows: Any = X) -> Any:
-        options = {"grainsize": 2, "scheduler": scheduler, "policy": policy and policy()}
-        part = lambda rows, theta: anp.sum((rows * theta["a"] - theta["b"][0]) ** 2)  # noqa: E731  # one line is enough
-        return dagad.reduce_sum(part, rows, theta, **options)
-
-    found = [
-        dagad.grad(loss)(theta),
-        dagad.value_and_grad(loss)(theta)[1],
-        dagad.vjp(loss, theta)[1](1.0)[0],
-        dagad.evaluate(loss, theta).gradient(),
-        dagad.hvp(loss, theta, theta),
-        dagad.hessian(loss)(theta)["a"],
-    ]
-    for gradient in found:
-        for leaf in (gradient["a"], gradient["b"][0]):
-            leaf *= 0.1
-            np.clip(leaf, -1.0, 1.0, out=leaf)
-    rows = dagad.grad(loss, 1)(theta, X)
-    rows += 1.0
-    np.testing.assert_array_equal(loss(theta), loss(theta, np.arange(12.0).reshape(6, 2)))
-
-
-# What is silently something else elsewhere
-
-
-def test_is_the_length_of_rows_of_a_table_their_number(scheduler: Any) -> None:
-    def count(rows: Any) -> Any:
-        assert rows.shape == (len(rows), 2)
-        assert dict(rows).keys() == {"a", "b"}
-        return len(rows)
-
-    assert dagad.reduce_sum(count, TABLE, grainsize=4, scheduler=scheduler) == len(TABLE)
-    assert dagad.map(lambda row: float(len(row)), TABLE, scheduler=scheduler).tolist() == [2.0] * len(TABLE)
-
-
-@pytest.mark.parametrize("fun", [np.sum, np.mean, np.exp, np.asarray, np.shape, lambda shards: np.ones(2) * shards])
-def test_is_numpy_on_shards_refused_with_what_to_write(fun: Any, scheduler: Any) -> None:
-    shards = dagad.shard(Y, grainsize=2, scheduler=scheduler)
-    with pytest.raises(ArgumentsError, match=r"`np\..* was given Shards.*dagad\.reduce_sum\(f, shards\).*\.gather\(\)"):
-        fun(shards)
-    assert shards.n_chunks == 3
-
-
-def test_is_a_gradient_that_is_nan_told_once_with_its_argument(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(non_finite, "_SOUGHT", Remembered(8))
-
-    def chunk(rows: Any, theta: Any) -> Any:
-        return np.sum(np.where(rows > theta["at"], np.sqrt(np.abs(rows - theta["at"])), 0.0) * theta["by"])
-
-    def loss(scale: Any, theta: Any) -> Any:
-        return scale * dagad.reduce_sum(chunk, Y, theta, grainsize=4, scheduler=scheduler)
-
-    both = dagad.value_and_grad(loss, (0, 1))
-    match = (
-        r"`loss` gave a finite value, and a gradient that is nan in argument 1 \(`theta`\), leaf \['at'\].*np\.where"
-    )
-    with np.errstate(all="ignore"), pytest.warns(dagad.DagadWarning, match=match) as caught:
-        both(2.0, {"at": 2.0, "by": 1.0})
-    assert [one.filename for one in caught] == [__file__]
-    with np.errstate(all="ignore"):
-        assert np.isnan(both(2.0, {"at": 3.0, "by": 1.0})[1][1]["at"])
-
-
-def test_has_a_gradient_the_type_of_its_argument(scheduler: Any) -> None:
-    def loss(a: Any, b: Any) -> Any:
-        return dagad.reduce_sum(lambda rows, t: np.sum(rows * t[0] + t[1]), Y, np.stack([a, b]), scheduler=scheduler)
-
-    for found in (*dagad.grad(loss, (0, 1))(0.1, 0.2), *dagad.grad(loss, (0, 1))(np.float64(0.1), 0.2)):
-        assert type(found) is np.float64
-    assert dagad.grad(loss)(np.array(0.1), 0.2).shape == ()
-
-
-def test_are_shards_of_a_closed_client_said_to_be_gone(cluster: Client) -> None:
-    with Client(cluster.scheduler_info()["address"], set_as_default=False) as client:
-        shards = dagad.shard(Y, grainsize=2, scheduler=client)
-        assert "gone" not in repr(shards)
-    assert repr(shards) == "<Shards: 6 rows in 3 chunks on distributed, gone since the client was closed>"
 
 
 SUM = "sum"  # type checkers know that there is none
