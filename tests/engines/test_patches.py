@@ -1,12 +1,10 @@
-"""Patches: is autograd what it was before and after, and is nobody's derivative wrong while dagad comes and goes?"""
+"""Patches: is autograd what it was before and after, and does it give the same bits while they are in force?"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,20 +12,16 @@ import autograd
 import autograd.numpy as np
 import numpy as onp
 import pytest
-from autograd import core, grad, tracer
+from autograd import grad, tracer
 from autograd.builtins import dict as traced_dict, list as traced_list, tuple as traced_tuple
-from autograd.extend import defvjp
 from autograd.numpy import numpy_vjps, numpy_wrapper
-from autograd.numpy.numpy_boxes import ArrayBox
 from autograd.scipy.integrate import odeint
 from hypothesis import given, settings, strategies as st
+from stock import DATA, cube, is_stock
 
 import dagad
 from dagad._engines.autograd import patches as changes
 from dagad._engines.autograd.patches import patches
-
-RNG = onp.random.default_rng(3)
-DATA = onp.linspace(0.0, 1.0, 8)
 
 # --- nothing at import, and nothing afterwards ------------------------------------------------------------------------
 
@@ -77,30 +71,6 @@ assert differences(before, snapshot()) == [], differences(before, snapshot())
 @pytest.mark.parametrize("more", [[], ["scipy"]])
 def test_to_import_dagad_changes_nothing(more: list[str]) -> None:
     subprocess.run([sys.executable, "-c", SNAPSHOT, *more], check=True)
-
-
-def state() -> dict[str, Any]:
-    """Return what dagad changes while it runs."""
-    return {
-        "counter": (id(tracer.trace_stack), [key for key in vars(tracer.trace_stack) if key != "top"]),
-        "operators": [(f, f.__code__, f.__kwdefaults__) for f in (ArrayBox.__pow__, ArrayBox.__rpow__)],
-        "helpers": (numpy_wrapper.metadata, numpy_vjps.unbroadcast),
-        "rules": [dict(core.primitive_vjps), dict(core.primitive_jvps)],
-    }
-
-
-STOCK = state()
-
-
-def is_stock() -> bool:
-    now = state()
-    rules = now.pop("rules")
-    kept = all(new[fun] is rule for new, old in zip(rules, STOCK["rules"], strict=True) for fun, rule in old.items())
-    return kept and now == {key: value for key, value in STOCK.items() if key != "rules"} and not patches.depth
-
-
-def cube(rows: Any, t: Any) -> Any:
-    return np.sum(rows) * t**3
 
 
 def fails(rows: Any, t: Any) -> Any:
@@ -246,308 +216,6 @@ def test_do_the_helpers_answer_what_the_originals_do(shape: Any, more: int, kind
     assert onp.array_equal(summed, expected)
 
 
-# --- traces, by dagad and by others, in this thread and in others -----------------------------------------------------
-
-
-@pytest.fixture
-def holders() -> Iterator[Any]:
-    """Start threads that open a trace of autograd's own, and leave it when they are told."""
-    leave, threads = threading.Event(), []
-
-    def start(count: int) -> Callable[[], None]:
-        for _ in range(count):
-            inside = threading.Event()
-
-            def hold(z: Any, inside: threading.Event = inside) -> Any:
-                inside.set()
-                leave.wait()
-                return z * z
-
-            threads.append(threading.Thread(target=grad(hold), args=(1.0,)))
-            threads[-1].start()
-            inside.wait()
-        return all_leave
-
-    def all_leave() -> None:
-        leave.set()
-        for thread in threads:
-            thread.join()
-
-    yield start
-    all_leave()
-
-
-@pytest.mark.parametrize("leavers", [0, 1, 2])
-@pytest.mark.parametrize("inner", [grad, dagad.grad])
-def test_is_a_mixed_derivative_right_when_other_threads_leave_their_traces(
-    leavers: int, inner: Any, holders: Any
-) -> None:
-    all_leave = holders(leavers)
-
-    def body(x: Any) -> Any:
-        all_leave()
-        return x * inner(lambda y: x * y * y)(2.0)
-
-    assert float(dagad.grad(body)(3.0)) == 24.0
-    assert is_stock()
-
-
-@pytest.mark.parametrize("leavers", [0, 1, 2])
-def test_is_a_derivative_of_ours_right_inside_one_that_autograd_had_begun(leavers: int, holders: Any) -> None:
-    all_leave = holders(leavers)
-
-    def body(x: Any) -> Any:  # autograd's own number; then those before it leave, so that the counter falls below
-        all_leave()
-        return x * dagad.grad(lambda y: dagad.reduce_sum(lambda r, x, y: np.sum(r) * x * y * y, DATA, x, y))(2.0)
-
-    assert float(grad(body)(3.0)) == pytest.approx(24.0 * DATA.sum())
-
-
-def test_stay_patches_until_the_last_trace_that_began_in_them_is_over() -> None:
-    opened, leave, done = threading.Event(), threading.Event(), threading.Event()
-    found = []
-
-    def body(x: Any) -> Any:
-        opened.set()
-        leave.wait()  # dagad is gone when the inner trace opens
-        return x * grad(lambda y: x * y * y)(2.0)
-
-    def run() -> None:
-        found.append(float(grad(body)(3.0)))
-        done.set()
-
-    thread = threading.Thread(target=run)
-    with patches:
-        thread.start()
-        opened.wait()
-    assert "new_trace" in vars(tracer.trace_stack)
-    assert float(grad(lambda x: x * grad(lambda y: x * y * y)(2.0))(3.0)) == 24.0
-    leave.set()
-    thread.join()
-    assert found == [24.0]
-    assert is_stock()
-
-
-def test_is_a_context_that_was_asked_for_in_time_and_entered_too_late_no_harm() -> None:
-    with patches:
-        late = tracer.trace_stack.new_trace()
-    with late as number:
-        assert number > -1
-        assert float(grad(lambda x: x * grad(lambda y: x * y * y)(2.0))(3.0)) == 24.0
-        with tracer.trace_stack.new_trace() as inner:
-            assert inner > number
-    assert is_stock()
-
-
-def test_is_a_value_kept_from_a_derivative_that_is_over_a_constant_for_the_next() -> None:
-    """A solver that starts where it ended, say, and keeps the traced value; autograd's own counter allows that."""
-    kept = [1.0]
-
-    def loss(x: Any) -> Any:
-        kept.append(x * 2.0)
-        return x * kept[-2]
-
-    with patches:
-        assert grad(loss)(3.0) == 1.0
-    assert grad(loss)(3.0) == 6.0  # not 0: the number of what was kept must not stand above the new trace's
-    assert grad(loss)(3.0) == 6.0
-
-
-def test_are_numbers_never_handed_out_twice_whoever_asks() -> None:
-    kept: list[int] = []
-
-    def numbers(count: int) -> Any:
-        with tracer.trace_stack.new_trace() as number:
-            kept.append(number)
-            return [numbers(count - 1)] if count else None
-
-    own = tracer.trace_stack.new_trace()
-    with own as below:  # one of autograd's own stays open all the time
-        for _ in range(3):
-            with patches:
-                numbers(3)
-    with patches:
-        numbers(3)
-    assert [below, *kept] == sorted({below, *kept})
-    assert is_stock()
-
-
-def test_does_an_exception_close_its_trace() -> None:
-    def fail(x: Any) -> Any:
-        raise KeyError
-
-    for _ in range(5):
-        with pytest.raises(KeyError):
-            dagad.grad(lambda x: grad(fail)(x))(1.0)
-    assert not patches.open
-    assert is_stock()
-
-
-def test_does_a_gradient_that_failed_in_autograd_do_no_harm() -> None:
-    def fail(x: Any) -> Any:
-        raise KeyError
-
-    for _ in range(3):
-        with pytest.raises(KeyError):
-            grad(lambda x: grad(fail)(x))(1.0)  # leaves autograd's own counter too high, for ever
-    assert float(grad(lambda x: x * dagad.grad(lambda y: x * y * y)(2.0))(3.0)) == 24.0
-    assert float(dagad.grad(lambda x: x * grad(lambda y: x * y * y)(2.0))(3.0)) == 24.0
-    assert dagad.reduce_sum(cube, DATA, 2.0, grainsize=2) == pytest.approx(32.0)
-    assert is_stock()
-
-
-def test_is_a_derivative_right_whose_traced_value_crosses_into_another_thread() -> None:
-    with ThreadPoolExecutor(1) as pool:
-
-        def body(x: Any) -> Any:
-            return x * pool.submit(lambda: grad(lambda y: x * y)(3.0)).result()
-
-        assert float(dagad.grad(body)(3.0)) == 6.0
-        assert float(grad(body)(3.0)) == 6.0
-
-
-def net(theta: Any, x: Any) -> Any:
-    return np.sum(theta[2] * np.tanh(theta[0] * x + theta[1]))
-
-
-POINTS = (0.3, 1.1)
-WIDTH = 600  # so wide that numpy lets other threads run; with autograd's own counter 20 % of the calls are wrong
-
-
-def misfit_then_slope(theta: Any) -> Any:
-    misfit = sum([(net(theta, x) - np.sin(x)) ** 2 for x in POINTS])
-    return misfit + sum([(grad(net, 1)(theta, x) - np.cos(x)) ** 2 for x in POINTS])
-
-
-def residual_then_boundary(theta: Any) -> Any:
-    residual = grad(net, 1)(theta, 0.3) + net(theta, 0.3)
-    return residual**2 + (grad(net, 1)(theta, 1.0) - 0.5) ** 2
-
-
-def three_inner_steps(theta: Any) -> Any:
-    inner = theta[0]
-    for _ in range(3):
-        inner = inner - 0.1 * grad(lambda w: np.sum((np.tanh(w * theta[1]) - theta[2]) ** 2))(inner)
-    return np.sum((inner - theta[1]) ** 2)
-
-
-FORMS = [misfit_then_slope, residual_then_boundary, three_inner_steps]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_is_no_nested_derivative_wrong_in_threads(form: Callable[[Any], Any]) -> None:
-    thetas = [RNG.standard_normal((3, WIDTH)) for _ in range(20)]
-    expected = [grad(form)(theta) for theta in thetas]
-
-    def call(number: int) -> bool:
-        return bool((dagad.grad(form)(thetas[number % 20]) == expected[number % 20]).all())
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(call, range(1000))) == 1000
-    assert is_stock()
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_is_no_nested_derivative_wrong_in_chunks_on_threads(form: Callable[[Any], Any]) -> None:
-    rows = RNG.standard_normal((100, 3, WIDTH))
-
-    def total(rows: Any, shift: Any) -> Any:
-        return sum([form(row + shift) for row in rows])
-
-    expected, slope = autograd.value_and_grad(partial(total, rows))(0.1)
-    with ThreadPoolExecutor(8) as pool:
-        loss = partial(dagad.reduce_sum, total, rows, grainsize=1, scheduler=pool)
-        for _ in range(3):
-            value, gradient = dagad.value_and_grad(loss)(0.1)
-            assert value == pytest.approx(expected, rel=1e-12)
-            assert gradient == pytest.approx(slope, rel=1e-12)
-        slopes = partial(dagad.reduce_sum, lambda rows: sum([grad(form)(row) for row in rows]), rows, grainsize=1)
-        for _ in range(3):  # only values are asked for: what the chunks differentiate is their own affair
-            assert onp.allclose(slopes(scheduler=pool), sum(grad(form)(row) for row in rows), rtol=1e-12)
-    assert is_stock()
-
-
-def test_is_no_derivative_of_others_wrong_while_dagad_comes_and_goes() -> None:
-    """One thread uses autograd alone, which that is safe with; the others enter and leave as fast as they can."""
-    stop, counts = threading.Event(), [0, 0, 0]
-
-    def come_and_go(number: int) -> None:
-        while not stop.is_set():
-            with patches:
-                counts[number] += 1
-            dagad.grad(lambda x: x * grad(lambda y: x * y * y)(2.0))(3.0)
-
-    threads = [threading.Thread(target=come_and_go, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    kept = [1.0]
-    wrong = 0
-
-    def body(x: Any) -> Any:
-        warm = kept[-1]
-        kept[:] = [x * 1.0]
-        return (
-            x * grad(lambda y: x * y * y)(2.0) * grad(lambda z: z * x * grad(lambda y: z * y)(1.0))(1.0) / x + 0 * warm
-        )
-
-    try:
-        for _ in range(1500):
-            wrong += float(grad(body)(3.0)) != 48.0
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert wrong == 0
-    assert min(counts) > 0
-    assert is_stock()
-
-
-@pytest.mark.parametrize("outer", ["autograd", "dagad"])
-def test_is_a_derivative_right_when_dagad_is_first_imported_inside_one(outer: str) -> None:
-    code = f"""
-import autograd, autograd.numpy as np
-data = np.linspace(0., 1., 8)
-def f(x):
-    import dagad
-    cost = lambda y: dagad.reduce_sum(lambda r, y, x: np.sum(r*x**2*y**3), data, y, x, grainsize=2, scheduler="sync")
-    return dagad.grad(cost)(x) + autograd.grad(cost)(x)
-if {outer!r} == "dagad":
-    import dagad
-import {outer}
-print({outer}.grad(f)(0.7))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(done.stdout) == pytest.approx(2 * 12 * 4.0 * 0.7**3 * 1.0)
-    assert not done.stderr
-
-
-def test_are_third_parties_right_that_hold_the_trace_stack() -> None:
-    code = """
-import autograd.numpy as np
-from autograd.core import VJPNode, backward_pass
-from autograd.tracer import isbox, new_box, trace_stack
-import autograd, dagad
-data = np.linspace(0., 1., 8)
-def their_grad(fun):
-    def gradient(x):
-        root = VJPNode.new_root()
-        with trace_stack.new_trace() as number:
-            end = fun(new_box(x, number, root))
-            assert isbox(end) and end._trace == number
-        return backward_pass(1.0, end._node)
-    return gradient
-def f(x):
-    chunk = lambda r, y, x: np.sum(r * x**2 * y**3)
-    return their_grad(lambda y: dagad.reduce_sum(chunk, data, y, x, grainsize=2, scheduler="sync"))(x)
-print(autograd.grad(f)(0.7), dagad.grad(f)(0.7), their_grad(f)(0.7))
-print(dagad.grad(lambda t: autograd.grad(lambda s: their_grad(lambda u: s * u * t)(2.0) * t)(1.0))(3.0))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
-    assert [float(part) for part in first.split()] == pytest.approx([12 * 4.0 * 0.7**3 * 1.0] * 3)
-    assert float(second) == 6.0
-
-
 def test_is_an_unknown_autograd_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracer, "trace_stack", object())
     with pytest.raises(dagad.NotDifferentiableError, match=r"traces by object.*Install autograd 1\.9"):
@@ -555,85 +223,6 @@ def test_is_an_unknown_autograd_refused_with_the_remedy(monkeypatch: pytest.Monk
     monkeypatch.undo()
     assert dagad.grad(lambda x: x**2)(1.0) == 2.0
     assert is_stock()
-
-
-# --- powers -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exponent", [0.5, -1, 2, 3, 2.0, onp.float64(1.5), onp.array(2.0)], ids=repr)
-def test_is_the_derivative_of_a_power_right(exponent: Any) -> None:
-    x = onp.array([0.5, 1.5, 2.0])
-    assert onp.allclose(
-        grad(lambda x: np.sum(x**exponent))(x), onp.asarray(exponent) * x ** (onp.asarray(exponent) - 1.0)
-    )
-    assert (autograd.make_vjp(lambda x: x**exponent)(x)[1] == x**exponent).all()
-    power = onp.asarray(exponent, float)
-    assert grad(lambda p: np.sum(x**p))(power) == pytest.approx(onp.sum(x**power * onp.log(x)))
-    assert onp.allclose(grad(lambda p: np.sum(2.0**p))(x), 2.0**x * onp.log(2.0))
-    jvp = autograd.make_jvp(lambda x: np.sum(x**exponent))(x)(onp.ones(3))[1]
-    assert float(jvp) == pytest.approx(onp.sum(power * x ** (power - 1)))
-
-
-BEYOND = [
-    (lambda x: x**2, 1e200),
-    (lambda x: 2**x, 2000.0),
-    (lambda x: x ** (1 / 3), -8.0),
-    (lambda x: (-2) ** x, 0.5),
-    (lambda x: (x + 0j) ** 2 + 0 * x, 1e200),
-    (lambda x: x**0.5, -1.0),
-]
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::dagad.DagadWarning")  # nan on purpose
-@pytest.mark.parametrize(("fun", "x"), BEYOND)
-def test_are_powers_of_numbers_inf_and_nan_where_they_are_for_autograd(fun: Any, x: float) -> None:
-    expected = autograd.value_and_grad(lambda x: np.real(fun(x)))(x)
-    for of in (autograd.value_and_grad, dagad.value_and_grad):
-        assert onp.array_equal(of(lambda x: np.real(fun(x)))(x), expected, equal_nan=True)
-    value, gradient = dagad.value_and_grad(
-        lambda x: dagad.reduce_sum(lambda r, x: np.real(fun(x)) * np.sum(r), onp.ones(1), x, scheduler="sync")
-    )(x)
-    assert onp.array_equal((value, gradient), expected, equal_nan=True)
-    pushed = dagad.jvp(lambda x: np.real(fun(x)), x, 1.0)
-    assert onp.array_equal(pushed[0], expected[0], equal_nan=True)
-
-
-POWERS: dict[str, Callable[[Any, Any], Any]] = {
-    "numbers": lambda row, t: row[0] ** 2 + row[1] ** 3 + row[2] ** 1.5 + row[0] ** -1 + t[0] ** 2.7,
-    "bases": lambda row, t: 2 ** row[0] + 1.5 ** row[1] + 0.3 ** t[0] + row[0] ** row[1] + t[0] ** row[2],
-    "arrays": lambda row, t: np.sum(row**0.5 + row**2 + row**-1 + row**1.5 + 2**row + t**row),
-    "complex": lambda row, t: np.real((1 + 2j * row[0]) ** 2 + np.sum((row + 1j) ** 0.5) + (t[0] + 1j) ** row[1]),
-}
-
-
-@pytest.mark.parametrize("name", POWERS)
-def test_has_a_chunk_the_same_bits_traced_and_untraced(name: str, scheduler: Any) -> None:
-    rows, t = RNG.uniform(0.2, 3.0, (40, 3)), RNG.uniform(0.2, 3.0, 2)[:1]
-
-    def chunk(rows: Any, t: Any) -> Any:
-        return sum([POWERS[name](row, t) for row in rows])
-
-    loss = partial(dagad.reduce_sum, chunk, grainsize=10, scheduler=scheduler)
-    value = loss(rows, t)
-    for argnums in (0, 1, (0, 1)):
-        assert dagad.value_and_grad(loss, argnums)(rows, t)[0] == value
-    assert dagad.jvp(loss, (rows, t), (rows, t))[0] == value
-    scalar = partial(dagad.map_sum, lambda row, t: row**2.7 + 1.3**row + t**row, rows[:, 0].tolist(), scheduler="sync")
-    assert dagad.value_and_grad(scalar)(1.7)[0] == scalar(1.7)  # Python's own numbers
-
-
-def test_counts_a_rule_of_the_users_for_powers(monkeypatch: pytest.MonkeyPatch, scheduler: Any) -> None:
-    defined = core.primitive_vjps[np.power]
-    try:
-        defvjp(np.power, lambda ans, x, y: lambda g: g * 100.0, lambda ans, x, y: lambda g: g * 1000.0)
-        assert dagad.grad(lambda x: x**2)(3.0) == 100.0
-        assert dagad.grad(lambda x: 2**x)(3.0) == 1000.0
-        if scheduler in ("sync", "threads"):
-            loss = partial(dagad.reduce_sum, lambda rows, t: np.sum(rows) * t**2, DATA, scheduler=scheduler)
-            assert dagad.grad(loss)(3.0) == pytest.approx(400.0)
-    finally:
-        core.primitive_vjps[np.power] = defined
-    assert dagad.grad(lambda x: x**2)(3.0) == 6.0
 
 
 # --- containers of autograd's own -------------------------------------------------------------------------------------
