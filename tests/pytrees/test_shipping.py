@@ -238,45 +238,6 @@ def test_keeps_a_subclass_of_array_its_class() -> None:
     assert travelled([ARRAYS["record"].view(onp.recarray)])[0].x.tolist() == [2.0, 4.0]
 
 
-def test_have_all_arrays_in_a_chunk_our_own_dtype(cluster: Any) -> None:
-    closed, gathered = X[:3].copy(), {"deep": [X[:2].astype("f4"), onp.arange(3)]}
-
-    def fast(array: Any) -> bool:
-        return array.dtype is onp.dtype(array.dtype.char) and array.flags.aligned
-
-    def chunk(rows: Any, theta: Any, shared: Any) -> Any:
-        plain = [
-            onp.asarray(getattr(array, "_value", array)) for array in (rows["x"], rows["n"], *rows["l"], theta, shared)
-        ]
-        seen = [fast(array) for array in (*plain, closed, *gathered["deep"])]
-        return np.sum(theta) * float(all(seen))
-
-    rows = {"x": X, "n": onp.arange(12), "l": [onp.ones(i) for i in range(12)]}
-    losses: list[Any] = [
-        lambda t: dagad.reduce_sum(chunk, rows, t, X, grainsize=5, scheduler=cluster),
-        lambda t: dagad.reduce_sum(chunk, rows | {"x": X * t[0]}, t, X, grainsize=5, scheduler=cluster),
-    ]
-    for loss in losses:
-        assert dagad.grad(loss)(onp.ones(2)).tolist() == [3.0, 3.0]
-        assert dagad.vjp(loss, onp.ones(2))[1](1.0)[0].tolist() == [3.0, 3.0]
-        assert loss(onp.ones(2)) == 6.0
-
-
-def test_have_cotangents_our_own_dtype_where_they_are_pulled(cluster: Any) -> None:
-    looked_at: Any = primitive(lambda x: x * 1.0)
-
-    def check(ans: Any, x: Any) -> Any:
-        return lambda g: g * float(g.dtype is onp.dtype("f8") and g.flags.aligned)
-
-    defvjp(looked_at, check)
-    _, pullback = dagad.vjp(
-        lambda t: dagad.reduce_sum(lambda rows, t: looked_at(t * np.sum(rows)), X, t, grainsize=5, scheduler=cluster),
-        onp.ones((3, 2)),
-    )
-    for _ in range(3):
-        assert onp.allclose(pullback(onp.ones((3, 2)))[0], X.sum())
-
-
 # --- what can't travel ------------------------------------------------------------------------------------------------
 
 

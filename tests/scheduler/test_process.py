@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
-import pickle
-import platform
 import subprocess
 import sys
 import threading
@@ -25,7 +22,7 @@ from dask._task_spec import DataNode, Task, TaskRef
 from distributed import Client
 
 import dagad
-from dagad.extend import Keep, Preaccumulate, Recompute, explicit
+from dagad.extend import Keep, Preaccumulate, explicit
 from dagad_scheduler import Names, Role, process
 from dagad_scheduler.process import (
     COLLECT_AFTER,
@@ -33,14 +30,12 @@ from dagad_scheduler.process import (
     _Calm,
     calm_process,
     calmed,
-    keep_freed_memory,
     patient_collector,
     run_calmly,
 )
 from dagad_scheduler.run import is_inside_task
 
 PATIENCE = 20.0
-GLIBC = platform.libc_ver()[0] == "glibc"
 
 
 def blas_threads() -> int:
@@ -249,156 +244,6 @@ def test_cyclic_garbage_of_a_chunk_is_still_collected() -> None:
         return float(first() is None)
 
     assert dagad.reduce_sum(tie, np.zeros(1), grainsize=1, scheduler="sync") == 1.0
-
-
-# Memory
-
-
-@pytest.mark.skipif(not GLIBC, reason="only glibc can be told")
-def test_glibc_can_be_told_to_keep_memory() -> None:
-    assert keep_freed_memory(256 * 2**20)
-
-
-@pytest.mark.parametrize("nbytes", [None, 0])
-def test_the_allocator_can_be_left_alone(nbytes: Any) -> None:
-    assert not keep_freed_memory(nbytes)
-
-
-FAULTS = """
-import resource
-import dask, numpy as np
-import dagad
-
-def faults(rows=None):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(20):
-        [np.ones(2**20) + 1.0 for _ in range(3)]
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-
-stock = faults()
-with dask.config.set({"dagad.keep-freed-memory": %s}):
-    dagad.reduce_sum(faults, np.zeros(1), grainsize=1, scheduler="sync")
-print(stock, faults())
-"""
-
-
-@pytest.mark.skipif(not GLIBC, reason="only glibc can be told")
-def test_arrays_are_no_longer_faulted_in_again_and_again() -> None:
-    own = {"MALLOC_TRIM_THRESHOLD_": "65536"}  # as a Dask nanny has it; here it is the user's
-    stock = {name: value for name, value in os.environ.items() if name not in own}  # clusters leave it in there
-    told, left, obeyed = (
-        subprocess.run(
-            [sys.executable, "-c", FAULTS % setting], env=environment, capture_output=True, text=True, check=True
-        ).stdout.split()
-        for setting, environment in (("2**28", stock), ("None", stock), ("2**28", stock | own))
-    )
-    assert float(told[0]) > 5_000
-    assert float(told[1]) < 2_000
-    assert float(left[1]) > 5_000
-    assert float(obeyed[1]) > 20_000
-
-
-KEPT = """
-import ctypes
-import numpy as np
-import dagad
-
-dagad.reduce_sum(lambda rows: rows.sum(), np.zeros(1), grainsize=1, scheduler="sync")
-ctypes.CDLL(None).malloc_trim(0)
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-before = resident()
-held = [np.ones(2**20 * (1 + i % 3)) for i in range(25)]
-del held
-print((resident() - before) / 2**20)
-"""
-
-
-@pytest.mark.skipif(not GLIBC, reason="only glibc can be told")
-def test_not_more_freed_memory_is_kept_than_after_a_large_array_of_the_users_own() -> None:
-    stock = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    done = subprocess.run([sys.executable, "-c", KEPT], env=stock, capture_output=True, text=True, check=True)
-    assert float(done.stdout) <= 64 + 8
-
-
-@pytest.mark.skipif(not GLIBC, reason="only glibc can be told")
-def test_a_worker_does_not_fault_arrays_in_again_and_again(cluster: Client) -> None:
-    def faults(rows: Any) -> float:
-        import resource
-
-        np.ones(2**17) + 1.0
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(100):
-            np.ones(2**17) + 1.0
-        return float(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-
-    assert dagad.reduce_sum(faults, np.zeros(4), grainsize=1, scheduler=cluster) < 4 * 2_000
-
-
-# dtypes
-
-
-def foreign(leaf: Any) -> Any:
-    """Return a copy whose dtype equals this process's own but is another object, as from any pickle."""
-    made = pickle.loads(pickle.dumps(leaf))
-    assert made.dtype == leaf.dtype
-    assert made.dtype is not leaf.dtype
-    return made
-
-
-def count_own(*arrays: Any) -> float:
-    plain = [getattr(array, "_value", array) for array in arrays]
-    return float(sum(array.dtype is np.dtype(array.dtype.char) for array in plain))
-
-
-X = np.arange(6.0)
-DATA: dict[str, tuple[Any, Callable[[Any], list[Any]]]] = {
-    "array": (X, lambda rows: [rows]),
-    "tuple": ((X, X > 2, X.astype(np.float32)), list),
-    "dict": ({"x": X, "i": np.arange(6)}, lambda rows: list(rows.values())),
-    "list": ([X, X[:2]] * 3, list),
-}
-
-
-@pytest.mark.parametrize("kind", DATA)
-def test_rows_arrive_with_the_process_own_dtype(kind: str, scheduler: Any) -> None:
-    data, arrays = DATA[kind]
-
-    def own(rows: Any) -> float:
-        return count_own(*arrays(rows)) / len(arrays(rows))
-
-    leaves, treedef = dagad._pytrees.pytree.flatten(data)
-    data = dagad._pytrees.pytree.unflatten(treedef, [foreign(leaf) for leaf in leaves])
-    assert dagad.reduce_sum(own, data, grainsize=2, scheduler=scheduler) == 3.0
-
-
-def test_shared_and_closed_over_arrays_arrive_with_the_process_own_dtype(scheduler: Any) -> None:
-    hidden = foreign(X)
-
-    def own(rows: Any, array: Any, pair: Any, record: Any) -> float:
-        return count_own(array, *pair, record["deep"][0], hidden) / 5
-
-    shared = foreign(X), (foreign(X), foreign(X > 1)), {"deep": [foreign(X)]}
-    found = dagad.reduce_sum(own, X, *shared, grainsize=2, scheduler=scheduler)
-    if isinstance(scheduler, Client):
-        assert found == 3.0
-    else:
-        assert found >= 3 * 4 / 5  # without a journey a closure is as the user made it
-
-
-@pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()], ids=["keep", "recompute", "preaccumulate"])
-def test_what_is_differentiated_arrives_with_the_process_own_dtype(policy: Any, scheduler: Any) -> None:
-    def own(rows: Any, theta: Any) -> Any:
-        return count_own(rows, theta["beta"]) / 2 + 0.0 * anp.sum(theta["beta"]) * anp.sum(rows)
-
-    def total(x: Any, theta: Any) -> Any:
-        return dagad.reduce_sum(own, x, theta, grainsize=2, policy=policy, scheduler=scheduler)
-
-    value, _ = dagad.value_and_grad(total, (0, 1))(foreign(X), {"beta": foreign(X)})
-    assert value == 3.0
 
 
 # The wrapper of tasks that leave
