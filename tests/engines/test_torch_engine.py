@@ -1,11 +1,10 @@
-"""The torch engine: every mode, the same bits everywhere, torch left as it was, and nothing lost in silence."""
+"""The torch engine: is every mode right, to the same bits everywhere, and is torch left as it was?"""
 
 from __future__ import annotations
 
 import math
 import sys
 import threading
-from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
@@ -20,6 +19,7 @@ from dask.delayed import delayed
 from every_mode import MODES, check, derivatives, numbers
 from every_operation import OPERATIONS, RIGHT
 from torch.nn.utils import stateless
+from torch_functions import ROWS, Cubed, wave
 
 import dagad
 from dagad._engines.torch import TorchEngine, _Derived as Derived
@@ -27,7 +27,6 @@ from dagad.extend import Composed, Recompute
 from dagad.testing import check_grads, taylor_rate
 
 compute: Any = dask_compute  # Dask has few types
-ROWS = onp.linspace(0.1, 2.0, 24)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -109,97 +108,6 @@ def test_torch_is_left_as_it_was() -> None:
     assert torch.get_num_threads() == n_threads
 
 
-def refused(fun: Callable[..., Any], *args: Any, rows: Any = ROWS, modes: str = "value grad jvp hvp") -> list[Any]:
-    """Return the errors that a function leads to, in some modes."""
-
-    def loss(t: Any) -> Any:
-        return dagad.reduce_sum(fun, rows, t, *args, grainsize=6, engine="torch", scheduler="sync")
-
-    ways: dict[str, Callable[[], Any]] = {
-        "value": lambda: loss(0.7),
-        "grad": lambda: dagad.grad(loss)(0.7),
-        "jvp": lambda: dagad.jvp(loss, (0.7,), (1.0,)),
-        "hvp": lambda: dagad.hvp(loss, 0.7, 1.0),
-    }
-    errors = []
-    for mode in modes.split():
-        with pytest.raises((RuntimeError, dagad.DagadError)) as caught:
-            ways[mode]()
-        errors.append(caught.value)
-    return errors
-
-
-@pytest.mark.parametrize(
-    "ask", [lambda t: t.item(), float, lambda t: t.tolist(), lambda t: onp.sin(float(t + 1.0)), lambda t: complex(t)]
-)
-def test_a_number_taken_out_of_what_is_differentiated_is_refused(ask: Callable[[Any], Any]) -> None:
-    """Torch would go on, and its derivative would lack a term."""
-
-    def loses(rows: Any, t: Any) -> Any:
-        return torch.sum(rows * t * abs(ask(t)))
-
-    for error in refused(loses, modes="grad jvp hvp"):
-        assert isinstance(error, dagad.NotDifferentiableError)
-        assert "`loses` asked for a Python number" in str(error)
-        assert "write `x.detach().item()`" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("name", "lose"),
-    [
-        ("tensor", lambda t: torch.tensor([t, 1.0])[0]),
-        ("as_tensor", lambda t: torch.as_tensor([t])[0]),
-        ("new_tensor", lambda t: t.new_tensor([t])[0]),
-        ("linspace", lambda t: torch.linspace(0.0, t, 3)[-1]),
-        ("special_bessel_j0", torch.special.bessel_j0),
-        ("histc", lambda t: torch.histc(t)[0]),
-        ("grad", lambda t: torch.autograd.grad(t**2, t)[0]),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Converting a tensor:UserWarning")  # torch's, once a process, and it goes on
-def test_functions_of_torch_that_lose_a_derivative_are_refused(name: str, lose: Callable[[Any], Any]) -> None:
-    def loses(rows: Any, t: Any) -> Any:
-        return torch.sum(rows * t) + lose(t).double()
-
-    for error in refused(loses, modes="grad jvp hvp"):
-        assert isinstance(error, dagad.NotDifferentiableError)
-        assert f"`loses` called `{name}` of torch's" in str(error)
-        assert "write `x.detach()`" in str(error)
-
-
-def test_constants_made_of_what_is_differentiated_and_derivatives_inside_are_not_refused() -> None:
-    def own(rows: Any, t: Any) -> Any:
-        with torch.no_grad():
-            constant = t * 0.0 + t.data * 0.0 + t.new_tensor(0.0) + torch.zeros_like(t) + (t > 9.0).to(t.dtype)
-        inside = torch.autograd.grad(t**3, t, create_graph=True)[0] + torch.func.grad(torch.sin)(t) * t
-        return constant + torch.sum(rows * inside) + torch.func.vmap(lambda x: x * t)(rows).sum()
-
-    def right(t: Any) -> Any:
-        return anp.sum(ROWS * (3.0 * t**2 + anp.cos(t) * t + t))
-
-    loss = partial(dagad.reduce_sum, own, ROWS, grainsize=6, engine="torch", scheduler="sync")
-    for mode in MODES:
-        check(mode, loss, derivatives(right), tolerance=1e-12)
-
-
-def test_numbers_that_carry_no_derivative_may_be_asked_for_and_decide() -> None:
-    """Nothing is compiled, and many directions at once meet the function once, so that branches depend on data."""
-
-    def asks(rows: Any, t: Any, weights: Any) -> Any:
-        scale = weights.max().item() + float(weights[0] * 2.0) + t.detach().item() * 0.0
-        assert f"{t:.1f}" == "0.7"
-        return scale * torch.sum(torch.sin(rows * t)) if t > 0.5 and int(t) == 0 else t * 0.0
-
-    def loss(t: Any) -> Any:
-        return dagad.reduce_sum(asks, ROWS, t, onp.array([1.0, 3.0]), grainsize=6, engine="torch", scheduler="sync")
-
-    for mode in MODES:
-        check(mode, loss, derivatives(lambda t: 5.0 * anp.sum(anp.sin(ROWS * t))), tolerance=1e-12)
-    jacobian = dagad.jacfwd(lambda t: loss(t[0] * t[1]))(onp.array([0.35, 2.0]))
-    slope = 5.0 * onp.sum(ROWS * onp.cos(ROWS * 0.7))
-    onp.testing.assert_allclose(jacobian, slope * onp.array([2.0, 0.35]), rtol=1e-12)
-
-
 def test_derivatives_are_what_differences_say(scheduler: Any) -> None:
     data = onp.random.default_rng(3).normal(size=(40, 3))
 
@@ -208,80 +116,6 @@ def test_derivatives_are_what_differences_say(scheduler: Any) -> None:
 
     check_grads(loss, onp.ones((2, 3)), order=2)
     assert taylor_rate(loss, onp.ones((2, 3))) == pytest.approx(2.0, abs=0.05)
-
-
-def test_data_can_not_be_written_into_and_copies_can() -> None:
-    def spoils(rows: Any, t: Any) -> Any:
-        rows[1:].mul_(2.0)
-        return torch.sum(rows * t)
-
-    def of_shared(rows: Any, t: Any, more: Any) -> Any:
-        more["a"] += 1.0
-        return torch.sum(rows * t)
-
-    def by_out(rows: Any, t: Any) -> Any:
-        torch.mul(rows, 2.0, out=rows)
-        return torch.sum(rows * t)
-
-    def of_leaves(rows: Any, t: Any) -> Any:
-        t.mul_(2.0)
-        return torch.sum(rows * t)
-
-    data = ROWS.copy()
-    errors = [*refused(spoils, rows=data), *refused(of_shared, {"a": onp.ones(2)})]
-    for error in [*errors, *refused(of_leaves)]:
-        assert any("work on a copy, `x = x.clone()`" in note for note in error.__notes__)
-    for error in refused(by_out, rows=data):
-        assert "Leave `out=` out" in str(error)
-    assert data.tobytes() == ROWS.tobytes()
-
-    def own(rows: Any, t: Any) -> Any:
-        made = torch.zeros_like(rows)
-        made[1:] = rows[:-1] * t
-        return torch.sum(rows.clone().mul_(made).sin_())
-
-    def right(t: Any) -> Any:
-        parts = [ROWS[start : start + 6] for start in range(0, 24, 6)]
-        return sum(anp.sum(anp.sin(part[1:] * part[:-1] * t)) for part in parts)
-
-    for mode in MODES:
-        loss = partial(dagad.reduce_sum, own, ROWS, grainsize=6, engine="torch", scheduler="sync")
-        check(mode, loss, derivatives(right), tolerance=1e-12)
-
-
-def with_numpy(rows: Any, t: Any) -> Any:
-    return torch.sum(rows * t) * onp.sum(onp.sin(t))
-
-
-def test_numpy_in_a_function_for_torch_and_torch_in_one_for_numpy_are_refused_with_the_remedy() -> None:
-    for error in refused(with_numpy, modes="grad jvp hvp"):
-        assert any("write it with `torch`, or" in note for note in error.__notes__)
-    with pytest.raises(dagad.NotDifferentiableError, match=r'is written with `torch` `engine="torch"`'):
-        dagad.grad(lambda t: dagad.reduce_sum(wave, ROWS, t, grainsize=6, scheduler="sync"))(0.7)
-
-
-@pytest.mark.parametrize("outside", ["sync", "threads"])
-def test_tensors_and_reductions_inside_are_refused_with_the_remedy(outside: str) -> None:
-    def nested(rows: Any, t: Any) -> Any:
-        return dagad.reduce_sum(total, rows, t, grainsize=1, engine="torch")
-
-    def total(rows: Any, t: Any) -> Any:
-        return torch.sum(rows * t)
-
-    def run(fun: Any, rows: Any, t: Any) -> Any:
-        return dagad.reduce_sum(fun, rows, t, grainsize=6, engine="torch", scheduler=outside)
-
-    for call in (partial(run, nested), dagad.grad(partial(run, nested), 1)):
-        with pytest.raises(dagad.StructureError, match="put the reduction around that function"):
-            call(ROWS, 0.7)
-    with pytest.raises(dagad.StructureError, match=r"Give it numpy's, `tensor.numpy\(\)`"):
-        run(total, torch.tensor(ROWS), 0.7)
-    with pytest.raises(dagad.StructureError, match=r"no arrays of the dtype \w+. Convert the data"):
-        run(total, ROWS.astype(onp.longdouble), 0.7)
-
-
-def wave(rows: Any, z: Any) -> Any:
-    return torch.sum(torch.exp(rows * z) * torch.conj(z) ** 2)
 
 
 def test_complex_numbers_have_the_derivatives_that_autograd_gives() -> None:
@@ -299,24 +133,6 @@ def test_complex_numbers_have_the_derivatives_that_autograd_gives() -> None:
     onp.testing.assert_allclose(at(wave, engine="torch"), at(plain), rtol=1e-12)
 
 
-class Cubed(torch.autograd.Function):
-    """A user's own rule: no forward mode, and none for many at once."""
-
-    @staticmethod
-    def forward(x: Any) -> Any:
-        return x**3
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        del output
-        ctx.save_for_backward(inputs[0])
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return cotangents[0] * 3.0 * x**2
-
-
 def cubes(rows: Any, t: Any) -> Any:
     return torch.sum(Cubed.apply(rows * t))  # type: ignore[no-untyped-call]  # torch's own
 
@@ -327,35 +143,6 @@ def test_users_own_rules_work_in_every_mode() -> None:
         check(mode, loss, derivatives(lambda t: anp.sum((ROWS * t) ** 3)), tolerance=1e-12)
     jacobian = dagad.jacfwd(lambda t: loss(t[0] * t[1]))(onp.array([0.7, 2.0]))
     onp.testing.assert_allclose(jacobian, 3 * onp.sum(ROWS**3) * 1.4**2 * onp.array([2.0, 0.7]), rtol=1e-12)
-
-
-class Detached(Cubed):
-    """A rule whose derivative is lost where what it returns is differentiated again."""
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return cotangents[0].detach() * 3.0 * x**2
-
-
-def of_sparse(rows: Any, t: Any) -> Any:
-    return (
-        torch.sum(rows)
-        * torch.sparse_coo_tensor(torch.tensor([[0]]), t[None], (2,), check_invariants=False).to_dense()[0] ** 3
-    )
-
-
-@pytest.mark.parametrize(
-    "fun",
-    [of_sparse, lambda rows, t: torch.sum(Detached.apply(rows * t))],  # type: ignore[no-untyped-call]  # torch's own
-)
-def test_what_torch_can_not_differentiate_twice_is_refused(fun: Callable[..., Any]) -> None:
-    loss = partial(dagad.reduce_sum, fun, ROWS, grainsize=6, engine="torch", scheduler="sync")
-    right = 3.0 * 0.49 * onp.sum(ROWS if fun is of_sparse else ROWS**3)
-    assert dagad.grad(loss)(0.7) == pytest.approx(right, rel=1e-12)
-    for error in refused(fun, modes="jvp hvp"):
-        assert isinstance(error, dagad.NotDifferentiableError)
-        assert "or ask for gradients only" in str(error)
 
 
 class Scaled(Cubed):
