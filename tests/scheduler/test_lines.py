@@ -6,7 +6,6 @@ import functools
 import gc
 import logging
 import os
-import pickle
 import re
 import signal
 import time
@@ -17,6 +16,7 @@ from typing import Any, cast
 import autograd.numpy as anp
 import numpy as np
 import pytest
+from desks import n_connections, n_held, n_left, n_now, n_programs, on_workers
 from distributed import Client
 from distributed.protocol.core import dumps
 from faults import (
@@ -32,11 +32,10 @@ from faults import (
     until,
 )
 from hot import THETA, Act, X, a_watched_cluster, chunks_as_tasks, heat_up, in_all, is_hot, shards_on, until_hung_up
+from nonsense import IMPOSSIBLE, NONSENSE
 
 import dagad
 from dagad._executors import resident
-from dagad._executors.resident_program import Found
-from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad_scheduler.residents import client as lines, loop
 from dagad_scheduler.residents.client import Lines
 
@@ -376,29 +375,6 @@ def test_who_gives_up_leaves_everything_usable(how: str, road: Road, client: Cli
 # Many Shards, and many calls at the same time
 
 
-def n_connections(dask_worker: Any) -> int:
-    """Return by how many connections a worker is called, on Dask's word."""
-    return sum(op == "dagad_line" for op in dask_worker._comms.values())
-
-
-def n_programs(dask_worker: Any) -> int:
-    return len(desk_of(dask_worker)._programs)
-
-
-def n_left(dask_worker: Any) -> int:
-    """Return how much clients have to let go of."""
-    return sum(len(guest.left) for guest in desk_of(dask_worker)._clients.values())
-
-
-def desk_of(worker: Any) -> Any:
-    return worker.handlers["dagad_line"].__self__
-
-
-def on_workers(client: Client, count: Callable[[Any], Any]) -> list[Any]:
-    gc.collect()
-    return list(client.run(count).values())
-
-
 def test_ten_shards_in_turn_need_one_connection_to_a_worker(client: Client) -> None:
     until_hung_up(client)
     losses = [heated(client) for _ in range(10)]
@@ -512,10 +488,6 @@ def has_told_all(client: Client) -> bool:
     return not at_client._let_go and at_client._telling is not None and at_client._telling.done()
 
 
-def n_now(dask_worker: Any) -> int:
-    return len(desk_of(dask_worker)._now)
-
-
 def gated(sliced: Any, watch: Watch) -> Callable[[Any], Any]:
     return lambda theta: dagad.reduce_sum(watched_chunk, sliced, theta, watch.folder)
 
@@ -524,60 +496,7 @@ def gated_here(theta: Any) -> Any:
     return dagad.reduce_sum(watched_chunk, WATCHED, theta, "", grainsize=4, scheduler="sync")
 
 
-def n_held(dask_worker: Any) -> int:
-    return len(desk_of(dask_worker)._held)
-
-
 # What nobody asked for
-
-
-def without(name: str) -> Callable[[Any], Any]:
-    return lambda reply: {key: part for key, part in reply.items() if key != name}
-
-
-def with_(**parts: Any) -> Callable[[Any], Any]:
-    return lambda reply: {**reply, **parts}
-
-
-def found(change: Callable[[Found], Any]) -> Callable[[Any], Any]:
-    """Return a reply with something else than was found."""
-
-    def changed(reply: Any) -> Any:
-        head, data = pack_tree(change(unpack_tree(bytes(reply["head"]), bytes(reply["data"]))))
-        return {**reply, "head": head, "data": data.tobytes()}
-
-    return changed
-
-
-def only(reply: Any) -> Callable[[Any], Any]:
-    return lambda _: reply
-
-
-def longer(by: int) -> Callable[[Any], Any]:
-    return lambda reply: {**reply, "data": (bytes(reply["data"]) + bytes(16))[: len(reply["data"]) + by]}
-
-
-REPLIES: list[Any] = [None, b"", [], 7, {}, {"status": "OK"}]
-HEADS: list[Any] = [None, b"", b"nonsense", "text", 3, [], pickle.dumps(3), pickle.dumps((3, [])), pack_tree([1.0])[0]]
-NONSENSE: dict[str, Callable[[Any], Any]] = {
-    **{f"no {name}": without(name) for name in ("status", "head", "data", "seconds")},
-    **{repr(reply): only(reply) for reply in REPLIES},
-    **{f"head {number}": with_(head=head) for number, head in enumerate(HEADS)},
-    **{f"data {type(wrong).__name__}": with_(data=wrong) for wrong in (None, "text", 3.0, [1.0], b"")},
-    **{f"data by {by}": longer(by) for by in (-16, -1, 1, 16)},
-    **{f"status {status}": with_(status=status) for status in ("perhaps", "unknown", None)},
-    "no number of seconds": with_(seconds="long"),
-    "no values": found(lambda one: one._replace(reduced=[])),
-    "more values": found(lambda one: one._replace(reduced=one.reduced * 2)),
-    "no gradients": found(lambda one: one._replace(shared=[])),
-    "something of its own": found(lambda one: one._replace(stacked=[[1.0]])),
-    "other trees": found(lambda one: one._replace(reduced=[[value] for value in one.reduced])),
-}
-IMPOSSIBLE: dict[str, Callable[[Any], Any]] = {
-    "shape": found(lambda one: one._replace(shared=[[np.ones(2)] for _ in one.shared])),
-    "dtype": found(lambda one: one._replace(shared=[[np.ones(3, "f4")] for _ in one.shared])),
-    "number": found(lambda one: one._replace(shared=[[np.ones(3)] * 2 for _ in one.shared])),
-}
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 import pytest
+from desks import n_held, n_programs
 from distributed import Client
 from faults import PATIENCE, bits, until
 from hot import THETA, X, a_watched_cluster, heat_up, in_all, shards_on, until_hung_up
@@ -56,10 +57,6 @@ def pulled(fun: Callable[..., Any]) -> list[bytes]:
 
 
 EXPECTED = pulled(loss(X, grainsize=4, scheduler="sync"))
-
-
-def n_held(dask_worker: Any) -> int:
-    return len(dask_worker.handlers["dagad_line"].__self__._held)
 
 
 def held(client: Client) -> set[int]:
@@ -144,10 +141,6 @@ def test_who_only_relays_leaves_nothing_for_ever(client: Client, monkeypatch: py
 
 def relayed_for(seconds: float) -> None:
     service.KEEP_RELAYED = seconds
-
-
-def n_programs(dask_worker: Any) -> int:
-    return len(dask_worker.handlers["dagad_line"].__self__._programs)
 
 
 # Measuring

@@ -12,6 +12,7 @@ from typing import Any, cast
 import autograd.numpy as anp
 import pytest
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
+from desks import n_held, n_programs
 from distributed import Client, SchedulerPlugin
 from faults import PATIENCE, kill, until
 from hot import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
@@ -226,15 +227,6 @@ def test_a_client_that_is_killed_leaves_nothing_behind(client: Client) -> None:
     until(lambda: on_none(client) and set(client.run(n_held).values()) == {0}, 10.0)
     until(lambda: not any(client.run(n_coroutines).values()), 10.0)
     until(lambda: not any(client.run(n_programs).values()), 10.0)
-
-
-def n_held(dask_worker: Any) -> int:
-    line = dask_worker.handlers.get("dagad_line")
-    return len(line.__self__._held) if line else 0
-
-
-def n_programs(dask_worker: Any) -> int:
-    return len(dask_worker.handlers["dagad_line"].__self__._programs)
 
 
 def n_coroutines(dask_worker: Any) -> int:
