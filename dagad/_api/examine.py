@@ -122,11 +122,12 @@ def by_hot_loop(client: Any, address: str, patience: float) -> Any:
     """Return the gradient as a worker computes it that holds the rows and is called directly."""
     with annotate(workers=[address]):
         rows = shard(X, grainsize=N_ROWS, scheduler=client)
-    for _ in range(3):  # by the graph first, until the worker has the rows
+    for _ in range(6):  # by the graph first; and a worker that was asked may just have lost its copy of the rows
         evaluation = evaluate(lambda theta: reduce_sum(exponential, rows, theta), THETA)
-        found = evaluation.gradient(patience)
-    profile = evaluation.profile()
-    if "resident" not in profile.executors:
+        found, profile = evaluation.gradient(patience), evaluation.profile()
+        if "resident" in profile.executors:
+            break
+    else:
         refusals = [refusal for call in profile.calls for refusal in call.refusals]
         raise RuntimeError(f"it took the graph ({'; '.join(refusals) or profile.calls[0].reason})")
     return found
