@@ -76,6 +76,11 @@ def dagad_tasks(dask_scheduler: Any) -> list[str]:
     return [str(key) for key in dask_scheduler.tasks if "dagad" in str(key)]
 
 
+def tasks_of(cluster: Client) -> set[str]:
+    """Return the keys on a cluster that are ours; what other tests have left there may still be on its way out."""
+    return set(cluster.run_on_scheduler(dagad_tasks))
+
+
 @pytest.mark.parametrize("end", ["done", "lazy", "cancelled", "failed"])
 def test_nothing_stays_on_the_cluster_when_the_evaluation_is_gone(end: str, cluster: Client) -> None:
     def fail(rows: Any, theta: Any) -> Any:
@@ -83,7 +88,7 @@ def test_nothing_stays_on_the_cluster_when_the_evaluation_is_gone(end: str, clus
             raise Refusal("three")
         return theta * anp.sum(rows)
 
-    fun = fail if end == "failed" else squares
+    fun, before = fail if end == "failed" else squares, tasks_of(cluster)
     evaluation = dagad.evaluate(loss_on(cluster, fun), 1.0, lazy=end == "lazy")
     if end == "cancelled":
         evaluation.cancel()
@@ -97,14 +102,15 @@ def test_nothing_stays_on_the_cluster_when_the_evaluation_is_gone(end: str, clus
     until(lambda: not evaluation_threads())
     del evaluation
     gc.collect()
-    until(lambda: not cluster.run_on_scheduler(dagad_tasks))
+    until(lambda: tasks_of(cluster) <= before)
 
 
 def test_nothing_stays_on_the_cluster_after_value_and_grad_and_vjp(cluster: Client) -> None:
+    before = tasks_of(cluster)
     dagad.value_and_grad(loss_on(cluster))(1.0)
     value, pullback = dagad.vjp(loss_on(cluster), 1.0)
-    assert cluster.run_on_scheduler(dagad_tasks)
+    assert tasks_of(cluster) - before
     pullback(1.0)
     del value, pullback
     gc.collect()
-    until(lambda: not cluster.run_on_scheduler(dagad_tasks))
+    until(lambda: tasks_of(cluster) <= before)
