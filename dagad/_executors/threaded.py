@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dagad._executors.evaluation import calm_process, new_names, run_parts
+from dagad._executors.evaluation import new_names, run_parts
 from dagad._executors.first import first_refused
 from dagad._executors.graph import SEEDS_A_TASK, land_sliced
 from dagad._graphs.linearization import Linearization, has_derivative
@@ -20,8 +20,6 @@ from dagad._operations.batch import BatchSeeds
 from dagad._operations.job import Job, Land, Results, Seeds, Spent
 from dagad._sources.plan import Chunk
 from dagad_scheduler.roles import Role
-
-Put = Callable[[Sequence[Chunk], Any], None]
 
 
 class ThreadedExecutor:
@@ -139,7 +137,7 @@ class ThreadedResiduals:
             land(job.shared_targets, None if found is None else job.monoid.lower(found), first)
 
     def release(self) -> None:
-        """Let go of the linearizations, which the run that somebody may watch has too."""
+        """Let go of the linearizations."""
         self._left.clear()
 
 
@@ -159,6 +157,6 @@ def _spent(
 ) -> Spent:
     """Run all parts, and return what that took; `refused` says how to look which chunk is not finite."""
     began = time.perf_counter()
-    with calm_process, first_refused(scheduler, job, *refused):
+    with first_refused(scheduler, job, *refused):
         run = run_parts(scheduler, n_parts, run_part, role)
     return Spent(run.cpu_seconds, time.perf_counter() - began, run.n_workers)

@@ -61,9 +61,6 @@ class PartsRun:
         began = time.thread_time()
         with calm_process, inside_task:
             while (number := self._next()) is not None:
-                # Each starts the next one, so that nobody has to start them all before it begins.
-                if self._helpers is not None and number + 1 < self._n_parts:
-                    self._helpers.start_one(self._serve)
                 self._run(number)
         with self._lock:
             self.cpu_seconds += time.thread_time() - began
@@ -79,6 +76,9 @@ class PartsRun:
     def _run(self, number: int) -> None:
         began = time.perf_counter()
         try:
+            # Each starts the next one, so that nobody has to start them all before it begins.
+            if self._helpers is not None and number + 1 < self._n_parts:
+                self._helpers.start_one(self._serve)
             self._run_part(number)
         except BaseException as error:  # KeyboardInterrupt too: it has to stop the other threads
             with self._lock:

@@ -74,6 +74,19 @@ def test_a_pool_that_has_no_time_is_not_waited_for() -> None:
     assert ran == [0, 1, 2, 3]
 
 
+def test_a_pool_that_is_shut_down_meanwhile_is_told_of() -> None:
+    def shut(number: int) -> None:
+        if number == 0:  # of the thread that waits; the pool's own takes the next two
+            until(lambda: run._helpers._futures[0].done())
+        elif number == 1:
+            pool.shutdown(wait=False)
+
+    pool = ThreadPoolExecutor(1)
+    run: Any = Threads(6, pool).share(4, shut, Role.VALUE)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        run.wait()
+
+
 def test_of_several_failures_that_of_the_first_part_is_raised() -> None:
     barrier = threading.Barrier(3)
 
