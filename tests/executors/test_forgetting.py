@@ -6,12 +6,14 @@ import gc
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import autograd.numpy as anp
 import pytest
 from distributed import Client
 from evaluations import PATIENCE, Refusal, Steps, evaluation_threads, loss_on, squares, until
+from faults import a_cluster
 
 import dagad
 from dagad.extend import Keep
@@ -72,13 +74,15 @@ def test_a_program_that_ends_does_not_wait_for_what_nobody_waits_for() -> None:
     assert len(done.stdout.split()) <= 4  # of 50 chunks
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Client]:
+    """Start a cluster that nobody else has left anything on."""
+    with a_cluster(2) as client:
+        yield client
+
+
 def dagad_tasks(dask_scheduler: Any) -> list[str]:
     return [str(key) for key in dask_scheduler.tasks if "dagad" in str(key)]
-
-
-def tasks_of(cluster: Client) -> set[str]:
-    """Return the keys on a cluster that are ours; what other tests have left there may still be on its way out."""
-    return set(cluster.run_on_scheduler(dagad_tasks))
 
 
 @pytest.mark.parametrize("end", ["done", "lazy", "cancelled", "failed"])
@@ -88,7 +92,7 @@ def test_nothing_stays_on_the_cluster_when_the_evaluation_is_gone(end: str, clus
             raise Refusal("three")
         return theta * anp.sum(rows)
 
-    fun, before = fail if end == "failed" else squares, tasks_of(cluster)
+    fun = fail if end == "failed" else squares
     evaluation = dagad.evaluate(loss_on(cluster, fun), 1.0, lazy=end == "lazy")
     if end == "cancelled":
         evaluation.cancel()
@@ -102,15 +106,14 @@ def test_nothing_stays_on_the_cluster_when_the_evaluation_is_gone(end: str, clus
     until(lambda: not evaluation_threads())
     del evaluation
     gc.collect()
-    until(lambda: tasks_of(cluster) <= before)
+    until(lambda: not cluster.run_on_scheduler(dagad_tasks))
 
 
 def test_nothing_stays_on_the_cluster_after_value_and_grad_and_vjp(cluster: Client) -> None:
-    before = tasks_of(cluster)
     dagad.value_and_grad(loss_on(cluster))(1.0)
     value, pullback = dagad.vjp(loss_on(cluster), 1.0)
-    assert tasks_of(cluster) - before
+    assert cluster.run_on_scheduler(dagad_tasks)
     pullback(1.0)
     del value, pullback
     gc.collect()
-    until(lambda: tasks_of(cluster) <= before)
+    until(lambda: not cluster.run_on_scheduler(dagad_tasks))
