@@ -12,10 +12,10 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 from distributed.utils import get_mp_context
-from encryption import pytest_addoption as pytest_addoption, pytest_configure as pytest_configure
 
 from dagad._api import adding_up
 from dagad._remembered import Remembered
+from support.tls import pytest_addoption as pytest_addoption, pytest_configure as pytest_configure
 
 dask.config.set({"dagad.full-tracebacks": True})  # a test that fails is to be understood; users see less
 

@@ -14,10 +14,10 @@ import dask
 import numpy as onp
 import optree
 import pytest
-from sum_cases import RNG, THETA, bits, squares, stacked, structured
 
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute
+from support.sum_cases import RNG, THETA, bits, squares, stacked, structured
 
 TALL = RNG.uniform(0.1, 3.0, (211, 6))
 WIDE = RNG.standard_normal((6, 6))

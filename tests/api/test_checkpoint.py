@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpointed_driver import killed
 from distributed import Client
-from faults import bits as bits_of, until
 
 import dagad
 from dagad._executors.checkpointed import CheckpointedExecutor
 from dagad._pytrees import pytree
 from dagad.extend import CompensatedSum
+from support.checkpointed_driver import killed
+from support.gated_chunks import bits as bits_of
+from support.waiting import until
 
 
 def bits(results: Any) -> list[bytes]:

@@ -15,11 +15,12 @@ import autograd
 import pytest
 from distributed import Client
 from distributed.comm.tcp import BaseTCPConnector
-from faults import PATIENCE, a_process, without_dagad
 
 from dagad import doctor
 from dagad._api import facts
 from dagad._api.fitness import LAST_BITS, Finding, Part, Seen, findings
+from support.clusters import a_process, without_dagad
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import scipy.special
 from distributed import Client
-from first_hour import TABLE, THETA, X, Y
 
 import dagad
 from dagad import ArgumentsError
 from dagad._api import non_finite
 from dagad._remembered import Remembered
 from dagad.extend import Keep, Preaccumulate, Recompute
+from support.first_hour import TABLE, THETA, X, Y
 
 # What works at once
 

@@ -11,10 +11,10 @@ import numpy as onp
 import pytest
 from autograd.extend import defvjp, primitive
 from hypothesis import given, settings, strategies as st
-from moving import WHOLE, Point, close, cut_on
 
 import dagad
 from dagad.extend import CompensatedSum, Dense, Keep, Preaccumulate, Recompute, Sparse
+from support.cut_and_whole_programs import WHOLE, Point, close, cut_on
 
 RNG = onp.random.default_rng(6)
 X, THETA = RNG.standard_normal((7, 2)), onp.array([0.4, -0.9])

@@ -11,10 +11,10 @@ import autograd.numpy as np
 import numpy as onp
 import optree
 import pytest
-from sum_cases import CASES, RAGGED, THETA, Model, X, Y, assert_close, reference, squares
 
 import dagad
 from dagad.extend import explicit
+from support.sum_cases import CASES, RAGGED, THETA, Model, X, Y, assert_close, reference, squares
 
 
 def one_visit(item: Any, rate: Any) -> Any:

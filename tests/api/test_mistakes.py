@@ -19,7 +19,11 @@ import scipy.integrate
 import scipy.optimize
 import scipy.stats
 from dask.delayed import delayed
-from first_hour import (
+
+import dagad
+from dagad import ArgumentsError, MissingNameError, NotDifferentiableError, PlanError, PortabilityError, StructureError
+from dagad.extend import explicit
+from support.first_hour import (
     MOST_LINES,
     TABLE,
     THETA,
@@ -33,10 +37,6 @@ from first_hour import (
     scaled,
     told,
 )
-
-import dagad
-from dagad import ArgumentsError, MissingNameError, NotDifferentiableError, PlanError, PortabilityError, StructureError
-from dagad.extend import explicit
 
 B: Any = A * 3.0
 

@@ -11,10 +11,10 @@ import autograd.numpy as np
 import numpy as onp
 import pytest
 from hypothesis import given, settings, strategies as st
-from moving import DTHETA, DX, PROGRAMS, THETA, WHOLE, X, bits, close, cut_on, expected_hvp
 
 import dagad
 from dagad.testing import taylor_rate
+from support.cut_and_whole_programs import DTHETA, DX, PROGRAMS, THETA, WHOLE, X, bits, close, cut_on, expected_hvp
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -9,10 +9,24 @@ import autograd
 import autograd.numpy as np
 import numpy as onp
 import pytest
-from moving import DTHETA, DX, PROGRAMS, THETA, WHOLE, Point, X, bits, close, columns, cut_on, expected_hvp, logistic
 
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
+from support.cut_and_whole_programs import (
+    DTHETA,
+    DX,
+    PROGRAMS,
+    THETA,
+    WHOLE,
+    Point,
+    X,
+    bits,
+    close,
+    columns,
+    cut_on,
+    expected_hvp,
+    logistic,
+)
 
 
 def test_may_primals_be_bare_a_tuple_or_a_list() -> None:

@@ -19,14 +19,14 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client
-from faults import until
 from scipy import optimize
-from terminals import run_in_terminal
 
 import dagad
 from dagad._api import screens, watching
 from dagad._api.display import MOST_SAID, Bar, Looked
 from dagad._executors.profile import Profile
+from support.terminals import run_in_terminal
+from support.waiting import until
 
 WAIT = 60
 X, THETA = np.random.default_rng(0).standard_normal((40, 3)), np.array([0.3, -0.7, 1.1])

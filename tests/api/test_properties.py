@@ -11,9 +11,9 @@ import numpy as onp
 import optree
 import pytest
 from hypothesis import HealthCheck, given, settings
-from random_programs import Program, feature, flatten, is_float, plain, programs
 
 import dagad
+from support.random_programs import Program, feature, flatten, is_float, plain, programs
 
 
 def packed(tree: Any, conjugate: bool = False) -> Any:

@@ -12,7 +12,10 @@ import numpy as onp
 import optree
 import pytest
 from hypothesis import given, settings, strategies as st
-from sum_cases import (
+
+import dagad
+from dagad.extend import Keep, Preaccumulate, Recompute
+from support.sum_cases import (
     CASES,
     RAGGED,
     THETA,
@@ -32,9 +35,6 @@ from sum_cases import (
     structured,
     weighted,
 )
-
-import dagad
-from dagad.extend import Keep, Preaccumulate, Recompute
 
 
 def both(case: Case, **options: Any) -> tuple[Any, Any]:

@@ -10,9 +10,9 @@ import autograd.numpy as np
 import dask.array
 import numpy as onp
 import pytest
-from sum_cases import X, Y, assert_close, bits, cut_on, squares
 
 import dagad
+from support.sum_cases import X, Y, assert_close, bits, cut_on, squares
 
 
 def test_are_rows_of_different_lengths_refused_by_name() -> None:

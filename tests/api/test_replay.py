@@ -22,11 +22,12 @@ import pytest
 from autograd.extend import defvjp, primitive
 from dask.delayed import delayed
 from distributed import Client
-from faults import kill, pids_of, until
-from hot import a_watched_cluster, heat_up, shards_on
 
 import dagad
 from dagad._pytrees import pytree
+from support.clusters import kill, pids_of
+from support.hot_loops import a_watched_cluster, heat_up, shards_on
+from support.waiting import until
 
 X = onp.arange(24.0).reshape(12, 2)
 THETA = onp.array([0.5, -1.5])

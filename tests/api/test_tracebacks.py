@@ -16,10 +16,21 @@ import numpy as np
 import pytest
 from dask.delayed import delayed
 from distributed import Client
-from first_hour import MOST_LINES, THETA, A, Y, _as_users_see_it as _as_users_see_it, cut, grad, misses, scaled, told
-from hot import a_watched_cluster, heat_up
 
 import dagad
+from support.first_hour import (
+    MOST_LINES,
+    THETA,
+    A,
+    Y,
+    _as_users_see_it as _as_users_see_it,
+    cut,
+    grad,
+    misses,
+    scaled,
+    told,
+)
+from support.hot_loops import a_watched_cluster, heat_up
 
 SCRIPT = """
 import numpy as np

@@ -13,13 +13,13 @@ import autograd.numpy as np
 import numpy as onp
 import pytest
 from distributed import Client
-from faults import PATIENCE, until
 
 import dagad
 from dagad._executors import choose
 from dagad._executors.cost_model import Cost
 from dagad._remembered import Remembered
 from dagad.testing import check_grads
+from support.waiting import PATIENCE, until
 
 _spent = threading.local()
 

@@ -14,10 +14,10 @@ import dask.array as da
 import numpy as np
 from dask.base import compute
 from dask.delayed import delayed
-from matrix_cells import Own, leaves_of as leaves_of
 
 import dagad
 from dagad import extend
+from support.matrix_cells import Own, leaves_of as leaves_of
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((29, 3))  # ten chunks of three rows: no power of two, and the last one is shorter

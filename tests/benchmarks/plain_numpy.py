@@ -19,6 +19,7 @@ import numpy as np
 
 import dagad
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 import test_numpy_protocols as table
 

@@ -39,11 +39,10 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # what it shares with the tests
-from many_workers import Traffic, Wire, many_workers, out_of_reach, traffic_here  # found by the line above
-
 import dagad
 from dagad._executors import routes
 from dagad._executors.routes import ROUTES, Site, Work, crossing
+from support.many_workers import Traffic, Wire, many_workers, out_of_reach, traffic_here  # found by the line above
 
 N_PARAMETERS = 12_500
 ROADS = ("direct", "relayed", "tree")

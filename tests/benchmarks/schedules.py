@@ -26,9 +26,8 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # what it shares with the tests
-from stepping import by_overlap, derivatives, shallow  # found by the line above
-
 from dagad.extend import Keep, Revolve, Segment
+from support.time_stepping import by_overlap, derivatives, shallow  # found by the line above
 
 compute: Any = dask_compute  # Dask has few types
 POLICIES: dict[str, Any] = {

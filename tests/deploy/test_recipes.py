@@ -21,9 +21,9 @@ from distributed import Client
 from distributed.security import Security
 from packaging.requirements import Requirement
 from packaging.version import Version
-from recipes import DEPLOY, KINDS, environment, jobqueue, run, section, theta
 
 from dagad import doctor
+from support.deploy_recipes import DEPLOY, KINDS, environment, jobqueue, run, section, theta
 
 SCRIPTS = sorted(
     path

@@ -20,10 +20,11 @@ import numpy as np
 import pytest
 import yaml
 from distributed import Client
-from faults import PATIENCE, until
-from recipes import DEPLOY, environment, jobqueue, run, section, theta
 
 import dagad
+from support import bits_of_examples
+from support.deploy_recipes import DEPLOY, environment, jobqueue, run, section, theta
+from support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -181,7 +182,7 @@ def test_a_loop_survives_the_ends_of_its_workers_lives(slurm: Path) -> None:
 
 def test_the_examples_give_the_bits_of_threads_on_the_queue(slurm: Path) -> None:
     """The fit of `doctor_visits`, with its Hessian, and a gradient of `pharmacokinetics`."""
-    program, examples = Path(__file__).with_name("bits_of_examples.py"), DEPLOY.parent / "examples"
+    program, examples = Path(bits_of_examples.__file__), DEPLOY.parent / "examples"
     config: Any = {"DASK_CONFIG": str(slurm / "slurm" / "jobqueue.yaml")}
     config["PYTHONPATH"] = os.pathsep.join([str(examples), *sys.path])
     printed = run(f"{sys.executable} {program} --scheduler slurm", cwd=slurm, **config)

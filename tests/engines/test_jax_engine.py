@@ -17,9 +17,6 @@ import jax.numpy as jnp
 import numpy as onp
 import pytest
 from dask.delayed import delayed
-from every_mode import MODES, check, derivatives, numbers
-from every_operation import OPERATIONS, RIGHT
-from watching import evaluations_seen
 
 import dagad
 from dagad._engines import jax_constants
@@ -27,6 +24,9 @@ from dagad._engines.jax import _COMPILED, JaxEngine, _Compiled as Compiled
 from dagad._executors import resident
 from dagad._pytrees import shipping
 from dagad.extend import Recompute
+from support.evaluations_seen import evaluations_seen
+from support.every_mode import MODES, check, derivatives, numbers
+from support.every_operation import OPERATIONS, RIGHT
 
 ENGINE = JaxEngine()
 

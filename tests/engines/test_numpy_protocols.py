@@ -22,11 +22,11 @@ import scipy.linalg
 import scipy.special
 import scipy.stats
 from autograd.numpy.numpy_boxes import ArrayBox
-from numpy_calls import FAMILIES, calls, name
 
 import dagad
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import record
+from support.numpy_calls import FAMILIES, calls, name
 
 RNG = np.random.default_rng(0)
 X, V = RNG.uniform(0.3, 0.9, 12), np.cos(1.7 * np.arange(12.0)) + 0.1
@@ -432,7 +432,7 @@ def test_tables_that_do_not_say_what_to_write(case: str) -> None:
 
 def test_the_page_of_the_guide_is_that_of_these_tests() -> None:
     assert len({name(call) for call in CALLS}) >= 200
-    assert GUIDE.read_text(encoding="utf-8") == page(), f"To write it anew: python {__file__}"
+    assert GUIDE.read_text(encoding="utf-8") == page(), f"To write it anew: PYTHONPATH=tests python {__file__}"
 
 
 def page() -> str:

@@ -17,11 +17,11 @@ from autograd.builtins import dict as traced_dict, list as traced_list, tuple as
 from autograd.numpy import numpy_vjps, numpy_wrapper
 from autograd.scipy.integrate import odeint
 from hypothesis import given, settings, strategies as st
-from stock import DATA, cube, is_stock
 
 import dagad
 from dagad._engines.autograd import patches as changes
 from dagad._engines.autograd.patches import patches
+from support.plain_tracers import DATA, cube, is_stock
 
 # --- nothing at import, and nothing afterwards ------------------------------------------------------------------------
 

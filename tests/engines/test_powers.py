@@ -12,9 +12,9 @@ import numpy as onp
 import pytest
 from autograd import core, grad
 from autograd.extend import defvjp
-from stock import DATA
 
 import dagad
+from support.plain_tracers import DATA
 
 RNG = onp.random.default_rng(3)
 

@@ -16,15 +16,15 @@ import torch
 from dask.base import compute as dask_compute
 from dask.config import set as dask_set
 from dask.delayed import delayed
-from every_mode import MODES, check, derivatives, numbers
-from every_operation import OPERATIONS, RIGHT
 from torch.nn.utils import stateless
-from torch_functions import ROWS, Cubed, wave
 
 import dagad
 from dagad._engines.torch import TorchEngine, _Derived as Derived
 from dagad.extend import Composed, Recompute
 from dagad.testing import check_grads, taylor_rate
+from support.every_mode import MODES, check, derivatives, numbers
+from support.every_operation import OPERATIONS, RIGHT
+from support.torch_functions import ROWS, Cubed, wave
 
 compute: Any = dask_compute  # Dask has few types
 

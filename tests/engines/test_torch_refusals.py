@@ -10,10 +10,10 @@ import autograd.numpy as anp
 import numpy as onp
 import pytest
 import torch
-from every_mode import MODES, check, derivatives
-from torch_functions import ROWS, Cubed, wave
 
 import dagad
+from support.every_mode import MODES, check, derivatives
+from support.torch_functions import ROWS, Cubed, wave
 
 
 def refused(fun: Callable[..., Any], *args: Any, rows: Any = ROWS, modes: str = "value grad jvp hvp") -> list[Any]:

@@ -15,13 +15,13 @@ import pytest
 from dask.base import compute as dask_compute
 from dask.config import set as dask_set
 from dask.delayed import delayed
-from every_mode import MODES, check, derivatives
-from every_operation import OPERATIONS, RIGHT, ROWS, Written, wave
-from toy_engine import ComplexStep
 
 import dagad
 from dagad._engines import registry
 from dagad.extend import Composed, Engine, Keep, Preaccumulate, Recompute
+from support.every_mode import MODES, check, derivatives
+from support.every_operation import OPERATIONS, RIGHT, ROWS, Written, wave
+from support.toy_engine import ComplexStep
 
 compute: Any = dask_compute  # Dask has few types
 

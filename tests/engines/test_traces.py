@@ -15,10 +15,10 @@ import autograd.numpy as np
 import numpy as onp
 import pytest
 from autograd import grad, tracer
-from stock import DATA, cube, is_stock
 
 import dagad
 from dagad._engines.autograd.patches import patches
+from support.plain_tracers import DATA, cube, is_stock
 
 RNG = onp.random.default_rng(3)
 

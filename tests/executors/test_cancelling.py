@@ -15,9 +15,9 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client
-from evaluations import LOCAL, PATIENCE, Steps, X, evaluation_threads, loss_on, squares, until
 
 import dagad
+from support.gated_evaluations import LOCAL, PATIENCE, Steps, X, evaluation_threads, loss_on, squares, until
 
 
 def assert_cancelled(wait: Callable[[float], Any]) -> None:

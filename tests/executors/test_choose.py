@@ -13,12 +13,13 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client, Event
-from faults import bits, until
-from hot import THETA, X, a_watched_cluster, heat_up, is_hot, shards_on
 
 import dagad
 from dagad._executors import choose
 from dagad._executors.cost_model import TRY_AGAIN
+from support.gated_chunks import bits
+from support.hot_loops import THETA, X, a_watched_cluster, heat_up, is_hot, shards_on
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(90)
 

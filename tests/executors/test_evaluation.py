@@ -12,11 +12,11 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from evaluations import LOCAL, PATIENCE, Refusal, Steps, X, evaluation_threads, loss_on, until
 
 import dagad
 from dagad.extend import Keep, explicit
 from dagad_scheduler import Progress
+from support.gated_evaluations import LOCAL, PATIENCE, Refusal, Steps, X, evaluation_threads, loss_on, until
 
 # Values first
 

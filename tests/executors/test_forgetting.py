@@ -12,11 +12,11 @@ from typing import Any
 import autograd.numpy as anp
 import pytest
 from distributed import Client
-from evaluations import PATIENCE, Refusal, Steps, evaluation_threads, loss_on, squares, until
-from faults import a_cluster
 
 import dagad
 from dagad.extend import Keep
+from support.clusters import a_cluster
+from support.gated_evaluations import PATIENCE, Refusal, Steps, evaluation_threads, loss_on, squares, until
 
 
 @pytest.mark.parametrize("asked", [False, True])

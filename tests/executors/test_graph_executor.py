@@ -8,12 +8,8 @@ from typing import Any
 import autograd.numpy as np
 import numpy as onp
 import pytest
-from by_hand import SYNC, Run, operation
 from dask._task_spec import Task
 from distributed import Client
-from faults import bits, until
-from matrix_cells import note_run, take_all_runs
-from watching import evaluations_seen
 
 import dagad
 from dagad._executors import choose, graph
@@ -23,6 +19,11 @@ from dagad._executors.graph import GraphExecutor, lower
 from dagad._sources.plan import Plan
 from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute
 from dagad_scheduler import Role, role_of
+from support.evaluations_seen import evaluations_seen
+from support.gated_chunks import bits
+from support.matrix_cells import note_run, take_all_runs
+from support.operations_by_hand import SYNC, Run, operation
+from support.waiting import until
 
 X, THETA = onp.random.default_rng(0).standard_normal((10, 3)), onp.array([0.3, -0.7, 1.1])
 

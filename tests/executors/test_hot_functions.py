@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from dask.delayed import delayed
 from distributed import Client
-from faults import bits
-from hot import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
 import dagad
 from dagad._sources import shards as shards_module
 from dagad_scheduler.residents import loop
+from support.gated_chunks import bits
+from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
 pytestmark = pytest.mark.timeout(240)
 

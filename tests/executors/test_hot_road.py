@@ -14,12 +14,23 @@ import numpy as np
 import pytest
 from dask.delayed import delayed
 from distributed import Client
-from faults import bits
-from hot import THETA, Act, X, a_watched_cluster, check, chunks_as_tasks, heat_up, in_all, is_hot, shards_on
 
 import dagad
 from dagad._pytrees import pytree
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
+from support.gated_chunks import bits
+from support.hot_loops import (
+    THETA,
+    Act,
+    X,
+    a_watched_cluster,
+    check,
+    chunks_as_tasks,
+    heat_up,
+    in_all,
+    is_hot,
+    shards_on,
+)
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -9,14 +9,15 @@ from typing import Any
 import autograd.numpy as np
 import numpy as onp
 import pytest
-from by_hand import EXECUTORS, Run, operation
-from faults import bits, until
-from watching import evaluations_seen
 
 import dagad
 from dagad._operations.operation import LocalGradient, Recorded
 from dagad._sources.plan import Plan
 from dagad.extend import Keep, Linearization, Preaccumulate, Recompute
+from support.evaluations_seen import evaluations_seen
+from support.gated_chunks import bits
+from support.operations_by_hand import EXECUTORS, Run, operation
+from support.waiting import until
 
 X, THETA = onp.random.default_rng(0).standard_normal((10, 3)), onp.array([0.3, -0.7, 1.1])
 

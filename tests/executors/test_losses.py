@@ -11,10 +11,11 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client
-from faults import PATIENCE, a_cluster, kill
 
 import dagad
 from dagad._executors import losses
+from support.clusters import a_cluster, kill
+from support.waiting import PATIENCE
 
 X = np.arange(12.0)
 

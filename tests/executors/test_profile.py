@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client
-from watching import evaluations_seen
 
 import dagad
 from dagad._executors.profile import Profile
 from dagad_scheduler import Progress
+from support.evaluations_seen import evaluations_seen
 
 X, THETA = np.random.default_rng(0).standard_normal((40, 3)), np.array([0.3, -0.7, 1.1])
 WAIT = 60

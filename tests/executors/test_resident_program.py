@@ -11,10 +11,7 @@ from unittest.mock import patch
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from by_hand import EXECUTORS, Run, chunk_function
-from faults import bits
 from hypothesis import given, settings, strategies as st
-from paper_cluster import OnPaper, PaperLines, Placed
 
 import dagad
 from dagad._executors import resident
@@ -34,6 +31,9 @@ from dagad._sources.plan import Plan
 from dagad._sources.shards import ShardSource
 from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate, Recompute
 from dagad_scheduler.residents import loop
+from support.cluster_of_dicts import OnPaper, PaperLines, Placed
+from support.gated_chunks import bits
+from support.operations_by_hand import EXECUTORS, Run, chunk_function
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((150, 2)) * 10.0 ** RNG.integers(-8, 8, (150, 1))

@@ -11,14 +11,16 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client
-from faults import PATIENCE, Watch, bits, chunk as watched_chunk, in_background, kill, pids_of, until
-from hot import a_watched_cluster, heat_up, is_hot, tasks_made, until_hung_up
 
 import dagad
 from dagad._pytrees import pytree
 from dagad._sources.shards import MOST_PENDING
 from dagad_scheduler.residents import client as lines
 from dagad_scheduler.residents.client import Lines
+from support.clusters import kill, pids_of
+from support.gated_chunks import Watch, bits, chunk as watched_chunk
+from support.hot_loops import a_watched_cluster, heat_up, is_hot, tasks_made, until_hung_up
+from support.waiting import PATIENCE, in_background, until
 
 pytestmark = pytest.mark.timeout(240)
 

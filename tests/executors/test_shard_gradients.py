@@ -10,11 +10,11 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client
-from faults import bits
-from hot import a_watched_cluster, heat_up, is_hot
 
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute
+from support.gated_chunks import bits
+from support.hot_loops import a_watched_cluster, heat_up, is_hot
 
 pytestmark = pytest.mark.timeout(90)
 

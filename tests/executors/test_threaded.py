@@ -11,9 +11,6 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from by_hand import SYNC, THREADS, Run, operation
-from faults import bits
-from watching import evaluations_seen
 
 import dagad
 from dagad._executors import choose
@@ -25,6 +22,9 @@ from dagad._operations.context import recorded
 from dagad._pytrees.blocks import full
 from dagad._sources.plan import Plan
 from dagad.extend import CompensatedSum, Keep, Linearization, PlainSum, Preaccumulate, Recompute
+from support.evaluations_seen import evaluations_seen
+from support.gated_chunks import bits
+from support.operations_by_hand import SYNC, THREADS, Run, operation
 
 X, THETA = np.random.default_rng(0).standard_normal((22, 3)), np.array([0.3, -0.7, 1.1])
 PATIENCE = 20.0

@@ -17,15 +17,15 @@ from typing import Any
 import autograd.numpy as np
 import numpy as onp
 import pytest
-from every_mode import AT, MODES, derivatives, numbers
-from faults import bits
-from toy_executor import Pipes
-from watching import evaluations_seen
 
 import dagad
 from dagad._operations.job import Executor
 from dagad._pytrees import pytree
 from dagad.extend import CompensatedSum, Keep, Linearization, Preaccumulate, Recompute
+from support.evaluations_seen import evaluations_seen
+from support.every_mode import AT, MODES, derivatives, numbers
+from support.gated_chunks import bits
+from support.toy_executor import Pipes
 
 ROWS = onp.linspace(0.2, 1.3, 11)
 PAIRS = ROWS[:10].reshape(5, 2)

@@ -11,10 +11,10 @@ import autograd.numpy as anp
 import dask.array as da
 import numpy as np
 import pytest
-from array_programs import DATA, MATRIX, PROGRAMS, Program
 from dask.base import compute as dask_compute
 
 import dagad
+from support.array_programs import DATA, MATRIX, PROGRAMS, Program
 
 compute: Any = dask_compute  # Dask has few types
 from_array: Any = da.from_array

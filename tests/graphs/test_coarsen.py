@@ -19,7 +19,6 @@ from dask.config import set as dask_set
 from dask.delayed import Delayed, delayed
 from dask.local import get_sync as dask_get
 from hypothesis import given, settings, strategies as st
-from toy_engine import ComplexStep
 
 import dagad
 from dagad._graphs import coarsen
@@ -30,6 +29,7 @@ from dagad._pytrees import pytree
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
 from dagad_scheduler.private import DataNode, Task, TaskRef
 from dagad_scheduler.roles import Role, role_of
+from support.toy_engine import ComplexStep
 
 compute: Any = dask_compute  # Dask has few types
 

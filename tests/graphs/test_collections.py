@@ -14,11 +14,11 @@ from dask.base import compute as dask_compute, persist as dask_persist
 from dask.delayed import delayed
 from dask.dot import _to_cytoscape_json as dask_drawing
 from hypothesis import given, settings, strategies as st
-from one_program import A, B, Pair, as_function, as_graph, split, total, where
 
 import dagad
 from dagad.extend import explicit
 from dagad_scheduler import Role, role_of
+from support.two_array_program import A, B, Pair, as_function, as_graph, split, total, where
 
 compute: Any = dask_compute  # Dask has few types
 persist: Any = dask_persist

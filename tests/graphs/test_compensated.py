@@ -13,7 +13,6 @@ import dask
 import numpy as onp
 import pytest
 from dask._task_spec import Task, TaskRef
-from faults import bits
 from hypothesis import given, settings, strategies as st
 
 import dagad
@@ -21,6 +20,7 @@ from dagad._graphs.monoids import Exact
 from dagad._graphs.sum_trees import OpenTree, RunningTree, assembled, combined, subtrees, sum_tree
 from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate, Recompute
 from dagad.testing import taylor_rate
+from support.gated_chunks import bits
 
 RNG = onp.random.default_rng(7)
 X, THETA = RNG.standard_normal((13, 3)), onp.array([0.4, -0.2, 0.9])

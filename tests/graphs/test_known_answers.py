@@ -10,12 +10,12 @@ import numpy as onp
 import pytest
 from dask.base import compute as dask_compute
 from dask.local import get_sync as get
-from stepping import FORMS, PROBLEMS, burgers, derivatives, heat_gradients, in_one_piece, shallow, upwind
 
 import dagad
 from dagad._graphs.linearization import pull_back
 from dagad.extend import Keep, Revolve, Segment
 from dagad_scheduler.private import Task, convert_legacy_graph
+from support.time_stepping import FORMS, PROBLEMS, burgers, derivatives, heat_gradients, in_one_piece, shallow, upwind
 
 compute: Any = dask_compute  # Dask has few types
 BLOCKS = {1: Keep(), 2: Segment(3), 3: Revolve(2), 7: Segment(2)}

@@ -17,7 +17,6 @@ import autograd
 import autograd.numpy as np
 import numpy as onp
 import pytest
-from by_hand import operation
 from dask._task_spec import Task, TaskRef
 from dask.sizeof import sizeof
 
@@ -27,6 +26,7 @@ from dagad._graphs.linearize import TaskFunction
 from dagad._operations.batch import BatchSeeds
 from dagad._sources.plan import Plan
 from dagad.extend import Keep, Linearization, Preaccumulate, Recompute
+from support.operations_by_hand import operation
 
 RNG = onp.random.default_rng(11)
 X, THETA = RNG.standard_normal((40, 3)), onp.array([0.4, -0.2, 0.9])

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as np
-import carried_state
 import numpy as onp
 import pytest
 
 import dagad
 from dagad.extend import Keep, Recompute, explicit
+from support.carrying import state as carried_state
 
 ROWS = onp.linspace(-1.0, 2.0, 8)
 CACHE: dict[str, Any] = {}

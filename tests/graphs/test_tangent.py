@@ -8,18 +8,18 @@ from typing import Any
 import autograd
 import autograd.numpy as np
 import numpy as onp
-import one_program
 import pytest
 from dask._task_spec import Alias, Task, TaskRef
 from dask.base import compute as dask_compute, persist as dask_persist
 from dask.config import set as dask_set
 from dask.delayed import Delayed as DaskDelayed, delayed
 from hypothesis import given, settings, strategies as st
-from one_program import A, B, Pair, scale, where
 
 import dagad
 from dagad.extend import explicit
 from dagad_scheduler import Role, role_of
+from support import two_array_program as one_program
+from support.two_array_program import A, B, Pair, scale, where
 
 compute: Any = dask_compute  # Dask has few types
 persist: Any = dask_persist

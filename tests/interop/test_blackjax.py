@@ -9,9 +9,9 @@ import blackjax
 import jax
 import numpy as np
 import pytest
-from regression import assert_known, likelihood_on
 
 from dagad.interop.jax import as_jax
+from support.regression import assert_known, likelihood_on
 
 
 @pytest.fixture(autouse=True)

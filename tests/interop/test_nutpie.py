@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import nutpie
 import pytest
-from faults import a_cluster, kill, pids_of
-from regression import assert_known, likelihood_on
 
 import dagad
 from dagad.interop.nutpie import _Kept, _Point, compile_model
+from support.clusters import a_cluster, kill, pids_of
+from support.regression import assert_known, likelihood_on
 
 
 class Effects(NamedTuple):

@@ -13,10 +13,10 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.gradient import verify_grad
-from regression import BETA, RNG, SCALE, X, assert_known, likelihood_on, loss_on
 
 import dagad
 from dagad.interop.pytensor import as_pytensor
+from support.regression import BETA, RNG, SCALE, X, assert_known, likelihood_on, loss_on
 
 MODES = [None, "FAST_COMPILE"]
 

@@ -13,12 +13,12 @@ import dask
 import numpy as onp
 import pytest
 from distributed import Client
-from faults import until
-from hot import a_watched_cluster, heat_up, is_hot, shards_on
 
 import dagad
 from dagad._operations.finite import is_finite, is_finite_leaf
 from dagad._pytrees import pytree
+from support.hot_loops import a_watched_cluster, heat_up, is_hot, shards_on
+from support.waiting import until
 
 X = onp.linspace(0.5, 3.0, 24).reshape(12, 2)
 THETA = onp.array([0.5, 1.5])

@@ -10,11 +10,11 @@ import autograd.numpy as np
 import numpy as onp
 import pytest
 from hypothesis import given, settings, strategies as st
-from uncut import Uncut, assert_close, bits, number
 
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
 from dagad.testing import taylor_rate
+from support.plain_autograd import Uncut, assert_close, bits, number
 
 RNG = onp.random.default_rng(2)
 N = 11

@@ -11,11 +11,11 @@ import numpy as onp
 import optree
 import pytest
 from hypothesis import given, settings, strategies as st
-from uncut import Uncut, assert_close, bits, flatten, loop, number, rect_loop
 
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute
 from dagad.testing import taylor_rate
+from support.plain_autograd import Uncut, assert_close, bits, flatten, loop, number, rect_loop
 
 RNG = onp.random.default_rng(0)
 N = 7

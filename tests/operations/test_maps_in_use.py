@@ -8,11 +8,11 @@ import autograd
 import autograd.numpy as np
 import numpy as onp
 import pytest
-from faults import a_cluster, kill, pids_of
-from uncut import assert_close, bits
 
 import dagad
 from dagad.extend import CompensatedSum, Keep, Recompute, explicit
+from support.clusters import a_cluster, kill, pids_of
+from support.plain_autograd import assert_close, bits
 
 RNG = onp.random.default_rng(1)
 N = 7

@@ -10,8 +10,6 @@ import autograd
 import autograd.numpy as np
 import numpy as onp
 import pytest
-from by_hand import EXECUTORS, SYNC, Run, operation
-from faults import bits
 
 import dagad
 from dagad._executors.choose import executor_on
@@ -20,6 +18,8 @@ from dagad._executors.graph import GraphExecutor
 from dagad._operations.operation import LocalGradient, Recorded, ValueOnly
 from dagad._sources.plan import Plan
 from dagad.extend import CompensatedSum, Keep, Linearization, PlainSum, Preaccumulate, Recompute
+from support.gated_chunks import bits
+from support.operations_by_hand import EXECUTORS, SYNC, Run, operation
 
 X, THETA = onp.arange(1.0, 9.0), 0.3
 PLAN = Plan(8, 1)

@@ -10,12 +10,12 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client
-from faults import bits
 
 import dagad
 from dagad._pytrees.canonical import contiguous
 from dagad._pytrees.closures import with_arrays
 from dagad.extend import explicit
+from support.gated_chunks import bits
 
 WIDE = np.random.default_rng(0).standard_normal((64, 64))
 STRIDED = WIDE[::2, ::2]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as onp
 import pytest
-from every_mode import MODES, check, derivatives
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
-from ways_to_carry import BY_NAME, ENDS, WAYS, carried, clean
 
 import dagad
+from support.carrying.all_ways import BY_NAME, ENDS, WAYS, carried, clean
+from support.every_mode import MODES, check, derivatives
 
 ROWS = onp.linspace(-1.0, 2.0, 9)
 REFUSALS = (dagad.ClosureError, dagad.NotDifferentiableError, dagad.PortabilityError)

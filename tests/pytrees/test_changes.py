@@ -9,12 +9,12 @@ from typing import Any
 import autograd
 import numpy as np
 import pytest
-from changing_programs import PARTS, World
 from distributed import Client
-from hot import THETA, X, a_watched_cluster, shards_on
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import dagad
+from support.changing_programs import PARTS, World
+from support.hot_loops import THETA, X, a_watched_cluster, shards_on
 
 pytestmark = pytest.mark.timeout(int(os.environ.get("DAGAD_CHANGES_TIMEOUT", "120")))
 

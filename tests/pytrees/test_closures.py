@@ -8,11 +8,11 @@ import autograd
 import autograd.numpy as np
 import numpy as onp
 import pytest
-from forms import FORMS, Model
-from waves import ROWS, expected_at, wave
 
 import dagad
 from dagad._pytrees.closures import hoist
+from support.closure_forms import FORMS, Model
+from support.waves import ROWS, expected_at, wave
 
 
 @pytest.mark.parametrize("name", FORMS)

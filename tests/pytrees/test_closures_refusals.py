@@ -12,9 +12,9 @@ from typing import Any
 import autograd
 import autograd.numpy as np
 import pytest
-from waves import ROWS, expected_at, wave
 
 import dagad
+from support.waves import ROWS, expected_at, wave
 
 GLOBAL: Any = None
 IN_A_LIST: list[Any] = []

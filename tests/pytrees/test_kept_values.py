@@ -10,10 +10,10 @@ from typing import Any
 
 import autograd.numpy as np
 import pytest
-from every_mode import MODES, check, derivatives
-from waves import ROWS
 
 import dagad
+from support.every_mode import MODES, check, derivatives
+from support.waves import ROWS
 
 LEAKS: dict[str, Callable[[], Callable[[Any, Any], Any]]] = {}
 MEMO: dict[str, Any] = {}

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from autograd.extend import defvjp, primitive
 from distributed import Client
-from hot import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
 import dagad
 from dagad._pytrees.shipping import Singletons
 from dagad_scheduler.residents.loop import Loop
+from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
 pytestmark = pytest.mark.timeout(90)
 

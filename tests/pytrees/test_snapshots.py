@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from dask.delayed import delayed
 from distributed import Client
-from faults import bits
 
 import dagad
 from dagad._pytrees.canonical import is_frozen, snapshot
 from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute, explicit
+from support.gated_chunks import bits
 
 X = np.arange(1.0, 9.0)
 POLICIES = [None, Keep(), Recompute(), Preaccumulate()]

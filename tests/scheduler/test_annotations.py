@@ -9,11 +9,13 @@ import autograd.numpy as anp
 import dask
 import pytest
 from distributed import Client, get_worker
-from faults import PATIENCE, a_worker, bits, until
-from hot import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
 import dagad
 from dagad_scheduler.annotations import Annotated
+from support.clusters import a_worker
+from support.gated_chunks import bits
+from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
+from support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(90)
 annotate: Any = dask.annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports

@@ -20,14 +20,15 @@ import pytest
 from dask.utils import key_split
 from distributed import Client, LocalCluster, get_task_stream, performance_report, span
 from distributed.dashboard.scheduler import template_variables
-from faults import a_cluster, until
-from hot import a_watched_cluster, heat_up
 
 import dagad
 from dagad.extend import Keep
 from dagad_scheduler.dashboard import View
 from dagad_scheduler.plugin import DagadPlugin
 from dagad_scheduler.residents.service import Known
+from support.clusters import a_cluster
+from support.hot_loops import a_watched_cluster, heat_up
+from support.waiting import until
 
 N = 8
 X = np.random.default_rng(0).standard_normal((5 * N, 3))

@@ -16,9 +16,10 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client
-from faults import a_cluster, until
 
 import dagad
+from support.clusters import a_cluster
+from support.waiting import until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")

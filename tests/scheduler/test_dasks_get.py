@@ -17,10 +17,10 @@ import pytest
 from dask._task_spec import Alias, DataNode, Dict, List, Task, TaskRef
 from dask.base import compute
 from dask.delayed import delayed
-from thread_graphs import LOCAL, PATIENCE, each, increase
 
 import dagad_scheduler
 from dagad_scheduler import Sync, Threads
+from support.thread_graphs import LOCAL, PATIENCE, each, increase
 
 
 @pytest.mark.parametrize("get", [dagad_scheduler.get, Threads(3).get, Sync().get], ids=["get", "threads", "sync"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from faults import SOON, a_cluster, kill, pids_of
-
 from dagad_scheduler.workers import workers_of
+from support.clusters import a_cluster, kill, pids_of
+from support.waiting import SOON
 
 HELD = 0.5  # seconds for which the scheduler keeps what it has to say, where it waits for milliseconds
 

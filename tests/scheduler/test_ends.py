@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from dask._task_spec import Task
-from thread_graphs import LOCAL, PATIENCE, each, increase, nothing
 
 from dagad_scheduler import Sync, Threads
+from support.thread_graphs import LOCAL, PATIENCE, each, increase, nothing
 
 
 @pytest.mark.parametrize("scheduler", LOCAL, ids=["sync", "2 threads", "4 threads"])

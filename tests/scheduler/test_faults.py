@@ -13,33 +13,12 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client
-from faults import (
-    BOTH,
-    PATIENCE,
-    SOON,
-    THETA,
-    TROUBLING,
-    Watch,
-    X,
-    a_cluster,
-    a_scheduler,
-    a_worker,
-    assert_clear,
-    assert_empty,
-    bits,
-    chunk,
-    expected,
-    in_background,
-    kill,
-    loss_on,
-    moments,
-    outcome,
-    pids_of,
-    until,
-)
 
 import dagad
 from dagad.extend import Keep, Recompute
+from support.clusters import a_cluster, a_scheduler, a_worker, assert_clear, assert_empty, kill, pids_of
+from support.gated_chunks import BOTH, THETA, TROUBLING, Watch, X, bits, chunk, expected, loss_on, moments, outcome
+from support.waiting import PATIENCE, SOON, in_background, until
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -16,29 +16,24 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client
-from faults import (
+
+import dagad
+from support.clusters import a_cluster, assert_empty, pids_of
+from support.gated_chunks import (
     BOTH,
-    PATIENCE,
-    SOON,
     THETA,
     TROUBLING,
     Refusal,
     Watch,
     X,
-    a_cluster,
-    assert_empty,
     bits,
     expected,
     first_of,
-    interrupted_when,
     loss_on,
     moments,
     outcome,
-    pids_of,
-    until,
 )
-
-import dagad
+from support.waiting import PATIENCE, SOON, interrupted_when, until
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -12,10 +12,12 @@ import pytest
 from dask.base import annotate as dask_annotate, compute as dask_compute
 from dask.delayed import delayed
 from distributed import Client
-from faults import PATIENCE, Watch, a_cluster, bits, in_background, kill, watched
 
 import dagad
 from dagad.extend import Revolve, Segment
+from support.clusters import a_cluster, kill
+from support.gated_chunks import Watch, bits, watched
+from support.waiting import PATIENCE, in_background
 
 pytestmark = pytest.mark.timeout(90)
 

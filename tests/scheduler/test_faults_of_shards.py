@@ -13,30 +13,20 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client
-from faults import (
-    PATIENCE,
-    SOON,
-    THETA,
-    TROUBLING,
-    Refusal,
-    Watch,
-    X,
+
+import dagad
+from support.clusters import (
     a_cluster,
     a_forked_process,
     a_scheduler,
     a_worker,
     assert_clear,
     assert_empty,
-    bits,
-    chunk,
-    fresh,
-    interrupted_when,
     kill,
     pids_of,
-    until,
 )
-
-import dagad
+from support.gated_chunks import THETA, TROUBLING, Refusal, Watch, X, bits, chunk, fresh
+from support.waiting import PATIENCE, SOON, interrupted_when, until
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -16,28 +16,30 @@ from typing import Any, cast
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from desks import n_connections, n_held, n_left, n_now, n_programs, on_workers
 from distributed import Client
 from distributed.protocol.core import dumps
-from faults import (
-    BOTH,
-    PATIENCE,
-    Watch,
-    bits,
-    chunk as watched_chunk,
-    in_background,
-    interrupted_when,
-    kill,
-    pids_of,
-    until,
-)
-from hot import THETA, Act, X, a_watched_cluster, chunks_as_tasks, heat_up, in_all, is_hot, shards_on, until_hung_up
-from nonsense import IMPOSSIBLE, NONSENSE
 
 import dagad
 from dagad._executors import resident
 from dagad_scheduler.residents import client as lines, loop
 from dagad_scheduler.residents.client import Lines
+from support.clusters import kill, pids_of
+from support.desk_contents import n_connections, n_held, n_left, n_now, n_programs, on_workers
+from support.gated_chunks import BOTH, Watch, bits, chunk as watched_chunk
+from support.hot_loops import (
+    THETA,
+    Act,
+    X,
+    a_watched_cluster,
+    chunks_as_tasks,
+    heat_up,
+    in_all,
+    is_hot,
+    shards_on,
+    until_hung_up,
+)
+from support.nonsense_replies import IMPOSSIBLE, NONSENSE
+from support.waiting import PATIENCE, in_background, interrupted_when, until
 
 pytestmark = pytest.mark.timeout(240)
 

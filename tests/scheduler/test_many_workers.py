@@ -12,9 +12,6 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client
-from faults import bits, fresh, until
-from many_workers import Traffic, Wire, many_workers, out_of_reach, traffic_here
-from watching import evaluations_seen
 
 import dagad
 from dagad._executors import choose, routes
@@ -22,6 +19,10 @@ from dagad._executors.profile import Call
 from dagad._executors.routes import Trips
 from dagad._pytrees import pytree
 from dagad_scheduler.residents import client as lines, loop, standing
+from support.evaluations_seen import evaluations_seen
+from support.gated_chunks import bits, fresh
+from support.many_workers import Traffic, Wire, many_workers, out_of_reach, traffic_here
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 

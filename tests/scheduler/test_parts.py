@@ -9,10 +9,10 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from faults import until
 
 from dagad_scheduler import Account, Progress, Role, Sync, Threads
 from dagad_scheduler.parts import PartsRun
+from support.waiting import until
 
 PATIENCE = 20.0
 

@@ -11,15 +11,16 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from desks import n_held, n_programs
 from distributed import Client
-from faults import PATIENCE, bits, until
-from hot import THETA, X, a_watched_cluster, heat_up, in_all, shards_on, until_hung_up
 
 import dagad
 from dagad_scheduler.cluster import Cluster
 from dagad_scheduler.residents import client as lines, service
 from dagad_scheduler.residents.client import Lines
+from support.desk_contents import n_held, n_programs
+from support.gated_chunks import bits
+from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, shards_on, until_hung_up
+from support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -8,9 +8,9 @@ from typing import Any
 import autograd.numpy as anp
 import pytest
 from distributed import Client, get_client, get_worker, worker_client
-from hot import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
 import dagad
+from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -17,10 +17,12 @@ import pytest
 from distributed import Client
 from distributed.comm.core import connect
 from distributed.security import Security
-from encryption import tls_settings
-from faults import PATIENCE, THETA, TROUBLING, X, a_cluster, assert_empty, bits, chunk, fresh, kill, pids_of
 
 import dagad
+from support.clusters import a_cluster, assert_empty, kill, pids_of
+from support.gated_chunks import THETA, TROUBLING, X, bits, chunk, fresh
+from support.tls import tls_settings
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -12,14 +12,15 @@ from typing import Any, cast
 import autograd.numpy as anp
 import pytest
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
-from desks import n_held, n_programs
 from distributed import Client, SchedulerPlugin
-from faults import PATIENCE, kill, until
-from hot import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
 import dagad
 from dagad_scheduler import Role, role_of
 from dagad_scheduler.residents.standing import Standing
+from support.clusters import kill
+from support.desk_contents import n_held, n_programs
+from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
+from support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -15,11 +15,11 @@ import dask
 import numpy as np
 import pytest
 from dask._task_spec import Task, TaskRef
-from thread_graphs import LOCAL, PATIENCE, each, increase, nothing
 
 import dagad
 import dagad_scheduler
 from dagad_scheduler import Names, Progress, Role, Sync, Threads, role_of
+from support.thread_graphs import LOCAL, PATIENCE, each, increase, nothing
 
 
 def until(condition: Callable[[], Any]) -> None:

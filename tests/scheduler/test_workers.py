@@ -16,12 +16,14 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
-from faults import PATIENCE, a_process, bits, in_background, until, without_dagad
 
 import dagad
 from dagad_scheduler import cluster as clusters, workers
 from dagad_scheduler.cluster import Cluster
 from dagad_scheduler.workers import Workers, workers_of
+from support.clusters import a_process, without_dagad
+from support.gated_chunks import bits
+from support.waiting import PATIENCE, in_background, until
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -11,11 +11,11 @@ import dask.array as da
 import pytest
 from dask.delayed import delayed
 from distributed import Client
-from faults import bits
-from hot import a_watched_cluster, heat_up
 from test_sources import ROWS, N, X
 
 import dagad
+from support.gated_chunks import bits
+from support.hot_loops import a_watched_cluster, heat_up
 
 TABLE = {"a": X[:, 0].copy(), "b": X[:, 1].copy()}
 

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from dask.delayed import delayed
 from distributed import Client
-from faults import a_cluster, bits, kill, pids_of, until
-from places import client as client, place as place, pool as pool
 
 import dagad
 from dagad._pytrees import pytree
+from support.clusters import a_cluster, kill, pids_of
+from support.gated_chunks import bits
+from support.schedulers_of_shards import client as client, place as place, pool as pool
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(90)
 

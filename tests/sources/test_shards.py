@@ -11,11 +11,12 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from distributed import Client
-from faults import bits, pids_of
-from places import client as client, place as place, pool as pool
 
 import dagad
 from dagad._pytrees import pytree
+from support.clusters import pids_of
+from support.gated_chunks import bits
+from support.schedulers_of_shards import client as client, place as place, pool as pool
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -13,14 +13,14 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client
-from every_mode import MODES
-from faults import bits
 
 import dagad
 from dagad._sources.base import Source
 from dagad._sources.columns import read_sliced
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Made, Piece
+from support.every_mode import MODES
+from support.gated_chunks import bits
 
 N = 23
 

@@ -12,11 +12,11 @@ import dask.bag as db
 import numpy as np
 import pytest
 from dask.delayed import delayed
-from every_mode import MODES
-from faults import bits
 
 import dagad
 from dagad._sources.labels import Labels
+from support.every_mode import MODES
+from support.gated_chunks import bits
 
 pytest.importorskip("narwhals")
 pd: Any = pytest.importorskip("pandas")

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as np
-import carried_state
-import ways_by_containers
-import ways_by_functions
-import ways_by_instances
-import ways_by_name
-from carrying import Read, Way, kept
-from ways_by_instances import Member, Single
-from ways_by_name import GLOBAL, Registry
+
+from support.carrying import (
+    by_name as ways_by_name,
+    in_containers as ways_by_containers,
+    in_functions as ways_by_functions,
+    in_instances as ways_by_instances,
+    state as carried_state,
+)
+from support.carrying.by_name import GLOBAL, Registry
+from support.carrying.in_instances import Member, Single
+from support.carrying.way import Read, Way, kept
 
 BY_NAME: dict[str, Way] = ways_by_instances.by_name | ways_by_name.by_name
 WAYS: dict[str, Way] = (

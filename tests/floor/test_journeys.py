@@ -16,11 +16,11 @@ from typing import Any
 import autograd.numpy as anp
 import pytest
 from distributed import Client
-from small_sums import X, grad, squares, total
 
 import dagad
 from dagad import reduce_sum
 from dagad.extend import Linearization
+from support.small_sums import X, grad, squares, total
 
 
 def soon(act: Callable[[], Any], kind: type[BaseException], remedy: str) -> None:

@@ -1,6 +1,6 @@
 """A program that is killed and runs again: an evaluation of many chunks, or a loop of evaluations; prints all bits.
 
-python tests/checkpointed_driver.py evaluation --kills 20
+python tests/support/checkpointed_driver.py evaluation --kills 20
 """
 
 from __future__ import annotations

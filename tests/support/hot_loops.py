@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 from distributed import Client, SchedulerPlugin
-from faults import a_cluster, bits, until
 
 import dagad
 from dagad._pytrees import pytree
 from dagad_scheduler import Role, role_of
+from support.clusters import a_cluster
+from support.gated_chunks import bits
+from support.waiting import until
 
 X = np.random.default_rng(0).standard_normal((24, 3))
 THETA = np.array([0.3, -0.7, 1.1])

@@ -10,14 +10,14 @@ import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import matrix_cells as cells
 import numpy as np
 import pytest
-from watching import evaluations_seen
 
 from dagad._api.jacobian import DIRECTIONS_AT_ONCE
 from dagad._executors import choose
 from dagad._executors.cost_model import Road
+from support import matrix_cells as cells
+from support.evaluations_seen import evaluations_seen
 
 WARM_UP = 3  # evaluations after which residents have to run a job
 

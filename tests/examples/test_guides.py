@@ -16,7 +16,7 @@ import yaml
 
 import dagad
 
-GUIDE = Path(__file__).parents[1] / "examples" / "guide"
+GUIDE = Path(__file__).parents[2] / "examples" / "guide"
 PAGES = sorted(page.name for page in GUIDE.glob("*.md"))
 # A block of Python, and what it prints, if that is shown: the next thing on the page, in a block of its own.
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?", re.MULTILINE | re.DOTALL)

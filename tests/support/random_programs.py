@@ -1,4 +1,4 @@
-"""Random programs over random pytrees, and the same programs uncut; for tests/test_properties.py."""
+"""Random programs over random pytrees, and the same programs uncut; for tests/api/test_properties.py."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ import uuid
 
 import psutil
 import pytest
-from tours import EXAMPLES, NAMES, outputs, printed, read, run
+
+from support.notebooks import EXAMPLES, NAMES, outputs, printed, read, run
 
 MOST_BYTES = 400_000  # of a notebook with its pictures
 
@@ -29,7 +30,7 @@ def test_a_tour_runs_and_prints_what_is_saved(name: str) -> None:
     mark = uuid.uuid4().hex
     executed = run(name, DAGAD_TOUR=mark)
     saved = printed(read(name))
-    assert printed(executed) == saved, f"if this is as it should be: python tests/tours.py {name}"
+    assert printed(executed) == saved, f"if this is as it should be: python tests/support/notebooks.py {name}"
     assert len(saved) >= 5
     assert all(saved.values())
     assert [output.text for _, output in outputs(executed) if output.get("name") == "stderr"] == []

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client
-from small_sums import X, grad, squares, total
 
 import dagad
 from dagad import reduce_sum
 from dagad.extend import explicit
+from support.small_sums import X, grad, squares, total
 
 
 class Plain(Exception):

@@ -1,4 +1,4 @@
-"""The notebooks of the examples, run in a real kernel; as a program (`python tests/tours.py`) it saves the outputs."""
+"""The notebooks of the examples, run in a real kernel; `python tests/support/notebooks.py` saves the outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("tour", "cluster_tour")
 CHECKED = "checked"  # tag of the cells that print the same everywhere
 

@@ -8,7 +8,8 @@ import weakref
 from typing import Any, NamedTuple
 
 import numpy as onp
-from carrying import FrozenSlotted, Holder, Read, Ways
+
+from support.carrying.way import FrozenSlotted, Holder, Read, Ways
 
 way = Ways()
 

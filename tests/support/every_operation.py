@@ -7,10 +7,10 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as onp
-from every_mode import derivatives
 
 import dagad
 from dagad.extend import CompensatedSum
+from support.every_mode import derivatives
 
 ROWS = onp.linspace(0.2, 1.3, 7)
 LISTS = [ROWS[:2], ROWS[2:5], ROWS[5:], ROWS[:0]]

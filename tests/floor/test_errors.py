@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from autograd.extend import primitive
 from dask.delayed import delayed
-from small_sums import X, grad, squares, total
 
 import dagad
 from dagad import _errors, map_sum, reduce_sum
 from dagad._pytrees.shipping import pack
 from dagad.extend import Keep, explicit
+from support.small_sums import X, grad, squares, total
 
 
 @primitive  # type: ignore[untyped-decorator]  # autograd has no types

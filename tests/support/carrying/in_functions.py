@@ -6,7 +6,7 @@ import functools
 import operator
 from typing import Any
 
-from carrying import Read, Ways, kept, shown
+from support.carrying.way import Read, Ways, kept, shown
 
 way = Ways()
 

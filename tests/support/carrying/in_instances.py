@@ -7,7 +7,7 @@ import types
 from dataclasses import dataclass, field
 from typing import Any
 
-from carrying import FrozenSlotted, Holder, Read, Ways, shown
+from support.carrying.way import FrozenSlotted, Holder, Read, Ways, shown
 
 way = Ways()
 by_name = Ways()  # those that put a value where everybody sees it

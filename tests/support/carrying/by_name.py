@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 import autograd.builtins
 import autograd.numpy as np
-import carried_state
 import numpy as onp
-from carrying import Holder, Read, Ways, shown
+
+from support.carrying import state as carried_state
+from support.carrying.way import Holder, Read, Ways, shown
 
 way = Ways()
 by_name = Ways()  # those that put a value where everybody sees it
@@ -83,7 +84,7 @@ def a_module_imported_inside(x: Any, get: Read) -> Any:
     carried_state.items[0] = x
 
     def read(_: Any) -> Any:
-        import carried_state as state
+        from support.carrying import state
 
         name = "items"  # no name in the code
         return get(getattr(state, name)[0])

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from distributed import Client
-from faults import a_cluster
+
+from support.clusters import a_cluster
 
 
 @pytest.fixture(scope="module", autouse=True)

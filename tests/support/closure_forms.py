@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import autograd.numpy as np
 import numpy as onp
-from waves import wave
+
+from support.waves import wave
 
 FORMS: dict[str, Callable[[Any], Any]] = {}
 

@@ -1,0 +1,1 @@
+"""What tests share: programs, clusters, and what is compared. Workers of the tests' clusters import it too."""
