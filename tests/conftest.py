@@ -1,10 +1,9 @@
-"""One scheduler after the other for the same tests, and no threads or processes left behind."""
+"""One scheduler after the other for the same tests, in two tiers, and no threads or processes left behind."""
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,8 @@ from distributed.utils import get_mp_context
 
 from dagad._api import adding_up
 from dagad._remembered import Remembered
-from support.tls import pytest_addoption as pytest_addoption, pytest_configure as pytest_configure
+from support import leaks, tiers, tls
+from support.leaks import _no_leaks as _no_leaks
 
 dask.config.set({"dagad.full-tracebacks": True})  # a test that fails is to be understood; users see less
 
@@ -27,12 +27,15 @@ get_mp_context()  # which says what to import: what it finds of all that Dask ha
 multiprocessing.set_forkserver_preload(["distributed", "distributed.http.worker.prometheus", "dagad", "pytest"])
 
 
-LONG = ("deploy", "scheduler", "tests")  # folders whose files take longest
+def pytest_addoption(parser: pytest.Parser) -> None:
+    tiers.add_options(parser)
+    tls.add_options(parser)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have the longest files come first, or one process would be left with one of them in the end."""
-    items.sort(key=lambda item: item.path.parent.name not in LONG)
+def pytest_configure(config: pytest.Config) -> None:
+    tiers.configure(config)
+    tls.configure(config)
+    config.pluginmanager.register(leaks.LEAKS, "leaks")
 
 
 gc.disable()  # until the tests are collected: what is imported and made for them stays
@@ -46,8 +49,10 @@ def pytest_collection_finish() -> None:
 def _what_is_there_is_not_looked_at() -> None:
     """Leave what tests are made of, and what earlier ones imported and compiled, out of all later collections.
 
-    These are millions of objects, and tests that wait until something is gone collect again and again.
+    These are millions of objects, and tests that wait until something is gone collect again and again. What an earlier
+    module left is looked at once more: what is frozen while it is part of a cycle would stay for ever.
     """
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
 
@@ -58,6 +63,7 @@ def cluster() -> Iterator[Client]:
     with dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}):
         made = LocalCluster(**options)
     with made, Client(made, set_as_default=False) as client:
+        leaks.LEAKS.know()
         yield client
 
 
@@ -82,30 +88,3 @@ def _no_function_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
 def new_functions(_no_function_is_new: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a test be the first to call its functions."""
     monkeypatch.setattr(adding_up, "_SEEN", Remembered(64))
-
-
-@pytest.fixture(autouse=True)
-def _no_leaks() -> Iterator[None]:
-    threads, processes = set(threading.enumerate()), set(multiprocessing.active_children())
-    yield
-    # Dask and asyncio start threads of their own when they first need them
-    foreign = (
-        "Dask-",
-        "Dummy-",  # threads of compiled libraries that have called Python, which Python neither starts nor ends
-        "IO loop",
-        "Profile",
-        "TCP-Exec",
-        "asyncio_",
-        "AsyncProc",
-        "QueueFeeder",
-        "ThreadPoolExecutor-",
-        "zarr_",
-    )
-    left = [thread for thread in set(threading.enumerate()) - threads if not thread.name.startswith(foreign)]
-    for thread in left:
-        starting: Any = thread
-        starting._started.wait(5)  # one that somebody is starting right now can't be joined yet
-        thread.join(5)  # one that is on its way out is not a leak
-    assert not [thread for thread in left if thread.is_alive()]
-    now = set(multiprocessing.active_children())
-    assert len(now - processes) <= len(processes - now)  # a nanny starts one anew where one has died

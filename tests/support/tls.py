@@ -26,12 +26,12 @@ def as_environment(settings: Mapping[str, Any]) -> dict[str, str]:
     return {f"DASK_{name.upper().replace('.', '__').replace('-', '_')}": str(v) for name, v in settings.items()}
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--cluster", choices=("tcp", "tls"), default="tcp", help="what the clusters of tests talk over")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--cluster", "tcp") == "tls":
+def configure(config: pytest.Config) -> None:
+    if config.getoption("--cluster") == "tls":
         settings = tls_settings()
         dask.config.set(settings)
         os.environ.update(as_environment(settings))

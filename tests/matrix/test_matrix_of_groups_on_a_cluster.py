@@ -1,0 +1,13 @@
+"""The matrix as graphs on a cluster whose tasks are two chunks: is each mode of each feature right, on each source?"""
+
+from __future__ import annotations
+
+import pytest
+from distributed import Client
+
+from support.matrix import Cell, cells_of, check_cell
+
+
+@pytest.mark.parametrize("cell", cells_of("grouped on a cluster"))
+def test_a_mode_of_a_feature_on_a_source_is_right(cell: Cell, cluster: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_cell(cell, cluster, monkeypatch)

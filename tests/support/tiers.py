@@ -1,0 +1,121 @@
+"""Two tiers of one suite: ``pytest`` runs the quick one, ``pytest --whole`` everything.
+
+The quick tier leaves out tests marked ``whole``, whose mark says why, and files that import a package which only the
+extra ``test-all`` installs, on all machines alike. The whole tier leaves out what needs a package that is not here.
+What a tier left out stands in its last lines, counted by reason.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SUPPORT = Path(__file__).parent
+# Packages of the extra `test-all` that are not in `test`, by the names that one imports.
+HEAVY = frozenset(
+    "arviz blackjax bokeh cryptography dask_jobqueue graphviz IPython jax jupyter_client "
+    "matplotlib nbclient nbformat nutpie optax polars prometheus_client pyarrow pymc pyte pytensor selenium "
+    "statsmodels torch".split()
+)
+IMPORT = re.compile(r"^(?:import|from) ([\w.]+)(?: import ([\w, ]+))?", re.MULTILINE)
+TEST = re.compile(r"^def test_", re.MULTILINE)
+
+
+@functools.cache
+def heavy_imports(path: Path) -> frozenset[str]:
+    """Return the heavy packages that a file imports, by itself or by way of what tests share."""
+    found = set()
+    for module, names in IMPORT.findall(path.read_text(encoding="utf-8")):
+        package, *inner = module.split(".")
+        if package in HEAVY:
+            found.add(package)
+        elif package == "support":
+            inside = [inner] if inner else []
+            inside += [[*inner, name.split(" as ")[0].strip()] for name in names.split(",")]
+            for parts in inside:
+                if (shared := SUPPORT.joinpath(*parts).with_suffix(".py")).exists():
+                    found |= heavy_imports(shared)
+    return frozenset(found)
+
+
+def missing(packages: frozenset[str]) -> list[str]:
+    return sorted(name for name in packages if find_spec(name) is None)
+
+
+class Tier:
+    """Selects the tests of a tier, and counts those that it leaves out, by reason."""
+
+    def __init__(self, *, is_whole: bool) -> None:
+        self.is_whole = is_whole
+        self.left_out: Counter[str] = Counter()
+
+    def reason_for(self, packages: frozenset[str]) -> str | None:
+        """Return why what needs these packages is left out."""
+        if not packages:
+            return None
+        if not self.is_whole:
+            return "they need packages that only the extra `test-all` has"
+        absent = missing(packages)
+        return f"not installed here: {', '.join(absent)}" if absent else None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        if collection_path.suffix != ".py" or not collection_path.is_file():
+            return None
+        reason = self.reason_for(heavy_imports(collection_path))
+        if reason is None:
+            return None
+        self.left_out[reason] += max(1, len(TEST.findall(collection_path.read_text(encoding="utf-8"))))
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        out = []
+        for item in items:
+            needs = frozenset(name for mark in item.iter_markers("needs") for name in mark.args)
+            reason = self.reason_for(needs)
+            mark = None if self.is_whole else item.get_closest_marker("whole")
+            if reason is None and mark is not None:
+                reason = mark.args[0]
+            if reason is not None:
+                self.left_out[reason] += 1
+                out.append(item)
+        if out:
+            config.hook.pytest_deselected(items=out)
+            gone = set(out)
+            items[:] = [item for item in items if item not in gone]
+
+    # With pytest-xdist the workers collect, each of them all, and the controller prints.
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["left_out"] = dict(self.left_out)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.left_out |= Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.left_out:
+            name, rest = ("whole", "") if self.is_whole else ("quick", " (`pytest --whole` runs them)")
+            terminalreporter.write_line(f"The {name} tier left out {self.left_out.total():,} tests{rest}:")
+            for reason, n in self.left_out.most_common():
+                terminalreporter.write_line(f"{n:8,} {reason}")
+
+
+def add_options(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="run the whole tier, not only the quick one")
+
+
+def configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "whole(reason): only the whole tier runs it, for this reason")
+    config.addinivalue_line("markers", "needs(*packages): runs where these packages are, in the whole tier")
+    config.pluginmanager.register(Tier(is_whole=config.getoption("--whole")), "tiers")
