@@ -19,7 +19,10 @@ from dagad._operations.additivity import MOST_ROWS
 
 ROWS = onp.linspace(1.0, 2.0, 90)
 RAGGED = [onp.linspace(0.0, 1.0, 1 + n % 3) for n in range(90)]
-pytestmark = pytest.mark.usefixtures("new_functions")
+pytestmark = [
+    pytest.mark.usefixtures("new_functions"),
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+]
 
 NOT_A_SUM = "does not add up: for rows 0:.* depends on `grainsize`"
 

@@ -409,6 +409,7 @@ def test_a_state_of_other_things_is_refused(state: Any, tmp_path: Path) -> None:
         run.save(state)
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_two_writers_are_refused(tmp_path: Path) -> None:
     with dagad.checkpoint(tmp_path / "run"), pytest.raises(dagad.CheckpointError, match="one at a time"):
         with dagad.checkpoint(tmp_path / "other"):
@@ -456,6 +457,7 @@ def test_chunks_in_shards_are_written_too(cluster: Client, tmp_path: Path) -> No
         dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, other, theta))(THETA)
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("what", ["evaluation", "loop"])
 def test_a_driver_that_is_killed_goes_on(what: str, tmp_path: Path) -> None:
     campaign = killed(what, tmp_path, n_kills=3, seed=7)

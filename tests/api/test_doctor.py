@@ -22,7 +22,10 @@ from dagad._api.fitness import LAST_BITS, Finding, Part, Seen, findings
 from support.clusters import a_process, without_dagad
 from support.waiting import PATIENCE
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters"),
+]
 
 
 def graded(found: list[Finding], check: str) -> dict[str, str]:

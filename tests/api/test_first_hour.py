@@ -19,6 +19,8 @@ from dagad._remembered import Remembered
 from dagad.extend import Keep, Preaccumulate, Recompute
 from support.first_hour import TABLE, THETA, X, Y
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 # What works at once
 
 
@@ -37,6 +39,7 @@ def test_plain_numpy_scipy_and_formatting_just_work(scheduler: Any) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-14)
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_doors_are_open_without_an_import_of_their_own() -> None:
     code = "import dagad; dagad.testing.check_grads; dagad.extend.Keep; print(hasattr(dagad, 'vmap'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -16,6 +16,8 @@ import dagad
 from dagad.extend import CompensatedSum, Dense, Keep, Preaccumulate, Recompute, Sparse
 from support.cut_and_whole_programs import WHOLE, Point, close, cut_on
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 RNG = onp.random.default_rng(6)
 X, THETA = RNG.standard_normal((7, 2)), onp.array([0.4, -0.9])
 LENGTHS = [2, 0, 1, 2, 1, 0, 2]

@@ -16,6 +16,8 @@ import dagad
 from dagad.extend import explicit
 from support.sum_cases import CASES, RAGGED, THETA, Model, X, Y, assert_close, reference, squares
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 
 def one_visit(item: Any, rate: Any) -> Any:
     return item["n"] * np.sum(np.sin(rate * item["x"])) * item["deep"][0]

@@ -38,6 +38,8 @@ from support.first_hour import (
     told,
 )
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 B: Any = A * 3.0
 
 

@@ -16,6 +16,8 @@ import dagad
 from dagad.testing import taylor_rate
 from support.cut_and_whole_programs import DTHETA, DX, PROGRAMS, THETA, WHOLE, X, bits, close, cut_on, expected_hvp
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_are_value_tangent_and_hvp_those_of_the_uncut_function(name: str, scheduler: Any) -> None:

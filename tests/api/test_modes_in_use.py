@@ -28,6 +28,8 @@ from support.cut_and_whole_programs import (
     logistic,
 )
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 
 def test_may_primals_be_bare_a_tuple_or_a_list() -> None:
     def product(a: Any, b: Any = 2.0) -> Any:

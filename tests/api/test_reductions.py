@@ -36,6 +36,8 @@ from support.sum_cases import (
     weighted,
 )
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 
 def both(case: Case, **options: Any) -> tuple[Any, Any]:
     """Return value and gradients, in all arguments, of a case as a reduction."""

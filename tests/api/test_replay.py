@@ -29,6 +29,8 @@ from support.clusters import kill, pids_of
 from support.hot_loops import a_watched_cluster, heat_up, shards_on
 from support.waiting import until
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 X = onp.arange(24.0).reshape(12, 2)
 THETA = onp.array([0.5, -1.5])
 WRONG = 10.0  # stands in chunk 1 of 3
@@ -111,6 +113,7 @@ def test_a_chunk_that_failed_fails_again_here(role: str, scheduler: Any) -> None
         assert onp.all(onp.isfinite(dagad.grad(loss)(-THETA)))
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_chunk_that_failed_in_a_process_of_its_own_does_so_too() -> None:
     error = failed(lambda: dagad.grad(loss_of(fails_on_its_way_back, "processes"))(THETA))
     tells(error, "pullback", f", process {error.args[2]}")
@@ -318,6 +321,7 @@ def test_an_error_travels_in_words(scheduler: Any) -> None:
 # Where the rows were
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_rows_come_from_a_hot_loop_and_a_dead_worker_and_not_from_a_restarted_cluster() -> None:
     with a_watched_cluster() as client:
         losses = {role: loss_of(f, None, shards_on(client, X, 4)) for role, f in FAILING.items()}

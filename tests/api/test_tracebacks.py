@@ -55,6 +55,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 @pytest.mark.parametrize(("program", "scheduler"), [("grad", "sync"), ("hessian", "threads"), ("value", "threads")])
 def test_a_script_shows_its_own_lines(program: str, scheduler: str) -> None:
     code = SCRIPT.format(scheduler=scheduler, program=PROGRAMS[program])
@@ -117,6 +118,7 @@ def failures(client: Client, road: str) -> list[str]:
     return tokens
 
 
+@pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters")
 def test_of_an_evaluation_that_fails_a_worker_logs_a_line_and_nobody_prints_any(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

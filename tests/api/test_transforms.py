@@ -16,6 +16,8 @@ from autograd.builtins import dict as boxed_dict
 import dagad
 from dagad.testing import taylor_rate
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 RNG = onp.random.default_rng(1)
 X, THETA = RNG.standard_normal((13, 3)), onp.array([0.4, -0.2, 0.9])
 

@@ -21,6 +21,8 @@ from dagad._remembered import Remembered
 from dagad.testing import check_grads
 from support.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 _spent = threading.local()
 
 
@@ -369,6 +371,7 @@ def _numbers(tree: Any) -> Iterator[Any]:
 # Processes, and what "auto" chose
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_are_threads_advised_where_processes_take_longer_to_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

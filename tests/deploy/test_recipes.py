@@ -25,6 +25,8 @@ from packaging.version import Version
 from dagad import doctor
 from support.deploy_recipes import DEPLOY, KINDS, environment, jobqueue, run, section, theta
 
+pytestmark = pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
+
 SCRIPTS = sorted(
     path
     for path in (*DEPLOY.rglob("*"), Path(__file__).with_name("slurm_local.sh"))

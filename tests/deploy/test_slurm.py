@@ -26,7 +26,10 @@ from support import bits_of_examples
 from support.deploy_recipes import DEPLOY, environment, jobqueue, run, section, theta
 from support.waiting import PATIENCE, until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.whole("programs, pages, recipes and pools that start processes of their own"),
+]
 
 X, THETA = np.random.default_rng(0).standard_normal((40, 3)), np.array([0.3, -0.7, 1.1])
 LONG = 3 * PATIENCE  # Slurm looks at walltimes twice a minute, and the queue takes its time

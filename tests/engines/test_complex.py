@@ -12,6 +12,8 @@ import scipy.special
 
 import dagad
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 RNG = np.random.default_rng(2)
 AT, ALONG = np.array([0.1, -0.2, 0.05]), np.array([0.6, -0.3, 0.7])
 

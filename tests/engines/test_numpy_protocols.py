@@ -332,6 +332,7 @@ assert abs(gradient[0] - (ends[0] - ends[1]) / 2e-6) < 1e-8
 """
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_does_a_process_without_scipy_learn_it_in_a_chunk() -> None:
     subprocess.run([sys.executable, "-c", FRESH], check=True)
 

@@ -23,6 +23,8 @@ from support.every_mode import MODES, check, derivatives
 from support.every_operation import OPERATIONS, RIGHT, ROWS, Written, wave
 from support.toy_engine import ComplexStep
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 compute: Any = dask_compute  # Dask has few types
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

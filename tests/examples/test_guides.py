@@ -16,6 +16,8 @@ import yaml
 
 import dagad
 
+pytestmark = pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
+
 GUIDE = Path(__file__).parents[2] / "examples" / "guide"
 PAGES = sorted(page.name for page in GUIDE.glob("*.md"))
 # A block of Python, and what it prints, if that is shown: the next thing on the page, in a block of its own.

@@ -10,6 +10,8 @@ import pytest
 
 from support.notebooks import EXAMPLES, NAMES, outputs, printed, read, run
 
+pytestmark = pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
+
 MOST_BYTES = 400_000  # of a notebook with its pictures
 
 

@@ -19,6 +19,8 @@ from distributed import Client
 import dagad
 from support.gated_evaluations import LOCAL, PATIENCE, Steps, X, evaluation_threads, loss_on, squares, until
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 
 def assert_cancelled(wait: Callable[[float], Any]) -> None:
     with pytest.raises(dagad.CancelledError, match="cancelled") as caught:

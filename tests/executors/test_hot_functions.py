@@ -23,7 +23,10 @@ from dagad_scheduler.residents import loop
 from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+]
 
 SCALE = 2.0
 Current = Callable[[], Callable[..., Any]]  # what the function is now

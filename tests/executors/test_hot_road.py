@@ -32,7 +32,10 @@ from support.hot_loops import (
     shards_on,
 )
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [
+    pytest.mark.timeout(90),
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+]
 
 ROWS = np.random.default_rng(1).standard_normal((40, 3))
 PLANS = pytest.mark.parametrize(("data", "grainsize"), [(X, 4), (ROWS, 1)], ids=["6 chunks", "40 chunks"])

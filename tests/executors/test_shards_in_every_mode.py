@@ -14,7 +14,10 @@ from dagad._executors import choose
 from dagad._pytrees import pytree
 from dagad.extend import CompensatedSum
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+]
 
 RNG = np.random.default_rng(0)
 ROWS: dict[str, Any] = {"x": RNG.standard_normal((10, 3)), "y": RNG.standard_normal(10), "n": np.arange(10)}

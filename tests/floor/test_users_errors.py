@@ -17,6 +17,8 @@ from dagad import reduce_sum
 from dagad.extend import explicit
 from support.small_sums import X, grad, squares, total
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 
 class Plain(Exception):
     """Without frills."""

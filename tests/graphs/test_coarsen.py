@@ -31,6 +31,8 @@ from dagad_scheduler.private import DataNode, Task, TaskRef
 from dagad_scheduler.roles import Role, role_of
 from support.toy_engine import ComplexStep
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 compute: Any = dask_compute  # Dask has few types
 
 X = onp.linspace(0.1, 1.0, 5)

@@ -22,6 +22,8 @@ from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate, Recomput
 from dagad.testing import taylor_rate
 from support.gated_chunks import bits
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 RNG = onp.random.default_rng(7)
 X, THETA = RNG.standard_normal((13, 3)), onp.array([0.4, -0.2, 0.9])
 CANCELLING = onp.array([1e16, 1.0, -1e16, 1e16, 3.0, -1e16, 0.25])

@@ -20,6 +20,8 @@ from dagad._pytrees import pytree
 from support.hot_loops import a_watched_cluster, heat_up, is_hot, shards_on
 from support.waiting import until
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 X = onp.linspace(0.5, 3.0, 24).reshape(12, 2)
 THETA = onp.array([0.5, 1.5])
 NOWHERE = 10.0  # the square root has no derivative at zero

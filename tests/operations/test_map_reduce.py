@@ -16,6 +16,8 @@ from dagad.extend import Keep, Preaccumulate, Recompute, explicit
 from dagad.testing import taylor_rate
 from support.plain_autograd import Uncut, assert_close, bits, number
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 RNG = onp.random.default_rng(2)
 N = 11
 X, Y = RNG.standard_normal((N, 3)), RNG.standard_normal(N)

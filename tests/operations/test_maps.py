@@ -17,6 +17,8 @@ from dagad.extend import Keep, Preaccumulate, Recompute
 from dagad.testing import taylor_rate
 from support.plain_autograd import Uncut, assert_close, bits, flatten, loop, number, rect_loop
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 RNG = onp.random.default_rng(0)
 N = 7
 X, Y = RNG.standard_normal((N, 3)), RNG.standard_normal(N)

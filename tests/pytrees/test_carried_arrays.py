@@ -17,6 +17,8 @@ from dagad._pytrees.closures import with_arrays
 from dagad.extend import explicit
 from support.gated_chunks import bits
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 WIDE = np.random.default_rng(0).standard_normal((64, 64))
 STRIDED = WIDE[::2, ::2]
 X = np.random.default_rng(1).standard_normal(12)

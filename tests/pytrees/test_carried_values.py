@@ -13,6 +13,8 @@ import dagad
 from support.carrying.all_ways import BY_NAME, ENDS, WAYS, carried, clean
 from support.every_mode import MODES, check, derivatives
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 ROWS = onp.linspace(-1.0, 2.0, 9)
 REFUSALS = (dagad.ClosureError, dagad.NotDifferentiableError, dagad.PortabilityError)
 REFUSED = BY_NAME.keys() - {"a_single_instance"} | {

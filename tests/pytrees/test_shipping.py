@@ -168,6 +168,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 @pytest.mark.parametrize("where", ["cluster", "processes"])
 def test_keep_primitives_of_the_main_program_their_derivative(where: str, tmp_path: Path) -> None:
     script = tmp_path / "main_program.py"

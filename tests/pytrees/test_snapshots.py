@@ -20,6 +20,8 @@ from dagad._pytrees.canonical import is_frozen, snapshot
 from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute, explicit
 from support.gated_chunks import bits
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 X = np.arange(1.0, 9.0)
 POLICIES = [None, Keep(), Recompute(), Preaccumulate()]
 

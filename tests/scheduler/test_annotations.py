@@ -56,6 +56,7 @@ def holders(client: Client, shards: Any) -> set[str]:
     return {address for held in client.who_has(list(shards.kept.values())).values() for address in held}
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_workers_are_kept_to(client: Client) -> None:
     for address in addresses(client):
         with annotate(workers=[address]):

@@ -260,6 +260,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_control_c_gives_up_what_has_not_started() -> None:
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -353,6 +354,7 @@ def test_workers_may_come_later() -> None:
         assert evaluation.gradient(PATIENCE).tobytes() == dagad.grad(loss_on("sync"))(THETA).tobytes()
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.timeout(60)
 def test_the_death_of_the_only_worker_costs_only_time(tmp_path: Path) -> None:
     path = str(tmp_path / "died")
@@ -374,6 +376,7 @@ def test_the_death_of_the_only_worker_costs_only_time(tmp_path: Path) -> None:
         assert Path(path).exists()
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.timeout(60)
 def test_a_chunk_that_kills_every_worker_is_given_up() -> None:
     def chunk(rows: Any, theta: Any) -> Any:
@@ -392,6 +395,7 @@ def test_a_chunk_that_kills_every_worker_is_given_up() -> None:
             assert dagad.grad(loss_on(client))(THETA).tobytes() == dagad.grad(loss_on("sync"))(THETA).tobytes()
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_linearizations_move_when_their_worker_retires(frail: Client, tmp_path: Path) -> None:
     path = tmp_path / "log"
     value, gradient = dagad.value_and_grad(logged_on("sync", str(tmp_path / "here")))(THETA)
@@ -405,6 +409,7 @@ def test_linearizations_move_when_their_worker_retires(frail: Client, tmp_path: 
     assert len(path.read_text().split()) > 6  # a tape does not travel: it was recorded again
 
 
+@pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 def test_more_tapes_than_memory_are_spilled_and_recorded_again() -> None:
     def chunk(rows: Any, theta: Any) -> Any:
         x = np.ones(2**20) * rows[0] * theta  # each of the steps leaves 8 MB on the tape

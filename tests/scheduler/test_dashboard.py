@@ -30,6 +30,8 @@ from support.clusters import a_cluster
 from support.hot_loops import a_watched_cluster, heat_up
 from support.waiting import until
 
+pytestmark = pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters")
+
 N = 8
 X = np.random.default_rng(0).standard_normal((5 * N, 3))
 THETA = np.array([0.3, -0.7, 1.1])

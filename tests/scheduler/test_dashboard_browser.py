@@ -23,7 +23,10 @@ from support.waiting import until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium with its driver")
+pytestmark = [
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium with its driver"),
+    pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters"),
+]
 
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
 --disable-component-update --disable-sync --window-size=1280,1000"""

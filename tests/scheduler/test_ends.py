@@ -182,6 +182,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 @pytest.mark.parametrize(
     ("where", "scheduler"), [("in_the_chunk", "sync"), ("in_the_chunk", "threads"), ("while_waiting", "threads")]
 )

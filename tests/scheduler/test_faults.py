@@ -20,7 +20,10 @@ from support.clusters import a_cluster, a_scheduler, a_worker, assert_clear, ass
 from support.gated_chunks import BOTH, THETA, TROUBLING, Watch, X, bits, chunk, expected, loss_on, moments, outcome
 from support.waiting import PATIENCE, SOON, in_background, until
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [
+    pytest.mark.timeout(90),
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+]
 
 
 @contextlib.contextmanager
@@ -109,6 +112,7 @@ ROADS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
 # All workers die
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("gate", ["value", "pullback"])
 @pytest.mark.parametrize("end", ["killed", "scaled down"])
 def test_all_workers_may_be_replaced_in_the_middle(end: str, gate: str, tmp_path: Path) -> None:
@@ -134,6 +138,7 @@ def test_all_workers_may_be_replaced_in_the_middle(end: str, gate: str, tmp_path
         del evaluation
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("road", ["value", "value_and_grad", "early value"])
 def test_a_chunk_that_kills_worker_after_worker_is_named(road: str) -> None:
     with dask.config.set({"distributed.scheduler.allowed-failures": 1}), a_cluster(2) as client:
@@ -142,6 +147,7 @@ def test_a_chunk_that_kills_worker_after_worker_is_named(road: str) -> None:
         assert outcome(loss_on(client)) == expected()
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_finding_out_which_chunk_it_was_does_not_cost_the_last_worker() -> None:
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), two_lone_workers() as client:
         error = in_background(loss_on(client, "", "death"), TROUBLING, X).exception(SOON)
@@ -153,6 +159,7 @@ def test_finding_out_which_chunk_it_was_does_not_cost_the_last_worker() -> None:
 # The scheduler dies
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("road", ROADS)
 def test_whoever_waits_is_told_that_the_scheduler_has_gone(road: str, tmp_path: Path) -> None:
     watch = Watch(tmp_path)
@@ -169,6 +176,7 @@ def test_whoever_waits_is_told_that_the_scheduler_has_gone(road: str, tmp_path: 
     assert outcome(loss_on("threads")) == expected()
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_a_gradient_asked_for_when_the_scheduler_has_gone_is_refused(tmp_path: Path) -> None:
     with a_scheduler(tmp_path) as (client, scheduler):
         evaluation = dagad.evaluate(loss_on(client), THETA, X, argnums=BOTH, lazy=True)
@@ -183,6 +191,7 @@ def test_a_gradient_asked_for_when_the_scheduler_has_gone_is_refused(tmp_path: P
 # A worker comes, or has too little memory
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_pullbacks_stolen_by_a_worker_that_came_later_give_the_same_bits(tmp_path: Path) -> None:
     watch = Watch(tmp_path, "value")
     often = dask.config.set({"distributed.scheduler.work-stealing-interval": "100ms"})
@@ -199,6 +208,7 @@ def test_pullbacks_stolen_by_a_worker_that_came_later_give_the_same_bits(tmp_pat
         del evaluation, gradient
 
 
+@pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 def test_more_tapes_than_memory_stop_no_worker() -> None:
     def heavy(rows: Any, theta: Any) -> Any:
         x = np.ones(2**19) * rows[0] * theta  # each step leaves 4 MB on the tape

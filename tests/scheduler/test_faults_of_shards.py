@@ -28,7 +28,10 @@ from support.clusters import (
 from support.gated_chunks import THETA, TROUBLING, Refusal, Watch, X, bits, chunk, fresh
 from support.waiting import PATIENCE, SOON, interrupted_when, until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+]
 
 Loss = Callable[[Any], Any]
 
@@ -112,6 +115,7 @@ def test_the_death_of_workers_costs_only_time(
     assert both(loss, TROUBLING) == expected(TROUBLING)
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("evaluations", [1, 5])
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_death_that_nobody_has_heard_of_costs_only_time(deaths: int, evaluations: int, frail: Client) -> None:
@@ -125,6 +129,7 @@ def test_a_death_that_nobody_has_heard_of_costs_only_time(deaths: int, evaluatio
     heat_up(frail, loss)
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("hot", [False, True])
 @pytest.mark.parametrize("stage", ["between", "pullbacks", "after"])
 def test_a_gradient_survives_what_its_value_left_behind(stage: str, hot: bool, frail: Client, tmp_path: Path) -> None:
@@ -152,6 +157,7 @@ def test_a_gradient_survives_what_its_value_left_behind(stage: str, hot: bool, f
     assert bits(pullback(-2.0)) == bits([-2.0 * gradient.result()])
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("hot", [False, True])
 def test_a_chunk_that_kills_worker_after_worker_is_named(hot: bool) -> None:
     with dask.config.set({"distributed.scheduler.allowed-failures": 1}), a_cluster(2) as client:
@@ -164,6 +170,7 @@ def test_a_chunk_that_kills_worker_after_worker_is_named(hot: bool) -> None:
         del loss
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("hot", [False, True])
 def test_whoever_waits_is_told_that_the_scheduler_has_gone(hot: bool, tmp_path: Path) -> None:
     watch = Watch(tmp_path, "value", "pullback")
@@ -190,6 +197,7 @@ def test_whoever_waits_is_told_that_the_scheduler_has_gone(hot: bool, tmp_path: 
         assert_clear(told())
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_a_scheduler_started_anew_has_lost_the_shards_and_takes_new_ones(tmp_path: Path) -> None:
     with a_scheduler(tmp_path) as (client, scheduler):
         address = client.scheduler_info()["address"]

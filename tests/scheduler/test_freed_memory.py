@@ -15,6 +15,8 @@ from distributed import Client
 import dagad
 from dagad_scheduler.process import keep_freed_memory
 
+pytestmark = pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
+
 GLIBC = platform.libc_ver()[0] == "glibc"
 
 

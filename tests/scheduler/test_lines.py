@@ -41,7 +41,10 @@ from support.hot_loops import (
 from support.nonsense_replies import IMPOSSIBLE, NONSENSE
 from support.waiting import PATIENCE, in_background, interrupted_when, until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+]
 
 ROWS = {"row": np.arange(24), "x": X}
 Road = str  # how calls reach the workers: "direct" or "relayed"
@@ -127,6 +130,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resident, "LEAST_PATIENCE", 10.0 * PATIENCE)
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.usefixtures("endless")
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_worker_that_died_between_evaluations(deaths: int, road: Road, frail: Client) -> None:
@@ -168,6 +172,7 @@ def test_rows_that_have_moved_are_found_again(client: Client, caplog: pytest.Log
     reheat(client, there)
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_workers_that_have_come_take_their_part(alone: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "LOOK_AGAIN", 0.0)
     there, cluster = heated(alone), cast("Any", alone.cluster)
@@ -185,6 +190,7 @@ def test_workers_that_have_come_take_their_part(alone: Client, monkeypatch: pyte
 # Workers that do not answer
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_a_worker_that_has_stopped_is_not_waited_for_for_ever(
     road: Road, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +383,7 @@ def test_who_gives_up_leaves_everything_usable(how: str, road: Road, client: Cli
 # Many Shards, and many calls at the same time
 
 
+@pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 def test_ten_shards_in_turn_need_one_connection_to_a_worker(client: Client) -> None:
     until_hung_up(client)
     losses = [heated(client) for _ in range(10)]
@@ -509,6 +516,7 @@ def hot(client: Client) -> Iterator[list[Act]]:
     made.clear()  # the last test may still hold the list
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("spoil", NONSENSE.values(), ids=NONSENSE)
 def test_nonsense_is_not_believed(spoil: Any, hot: list[Act], client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     (there,), exchange = hot, Lines._exchange

@@ -24,7 +24,10 @@ from support.gated_chunks import bits, fresh
 from support.many_workers import Traffic, Wire, many_workers, out_of_reach, traffic_here
 from support.waiting import until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here"),
+]
 
 N_WORKERS, COUNT = 8, 3
 THETA = np.linspace(-1.0, 1.0, 12_500)  # 100 kB

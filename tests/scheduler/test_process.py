@@ -80,6 +80,7 @@ def collector(rows: Any, theta: Any = 0.0) -> Any:
 # BLAS and the collector
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_chunk_has_one_blas_thread(scheduler: Any) -> None:
     def total(theta: Any) -> Any:
         return dagad.reduce_sum(most_blas_threads, np.zeros(4), theta, grainsize=1, scheduler=scheduler)
@@ -437,6 +438,7 @@ for event in started:
 """
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 @pytest.mark.parametrize("local", ["sync", "threads"])
 def test_a_program_that_ends_while_a_daemon_differentiates_ends_well(local: str) -> None:
     done = subprocess.run([sys.executable, "-c", EXIT, local], capture_output=True, text=True, check=False)

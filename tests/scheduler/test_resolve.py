@@ -167,6 +167,7 @@ def test_an_unknown_word_is_refused_with_the_choice(word: Any) -> None:
         value_and_gradient(word)
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_processes_work_where_dasks_do() -> None:
     def total(theta: Any) -> Any:
         return dagad.reduce_sum(sum_of_squares, np.arange(6.0), theta, grainsize=2, scheduler="processes")
@@ -176,6 +177,7 @@ def test_processes_work_where_dasks_do() -> None:
     assert (value, *pullback(-1.0)) == (31.0, 18.0)
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_pool_of_processes_is_used() -> None:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert value_and_gradient(pool) == (31.0, -18.0)

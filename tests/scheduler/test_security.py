@@ -24,7 +24,10 @@ from support.gated_chunks import THETA, TROUBLING, X, bits, chunk, fresh
 from support.tls import tls_settings
 from support.waiting import PATIENCE
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [
+    pytest.mark.timeout(90),
+    pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters"),
+]
 
 Loss = Callable[[Any], Any]
 NOTHING = {"require_encryption": False, "tls_ca_file": None, "tls_client_cert": None, "tls_client_key": None}

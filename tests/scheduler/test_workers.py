@@ -203,6 +203,7 @@ def test_a_timeout_of_the_users_own_is_an_error_like_others(empty: Client) -> No
 # Clusters that are restarted
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_what_a_restart_has_taken_away_is_named(tmp_path: Path) -> None:
     def waiting(rows: Any, theta: Any) -> Any:
         Path(tmp_path, "come").touch()

@@ -11,6 +11,8 @@ import pytest
 
 import dagad
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 X = np.arange(8.0)
 
 

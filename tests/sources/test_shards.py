@@ -18,7 +18,10 @@ from support.clusters import pids_of
 from support.gated_chunks import bits
 from support.schedulers_of_shards import client as client, place as place, pool as pool
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [
+    pytest.mark.timeout(90),
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+]
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((10, 3)), RNG.standard_normal(10)

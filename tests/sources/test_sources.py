@@ -22,6 +22,8 @@ from dagad._sources.rows import Made, Piece
 from support.every_mode import MODES
 from support.gated_chunks import bits
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 N = 23
 
 

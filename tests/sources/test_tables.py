@@ -18,6 +18,8 @@ from dagad._sources.labels import Labels
 from support.every_mode import MODES
 from support.gated_chunks import bits
 
+pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+
 pytest.importorskip("narwhals")
 pd: Any = pytest.importorskip("pandas")
 pl: Any = pytest.importorskip("polars")

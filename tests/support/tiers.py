@@ -1,7 +1,8 @@
 """Two tiers of one suite: ``pytest`` runs the quick one, ``pytest --whole`` everything.
 
-The quick tier leaves out tests marked ``whole``, whose mark says why, and files that import a package which only the
-extra ``test-all`` installs, on all machines alike. The whole tier leaves out what needs a package that is not here.
+The quick tier leaves out tests marked ``whole``, whose mark says why, of those marked ``each_value`` what only combines
+values of parameters that others have, and files that import a package which only the extra ``test-all`` installs, on
+all machines alike. The whole tier leaves out what needs a package that is not here.
 What a tier left out stands in its last lines, counted by reason.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,20 @@ def missing(packages: frozenset[str]) -> list[str]:
     return sorted(name for name in packages if find_spec(name) is None)
 
 
+def combinations(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return those that are not needed for each value of each parameter of a test to be there once."""
+    seen: dict[Any, set[Any]] = defaultdict(set)
+    spare = set()
+    for item in items:
+        if (spec := getattr(item, "callspec", None)) and item.get_closest_marker("each_value"):
+            known = seen[item.path, getattr(item, "originalname", "")]
+            values = {(name, id(value)) for name, value in spec.params.items()}
+            if values <= known:
+                spare.add(item)
+            known |= values
+    return spare
+
+
 class Tier:
     """Selects the tests of a tier, and counts those that it leaves out, by reason."""
 
@@ -76,20 +91,22 @@ class Tier:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        out = []
-        for item in items:
-            needs = frozenset(name for mark in item.iter_markers("needs") for name in mark.args)
-            reason = self.reason_for(needs)
-            mark = None if self.is_whole else item.get_closest_marker("whole")
-            if reason is None and mark is not None:
-                reason = mark.args[0]
-            if reason is not None:
-                self.left_out[reason] += 1
-                out.append(item)
+        spare = set() if self.is_whole else combinations(items)
+        out = {item: reason for item in items if (reason := self.reason_of(item, spare)) is not None}
         if out:
-            config.hook.pytest_deselected(items=out)
-            gone = set(out)
-            items[:] = [item for item in items if item not in gone]
+            self.left_out.update(out.values())
+            config.hook.pytest_deselected(items=list(out))
+            items[:] = [item for item in items if item not in out]
+
+    def reason_of(self, item: pytest.Item, spare: set[pytest.Item]) -> str | None:
+        """Return why a test is left out; spare ones are combinations of what other tests have."""
+        needs = frozenset(name for mark in item.iter_markers("needs") for name in mark.args)
+        reason = self.reason_for(needs)
+        if self.is_whole or reason is not None:
+            return reason
+        name = "whole" if item.get_closest_marker("whole") else "each_value" if item in spare else ""
+        mark = item.get_closest_marker(name)
+        return str(mark.args[0]) if mark else None
 
     # With pytest-xdist the workers collect, each of them all, and the controller prints.
 
@@ -117,5 +134,8 @@ def add_options(parser: pytest.Parser) -> None:
 
 def configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "whole(reason): only the whole tier runs it, for this reason")
+    config.addinivalue_line(
+        "markers", "each_value(reason): the quick tier runs each value of each parameter, not all combinations"
+    )
     config.addinivalue_line("markers", "needs(*packages): runs where these packages are, in the whole tier")
     config.pluginmanager.register(Tier(is_whole=config.getoption("--whole")), "tiers")
