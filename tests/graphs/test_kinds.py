@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import autograd
@@ -199,9 +200,10 @@ def test_is_what_can_not_be_refused_with_the_remedy(ask: Any, remedy: str) -> No
         ask(x, w)
 
 
+@pytest.mark.needs("pyarrow")
 def test_is_a_dataframe_refused_with_the_remedy() -> None:
-    dd = pytest.importorskip("dask.dataframe")
-    pd = pytest.importorskip("pandas")
+    dd = importlib.import_module("dask.dataframe")
+    pd = importlib.import_module("pandas")
     table = dd.from_pandas(pd.DataFrame({"a": [1.0, 2.0]}), npartitions=2)
     column = table["a"].to_dask_array(lengths=True)
     for y, wrt in ((table["a"].sum(), column), (column.sum(), table), (column.sum(), table["a"])):

@@ -8,16 +8,16 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 import scipy.optimize
-import statsmodels.api as sm
 
 import dagad
 from dagad.interop.scipy import FlatFunction, least_squares, minimize
+from support.tiers import optional
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((60, 2))
 Y = (RANDOM.random(60) < 1 / (1 + np.exp(-X @ np.array([1.0, -0.5]) - 0.3))).astype(float)
 START = {"slopes": np.zeros(2), "intercept": 0.0}
-LOGIT = sm.Logit(Y, sm.add_constant(X, prepend=False)).fit(disp=0, tol=1e-12).params  # the slopes, the intercept
+LOGIT = np.array([0.7405679445109807, -0.3408083477558239, -0.09106465446909606])  # the slopes, the intercept
 
 
 def chunk(rows: Any, p: Any) -> Any:
@@ -33,6 +33,13 @@ def logistic(scheduler: Any) -> Any:
 
 def as_vector(p: Any) -> Any:
     return np.append(p["slopes"], p["intercept"])
+
+
+@pytest.mark.needs("statsmodels")
+def test_the_known_answer_is_that_of_statsmodels() -> None:
+    sm: Any = optional("statsmodels.api")
+    found = sm.Logit(Y, sm.add_constant(X, prepend=False)).fit(disp=0, tol=1e-12)
+    np.testing.assert_allclose(found.params, LOGIT, rtol=1e-12)
 
 
 METHODS = ["BFGS", "CG", "L-BFGS-B", "TNC", "SLSQP", "Newton-CG", "trust-ncg", "trust-krylov", "trust-exact"]

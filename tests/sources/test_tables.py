@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import autograd.numpy as anp
 import dask.bag as db
 import numpy as np
+import pandas as pd
 import pytest
 from dask.delayed import delayed
 
@@ -17,13 +19,12 @@ import dagad
 from dagad._sources.labels import Labels
 from support.every_mode import MODES
 from support.gated_chunks import bits
+from support.tiers import optional
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
-pytest.importorskip("narwhals")
-pd: Any = pytest.importorskip("pandas")
-pl: Any = pytest.importorskip("polars")
-pa: Any = pytest.importorskip("pyarrow")
+pl, pa = optional("polars"), optional("pyarrow")
+of_polars, of_pyarrow = pytest.mark.needs("polars"), pytest.mark.needs("pyarrow")
 
 N = 23
 RNG = np.random.default_rng(0)
@@ -47,8 +48,20 @@ FRAME = pd.DataFrame(
         "flag": pd.array([None, *[True] * (N - 1)], dtype="boolean"),
     }
 )
-TABLES: dict[str, Any] = {"pandas": FRAME, "polars": pl.from_pandas(FRAME), "pyarrow": pa.Table.from_pandas(FRAME)}
-tables = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+TABLES: dict[str, Any] = {
+    "pandas": FRAME,
+    "polars": pl and pa and pl.from_pandas(FRAME),
+    "pyarrow": pa and pa.Table.from_pandas(FRAME),
+}
+tables = pytest.mark.parametrize(
+    "table",
+    [
+        FRAME,
+        pytest.param(TABLES["polars"], marks=[of_polars, of_pyarrow]),
+        pytest.param(TABLES["pyarrow"], marks=of_pyarrow),
+    ],
+    ids=TABLES,
+)
 
 
 def chunk(rows: Any, theta: Any) -> Any:
@@ -107,10 +120,11 @@ def test_every_mode_takes_tables(mode: str, scheduler: Any) -> None:
 
         return np.asarray(run(loss)).tobytes()
 
-    assert found(TABLES["polars"], scheduler) == found(COLUMNS, "sync")
+    assert found(FRAME, scheduler) == found(COLUMNS, "sync")
 
 
-def test_other_maps_take_tables(scheduler: Any) -> None:
+@tables
+def test_other_maps_take_tables(table: Any, scheduler: Any) -> None:
     def several(item: Any, theta: Any) -> Any:
         return theta * np.ones(int(item["k"])) * item["x"]
 
@@ -120,7 +134,7 @@ def test_other_maps_take_tables(scheduler: Any) -> None:
         lambda data: dagad.map_reduce(chunk, anp.logaddexp, data, 2.0, **options),
     ]
     for use in uses:
-        assert use(TABLES["pyarrow"]).tobytes() == use(COLUMNS).tobytes()
+        assert use(table).tobytes() == use(COLUMNS).tobytes()
 
 
 @tables
@@ -176,6 +190,8 @@ def test_a_table_is_taken_as_it_is_now(scheduler: Any) -> None:
     assert dagad.reduce_sum(lambda rows: np.sum(rows["x"]), shards) == 6.0
 
 
+@of_polars
+@of_pyarrow
 def test_only_the_rows_of_a_chunk_travel() -> None:
     data = {"word": [f"{index:0100}" for index in range(1000)], "number": np.arange(1000.0)}
     for made in (pd.DataFrame(data), pl.DataFrame(data), pa.table(data)):
@@ -193,6 +209,7 @@ class Spoken:
         return self._table.__arrow_c_stream__(requested_schema)
 
 
+@of_pyarrow
 def test_whatever_speaks_arrow_is_a_table(scheduler: Any) -> None:
     expected = outcome(COLUMNS, grainsize=5, scheduler="sync")
     for table in (Spoken(TABLES["pyarrow"]), TABLES["pyarrow"].combine_chunks().to_batches()[0]):
@@ -245,6 +262,7 @@ def test_it_is_refused_on_a_cluster_in_shards_and_where_it_is_traced(scheduler: 
                 run(2.0, data)
 
 
+@of_polars
 def test_what_looks_like_numbers_is_none() -> None:
     groups, wide = (
         pd.DataFrame({"a": pd.Categorical([1, 2, 1])}),
@@ -304,6 +322,8 @@ def test_words_are_worked_with() -> None:
     dagad.reduce_sum(look, FRAME, grainsize=6, scheduler="sync")
 
 
+@of_polars
+@of_pyarrow
 @pytest.mark.filterwarnings("ignore:`<lambda>` gave nan:dagad.DagadWarning")
 def test_what_is_missing_among_floats_is_nan() -> None:
     for lib in (pd.DataFrame, pl.DataFrame, pa.table):
@@ -372,7 +392,15 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.needs({"polars' series": "polars", "lazy": "polars"}.get(name, "pyarrow")))
+        if name in ("polars' series", "lazy", "pyarrow's column")
+        else name
+        for name in OTHERS
+    ],
+)
 def test_what_is_no_table_is_refused_with_the_remedy(name: str) -> None:
     make, message = OTHERS[name]
     for use in (dagad.shard, lambda data, **options: dagad.reduce_sum(np.sum, data, **options)):
@@ -413,8 +441,9 @@ def test_loaders_may_give_tables(scheduler: Any) -> None:
     assert outcome(dagad.shard(pieces, scheduler=scheduler)) == outcome(COLUMNS, grainsize=5, scheduler="sync")
 
 
+@of_pyarrow
 def test_a_dask_dataframe_comes_by_partition(scheduler: Any) -> None:
-    dd: Any = pytest.importorskip("dask.dataframe")
+    dd: Any = importlib.import_module("dask.dataframe")  # which needs pyarrow
     table = dd.from_pandas(FRAME, npartitions=4)
     lengths = table.map_partitions(len).compute().tolist()
     shards = dagad.shard(table, scheduler=scheduler)

@@ -9,6 +9,7 @@ What a tier left out stands in its last lines, counted by reason.
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 from collections import Counter, defaultdict
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ SUPPORT = Path(__file__).parent
 # Packages of the extra `test-all` that are not in `test`, by the names that one imports.
 HEAVY = frozenset(
     "arviz blackjax bokeh cryptography dask_jobqueue graphviz IPython jax jupyter_client "
-    "matplotlib nbclient nbformat nutpie optax polars prometheus_client pyarrow pymc pyte pytensor selenium "
+    "matplotlib nbclient nbformat nutpie optax polars prometheus_client pyarrow pymc pytensor selenium "
     "statsmodels torch".split()
 )
 IMPORT = re.compile(r"^(?:import|from) ([\w.]+)(?: import ([\w, ]+))?", re.MULTILINE)
@@ -43,6 +44,11 @@ def heavy_imports(path: Path) -> frozenset[str]:
                 if (shared := SUPPORT.joinpath(*parts).with_suffix(".py")).exists():
                     found |= heavy_imports(shared)
     return frozenset(found)
+
+
+def optional(package: str) -> Any:
+    """Return a package, or None where it is not installed; tests that use it are marked ``needs``."""
+    return importlib.import_module(package) if find_spec(package) else None
 
 
 def missing(packages: frozenset[str]) -> list[str]:
