@@ -20,8 +20,8 @@ from support.leaks import _no_leaks as _no_leaks
 dask.config.set({"dagad.full-tracebacks": True})  # a test that fails is to be understood; users see less
 
 # Tests fork the workers of their own clusters off a process that has imported what these need: a quarter of the work.
-# Only imports are shared; what a worker is to do is pickled as ever. The cluster of the session, that of most tests, is
-# started as users start theirs, and so are those of all examples, tours and recipes.
+# Only imports are shared; what a worker is to do is pickled as ever. In the whole tier the cluster of the session, that
+# of most tests, is started as users start theirs, and so are those of all examples, tours and recipes.
 dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
 get_mp_context()  # which says what to import: what it finds of all that Dask has to do with
 multiprocessing.set_forkserver_preload(["distributed", "distributed.http.worker.prometheus", "dagad", "pytest"])
@@ -38,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(leaks.LEAKS, "leaks")
 
 
+MANY_OBJECTS = 50_000  # to look at these takes a hundredth of a second
 gc.disable()  # until the tests are collected: what is imported and made for them stays
 
 
@@ -49,18 +50,21 @@ def pytest_collection_finish() -> None:
 def _what_is_there_is_not_looked_at() -> None:
     """Leave what tests are made of, and what earlier ones imported and compiled, out of all later collections.
 
-    These are millions of objects, and tests that wait until something is gone collect again and again. What an earlier
-    module left is looked at once more: what is frozen while it is part of a cycle would stay for ever.
+    These are millions of objects, and tests that wait until something is gone collect again and again. Before they are
+    frozen all of them are looked at: what is frozen as part of a cycle that somebody still holds would stay for ever.
     """
-    gc.unfreeze()
     gc.collect()
-    gc.freeze()
+    if len(gc.get_objects(generation=2)) > MANY_OBJECTS:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Client]:
+def cluster(pytestconfig: pytest.Config) -> Iterator[Client]:
     options: Any = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
-    with dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}):
+    method = "forkserver" if pytestconfig.getoption("tier") == "quick" else "spawn"
+    with dask.config.set({"distributed.worker.multiprocessing-method": method}):
         made = LocalCluster(**options)
     with made, Client(made, set_as_default=False) as client:
         leaks.LEAKS.know()

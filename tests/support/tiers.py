@@ -1,4 +1,4 @@
-"""Two tiers of one suite: ``pytest`` runs the quick one, ``pytest --whole`` everything.
+"""Two tiers of one suite: ``pytest`` runs the quick one, ``pytest --whole`` all, ``pytest --rest`` the difference.
 
 The quick tier leaves out tests marked ``whole``, whose mark says why, of those marked ``each_value`` what only combines
 values of parameters that others have, and files that import a package which only the extra ``test-all`` installs, on
@@ -27,6 +27,12 @@ HEAVY = frozenset(
 )
 IMPORT = re.compile(r"^(?:import|from) ([\w.]+)(?: import ([\w, ]+))?", re.MULTILINE)
 TEST = re.compile(r"^def test_", re.MULTILINE)
+NEEDS_MORE = "they need packages that only the extra `test-all` has"
+MARKS = (
+    "whole(reason): only the whole tier runs it, for this reason",
+    "each_value(reason): the quick tier runs each value of each parameter, not all combinations",
+    "needs(*packages): runs where these packages are, in the whole tier",
+)
 
 
 @functools.cache
@@ -55,33 +61,42 @@ def missing(packages: frozenset[str]) -> list[str]:
     return sorted(name for name in packages if find_spec(name) is None)
 
 
-def combinations(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return those that are not needed for each value of each parameter of a test to be there once."""
+def packages_of(item: pytest.Item) -> frozenset[str]:
+    """Return the packages of `test-all` that a test needs."""
+    marked = frozenset(name for mark in item.iter_markers("needs") for name in mark.args)
+    return marked | (heavy_imports(item.path) if item.path.suffix == ".py" else frozenset())
+
+
+def only_whole(items: list[pytest.Item]) -> dict[pytest.Item, str]:
+    """Return the tests that are not in the quick tier, each with the reason."""
     seen: dict[Any, set[Any]] = defaultdict(set)
-    spare = set()
+    found = {}
     for item in items:
-        if (spec := getattr(item, "callspec", None)) and item.get_closest_marker("each_value"):
+        each = item.get_closest_marker("each_value")
+        if packages_of(item):
+            found[item] = NEEDS_MORE
+        elif mark := item.get_closest_marker("whole"):
+            found[item] = mark.args[0]
+        elif each and (spec := getattr(item, "callspec", None)):
             known = seen[item.path, getattr(item, "originalname", "")]
             values = {(name, id(value)) for name, value in spec.params.items()}
             if values <= known:
-                spare.add(item)
+                found[item] = each.args[0]
             known |= values
-    return spare
+    return found
 
 
 class Tier:
-    """Selects the tests of a tier, and counts those that it leaves out, by reason."""
+    """Selects the tests of a tier, `quick`, `whole` or `rest`, and counts those that it leaves out, by reason."""
 
-    def __init__(self, *, is_whole: bool) -> None:
-        self.is_whole = is_whole
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.left_out: Counter[str] = Counter()
 
     def reason_for(self, packages: frozenset[str]) -> str | None:
         """Return why what needs these packages is left out."""
-        if not packages:
-            return None
-        if not self.is_whole:
-            return "they need packages that only the extra `test-all` has"
+        if packages and self.name == "quick":
+            return NEEDS_MORE
         absent = missing(packages)
         return f"not installed here: {', '.join(absent)}" if absent else None
 
@@ -97,22 +112,16 @@ class Tier:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        spare = set() if self.is_whole else combinations(items)
-        out = {item: reason for item in items if (reason := self.reason_of(item, spare)) is not None}
+        later = only_whole(items)
+        out = {item: reason for item in items if (reason := self.reason_for(packages_of(item)))}
+        if self.name == "quick":
+            out |= later
+        if self.name == "rest":
+            out |= {item: "they are in the quick tier" for item in items if item not in later}
         if out:
             self.left_out.update(out.values())
             config.hook.pytest_deselected(items=list(out))
             items[:] = [item for item in items if item not in out]
-
-    def reason_of(self, item: pytest.Item, spare: set[pytest.Item]) -> str | None:
-        """Return why a test is left out; spare ones are combinations of what other tests have."""
-        needs = frozenset(name for mark in item.iter_markers("needs") for name in mark.args)
-        reason = self.reason_for(needs)
-        if self.is_whole or reason is not None:
-            return reason
-        name = "whole" if item.get_closest_marker("whole") else "each_value" if item in spare else ""
-        mark = item.get_closest_marker(name)
-        return str(mark.args[0]) if mark else None
 
     # With pytest-xdist the workers collect, each of them all, and the controller prints.
 
@@ -128,20 +137,22 @@ class Tier:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.left_out:
-            name, rest = ("whole", "") if self.is_whole else ("quick", " (`pytest --whole` runs them)")
-            terminalreporter.write_line(f"The {name} tier left out {self.left_out.total():,} tests{rest}:")
+            whole = " (`pytest --whole` runs them)" if self.name == "quick" else ""
+            terminalreporter.write_line(f"The {self.name} tier left out {self.left_out.total():,} tests{whole}:")
             for reason, n in self.left_out.most_common():
                 terminalreporter.write_line(f"{n:8,} {reason}")
 
 
 def add_options(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="run the whole tier, not only the quick one")
+    parser.addoption(
+        "--whole", dest="tier", action="store_const", const="whole", default="quick", help="run everything"
+    )
+    parser.addoption(
+        "--rest", dest="tier", action="store_const", const="rest", help="run what the quick tier leaves out"
+    )
 
 
 def configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "whole(reason): only the whole tier runs it, for this reason")
-    config.addinivalue_line(
-        "markers", "each_value(reason): the quick tier runs each value of each parameter, not all combinations"
-    )
-    config.addinivalue_line("markers", "needs(*packages): runs where these packages are, in the whole tier")
-    config.pluginmanager.register(Tier(is_whole=config.getoption("--whole")), "tiers")
+    for line in MARKS:
+        config.addinivalue_line("markers", line)
+    config.pluginmanager.register(Tier(config.getoption("tier")), "tiers")
