@@ -6,7 +6,7 @@ import functools
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import dagad
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import record
 from support.numpy_calls import FAMILIES, calls, name
+from support.tiers import optional
 
 RNG = np.random.default_rng(0)
 X, V = RNG.uniform(0.3, 0.9, 12), np.cos(1.7 * np.arange(12.0)) + 0.1
@@ -376,14 +377,14 @@ def test_autograd_inside_a_chunk_sees_the_same_values() -> None:
 @functools.cache
 def others() -> dict[str, Any]:
     import pandas as pd
-    import polars as pl
     import xarray as xr
 
+    pl = optional("polars")
     series = pd.Series(Y, index=np.arange(12) + 5)
     return {
         "series": series,
         "frame": series.to_frame("y"),
-        "polars": pl.Series(Y),
+        "polars": pl and pl.Series(Y),
         "xarray": xr.DataArray(Y, dims="t"),
     }
 
@@ -404,7 +405,11 @@ WITH_OTHERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", WITH_OTHERS)
+def with_marks(cases: Iterable[str]) -> list[Any]:
+    return [pytest.param(case, marks=pytest.mark.needs("polars")) if "polars" in case else case for case in cases]
+
+
+@pytest.mark.parametrize("case", with_marks(WITH_OTHERS))
 def test_tables_meet_traced_values(case: str) -> None:
     fun = WITH_OTHERS[case]
     np.testing.assert_allclose(dagad.grad(fun)(X), Y)
@@ -421,7 +426,7 @@ REFUSED_BY_OTHERS: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED_BY_OTHERS)
+@pytest.mark.parametrize("case", with_marks(REFUSED_BY_OTHERS))
 def test_tables_that_do_not_say_what_to_write(case: str) -> None:
     fun, sentence = REFUSED_BY_OTHERS[case]
     with pytest.raises(dagad.NotDifferentiableError, match=sentence):

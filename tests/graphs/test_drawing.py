@@ -22,7 +22,10 @@ import dagad
 from dagad._graphs.drawing import drawing
 from dagad_scheduler.private import convert_legacy_graph
 
-pytestmark = pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is not installed here")
+pytestmark = [
+    pytest.mark.needs("graphviz"),
+    pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is not installed here"),
+]
 compute: Any = dask_compute  # Dask has few types
 ones: Any = da.ones
 X = onp.arange(1.0, 5.0)

@@ -25,7 +25,11 @@ HEAVY = frozenset(
     "matplotlib nbclient nbformat nutpie optax polars prometheus_client pyarrow pymc pytensor selenium "
     "statsmodels torch".split()
 )
-IMPORT = re.compile(r"^(?:import|from) ([\w.]+)(?: import ([\w, ]+))?", re.MULTILINE)
+HOMES = {
+    name: SUPPORT.parents[1] / folder
+    for name, folder in (("support", "tests"), ("dagad", ""), ("dagad_scheduler", "scheduler"))
+}
+IMPORT = re.compile(r"^(?:try:\n    )?(?:import|from) ([\w.]+)(?: import ([\w, ]+))?", re.MULTILINE)
 TEST = re.compile(r"^def test_", re.MULTILINE)
 NEEDS_MORE = "they need packages that only the extra `test-all` has"
 MARKS = (
@@ -37,18 +41,19 @@ MARKS = (
 
 @functools.cache
 def heavy_imports(path: Path) -> frozenset[str]:
-    """Return the heavy packages that a file imports, by itself or by way of what tests share."""
+    """Return the heavy packages that a file imports, by itself or by way of our own modules."""
     found = set()
     for module, names in IMPORT.findall(path.read_text(encoding="utf-8")):
-        package, *inner = module.split(".")
+        package = module.partition(".")[0]
         if package in HEAVY:
             found.add(package)
-        elif package == "support":
-            inside = [inner] if inner else []
-            inside += [[*inner, name.split(" as ")[0].strip()] for name in names.split(",")]
-            for parts in inside:
-                if (shared := SUPPORT.joinpath(*parts).with_suffix(".py")).exists():
-                    found |= heavy_imports(shared)
+        elif module.startswith("distributed.dashboard"):
+            found.add("bokeh")
+        elif package in HOMES:
+            for name in ("", *(name.split(" as ")[0].strip() for name in names.split(","))):
+                file = HOMES[package].joinpath(*module.split("."), name).with_suffix(".py")
+                if file.exists():
+                    found |= heavy_imports(file)
     return frozenset(found)
 
 
