@@ -53,6 +53,7 @@ def _what_is_there_is_not_looked_at() -> None:
     These are millions of objects, and tests that wait until something is gone collect again and again. Before they are
     frozen all of them are looked at: what is frozen as part of a cycle that somebody still holds would stay for ever.
     """
+    gc.enable()  # Dask's slicing of arrays may have left it off
     gc.collect()
     if len(gc.get_objects(generation=2)) > MANY_OBJECTS:
         gc.unfreeze()

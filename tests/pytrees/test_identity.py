@@ -9,6 +9,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 import pytest
+from autograd import tracer
 from autograd.extend import primitive
 
 from dagad._operations.items import ItemSum
@@ -81,6 +82,13 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "explicit": explicit,
     "cached": functools.lru_cache,
 }
+
+
+@pytest.fixture(autouse=True)
+def _functions_of_numpy_keep_their_primitives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autograd takes what was made a primitive last for that of a function of numpy's, in the whole process."""
+    for fun in (np.sum, np.cumsum):
+        monkeypatch.setitem(tracer.trace_primitives_map, fun, tracer.trace_primitives_map[fun])
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
