@@ -16,7 +16,7 @@ from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._engines.autograd import reduction_rules, refusals
 from dagad._engines.autograd.by_definition import entrywise, moved, movers, rules_of
-from dagad._engines.autograd.private import isbox, numpy_vjps, numpy_wrapper, trace_primitives_map
+from dagad._engines.autograd.private import isbox, numpy_vjps, trace_primitives_map
 from dagad._engines.autograd.reduction_rules import is_deep
 from dagad._engines.autograd.rules import HOMES, Better, define, keep_real
 from dagad._errors import NotDifferentiableError
@@ -416,13 +416,20 @@ ENTRYWISE: dict[Any, tuple[Function | None, ...]] = {
 }
 
 
+def cast(x: Any, dtype: Any) -> Any:
+    """Return an array or a number as another type; of numbers that are no arrays numpy 2.0 does not."""
+    if isinstance(plain(x), np.ndarray):
+        return anp.astype(x, dtype)
+    return anp.astype(anp.reshape(x, (1,)), dtype)[0]
+
+
 def _astype_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Any:
     """Return a pullback that takes plain numbers, too, such as a seed."""
     del argnums, ans, kwargs
 
     def pulled(g: Any) -> tuple[Any]:
         g = g * np.float64(1.0) if type(plain(g)) is float else g
-        return (numpy_wrapper._astype(g, pytree.dtype_of(plain(args[0]))),)
+        return (cast(g, pytree.dtype_of(plain(args[0]))),)
 
     return pulled
 
