@@ -11,8 +11,8 @@ import numpy as np
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import moved
 from dagad._engines.autograd.numpy_protocols import WRITTEN
-from dagad._engines.autograd.numpy_rules import cast
 from dagad._engines.autograd.private import isbox
+from dagad._engines.autograd.rules import cast
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 

@@ -18,7 +18,7 @@ from dagad._engines.autograd import reduction_rules, refusals
 from dagad._engines.autograd.by_definition import entrywise, moved, movers, rules_of
 from dagad._engines.autograd.private import isbox, numpy_vjps, trace_primitives_map
 from dagad._engines.autograd.reduction_rules import is_deep
-from dagad._engines.autograd.rules import HOMES, Better, define, keep_real
+from dagad._engines.autograd.rules import HOMES, Better, cast, define, keep_real
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
@@ -414,13 +414,6 @@ ENTRYWISE: dict[Any, tuple[Function | None, ...]] = {
     np.nextafter: (lambda ans, x, y: 1.0, lambda ans, x, y: 0.0 * y),
     np.heaviside: (lambda ans, x, y: 0.0 * ans, lambda ans, x, y: x == 0.0),
 }
-
-
-def cast(x: Any, dtype: Any) -> Any:
-    """Return an array or a number as another type; of numbers that are no arrays numpy 2.0 does not."""
-    if isinstance(plain(x), np.ndarray):
-        return anp.astype(x, dtype)
-    return anp.astype(anp.reshape(x, (1,)), dtype)[0]
 
 
 def _astype_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Any:
