@@ -17,6 +17,7 @@ from packaging.version import Version
 import dagad
 import dagad_scheduler
 from dagad_scheduler import releases
+from support import versions
 
 PROJECT = Path(__file__).parents[1]
 ROOTS = [Path(str(module.__file__)).parent for module in (dagad, dagad_scheduler)]
@@ -175,6 +176,15 @@ def test_an_import_of_what_is_gone_says_which_releases_have_it() -> None:
         with pytest.raises(ImportError) as caught, releases.taken_from("dask"):
             exec(line)
         assert not hasattr(caught.value, "__notes__")
+
+
+def test_a_newer_release_that_has_all_of_it_is_told_of_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(releases.SEEN, "dask", ("2025.1.0", "2025.2.0"))
+    first, *newer = versions.told()
+    assert f"dask {version('dask')}, distributed" in first
+    assert newer == [line for line in newer if "is newer than" in line]
+    assert f"dask {version('dask')} is newer than 2025.2.0, the last release that is known to pass" in "".join(newer)
+    test_what_is_private_is_still_there("dask")
 
 
 def pinned() -> dict[str, str]:
