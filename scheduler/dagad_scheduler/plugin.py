@@ -17,7 +17,7 @@ from tornado.ioloop import PeriodicCallback
 from dagad_scheduler.board import Board
 from dagad_scheduler.evaluations import NAME
 from dagad_scheduler.pages import Pages
-from dagad_scheduler.private_distributed import TaskStreamPlugin
+from dagad_scheduler.private_distributed import TaskStreamPlugin, show
 from dagad_scheduler.residents.reports import DESKS, TOPIC, WANTED
 from dagad_scheduler.roles import Key
 
@@ -105,16 +105,8 @@ class DagadPlugin(SchedulerPlugin):
             return
         for key, began, ended, thread in told["samples"]:
             span = {"action": "compute", "start": began, "stop": ended}
-            stream.transition(
-                tuple(key),
-                "processing",
-                "memory",
-                startstops=[span],
-                thread=thread,
-                worker=told["worker"],
-                status="OK",
-                nbytes=0,
-            )
+            of = {"key": tuple(key), "worker": told["worker"], "thread": thread}
+            show(stream, {**of, "startstops": [span], "status": "OK", "nbytes": 0})
 
     def _needs(self, key: Key) -> Iterable[Key]:
         task = self._scheduler.tasks.get(key)
