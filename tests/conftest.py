@@ -14,7 +14,7 @@ from distributed.utils import get_mp_context
 
 from dagad._api import adding_up
 from dagad._remembered import Remembered
-from support import leaks, tiers, tls
+from support import leaks, tiers, tls, versions
 from support.leaks import _no_leaks as _no_leaks
 
 dask.config.set({"dagad.full-tracebacks": True})  # a test that fails is to be understood; users see less
@@ -36,6 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     tiers.configure(config)
     tls.configure(config)
     config.pluginmanager.register(leaks.LEAKS, "leaks")
+
+
+def pytest_report_header() -> list[str]:
+    return versions.told()
 
 
 MANY_OBJECTS = 50_000  # to look at these takes a hundredth of a second

@@ -116,7 +116,8 @@ def test_the_scheduler_knows_nothing_of_dagad() -> None:
     assert not {name for name in importers("dagad") if name.startswith("dagad_scheduler")}
 
 
-OF_GRAPHS = {"dagad_scheduler.private", "dagad_scheduler.roles"}  # nodes and keys
+# Nodes and keys, and which releases these are of.
+OF_GRAPHS = {f"dagad_scheduler.{name}" for name in ("private", "releases", "roles")}
 
 
 HOLD_THE_COLLECTOR = {"dagad._engines.autograd.tape", "dagad._graphs.fused", "dagad._api.collections"}

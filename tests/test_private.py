@@ -1,28 +1,33 @@
-"""What is private elsewhere: does each module take all of it in one place, and is it still there?"""
+"""What is private elsewhere: does each module take all of it in one place, and and which releases have it?"""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import pkgutil
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import dagad
 import dagad_scheduler
+from dagad_scheduler import releases
+from support import versions
 
+PROJECT = Path(__file__).parents[1]
 ROOTS = [Path(str(module.__file__)).parent for module in (dagad, dagad_scheduler)]
 TASKS = "Alias DataNode Dict GraphNode List Set Task TaskRef Tuple convert_legacy_graph"
 TRACER = "TraceStack box_types find_top_boxed_args isbox new_box notrace_primitives trace_primitives_map"
 
-# The one module that takes them, the release in which the whole suite last passed with them, and the names.
-SEEN = {
+# The one module that takes them, and the names; `dagad_scheduler.releases` says which releases are known to have them.
+TAKEN = {
     "dask": (
         "dagad_scheduler.private",
-        "2026.8.0",
         {
             "dask._expr": "LLGExpr",
             "dask._task_spec": TASKS,
@@ -37,7 +42,6 @@ SEEN = {
     ),
     "distributed": (
         "dagad_scheduler.private_distributed",
-        "2026.8.0",
         {
             "distributed.comm.core": "connect",
             "distributed.core": "Status clean_exception",
@@ -50,7 +54,6 @@ SEEN = {
     ),
     "distributed's dashboard": (
         "dagad_scheduler.private_dashboard",
-        "2026.8.0",
         {
             "distributed.dashboard.components.scheduler": "BOKEH_THEME env",
             "distributed.dashboard.core": "DaskBokehTornado",
@@ -59,7 +62,6 @@ SEEN = {
     ),
     "autograd": (
         "dagad._engines.autograd.private",
-        "1.9.1",
         {
             "autograd": "builtins tracer",
             "autograd.builtins": "SequenceBox",
@@ -71,7 +73,12 @@ SEEN = {
         },
     ),
 }
-PACKAGES = {name.partition("'")[0] for name in SEEN}
+NEEDED_BY = {"distributed's dashboard": "bokeh"}  # which the quick tier has not
+INSTALLED = [
+    pytest.param(package, marks=pytest.mark.needs(NEEDED_BY[package]) if package in NEEDED_BY else ())
+    for package in TAKEN
+]
+PACKAGES = {name.partition("'")[0] for name in TAKEN}
 DOCUMENTED = {
     "dask": "annotate base config delayed get_annotations local threaded visualize",
     "dask.base": "compute get_annotations is_dask_collection",
@@ -97,35 +104,126 @@ def taken(path: Path) -> Iterator[tuple[str, str]]:
             yield from (name.rpartition(".")[::2] if "." in name else (name, "") for name in dotted)
 
 
-@pytest.mark.parametrize("package", SEEN)
+def gone(names: dict[str, str]) -> list[str]:
+    """Return those that are not there, modules that are not there among them."""
+    found = []
+    for home, line in names.items():
+        try:
+            module = importlib.import_module(home)
+        except ModuleNotFoundError:
+            found.append(home)
+        else:
+            found += [f"{home}.{name}" for name in line.split() if not hasattr(module, name)]
+    return found
+
+
+def told(package: str, names: dict[str, str]) -> str:
+    """Return what is to be said of what is gone, and nothing where all is there."""
+    missing, module = gone(names), TAKEN[package][0]
+    of = package.partition("'")[0]
+    oldest, newest = releases.SEEN[of]
+    if not missing:
+        return ""
+    return (
+        f"{package} {version(of)} has no {', '.join(missing)}, as {oldest} to {newest} have: "
+        f"find what took its place, for both, in {module}."
+    )
+
+
+@pytest.mark.parametrize("package", TAKEN)
 def test_all_that_is_private_is_taken_in_one_module_and_listed(package: str) -> None:
-    module, _, names = SEEN[package]
+    module, names = TAKEN[package]
     listed = {(home, name) for home, line in names.items() for name in line.split()}
-    assert set(taken(Path(str(pkgutil.resolve_name(module).__file__)))) == listed
+    found = find_spec(module)
+    assert found is not None
+    assert set(taken(Path(str(found.origin)))) == listed
 
 
 def test_nobody_else_takes_what_is_private() -> None:
-    homes = {module for module, _, _ in SEEN.values()}
+    homes = {module for module, _ in TAKEN.values()}
     for root in ROOTS:
         for path in root.rglob("*.py"):
             if ".".join((root.name, *path.relative_to(root).with_suffix("").parts)) in homes:
                 continue
             strangers = {pair for pair in taken(path) if pair[1] and pair[1] not in DOCUMENTED.get(pair[0], "").split()}
-            assert not strangers, f"{path.name} takes {strangers}: by way of the module that SEEN names, please."
+            assert not strangers, f"{path.name} takes {strangers}: by way of the module that TAKEN names, please."
 
 
-@pytest.mark.parametrize("package", SEEN)
+@pytest.mark.parametrize("package", INSTALLED)
 def test_what_is_private_is_still_there(package: str) -> None:
-    module, seen, names = SEEN[package]
-    installed = version(package.partition("'")[0])
-    gone = [
-        f"{home}.{name}"
-        for home, line in names.items()
-        for name in line.split()
-        if not hasattr(importlib.import_module(home), name)
-    ]
-    assert not gone, (
-        f"{package} {installed} has no {', '.join(gone)}, last seen in {seen}: find what replaces it, in {module}."
+    assert not (words := told(package, TAKEN[package][1])), words
+
+
+def test_what_is_gone_is_named_with_the_release_and_the_module_that_takes_it() -> None:
+    words = told("dask", {"dask.utils": "ensure_dict moved_away", "dask.no_module": "name"})
+    assert words.startswith(
+        f"dask {version('dask')} has no dask.utils.moved_away, dask.no_module, as 2025.11.0 to 2026."
     )
-    if installed != seen:
-        pytest.skip(f"{package} {installed} has all that was seen in {seen}: write it here once all tests pass.")
+    assert words.endswith("in dagad_scheduler.private.")
+
+
+# The window
+
+
+def test_an_import_of_what_is_gone_says_which_releases_have_it() -> None:
+    for line in ("from dask.utils import moved_away", "from dask import moved_away", "import dask.no_module"):
+        with pytest.raises(ImportError) as caught, releases.taken_from("dask"):
+            exec(line)
+        (note,) = caught.value.__notes__
+        assert f"dask {version('dask')} has not got" in note
+        assert '"dask>=2025.11.0,<=2026.' in note
+    for line in ("import no_such_package", "from collections import moved_away"):  # Dask is not to blame
+        with pytest.raises(ImportError) as caught, releases.taken_from("dask"):
+            exec(line)
+        assert not hasattr(caught.value, "__notes__")
+
+
+def test_a_newer_release_that_has_all_of_it_is_told_of_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(releases.SEEN, "dask", ("2025.1.0", "2025.2.0"))
+    first, *newer = versions.told()
+    assert f"dask {version('dask')}, distributed" in first
+    assert newer == [line for line in newer if "is newer than" in line]
+    assert f"dask {version('dask')} is newer than 2025.2.0, the last release that is known to pass" in "".join(newer)
+    test_what_is_private_is_still_there("dask")
+
+
+def pinned() -> dict[str, str]:
+    lines = (PROJECT / ".ci" / "oldest.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def requirements() -> dict[str, list[Requirement]]:
+    """Return what dagad needs, under the empty name, and what each of its extras does."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lists = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {extra: [Requirement(line) for line in lines] for extra, lines in lists.items()}
+
+
+def needed(extra: str) -> Iterator[Requirement]:
+    """Yield what dagad needs with one of its extras, with those in it."""
+    for requirement in requirements()[extra]:
+        if requirement.name == "dagad":
+            for inner in requirement.extras:
+                yield from needed(inner)
+        else:
+            yield requirement
+
+
+def test_what_is_tested_as_the_oldest_is_what_dagad_takes() -> None:
+    lowest = {one.name: str(one.specifier).removeprefix(">=") for extra in ("", "scipy") for one in needed(extra)}
+    for name, release in lowest.items():
+        assert Version(pinned()[name]) == Version(release), name
+    assert {name: oldest for name, (oldest, _) in releases.SEEN.items()}.items() <= pinned().items()
+
+
+def test_all_that_the_quick_tier_needs_is_pinned_to_what_its_extra_takes() -> None:
+    for requirement in needed("test"):
+        assert requirement.specifier.contains(pinned()[requirement.name]), requirement
+
+
+def test_the_readme_tells_the_window() -> None:
+    text = " ".join((PROJECT / "README.md").read_text(encoding="utf-8").split())
+    oldest = {name: ".".join(release.split(".")[:2]) for name, release in pinned().items()}
+    words = "Dask {dask}, numpy {numpy}, autograd {autograd}, scipy {scipy}".format(**oldest)
+    assert words in text
+    assert pinned()["dask"] == pinned()["distributed"]

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dagad._errors import PlanError
 from dagad._html import element, listing
 
@@ -107,7 +109,7 @@ def check_grainsize(grainsize: Any, n_rows: int) -> int | None:
     if isinstance(grainsize, str) and grainsize == "auto":
         return None
     try:
-        size = 0 if isinstance(grainsize, bool) else operator.index(grainsize)
+        size = 0 if isinstance(grainsize, bool | np.bool_) else operator.index(grainsize)
     except TypeError:
         size = 0
     if size > 0:

@@ -2,6 +2,12 @@
 
 from bokeh.server.tornado import BokehTornado as BokehTornado
 from bokeh.server.util import create_hosts_allowlist as create_hosts_allowlist
-from distributed.dashboard.components.scheduler import BOKEH_THEME as BOKEH_THEME, env as env
-from distributed.dashboard.core import DaskBokehTornado as DaskBokehTornado  # type: ignore[attr-defined]  # made twice
-from distributed.dashboard.scheduler import template_variables as template_variables
+
+from dagad_scheduler.releases import taken_from
+
+with taken_from("distributed"):
+    from distributed.dashboard.components.scheduler import BOKEH_THEME as BOKEH_THEME, env as env
+    from distributed.dashboard.core import (  # type: ignore[attr-defined]  # made twice
+        DaskBokehTornado as DaskBokehTornado,
+    )
+    from distributed.dashboard.scheduler import template_variables as template_variables

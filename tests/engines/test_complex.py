@@ -11,6 +11,7 @@ import scipy.linalg
 import scipy.special
 
 import dagad
+from support.numpy_calls import calls, is_here
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
@@ -64,7 +65,8 @@ np.stack([r[0, 0], K[0, 0]]) | np.einsum("ij,j", q, K[0]) | np.kron(q, K)
 np.arccosh(u) | np.arccosh(w) | np.fft.hfft(t) | np.var(t, axis=1, ddof=1)
 np.prod(w, dtype=float) | np.prod(t, axis=0, dtype=float) | np.insert(K[0].real, 1, u)
 """
-CALLS = [call.strip() for line in (MATRICES + BESIDE).strip().splitlines() for call in line.split(" | ") if call]
+HOMES = {"np": np, "linalg": scipy.linalg, "special": scipy.special}
+CALLS = [call for call in calls(MATRICES) + calls(BESIDE) if is_here(call, HOMES)]
 
 
 def weighed(out: Any) -> Any:
@@ -81,8 +83,7 @@ def loss_of(call: str) -> Callable[[Any], Any]:
         made["h"] = made["c"] @ made["c"].conj().T + np.eye(3)
         made["q"], made["r"] = np.real(made["c"] * (1 + 1j * x[0])), np.real(made["t"] * (1 + 1j * x[1]))
         made["r"] = made["r"][:3, :2] if "lstsq(r" in call else made["r"]
-        names = {"np": np, "linalg": scipy.linalg, "special": scipy.special, "K": K}
-        return weighed(eval(code, {**names, **made}))
+        return weighed(eval(code, {**HOMES, "K": K, **made}))
 
     return loss
 

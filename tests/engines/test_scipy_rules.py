@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import scipy.stats
 import dagad
 from dagad._engines.autograd import scipy_stats
 from dagad._engines.autograd.patches import patches
+from dagad._engines.autograd.scipy_functions import replaced
 
 RNG = np.random.default_rng(1)
 
@@ -113,6 +115,27 @@ def test_code_that_others_put_into_a_function_stays() -> None:
         assert scipy.linalg.norm(np.ones(4)) == 2.0
     assert dagad.grad(scipy.linalg.norm)(np.array([3.0, 4.0])) == pytest.approx([0.6, 0.8])
     assert scipy.linalg.norm.__code__ is own
+
+
+def test_variables_of_a_function_in_which_dagad_looks_first_can_be_looked_at() -> None:
+    """Debuggers and pytest do so; scipy has functions with free variables among them, other ones in each release."""
+
+    def around(one: Any, other: Any) -> Any:
+        def function(*args: Any) -> Any:
+            return one, other, args
+
+        return function
+
+    def first(*args: Any) -> Any:
+        del args
+        return dict(sys._getframe(1).f_locals)
+
+    function = around(1, 2)
+    _, own, ours = replaced(function, first)
+    function.__code__ = ours
+    assert function(3)["args"] == (3,)
+    function.__code__ = own
+    assert function(3) == (1, 2, (3,))
 
 
 def test_functions_have_their_signature_while_dagad_traces() -> None:

@@ -6,7 +6,11 @@ definite one of 3 by 3, `z` a complex vector, `y` a vector of constants. The gui
 
 from __future__ import annotations
 
+import inspect
+import operator
 import re
+from collections.abc import Mapping
+from typing import Any
 
 UFUNCS = """
 np.add(x, y) | np.subtract(y, x) | np.multiply(x, y) | np.divide(y, x) | np.true_divide(x, y) | np.negative(x)
@@ -233,6 +237,23 @@ FAMILIES = {
 def calls(text: str) -> list[str]:
     """Return the expressions of a family."""
     return [call.strip() for line in text.strip().splitlines() for call in line.split(" | ")]
+
+
+NEWER_OPTIONS = {"linalg.inv": "assume_a"}  # of scipy 1.17
+
+
+def is_here(call: str, homes: Mapping[str, Any]) -> bool:
+    """Return whether this numpy and this scipy have what an expression names: newer ones have more."""
+    for dotted in re.findall(rf"\b(?:{'|'.join(homes)})(?:\.[a-zA-Z]\w*)+", call):
+        home, _, rest = dotted.partition(".")
+        try:
+            function = operator.attrgetter(rest)(homes[home])
+        except AttributeError:
+            return False
+        option = NEWER_OPTIONS.get(dotted, "")
+        if option and option in call and option not in inspect.signature(function).parameters:
+            return False
+    return True
 
 
 def name(call: str) -> str:

@@ -12,6 +12,7 @@ from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import moved
 from dagad._engines.autograd.numpy_protocols import WRITTEN
 from dagad._engines.autograd.private import isbox
+from dagad._engines.autograd.rules import cast
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
@@ -89,7 +90,7 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max:
 def _astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any:
     """Return the entries as another type: whole numbers and truths are constant between their jumps."""
     del copy, device
-    return anp.astype(x, dtype) if np.dtype(dtype).kind in "fc" else plain(x).astype(dtype)
+    return cast(x, dtype) if np.dtype(dtype).kind in "fc" else plain(x).astype(dtype)
 
 
 def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: str = "safe", order: str = "K") -> Any:

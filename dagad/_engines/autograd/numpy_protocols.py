@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import autograd.numpy as anp
@@ -53,6 +53,22 @@ def _called(func: Any) -> Called:
 _HARMLESS = frozenset({"axis", "keepdims"})
 _NOTHING = object()
 
+# What numpy before 2.4 can't say of its functions written in C, of those that take numbers.
+IN_C: dict[Any, Function] = {
+    np.bincount: lambda x, /, weights=None, minlength=0: None,
+    np.dot: lambda a, b, out=None: None,
+    np.inner: lambda a, b, /: None,
+    np.vdot: lambda a, b, /: None,
+}
+
+
+def _parameters(func: Any) -> Collection[inspect.Parameter]:
+    try:
+        signature = inspect.signature(func)
+    except ValueError:
+        signature = inspect.signature(IN_C.get(func, lambda *args, **kwargs: None))
+    return signature.parameters.values()
+
 
 class Called:
     """A primitive, called as numpy's function may be: with keywords, lists, and options that say nothing."""
@@ -62,7 +78,7 @@ class Called:
         self.primitive = primitive or trace_primitives_map.get(func)
         if self.primitive is None:
             raise NotDifferentiableError(refusals.of_function(self.name))
-        parameters = inspect.signature(func).parameters.values()
+        parameters = _parameters(func)
         several = any(each.kind is each.VAR_POSITIONAL for each in parameters)
         self.names = [] if several else [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY]
         self.defaults = {each.name: each.default for each in parameters if each.default is not each.empty}

@@ -16,9 +16,9 @@ from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._engines.autograd import reduction_rules, refusals
 from dagad._engines.autograd.by_definition import entrywise, moved, movers, rules_of
-from dagad._engines.autograd.private import isbox, numpy_vjps, numpy_wrapper, trace_primitives_map
+from dagad._engines.autograd.private import isbox, numpy_vjps, trace_primitives_map
 from dagad._engines.autograd.reduction_rules import is_deep
-from dagad._engines.autograd.rules import HOMES, Better, define, keep_real
+from dagad._engines.autograd.rules import HOMES, Better, cast, define, keep_real
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
@@ -422,7 +422,7 @@ def _astype_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Any:
 
     def pulled(g: Any) -> tuple[Any]:
         g = g * np.float64(1.0) if type(plain(g)) is float else g
-        return (numpy_wrapper._astype(g, pytree.dtype_of(plain(args[0]))),)
+        return (cast(g, pytree.dtype_of(plain(args[0]))),)
 
     return pulled
 

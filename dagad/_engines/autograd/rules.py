@@ -111,6 +111,13 @@ def shaped(cotangent: Any, leaf: Any) -> Any:
     return anp.real(cotangent) if odd else cotangent
 
 
+def cast(x: Any, dtype: Any) -> Any:
+    """Return an array, or a number, as another type: numpy 2.0 takes arrays only."""
+    if isinstance(pytree.plain(x), np.ndarray):
+        return anp.astype(x, dtype)
+    return anp.astype(anp.reshape(x, (1,)), dtype)[0]
+
+
 def learn_rules() -> bool:
     """Take up the parts of scipy that somebody has imported; costs a look otherwise. Return whether there were any."""
     found = False

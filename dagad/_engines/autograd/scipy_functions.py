@@ -8,8 +8,9 @@ by ``from scipy.linalg import solve``. Meanwhile a warning that scipy sends to i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
@@ -42,9 +43,27 @@ def _is_traced(arg: Any) -> bool:
     return kind is TracedArray or (kind in (tuple, list) and any(type(part) is TracedArray for part in arg))
 
 
+PLACE = "what looks first"
+
+
 def _code(*args: Any, **kwargs: Any) -> Any:
     first: Any = "what looks first"
     return first(*args, **kwargs)
+
+
+@functools.cache
+def _code_beside(n_free: int) -> CodeType:
+    """Return this code with free variables, as many as the function has that it is put into.
+
+    They have to be there when the frame begins, or whoever looks at its variables (a debugger, pytest) crashes Python.
+    """
+    names = "".join(f"free_{number}, " for number in range(n_free))
+    body = f" def _code(*args, **kwargs):\n  first = {PLACE!r}\n  return first(*args, **kwargs); {names}\n return _code"
+    here = "\n" * (_code.__code__.co_firstlineno - 2)  # tracebacks show the lines of that one
+    space: dict[str, Any] = {}
+    exec(compile(f"{here}def around({names}):\n{body}", __file__, "exec"), space)
+    code: CodeType = space["around"](*range(n_free)).__code__
+    return code
 
 
 def stock(function: Any) -> Any:
@@ -64,8 +83,9 @@ def swap(function: Any, ours: Function) -> Swap:
 def replaced(function: Any, first: Function) -> Swap:
     """Return what has `first` called in place of a function of scipy's."""
     code = function.__code__
-    consts = tuple(first if const == "what looks first" else const for const in _code.__code__.co_consts)
-    return function, code, _code.__code__.replace(co_consts=consts, co_freevars=code.co_freevars)
+    ours = _code_beside(len(code.co_freevars)) if code.co_freevars else _code.__code__
+    consts = tuple(first if const == PLACE else const for const in ours.co_consts)
+    return function, code, ours.replace(co_consts=consts)
 
 
 def _primitive(raw: Function, vjp: Function, jvp: Function) -> Any:
