@@ -27,7 +27,6 @@ from support.deploy_recipes import DEPLOY, environment, jobqueue, run, section, 
 from support.waiting import PATIENCE, until
 
 pytestmark = [
-    pytest.mark.timeout(240),
     pytest.mark.whole("programs, pages, recipes and pools that start processes of their own"),
 ]
 
@@ -82,7 +81,7 @@ def slurm() -> Iterator[Path]:
     lab = Path(tempfile.mkdtemp(prefix="slurm"))  # short: the paths of sockets end at 108 bytes
     env = environment(LAB=str(lab), PORT=str(three_ports()), CPUS="4", MEM="4000")
     try:
-        done = subprocess.run([script, "start"], env=env, capture_output=True, text=True, timeout=180)
+        done = subprocess.run([script, "start"], env=env, capture_output=True, text=True, timeout=3 * PATIENCE)
         said = done.stdout + done.stderr
         if done.returncode and not shutil.which("slurmctld", path=f"{os.environ['PATH']}:/usr/sbin"):
             pytest.skip(f"Slurm can't be installed here: {said[-500:]}")
@@ -94,7 +93,7 @@ def slurm() -> Iterator[Path]:
             patch.setenv("SLURM_CONF", str(lab / "etc" / "slurm.conf"))
             yield place
     finally:
-        subprocess.run([script, "stop", "--purge"], env=env, capture_output=True, timeout=90)
+        subprocess.run([script, "stop", "--purge"], env=env, capture_output=True, timeout=2 * PATIENCE)
         shutil.rmtree(lab, ignore_errors=True)
 
 

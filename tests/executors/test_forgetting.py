@@ -117,7 +117,7 @@ started.wait(20)
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_program_that_ends_does_not_wait_for_what_nobody_waits_for() -> None:
-    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=PATIENCE)
     assert not done.stderr
     assert done.returncode == 0
     assert len(done.stdout.split()) <= 4  # of 50 chunks

@@ -192,6 +192,6 @@ def test_control_c_ends_the_call_and_the_next_one_works(where: str, scheduler: s
         assert process.stdout is not None
         assert process.stdout.readline() == "interrupt me\n"
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=PATIENCE)
     assert not errors
     assert (output, process.returncode) == ("done\n", 0)
