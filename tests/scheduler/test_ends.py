@@ -13,7 +13,8 @@ import pytest
 from dask._task_spec import Task
 
 from dagad_scheduler import Sync, Threads
-from support.thread_graphs import LOCAL, PATIENCE, each, increase, nothing
+from support.thread_graphs import LOCAL, each, increase, nothing
+from support.waiting import PATIENCE
 
 
 @pytest.mark.parametrize("scheduler", LOCAL, ids=["sync", "2 threads", "4 threads"])

@@ -19,7 +19,8 @@ from dask._task_spec import Task, TaskRef
 import dagad
 import dagad_scheduler
 from dagad_scheduler import Names, Progress, Role, Sync, Threads, role_of
-from support.thread_graphs import LOCAL, PATIENCE, each, increase, nothing
+from support.thread_graphs import LOCAL, each, increase, nothing
+from support.waiting import PATIENCE
 
 
 def until(condition: Callable[[], Any]) -> None:
