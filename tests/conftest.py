@@ -13,9 +13,12 @@ from distributed import Client, LocalCluster
 from distributed.utils import get_mp_context
 
 from dagad._api import adding_up
+from dagad._executors import resident
 from dagad._remembered import Remembered
+from dagad_scheduler.residents import client as residents
 from support import leaks, tiers, tls, versions
 from support.leaks import _no_leaks as _no_leaks
+from support.waiting import CANARY, PATIENCE
 
 dask.config.set({"dagad.full-tracebacks": True})  # a test that fails is to be understood; users see less
 
@@ -63,6 +66,15 @@ def _what_is_there_is_not_looked_at() -> None:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _slow_workers_are_waited_for() -> Iterator[None]:
+    """Have calls past the scheduler wait for their answers as long as tests do, however slow the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resident, "LEAST_PATIENCE", PATIENCE)
+        patch.setattr(residents, "REACH_WITHIN", max(residents.REACH_WITHIN, 4.0 * CANARY))
+        yield
 
 
 @pytest.fixture(scope="session")

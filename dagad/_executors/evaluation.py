@@ -238,12 +238,15 @@ class Evaluation(metaclass=Listing):
                 value, backward = forward()
             except BaseException as error:
                 self._fail(error, self._value, self._gradient)
+                # The error stays in these futures, and its traceback has this frame: no cycle, without these names.
+                del self, forward
                 return
             with self._lock:
                 self._backward = backward
             self._watch.gave(value)
             _settle(self._value, value)
             self._walk_backward()
+            del self, forward, backward  # whose frames came from here, if it failed
 
     def _walk_backward(self) -> None:
         with self._lock:
@@ -257,6 +260,7 @@ class Evaluation(metaclass=Listing):
                 self._watch.end()
             except BaseException as error:
                 self._fail(error, self._gradient)
+                del self, backward  # as above
                 return
             _settle(self._gradient, gradient)
 

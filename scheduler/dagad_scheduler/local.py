@@ -31,7 +31,7 @@ from dagad_scheduler.helpers import Helpers
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.process import calm_process
 from dagad_scheduler.roles import PULLBACK_RANK, RANK_SHIFT, RANKS, VALUE_RANK, Key
-from dagad_scheduler.run import Account, Graph, OnResult, Progress, inside_task, is_inside_task
+from dagad_scheduler.run import Account, Graph, OnResult, Progress, inside_task, is_inside_task, raise_first
 
 
 class LocalRun:
@@ -211,7 +211,8 @@ class LocalRun:
             if self._helpers is not None and (self._stopped or not self._left):
                 self._helpers.close(wait=finished)
         if self._failures:
-            raise min(self._failures, key=lambda failure: failure[0])[1]
+            self._cancelled = True
+            raise_first(self._failures)
         if self._cancelled:
             raise CancelledError("This run was cancelled.")
         if self._left:

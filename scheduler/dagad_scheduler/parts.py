@@ -24,7 +24,7 @@ from typing import Any
 from dagad_scheduler.helpers import Helpers
 from dagad_scheduler.process import calm_process
 from dagad_scheduler.roles import PULLBACK_RANK, RANKS, rank
-from dagad_scheduler.run import Account, Progress, inside_task
+from dagad_scheduler.run import Account, Progress, inside_task, raise_first
 
 
 class PartsRun:
@@ -53,7 +53,7 @@ class PartsRun:
             if self._helpers is not None:
                 self._helpers.close(wait=finished)
         if self._failures:
-            raise min(self._failures, key=lambda failure: failure[0])[1]
+            raise_first(self._failures)
         if self._done < self._n_parts:
             raise CancelledError("This run was cancelled.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from dagad_scheduler.roles import Key
 
@@ -52,6 +52,20 @@ class Account:
         names = [*self.seconds, *(name for name in other.seconds if name not in self.seconds)]
         seconds = {name: self.seconds.get(name, 0.0) + other.seconds.get(name, 0.0) for name in names}
         return Account(seconds, self.sent + other.sent, self.received + other.received)
+
+
+def raise_first(failures: list[tuple[int, BaseException]]) -> NoReturn:
+    """Raise the error with the lowest number, and forget all of them.
+
+    Its traceback has the frames of the run that collected it: as long as the run or a frame holds the error too, that
+    is a cycle, and all that the tasks held stays until the collector comes by.
+    """
+    _, error = min(failures, key=lambda failure: failure[0])
+    failures.clear()
+    try:
+        raise error
+    finally:
+        del error
 
 
 class WorkersLost(RuntimeError):

@@ -16,6 +16,7 @@ import dagad
 from dagad._api import adding_up
 from dagad._operations import additivity
 from dagad._operations.additivity import MOST_ROWS
+from support.waiting import PATIENCE
 
 ROWS = onp.linspace(1.0, 2.0, 90)
 RAGGED = [onp.linspace(0.0, 1.0, 1 + n % 3) for n in range(90)]
@@ -59,7 +60,7 @@ MODES: dict[str, Callable[..., Any]] = {
     "grad": lambda loss: dagad.grad(loss)(3.0),
     "jvp": lambda loss: dagad.jvp(loss, (3.0,), (1.0,)),
     "hessian": lambda loss: dagad.hessian(loss)(3.0),
-    "evaluate": lambda loss: dagad.evaluate(loss, 3.0).value(60),
+    "evaluate": lambda loss: dagad.evaluate(loss, 3.0).value(PATIENCE),
 }
 
 

@@ -23,7 +23,6 @@ from support.clusters import a_process, without_dagad
 from support.waiting import PATIENCE
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters"),
 ]
 

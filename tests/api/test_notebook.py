@@ -10,6 +10,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from support.waiting import PATIENCE
+
 SETUP = """
 import time
 import dask
@@ -49,7 +51,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     new: Any = nbformat.v4
     cells = [new.new_code_cell(code) for code in (SETUP, BLOCK, BY_SETTING, BY_SETTING, OBJECT)]
     notebook = new.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=int(2 * PATIENCE), kernel_name="python3").execute()
     path.write_text(nbformat.writes(notebook), encoding="utf-8")  # type: ignore[no-untyped-call]  # nbformat's
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found

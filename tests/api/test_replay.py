@@ -27,7 +27,7 @@ import dagad
 from dagad._pytrees import pytree
 from support.clusters import kill, pids_of
 from support.hot_loops import a_watched_cluster, heat_up, shards_on
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
@@ -125,8 +125,8 @@ MODES: dict[str, Callable[[Any, Any], Any]] = {
     "pullback of vjp": lambda fun, at: dagad.vjp(fun, at)[1](2.0),
     "jvp": lambda fun, at: dagad.jvp(fun, (at,), (onp.ones(at.shape),)),
     "hvp": lambda fun, at: dagad.hvp(fun, (at,), (onp.ones(at.shape),)),
-    "evaluate": lambda fun, at: dagad.evaluate(fun, at).gradient(60),
-    "lazily": lambda fun, at: dagad.evaluate(fun, at, lazy=True).gradient(60),
+    "evaluate": lambda fun, at: dagad.evaluate(fun, at).gradient(PATIENCE),
+    "lazily": lambda fun, at: dagad.evaluate(fun, at, lazy=True).gradient(PATIENCE),
     "awaited": lambda fun, at: asyncio.run(_awaited(fun, at)),
 }
 

@@ -31,6 +31,7 @@ from support.first_hour import (
     told,
 )
 from support.hot_loops import a_watched_cluster, heat_up
+from support.waiting import PATIENCE
 
 SCRIPT = """
 import numpy as np
@@ -166,7 +167,7 @@ def test_a_task_of_a_graph_that_fails_shows_its_line(mode: str) -> None:
 
 def test_a_value_that_is_not_there_in_time_is_told_so() -> None:
     done = threading.Event()
-    evaluation = dagad.evaluate(lambda x: (done.wait(60), x)[1], 1.0)
+    evaluation = dagad.evaluate(lambda x: (done.wait(PATIENCE), x)[1], 1.0)
     for what in ("value", "gradient"):
         error, text, _ = told(functools.partial(getattr(evaluation, what), timeout=0.0))
         assert type(error) is dagad.TimedOutError

@@ -24,6 +24,7 @@ from packaging.version import Version
 
 from dagad import doctor
 from support.deploy_recipes import DEPLOY, KINDS, environment, jobqueue, run, section, theta
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 
@@ -206,7 +207,7 @@ def test_a_driver_that_is_told_to_end_submits_one_that_goes_on(
         assert driver.stdout is not None
         assert driver.stdout.readline() == "begun\n"
         driver.send_signal(getattr(signal, f"SIG{signals}"))
-        printed = driver.communicate(timeout=30)[0]
+        printed = driver.communicate(timeout=PATIENCE)[0]
     assert printed.strip() == f"-v CHECKPOINT=checkpoint-17,JOBS=2 {queue}/driver.{queue}"
 
 
@@ -234,7 +235,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
         yield address, place
     finally:
         run(script, "stop", cwd=place, **settings)
-        psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
+        psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=PATIENCE)
 
 
 def certificates(directory: Path) -> Security:

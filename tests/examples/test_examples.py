@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from support.waiting import PATIENCE
+
 pytestmark = pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -21,7 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def run(name: str, *options: str) -> str:
     command = [sys.executable, "-W", "error::RuntimeWarning", str(EXAMPLES / name), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=4 * PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

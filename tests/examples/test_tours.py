@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from support.notebooks import EXAMPLES, NAMES, outputs, printed, read, run
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 
@@ -37,7 +38,7 @@ def test_a_tour_runs_and_prints_what_is_saved(name: str) -> None:
     assert all(saved.values())
     assert [output.text for _, output in outputs(executed) if output.get("name") == "stderr"] == []
     assert [cell.id for cell in executed.cells if cell.cell_type == "code" and cell.execution_count is None] == []
-    assert psutil.wait_procs(processes_of(mark), timeout=10)[1] == [], "processes outlived the kernel"
+    assert psutil.wait_procs(processes_of(mark), timeout=PATIENCE)[1] == [], "processes outlived the kernel"
 
 
 @pytest.mark.parametrize("name", NAMES)

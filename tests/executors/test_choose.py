@@ -19,9 +19,7 @@ from dagad._executors import choose
 from dagad._executors.cost_model import TRY_AGAIN
 from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, is_hot, shards_on
-from support.waiting import until
-
-pytestmark = pytest.mark.timeout(90)
+from support.waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,7 +43,7 @@ def pullback(loss: Callable[[Any], Any]) -> Any:
 
 def evaluation(loss: Callable[[Any], Any]) -> Any:
     evaluation = dagad.evaluate(loss, THETA)
-    return evaluation.value(30), evaluation.gradient(30)
+    return evaluation.value(PATIENCE), evaluation.gradient(PATIENCE)
 
 
 WAYS = pytest.mark.parametrize("how", [value, gradient, pullback, evaluation])
@@ -102,7 +100,7 @@ def test_functions_that_share_their_code_do_not_share_their_costs(how: Any, clie
 
 
 def wait_for(name: str) -> None:
-    Event(name).wait(60)
+    Event(name).wait(PATIENCE)
 
 
 @WAYS

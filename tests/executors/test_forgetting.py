@@ -11,6 +11,7 @@ from typing import Any
 
 import autograd.numpy as anp
 import pytest
+from autograd.extend import defvjp, primitive
 from distributed import Client
 
 import dagad
@@ -45,6 +46,53 @@ def test_an_evaluation_that_is_dropped_comes_to_its_end() -> None:
     assert steps.events == ["value"] * 8 + ["pullback"] * 8
 
 
+class Whole:
+    """Something that a user's function carries."""
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])  # errors of workers are in cycles of distributed's own
+@pytest.mark.parametrize("end", ["value", "pullback", "cancelled", "lazy and cancelled"])
+def test_a_failed_evaluation_is_part_of_no_cycle(end: str, scheduler: str) -> None:
+    carried = Whole()
+
+    def fail(rows: Any, theta: Any, carried: Any = carried) -> Any:
+        if rows[0] == 3 and end == "value":
+            raise Refusal("three")
+        return refusing(theta, rows[0] == 3 and end == "pullback") * anp.sum(rows)
+
+    gc.collect()
+    gc.disable()
+    try:
+        evaluation = dagad.evaluate(loss_on(scheduler, fail), 1.0, lazy=end.startswith("lazy"))
+        if end == "lazy and cancelled":
+            evaluation.value(PATIENCE)
+        if end.endswith("cancelled"):
+            evaluation.cancel()
+        until(lambda: not evaluation_threads())
+        alive = weakref.ref(evaluation), weakref.ref(carried), weakref.ref(fail)
+        del evaluation, carried, fail
+        until(lambda: [one() for one in alive] == [None] * 3)
+    finally:
+        gc.enable()
+
+
+@primitive  # type: ignore[untyped-decorator]  # autograd has no types
+def refusing(theta: Any, refuses: bool) -> Any:
+    return theta * 1.0
+
+
+def _refusing_pullback(ans: Any, theta: Any, refuses: bool) -> Any:
+    def pullback(cotangent: Any) -> Any:
+        if refuses:
+            raise Refusal("three")
+        return cotangent
+
+    return pullback
+
+
+defvjp(refusing, _refusing_pullback, None)
+
+
 ENDING = """
 import sys, threading, time
 import autograd.numpy as np, dask
@@ -69,7 +117,7 @@ started.wait(20)
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_program_that_ends_does_not_wait_for_what_nobody_waits_for() -> None:
-    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=PATIENCE)
     assert not done.stderr
     assert done.returncode == 0
     assert len(done.stdout.split()) <= 4  # of 50 chunks

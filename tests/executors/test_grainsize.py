@@ -24,6 +24,7 @@ from dagad._pytrees.fingerprint import identity_of
 from dagad._remembered import Remembered
 from dagad._sources.plan import MOST_CHUNKS, Timing, choose_grainsize
 from dagad.extend import explicit
+from support.waiting import PATIENCE
 
 _spent = threading.local()
 
@@ -328,7 +329,7 @@ def test_threads_that_ask_at_the_same_time_get_the_same_answer(caplog: pytest.Lo
         return np.sum(np.tanh(rows))
 
     def ask(_: int) -> str:
-        barrier.wait(20)
+        barrier.wait(PATIENCE)
         return float(dagad.reduce_sum(fun, x, scheduler="sync")).hex()
 
     with ThreadPoolExecutor(4) as pool, caplog.at_level(logging.INFO, logger="dagad"):

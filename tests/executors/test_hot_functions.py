@@ -22,9 +22,9 @@ from dagad._sources import shards as shards_module
 from dagad_scheduler.residents import loop
 from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
+from support.waiting import PATIENCE
 
 pytestmark = [
-    pytest.mark.timeout(240),
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
 ]
 
@@ -407,9 +407,9 @@ def test_more_values_than_are_kept_still_get_their_gradients(client: Client) -> 
     thetas = [factor * THETA for factor in np.linspace(-1.0, 1.0, 7)]
     expected = [in_all(on_one_thread())(theta) for theta in thetas]
     evaluations = [dagad.evaluate(on(shards), theta, lazy=True) for theta in thetas]
-    values = [evaluation.value(30) for evaluation in evaluations]
+    values = [evaluation.value(PATIENCE) for evaluation in evaluations]
     assert max(client.run(n_held).values()) <= 4
-    found = [bits([value, one.gradient(30)]) for value, one in zip(values, evaluations, strict=True)]
+    found = [bits([value, one.gradient(PATIENCE)]) for value, one in zip(values, evaluations, strict=True)]
     assert found == expected
     assert set(client.run(n_held).values()) == {0}
 

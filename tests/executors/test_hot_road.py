@@ -31,9 +31,9 @@ from support.hot_loops import (
     is_hot,
     shards_on,
 )
+from support.waiting import PATIENCE
 
 pytestmark = [
-    pytest.mark.timeout(90),
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
 ]
 
@@ -73,7 +73,7 @@ def value_of(fun: Callable[..., Any]) -> Act:
 def evaluation_of(fun: Callable[..., Any], lazy: bool = False) -> Act:
     def act(*args: Any) -> list[bytes]:
         evaluation = dagad.evaluate(fun, *args, lazy=lazy)
-        return bits([evaluation.value(30), evaluation.gradient(30)])
+        return bits([evaluation.value(PATIENCE), evaluation.gradient(PATIENCE)])
 
     return act
 
@@ -153,7 +153,7 @@ def test_progress_counts_every_chunk_once(lazy: bool, client: Client) -> None:
     fun = loss(shards_on(client))
     heat_up(client, lambda: in_all(fun)(THETA))
     evaluation = dagad.evaluate(fun, THETA, lazy=lazy)
-    evaluation.gradient(30)
+    evaluation.gradient(PATIENCE)
     done = evaluation.progress
     assert (done.values_done, done.values_total, done.gradients_done, done.gradients_total) == (6, 6, 6, 6)
 

@@ -22,8 +22,6 @@ from support.gated_chunks import Watch, bits, chunk as watched_chunk
 from support.hot_loops import a_watched_cluster, heat_up, is_hot, tasks_made, until_hung_up
 from support.waiting import PATIENCE, in_background, until
 
-pytestmark = pytest.mark.timeout(240)
-
 RNG = np.random.default_rng(0)
 X, V, THETA = RNG.standard_normal((10, 3)), RNG.standard_normal((10, 3)), np.array([0.3, -0.7, 1.1])
 
@@ -82,7 +80,7 @@ def by_vjp(fun: Program, x: Any, v: Any) -> Any:
 
 def by_evaluation(fun: Program, x: Any, v: Any) -> Any:
     evaluation = dagad.evaluate(fun, x, THETA, argnums=(0, 1))
-    return evaluation.value(30), evaluation.gradient(30)
+    return evaluation.value(PATIENCE), evaluation.gradient(PATIENCE)
 
 
 WAYS: dict[str, Callable[[Program, Any, Any], Any]] = {

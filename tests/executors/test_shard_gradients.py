@@ -15,8 +15,7 @@ import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute
 from support.gated_chunks import bits
 from support.hot_loops import a_watched_cluster, heat_up, is_hot
-
-pytestmark = pytest.mark.timeout(90)
+from support.waiting import PATIENCE
 
 X = np.random.default_rng(0).standard_normal((10, 3))
 THETA = np.array([0.3, -0.7, 1.1])
@@ -49,12 +48,12 @@ def by_vjp(fun: Callable[..., Any], *args: Any) -> Any:
 
 def by_evaluation(fun: Callable[..., Any], *args: Any) -> Any:
     evaluation = dagad.evaluate(fun, *args, argnums=tuple(range(len(args))))
-    return evaluation.value(30), evaluation.gradient(30)
+    return evaluation.value(PATIENCE), evaluation.gradient(PATIENCE)
 
 
 def lazily(fun: Callable[..., Any], *args: Any) -> Any:
     evaluation = dagad.evaluate(fun, *args, argnums=tuple(range(len(args))), lazy=True)
-    return evaluation.value(30), evaluation.gradient(30)
+    return evaluation.value(PATIENCE), evaluation.gradient(PATIENCE)
 
 
 WAYS = pytest.mark.parametrize("how", [by_vjp, by_evaluation, lazily])

@@ -13,9 +13,9 @@ import dagad
 from dagad._executors import choose
 from dagad._pytrees import pytree
 from dagad.extend import CompensatedSum
+from support.waiting import PATIENCE
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
 ]
 
@@ -56,7 +56,7 @@ PROGRAMS: dict[str, Program] = {
 
 def by_evaluation(f: Program, x: Any) -> Any:
     evaluation = dagad.evaluate(f, x, THETA, argnums=(0, 1))
-    return evaluation.value(60), evaluation.gradient(60)
+    return evaluation.value(PATIENCE), evaluation.gradient(PATIENCE)
 
 
 def of_a_gradient(f: Program, x: Any) -> Any:

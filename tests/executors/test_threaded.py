@@ -25,11 +25,9 @@ from dagad.extend import CompensatedSum, Keep, Linearization, PlainSum, Preaccum
 from support.evaluations_seen import evaluations_seen
 from support.gated_chunks import bits
 from support.operations_by_hand import SYNC, THREADS, Run, operation
+from support.waiting import PATIENCE
 
 X, THETA = np.random.default_rng(0).standard_normal((22, 3)), np.array([0.3, -0.7, 1.1])
-PATIENCE = 20.0
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def chunk(rows: Any, theta: Any) -> Any:

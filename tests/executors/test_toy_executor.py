@@ -26,6 +26,7 @@ from support.evaluations_seen import evaluations_seen
 from support.every_mode import AT, MODES, derivatives, numbers
 from support.gated_chunks import bits
 from support.toy_executor import Pipes
+from support.waiting import PATIENCE
 
 ROWS = onp.linspace(0.2, 1.3, 11)
 PAIRS = ROWS[:10].reshape(5, 2)
@@ -208,7 +209,7 @@ def test_a_gradient_after_its_value_runs_nothing_twice(pool: Pipes, tmp_path: Pa
         return wave(rows, t) * np.ones(2)
 
     evaluation = dagad.evaluate(lambda t: weighed(dagad.reduce_sum(noted, ROWS, t, grainsize=2, scheduler=pool)), AT)
-    evaluation.gradient(60)
+    evaluation.gradient(PATIENCE)
     dagad.jacrev(lambda t: dagad.reduce_sum(noted, ROWS, t, grainsize=2, scheduler=pool))(AT)
     assert log.read_text().split() == ["run"] * 6 * 2
 

@@ -27,6 +27,7 @@ from dagad._operations.batch import BatchSeeds
 from dagad._sources.plan import Plan
 from dagad.extend import Keep, Linearization, Preaccumulate, Recompute
 from support.operations_by_hand import operation
+from support.waiting import PATIENCE
 
 RNG = onp.random.default_rng(11)
 X, THETA = RNG.standard_normal((40, 3)), onp.array([0.4, -0.2, 0.9])
@@ -87,7 +88,7 @@ ONE = [BatchSeeds([1.0])]
 def pulled_elsewhere(sent: bytes) -> Any:
     """Return value and cotangents as another process computes them, which knows this module by its path alone."""
     command = [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{ELSEWHERE}"]
-    return pickle.loads(subprocess.run(command, input=sent, capture_output=True, check=True, timeout=60).stdout)
+    return pickle.loads(subprocess.run(command, input=sent, capture_output=True, check=True, timeout=PATIENCE).stdout)
 
 
 def test_travels_a_long_chain_as_a_few_bytes_and_is_the_same_to_the_bit_elsewhere() -> None:
@@ -273,7 +274,7 @@ def test_do_many_threads_pull_the_same_one_rightly() -> None:
     barrier = threading.Barrier(4)
 
     def pull(number: int) -> bool:
-        barrier.wait(10)
+        barrier.wait(PATIENCE)
         return bool(onp.allclose(linearization.pull(onp.full(3, float(number)))[0], number * expected))
 
     with ThreadPoolExecutor(4) as pool:
@@ -367,7 +368,6 @@ def test_no_count_is_lost_between_threads() -> None:
     assert (counters.n_primal, counters.n_pullback, counters.peak_linearizations) == (4, 4, 2)
 
 
-@pytest.mark.timeout(20)
 def test_a_tape_may_end_in_a_thread_that_is_counting() -> None:
     policy = Keep()
 

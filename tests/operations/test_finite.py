@@ -18,7 +18,7 @@ import dagad
 from dagad._operations.finite import is_finite, is_finite_leaf
 from dagad._pytrees import pytree
 from support.hot_loops import a_watched_cluster, heat_up, is_hot, shards_on
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
@@ -86,7 +86,7 @@ def test_a_gradient_that_is_infinite_is_named_with_its_argument(scheduler: Any) 
     for act in (
         lambda: dagad.grad(loss_of(roots, X, scheduler))(at),
         lambda: dagad.vjp(loss_of(roots, X, scheduler), at)[1](1.0),
-        lambda: dagad.evaluate(loss_of(roots, X, scheduler), at).gradient(60),
+        lambda: dagad.evaluate(loss_of(roots, X, scheduler), at).gradient(PATIENCE),
     ):
         error = refused(act)
         assert (error.chunk, error.argument) == (0, "the gradient in `theta['scale']`")

@@ -16,8 +16,6 @@ import dagad
 from support.changing_programs import PARTS, World
 from support.hot_loops import THETA, X, a_watched_cluster, shards_on
 
-pytestmark = pytest.mark.timeout(int(os.environ.get("DAGAD_CHANGES_TIMEOUT", "120")))
-
 EXAMPLES = int(os.environ.get("DAGAD_CHANGES", "12"))  # more by hand
 SETTINGS = settings(
     max_examples=EXAMPLES,

@@ -16,6 +16,7 @@ from dagad._pytrees import pytree
 from dagad._pytrees.canonical import handed_out
 from dagad._sources.slots import Slots
 from dagad.extend import CompensatedSum, Keep, Recompute
+from support.waiting import PATIENCE
 
 X = np.arange(1.0, 9.0)
 THETA = np.array([1.0, 2.0])
@@ -29,8 +30,8 @@ MODES: dict[str, Callable[[Any], Any]] = {
     "grad": lambda loss: dagad.grad(loss)(THETA),
     "value_and_grad": lambda loss: dagad.value_and_grad(loss)(THETA),
     "vjp": lambda loss: dagad.vjp(loss, THETA)[1](1.0),
-    "evaluate": lambda loss: dagad.evaluate(loss, THETA).gradient(30),
-    "lazy": lambda loss: dagad.evaluate(loss, THETA, lazy=True).gradient(30),
+    "evaluate": lambda loss: dagad.evaluate(loss, THETA).gradient(PATIENCE),
+    "lazy": lambda loss: dagad.evaluate(loss, THETA, lazy=True).gradient(PATIENCE),
     "jvp": lambda loss: dagad.jvp(dagad.grad(loss), (THETA,), (THETA,)),
     "hvp": lambda loss: dagad.hvp(loss, THETA, THETA),
     "hessian": lambda loss: dagad.hessian(loss)(THETA),

@@ -13,6 +13,7 @@ import pytest
 
 import dagad
 from support.every_mode import MODES, check, derivatives
+from support.waiting import PATIENCE
 from support.waves import ROWS
 
 LEAKS: dict[str, Callable[[], Callable[[Any, Any], Any]]] = {}
@@ -110,8 +111,8 @@ def test_is_a_value_of_a_derivative_that_another_thread_is_in_refused(mode: str)
         if leads:
             cache["u"] = u**3
             put.set()
-            taken.wait(20)
-        put.wait(20)
+            taken.wait(PATIENCE)
+        put.wait(PATIENCE)
         return cache["u"]
 
     def chunk(rows: Any, t: Any) -> Any:

@@ -27,6 +27,7 @@ from autograd.extend import defjvp, defvjp, primitive
 import dagad
 from dagad._engines.autograd import primitives as arrived_primitives
 from dagad._pytrees.shipping import PYTHON, Parcel, pack
+from support.waiting import PATIENCE
 
 X = onp.linspace(-1.0, 1.0, 24).reshape(12, 2)
 
@@ -173,7 +174,7 @@ if __name__ == "__main__":
 def test_keep_primitives_of_the_main_program_their_derivative(where: str, tmp_path: Path) -> None:
     script = tmp_path / "main_program.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, str(script), where], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(script), where], capture_output=True, text=True, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
     assert len(results) == 7

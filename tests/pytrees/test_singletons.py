@@ -16,8 +16,6 @@ from dagad._pytrees.shipping import Singletons
 from dagad_scheduler.residents.loop import Loop
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.fixture(scope="module", autouse=True)
 def client() -> Iterator[Client]:

@@ -19,6 +19,7 @@ import dagad
 from dagad._pytrees.canonical import is_frozen, snapshot
 from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute, explicit
 from support.gated_chunks import bits
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
@@ -147,7 +148,7 @@ def test_an_evaluation_has_the_arguments_that_it_was_called_with(lazy: bool, sch
     more: list[Any] = [{"a": np.array([1.0])}]
 
     def program(theta: Any, x: Any, more: Any) -> Any:
-        started.wait(10)
+        started.wait(PATIENCE)
         return dagad.reduce_sum(power, x, theta * more[0]["a"], grainsize=2, scheduler=scheduler)
 
     evaluation = dagad.evaluate(program, theta, x, more, lazy=lazy)
@@ -155,8 +156,8 @@ def test_an_evaluation_has_the_arguments_that_it_was_called_with(lazy: bool, sch
     x[:] = 100.0
     more[0]["a"] = 7.0
     started.set()
-    assert evaluation.value(30) == 81.0
-    assert evaluation.gradient(30).tolist() == [108.0]
+    assert evaluation.value(PATIENCE) == 81.0
+    assert evaluation.gradient(PATIENCE).tolist() == [108.0]
 
 
 def test_an_evaluation_that_is_under_way_is_at_one_point() -> None:
@@ -165,14 +166,14 @@ def test_an_evaluation_that_is_under_way_is_at_one_point() -> None:
 
     def slow(rows: Any, theta: Any) -> Any:
         first.set()
-        stepped.wait(10)
+        stepped.wait(PATIENCE)
         return power(rows, theta)
 
     evaluation = dagad.evaluate(lambda theta: dagad.reduce_sum(slow, X, theta, grainsize=1, scheduler="threads"), theta)
-    first.wait(10)
+    first.wait(PATIENCE)
     theta -= 1.0
     stepped.set()
-    assert (evaluation.value(30), evaluation.gradient(30).tolist()) == (81.0, [108.0])
+    assert (evaluation.value(PATIENCE), evaluation.gradient(PATIENCE).tolist()) == (81.0, [108.0])
 
 
 # Shards

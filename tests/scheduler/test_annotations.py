@@ -17,7 +17,6 @@ from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 from support.waiting import PATIENCE, until
 
-pytestmark = pytest.mark.timeout(90)
 annotate: Any = dask.annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 
 

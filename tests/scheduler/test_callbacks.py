@@ -24,8 +24,8 @@ from dask.diagnostics.progress import ProgressBar
 
 import dagad
 import dagad_scheduler
+from support.waiting import PATIENCE
 
-PATIENCE = 20.0
 GETS = [dagad.get, dask.threaded.get, dask.local.get_sync]
 
 
@@ -190,7 +190,6 @@ def test_an_evaluation_in_a_thread_of_its_own_leaves_callbacks_alone() -> None:
 # pool=
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", [ThreadPoolExecutor, ThreadPool])
 @pytest.mark.parametrize("by", ["argument", "setting"])
 def test_as_many_tasks_run_at_once_as_the_pool_has_threads(kind: Any, by: str) -> None:

@@ -24,8 +24,8 @@ import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute
 from dagad_scheduler import Names, Progress, Role
 from dagad_scheduler.cluster import Cluster
+from support.waiting import PATIENCE
 
-PATIENCE = 30.0
 X = np.random.default_rng(0).standard_normal((24, 3))
 THETA = np.array([0.3, -0.7, 1.1])
 
@@ -130,7 +130,6 @@ def test_several_threads_may_use_one_client(cluster: Client) -> None:
             assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.timeout(60)
 def test_a_task_of_the_users_own_may_call_reductions(frail: Client) -> None:
     def slope(theta: float) -> float:
         def chunk(rows: Any, theta: Any) -> Any:
@@ -145,7 +144,6 @@ def test_a_task_of_the_users_own_may_call_reductions(frail: Client) -> None:
     assert [future.result(timeout=PATIENCE) for future in futures] == [0.0, 56.0, 112.0, 168.0]
 
 
-@pytest.mark.timeout(60)
 def test_a_task_of_the_users_own_may_use_the_cluster(frail: Client) -> None:
     def total(theta: float) -> float:
         def chunk(rows: Any, theta: Any) -> Any:
@@ -343,7 +341,6 @@ def test_a_worker_that_dies_in_a_chunk_costs_only_time(frail: Client, tmp_path: 
     assert gradient.tobytes() == expected[1].tobytes()
 
 
-@pytest.mark.timeout(60)
 def test_workers_may_come_later() -> None:
     options: Any = {"n_workers": 0, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
     with LocalCluster(**options) as made, Client(made, set_as_default=False) as client:
@@ -355,7 +352,6 @@ def test_workers_may_come_later() -> None:
 
 
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
-@pytest.mark.timeout(60)
 def test_the_death_of_the_only_worker_costs_only_time(tmp_path: Path) -> None:
     path = str(tmp_path / "died")
 
@@ -377,7 +373,6 @@ def test_the_death_of_the_only_worker_costs_only_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
-@pytest.mark.timeout(60)
 def test_a_chunk_that_kills_every_worker_is_given_up() -> None:
     def chunk(rows: Any, theta: Any) -> Any:
         if rows[0] == 4:
@@ -423,5 +418,5 @@ def test_more_tapes_than_memory_are_spilled_and_recorded_again() -> None:
     options: Any = {"n_workers": 1, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with LocalCluster(memory_limit="700 MB", **options) as made, Client(made, set_as_default=False) as client:
         evaluation = dagad.evaluate(loss_on(client), 0.5)
-        assert evaluation.value(120) == loss_on("sync")(0.5)
-        assert evaluation.gradient(120) == dagad.grad(loss_on("sync"))(0.5)
+        assert evaluation.value(PATIENCE) == loss_on("sync")(0.5)
+        assert evaluation.gradient(PATIENCE) == dagad.grad(loss_on("sync"))(0.5)

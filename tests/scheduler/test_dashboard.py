@@ -28,7 +28,7 @@ from dagad_scheduler.plugin import DagadPlugin
 from dagad_scheduler.residents.service import Known
 from support.clusters import a_cluster
 from support.hot_loops import a_watched_cluster, heat_up
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters")
 
@@ -61,7 +61,7 @@ def base_of(client: Client) -> str:
 
 
 def get(client: Client, path: str) -> str:
-    with urllib.request.urlopen(base_of(client) + path, timeout=20) as reply:
+    with urllib.request.urlopen(base_of(client) + path, timeout=PATIENCE) as reply:
         return str(reply.read().decode())
 
 
@@ -83,7 +83,7 @@ def loss(client: Client, function: Any, data: Any = X, **options: Any) -> Callab
 def test_a_graph_fills_its_slots_and_two_models_are_told_apart(client: Client) -> None:
     before = board(client)
     dagad.value_and_grad(loss(client, log_likelihood))(THETA)
-    dagad.evaluate(loss(client, squared_error, policy=Keep()), THETA).gradient(60)
+    dagad.evaluate(loss(client, squared_error, policy=Keep()), THETA).gradient(PATIENCE)
     until(lambda: last_of(client, "squared-error")["gradients"] == [N, N], 10.0)
     for function in ("log-likelihood", "squared-error"):
         one = last_of(client, function)
@@ -327,7 +327,7 @@ def test_a_scheduler_that_is_started_with_it_shows_it(way: str, tmp_path: Path) 
             assert "data-root-id" in get(client, "/dagad")
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(30)
+        process.wait(PATIENCE)
 
 
 def test_a_worker_that_is_started_with_it_answers_at_once() -> None:

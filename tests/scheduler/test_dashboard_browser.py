@@ -19,7 +19,7 @@ from distributed import Client
 
 import dagad
 from support.clusters import a_cluster
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -107,7 +107,7 @@ def test_a_browser_sees_the_slots_of_a_graph_fill(client: Client, browser: Any) 
     first = counts(browser)
     assert first[:2] < [N, N]
     until(lambda: counts(browser) > first, 60.0)
-    evaluation.gradient(60.0)
+    evaluation.gradient(PATIENCE)
     until(lambda: counts(browser) == [N, N, N, N], 60.0)
     assert text(browser, "slots").startswith("slow-likelihood")
 

@@ -20,7 +20,8 @@ from dask.delayed import delayed
 
 import dagad_scheduler
 from dagad_scheduler import Sync, Threads
-from support.thread_graphs import LOCAL, PATIENCE, each, increase
+from support.thread_graphs import LOCAL, each, increase
+from support.waiting import PATIENCE
 
 
 @pytest.mark.parametrize("get", [dagad_scheduler.get, Threads(3).get, Sync().get], ids=["get", "threads", "sync"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from dagad_scheduler.workers import workers_of
 from support.clusters import a_cluster, kill, pids_of
-from support.waiting import SOON
+from support.waiting import PATIENCE, SOON
 
 HELD = 0.5  # seconds for which the scheduler keeps what it has to say, where it waits for milliseconds
 
@@ -33,6 +33,6 @@ def test_a_task_whose_input_dies_while_it_is_sent_does_not_wait_for_dasks_patien
         two = client.submit(plus_one, one, workers=[there], **at)
         kill(pid)
         began = time.perf_counter()
-        assert two.result(90) == 2
+        assert two.result(PATIENCE) == 2
         assert time.perf_counter() - began < SOON
         del one, two

@@ -13,7 +13,8 @@ import pytest
 from dask._task_spec import Task
 
 from dagad_scheduler import Sync, Threads
-from support.thread_graphs import LOCAL, PATIENCE, each, increase, nothing
+from support.thread_graphs import LOCAL, each, increase, nothing
+from support.waiting import PATIENCE
 
 
 @pytest.mark.parametrize("scheduler", LOCAL, ids=["sync", "2 threads", "4 threads"])
@@ -192,6 +193,6 @@ def test_control_c_ends_the_call_and_the_next_one_works(where: str, scheduler: s
         assert process.stdout is not None
         assert process.stdout.readline() == "interrupt me\n"
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=PATIENCE)
     assert not errors
     assert (output, process.returncode) == ("done\n", 0)

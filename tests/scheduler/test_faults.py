@@ -21,7 +21,6 @@ from support.gated_chunks import BOTH, THETA, TROUBLING, Watch, X, bits, chunk, 
 from support.waiting import PATIENCE, SOON, in_background, until
 
 pytestmark = [
-    pytest.mark.timeout(90),
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
 ]
 

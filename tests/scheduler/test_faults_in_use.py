@@ -36,7 +36,6 @@ from support.gated_chunks import (
 from support.waiting import PATIENCE, SOON, interrupted_when, until
 
 pytestmark = [
-    pytest.mark.timeout(90),
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
 ]
 

@@ -20,7 +20,6 @@ from support.gated_chunks import Watch, bits, watched
 from support.waiting import PATIENCE, in_background
 
 pytestmark = [
-    pytest.mark.timeout(90),
     pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier"),
 ]
 

@@ -29,7 +29,6 @@ from support.gated_chunks import THETA, TROUBLING, Refusal, Watch, X, bits, chun
 from support.waiting import PATIENCE, SOON, interrupted_when, until
 
 pytestmark = [
-    pytest.mark.timeout(240),
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
 ]
 

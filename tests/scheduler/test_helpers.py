@@ -14,8 +14,7 @@ from dask._task_spec import Task, TaskRef
 
 from dagad_scheduler import Role, Threads
 from dagad_scheduler.helpers import Helpers
-
-PATIENCE = 20.0
+from support.waiting import PATIENCE
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -42,7 +41,6 @@ def test_threads_join_again_after_one_had_nothing_to_do() -> None:
     assert run.n_workers == 3
 
 
-@pytest.mark.timeout(60)
 def test_after_control_c_in_a_thread_that_waits_no_task_is_started() -> None:
     ran, helping, released = list[str](), threading.Event(), threading.Event()
     main = threading.main_thread()
@@ -100,7 +98,6 @@ class Slow(ThreadPoolExecutor):
         return future
 
 
-@pytest.mark.timeout(60)
 def test_who_asks_a_full_pool_while_the_run_is_closed_leaves_nothing_behind() -> None:
     over, served = threading.Event(), list[int]()
     with Slow(1) as pool:

@@ -42,7 +42,6 @@ from support.nonsense_replies import IMPOSSIBLE, NONSENSE
 from support.waiting import PATIENCE, in_background, interrupted_when, until
 
 pytestmark = [
-    pytest.mark.timeout(240),
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
 ]
 

@@ -25,7 +25,6 @@ from support.many_workers import Traffic, Wire, many_workers, out_of_reach, traf
 from support.waiting import until
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here"),
 ]
 

@@ -12,11 +12,7 @@ import pytest
 
 from dagad_scheduler import Account, Progress, Role, Sync, Threads
 from dagad_scheduler.parts import PartsRun
-from support.waiting import until
-
-PATIENCE = 20.0
-
-pytestmark = pytest.mark.timeout(60)
+from support.waiting import PATIENCE, until
 
 
 def share(n_parts: int, run_part: Callable[[int], None], n_threads: int = 2, role: Role = Role.VALUE) -> PartsRun:

@@ -34,8 +34,7 @@ from dagad_scheduler.process import (
     run_calmly,
 )
 from dagad_scheduler.run import is_inside_task
-
-PATIENCE = 20.0
+from support.waiting import PATIENCE
 
 
 def blas_threads() -> int:

@@ -22,8 +22,6 @@ from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, shards_on, until_hung_up
 from support.waiting import PATIENCE, until
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.fixture(scope="module", autouse=True)
 def client() -> Iterator[Client]:

@@ -20,6 +20,7 @@ import dagad
 import dagad_scheduler
 from dagad_scheduler import Sync, Threads, resolve
 from dagad_scheduler.cluster import Cluster
+from support.waiting import PATIENCE
 
 
 def sum_of_squares(rows: Any, theta: Any) -> Any:
@@ -112,7 +113,7 @@ def test_configured_num_workers_bound_the_threads(n: int) -> None:
     barrier = threading.Barrier(n)
 
     def meet(rows: Any) -> float:
-        barrier.wait(10)  # as many chunks at once as there are threads, or the barrier breaks
+        barrier.wait(PATIENCE)  # as many chunks at once as there are threads, or the barrier breaks
         seen.add(threading.get_ident())
         return 0.0
 
@@ -126,7 +127,7 @@ def test_a_configured_pool_is_used() -> None:
     barrier = threading.Barrier(2)
 
     def meet(rows: Any) -> float:
-        barrier.wait(10)
+        barrier.wait(PATIENCE)
         names.add(threading.current_thread().name.partition("_")[0])
         return 0.0
 

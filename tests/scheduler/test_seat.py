@@ -11,8 +11,7 @@ from distributed import Client, get_client, get_worker, worker_client
 
 import dagad
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
-
-pytestmark = pytest.mark.timeout(90)
+from support.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +36,7 @@ def by_client(rows: Any, theta: Any) -> Any:
 
 def by_tasks(rows: Any, theta: Any) -> Any:
     with worker_client() as client:
-        return anp.sum(anp.tanh(rows @ theta)) * client.submit(float, 2).result(timeout=30)
+        return anp.sum(anp.tanh(rows @ theta)) * client.submit(float, 2).result(timeout=PATIENCE)
 
 
 def plain(rows: Any, theta: Any) -> Any:

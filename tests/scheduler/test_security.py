@@ -25,7 +25,6 @@ from support.tls import tls_settings
 from support.waiting import PATIENCE
 
 pytestmark = [
-    pytest.mark.timeout(90),
     pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters"),
 ]
 

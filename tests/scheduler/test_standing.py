@@ -22,7 +22,7 @@ from support.desk_contents import n_held, n_programs
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 from support.waiting import PATIENCE, until
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")]
+pytestmark = pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 
 Loop = Callable[[], None]
 

@@ -19,7 +19,8 @@ from dask._task_spec import Task, TaskRef
 import dagad
 import dagad_scheduler
 from dagad_scheduler import Names, Progress, Role, Sync, Threads, role_of
-from support.thread_graphs import LOCAL, PATIENCE, each, increase, nothing
+from support.thread_graphs import LOCAL, each, increase, nothing
+from support.waiting import PATIENCE
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -163,7 +164,6 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Executor | None]:
             yield made
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_nested_reductions_in_a_shared_pool_do_not_deadlock(depth: int, pool: Executor | None) -> None:
     x = np.arange(27.0)
@@ -174,7 +174,6 @@ def test_nested_reductions_in_a_shared_pool_do_not_deadlock(depth: int, pool: Ex
             np.testing.assert_allclose(gradient, np.full(27, 2 * x.sum()), rtol=1e-14)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_nested_gets_on_the_pool_they_run_in_do_not_deadlock(depth: int, pool: Executor | None) -> None:
     def total(level: int) -> int:
@@ -186,7 +185,6 @@ def test_nested_gets_on_the_pool_they_run_in_do_not_deadlock(depth: int, pool: E
     assert total(depth) == 4**depth
 
 
-@pytest.mark.timeout(60)
 def test_many_callers_may_share_one_small_pool() -> None:
     x = np.arange(30.0)
 

@@ -25,8 +25,6 @@ from support.clusters import a_process, without_dagad
 from support.gated_chunks import bits
 from support.waiting import PATIENCE, in_background, until
 
-pytestmark = pytest.mark.timeout(90)
-
 X = np.arange(8.0)
 
 

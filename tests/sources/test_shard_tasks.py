@@ -19,10 +19,9 @@ from dagad._pytrees import pytree
 from support.clusters import a_cluster, kill, pids_of
 from support.gated_chunks import bits
 from support.schedulers_of_shards import client as client, place as place, pool as pool
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 pytestmark = [
-    pytest.mark.timeout(90),
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
 ]
 
@@ -282,7 +281,7 @@ def assert_gone(client: Client, shards: dagad.Shards) -> None:
         outcome(shards)
     evaluation = dagad.evaluate(lambda theta: dagad.reduce_sum(chunk, shards, theta), THETA, lazy=True)
     value, pullback = dagad.vjp(lambda theta: dagad.reduce_sum(chunk, shards, theta), THETA)
-    assert evaluation.value(30) == value
+    assert evaluation.value(PATIENCE) == value
     assert bits(pullback(1.0)) == [outcome(shards)[1]]
     shards.gather()
 

@@ -19,7 +19,6 @@ from support.gated_chunks import bits
 from support.schedulers_of_shards import client as client, place as place, pool as pool
 
 pytestmark = [
-    pytest.mark.timeout(90),
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
 ]
 

@@ -20,6 +20,7 @@ from dagad._sources.labels import Labels
 from support.every_mode import MODES
 from support.gated_chunks import bits
 from support.tiers import optional
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
@@ -184,9 +185,9 @@ def test_a_table_is_taken_as_it_is_now(scheduler: Any) -> None:
     shards = dagad.shard(mine, grainsize=2, scheduler=scheduler)
     _, pullback = dagad.vjp(loss, 2.0)
     evaluation = dagad.evaluate(loss, 2.0, lazy=True)
-    assert evaluation.value(60) == 12.0
+    assert evaluation.value(PATIENCE) == 12.0
     mine.loc[:, "x"] = 100.0
-    assert [float(pullback(1.0)[0]), float(evaluation.gradient(60))] == [6.0, 6.0]
+    assert [float(pullback(1.0)[0]), float(evaluation.gradient(PATIENCE))] == [6.0, 6.0]
     assert dagad.reduce_sum(lambda rows: np.sum(rows["x"]), shards) == 6.0
 
 

@@ -9,6 +9,7 @@ import autograd
 import numpy as onp
 
 import dagad
+from support.waiting import PATIENCE
 
 AT = 0.7
 Loss = Callable[[Any], Any]
@@ -16,12 +17,12 @@ Loss = Callable[[Any], Any]
 
 def _evaluated(loss: Loss) -> Any:
     evaluation = dagad.evaluate(loss, AT)
-    return evaluation.value(60), evaluation.gradient(60)
+    return evaluation.value(PATIENCE), evaluation.gradient(PATIENCE)
 
 
 def _lazily(loss: Loss) -> Any:
     evaluation = dagad.evaluate(loss, AT, lazy=True)
-    return evaluation.value(60), evaluation.gradient(60)
+    return evaluation.value(PATIENCE), evaluation.gradient(PATIENCE)
 
 
 def _pulled(loss: Loss) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,17 +12,10 @@ from autograd.extend import defvjp, primitive
 
 import dagad
 from dagad.extend import explicit
+from support.waiting import PATIENCE as PATIENCE, until as until
 
 LOCAL = ["sync", "threads"]
-PATIENCE = 20.0
 X = np.arange(8.0)
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.002)
 
 
 def evaluation_threads() -> list[threading.Thread]:

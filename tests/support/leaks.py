@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from support.waiting import SOON
+
 # Dask, asyncio and compiled libraries start threads of their own when they first need them, for the whole process.
 FOREIGN = (
     "Dask-",
@@ -23,7 +25,6 @@ FOREIGN = (
     "ThreadPoolExecutor-",
     "zarr_",
 )
-PATIENCE = 5.0  # for what is on its way out
 
 
 class Leaks:
@@ -55,8 +56,8 @@ class Leaks:
         threads = [one for one in set(threading.enumerate()) - self.known_threads if not one.name.startswith(FOREIGN)]
         for thread in threads:
             starting: Any = thread
-            starting._started.wait(PATIENCE)  # one that somebody is starting right now can't be joined yet
-            thread.join(PATIENCE)
+            starting._started.wait(SOON)  # one that somebody is starting right now can't be joined yet
+            thread.join(SOON)
         alive: list[threading.Thread | BaseProcess] = [thread for thread in threads if thread.is_alive()]
         now = set(multiprocessing.active_children())
         fresh = now - self.known_processes

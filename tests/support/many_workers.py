@@ -187,7 +187,7 @@ def main(n_workers: int, folder: str) -> None:
         for process in reversed(processes):
             process.terminate()
         for process in processes:
-            process.join(10)
+            process.join(PATIENCE)
             process.kill()
 
 

@@ -19,6 +19,7 @@ from distributed import Client
 
 import dagad
 from dagad import extend
+from support.waiting import PATIENCE
 
 RNG = np.random.default_rng(0)
 N_ROWS, GRAINSIZE, N_CHUNKS = 9, 2, 5  # no power of two, and the last chunk is shorter
@@ -26,7 +27,6 @@ THETA = np.array([0.3, -0.7, 1.1])
 X = RNG.standard_normal((N_ROWS, 2))
 RAGGED = [RNG.standard_normal(1 + n % 2) for n in range(N_ROWS)]
 TABLE = {"x": X[:, 0].copy(), "y": X[:, 1].copy()}
-PATIENCE = 60.0
 
 Program = Callable[..., Any]  # of theta, and of the rows where it is differentiated in these
 

@@ -34,7 +34,7 @@ def run(name: str, **environment: str) -> Any:
             transport="ipc",  # sockets in the folder, for nobody else
             connection_file=f"{folder}/kernel.json",
         )
-        client = NotebookClient(notebook, km=kernel, timeout=120, record_timing=False, coalesce_streams=True)
+        client = NotebookClient(notebook, km=kernel, timeout=900, record_timing=False, coalesce_streams=True)
         client.execute(cleanup_kc=True, cwd=EXAMPLES, env=os.environ | {"IPYTHONDIR": folder} | environment)
     return notebook
 

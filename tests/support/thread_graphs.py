@@ -10,7 +10,6 @@ from dask._task_spec import Task
 from dagad_scheduler import Sync, Threads
 
 LOCAL = [Sync(), Threads(2), Threads(4)]
-PATIENCE = 20.0  # seconds until something that should have happened is called a failure
 
 
 def increase(x: float) -> float:

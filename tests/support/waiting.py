@@ -10,9 +10,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-PATIENCE = 30.0
 
-SOON = 10.0  # within which whoever waits is to be told of a fault: far less than Dask waits
+def canary() -> float:
+    """Return how many seconds it takes now to count to ten million, from a part of it."""
+    start = time.perf_counter()
+    for _ in range(1_000_000):
+        pass
+    return 10.0 * (time.perf_counter() - start)
+
+
+# All limits are multiples of how fast this process runs now, with other processes beside it: only a hang reaches them.
+CANARY = sorted(canary() for _ in range(3))[1]
+PATIENCE = max(60.0, 100.0 * CANARY)  # seconds; a machine that is alone and good has canaries of half a second
+SOON = max(10.0, 20.0 * CANARY)  # within which whoever waits is to be told of a fault: far less than Dask waits
 
 
 def until(condition: Callable[[], Any], patience: float = PATIENCE) -> None:
