@@ -48,7 +48,8 @@ class Leaks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        for one in (*threading.enumerate(), *multiprocessing.active_children()):
+        now: list[threading.Thread | BaseProcess] = [*threading.enumerate(), *multiprocessing.active_children()]
+        for one in now:
             self.seen.setdefault(one, nodeid)
 
     def left(self) -> list[str]:
