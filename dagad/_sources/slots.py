@@ -131,19 +131,24 @@ def cut_rows(seed: Any, rows: slice | None) -> Any:
 
 
 class SparseSlots:
-    """The cotangents of some leaves for many seeds: `found` has one per seed for each leaf, None for zero."""
+    """The cotangents of some leaves for many seeds: `found` has one per seed for each leaf, None for zero.
+
+    Threads that run chunks write at the same time. What is found grows part by part, so unlike the rows of `Slots` it
+    has several writers: they take turns, under `_lock`.
+    """
 
     def __init__(self, leaves: Sequence[Any], n_seeds: int) -> None:
-        self._leaves = leaves
+        self._leaves, self._lock = leaves, threading.Lock()
         self.found: list[list[Any]] = [[None] * n_seeds for _ in leaves]
 
     def write_all(self, targets: Targets, parts: Sequence[Any] | None, first: int = 0) -> None:
         """Take the cotangents of some targets, seed by seed from the first one on; None where all are zero."""
-        for number, part in enumerate(parts or ()):
-            seed, at = divmod(number, len(targets))
-            leaf, rows = targets[at]
-            found = self.found[leaf]
-            found[first + seed] = _placed(found[first + seed], self._leaves[leaf], rows, part)
+        with self._lock:
+            for number, part in enumerate(parts or ()):
+                seed, at = divmod(number, len(targets))
+                leaf, rows = targets[at]
+                found = self.found[leaf]
+                found[first + seed] = _placed(found[first + seed], self._leaves[leaf], rows, part)
 
 
 def _is_same(dtype: Any, other: Any) -> bool:

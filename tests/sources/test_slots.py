@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 import dagad
 from dagad._sources.base import Stays
-from dagad._sources.slots import Slots
+from dagad._sources.slots import Slots, SparseSlots
 
 
 def test_rows_of_a_sliced_leaf_are_filled_in_any_order() -> None:
@@ -158,3 +160,48 @@ def test_parameters_whose_bytes_are_swapped_have_gradients_like_themselves(sched
     assert found.dtype == swapped.dtype
     np.testing.assert_array_equal(found, dagad.grad(loss)(theta))
     np.testing.assert_array_equal(dagad.hessian(loss)(swapped), dagad.hessian(loss)(theta))
+
+
+@pytest.fixture
+def restless_threads() -> Iterator[None]:
+    """Have threads take turns every few instructions: what two of them do to one thing at a time shows."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("restless_threads")
+def test_no_cotangent_is_lost_where_threads_write_those_of_many_seeds() -> None:
+    n_chunks, n_seeds = 8, 20
+    for _ in range(50):
+        slots = SparseSlots([np.zeros(n_chunks)], n_seeds)
+        with ThreadPoolExecutor(n_chunks) as pool:
+            for chunk in range(n_chunks):
+                parts = [np.full(1, 1.0 + chunk)] * n_seeds
+                pool.submit(slots.write_all, [(0, slice(chunk, chunk + 1))], parts)
+        for found in slots.found[0]:
+            np.testing.assert_array_equal(found.full(), 1.0 + np.arange(n_chunks))
+
+
+@pytest.mark.usefixtures("restless_threads")
+@pytest.mark.parametrize("mode", [dagad.jacrev, dagad.jacfwd, dagad.hessian])
+def test_a_jacobian_has_the_same_bits_when_threads_share_its_chunks(mode: Any) -> None:
+    rows, theta = np.random.default_rng(0).standard_normal((16, 2)), np.array([0.3, -0.7])
+
+    def matrix(scheduler: str) -> Any:
+        def program(theta: Any, rows: Any) -> Any:
+            found = dagad.map(lambda row, t: anp.tanh(row * t), rows, theta, grainsize=1, scheduler=scheduler)
+            return anp.sum(anp.sin(found)) if mode is dagad.hessian else found
+
+        return [block.tobytes() for block in np.hstack([np.ravel(part) for part in flat(mode(program, (0, 1)))])]
+
+    def flat(made: Any) -> Any:
+        found = made(theta, rows)
+        return [block for row in found for block in row] if mode is dagad.hessian else found
+
+    expected = matrix("sync")
+    for _ in range(10):
+        assert matrix("threads") == expected

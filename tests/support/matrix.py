@@ -139,8 +139,8 @@ def steer(executor: Executor, patch: pytest.MonkeyPatch) -> None:
     """Have the cost model say what it says of cheap or dear chunks, so that no test depends on how long they take."""
     group = executor.group or 1
     patch.setattr(choose, "choose_road", lambda *args, **kwargs: Road(alone=executor.name == "inline", group=group))
+    patch.setattr(choose, "is_short", lambda job, cost: executor.name != "graph")
     if executor.name == "graph":
-        patch.setattr(choose, "is_short", lambda job, cost: False)
         patch.setattr(choose, "choose_group", lambda *args, **kwargs: group)
         if executor.scheduler == "threads":
             patch.setattr(choose, "is_watched", lambda: True)
