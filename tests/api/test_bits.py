@@ -19,7 +19,10 @@ import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute
 from support.sum_cases import RNG, THETA, bits, squares, stacked, structured
 
-pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+pytestmark = [
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+    pytest.mark.sampled(2),
+]
 
 TALL = RNG.uniform(0.1, 3.0, (211, 6))
 WIDE = RNG.standard_normal((6, 6))

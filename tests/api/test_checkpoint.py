@@ -90,6 +90,7 @@ def test_chunks_that_no_seed_reaches_are_not_pulled(scheduler: Any, tmp_path: Pa
     assert bits(found) == bits(expected) == bits((0.5,))
 
 
+@pytest.mark.sampled(3)
 def test_every_mode_gives_the_bits_that_it_has_without(scheduler: Any, tmp_path: Path) -> None:
     expected = everything(scheduler)
     with dagad.checkpoint(tmp_path / "run"):

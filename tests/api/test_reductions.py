@@ -36,7 +36,10 @@ from support.sum_cases import (
     weighted,
 )
 
-pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+pytestmark = [
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+    pytest.mark.sampled(2),
+]
 
 
 def both(case: Case, **options: Any) -> tuple[Any, Any]:

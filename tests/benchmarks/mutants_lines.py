@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ class Lines:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
+        if sys.gettrace() is None:  # a test has taken the place of the tracer, as debuggers do
+            self.coverage.stop()
+            self.coverage.start()
         self.coverage.switch_context(item.nodeid)
         start = time.perf_counter()
         result = yield

@@ -68,6 +68,7 @@ assert differences(before, snapshot()) == [], differences(before, snapshot())
 """
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 @pytest.mark.parametrize("more", [[], ["scipy"]])
 def test_to_import_dagad_changes_nothing(more: list[str]) -> None:
     subprocess.run([sys.executable, "-c", SNAPSHOT, *more], check=True)
@@ -189,6 +190,7 @@ sys.stdout.buffer.write(pickle.dumps(results))
 """
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 @pytest.mark.parametrize("how", ["imported", "held"])
 def test_gives_autograd_the_same_bits_with_dagad_and_without(how: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", OPERATIONS]

@@ -20,6 +20,8 @@ import dagad
 from dagad._engines.autograd.patches import patches
 from support.plain_tracers import DATA, cube, is_stock
 
+pytestmark = pytest.mark.sampled(3)
+
 RNG = onp.random.default_rng(3)
 
 

@@ -19,7 +19,10 @@ from distributed import Client
 import dagad
 from support.gated_evaluations import LOCAL, PATIENCE, Steps, X, evaluation_threads, loss_on, squares, until
 
-pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+pytestmark = [
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+    pytest.mark.sampled(2),
+]
 
 
 def assert_cancelled(wait: Callable[[float], Any]) -> None:

@@ -21,6 +21,8 @@ from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, is_hot, shards_on
 from support.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.sampled(2)
+
 
 @pytest.fixture(scope="module", autouse=True)
 def client() -> Iterator[Client]:

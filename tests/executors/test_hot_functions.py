@@ -26,6 +26,7 @@ from support.waiting import PATIENCE
 
 pytestmark = [
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+    pytest.mark.sampled(2),
 ]
 
 SCALE = 2.0

@@ -35,6 +35,7 @@ from support.waiting import PATIENCE
 
 pytestmark = [
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+    pytest.mark.sampled(3),
 ]
 
 ROWS = np.random.default_rng(1).standard_normal((40, 3))

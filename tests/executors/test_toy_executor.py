@@ -28,6 +28,8 @@ from support.gated_chunks import bits
 from support.toy_executor import Pipes
 from support.waiting import PATIENCE
 
+pytestmark = pytest.mark.sampled(2)
+
 ROWS = onp.linspace(0.2, 1.3, 11)
 PAIRS = ROWS[:10].reshape(5, 2)
 LISTS = [ROWS[:2], ROWS[2:5], ROWS[5:], ROWS[:0], ROWS[3:4], ROWS[1:9]]

@@ -31,7 +31,10 @@ from dagad_scheduler.private import DataNode, Task, TaskRef
 from dagad_scheduler.roles import Role, role_of
 from support.toy_engine import ComplexStep
 
-pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+pytestmark = [
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+    pytest.mark.sampled(2),
+]
 
 compute: Any = dask_compute  # Dask has few types
 

@@ -71,6 +71,7 @@ def test_are_derivatives_through_halos_what_is_known(name: str, form: str, local
         CHECKS[name](3, value, stepped.whole(of_start), of_parameter)
 
 
+@pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 def test_are_derivatives_in_two_processes_what_is_known(cluster: Any) -> None:
     """All at once, since each graph alone would wait for the scheduler most of the time."""
     cases = [(name, form, n_blocks) for name in PROBLEMS for form in FORMS for n_blocks in BLOCKS]

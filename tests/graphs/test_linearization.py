@@ -102,6 +102,7 @@ def test_travels_a_long_chain_as_a_few_bytes_and_is_the_same_to_the_bit_elsewher
     assert all(cotangents[0].tobytes() == expected[0].tobytes() for cotangents in both)
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_travels_a_chunk_as_a_few_bytes_and_is_the_same_to_the_bit_elsewhere() -> None:
     for policy in (Keep(), Recompute(), Preaccumulate()):
         linearization = of_chunks(sines_of_rows, THETA, policy)[2]

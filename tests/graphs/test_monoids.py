@@ -158,6 +158,7 @@ def covered(part: Subtree, terms: Terms) -> Terms:
 WAYS: list[Callable[[Terms], Any]] = [all_at_once, one_after_the_other, in_any_order, by_tasks]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS)
 @often
 @given(terms_of(most=200))
@@ -166,6 +167,7 @@ def test_every_way_adds_neighbours_first(way: Callable[[Terms], Any], terms: Ter
     assert bits(way(terms)) == expected
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS)
 @often
 @given(terms_of(most=200), st.integers(0, 7))

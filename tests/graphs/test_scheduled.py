@@ -25,6 +25,8 @@ from dagad.extend import Keep, Revolve, Segment
 from dagad_scheduler import Role, role_of
 from dagad_scheduler.private import convert_legacy_graph
 
+pytestmark = pytest.mark.sampled(3)
+
 compute: Any = dask_compute  # Dask has few types
 annotate: Any = dask_annotate
 START = onp.linspace(0.1, 1.0, 6)

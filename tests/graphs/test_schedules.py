@@ -18,6 +18,8 @@ from dagad._graphs.schedules import Iterated, kind_of, schedule_of
 from dagad.extend import Revolve, Schedule, Segment
 from support.waiting import PATIENCE
 
+pytestmark = pytest.mark.sampled(2)
+
 
 def runs(actions: Iterable[Any], n_steps: int, n_states: int, n_tapes: int) -> Counter[int]:
     """Do what a schedule says, see that what is needed is there and no limit is exceeded; return each step's runs."""

@@ -13,6 +13,8 @@ import dagad
 from dagad.interop.scipy import FlatFunction, least_squares, minimize
 from support.tiers import optional
 
+pytestmark = pytest.mark.sampled(3)
+
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((60, 2))
 Y = (RANDOM.random(60) < 1 / (1 + np.exp(-X @ np.array([1.0, -0.5]) - 0.3))).astype(float)

@@ -163,6 +163,7 @@ def many(rows: Any, theta: Any) -> Any:
     return np.sum(np.log(rows) * theta)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("n_chunks", "bad"), [(1000, [137]), (60, [51, 13, 30])])
 def test_nan_in_one_chunk_of_a_thousand_is_found(n_chunks: int, bad: list[int], scheduler: Any) -> None:
     data = onp.linspace(1.0, 2.0, 4 * n_chunks)

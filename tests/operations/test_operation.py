@@ -21,6 +21,8 @@ from dagad.extend import CompensatedSum, Keep, Linearization, PlainSum, Preaccum
 from support.gated_chunks import bits
 from support.operations_by_hand import EXECUTORS, SYNC, Run, operation
 
+pytestmark = pytest.mark.sampled(3)
+
 X, THETA = onp.arange(1.0, 9.0), 0.3
 PLAN = Plan(8, 1)
 PLACES: dict[str, Callable[[], Any]] = {

@@ -101,6 +101,7 @@ def test_does_every_mode_say_the_same_in_threads(plan: Any) -> None:
     check_plan(plan, ROWS, grainsize=2, scheduler="threads")
 
 
+@pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 @settings(max_examples=12, **QUICKLY)
 @given(PLANS)
 def test_does_every_mode_say_the_same_in_processes(cluster: Any, plan: Any) -> None:

@@ -69,6 +69,7 @@ def evaluated(function: Any, place: str, client: Client, shards: list[dagad.Shar
     return dagad.value_and_grad(loss)(THETA)
 
 
+@pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 @SETTINGS
 @given(story=stories())
 def test_every_evaluation_is_of_what_is_now(story: Any, client: Client, shards: list[dagad.Shards]) -> None:
@@ -84,6 +85,7 @@ def test_every_evaluation_is_of_what_is_now(story: Any, client: Client, shards: 
             np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PARTS)
 def test_each_part_changes_and_changes_back(name: str, client: Client, shards: list[dagad.Shards]) -> None:
     """The shortest story of each, so that none depends on what is drawn."""

@@ -260,6 +260,7 @@ print(digest(chunk, Model(), functools.partial(chunk, scale=3.0), lambda x: chun
 """
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_every_process_makes_the_same_digest() -> None:
     found = {
         subprocess.run(

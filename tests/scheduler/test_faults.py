@@ -74,6 +74,7 @@ def test_the_death_of_a_worker_costs_only_time(stage: str, pair: Client, tmp_pat
     assert outcome(loss_on(pair)) == expected()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("reduction", [dagad.reduce_sum, dagad.map_sum])
 @pytest.mark.parametrize("gate", ["value", "pullback"])
 def test_value_and_grad_survive_the_death_of_a_worker(gate: str, reduction: Any, pair: Client, tmp_path: Path) -> None:
@@ -86,6 +87,7 @@ def test_value_and_grad_survive_the_death_of_a_worker(gate: str, reduction: Any,
     assert watch.again(gate, pid)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("policy", [None, Recompute()], ids=["default", "recompute"])
 def test_a_pullback_can_be_called_again_after_its_worker_has_died(policy: Any, pair: Client, tmp_path: Path) -> None:
     watch = Watch(tmp_path, "value", "pullback")

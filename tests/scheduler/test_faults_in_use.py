@@ -37,6 +37,7 @@ from support.waiting import PATIENCE, SOON, interrupted_when, until
 
 pytestmark = [
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+    pytest.mark.sampled(3),
 ]
 
 

@@ -90,6 +90,7 @@ def client(_sturdy: Client) -> Iterator[Client]:
 # Workers die
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("hot", [False, True])
 @pytest.mark.parametrize("stage", ["value", "pullback"])
 @pytest.mark.parametrize("deaths", [1, 2])

@@ -43,6 +43,7 @@ from support.waiting import PATIENCE, in_background, interrupted_when, until
 
 pytestmark = [
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+    pytest.mark.sampled(2),
 ]
 
 ROWS = {"row": np.arange(24), "x": X}

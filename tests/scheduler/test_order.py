@@ -16,6 +16,8 @@ from dagad_scheduler import Role
 from dagad_scheduler.roles import role_of
 from support.waiting import PATIENCE
 
+pytestmark = pytest.mark.sampled(3)
+
 N_CHUNKS = 200
 X = np.random.default_rng(0).standard_normal((N_CHUNKS * 50, 3))
 THETA = np.array([0.3, -0.7, 1.1])

@@ -23,6 +23,7 @@ from support.waiting import PATIENCE, until
 
 pytestmark = [
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+    pytest.mark.sampled(3),
 ]
 
 RNG = np.random.default_rng(0)

@@ -22,7 +22,10 @@ from dagad._sources.rows import Made, Piece
 from support.every_mode import MODES
 from support.gated_chunks import bits
 
-pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
+pytestmark = [
+    pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
+    pytest.mark.sampled(2),
+]
 
 N = 23
 

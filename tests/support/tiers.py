@@ -1,8 +1,9 @@
 """Two tiers of one suite: ``pytest`` runs the quick one, ``pytest --whole`` all, ``pytest --rest`` the difference.
 
-The quick tier leaves out tests marked ``whole``, whose mark says why, of those marked ``each_value`` what only combines
-values of parameters that others have, and files that import a package which only the extra ``test-all`` installs, on
-all machines alike. The whole tier leaves out what needs a package that is not here.
+The quick tier leaves out tests marked ``whole``, whose mark says why; of those marked ``each_value`` what only combines
+values of parameters that others have, of those marked ``sampled`` all but some; and files that import a package which
+only the extra ``test-all`` installs, on all machines alike. The whole tier leaves out what needs a package that is not
+here.
 What a tier left out stands in its last lines, counted by reason.
 """
 
@@ -32,9 +33,11 @@ HOMES = {
 IMPORT = re.compile(r"^(?:try:\n    )?(?:import|from) ([\w.]+)(?: import ([\w, ]+))?", re.MULTILINE)
 TEST = re.compile(r"^def test_", re.MULTILINE)
 NEEDS_MORE = "they need packages that only the extra `test-all` has"
+SAMPLED = "parameters of one test that take long: every second, third or fourth of them is in this tier"
 MARKS = (
     "whole(reason): only the whole tier runs it, for this reason",
     "each_value(reason): the quick tier runs each value of each parameter, not all combinations",
+    "sampled(n): the quick tier runs the first of each n parameters",
     "needs(*packages): runs where these packages are, in the whole tier",
 )
 
@@ -75,6 +78,7 @@ def packages_of(item: pytest.Item) -> frozenset[str]:
 def only_whole(items: list[pytest.Item]) -> dict[pytest.Item, str]:
     """Return the tests that are not in the quick tier, each with the reason."""
     seen: dict[Any, set[Any]] = defaultdict(set)
+    counted: Counter[Any] = Counter()
     found = {}
     for item in items:
         each = item.get_closest_marker("each_value")
@@ -88,6 +92,12 @@ def only_whole(items: list[pytest.Item]) -> dict[pytest.Item, str]:
             if values <= known:
                 found[item] = each.args[0]
             known |= values
+        sampled = item.get_closest_marker("sampled")
+        if sampled and item not in found:
+            group = item.path, getattr(item, "originalname", "")
+            if counted[group] % sampled.args[0]:
+                found[item] = SAMPLED
+            counted[group] += 1
     return found
 
 
