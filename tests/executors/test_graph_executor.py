@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import autograd.numpy as np
@@ -122,6 +123,23 @@ def received(dask_worker: Any) -> int:
     return n_bytes
 
 
+async def stop_stealing(dask_scheduler: Any) -> None:
+    await dask_scheduler.extensions["stealing"].stop()
+
+
+async def start_stealing(dask_scheduler: Any) -> None:
+    await dask_scheduler.extensions["stealing"].start()
+
+
+@pytest.fixture
+def _chunks_stay_where_their_rows_are(cluster: Client) -> Iterator[None]:
+    """Have no worker steal chunks, and their rows with them, where the other one is slow."""
+    cluster.run_on_scheduler(stop_stealing)
+    yield
+    cluster.run_on_scheduler(start_stealing)
+
+
+@pytest.mark.usefixtures("_chunks_stay_where_their_rows_are")
 @pytest.mark.parametrize("known", [None, False, True])
 @pytest.mark.parametrize("fun", [one_number, two_numbers])
 @pytest.mark.parametrize("placed", [False, True])
