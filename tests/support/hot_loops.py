@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,6 +77,22 @@ def is_hot(client: Client, act: Callable[[], Any]) -> bool:
     return chunks_as_tasks(client) == before
 
 
+@contextlib.contextmanager
+def refusals() -> Iterator[list[str]]:
+    """Collect why calls past the scheduler could not be made meanwhile."""
+    logger, handler = logging.getLogger("dagad"), logging.Handler()
+    reasons: list[str] = []
+    handler.emit = lambda record: reasons.append(record.getMessage())  # type: ignore[method-assign]
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield reasons
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
 def until_hung_up(client: Client) -> None:
     """Wait until nobody has connections to the workers, of those who are gone."""
 
@@ -139,7 +156,10 @@ def check(
         scaled = times(args, factor)
         assert there(*scaled) == here(*scaled)
 
+    if warm is not None:
+        warm(fun)(*args)  # what workers import for the first evaluation counts as time of its chunks
     same(1.0)
     heat_up(client, lambda: same(1.0) if warm is None else warm(fun)(*args))
     for factor in (0.5, -2.0, 1.0):
-        assert is_hot(client, functools.partial(same, factor))
+        with refusals() as reasons:
+            assert is_hot(client, functools.partial(same, factor)), reasons
