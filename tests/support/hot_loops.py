@@ -80,9 +80,13 @@ def is_hot(client: Client, act: Callable[[], Any]) -> bool:
 @contextlib.contextmanager
 def refusals() -> Iterator[list[str]]:
     """Collect why calls past the scheduler could not be made meanwhile."""
-    logger, handler = logging.getLogger("dagad"), logging.Handler()
     reasons: list[str] = []
-    handler.emit = lambda record: reasons.append(record.getMessage())  # type: ignore[method-assign]
+
+    class Collecting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            reasons.append(record.getMessage())
+
+    logger, handler = logging.getLogger("dagad"), Collecting()
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
