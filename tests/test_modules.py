@@ -187,17 +187,17 @@ def test_importing_brings_in_no_optional_package(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_there_are_three_doors() -> None:
+def test_dagad_has_three_public_submodules() -> None:
     public = {name for name in FILES if name.startswith("dagad.") and "._" not in name and ".interop" not in name}
     assert public == {"dagad.extend", "dagad.testing", "dagad.doctor"}  # the last one is a command
 
 
-def test_the_doors_hold_names_only() -> None:
+def test_the_init_modules_hold_imported_names_only() -> None:
     kinds = {type(node) for package in ROOTS for node in trees()[package].body[1:]}
     assert kinds <= {ast.ImportFrom, ast.Assign}
 
 
-def test_types_are_shipped() -> None:
+def test_both_packages_ship_their_types() -> None:
     assert not [package for package, root in ROOTS.items() if not (root / "py.typed").exists()]
 
 

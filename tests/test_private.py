@@ -131,7 +131,7 @@ def told(package: str, names: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("package", TAKEN)
-def test_all_that_is_private_is_taken_in_one_module_and_listed(package: str) -> None:
+def test_private_names_of_a_package_are_taken_in_one_module_and_listed(package: str) -> None:
     module, names = TAKEN[package]
     listed = {(home, name) for home, line in names.items() for name in line.split()}
     found = find_spec(module)
@@ -139,7 +139,7 @@ def test_all_that_is_private_is_taken_in_one_module_and_listed(package: str) -> 
     assert set(taken(Path(str(found.origin)))) == listed
 
 
-def test_nobody_else_takes_what_is_private() -> None:
+def test_no_other_module_takes_private_names_of_packages() -> None:
     homes = {module for module, _ in TAKEN.values()}
     for root in ROOTS:
         for path in root.rglob("*.py"):
@@ -150,11 +150,11 @@ def test_nobody_else_takes_what_is_private() -> None:
 
 
 @pytest.mark.parametrize("package", INSTALLED)
-def test_what_is_private_is_still_there(package: str) -> None:
+def test_private_names_that_dagad_takes_are_still_there(package: str) -> None:
     assert not (words := told(package, TAKEN[package][1])), words
 
 
-def test_what_is_gone_is_named_with_the_release_and_the_module_that_takes_it() -> None:
+def test_a_private_name_that_is_gone_is_named_with_release_and_module() -> None:
     words = told("dask", {"dask.utils": "ensure_dict moved_away", "dask.no_module": "name"})
     assert words.startswith(
         f"dask {version('dask')} has no dask.utils.moved_away, dask.no_module, as 2025.11.0 to 2026."
@@ -165,7 +165,7 @@ def test_what_is_gone_is_named_with_the_release_and_the_module_that_takes_it() -
 # The window
 
 
-def test_an_import_of_what_is_gone_says_which_releases_have_it() -> None:
+def test_an_import_of_a_private_name_that_is_gone_says_which_releases_have_it() -> None:
     for line in ("from dask.utils import moved_away", "from dask import moved_away", "import dask.no_module"):
         with pytest.raises(ImportError) as caught, releases.taken_from("dask"):
             exec(line)
@@ -178,13 +178,13 @@ def test_an_import_of_what_is_gone_says_which_releases_have_it() -> None:
         assert not hasattr(caught.value, "__notes__")
 
 
-def test_a_newer_release_that_has_all_of_it_is_told_of_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_release_with_all_private_names_is_noted_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(releases.SEEN, "dask", ("2025.1.0", "2025.2.0"))
     first, *newer = versions.told()
     assert f"dask {version('dask')}, distributed" in first
     assert newer == [line for line in newer if "is newer than" in line]
     assert f"dask {version('dask')} is newer than 2025.2.0, the last release that is known to pass" in "".join(newer)
-    test_what_is_private_is_still_there("dask")
+    test_private_names_that_dagad_takes_are_still_there("dask")
 
 
 def pinned() -> dict[str, str]:
@@ -209,14 +209,14 @@ def needed(extra: str) -> Iterator[Requirement]:
             yield requirement
 
 
-def test_what_is_tested_as_the_oldest_is_what_dagad_takes() -> None:
+def test_the_oldest_releases_tested_are_the_oldest_that_dagad_takes() -> None:
     lowest = {one.name: str(one.specifier).removeprefix(">=") for extra in ("", "scipy") for one in needed(extra)}
     for name, release in lowest.items():
         assert Version(pinned()[name]) == Version(release), name
     assert {name: oldest for name, (oldest, _) in releases.SEEN.items()}.items() <= pinned().items()
 
 
-def test_all_that_the_quick_tier_needs_is_pinned_to_what_its_extra_takes() -> None:
+def test_the_pins_of_the_oldest_releases_satisfy_the_extra_test() -> None:
     for requirement in needed("test"):
         assert requirement.specifier.contains(pinned()[requirement.name]), requirement
 

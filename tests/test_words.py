@@ -42,7 +42,7 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
-def test_what_a_door_offers_is_what_it_lists(door: Any) -> None:
+def test_a_public_module_offers_what_it_lists(door: Any) -> None:
     errors = {name for name, found in vars(dagad).items() if isinstance(found, type) and issubclass(found, Exception)}
     own = {name for name, found in vars(door).items() if getattr(found, "__module__", "").startswith("dagad")}
     own = {name for name in own if not name.startswith("_")} - errors - {"public"}
@@ -160,7 +160,7 @@ def is_bare(raised: ast.expr | None) -> bool:
     return isinstance(raised, ast.Call) and not raised.args
 
 
-def test_nothing_is_raised_without_a_sentence() -> None:
+def test_no_exception_is_raised_without_a_sentence() -> None:
     nodes = [(name, node) for name, tree in trees().items() for node in ast.walk(tree) if isinstance(node, ast.Raise)]
     assert not [f"{name}, line {node.lineno}" for name, node in nodes if is_bare(node.exc)]
 
@@ -168,7 +168,7 @@ def test_nothing_is_raised_without_a_sentence() -> None:
 IGNORED = re.compile(r"#\s*(type: ignore(\[[\w, -]+\])?|noqa(: [A-Z]+\d+(, [A-Z]+\d+)*)?)(?P<reason>.*)")
 
 
-def test_what_is_ignored_has_its_reason_on_the_line() -> None:
+def test_each_ignored_check_has_its_reason_on_the_line() -> None:
     here = Path(__file__)
     unexplained = [
         f"{path}, line {number}: {line.strip()}"

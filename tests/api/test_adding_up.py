@@ -66,7 +66,9 @@ MODES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("placed", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_is_what_does_not_add_up_said_once_wherever_the_rows_are(case: str, placed: bool, scheduler: Any) -> None:
+def test_a_sum_that_does_not_add_up_is_warned_of_once_on_every_scheduler(
+    case: str, placed: bool, scheduler: Any
+) -> None:
     fun, rows = CASES[case]
     options: Any = {"grainsize": 40, "scheduler": scheduler}
     if placed:
@@ -82,20 +84,20 @@ def test_is_what_does_not_add_up_said_once_wherever_the_rows_are(case: str, plac
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_is_it_said_in_every_mode_and_with_rows_that_are_differentiated(mode: str) -> None:
+def test_every_mode_warns_of_a_chunk_function_that_does_not_add_up(mode: str) -> None:
     with pytest.warns(dagad.DagadWarning, match=NOT_A_SUM):
         MODES[mode](lambda theta: dagad.reduce_sum(mean, ROWS, theta, grainsize=40))
 
 
 @pytest.mark.parametrize("placed", [False, True])
-def test_is_it_said_where_rows_are_differentiated(placed: bool, scheduler: Any) -> None:
+def test_a_gradient_in_rows_warns_of_a_chunk_function_that_does_not_add_up(placed: bool, scheduler: Any) -> None:
     rows: Any = dagad.shard(ROWS, grainsize=40, scheduler=scheduler) if placed else ROWS
     options: Any = {} if placed else {"grainsize": 40, "scheduler": scheduler}
     with pytest.warns(dagad.DagadWarning, match=NOT_A_SUM):
         dagad.grad(lambda rows: dagad.reduce_sum(mean, rows, 3.0, **options))(rows)
 
 
-def test_random_numbers_are_told_from_means(scheduler: Any) -> None:
+def test_a_chunk_function_that_draws_random_numbers_is_not_taken_for_a_mean(scheduler: Any) -> None:
     def noisy(rows: Any, theta: Any) -> Any:
         return theta * np.sum(rows * onp.random.default_rng().standard_normal(len(rows)))
 
@@ -115,7 +117,7 @@ class Lengths:
 
 
 @pytest.mark.parametrize("n_rows", [5, 90, 1000])
-def test_a_few_rows_are_run_once_more_after_the_first_evaluation_and_never_again(n_rows: int) -> None:
+def test_a_chunk_function_is_checked_on_a_few_rows_after_its_first_evaluation_only(n_rows: int) -> None:
     counted, rows = Lengths(), onp.ones(n_rows)
 
     def loss(theta: Any) -> Any:
@@ -130,7 +132,7 @@ def test_a_few_rows_are_run_once_more_after_the_first_evaluation_and_never_again
         assert set(counted.seen) <= {4, n_rows % 4}
 
 
-def test_nothing_is_looked_at_in_one_chunk_in_maps_and_in_chunks() -> None:
+def test_sums_of_one_chunk_maps_and_nested_sums_are_not_checked_for_adding_up() -> None:
     counted = Lengths()
     dagad.reduce_sum(counted, ROWS, grainsize=90, scheduler="sync")
     dagad.map_reduce(counted, np.add, ROWS, grainsize=40, scheduler="sync")
@@ -146,7 +148,7 @@ def test_nothing_is_looked_at_in_one_chunk_in_maps_and_in_chunks() -> None:
     assert counted.seen == [20, 20, 5] * 2 + [20, 12, 20, 12, 20, 20, 20, 4]  # then 32, 32 and 64 rows
 
 
-def test_what_adds_up_raises_no_doubt_and_keeps_its_bits(scheduler: Any) -> None:
+def test_a_chunk_function_that_adds_up_is_not_warned_of_and_keeps_its_bits(scheduler: Any) -> None:
     def run() -> Any:
         return dagad.reduce_sum(total, ROWS, 0.1, grainsize=40, scheduler=scheduler)
 
@@ -155,7 +157,7 @@ def test_what_adds_up_raises_no_doubt_and_keeps_its_bits(scheduler: Any) -> None
     assert [onp.asarray(part).tobytes() for part in first["of"]] == [onp.asarray(part).tobytes() for part in then["of"]]
 
 
-def test_a_function_that_needs_many_rows_is_left_alone() -> None:
+def test_a_chunk_function_that_refuses_few_rows_is_not_warned_of() -> None:
     def picky(rows: Any) -> Any:
         if len(rows) < 100:
             raise ValueError("more rows, please")
@@ -164,7 +166,7 @@ def test_a_function_that_needs_many_rows_is_left_alone() -> None:
     assert dagad.reduce_sum(picky, onp.ones(300), grainsize=100, scheduler="sync") == 300.0
 
 
-def test_rows_that_take_long_are_timed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_rows_are_timed_before_a_chunk_function_is_checked_for_adding_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, counted = [0.0], Lengths()
 
     def slow(rows: Any) -> Any:
@@ -186,7 +188,7 @@ class Clock:
         return self._now[0]
 
 
-def test_nothing_of_the_function_is_held() -> None:
+def test_the_check_for_adding_up_keeps_no_chunk_function_alive() -> None:
     class Data:
         pass
 

@@ -112,7 +112,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_are_the_bits_the_same_on_every_scheduler(layout: str, cluster: Any) -> None:
+def test_value_and_gradient_have_the_same_bits_on_every_scheduler(layout: str, cluster: Any) -> None:
     x, theta = LAYOUTS[layout]
 
     def once(argnums: Any, **options: Any) -> Any:
@@ -172,7 +172,7 @@ def test_does_the_layout_of_an_array_show_in_the_bits(layout: str, way: str, clu
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_are_the_bits_the_same_under_every_policy(layout: str, scheduler: Any) -> None:
+def test_value_and_gradient_have_the_same_bits_under_every_policy(layout: str, scheduler: Any) -> None:
     x, theta = LAYOUTS[layout]
 
     def once(policy: Any) -> Any:
@@ -186,7 +186,7 @@ def test_are_the_bits_the_same_under_every_policy(layout: str, scheduler: Any) -
 
 
 @pytest.mark.parametrize("fun", [squares, stacked, structured])
-def test_are_the_bits_the_same_the_next_time(fun: Any, cluster: Any) -> None:
+def test_a_repeated_evaluation_has_the_bits_of_the_first_one(fun: Any, cluster: Any) -> None:
     """What was learnt from the first run, such as how many chunks pay for a task, changes no bit."""
     x, theta = TALL[:100, :3], THETA
 

@@ -91,7 +91,7 @@ def test_chunks_that_no_seed_reaches_are_not_pulled(scheduler: Any, tmp_path: Pa
 
 
 @pytest.mark.sampled(3)
-def test_every_mode_gives_the_bits_that_it_has_without(scheduler: Any, tmp_path: Path) -> None:
+def test_every_mode_gives_the_same_bits_with_a_checkpoint_and_without(scheduler: Any, tmp_path: Path) -> None:
     expected = everything(scheduler)
     with dagad.checkpoint(tmp_path / "run"):
         first = everything(scheduler)
@@ -130,7 +130,9 @@ def loss(theta: Any) -> Any:
     return dagad.reduce_sum(logged, ROWS, theta, grainsize=4, scheduler="sync")
 
 
-def test_what_has_ended_is_read_and_not_computed(tmp_path: Path, runs: Callable[[], list[str]]) -> None:
+def test_an_evaluation_in_a_checkpoint_is_read_and_not_computed_again(
+    tmp_path: Path, runs: Callable[[], list[str]]
+) -> None:
     expected = dagad.value_and_grad(loss)(THETA)
     assert len(runs()) == 10
     for n_runs in (10, 0):
@@ -171,7 +173,7 @@ def test_an_evaluation_in_progress_computes_what_is_missing(
     assert sorted([*before, *after], key=int) == [str(12 * number) for number in range(10)]
 
 
-def test_a_run_that_takes_another_way_is_refused(tmp_path: Path) -> None:
+def test_a_run_that_differs_from_its_checkpoint_is_refused(tmp_path: Path) -> None:
     with dagad.checkpoint(tmp_path / "run"):
         dagad.grad(total("sync"))(THETA)
     others: dict[str, Callable[[], Any]] = {
@@ -193,7 +195,7 @@ def test_a_run_that_takes_another_way_is_refused(tmp_path: Path) -> None:
         dagad.grad(total("threads"))(THETA)  # where it runs is of no account
 
 
-def test_data_that_are_written_into_between_evaluations_are_others(tmp_path: Path) -> None:
+def test_a_checkpoint_notices_rows_that_are_written_into_between_evaluations(tmp_path: Path) -> None:
     rows = X.copy()
 
     def fit(shift: float) -> Any:
@@ -211,7 +213,9 @@ def test_data_that_are_written_into_between_evaluations_are_others(tmp_path: Pat
         fit(2.0)
 
 
-def test_a_record_that_is_not_whole_is_told_and_computed_again(tmp_path: Path, runs: Callable[[], list[str]]) -> None:
+def test_a_damaged_record_of_a_checkpoint_is_warned_of_and_computed_again(
+    tmp_path: Path, runs: Callable[[], list[str]]
+) -> None:
     def fit() -> Any:
         return [dagad.value_and_grad(loss)(THETA * scale) for scale in (1.0, 2.0, 3.0)]
 
@@ -235,7 +239,7 @@ def test_a_record_that_is_not_whole_is_told_and_computed_again(tmp_path: Path, r
         assert len(runs()) == 10
 
 
-def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_state_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with dagad.checkpoint(tmp_path / "run") as run:
         run.save({"theta": THETA, "step": 3})
     content = bytearray((tmp_path / "run" / "state").read_bytes())
@@ -274,7 +278,7 @@ def test_a_loop_goes_on_from_the_state_that_it_saved(tmp_path: Path, runs: Calla
     assert (tmp_path / "run" / "evaluations").stat().st_size < 3 * 5000  # what led to the state is not kept
 
 
-def test_evaluations_of_before_a_state_are_not_taken_for_later_ones(tmp_path: Path) -> None:
+def test_a_checkpoint_does_not_take_evaluations_before_a_state_for_later_ones(tmp_path: Path) -> None:
     with dagad.checkpoint(tmp_path / "run") as run:
         dagad.grad(total("sync"))(THETA)
         old = (tmp_path / "run" / "evaluations").read_bytes()
@@ -329,7 +333,7 @@ def held_loss(theta: Any) -> Any:
     return dagad.reduce_sum(held, X, theta, grainsize=10, scheduler="sync")
 
 
-def test_a_state_that_is_saved_meanwhile_can_be_gone_on_from(tmp_path: Path, gate: Gate) -> None:
+def test_a_loop_goes_on_from_a_state_saved_during_an_evaluation(tmp_path: Path, gate: Gate) -> None:
     with dagad.checkpoint(tmp_path / "run") as run:
         evaluation = dagad.evaluate(held_loss, THETA)
         gate.wait()
@@ -343,7 +347,7 @@ def test_a_state_that_is_saved_meanwhile_can_be_gone_on_from(tmp_path: Path, gat
     assert bits(found) == bits(dagad.grad(held_loss)(THETA + 1))
 
 
-def test_what_waited_for_its_turn_while_a_state_was_saved_is_not_written_either(
+def test_evaluations_that_waited_while_a_checkpoint_saved_a_state_are_not_written_either(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, is_without = list[Any](), CheckpointedExecutor._bypasses
@@ -368,7 +372,7 @@ def test_what_waited_for_its_turn_while_a_state_was_saved_is_not_written_either(
     assert list(map(bits, found)) == [bits(dagad.grad(held_loss)(THETA + number)) for number in range(2)]
 
 
-def test_nothing_is_written_when_the_block_has_ended(tmp_path: Path, gate: Gate) -> None:
+def test_a_checkpoint_writes_nothing_after_its_block_has_ended(tmp_path: Path, gate: Gate) -> None:
     with dagad.checkpoint(tmp_path / "run") as run:
         evaluation = dagad.evaluate(held_loss, THETA)
         gate.wait()
@@ -384,7 +388,7 @@ def some_nan(rows: Any, theta: Any) -> Any:
     return np.sum(rows * theta) + (np.nan if rows[0, 0] == X[0, 0] else 0.0)
 
 
-def test_the_search_for_a_nan_is_not_written_down(tmp_path: Path) -> None:
+def test_a_checkpoint_does_not_record_the_search_for_a_nan(tmp_path: Path) -> None:
     for n_known in (0, 2):
         with dagad.checkpoint(tmp_path / "run") as run, warnings.catch_warnings():
             warnings.simplefilter("ignore", dagad.DagadWarning)  # the first time it is said which chunk it was
@@ -393,7 +397,9 @@ def test_the_search_for_a_nan_is_not_written_down(tmp_path: Path) -> None:
             dagad.reduce_sum(chunk, X, THETA, grainsize=4, scheduler="sync")
 
 
-def test_evaluations_after_a_state_are_found_again(tmp_path: Path, runs: Callable[[], list[str]]) -> None:
+def test_evaluations_after_a_saved_state_are_read_from_the_checkpoint(
+    tmp_path: Path, runs: Callable[[], list[str]]
+) -> None:
     for n_known in (0, 1):
         with dagad.checkpoint(tmp_path / "run") as run:
             assert run.n_known == n_known
@@ -405,13 +411,13 @@ def test_evaluations_after_a_state_are_found_again(tmp_path: Path, runs: Callabl
 
 
 @pytest.mark.parametrize("state", ["text", {"a": object()}, [np.array(["a"])]])
-def test_a_state_of_other_things_is_refused(state: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_refuses_a_state_of_words_and_objects(state: Any, tmp_path: Path) -> None:
     with dagad.checkpoint(tmp_path / "run") as run, pytest.raises(dagad.CheckpointError, match="Save numbers, arrays"):
         run.save(state)
 
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
-def test_two_writers_are_refused(tmp_path: Path) -> None:
+def test_a_second_writer_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with dagad.checkpoint(tmp_path / "run"), pytest.raises(dagad.CheckpointError, match="one at a time"):
         with dagad.checkpoint(tmp_path / "other"):
             pass
@@ -421,7 +427,7 @@ def test_two_writers_are_refused(tmp_path: Path) -> None:
     assert "is being written by another process" in other.stderr
 
 
-def test_a_directory_of_other_things_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_in_a_directory_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(dagad.CheckpointError, match=r"not empty.*thesis\.tex"), dagad.checkpoint(tmp_path):
         pass
@@ -444,7 +450,7 @@ def test_a_grainsize_that_was_timed_is_not_timed_again(tmp_path: Path, monkeypat
     assert next(sizes) == 4
 
 
-def test_chunks_in_shards_are_written_too(cluster: Client, tmp_path: Path) -> None:
+def test_a_checkpoint_records_chunks_of_shards_too(cluster: Client, tmp_path: Path) -> None:
     expected = dagad.value_and_grad(total("sync"))(THETA)
     for n_known in (0, 2):
         shards = dagad.shard(X, grainsize=3, scheduler=cluster)
@@ -460,7 +466,7 @@ def test_chunks_in_shards_are_written_too(cluster: Client, tmp_path: Path) -> No
 
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("what", ["evaluation", "loop"])
-def test_a_driver_that_is_killed_goes_on(what: str, tmp_path: Path) -> None:
+def test_a_killed_driver_goes_on_from_its_checkpoint(what: str, tmp_path: Path) -> None:
     campaign = killed(what, tmp_path, n_kills=3, seed=7)
     assert campaign.after == campaign.expected
     assert campaign.n_all <= campaign.n_runs <= campaign.n_all + campaign.n_workers * campaign.n_kills

@@ -79,7 +79,9 @@ def settings(**some: Any) -> dict[str, Any]:
         (seen(worker(part={"gradients": {"graph": "wrong by 1"}})), "gradient (graph)", "bad", "wrong by 1"),
     ],
 )
-def test_what_is_seen_is_judged(cluster: Seen, check: str, grade: str, says: str) -> None:
+def test_the_doctor_grades_each_fact_of_a_cluster_and_names_a_remedy(
+    cluster: Seen, check: str, grade: str, says: str
+) -> None:
     assert re.search(says, graded(findings(cluster), check)[grade], re.DOTALL)
 
 
@@ -173,7 +175,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory, no_room: Path) -> Iterator[
         yield info["address"], {said["name"]: address for address, said in info["workers"].items()}
 
 
-def test_what_is_broken_is_named(broken: tuple[str, dict[str, str]]) -> None:
+def test_the_doctor_names_each_broken_worker_with_its_remedy(broken: tuple[str, dict[str, str]]) -> None:
     address, names = broken
     found = doctor.diagnosis(address)
     assert f"{names['away']}: the scheduler can't reach it -> Its address" in graded(found, "workers")["bad"]

@@ -40,13 +40,13 @@ def test_plain_numpy_scipy_and_formatting_just_work(scheduler: Any) -> None:
 
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
-def test_doors_are_open_without_an_import_of_their_own() -> None:
+def test_submodules_of_dagad_are_there_without_an_import_of_their_own() -> None:
     code = "import dagad; dagad.testing.check_grads; dagad.extend.Keep; print(hasattr(dagad, 'vmap'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
-def test_what_comes_along_comes_along_in_every_mode() -> None:
+def test_aux_values_come_along_in_every_mode() -> None:
     matrix = X[:2]
 
     def both(x: Any) -> Any:

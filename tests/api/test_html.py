@@ -64,7 +64,7 @@ def test_an_evaluation_that_runs_says_so() -> None:
     assert "'fit' over" in repr(profile)
 
 
-def test_names_and_errors_are_escaped() -> None:
+def test_the_html_of_an_evaluation_escapes_names_and_errors() -> None:
     def fails(rows: Any, theta: Any) -> Any:
         raise ValueError("<b>5 < 6 & 'so' on</b>")
 

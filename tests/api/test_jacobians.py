@@ -145,7 +145,7 @@ def test_do_jacobians_of_ragged_jobs_agree(lengths: list[int], grainsize: int, s
 
 
 @pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
-def test_do_pytrees_stand_in_pytrees() -> None:
+def test_a_jacobian_of_pytrees_is_a_pytree_of_pytrees() -> None:
     def program(tree: Any, scale: Any) -> Any:
         total = dagad.reduce_sum(lambda rows, p: np.sum(rows * p.x) * p.y[0], X[:, 0], tree["p"], grainsize=2)
         return Point(total * scale, {"a": tree["p"].x ** 2 * onp.ones((2, 3)), "n": 3, "none": None})
@@ -169,7 +169,7 @@ def test_do_pytrees_stand_in_pytrees() -> None:
     assert hessian["n"] is None
 
 
-def test_may_outputs_depend_on_different_sums() -> None:
+def test_a_jacobian_of_outputs_of_different_sums_is_right() -> None:
     t, rows = onp.linspace(0.1, 1.0, 40), X[:, 0]
 
     def waves(rows: Any, t: Any) -> Any:
@@ -188,7 +188,7 @@ def test_may_outputs_depend_on_different_sums() -> None:
     assert close(apart[1], onp.diag(2.0 * t))
 
 
-def test_do_keywords_and_argnums_pass_through() -> None:
+def test_jacobians_take_keywords_and_argnums() -> None:
     def program(a: Any, b: Any, *, power: int = 1) -> Any:
         return a**power * b
 
@@ -200,7 +200,7 @@ def test_do_keywords_and_argnums_pass_through() -> None:
             jacobian(program, 2)(1.0, 2.0)
 
 
-def test_does_float32_stay_float32(scheduler: Any) -> None:
+def test_jacobians_of_float32_are_float32(scheduler: Any) -> None:
     fun = partial(PROGRAMS["a map"], cut_on(scheduler))
     for jacobian in (dagad.jacfwd, dagad.jacrev):
         found = jacobian(fun, 1)(X.astype("f4"), THETA.astype("f4"))
@@ -218,7 +218,7 @@ EMPTY = [
 
 
 @pytest.mark.parametrize(("name", "shape"), EMPTY)
-def test_are_no_rows_and_empty_ones_right(name: str, shape: tuple[int, int]) -> None:
+def test_jacobians_of_no_rows_and_of_empty_rows_are_right(name: str, shape: tuple[int, int]) -> None:
     rng = onp.random.default_rng(7)
     x, t = rng.standard_normal(shape), rng.standard_normal(shape[1])
     program = PROGRAMS[name] if name != "ragged jobs" else ragged
@@ -257,7 +257,7 @@ def test_may_jacobians_be_differentiated_again() -> None:
 
 @pytest.mark.parametrize("local", ["sync", "threads"])
 @pytest.mark.parametrize(("policy", "runs"), [(Keep, 1), (Recompute, 2), (Preaccumulate, 1)])
-def test_is_each_chunk_run_once_for_64_rows(policy: Any, runs: int, local: str) -> None:
+def test_each_chunk_is_run_once_for_a_jacobian_of_64_rows(policy: Any, runs: int, local: str) -> None:
     t, kept = onp.linspace(0.1, 1.0, 64), policy()
 
     def waves(rows: Any, t: Any) -> Any:
@@ -271,7 +271,7 @@ def test_is_each_chunk_run_once_for_64_rows(policy: Any, runs: int, local: str) 
 
 
 @pytest.mark.parametrize(("policy", "runs"), [(Keep, 1), (Recompute, 2)])
-def test_is_each_chunk_run_once_for_several_outputs(policy: Any, runs: int) -> None:
+def test_each_chunk_is_run_once_for_a_jacobian_of_several_outputs(policy: Any, runs: int) -> None:
     kept = policy()
 
     def two(rows: Any, t: Any) -> Any:
@@ -326,12 +326,12 @@ def test_are_complex_jacobians_refused_with_the_remedy(jacobian: Any) -> None:
 
 
 @pytest.mark.parametrize("jacobian", [dagad.jacfwd, dagad.jacrev, dagad.hessian])
-def test_are_integers_refused_with_the_remedy(jacobian: Any) -> None:
+def test_a_jacobian_in_integers_is_refused_with_the_remedy(jacobian: Any) -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=r"Argument 0 .*holds no floating-point.*only int.*`float"):
         jacobian(lambda x: x * 2.0)(3)
 
 
-def test_is_what_is_no_layout_refused() -> None:
+def test_a_layout_of_a_jacobian_that_is_none_is_refused() -> None:
     wrong: Any = ("sparse", Sparse)
     for layout in wrong:
         with pytest.raises(dagad.PlanError, match=r"layout=.*Give an object.*Sparse\(\)"):

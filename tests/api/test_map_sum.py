@@ -52,7 +52,7 @@ def test_is_map_sum_the_sum_over_items(name: str, scheduler: Any) -> None:
         assert_close(gradients, expected_gradients)
 
 
-def test_may_items_be_summed_to_a_pytree() -> None:
+def test_map_sum_adds_up_items_that_are_pytrees() -> None:
     def parts(row: Any, theta: Any) -> Any:
         return {"a": row * theta, "b": (np.sum(row) * theta[0],)}
 
@@ -75,7 +75,7 @@ def squares_by_hand(rows: Any, center: Any) -> Any:
     return onp.sum(residual**2), lambda seed: (2 * seed * residual, -2 * seed * residual.sum(axis=0))
 
 
-def test_may_a_function_bring_its_own_derivative(scheduler: Any) -> None:
+def test_an_explicit_function_has_its_own_derivative_in_reduce_sum_and_map_sum(scheduler: Any) -> None:
     for total, fun, uncut in (
         (dagad.reduce_sum, squares_by_hand, squares),
         (dagad.map_sum, line_by_hand, lambda x, t: np.sum(x @ t)),

@@ -307,7 +307,7 @@ CHUNKS: dict[str, tuple[Any, Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_a_mistake_is_told_by_its_remedy(case: str) -> None:
+def test_a_wrong_call_is_refused_in_a_few_lines_with_its_remedy(case: str) -> None:
     act, kind, remedy = CALLS[case]
     error, text, lines = told(act)
     assert type(error) is kind
@@ -356,7 +356,7 @@ TOLD: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_is_it_said_what_to_write(name: str) -> None:
+def test_an_error_of_a_wrong_call_says_what_to_write(name: str) -> None:
     call, remedy = TOLD[name]
     with pytest.raises(dagad.DagadError, match=remedy):
         call()
@@ -394,7 +394,7 @@ def test_is_a_root_finder_in_c_told_before_it_calls_python_again_amid_the_error(
 
 
 @pytest.mark.parametrize("name", LEAVES_NUMPY)
-def test_is_it_said_who_took_a_value_out_of_numpy_and_what_to_write(name: str) -> None:
+def test_a_traced_value_taken_out_of_numpy_is_refused_with_the_remedy(name: str) -> None:
     chunk, remedy = LEAVES_NUMPY[name]
     with pytest.raises(NotDifferentiableError, match=remedy):
         dagad.grad(lambda theta: dagad.reduce_sum(chunk, Y, theta, scheduler="sync"))(np.array([1.0, 2.0]))

@@ -59,7 +59,7 @@ def test_do_all_ways_to_second_order_agree(name: str, grainsize: int) -> None:
 @pytest.mark.parametrize(
     "name", ["a sum", "several", "a map", "ragged jobs", "combined", "nested", "a compensated sum"]
 )
-def test_is_the_third_order_right_too(name: str) -> None:
+def test_a_third_derivative_is_that_of_the_uncut_function(name: str) -> None:
     fun, whole = partial(PROGRAMS[name], cut_on("sync", 5), X), partial(PROGRAMS[name], WHOLE, X)
 
     def third(grad: Any, f: Any) -> Any:
@@ -75,7 +75,7 @@ def test_is_the_third_order_right_too(name: str) -> None:
     assert close(mixed, expected, 1e-9)
 
 
-def test_is_the_third_order_right_on_every_scheduler(scheduler: Any) -> None:
+def test_a_third_derivative_is_right_on_every_scheduler(scheduler: Any) -> None:
     def cubes(t: Any) -> Any:
         return dagad.reduce_sum(lambda rows, t: np.sum(rows * t**3), X[:, 0], t, grainsize=4, scheduler=scheduler)
 

@@ -47,7 +47,7 @@ def test_may_primals_be_bare_a_tuple_or_a_list() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
-def test_do_pytrees_with_constants_come_back_as_they_went_in() -> None:
+def test_jvp_and_hvp_give_pytrees_with_constants_back_as_they_went_in() -> None:
     def program(tree: Any) -> Any:
         total = dagad.reduce_sum(lambda rows, t: np.sum(rows * t["p"].x) ** 2 * t["n"], X[:, 0], tree, grainsize=20)
         return {"total": total * tree["p"].y[0], "count": 3, "name": "x", "list": [tree["p"].x, None]}
@@ -67,7 +67,7 @@ def test_do_pytrees_with_constants_come_back_as_they_went_in() -> None:
     assert (product["p"].y[1], product["n"]) == (None, None)
 
 
-def test_does_float32_stay_float32(scheduler: Any) -> None:
+def test_jvp_and_hvp_of_float32_are_float32(scheduler: Any) -> None:
     x, theta = X.astype("f4"), THETA.astype("f4")
     for name in ("a sum", "a map"):
         fun = partial(PROGRAMS[name], cut_on(scheduler, 4))
@@ -94,7 +94,7 @@ def test_may_values_be_complex_inside_chunks() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (4, 0), (1, 3)])
-def test_are_no_rows_and_nothing_in_a_row_right_in_every_mode(shape: tuple[int, int], scheduler: Any) -> None:
+def test_jvp_and_hvp_of_no_rows_and_of_empty_rows_are_right(shape: tuple[int, int], scheduler: Any) -> None:
     rng, ops = onp.random.default_rng(5), cut_on(scheduler, 2)
     x, t = rng.standard_normal(shape), rng.standard_normal(shape[1])
 
@@ -132,7 +132,7 @@ def test_may_rows_in_shards_be_constant(scheduler: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", [None, Preaccumulate()])
-def test_run_jvp_and_hvp_each_chunk_once(policy: Any) -> None:
+def test_jvp_and_hvp_run_each_chunk_once(policy: Any) -> None:
     calls: list[int] = []
 
     def counted(rows: Any, theta: Any) -> Any:
@@ -153,7 +153,7 @@ def test_run_jvp_and_hvp_each_chunk_once(policy: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()])
-def test_does_the_policy_change_no_product(policy: Any, scheduler: Any) -> None:
+def test_a_policy_does_not_change_an_hvp(policy: Any, scheduler: Any) -> None:
     fun = partial(PROGRAMS["several"], cut_on(scheduler, 4, policy=policy), X)
     expected = autograd.hessian_vector_product(partial(PROGRAMS["several"], WHOLE, X))(THETA, DTHETA)
     assert close(dagad.hvp(fun, THETA, DTHETA), expected, 1e-10)
@@ -181,7 +181,7 @@ def test_are_tangents_that_do_not_fit_refused(mode: Any, primals: Any, tangents:
 
 
 @pytest.mark.parametrize("mode", [dagad.jvp, dagad.hvp])
-def test_are_integers_refused_with_the_remedy(mode: Any) -> None:
+def test_jvp_and_hvp_in_integers_are_refused_with_the_remedy(mode: Any) -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=r"Argument 1 .*holds no floating-point.*astype\(float\)"):
         mode(lambda a, b: a * b, (1.0, onp.arange(3)), (1.0, onp.ones(3)))
 

@@ -62,7 +62,7 @@ def rows_of(output: dict[str, Any]) -> list[list[str]]:
     return [["".join(cell.itertext()) for cell in row] for row in tree.iter("tr")]
 
 
-def test_a_block_leaves_its_last_state_in_the_cell(saved: dict[str, Any]) -> None:
+def test_a_progress_block_leaves_its_last_state_in_the_notebook_cell(saved: dict[str, Any]) -> None:
     (output,) = saved["cells"][1]["outputs"]
     head, first, second, *bars = rows_of(output)
     assert head[:4] == ["#", "function", "value", "|gradient|"]
@@ -73,7 +73,7 @@ def test_a_block_leaves_its_last_state_in_the_cell(saved: dict[str, Any]) -> Non
     assert "#2 values: 24/24" in "".join(output["data"]["text/plain"])
 
 
-def test_the_setting_shows_each_cell_what_it_evaluates(saved: dict[str, Any]) -> None:
+def test_the_progress_setting_shows_each_notebook_cell_what_it_evaluates(saved: dict[str, Any]) -> None:
     for number in (1, 2):
         (output,) = saved["cells"][1 + number]["outputs"]
         _, row, *bars = rows_of(output)

@@ -79,7 +79,7 @@ BLOCK = """
 
 
 @pytest.mark.parametrize("where", ["threads", "sync", "cluster"])
-def test_a_terminal_has_bars_while_it_lasts_and_lines_at_the_end(where: str, cluster: Client) -> None:
+def test_progress_in_a_terminal_has_bars_while_it_lasts_and_lines_at_the_end(where: str, cluster: Client) -> None:
     address = str(cluster.scheduler_info()["address"]) if where == "cluster" else where
     seen = run_in_terminal(SLOW + BLOCK, address)
     assert seen.returned == 0, seen.last
@@ -148,7 +148,7 @@ def test_an_interrupt_leaves_the_terminal_as_it_was() -> None:
     assert all(0 < int(done) < 24 for done in bars)
 
 
-def test_the_setting_shows_what_lasts_without_a_block() -> None:
+def test_the_progress_setting_shows_evaluations_without_a_block() -> None:
     script = """
     for theta in (1.0, 2.0):
         dagad.value_and_grad(loss)(theta)
@@ -184,7 +184,7 @@ def test_one_of_two_displays_has_the_terminal() -> None:
     assert "chunk" in inner.getvalue()
 
 
-def test_a_terminal_without_rich_has_a_line_that_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_in_a_terminal_without_rich_is_a_line_that_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     out = Tty()
     with dagad.progress(file=out):
@@ -195,7 +195,7 @@ def test_a_terminal_without_rich_has_a_line_that_is_written_over(monkeypatch: py
     assert end == ""
 
 
-def test_a_terminal_that_goes_away_does_no_harm() -> None:
+def test_an_evaluation_survives_a_terminal_that_goes_away() -> None:
     class Gone(Tty):
         def write(self, text: str) -> int:
             raise BrokenPipeError("gone")
@@ -213,7 +213,7 @@ def test_a_terminal_that_goes_away_does_no_harm() -> None:
 # A file
 
 
-def test_nothing_is_printed_where_nobody_looks(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_progress_display_prints_nothing_where_nobody_looks(capfd: pytest.CaptureFixture[str]) -> None:
     out = io.StringIO()
     with dagad.progress() as seen, dagad.progress(file=out), dagad.progress(show=False, file=Tty()):
         loss(THETA)
@@ -233,7 +233,7 @@ def printed(**options: Any) -> Iterator[list[list[str]]]:
     lines += [line.split() for line in out.getvalue().splitlines()]
 
 
-def test_every_evaluation_has_a_line_if_asked() -> None:
+def test_every_evaluation_has_a_line_of_progress_if_asked() -> None:
     with printed(every=0) as found:
         for number in range(300):
             dagad.value_and_grad(square)(np.array([3.0, float(number)]))
@@ -255,7 +255,7 @@ def test_a_hot_loop_has_few_lines_the_last_one_among_them() -> None:
     assert len(numbers) <= 10 + 2 * (time.monotonic() - began) + 2
 
 
-def test_a_line_says_what_failed_and_what_fell_back() -> None:
+def test_a_line_of_progress_says_which_evaluation_failed_and_why() -> None:
     def fails(theta: Any) -> Any:
         raise ZeroDivisionError("on\npurpose " * MOST_SAID)
 
@@ -273,7 +273,7 @@ def test_a_line_says_what_failed_and_what_fell_back() -> None:
 # What is told of it
 
 
-def test_time_is_left_as_long_as_the_rest_takes_at_the_rate_so_far() -> None:
+def test_a_progress_bar_estimates_the_time_left_from_the_rate_so_far() -> None:
     profile = Profile("f")
     profile.began = time.time() - 10.0
     looked = Looked(profile)
@@ -302,7 +302,7 @@ def test_a_callback_gets_every_evaluation_and_may_end_it_all() -> None:
 
 
 @pytest.mark.parametrize("goes_wrong", [False, True])
-def test_what_a_callback_raises_is_what_an_evaluation_raises(goes_wrong: bool) -> None:
+def test_an_evaluation_raises_what_its_progress_callback_raises(goes_wrong: bool) -> None:
     def fails(theta: Any) -> Any:
         if goes_wrong:
             raise ValueError("the function's own")
@@ -318,7 +318,7 @@ def test_what_a_callback_raises_is_what_an_evaluation_raises(goes_wrong: bool) -
     assert len(getattr(caught.value, "__notes__", ())) == goes_wrong
 
 
-def test_evaluations_at_the_same_time_are_all_seen() -> None:
+def test_progress_shows_all_evaluations_that_run_at_the_same_time() -> None:
     barrier = threading.Barrier(4)
 
     def meets(rows: Any, theta: Any) -> Any:
@@ -340,7 +340,7 @@ def test_evaluations_at_the_same_time_are_all_seen() -> None:
     assert len(re.findall(r"^ +\d  waits ", out.getvalue(), re.MULTILINE)) == 3
 
 
-def test_what_is_awaited_is_seen() -> None:
+def test_progress_shows_evaluations_that_are_awaited() -> None:
     async def both() -> Any:
         return await asyncio.gather(*(dagad.evaluate(loss, factor * THETA) for factor in (1.0, 2.0)))
 
@@ -349,7 +349,7 @@ def test_what_is_awaited_is_seen() -> None:
     assert sorted(one.value for one in seen.recent if one.value) == sorted(value for value, _ in found)
 
 
-def test_what_was_cancelled_is_over() -> None:
+def test_progress_counts_a_cancelled_evaluation_as_ended() -> None:
     go = threading.Event()
 
     def waits(rows: Any, theta: Any) -> Any:
@@ -384,7 +384,7 @@ def test_steps_of_an_optimiser_have_a_line_each(method: str) -> None:
     assert len(re.findall(r"^ +\d+  iteration ", out.getvalue(), re.MULTILINE)) == found.nit
 
 
-def test_an_optimiser_that_tells_its_result_is_believed() -> None:
+def test_progress_shows_the_result_that_an_optimiser_reports() -> None:
     def told(intermediate_result: Any) -> None:
         seen.iterated(intermediate_result=intermediate_result)
 
@@ -419,7 +419,7 @@ def no_display() -> Iterator[None]:
     watching._DISPLAYS.update(before)
 
 
-def test_the_setting_prints_nothing_where_nobody_looks_unless_always() -> None:
+def test_the_progress_setting_prints_nothing_where_nobody_looks_unless_always() -> None:
     code = (
         "import dagad, dask, autograd.numpy as np\n"
         "for setting in (False, True, 'always'):\n"
@@ -432,13 +432,13 @@ def test_the_setting_prints_nothing_where_nobody_looks_unless_always() -> None:
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["#", "1", "2", "3", "3"]
 
 
-def test_a_setting_that_makes_no_sense_is_refused(no_display: None) -> None:
+def test_a_progress_setting_that_makes_no_sense_is_refused(no_display: None) -> None:
     with dask.config.set({"dagad.progress": "yes"}), pytest.raises(dagad.ArgumentsError, match="Choose false for none"):
         loss(THETA)
     assert watching._DISPLAYS == {}
 
 
-def test_a_block_goes_before_the_setting(no_display: None) -> None:
+def test_a_progress_block_goes_before_the_setting(no_display: None) -> None:
     with dask.config.set({"dagad.progress": True}):
         with dagad.progress() as seen:
             loss(THETA)
@@ -465,7 +465,7 @@ def test_an_evaluation_is_logged_with_its_facts(caplog: pytest.LogCaptureFixture
     assert "evaluation" in caplog.messages[-1]
 
 
-def test_nothing_is_logged_that_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_evaluation_is_not_logged_where_nobody_reads_it(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "dagad"):
         dagad.grad(loss)(THETA)
     assert not [record for record in caplog.records if hasattr(record, "dagad")]
@@ -484,7 +484,7 @@ def test_nothing_is_logged_that_nobody_reads(caplog: pytest.LogCaptureFixture) -
         ({"file": "progress.log"}, "Give an open file"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], remedy: str) -> None:
+def test_options_of_progress_that_make_no_sense_are_refused(options: dict[str, Any], remedy: str) -> None:
     with pytest.raises(dagad.ArgumentsError, match=remedy):
         dagad.progress(**options)
 

@@ -67,7 +67,7 @@ def test_is_a_reduction_what_autograd_makes_of_the_uncut_function(name: str, gra
 
 @pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
 @pytest.mark.parametrize("name", CASES)
-def test_is_the_value_alone_the_same_and_does_nobody_trace_it(name: str, scheduler: Any) -> None:
+def test_a_value_alone_has_the_bits_of_one_with_a_gradient_untraced(name: str, scheduler: Any) -> None:
     case = CASES[name]
     value = dagad.reduce_sum(case.fun, case.sliced, *case.shared, grainsize=4, scheduler=scheduler)
     assert bits(value) == bits(both(case, grainsize=4, scheduler=scheduler)[0])
@@ -81,7 +81,9 @@ LENGTHS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 
 @ROAD
 @given(LENGTHS, st.integers(1, 8), st.integers(0, 2**32 - 1))
-def test_do_ragged_lengths_and_grainsizes_matter(lengths: list[int], grainsize: int, seed: int) -> None:
+def test_a_reduction_of_ragged_rows_is_right_at_any_lengths_and_grainsize(
+    lengths: list[int], grainsize: int, seed: int
+) -> None:
     rng = onp.random.default_rng(seed)
     case = Case(ragged, [rng.standard_normal(length) for length in lengths], (0.4,))
     value, gradients = both(case, grainsize=grainsize, scheduler="sync")
@@ -115,7 +117,9 @@ def tree_sum(rows: Any, tree: Any) -> Any:
 @pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
 @ROAD
 @given(st.lists(TREES, min_size=1, max_size=5), TREES, st.integers(1, 6))
-def test_does_any_pytree_go_in_and_come_back(items: list[Any], tree: Any, grainsize: int) -> None:
+def test_a_reduction_takes_any_pytree_and_gives_its_gradient_back_as_one(
+    items: list[Any], tree: Any, grainsize: int
+) -> None:
     case = Case(tree_sum, {"items": items, "w": W[: len(items)]}, ((tree, 0.5),))
     value, gradients = both(case, grainsize=grainsize, scheduler="sync")
     expected, expected_gradients = reference(case.fun, case.sliced, *case.shared)
@@ -142,7 +146,7 @@ def test_may_some_items_of_a_list_be_differentiated_and_others_not() -> None:
         assert_close(dagad.grad(program)(chosen, partial(dagad.reduce_sum, grainsize=grainsize)), expected)
 
 
-def test_may_the_same_array_be_passed_twice(scheduler: Any) -> None:
+def test_one_array_passed_to_a_reduction_twice_has_the_gradient_of_both(scheduler: Any) -> None:
     def pull(rows: Any, a: Any, b: Any) -> Any:
         return np.sum(np.outer(rows, a) ** 2) + np.sum(np.outer(rows, b)) * np.sum(a * b)
 
@@ -179,7 +183,7 @@ def test_is_the_sum_of_no_rows_zero_without_a_call(scheduler: Any) -> None:
     assert bits(gradient) == bits(onp.zeros((0, 3)))
 
 
-def test_is_one_row_enough(scheduler: Any) -> None:
+def test_a_reduction_of_one_row_is_right(scheduler: Any) -> None:
     for grainsize in (1, 7, "auto"):
         value, gradients = both(Case(squares, X[:1], (THETA,)), grainsize=grainsize, scheduler=scheduler)
         expected, expected_gradients = reference(squares, X[:1], THETA)
@@ -187,7 +191,7 @@ def test_is_one_row_enough(scheduler: Any) -> None:
         assert_close(gradients, expected_gradients)
 
 
-def test_does_float32_stay_float32(scheduler: Any) -> None:
+def test_reductions_of_float32_have_float32_values_and_gradients(scheduler: Any) -> None:
     rows, theta = X.astype("f4"), THETA.astype("f4")
     value, (of_rows, of_theta) = both(Case(squares, rows, (theta,)), grainsize=4, scheduler=scheduler)
     expected, expected_gradients = reference(squares, rows, theta)
@@ -197,7 +201,7 @@ def test_does_float32_stay_float32(scheduler: Any) -> None:
     assert [gradient.dtype for gradient in mixed] == ["f8", "f4"]
 
 
-def test_do_float32_numbers_keep_their_type() -> None:
+def test_a_gradient_in_a_float32_number_is_a_float32_number() -> None:
     gradient = dagad.grad(lambda t: dagad.reduce_sum(squares, Y.astype("f4"), t, grainsize=4))(onp.float32(0.5))
     assert type(gradient) is onp.float32
 
@@ -302,7 +306,7 @@ PROGRAMS = [around, several, inside_another, by_closure]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_does_the_program_around_matter(program: Callable[..., Any], scheduler: Any) -> None:
+def test_a_gradient_of_any_program_around_a_reduction_is_right(program: Callable[..., Any], scheduler: Any) -> None:
     value, gradient = dagad.value_and_grad(program)(THETA, cut_on(scheduler))
     expected, expected_gradient = autograd.value_and_grad(program)(THETA, plainly)
     assert_close(value, expected)
@@ -317,7 +321,7 @@ def test_may_the_outer_derivative_be_autograds_own(program: Callable[..., Any], 
     assert_close(gradient, expected_gradient)
 
 
-def test_may_an_elementwise_derivative_be_taken_around(scheduler: Any) -> None:
+def test_autograds_elementwise_grad_and_jacobian_around_a_reduction_are_right(scheduler: Any) -> None:
     def elementwise(t: Any, total: Callable[..., Any]) -> Any:
         return t * total(stacked, X, THETA) + np.tanh(t) * total(squares, X, np.mean(t))
 

@@ -20,7 +20,7 @@ def test_are_rows_of_different_lengths_refused_by_name() -> None:
         dagad.reduce_sum(lambda rows: 0.0, {"a": Y, "b": Y[:-1]})
 
 
-def test_is_something_without_rows_refused() -> None:
+def test_a_sliced_argument_without_rows_is_refused() -> None:
     refused: Any = [
         (1.5, "float"),
         (onp.array(1.5), "array"),
@@ -51,7 +51,7 @@ def test_are_partial_sums_of_different_structure_refused() -> None:
         dagad.reduce_sum(changing, Y, 2.0, grainsize=4)
 
 
-def test_is_something_that_has_no_sum_refused_with_its_chunk(scheduler: Any) -> None:
+def test_a_partial_sum_that_cannot_be_added_is_refused_with_its_chunk(scheduler: Any) -> None:
     text = onp.array(["a"])
     for returned, found in (("text", "str"), (None, "None"), ([], "empty"), (text, "an array"), (object(), "object")):
 
@@ -163,7 +163,7 @@ def test_is_in_place_work_on_copies_and_float_of_data_fine(scheduler: Any) -> No
 
 
 @pytest.mark.filterwarnings("ignore:`<lambda>` gave:dagad.DagadWarning")
-def test_do_nan_and_inf_pass_through(scheduler: Any) -> None:
+def test_nan_and_infinity_in_rows_pass_through_a_reduction(scheduler: Any) -> None:
     data = onp.array([1.0, onp.nan, 2.0, onp.inf])
     value, gradient = dagad.value_and_grad(
         lambda t: dagad.reduce_sum(lambda rows, t: t * np.sum(rows), data[[0, 1]], t, grainsize=1, scheduler=scheduler)

@@ -103,7 +103,7 @@ ON_A_WORKER = r", worker t(cp|ls)://[0-9.:]+"
 
 
 @pytest.mark.parametrize("role", FAILING)
-def test_a_chunk_that_failed_fails_again_here(role: str, scheduler: Any) -> None:
+def test_a_chunk_that_failed_fails_again_in_a_replay(role: str, scheduler: Any) -> None:
     loss = loss_of(FAILING[role], scheduler)
     for _ in range(2):  # a local one goes inline the second time
         error = failed(lambda: dagad.grad(loss)(THETA))
@@ -114,7 +114,7 @@ def test_a_chunk_that_failed_fails_again_here(role: str, scheduler: Any) -> None
 
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
-def test_a_chunk_that_failed_in_a_process_of_its_own_does_so_too() -> None:
+def test_a_chunk_that_failed_in_a_process_pool_fails_again_in_a_replay() -> None:
     error = failed(lambda: dagad.grad(loss_of(fails_on_its_way_back, "processes"))(THETA))
     tells(error, "pullback", f", process {error.args[2]}")
     fails_here(error, "pullback")
@@ -136,7 +136,7 @@ async def _awaited(fun: Any, at: Any) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_is_run_again(mode: str, scheduler: Any) -> None:
+def test_a_replay_runs_a_failed_chunk_of_every_mode_again(mode: str, scheduler: Any) -> None:
     error = failed(lambda: MODES[mode](loss_of(fails, scheduler), THETA))
     assert failed(lambda: dagad.replay(error)).args == (*error.args[:2], os.getpid())
     if mode not in ("jvp", "hvp", "value"):  # the primitive has no rule for these
@@ -145,7 +145,7 @@ def test_every_mode_is_run_again(mode: str, scheduler: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["map_sum", "map", "map_rect", "map_reduce"])
-def test_every_operation_is_run_again_in_what_it_is_sliced_by(name: str, scheduler: Any) -> None:
+def test_a_replay_runs_every_operation_again_with_its_rows_differentiated(name: str, scheduler: Any) -> None:
     f = {"map_rect": lambda x, t: fails(x, t) * onp.ones(2)}.get(name, fails)
     combine = [lambda a, b: a + b] if name == "map_reduce" else []
     call = getattr(dagad, name)
@@ -159,7 +159,7 @@ def test_every_operation_is_run_again_in_what_it_is_sliced_by(name: str, schedul
         assert failed(lambda error=error: dagad.replay(error)).args == (*error.args[:2], os.getpid())  # type: ignore[misc]  # of a loop
 
 
-def test_shards_that_are_differentiated_come_here_with_their_cotangents(cluster: Client) -> None:
+def test_a_replay_of_differentiated_shards_has_their_rows_and_cotangents(cluster: Client) -> None:
     shards = shards_on(cluster, X, 4)
     error = failed(lambda: dagad.grad(lambda t: np.sum(dagad.map(fails_on_its_way_back, shards, t) ** 2))(THETA))
     assert failed(lambda: dagad.replay(error)).args == (*error.args[:2], os.getpid())
@@ -167,7 +167,7 @@ def test_shards_that_are_differentiated_come_here_with_their_cotangents(cluster:
     assert failed(lambda: dagad.replay(error)).args == (*error.args[:2], os.getpid())
 
 
-def test_of_reductions_in_each_other_the_outermost_is_run_again(scheduler: Any) -> None:
+def test_a_replay_of_nested_reductions_runs_the_outermost_chunk_again(scheduler: Any) -> None:
     def outer(rows: Any, theta: Any) -> Any:
         return dagad.reduce_sum(fails, rows, theta, grainsize=1)
 
@@ -182,7 +182,7 @@ def test_of_reductions_in_each_other_the_outermost_is_run_again(scheduler: Any) 
     assert failed(lambda: dagad.replay(again)).args == again.args
 
 
-def test_an_error_that_another_was_raised_from_will_do() -> None:
+def test_a_replay_takes_an_error_whose_cause_is_a_failed_chunk() -> None:
     def act() -> None:
         try:
             loss_of(fails, "sync")(THETA)
@@ -192,13 +192,13 @@ def test_an_error_that_another_was_raised_from_will_do() -> None:
     assert failed(lambda: dagad.replay(failed(act, RuntimeError))).args[2] == os.getpid()
 
 
-def test_without_an_error_the_last_that_was_shown_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_without_an_error_takes_the_last_that_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "last_value", failed(lambda: loss_of(fails, "sync")(THETA)), raising=False)
     monkeypatch.setattr(sys, "last_value", failed(lambda: dagad.replay()))
     failed(lambda: dagad.replay())
 
 
-def test_the_traceback_has_the_users_lines_only() -> None:
+def test_the_traceback_of_a_replay_has_the_users_lines_only() -> None:
     error = failed(lambda: dagad.grad(loss_of(fails, "threads"))(THETA))
     with dask.config.set({"dagad.full-tracebacks": False}):
         again = failed(lambda: dagad.replay(error))
@@ -225,7 +225,7 @@ def test_a_debugger_stands_at_the_line_that_failed(
     assert re.search(r"\b4\.0", out)
 
 
-def test_in_ipython_the_debugger_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_in_ipython_uses_its_debugger(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     class Debugger:
@@ -246,7 +246,7 @@ def test_in_ipython_the_debugger_is_its_own(monkeypatch: pytest.MonkeyPatch) -> 
 # What can't be run again
 
 
-def test_a_chunk_that_does_not_fail_here_gives_its_result(cluster: Client) -> None:
+def test_a_replay_of_a_chunk_that_does_not_fail_gives_its_result(cluster: Client) -> None:
     here = os.getpid()
 
     def elsewhere(rows: Any, theta: Any) -> Any:
@@ -303,14 +303,14 @@ def _with_suspects(*suspects: str) -> dagad.WorkerLostError:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_is_said_why_there_is_nothing_to_run(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_says_why_it_has_no_chunk_to_run(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, kind, remedy = REFUSED[case]
     monkeypatch.setattr(sys, "last_value", None, raising=False)
     with pytest.raises(kind, match=f"(?s){remedy}"):
         dagad.replay(make())
 
 
-def test_an_error_travels_in_words(scheduler: Any) -> None:
+def test_an_error_of_a_chunk_is_pickled_with_its_notes_in_words(scheduler: Any) -> None:
     error = failed(lambda: loss_of(fails, scheduler)(THETA))
     there = pickle.loads(pickle.dumps(error))
     assert there.__notes__ == error.__notes__
@@ -322,7 +322,7 @@ def test_an_error_travels_in_words(scheduler: Any) -> None:
 
 
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
-def test_rows_come_from_a_hot_loop_and_a_dead_worker_and_not_from_a_restarted_cluster() -> None:
+def test_a_replay_gets_rows_of_a_dead_worker_and_not_of_a_restarted_cluster() -> None:
     with a_watched_cluster() as client:
         losses = {role: loss_of(f, None, shards_on(client, X, 4)) for role, f in FAILING.items()}
         errors = {}
@@ -340,7 +340,7 @@ def test_rows_come_from_a_hot_loop_and_a_dead_worker_and_not_from_a_restarted_cl
             dagad.replay(errors["value"])
 
 
-def test_an_error_that_is_gone_holds_nothing(cluster: Client) -> None:
+def test_an_error_that_was_replayed_and_is_gone_keeps_no_shards(cluster: Client) -> None:
     def act() -> Any:
         shards = shards_on(cluster, X, 4)
         error = failed(lambda: dagad.grad(loss_of(fails, None, shards))(THETA))

@@ -27,7 +27,7 @@ class Params(NamedTuple):
     rest: Any
 
 
-def test_has_a_right_gradient_the_rate_two(scheduler: Any) -> None:
+def test_taylor_rate_of_a_right_gradient_is_two(scheduler: Any) -> None:
     def loss(theta: Any) -> Any:
         return dagad.reduce_sum(lambda rows, t: np.sum(np.exp(rows @ t)), X, theta, grainsize=5, scheduler=scheduler)
 
@@ -35,7 +35,7 @@ def test_has_a_right_gradient_the_rate_two(scheduler: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0.9, 1.1, -1.0, 0.0])
-def test_has_a_wrong_gradient_the_rate_one(wrong: float) -> None:
+def test_taylor_rate_of_a_wrong_gradient_is_one(wrong: float) -> None:
     @explicit
     def chunk(rows: Any, theta: Any) -> Any:
         grown = onp.exp(rows @ theta)
@@ -44,7 +44,7 @@ def test_has_a_wrong_gradient_the_rate_one(wrong: float) -> None:
     assert taylor_rate(partial(dagad.reduce_sum, chunk, X), THETA) < 1.2
 
 
-def test_is_one_wrong_entry_enough() -> None:
+def test_taylor_rate_finds_one_wrong_entry_of_a_gradient() -> None:
     @explicit
     def chunk(rows: Any, theta: Any) -> Any:
         grown = onp.exp(rows @ theta)
@@ -53,7 +53,7 @@ def test_is_one_wrong_entry_enough() -> None:
     assert taylor_rate(partial(dagad.reduce_sum, chunk, X), THETA) < 1.2
 
 
-def test_are_all_arguments_and_leaves_moved() -> None:
+def test_taylor_rate_moves_all_arguments_and_leaves() -> None:
     def loss(params: Any, factor: Any, count: int) -> Any:
         return factor**2 * np.sum(np.exp(params.slope)) * np.sin(params.rest["a"][0]) * count
 
@@ -67,7 +67,7 @@ def test_are_all_arguments_and_leaves_moved() -> None:
     assert taylor_rate(partial(dagad.reduce_sum, ignores_its_rows), X, 0.5) < 1.2
 
 
-def test_may_leaves_be_complex() -> None:
+def test_taylor_rate_takes_complex_leaves() -> None:
     def loss(z: Any) -> Any:
         return np.sum(np.abs(np.exp(z)) ** 2)
 
@@ -78,12 +78,12 @@ def test_may_leaves_be_complex() -> None:
         assert taylor_rate(fun, onp.array([0.3 + 0.7j, -0.2 + 0.1j])) == pytest.approx(2.0, abs=0.1)
 
 
-def test_has_a_linear_function_no_rate() -> None:
+def test_taylor_rate_of_a_linear_function_is_none() -> None:
     rate = taylor_rate(lambda x: 2.0 * x, 0.5)
     assert math.isnan(rate) or rate < 2.1  # nothing but rounding remains
 
 
-def test_depends_the_rate_on_the_seed_alone() -> None:
+def test_taylor_rate_depends_on_its_seed_alone() -> None:
     def loss(x: Any) -> Any:
         return np.sum(np.exp(x) * x[0])
 
@@ -91,7 +91,7 @@ def test_depends_the_rate_on_the_seed_alone() -> None:
     assert taylor_rate(loss, THETA, seed=3) != taylor_rate(loss, THETA, seed=4)
 
 
-def test_is_an_argument_without_floats_no_argument() -> None:
+def test_taylor_rate_refuses_an_argument_without_floats() -> None:
     with pytest.raises(dagad.DagadError):
         taylor_rate(lambda n: 1.0 * n, 3)
 
@@ -109,7 +109,7 @@ def wrong_in_chunk(start: float) -> Any:
     return chunk
 
 
-def test_it_names_the_argument_and_the_chunk_that_are_wrong() -> None:
+def test_check_grads_names_the_argument_and_the_chunk_that_are_wrong() -> None:
     def loss(scale: Any, theta: Any) -> Any:
         return scale * dagad.reduce_sum(wrong_in_chunk(13.0), onp.arange(1.0, 21.0), theta, grainsize=6)
 
@@ -121,7 +121,7 @@ def test_it_names_the_argument_and_the_chunk_that_are_wrong() -> None:
     assert "reverse-mode derivative of `loss` in argument 1, leaf ['a'] is wrong" in str(e.value)
 
 
-def test_it_says_so_when_no_chunk_is_wrong_by_itself() -> None:
+def test_check_grads_says_when_no_chunk_is_wrong_by_itself() -> None:
     @primitive  # type: ignore[untyped-decorator]  # autograd has no types
     def twice(x: Any) -> Any:
         return 2 * x
@@ -167,13 +167,13 @@ def losses() -> dict[str, tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", losses())
-def test_right_derivatives_pass_in_both_modes(name: str) -> None:
+def test_right_derivatives_pass_check_grads_in_both_modes(name: str) -> None:
     fun, *args = losses()[name]
     check_grads(fun, *args, order=1 if name in ("hvp", "hessian", "single") else 2)
     assert dot_product_gap(fun, *args) < (1e-6 if name == "single" else 1e-12)
 
 
-def test_graphs_are_checked_too() -> None:
+def test_check_grads_and_taylor_rate_take_dask_graphs() -> None:
     a, b = delayed(2.0), delayed(onp.array([1.0, 2.0]))
     waves = delayed(lambda a, b: np.sin(a * b))(a, b)
     y = delayed(lambda u: {"s": np.sum(u**2), "v": u, "n": 3})(waves)
@@ -191,12 +191,12 @@ def test_graphs_are_checked_too() -> None:
 
 
 @pytest.mark.parametrize(("options", "match"), [({"order": 0}, "positive int"), ({"modes": ("up",)}, '"fwd", "rev"')])
-def test_what_it_cannot_check_is_refused(options: Any, match: str) -> None:
+def test_check_grads_refuses_an_order_or_a_mode_that_it_lacks(options: Any, match: str) -> None:
     with pytest.raises(dagad.StructureError, match=match):
         check_grads(np.sin, 1.0, **options)
 
 
-def test_nothing_to_check_and_no_number_are_refused() -> None:
+def test_check_grads_of_integers_and_taylor_rate_of_an_array_are_refused() -> None:
     with pytest.raises(dagad.NotDifferentiableError, match="no derivative to check"):
         check_grads(lambda x: x, 3)
     with pytest.raises(dagad.NotDifferentiableError, match="one real number"):
@@ -221,7 +221,7 @@ HARD: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", HARD)
-def test_right_derivatives_pass_where_differences_are_hard_and_wrong_ones_do_not(name: str) -> None:
+def test_check_grads_tells_right_from_wrong_where_differences_are_hard(name: str) -> None:
     fun, at = HARD[name]
     point = onp.array(at)
     check_grads(fun, point)
@@ -245,7 +245,7 @@ def test_right_derivatives_pass_where_differences_are_hard_and_wrong_ones_do_not
         lambda t: np.sum(np.where(t > 0.0, t, 0.0)),
     ],
 )
-def test_what_differences_cannot_decide_is_no_pass(fun: Any) -> None:
+def test_check_grads_warns_of_a_derivative_that_differences_cannot_decide(fun: Any) -> None:
     with (
         onp.errstate(all="ignore"),
         pytest.warns(dagad.DagadWarning, match="Differences can't decide .* in argument 0 .* not a pass") as caught,
@@ -255,7 +255,7 @@ def test_what_differences_cannot_decide_is_no_pass(fun: Any) -> None:
 
 
 @pytest.mark.parametrize("slope", [0.0, 3.0])
-def test_wrong_derivatives_of_lines_are_not_taken_for_kinks(slope: float) -> None:
+def test_check_grads_does_not_take_a_wrong_derivative_of_a_line_for_a_kink(slope: float) -> None:
     @explicit
     def chunk(rows: Any, theta: Any) -> Any:
         return slope * theta, lambda seed: (None, 1.001 * seed * (slope or 1.0))
@@ -264,6 +264,6 @@ def test_wrong_derivatives_of_lines_are_not_taken_for_kinks(slope: float) -> Non
         check_grads(partial(dagad.reduce_sum, chunk, onp.ones(1)), 0.7, modes=("rev",))
 
 
-def test_a_derivative_that_is_nan_is_wrong_where_differences_are_not() -> None:
+def test_check_grads_refuses_a_derivative_that_is_nan_where_differences_are_finite() -> None:
     with onp.errstate(all="ignore"), pytest.raises(dagad.GradientError, match=r"is wrong: .* it is nan"):
         check_grads(lambda t: np.where(t > 0.5, t, np.sqrt(t - 1.0)), 1.0, modes=("rev",))

@@ -58,7 +58,7 @@ PROGRAMS = {
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 @pytest.mark.parametrize(("program", "scheduler"), [("grad", "sync"), ("hessian", "threads"), ("value", "threads")])
-def test_a_script_shows_its_own_lines(program: str, scheduler: str) -> None:
+def test_the_traceback_of_a_script_shows_its_own_lines_and_none_of_dagads(program: str, scheduler: str) -> None:
     code = SCRIPT.format(scheduler=scheduler, program=PROGRAMS[program])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     lines = done.stderr.splitlines()
@@ -69,20 +69,20 @@ def test_a_script_shows_its_own_lines(program: str, scheduler: str) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_shows_its_own_lines(program: str) -> None:
+def test_the_traceback_of_every_mode_shows_the_users_lines_and_none_of_dagads(program: str) -> None:
     code = SCRIPT.format(scheduler="threads", program=PROGRAMS[program])
     _, text, _ = told(lambda: exec(compile(code, "<program>", "exec"), {"__name__": "__main__"}))
     assert "dagad/_" not in text
     assert ("in chunk" in text) == (program != "grainsize")
 
 
-def test_all_frames_are_there_on_request() -> None:
+def test_a_traceback_shows_all_frames_on_request() -> None:
     with dask.config.set({"dagad.full-tracebacks": True}):
         _, text, _ = told(lambda: grad(misses, Y, 1.0))
     assert "dagad/_executors" in text
 
 
-def test_a_fault_of_dagads_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_inside_dagad_has_its_whole_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagad._api.reductions.sum_by_length", None)
     _, text, _ = told(lambda: cut(scaled, Y, 1.0))
     assert "dagad/_api/reductions.py" in text
@@ -120,7 +120,7 @@ def failures(client: Client, road: str) -> list[str]:
 
 
 @pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters")
-def test_of_an_evaluation_that_fails_a_worker_logs_a_line_and_nobody_prints_any(
+def test_a_failed_evaluation_is_a_line_in_a_workers_log_and_nowhere_printed(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """One each: workers don't hear of each other's failures, and a message about them would cost more than a line."""
@@ -165,7 +165,7 @@ def test_a_task_of_a_graph_that_fails_shows_its_line(mode: str) -> None:
     assert f"while task '{failing.key}'" in text
 
 
-def test_a_value_that_is_not_there_in_time_is_told_so() -> None:
+def test_an_evaluation_that_is_late_raises_an_error_that_names_what_is_missing() -> None:
     done = threading.Event()
     evaluation = dagad.evaluate(lambda x: (done.wait(PATIENCE), x)[1], 1.0)
     for what in ("value", "gradient"):

@@ -52,7 +52,7 @@ def test_does_value_and_grad_agree_with_autograd(scheduler: Any) -> None:
     assert close(dagad.grad(loss)(THETA, scheduler), expected_gradient)
 
 
-def test_is_the_taylor_rate_two(scheduler: Any) -> None:
+def test_taylor_rate_of_a_loss_with_a_reduction_is_two(scheduler: Any) -> None:
     assert taylor_rate(partial(loss, scheduler=scheduler), THETA) == pytest.approx(2.0, abs=0.1)
 
 
@@ -95,7 +95,7 @@ def test_does_evaluate_agree_with_autograd(scheduler: Any) -> None:
     assert close(gradient, expected_gradient)
 
 
-def test_do_pytrees_come_back_as_they_went_in() -> None:
+def test_a_gradient_has_the_pytree_of_its_argument() -> None:
     def program(tree: Any) -> Any:
         return tree["point"].x * tree["point"].y[0] ** 2 + np.sum(tree["list"][1]) * tree["pair"][0]
 
@@ -139,7 +139,7 @@ def test_may_argnums_be_an_int_or_a_tuple() -> None:
     assert float(dagad.evaluate(program, *args, argnums=1).gradient()) == pytest.approx(12 * 0.125)
 
 
-def test_do_keyword_arguments_pass_through() -> None:
+def test_grad_hands_keyword_arguments_through() -> None:
     def program(x: Any, *, power: int, data: Any = None) -> Any:
         return dagad.reduce_sum(lambda rows, x: np.sum(rows * x**power), data, x, grainsize=4)
 
@@ -164,7 +164,7 @@ def test_is_aux_handed_through_undifferentiated() -> None:
     assert close(dagad.grad(lambda t: dagad.grad(program, has_aux=True)(t)[1]["norm"])(THETA), 2 * THETA)
 
 
-def test_does_the_name_of_the_function_stay() -> None:
+def test_grad_keeps_the_name_of_its_function() -> None:
     assert dagad.grad(loss).__name__ == "loss"
     assert dagad.value_and_grad(partial(loss))(THETA)[0] == loss(THETA)
 
@@ -200,7 +200,7 @@ def test_is_a_mixed_derivative_right_in_the_outer_variable() -> None:
     assert close(mixed, autograd.grad(lambda u: u * autograd.grad(plain_inner)(0.3, u))(1.7), 1e-11)
 
 
-def test_may_values_be_complex_inside() -> None:
+def test_a_gradient_of_a_function_with_complex_values_inside_is_right() -> None:
     def program(x: Any) -> Any:
         return np.real(np.sum(np.exp(1j * x) * np.conj(np.exp(2j * x)) * x))
 
@@ -354,12 +354,12 @@ def test_is_an_array_of_one_number_a_value_as_for_autograd(shape: Any, scheduler
 
 
 @pytest.mark.parametrize("fun", [lambda x: x, lambda x: x[:0], lambda x: x[:1] * 1j, lambda x: onp.ones(1, int)])
-def test_is_anything_else_refused_as_a_value_of_a_gradient(fun: Any) -> None:
+def test_a_gradient_of_anything_but_one_real_number_is_refused(fun: Any) -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=r"one real floating-point number.*dagad.vjp"):
         dagad.grad(fun)(onp.ones(2))
 
 
-def test_tangents_of_shards_are_shards_of_the_same_cut() -> None:
+def test_tangents_of_shards_that_are_not_cut_alike_are_refused() -> None:
     data = onp.arange(8.0).reshape(8, 1)
     shards = dagad.shard(data, grainsize=2, scheduler="sync")
 

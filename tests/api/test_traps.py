@@ -86,7 +86,7 @@ TRAPS = {
 @pytest.mark.usefixtures("dear_rows", "new_functions")
 @pytest.mark.parametrize("mode", [dagad.grad, lambda total: total])
 @pytest.mark.parametrize("fun", TRAPS)
-def test_is_what_does_not_add_up_said_once_at_the_users_line(fun: Any, mode: Any, scheduler: Any) -> None:
+def test_a_sum_that_does_not_add_up_is_warned_of_once_at_its_line(fun: Any, mode: Any, scheduler: Any) -> None:
     chunk, data = slow(fun), onp.linspace(1.0, 2.0, each_scheduler(scheduler) + (mode is dagad.grad))
     total = mode(lambda theta: dagad.reduce_sum(chunk, data, theta, scheduler=scheduler))
     with pytest.warns(dagad.DagadWarning, match=TRAPS[fun]) as caught:
@@ -96,7 +96,7 @@ def test_is_what_does_not_add_up_said_once_at_the_users_line(fun: Any, mode: Any
 
 
 @pytest.mark.usefixtures("dear_rows", "new_functions")
-def test_does_what_adds_up_and_what_is_combined_otherwise_raise_no_doubt(scheduler: Any) -> None:
+def test_sums_that_add_up_and_other_combinations_are_not_warned_of(scheduler: Any) -> None:
     data = onp.linspace(1.0, 2.0, each_scheduler(scheduler))
 
     def log_sum_exp(rows: Any, theta: Any) -> Any:
@@ -115,7 +115,7 @@ def test_does_what_adds_up_and_what_is_combined_otherwise_raise_no_doubt(schedul
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 40])
 @pytest.mark.parametrize("fun", TRAPS)
-def test_checks_of_gradients_say_so_for_chunks_of_any_size(fun: Any, rows: int, scheduler: Any) -> None:
+def test_check_grads_refuses_sums_that_do_not_add_up_in_chunks_of_any_size(fun: Any, rows: int, scheduler: Any) -> None:
     data, match = onp.linspace(1.0, 2.0, 20), TRAPS[fun].replace("chunk", fun.__name__)
     with pytest.raises(dagad.GradientError, match=match):
         check_grads(partial(dagad.reduce_sum, fun, data, grainsize=rows, scheduler=scheduler), 3.0, modes=("rev",))
@@ -203,7 +203,7 @@ def test_is_the_chunk_named_that_gives_nan_and_the_row(mode: str, sliced: Any, s
     MODES[mode](total)  # it is said once
 
 
-def test_are_chunks_of_shards_named_and_those_of_rows_that_are_differentiated(scheduler: Any) -> None:
+def test_a_chunk_that_gives_nan_is_named_in_shards_and_in_differentiated_rows(scheduler: Any) -> None:
     def total(theta: Any) -> Any:
         return dagad.reduce_sum(logarithms, dagad.shard(HOLE, grainsize=5, scheduler=scheduler), theta)
 
@@ -213,7 +213,7 @@ def test_are_chunks_of_shards_named_and_those_of_rows_that_are_differentiated(sc
         dagad.grad(lambda rows: dagad.reduce_sum(logarithms, rows, 2.0, grainsize=7, scheduler=scheduler))(HOLE)
 
 
-def test_is_it_said_where_rows_are_not_the_cause(scheduler: Any) -> None:
+def test_chunks_that_give_nan_are_named_where_rows_are_not_the_cause(scheduler: Any) -> None:
     def total(theta: Any, grainsize: int) -> Any:
         return dagad.reduce_sum(logarithms, ROWS - 8.5, theta, grainsize=grainsize, scheduler=scheduler)
 
@@ -225,7 +225,7 @@ def test_is_it_said_where_rows_are_not_the_cause(scheduler: Any) -> None:
         total(1.0, 20)
 
 
-def test_is_infinity_meant_unless_it_is_in_the_rows(scheduler: Any) -> None:
+def test_an_infinite_value_is_not_warned_of_unless_it_is_in_the_rows(scheduler: Any) -> None:
     def total(rows: Any, theta: Any, grainsize: int) -> Any:
         return dagad.reduce_sum(logarithms, rows, theta, grainsize=grainsize, scheduler=scheduler)
 
@@ -234,7 +234,7 @@ def test_is_infinity_meant_unless_it_is_in_the_rows(scheduler: Any) -> None:
         assert total(onp.where(ROWS == 8.0, onp.inf, ROWS), 1.0, 4) == onp.inf
 
 
-def test_is_a_chunk_named_in_which_sums_are_nested() -> None:
+def test_a_chunk_with_a_nested_sum_that_gives_nan_is_named() -> None:
     def outer(rows: Any, theta: Any) -> Any:
         return dagad.reduce_sum(logarithms, rows, theta, grainsize=2)
 
@@ -256,7 +256,7 @@ def again(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("rows", [HOLE, ROWS - 8.5])
-def test_is_a_long_run_not_done_again(
+def test_a_long_evaluation_is_not_repeated_to_find_the_chunk_that_gave_nan(
     rows: Any, scheduler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dagad._api.non_finite.LONGEST_SOUGHT", 0.0)
@@ -353,7 +353,7 @@ def test_are_integers_beside_parameters_named(argument: Any, path: str) -> None:
         (2.0, True, "name", None),
     ],
 )
-def test_may_records_data_and_what_is_no_number_be_constant(argument: Any) -> None:
+def test_constants_in_records_arrays_and_words_are_not_warned_of(argument: Any) -> None:
     def fun(argument: Any) -> Any:
         return sum(leaf for leaf in _numbers(argument)) ** 2
 
@@ -386,7 +386,7 @@ def test_are_threads_advised_where_processes_take_longer_to_start(
 
 
 @pytest.mark.usefixtures("dear_rows", "new_functions")
-def test_can_be_asked_for_the_grainsize_that_auto_chose(scheduler: Any, cluster: Client) -> None:
+def test_find_grainsize_gives_the_grainsize_that_auto_chose(scheduler: Any, cluster: Client) -> None:
     data = onp.linspace(1.0, 2.0, each_scheduler(scheduler))
 
     def fun(rows: Any, theta: Any) -> Any:

@@ -68,14 +68,14 @@ def test_no_recipe_is_untested() -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_a_script_is_sound(script: Path) -> None:
+def test_a_script_of_a_recipe_passes_bash_and_shellcheck(script: Path) -> None:
     run("bash -n", str(script), cwd=DEPLOY)
     run("shellcheck --severity=warning", str(script), cwd=DEPLOY)
     assert script.stat().st_mode & 0o111
 
 
 @pytest.mark.parametrize("page", sorted(DEPLOY.rglob("*.md")), ids=lambda page: page.parent.name)
-def test_a_page_names_files_that_there_are(page: Path) -> None:
+def test_a_page_of_a_recipe_names_files_that_there_are(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text)]
     assert not [link for link in links if not (page.parent / link).exists()]
@@ -85,7 +85,7 @@ def test_a_page_names_files_that_there_are(page: Path) -> None:
 
 
 @pytest.mark.parametrize("queue", KINDS)
-def test_a_section_sets_options_that_there_are(queue: str) -> None:
+def test_a_section_for_a_queue_sets_options_that_there_are(queue: str) -> None:
     jobqueue()
     defaults = yaml.safe_load(Path(jobqueue().__file__).with_name("jobqueue.yaml").read_text(encoding="utf-8"))
     deprecated = {"extra", "job-extra", "env-extra", "header-skip", *(["project"] if queue != "sge" else [])}
@@ -268,7 +268,7 @@ def test_the_doctor_and_the_examples_take_certificates(
     assert "-43383.66" in run(f"{sys.executable} {example} --check --scheduler {address}", *shown, cwd=tmp_path)
 
 
-def test_only_the_loopback_is_listened_on(started: tuple[str, Path]) -> None:
+def test_a_cluster_of_the_ssh_recipe_listens_on_the_loopback_only(started: tuple[str, Path]) -> None:
     _, place = started
     group = [int(path.read_text(encoding="utf-8")) for path in place.glob("*.pid")]
     parts = [part for pid in group for part in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]]

@@ -222,7 +222,7 @@ def fitted(slurm: Path) -> str:
     return theta(run(f"{sys.executable} fit.py threads --checkpoint here", cwd=slurm))
 
 
-def test_the_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime(slurm: Path, fitted: str) -> None:
+def test_the_slurm_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime(slurm: Path, fitted: str) -> None:
     run("tls/make_certificates.sh certificates", cwd=slurm)
     options = "--cpus-per-task=1 --mem=600M"
     job, log = submitted(slurm, "driver.sbatch", f"{options} slurm/driver.sbatch --security certificates")

@@ -59,7 +59,7 @@ def test_delayed_tasks_are_compiled_once_for_all(scheduler: Any, cluster: Any) -
 
 
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()])
-def test_the_bits_are_the_same_wherever_tasks_run(policy: Any, scheduler: Any) -> None:
+def test_a_task_of_the_jax_engine_gives_the_same_bits_on_every_scheduler(policy: Any, scheduler: Any) -> None:
     def gradient(where: Any) -> Any:
         x = delayed(load)(3)
         y = delayed(wave)(delayed(functools.partial(jnp.multiply, 2.0))(x), 0.3)
@@ -114,7 +114,9 @@ RIGHT: dict[str, Any] = {
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ARRAYS)
-def test_what_dask_puts_around_a_function_of_blocks_is_autograds(name: str, engine: str, scheduler: Any) -> None:
+def test_a_function_of_blocks_is_compiled_without_what_dask_puts_around_it(
+    name: str, engine: str, scheduler: Any
+) -> None:
     build, n_compiled = ARRAYS[name]
     before = compiled_here()
     found = compute(scheduler, dagad.gradient(build(ENGINES[engine], BLOCKS), BLOCKS, engine=engine))[0]
@@ -123,7 +125,7 @@ def test_what_dask_puts_around_a_function_of_blocks_is_autograds(name: str, engi
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_arrays_may_stand_in_a_task(engine: str, scheduler: Any) -> None:
+def test_a_task_of_another_engine_may_hold_arrays_as_arguments(engine: str, scheduler: Any) -> None:
     def own(data: Any, t: Any) -> Any:
         return np.sum(np.sin(data["x"] * t))
 
@@ -135,7 +137,7 @@ def test_arrays_may_stand_in_a_task(engine: str, scheduler: Any) -> None:
     assert compiled_here() - before <= 2
 
 
-def test_what_is_not_differentiated_may_be_numpys_in_the_same_task() -> None:
+def test_a_task_of_the_jax_engine_may_call_numpy_on_constants() -> None:
     t = da.from_array(onp.array([0.3]), chunks=1)
     base = da.blockwise(numpys, "i", BLOCKS, "i", dtype=float)
     y = da.blockwise(lambda rows, t: jnp.sin(rows * t), "i", base, "i", t, "j", meta=META, concatenate=True).sum()
@@ -146,7 +148,7 @@ def test_what_is_not_differentiated_may_be_numpys_in_the_same_task() -> None:
         compute("sync", dagad.gradient(moved, base, engine="jax"))
 
 
-def test_derivatives_of_derivatives_and_pushforwards() -> None:
+def test_second_derivatives_and_tangents_of_a_jax_task_are_right() -> None:
     x = delayed(load)(1)
     slope = dagad.gradient(delayed(wave)(x, 0.5), x, engine="jax")
     y = delayed(jnp.sum)(slope)

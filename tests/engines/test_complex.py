@@ -115,7 +115,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_has_no_derivative_for_complex_numbers_is_refused(case: str) -> None:
+def test_a_function_without_a_derivative_for_complex_numbers_is_refused(case: str) -> None:
     fun, sentence = REFUSED[case]
 
     def loss(x: Any) -> Any:

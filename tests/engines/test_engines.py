@@ -47,7 +47,7 @@ def test_may_a_pullback_be_called_again_and_leaves_it_its_seeds_alone() -> None:
         assert onp.allclose(one, expected)
 
 
-def test_is_there_no_cotangent_where_no_path_leads() -> None:
+def test_a_leaf_that_no_path_leads_to_has_no_cotangent() -> None:
     values, pullback = AutogradEngine().linearize(Whole(lambda a, b: (np.sum(a), np.sum(b))), [THETA, THETA])
     assert values == [THETA.sum(), THETA.sum()]
     assert pullback([None, None]) == [None, None]
@@ -148,7 +148,7 @@ def test_may_the_engine_be_named_instead_of_marking(scheduler: Any) -> None:
     assert onp.allclose(dagad.grad(loss)(THETA), expected)
 
 
-def test_runs_a_value_alone_no_explicit_pullback() -> None:
+def test_a_value_alone_runs_no_explicit_pullback() -> None:
     @explicit
     def counted(rows: Any, theta: Any) -> Any:
         def pullback(seed: Any) -> Any:
@@ -240,7 +240,7 @@ def test_is_an_explicit_cotangent_of_the_wrong_structure_refused() -> None:
 @pytest.mark.parametrize(
     "returned", [1.0, (1.0, 2.0), (1.0, lambda seed: (None,), 3), None, [1.0, lambda seed: (None,)]]
 )
-def test_is_something_else_than_a_pair_refused_by_name(returned: Any) -> None:
+def test_an_explicit_function_that_returns_no_pair_is_refused_by_name(returned: Any) -> None:
     @explicit
     def not_a_pair(rows: Any, theta: Any) -> Any:
         return returned
@@ -251,7 +251,7 @@ def test_is_something_else_than_a_pair_refused_by_name(returned: Any) -> None:
                 call(THETA)
 
 
-def test_keeps_an_explicit_cotangent_the_dtype_of_its_argument() -> None:
+def test_an_explicit_cotangent_has_the_dtype_of_its_argument() -> None:
     fun = marked(lambda seed, rows, theta: (None, [seed * rows.sum()] * 3))
     assert dagad.grad(partial(dagad.reduce_sum, fun, X, grainsize=6))(THETA.astype("f4")).dtype == "f4"
 

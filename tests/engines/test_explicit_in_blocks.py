@@ -77,7 +77,7 @@ PROGRAMS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_they_are_one_node_of_a_block(name: str, scheduler: Any) -> None:
+def test_an_explicit_function_in_a_block_has_its_own_derivative(name: str, scheduler: Any) -> None:
     build, plain = PROGRAMS[name]
     value, slope = compute(scheduler, *dagad.value_and_gradient(build(ARRAY), ARRAY))
     assert value == pytest.approx(plain(X), rel=1e-13)
@@ -86,14 +86,14 @@ def test_they_are_one_node_of_a_block(name: str, scheduler: Any) -> None:
     assert again.tobytes() == slope.tobytes()
 
 
-def test_in_delayed_functions_beside_others() -> None:
+def test_an_explicit_function_among_delayed_functions_has_its_own_derivative() -> None:
     x = delayed(X)
     y = delayed(np.sum)(delayed(product.value)(delayed(np.exp)(x), x))
     found = compute("threads", dagad.gradient(y, x))[0]
     np.testing.assert_allclose(found, np.exp(X) * (1.0 + X), rtol=1e-12)
 
 
-def test_what_they_have_no_rule_for_is_refused_with_the_remedy() -> None:
+def test_forward_mode_and_second_derivatives_of_explicit_blocks_are_refused_with_the_remedy() -> None:
     y = ARRAY.map_blocks(cube.value, meta=META).sum()
     with pytest.raises(dagad.NotDifferentiableError, match="has a pullback only"):
         compute("sync", *dagad.jvp(y, ARRAY, X))
@@ -102,7 +102,7 @@ def test_what_they_have_no_rule_for_is_refused_with_the_remedy() -> None:
         compute("sync", dagad.gradient((slope**2).sum(), ARRAY))
 
 
-def test_what_is_differentiated_has_to_be_given_by_position() -> None:
+def test_an_explicit_block_refuses_a_differentiated_argument_by_keyword() -> None:
     whole = ARRAY.rechunk(12)
     y = whole.map_blocks(product.value, y=whole, meta=META).sum()
     with pytest.raises(dagad.NotDifferentiableError, match="Pass it by position"):

@@ -136,7 +136,7 @@ def test_is_a_tangent_what_reverse_mode_and_differences_say(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_is_the_second_order_the_same_in_any_order(name: str) -> None:
+def test_a_second_derivative_is_the_same_in_any_order_of_modes(name: str) -> None:
     fun, x, v, w = directions(name)
 
     def scalar(x: Any) -> Any:
@@ -150,7 +150,7 @@ def test_is_the_second_order_the_same_in_any_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_is_it_so_in_chunks_too(name: str) -> None:
+def test_a_tangent_and_an_hvp_of_each_function_are_right_in_chunks(name: str) -> None:
     fun, x, v, w = directions(name)
     factors = onp.array([0.5, 2.0, -0.25])
 
@@ -306,7 +306,7 @@ def test_is_a_gradient_refused_that_has_lost_its_shape() -> None:
         dagad.grad(lambda t: np.sum(spread_out(t, V)))(2.0)
 
 
-def test_is_the_shape_kept_where_autograds_rules_lose_it() -> None:
+def test_gradients_keep_their_shape_where_autograds_rules_lose_it() -> None:
     assert dagad.grad(lambda t: np.sum(np.where(YES, t, 0.0)))(2.0) == 2.0
     assert dagad.jvp(lambda t: np.sum(np.where(YES, t, 0.0)), 2.0, 1.0)[1] == 2.0
     rows = onp.linalg.norm(M, axis=1, keepdims=True)

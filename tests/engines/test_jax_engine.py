@@ -33,14 +33,16 @@ ENGINE = JaxEngine()
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_gives_what_plain_autograd_gives(mode: str, name: str) -> None:
+def test_every_mode_of_the_jax_engine_agrees_with_plain_autograd(mode: str, name: str) -> None:
     loss = partial(OPERATIONS[name][0], jnp, engine="jax", scheduler="sync")
     check(mode, loss, RIGHT[name], tolerance=1e-12)
 
 
 @pytest.mark.parametrize("name", ["of a tree", "map_rect"])
 @pytest.mark.parametrize("mode", ["value_and_grad", "jvp", "hvp", "hessian"])
-def test_the_bits_are_the_same_wherever_it_runs(mode: str, name: str, scheduler: Any) -> None:
+def test_every_mode_of_the_jax_engine_has_the_same_bits_on_every_scheduler(
+    mode: str, name: str, scheduler: Any
+) -> None:
     def found(where: Any) -> list[float]:
         return numbers(MODES[mode][0](partial(OPERATIONS[name][0], jnp, engine="jax", scheduler=where)))
 
@@ -71,7 +73,7 @@ def test_a_chunk_is_compiled_once_for_all_chunks_and_evaluations() -> None:
     assert compiled_here() - before == 1
 
 
-def test_each_worker_compiles_once(cluster: Any) -> None:
+def test_each_worker_compiles_a_jax_chunk_function_once(cluster: Any) -> None:
     def own(rows: Any, t: Any) -> Any:
         return jnp.sum(jnp.tan(rows * t))
 
@@ -93,7 +95,7 @@ def compiled_for() -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.usefixtures("new_functions")
-def test_to_look_whether_a_function_adds_up_compiles_it_for_one_row_and_for_two(cluster: Any) -> None:
+def test_the_check_for_adding_up_has_jax_compile_for_one_row_and_for_two(cluster: Any) -> None:
     shards = dagad.shard(ROWS, grainsize=3, scheduler=cluster)
     before, counts = cluster.run(compiled_for), cluster.run(compiled_here)
 
@@ -213,7 +215,7 @@ def total_of(fun: Any) -> Any:
     return lambda rows, t: jnp.sum(fun(rows * t))
 
 
-def test_what_jax_makes_of_its_own_functions_never_meets_what_was_compiled_for_these() -> None:
+def test_functions_that_jax_wraps_are_not_taken_for_those_compiled_before() -> None:
     at, t = 0.7 * ROWS, delayed(0.7)
     slopes = {jnp.sin: onp.cos(at), jax.vmap(jax.grad(jnp.sin)): -onp.sin(at), jax.vmap(jax.jit(jnp.cos)): -onp.sin(at)}
     for fun, slope in slopes.items():
@@ -224,7 +226,7 @@ def test_what_jax_makes_of_its_own_functions_never_meets_what_was_compiled_for_t
         assert dagad.gradient(y, t, engine="jax").compute(scheduler="sync") == pytest.approx(expected, rel=1e-12)
 
 
-def test_ints_of_pythons_own_are_known_and_numbers_are_not_compiled_for() -> None:
+def test_the_jax_engine_compiles_anew_for_other_ints_but_not_for_other_floats() -> None:
     def powers(rows: Any, n: Any, options: Any, t: Any) -> Any:
         total = rows * 0.0
         for _ in range(n):
@@ -242,7 +244,7 @@ def test_ints_of_pythons_own_are_known_and_numbers_are_not_compiled_for() -> Non
     assert compiled_here() - before == 2
 
 
-def test_what_is_written_with_numpy_is_refused_with_the_remedy() -> None:
+def test_the_jax_engine_refuses_numpy_functions_and_branches_with_the_remedy() -> None:
     def numpys(rows: Any, t: Any) -> Any:
         return onp.sum(onp.sin(rows * t))
 
@@ -321,7 +323,9 @@ HIDDEN = 2.0
     "factor",
     [lambda: attrgetter("FACTOR")(HELPED), lambda: vars(HELPED)["FACTOR"], lambda: globals()["HIDDEN"]],
 )
-def test_what_is_looked_up_by_a_word_may_change_too(factor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_value_that_a_jax_function_finds_by_name_is_compiled_anew(
+    factor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def found(rows: Any, t: Any) -> Any:
         return jnp.sum(rows) * factor() * t
 
@@ -338,7 +342,9 @@ def with_module(rows: Any, t: Any) -> Any:
     return HELPED.helper(rows) * HELPED.FACTOR * t
 
 
-def test_what_a_module_of_ones_own_says_may_change_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_attribute_of_a_module_that_a_jax_function_reads_is_compiled_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "helped", HELPED)
 
     def at() -> float:

@@ -44,7 +44,7 @@ def test_many_cotangents_give_what_each_gives_alone_without_a_search_for_its_roo
     assert searched.searches == 0
 
 
-def test_has_a_leaf_that_nothing_depends_on_a_jacobian_of_zeros() -> None:
+def test_a_jacobian_in_a_leaf_that_nothing_depends_on_is_zero() -> None:
     jacobian = dagad.jacrev(lambda p: np.array([2.0, 3.0]) * p["used"])({"used": 5.0, "unused": onp.ones(2)})
     assert jacobian["used"].tolist() == [2.0, 3.0]
     assert jacobian["unused"].tolist() == [[0.0, 0.0], [0.0, 0.0]]

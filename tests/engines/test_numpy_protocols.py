@@ -92,7 +92,7 @@ def test_a_function_by_its_plain_name_is_right_in_every_mode(call: str) -> None:
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
 @pytest.mark.filterwarnings("ignore")
-def test_values_have_the_same_bits_traced_and_untraced(kind: Any) -> None:
+def test_numpy_and_scipy_functions_give_the_same_bits_traced_and_untraced(kind: Any) -> None:
     for call in CALLS:
         fun = function(call, PLAIN)
         traced = record(partial(apply, fun), [X.astype(kind)])[0]
@@ -118,7 +118,7 @@ def by_autograd(call: str) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_agrees_with_autograd_wherever_that_is_right() -> None:
+def test_gradients_of_plain_numpy_functions_agree_with_autograds_where_those_are_right() -> None:
     both = wrong = 0
     for call in CALLS:
         theirs = by_autograd(call)
@@ -213,7 +213,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_is_it_said_what_to_write_instead(case: str) -> None:
+def test_a_numpy_function_without_a_derivative_is_refused_with_what_to_write(case: str) -> None:
     fun, sentence = REFUSED[case]
     for mode in (dagad.grad, lambda loss: lambda x: dagad.jvp(loss, x, V)):
         with pytest.raises(dagad.NotDifferentiableError, match=sentence):
@@ -241,7 +241,7 @@ def test_are_derivatives_at_corners_what_the_guide_says() -> None:
                 assert np.array_equal(dagad.grad(fun)(np.zeros(2)), np.full(2, expected), equal_nan=True)
 
 
-def test_is_a_missing_method_named() -> None:
+def test_a_method_that_a_traced_value_lacks_is_named() -> None:
     with pytest.raises(AttributeError, match=r"has no `sort`.*returns a new array"):
         dagad.grad(lambda x: x.sort())(X)
     with pytest.raises(AttributeError, match="has no `sorted`"):
@@ -286,7 +286,7 @@ def of_lists(rows: Any, x: Any) -> Any:
     return np.sum(np.stack([np.sum(rows * x**k) for k in range(3)]) * scipy.special.log_ndtr(x))
 
 
-def test_works_on_every_scheduler_and_in_outer_functions(scheduler: Any) -> None:
+def test_plain_numpy_is_differentiated_on_every_scheduler_and_in_outer_functions(scheduler: Any) -> None:
     def outer(x: Any) -> Any:
         return np.sin(dagad.reduce_sum(of_lists, Y, x, grainsize=5, scheduler=scheduler)) + np.hypot(x, 2.0)
 
@@ -338,7 +338,7 @@ def test_does_a_process_without_scipy_learn_it_in_a_chunk() -> None:
     subprocess.run([sys.executable, "-c", FRESH], check=True)
 
 
-def test_others_have_numpy_and_scipy_as_ever() -> None:
+def test_autograd_and_plain_calls_have_numpy_and_scipy_unchanged() -> None:
     def one_by_one(x: Any) -> Any:
         assert type(x) is ArrayBox
         assert not hasattr(x, "__array_function__")
@@ -410,7 +410,7 @@ def with_marks(cases: Iterable[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", with_marks(WITH_OTHERS))
-def test_tables_meet_traced_values(case: str) -> None:
+def test_tables_and_traced_values_in_one_expression_have_the_right_derivative(case: str) -> None:
     fun = WITH_OTHERS[case]
     np.testing.assert_allclose(dagad.grad(fun)(X), Y)
     np.testing.assert_allclose(dagad.grad(total(lambda rows, x: fun(x)))(X), Y)
@@ -427,7 +427,7 @@ REFUSED_BY_OTHERS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", with_marks(REFUSED_BY_OTHERS))
-def test_tables_that_do_not_say_what_to_write(case: str) -> None:
+def test_tables_that_cannot_hold_traced_values_are_refused_with_the_remedy(case: str) -> None:
     fun, sentence = REFUSED_BY_OTHERS[case]
     with pytest.raises(dagad.NotDifferentiableError, match=sentence):
         dagad.grad(fun)(X)
@@ -436,7 +436,7 @@ def test_tables_that_do_not_say_what_to_write(case: str) -> None:
 # --- the page of the guide --------------------------------------------------------------------------------------------
 
 
-def test_the_page_of_the_guide_is_that_of_these_tests() -> None:
+def test_the_guide_of_numpy_functions_lists_what_is_tested() -> None:
     assert len({name(call) for call in CALLS}) >= 200
     assert GUIDE.read_text(encoding="utf-8") == page(), f"To write it anew: PYTHONPATH=tests python {__file__}"
 

@@ -21,7 +21,7 @@ def engine(request: pytest.FixtureRequest) -> Any:
     return request.param, {"jax": jnp, "torch": torch}[request.param]
 
 
-def test_what_has_no_seed_or_does_not_move_is_left_alone(engine: Any) -> None:
+def test_an_engine_with_own_arrays_skips_leaves_without_a_seed_or_tangent(engine: Any) -> None:
     """At an infinite slope a zero would be nan."""
     name, np = engine
 

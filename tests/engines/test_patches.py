@@ -78,7 +78,7 @@ def fails(rows: Any, t: Any) -> Any:
     raise KeyError(float(rows[0]))
 
 
-def test_everything_is_undone_on_leaving(scheduler: Any) -> None:
+def test_patches_of_autograd_are_undone_after_each_mode(scheduler: Any) -> None:
     loss = partial(dagad.reduce_sum, cube, DATA, grainsize=2, scheduler=scheduler)
     assert loss(2.0) == pytest.approx(32.0)
     assert is_stock()
@@ -95,7 +95,7 @@ def test_everything_is_undone_on_leaving(scheduler: Any) -> None:
     assert is_stock()
 
 
-def test_everything_is_undone_after_an_error(scheduler: Any) -> None:
+def test_patches_of_autograd_are_undone_after_an_error(scheduler: Any) -> None:
     loss = partial(dagad.reduce_sum, fails, DATA, grainsize=2, scheduler=scheduler)
     for call in (loss, dagad.grad(loss), autograd.grad(loss), partial(dagad.vjp, loss), dagad.grad(dagad.grad(loss))):
         with pytest.raises(KeyError):
@@ -123,7 +123,7 @@ def test_are_patches_in_force_where_chunks_run_and_gone_there_too(scheduler: Any
     assert set(map(str, cluster.run(worker_state).values())) == {str((["top"], 0, True))}
 
 
-def test_what_somebody_else_puts_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_patch_of_somebody_else_in_autograd_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     def theirs(*args: Any) -> Any:
         return changes._unbroadcast(*args)
 
@@ -192,7 +192,7 @@ sys.stdout.buffer.write(pickle.dumps(results))
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 @pytest.mark.parametrize("how", ["imported", "held"])
-def test_gives_autograd_the_same_bits_with_dagad_and_without(how: str) -> None:
+def test_autograd_gives_the_same_bits_with_dagads_patches_and_without(how: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", OPERATIONS]
     stock, ours = (subprocess.run([*command, *more], capture_output=True, check=True).stdout for more in ([], [how]))
     assert stock == ours
@@ -203,7 +203,9 @@ SHAPES = st.lists(st.integers(1, 3), max_size=3).map(tuple)
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(SHAPES, st.integers(0, 3), st.sampled_from(["f8", "f4", "c16"]), st.sampled_from(["f8", "f4", "c16"]), st.data())
-def test_do_the_helpers_answer_what_the_originals_do(shape: Any, more: int, kind: str, of: str, data: Any) -> None:
+def test_patched_helpers_of_autograd_answer_what_the_originals_do(
+    shape: Any, more: int, kind: str, of: str, data: Any
+) -> None:
     target = onp.ones(tuple(size if data.draw(st.booleans()) else 1 for size in shape), of)
     target = target if target.shape or data.draw(st.booleans()) else target[()]
     x = onp.ones((2,) * more + shape, kind)
@@ -241,7 +243,7 @@ def decay_exactly(rate: Any) -> Any:
 
 
 @pytest.mark.parametrize("p", [[1.0], (1.0,), onp.array([1.0])])
-def test_takes_odeint_its_parameters_in_containers(p: Any, scheduler: Any) -> None:
+def test_odeint_takes_its_parameters_in_containers(p: Any, scheduler: Any) -> None:
     expected = grad(decay_exactly)(1.0)
     assert float(dagad.grad(partial(decay, rate=lambda p: p[0]))(p)[0]) == pytest.approx(expected, rel=1e-5)
 

@@ -66,7 +66,7 @@ POWERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", POWERS)
-def test_has_a_chunk_the_same_bits_traced_and_untraced(name: str, scheduler: Any) -> None:
+def test_a_chunk_with_powers_has_the_same_bits_traced_and_untraced(name: str, scheduler: Any) -> None:
     rows, t = RNG.uniform(0.2, 3.0, (40, 3)), RNG.uniform(0.2, 3.0, 2)[:1]
 
     def chunk(rows: Any, t: Any) -> Any:
@@ -81,7 +81,7 @@ def test_has_a_chunk_the_same_bits_traced_and_untraced(name: str, scheduler: Any
     assert dagad.value_and_grad(scalar)(1.7)[0] == scalar(1.7)  # Python's own numbers
 
 
-def test_counts_a_rule_of_the_users_for_powers(monkeypatch: pytest.MonkeyPatch, scheduler: Any) -> None:
+def test_a_users_own_rule_for_powers_is_used(monkeypatch: pytest.MonkeyPatch, scheduler: Any) -> None:
     defined = core.primitive_vjps[np.power]
     try:
         defvjp(np.power, lambda ans, x, y: lambda g: g * 100.0, lambda ans, x, y: lambda g: g * 1000.0)

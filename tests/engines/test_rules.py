@@ -37,7 +37,7 @@ def test_trigamma_is_that_of_scipy() -> None:
 
 
 @pytest.mark.parametrize("function", [gammaln, psi, digamma])
-def test_all_orders_are_right(function: Any) -> None:
+def test_derivatives_of_gamma_functions_are_right_to_all_orders(function: Any) -> None:
     order = {gammaln: 0}.get(function, 1)  # gammaln is the one before psi, of which polygamma counts the derivatives
     onp.testing.assert_allclose(
         dagad.grad(lambda x: np.sum(function(x)))(X), scipy.special.polygamma(order, X), rtol=1e-13
@@ -49,7 +49,7 @@ def test_all_orders_are_right(function: Any) -> None:
     check_grads(function, X, order=2)
 
 
-def test_a_hessian_computes_each_derivative_once() -> None:
+def test_a_pullback_computes_the_derivative_of_a_primitive_once() -> None:
     calls = []
 
     @primitive  # type: ignore[untyped-decorator]  # autograd has no types
@@ -93,7 +93,7 @@ def test_is_the_derivative_of_chi_squared_right_in_chunks(scheduler: Any) -> Non
     assert autograd.grad(loss)(1.3) == pytest.approx(expected)
 
 
-def test_leaves_autograd_its_own_rule_for_chi_squared() -> None:
+def test_autograd_keeps_its_own_rule_for_chi_squared() -> None:
     assert dagad.grad(lambda x: stats.chi2.logpdf(x, 2.5))(1.3) == pytest.approx(-0.3076923076923077)
     assert autograd.grad(lambda x: stats.chi2.logpdf(x, 2.5))(1.3) == 0.0
 
@@ -118,7 +118,7 @@ def test_are_degrees_of_freedom_and_orders_refused_that_have_no_derivative() -> 
 # --- whose rule counts ------------------------------------------------------------------------------------------------
 
 
-def test_counts_a_rule_that_a_user_gives_later() -> None:
+def test_a_rule_that_a_user_gives_later_is_used() -> None:
     before = dict(core.primitive_vjps), dict(core.primitive_jvps)
     assert dagad.grad(gammaln)(2.5) == pytest.approx(scipy.special.psi(2.5))
     try:
@@ -172,7 +172,7 @@ def half(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_have_cotangents_of_numbers_a_shape_as_rules_expect(order: int) -> None:
+def test_cotangents_of_numbers_have_the_shape_that_rules_expect(order: int) -> None:
     def total(theta: Any) -> Any:
         return dagad.reduce_sum(lambda rows, t: half(t) * np.sum(rows), onp.arange(4.0), theta**order, grainsize=2)
 

@@ -138,7 +138,7 @@ def test_variables_of_a_function_in_which_dagad_looks_first_can_be_looked_at() -
     assert function(3) == (1, 2, (3,))
 
 
-def test_functions_have_their_signature_while_dagad_traces() -> None:
+def test_scipy_functions_have_their_signature_while_dagad_traces() -> None:
     seen: list[Any] = []
     functions = (scipy.linalg.solve, scipy.linalg.eigh, scipy.special.logsumexp, type(scipy.stats.norm).logpdf)
 

@@ -31,14 +31,16 @@ compute: Any = dask_compute  # Dask has few types
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_gives_what_plain_autograd_gives(mode: str, name: str) -> None:
+def test_every_mode_of_the_torch_engine_agrees_with_plain_autograd(mode: str, name: str) -> None:
     loss = partial(OPERATIONS[name][0], torch, engine="torch", scheduler="sync")
     check(mode, loss, RIGHT[name], tolerance=1e-12)
 
 
 @pytest.mark.parametrize("name", ["of rows", "of a tree", "map_rect"])
 @pytest.mark.parametrize("mode", ["value_and_grad", "jvp", "hvp", "hessian"])
-def test_the_bits_are_the_same_wherever_it_runs(mode: str, name: str, scheduler: Any) -> None:
+def test_every_mode_of_the_torch_engine_has_the_same_bits_on_every_scheduler(
+    mode: str, name: str, scheduler: Any
+) -> None:
     def found(where: Any) -> list[float]:
         return numbers(MODES[mode][0](partial(OPERATIONS[name][0], torch, engine="torch", scheduler=where)))
 
@@ -50,7 +52,7 @@ def large(rows: Any, beta: Any) -> Any:
     return torch.sum(torch.logsumexp(rows @ beta.T, 1)) + torch.sum(rows * rows) + torch.sum(torch.sin(rows @ beta[0]))
 
 
-def test_neither_threads_nor_places_in_memory_show_in_the_bits(scheduler: Any) -> None:
+def test_the_torch_engine_has_the_same_bits_with_any_threads_and_memory_alignment(scheduler: Any) -> None:
     data = onp.random.default_rng(0).normal(size=(9_999, 33))  # every other chunk begins 8 bytes beside 16
     beta = onp.random.default_rng(1).normal(size=(4, 33))
 
@@ -108,7 +110,7 @@ def test_torch_is_left_as_it_was() -> None:
     assert torch.get_num_threads() == n_threads
 
 
-def test_derivatives_are_what_differences_say(scheduler: Any) -> None:
+def test_derivatives_of_the_torch_engine_agree_with_differences(scheduler: Any) -> None:
     data = onp.random.default_rng(3).normal(size=(40, 3))
 
     def loss(beta: Any) -> Any:
@@ -283,7 +285,7 @@ def test_shards_are_copied_once_and_rows_that_somebody_writes_into_are_read_agai
         assert dagad.grad(lambda t: dagad.reduce_sum(total, remote, t, engine="torch"))(0.7) == slope
 
 
-def test_dtypes_words_and_layouts_are_those_of_numpy() -> None:
+def test_tensors_of_the_torch_engine_have_the_dtypes_of_numpy_and_are_contiguous() -> None:
     rows = {
         "single": ROWS.astype(onp.float32),
         "swapped": ROWS.astype(">f8"),

@@ -197,7 +197,7 @@ def of_sparse(rows: Any, t: Any) -> Any:
     "fun",
     [of_sparse, lambda rows, t: torch.sum(Detached.apply(rows * t))],  # type: ignore[no-untyped-call]  # torch's own
 )
-def test_what_torch_can_not_differentiate_twice_is_refused(fun: Callable[..., Any]) -> None:
+def test_a_second_derivative_that_torch_lacks_is_refused(fun: Callable[..., Any]) -> None:
     loss = partial(dagad.reduce_sum, fun, ROWS, grainsize=6, engine="torch", scheduler="sync")
     right = 3.0 * 0.49 * onp.sum(ROWS if fun is of_sparse else ROWS**3)
     assert dagad.grad(loss)(0.7) == pytest.approx(right, rel=1e-12)

@@ -72,7 +72,7 @@ def test_tasks_of_a_graph_have_derivatives_of_any_engine() -> None:
     assert tangent == pytest.approx(onp.sin(0.6))
 
 
-def test_what_does_not_move_or_has_no_seed_is_left_alone() -> None:
+def test_a_new_engine_gets_only_leaves_with_a_tangent_or_a_seed() -> None:
     """At an infinite slope a zero would be nan."""
 
     def roots(rows: Any, a: Any, b: Any) -> Any:
@@ -156,7 +156,7 @@ class OwnArrays(ComplexStep):
         return Composed(super().pullback(fun, n), fun, "pullback")
 
 
-def test_the_columns_of_a_table_are_constants_too() -> None:
+def test_columns_of_a_table_reach_a_function_as_arrays_of_the_engines_own() -> None:
     frame = pytest.importorskip("pandas").DataFrame({"x": ROWS, "word": ["a"] * len(ROWS)})
 
     def strict(rows: Any, t: Any) -> Any:

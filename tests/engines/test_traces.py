@@ -79,7 +79,7 @@ def test_is_a_derivative_of_ours_right_inside_one_that_autograd_had_begun(leaver
     assert float(grad(body)(3.0)) == pytest.approx(24.0 * DATA.sum())
 
 
-def test_stay_patches_until_the_last_trace_that_began_in_them_is_over() -> None:
+def test_patches_stay_until_the_last_trace_that_began_in_them_is_over() -> None:
     opened, leave, done = threading.Event(), threading.Event(), threading.Event()
     found = []
 
@@ -104,7 +104,7 @@ def test_stay_patches_until_the_last_trace_that_began_in_them_is_over() -> None:
     assert is_stock()
 
 
-def test_is_a_context_that_was_asked_for_in_time_and_entered_too_late_no_harm() -> None:
+def test_a_trace_that_is_entered_after_the_patches_are_gone_does_no_harm() -> None:
     with patches:
         late = tracer.trace_stack.new_trace()
     with late as number:
@@ -129,7 +129,7 @@ def test_is_a_value_kept_from_a_derivative_that_is_over_a_constant_for_the_next(
     assert grad(loss)(3.0) == 6.0
 
 
-def test_are_numbers_never_handed_out_twice_whoever_asks() -> None:
+def test_numbers_of_traces_are_never_handed_out_twice() -> None:
     kept: list[int] = []
 
     def numbers(count: int) -> Any:

@@ -51,7 +51,7 @@ def printed(block: Block, page: str, names: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_runs_and_prints_what_the_page_shows(page: str) -> None:
+def test_every_block_of_a_guide_runs_and_prints_what_its_page_shows(page: str) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}  # as in a script: workers get functions by value
     checker = doctest.OutputChecker()
     for block in blocks((GUIDE / page).read_text(encoding="utf-8")):
@@ -59,7 +59,7 @@ def test_every_block_runs_and_prints_what_the_page_shows(page: str) -> None:
         assert checker.check_output(shown, found, AS_SHOWN), f"{page}, line {block.line}, printed:\n{found}"
 
 
-def test_every_output_that_a_page_shows_belongs_to_a_block() -> None:
+def test_every_output_that_a_guide_shows_belongs_to_a_block() -> None:
     for page in PAGES:
         text = (GUIDE / page).read_text(encoding="utf-8")
         assert len(re.findall("^```text", text, re.MULTILINE)) == sum(b.shown is not None for b in blocks(text)), page
@@ -80,7 +80,7 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert not heading or heading in headings(there), f"{page.name} links to {target}"
 
 
-def test_the_page_of_settings_has_them_all_with_their_defaults() -> None:
+def test_the_guide_of_settings_has_every_setting_with_its_default() -> None:
     defaults = yaml.safe_load(Path(dagad.__file__).with_name("dagad.yaml").read_text(encoding="utf-8"))["dagad"]
     rows = re.findall(
         r"^\| `dagad\.([\w.-]+)` \| `([^`]*)` \|", (GUIDE / "settings.md").read_text("utf-8"), re.MULTILINE

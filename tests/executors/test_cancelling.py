@@ -32,7 +32,7 @@ def assert_cancelled(wait: Callable[[float], Any]) -> None:
     assert isinstance(caught.value, concurrent.futures.CancelledError)
 
 
-def test_cancelled_before_the_first_chunk_no_chunk_is_run() -> None:
+def test_an_evaluation_cancelled_before_its_first_chunk_runs_none() -> None:
     gate, ran = threading.Event(), []
 
     def chunk(rows: Any, theta: Any) -> Any:
@@ -53,7 +53,7 @@ def test_cancelled_before_the_first_chunk_no_chunk_is_run() -> None:
 
 
 @pytest.mark.parametrize("local", LOCAL)
-def test_cancelled_during_the_values_no_further_chunk_is_run(local: str) -> None:
+def test_an_evaluation_cancelled_during_its_values_runs_no_further_chunk(local: str) -> None:
     started, gate, ran = threading.Event(), threading.Event(), []
 
     def chunk(rows: Any, theta: Any) -> Any:
@@ -75,7 +75,7 @@ def test_cancelled_during_the_values_no_further_chunk_is_run(local: str) -> None
 
 
 @pytest.mark.parametrize("local", LOCAL)
-def test_cancelled_during_the_pullbacks_the_value_stays(local: str) -> None:
+def test_an_evaluation_cancelled_during_its_pullbacks_keeps_its_value(local: str) -> None:
     steps = Steps()
     steps.values.set()
     with dask.config.set(num_workers=2):
@@ -89,7 +89,7 @@ def test_cancelled_during_the_pullbacks_the_value_stays(local: str) -> None:
     assert steps.events.count("pullback") <= 2
 
 
-def test_cancelled_on_a_cluster_no_further_chunk_is_run(cluster: Client, tmp_path: Path) -> None:
+def test_an_evaluation_cancelled_on_a_cluster_runs_no_further_chunk(cluster: Client, tmp_path: Path) -> None:
     log, gate = tmp_path / "log", tmp_path / "gate"
     paths = str(log), str(gate)
 
@@ -156,7 +156,7 @@ def test_the_tapes_of_a_cancelled_evaluation_go_though_it_stays(n_before: int, s
     assert_cancelled(evaluation.gradient)
 
 
-def test_cancelling_what_is_done_changes_nothing() -> None:
+def test_cancelling_an_evaluation_that_is_done_changes_nothing() -> None:
     evaluation = dagad.evaluate(loss_on("threads"), 1.0)
     assert evaluation.gradient(PATIENCE) == -40.0
     evaluation.cancel()

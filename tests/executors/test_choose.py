@@ -61,7 +61,7 @@ def times_off(caplog: pytest.LogCaptureFixture, act: Callable[[], Any], count: i
 
 
 @WAYS
-def test_what_residents_refused_is_not_tried_in_vain_for_ever(how: Any, client: Client, caplog: Any) -> None:
+def test_a_loop_that_residents_refuse_is_not_tried_hot_for_ever(how: Any, client: Client, caplog: Any) -> None:
     shards = shards_on(client)
 
     def often_nothing(rows: Any, theta: Any) -> Any:
@@ -136,7 +136,7 @@ def _n_processing(dask_scheduler: Any) -> int:
     return sum(len(worker.processing) for worker in dask_scheduler.workers.values())
 
 
-def test_many_workers_are_not_refused_for_what_they_take_together(
+def test_a_hot_loop_on_many_workers_is_judged_by_the_time_of_each(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choose, "LONGEST_HOT_CALL", 0.8)

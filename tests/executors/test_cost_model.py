@@ -30,7 +30,7 @@ def after(*paces: Pace) -> History:
     return history
 
 
-def test_nothing_is_known_at_first_so_threads_are_tried() -> None:
+def test_a_plan_without_a_history_is_run_by_threads() -> None:
     assert choose_road(PLAN, History(), 2) == Road()
 
 
@@ -40,7 +40,7 @@ def test_one_chunk_or_one_worker_needs_no_graph(plan: Plan, workers: int) -> Non
 
 
 @pytest.mark.parametrize("pace", [PARALLEL, WAITING])
-def test_threads_that_overlap_or_wait_stay(pace: Pace) -> None:
+def test_threads_that_overlap_or_wait_are_kept_for_a_plan(pace: Pace) -> None:
     assert not choose_road(PLAN, after(*[pace] * 1000), 2).alone
 
 
@@ -52,7 +52,7 @@ def test_threads_that_take_turns_are_compared_with_one() -> None:
 
 
 @pytest.mark.parametrize("alone", [0.8, 1.2])
-def test_what_lost_is_tried_again_ever_more_seldom(alone: float) -> None:
+def test_a_slower_way_to_run_a_plan_is_tried_again_ever_more_seldom(alone: float) -> None:
     history, tried = History(), []
     for number in range(40 * TRY_AGAIN):
         road = choose_road(PLAN, history, 2)
@@ -66,7 +66,7 @@ def test_what_lost_is_tried_again_ever_more_seldom(alone: float) -> None:
     assert gaps == sorted(gaps)
 
 
-def test_a_way_that_has_become_better_is_found() -> None:
+def test_a_way_to_run_a_plan_that_has_become_faster_is_found() -> None:
     history = after(IN_TURNS, IN_TURNS)
     for _ in range(2 * TRY_AGAIN):
         alone = choose_road(PLAN, history, 2).alone
@@ -74,7 +74,7 @@ def test_a_way_that_has_become_better_is_found() -> None:
     assert not choose_road(PLAN, history, 2).alone
 
 
-def test_what_is_cheap_never_starts_a_thread_again() -> None:
+def test_a_cheap_plan_never_starts_a_thread_again() -> None:
     cheap = WORTH_THREADS / 3
     history = after(Pace(cheap, cheap, 2))
     for _ in range(5 * TRY_AGAIN):
@@ -92,7 +92,7 @@ def test_a_cost_is_that_of_the_last_run() -> None:
     assert queued.known_to_give(scalar=True).after_call(0.2, 0.3) == Cost(0.2, 0.2, scalar=True)
 
 
-def test_what_failed_is_tried_ever_more_seldom() -> None:
+def test_a_hot_call_that_failed_is_tried_ever_more_seldom() -> None:
     cost, rests = Cost(), []
     for _ in range(3):
         cost = cost.after_graph(1.0, 1.0, in_vain=True)

@@ -132,7 +132,7 @@ def test_value_and_gradient_are_those_of_value_and_grad(scheduler: Any) -> None:
         assert evaluation.gradient(PATIENCE) == gradient
 
 
-def test_a_result_can_be_asked_for_again_and_in_any_order() -> None:
+def test_value_and_gradient_of_an_evaluation_can_be_asked_for_again_in_any_order() -> None:
     evaluation = dagad.evaluate(loss_on("threads"), 1.0, lazy=True)
     for _ in range(2):
         assert evaluation.gradient(PATIENCE) == -40.0
@@ -207,7 +207,7 @@ def test_progress_can_be_watched(scheduler: Any, tmp_path: Path) -> None:
     assert evaluation.progress == Progress(8, 8, 8, 8)
 
 
-def test_before_anything_has_started_there_is_no_progress() -> None:
+def test_an_evaluation_that_has_not_started_has_no_progress() -> None:
     gate = threading.Event()
 
     def loss(theta: Any) -> Any:
@@ -257,7 +257,7 @@ def test_several_coroutines_may_await_the_same_evaluation() -> None:
     assert asyncio.run(gather()) == [(92.0, -40.0)] * 3
 
 
-def test_the_loop_goes_on_while_an_evaluation_is_awaited() -> None:
+def test_the_event_loop_goes_on_while_an_evaluation_is_awaited() -> None:
     steps = Steps()
     steps.pullbacks.set()
 
@@ -304,7 +304,7 @@ def test_awaiting_a_cancelled_evaluation_raises() -> None:
 # Errors
 
 
-def test_what_a_chunk_raises_comes_from_value_and_from_gradient(scheduler: Any) -> None:
+def test_an_exception_of_a_chunk_comes_from_value_and_gradient_of_its_evaluation(scheduler: Any) -> None:
     def refuse(rows: Any, theta: Any) -> Any:
         if rows[0] == 5:
             raise Refusal("five")
@@ -318,7 +318,7 @@ def test_what_a_chunk_raises_comes_from_value_and_from_gradient(scheduler: Any) 
     assert dagad.evaluate(loss_on(scheduler), 1.0).gradient(PATIENCE) == -40.0
 
 
-def test_what_a_pullback_raises_comes_from_gradient_only(scheduler: Any) -> None:
+def test_an_exception_of_a_pullback_comes_from_the_gradient_of_its_evaluation_only(scheduler: Any) -> None:
     @explicit
     def refuse(rows: Any, theta: Any) -> Any:
         def pullback(seed: Any) -> Any:
@@ -333,7 +333,7 @@ def test_what_a_pullback_raises_comes_from_gradient_only(scheduler: Any) -> None
     assert any("pullback of chunk" in note for note in caught.value.__notes__)
 
 
-def test_what_the_program_itself_raises_comes_out() -> None:
+def test_an_exception_of_the_program_comes_from_value_and_gradient_of_its_evaluation() -> None:
     def refuse(theta: Any) -> Any:
         raise Refusal("at once")
 
@@ -350,7 +350,7 @@ def test_a_value_that_is_no_number_is_refused_by_value() -> None:
         evaluation.value(PATIENCE)
 
 
-def test_arguments_without_floats_are_refused_at_once() -> None:
+def test_evaluate_refuses_arguments_without_floats_at_once() -> None:
     with pytest.raises(dagad.NotDifferentiableError, match="Convert integers"):
         dagad.evaluate(loss_on("threads"), 1)
     with pytest.raises(dagad.StructureError, match="argnums=2"):

@@ -135,7 +135,7 @@ def dagad_tasks(dask_scheduler: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["done", "lazy", "cancelled", "failed"])
-def test_nothing_stays_on_the_cluster_when_the_evaluation_is_gone(end: str, cluster: Client) -> None:
+def test_an_evaluation_that_is_gone_leaves_no_task_on_its_cluster(end: str, cluster: Client) -> None:
     def fail(rows: Any, theta: Any) -> Any:
         if rows[0] == 3:
             raise Refusal("three")
@@ -158,7 +158,7 @@ def test_nothing_stays_on_the_cluster_when_the_evaluation_is_gone(end: str, clus
     until(lambda: not cluster.run_on_scheduler(dagad_tasks))
 
 
-def test_nothing_stays_on_the_cluster_after_value_and_grad_and_vjp(cluster: Client) -> None:
+def test_value_and_grad_and_vjp_leave_no_task_on_their_cluster(cluster: Client) -> None:
     dagad.value_and_grad(loss_on(cluster))(1.0)
     value, pullback = dagad.vjp(loss_on(cluster), 1.0)
     assert cluster.run_on_scheduler(dagad_tasks)

@@ -70,7 +70,7 @@ def test_a_cost_by_the_row_makes_several_chunks(seconds: float) -> None:
     assert 8 <= count(n_rows, chosen(n_rows, lambda rows: seconds * rows / n_rows)) <= 64
 
 
-def test_the_more_is_fixed_the_fewer_chunks() -> None:
+def test_auto_makes_fewer_chunks_the_more_of_the_cost_is_fixed() -> None:
     n_rows = 10_000
     counts = []
     for fixed in (0.0, 0.01, 0.05, 1.0):
@@ -93,7 +93,7 @@ def test_very_many_long_rows_do_not_make_a_graph_that_large() -> None:
 
 
 @pytest.mark.parametrize("n_rows", [0, 1])
-def test_what_cannot_be_cut_is_one_chunk(n_rows: int) -> None:
+def test_auto_makes_one_chunk_of_one_row_or_none(n_rows: int) -> None:
     assert choose_grainsize(n_rows, Timing(1, 100.0), None) == 1
 
 
@@ -107,7 +107,7 @@ seconds = st.floats(0, 1e4, allow_nan=False)
 
 
 @given(st.integers(0, 10**9), st.integers(1, 10**6), seconds, st.integers(1, 10**6), seconds)
-def test_whatever_the_clock_says_the_plan_is_sound(
+def test_auto_chooses_a_sound_grainsize_whatever_the_clock_says(
     n_rows: int, few: int, short: float, extra: int, long: float
 ) -> None:
     size = choose_grainsize(n_rows, Timing(few, short), Timing(few + extra, long))
@@ -213,7 +213,7 @@ REMAKE = {
 
 
 @pytest.mark.parametrize("kind", REMAKE)
-def test_a_function_that_is_defined_again_is_the_same_function(kind: str) -> None:
+def test_a_function_that_is_defined_again_keeps_its_grainsize_untimed(kind: str) -> None:
     n_rows = 2000 + list(REMAKE).index(kind)
     plans = []
     for per_row in (1e-4, 0.0, 1e-4):  # it does not change its mind when the function does
@@ -226,7 +226,7 @@ def test_a_function_that_is_defined_again_is_the_same_function(kind: str) -> Non
     assert len(plans[0]) > 1
 
 
-def test_other_shapes_are_found_out_anew() -> None:
+def test_auto_times_arguments_of_other_shapes_anew() -> None:
     calls = Calls(per_row=1e-4)
     fun = defined_again(calls)
     for n_rows, shared in ((900, 1.0), (901, 1.0), (900, np.ones(2))):
@@ -236,7 +236,7 @@ def test_other_shapes_are_found_out_anew() -> None:
         assert calls.rows
 
 
-def test_are_numbers_of_pythons_and_of_numpys_cut_alike() -> None:
+def test_auto_cuts_for_numbers_of_python_and_of_numpy_alike() -> None:
     calls = Calls(per_row=1e-4)
     fun = defined_again(calls)
     for number in (1.5, np.float64(1.5)):
@@ -255,7 +255,7 @@ def decorated(fun: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def test_two_functions_with_the_same_decorator_are_two_functions() -> None:
+def test_auto_times_two_functions_with_the_same_decorator_each() -> None:
     cheap, dear = Calls(), Calls(per_row=1e-4)
 
     @decorated
@@ -293,7 +293,7 @@ def recorded_size(caplog: pytest.LogCaptureFixture) -> list[int]:
     return [int(match[1]) for match in found if match]
 
 
-def test_the_choice_is_recorded_once_and_gives_the_same_bits_as_an_int(
+def test_the_grainsize_that_auto_chose_is_logged_once_and_gives_the_same_bits(
     caplog: pytest.LogCaptureFixture, scheduler: Any
 ) -> None:
     n_rows = 20_000 + len(str(scheduler))  # what was found for a function and shapes is remembered
@@ -320,7 +320,7 @@ def test_the_choice_is_recorded_once_and_gives_the_same_bits_as_an_int(
     assert automatic[0] == automatic[2]
 
 
-def test_threads_that_ask_at_the_same_time_get_the_same_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_threads_that_time_a_function_at_once_get_the_same_grainsize(caplog: pytest.LogCaptureFixture) -> None:
     barrier = threading.Barrier(4)
     x = np.random.default_rng(0).standard_normal(30_011)
 
@@ -338,7 +338,7 @@ def test_threads_that_ask_at_the_same_time_get_the_same_answer(caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("bad_row", [0, 500])
-def test_an_error_while_it_is_found_out_is_the_users_and_is_not_remembered(bad_row: int) -> None:
+def test_an_error_while_rows_are_timed_is_the_users_and_is_not_remembered(bad_row: int) -> None:
     broken = True
 
     def fun(rows: Any) -> Any:
@@ -356,7 +356,7 @@ def test_an_error_while_it_is_found_out_is_the_users_and_is_not_remembered(bad_r
     assert dagad.reduce_sum(fun, np.arange(1000.0), scheduler="sync") == 499_500
 
 
-def test_what_was_found_keeps_no_function_and_no_data_alive() -> None:
+def test_a_remembered_grainsize_keeps_no_function_and_no_data_alive() -> None:
     class Rows:
         pass
 
@@ -369,7 +369,7 @@ def test_what_was_found_keeps_no_function_and_no_data_alive() -> None:
     assert [one() for one in forgotten] == [None, None]
 
 
-def test_so_many_sizes_are_remembered() -> None:
+def test_the_number_of_remembered_grainsizes_is_bounded() -> None:
     for n_rows in range(2, 2 + 3 * 64):
         dagad.reduce_sum(np.sum, np.zeros(n_rows), scheduler="sync")
     before = len(_SIZES)
@@ -380,7 +380,7 @@ def test_so_many_sizes_are_remembered() -> None:
     assert before <= MOST_SIZES
 
 
-def test_a_size_outlives_the_function_that_it_was_found_for() -> None:
+def test_a_grainsize_outlives_the_function_that_it_was_found_for() -> None:
     """A cell that is run again defines an equal function; the plan must not change with the death of the first."""
     source = "def fun(rows):\n    return rows.sum() * 2.0\n"
     data = np.arange(4096.0)

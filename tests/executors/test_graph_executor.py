@@ -53,7 +53,7 @@ def test_a_job_is_a_task_for_each_group_of_chunks(group: int, active: bool) -> N
 
 @pytest.mark.parametrize("fun", [chunk, moments])
 @pytest.mark.parametrize("monoid", [None, CompensatedSum()])
-def test_the_bits_do_not_depend_on_the_group(fun: Any, monoid: Any) -> None:
+def test_the_bits_of_a_graph_do_not_depend_on_the_chunks_per_task(fun: Any, monoid: Any) -> None:
     options = {} if monoid is None else {"monoid": monoid}
     for policy in (Keep(), Recompute(), Preaccumulate()):
         found = []
@@ -91,7 +91,9 @@ def held(client: Client) -> int:
 
 @pytest.mark.parametrize("fun", [chunk, moments])
 @pytest.mark.parametrize("policy", [Keep, Recompute, Preaccumulate])
-def test_what_a_cluster_keeps_goes_when_it_was_pulled_or_nobody_can(fun: Any, policy: Any, cluster: Client) -> None:
+def test_linearizations_on_a_cluster_go_when_they_were_pulled_or_nobody_can_pull_them(
+    fun: Any, policy: Any, cluster: Client
+) -> None:
     until(lambda: held(cluster) == 0)
     executor = GraphExecutor(find_scheduler(cluster))
     run = Run(operation(fun, X, [THETA], Plan(10, 1), executor=executor, policy=policy()), [THETA])

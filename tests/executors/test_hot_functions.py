@@ -198,7 +198,9 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_change_is_seen_at_once(kind: Any, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hot_loop_sees_a_change_of_its_chunk_function_at_once(
+    kind: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     current, change = kind(monkeypatch)
     shards = shards_on(client)
 
@@ -244,7 +246,7 @@ def test_a_function_that_is_defined_again_stays_hot(client: Client) -> None:
 MOST_CALLS = 1050  # of functions of Python and C by the thread that evaluates; there have been 1,480
 
 
-def test_an_evaluation_is_few_calls(client: Client) -> None:
+def test_an_evaluation_of_a_hot_loop_makes_few_python_calls(client: Client) -> None:
     both, n_calls = dagad.value_and_grad(on(shards_on(client))), 0
 
     def count(frame: Any, event: str, arg: Any) -> None:
@@ -269,7 +271,7 @@ def of_either(rows: Any, theta: Any) -> Any:
     return sum((10.0 + number) * chunk(part, theta) for number, part in enumerate(rows))
 
 
-def test_the_same_rows_in_another_structure_are_another_call(client: Client) -> None:
+def test_a_hot_loop_distinguishes_the_same_rows_in_another_structure(client: Client) -> None:
     one, other, y = shards_on(client), shards_on(client, X[::-1]), np.ascontiguousarray(X[::-1])
     wraps: list[Any] = [lambda a, b: (a, b), lambda a, b: {"a": a, "b": b}, lambda a, b: {"b": a, "c": b}]
     wraps += [lambda a, b: (a,), lambda a, b: {"a": a}, lambda a, b: {"x": a}, lambda a, b: (a, a)]
@@ -282,7 +284,7 @@ def test_the_same_rows_in_another_structure_are_another_call(client: Client) -> 
 # Several at once
 
 
-def test_evaluations_from_several_threads(client: Client) -> None:
+def test_hot_loops_in_several_threads_give_the_bits_of_one_thread(client: Client) -> None:
     shards, others = shards_on(client), shards_on(client, X[::-1])
     pairs = [
         (in_all(on(shards)), in_all(on_one_thread())),
@@ -303,7 +305,7 @@ def test_evaluations_from_several_threads(client: Client) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 32])
-def test_several_functions_and_several_shards_in_turn(
+def test_hot_loops_over_several_functions_and_shards_in_turn_stay_hot_and_right(
     most: int, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "MOST_PROGRAMS", most)
@@ -349,7 +351,7 @@ def test_functions_over_several_shards_in_turn_make_no_state_anew(client: Client
     assert loops_of(one) == []
 
 
-def test_a_program_is_held_once(client: Client) -> None:
+def test_a_hot_loop_holds_large_constants_of_its_program_once(client: Client) -> None:
     constant, shards = np.ones(100_000), shards_on(client)
     there = in_all(on(shards, of_constants, constant, {"n": 1.0}))
     heat_up(client, lambda: there(THETA))

@@ -109,7 +109,7 @@ def unheard_of(name: str) -> Callable[..., Any]:
     return fun
 
 
-def test_the_graph_comes_first_and_then_the_hot_road(client: Client) -> None:
+def test_a_loop_is_run_by_a_graph_first_and_hot_from_then_on(client: Client) -> None:
     fun, tasks = unheard_of("first"), []
     there, here = in_all(loss(shards_on(client), fun=fun)), in_all(loss(X, fun=fun, grainsize=4, scheduler="sync"))
     for factor in (1.0, 0.5, -1.0, 2.0):
@@ -120,19 +120,19 @@ def test_the_graph_comes_first_and_then_the_hot_road(client: Client) -> None:
 
 
 @pytest.mark.parametrize("how", WAYS, ids=["gradient", "value", "evaluation", "lazy", "vjp", "autograd"])
-def test_whatever_is_asked_for(how: Any, client: Client) -> None:
+def test_every_mode_of_a_hot_loop_gives_the_bits_of_one_thread(how: Any, client: Client) -> None:
     check(client, loss, THETA, how=how, warm=in_all)
 
 
 @pytest.mark.parametrize("how", [value_of, evaluation_of, pullbacks_of], ids=["value", "evaluation", "vjp"])
-def test_whatever_is_asked_for_makes_a_loop_hot(how: Any, client: Client) -> None:
+def test_a_loop_of_values_evaluations_or_pullbacks_alone_gets_hot(how: Any, client: Client) -> None:
     """Also where nobody asks for value and gradient together: along a line, or in a sampler without gradients."""
     check(client, functools.partial(loss, fun=unheard_of(how.__name__)), THETA, how=how)
 
 
 @pytest.mark.parametrize("policy", [Keep, Recompute, Preaccumulate])
 @pytest.mark.parametrize("how", [in_all, pullbacks_of, evaluation_of], ids=["gradient", "vjp", "evaluation"])
-def test_under_every_policy(policy: Any, how: Any, client: Client) -> None:
+def test_a_hot_loop_gives_the_bits_of_one_thread_under_every_policy(policy: Any, how: Any, client: Client) -> None:
     shards = shards_on(client)
     usual = in_all(loss(shards))
     heat_up(client, lambda: usual(THETA))
@@ -143,7 +143,7 @@ def test_under_every_policy(policy: Any, how: Any, client: Client) -> None:
         assert found == here(theta)
 
 
-def test_second_derivatives_go_by_another_road(client: Client) -> None:
+def test_second_derivatives_over_shards_have_the_bits_of_one_thread(client: Client) -> None:
     there, here = curvature_of(loss(shards_on(client))), curvature_of(loss(X, grainsize=4, scheduler="sync"))
     for _ in range(3):
         assert there(THETA) == here(THETA)
@@ -197,18 +197,18 @@ THETAS: dict[str, Any] = {
 
 @pytest.mark.parametrize("theta", THETAS.values(), ids=THETAS)
 @PLANS
-def test_parameters_of_any_kind(theta: Any, data: Any, grainsize: int, client: Client) -> None:
+def test_a_hot_loop_takes_parameters_of_any_kind(theta: Any, data: Any, grainsize: int, client: Client) -> None:
     check(client, functools.partial(loss, fun=of_any), theta, data=data, grainsize=grainsize)
 
 
-def test_several_parameters(client: Client) -> None:
+def test_a_hot_loop_takes_several_parameters(client: Client) -> None:
     def make(sliced: Any, **options: Any) -> Callable[..., Any]:
         return lambda a, b: dagad.reduce_sum(of_several, sliced, a, b, "words", 0.5, **options)
 
     check(client, make, 0.3, {"w": THETA, "more": (2.0,)})
 
 
-def test_a_parameter_in_a_closure(client: Client) -> None:
+def test_a_hot_loop_takes_a_parameter_in_a_closure(client: Client) -> None:
     def make(sliced: Any, **options: Any) -> Callable[..., Any]:
         def fun(theta: Any, scale: Any) -> Any:
             inner = {"theta": theta}
@@ -229,7 +229,9 @@ def never(rows: Any, one: Any, other: Any) -> Any:
 
 @pytest.mark.parametrize("fun", [half_constant, never])
 @PLANS
-def test_parameters_that_only_some_chunks_depend_on(fun: Any, data: Any, grainsize: int, client: Client) -> None:
+def test_a_hot_loop_takes_parameters_that_only_some_chunks_depend_on(
+    fun: Any, data: Any, grainsize: int, client: Client
+) -> None:
     check(client, functools.partial(loss, fun=fun), 0.5, THETA, data=data, grainsize=grainsize)
 
 
@@ -246,7 +248,7 @@ VALUES: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore:`<lambda>` gave nan:dagad.DagadWarning")
 @pytest.mark.parametrize("fun", VALUES.values(), ids=VALUES)
 @PLANS
-def test_values_of_any_kind(fun: Any, data: Any, grainsize: int, client: Client) -> None:
+def test_a_hot_loop_gives_values_of_any_kind(fun: Any, data: Any, grainsize: int, client: Client) -> None:
     check(client, functools.partial(loss, fun=fun), THETA, data=data, grainsize=grainsize)
 
 
@@ -273,7 +275,7 @@ def test_threads_share_the_chunks_of_a_worker(threaded: Client) -> None:
 
 
 @pytest.mark.parametrize("fun", [arrays, integers, sometimes_arrays])
-def test_what_is_not_one_real_number_takes_the_graph(fun: Any, client: Client) -> None:
+def test_a_reduction_over_shards_to_something_else_than_a_number_is_right(fun: Any, client: Client) -> None:
     there, here = loss(shards_on(client), fun=fun), loss(X, fun=fun, grainsize=4, scheduler="sync")
     for factor in (1.0, 1.0, -1.0, -1.0, 1.0, 1.0):
         assert bits([there(factor * THETA)]) == bits([here(factor * THETA)])
@@ -284,7 +286,7 @@ def test_what_is_not_one_real_number_takes_the_graph(fun: Any, client: Client) -
 
 
 @pytest.mark.parametrize("kind", ["map_sum", "columns", "blocks", "loaders", "nested"])
-def test_reductions_of_any_kind(kind: str, client: Client) -> None:
+def test_a_hot_loop_runs_reductions_of_any_kind(kind: str, client: Client) -> None:
     def nested(rows: Any, theta: Any) -> Any:
         return dagad.reduce_sum(chunk, rows, theta, grainsize=2)
 

@@ -31,7 +31,7 @@ def moments(rows: Any, theta: Any) -> Any:
 
 
 @pytest.mark.parametrize("fun", [chunk, moments])
-def test_chunks_run_here_one_after_the_other(fun: Any) -> None:
+def test_the_inline_executor_runs_chunks_in_this_thread_one_after_the_other(fun: Any) -> None:
     seen: list[tuple[int, float]] = []
 
     def watched(rows: Any, theta: Any) -> Any:
@@ -47,7 +47,7 @@ def test_chunks_run_here_one_after_the_other(fun: Any) -> None:
         assert {thread for thread, _ in seen} == {here}
 
 
-def test_no_graph_and_no_scheduler_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_inline_executor_runs_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a graph was run")
 
@@ -58,7 +58,7 @@ def test_no_graph_and_no_scheduler_takes_part(monkeypatch: pytest.MonkeyPatch) -
     assert made.pushed(1).call([THETA, THETA]).reduced is not None
 
 
-def test_what_it_took_is_noted() -> None:
+def test_the_inline_executor_notes_what_a_job_took() -> None:
     made = operation(chunk, X, [THETA], Plan(10, 3), executor="inline")
     results = EXECUTORS["inline"].call(made.job([THETA]))
     assert results.spent.workers == 1
@@ -66,7 +66,7 @@ def test_what_it_took_is_noted() -> None:
     assert 0.0 < results.spent.wall
 
 
-def test_the_bits_are_those_of_a_graph_with_any_number_of_chunks_a_task() -> None:
+def test_the_inline_executor_gives_the_bits_of_every_other_executor() -> None:
     for fun in (chunk, moments):
         found = []
         for place in EXECUTORS:
@@ -77,7 +77,7 @@ def test_the_bits_are_those_of_a_graph_with_any_number_of_chunks_a_task() -> Non
 
 
 @pytest.mark.parametrize("fun", [chunk, moments])
-def test_nothing_is_left_when_the_state_goes(fun: Any) -> None:
+def test_the_inline_executor_leaves_no_linearization_when_its_state_goes(fun: Any) -> None:
     gc.collect()
     before = {id(one) for one in gc.get_objects() if type(one) is Linearization}
     for policy in (Keep(), Recompute(), Preaccumulate()):
@@ -87,7 +87,7 @@ def test_nothing_is_left_when_the_state_goes(fun: Any) -> None:
         assert not {id(one) for one in gc.get_objects() if type(one) is Linearization} - before
 
 
-def test_a_cheap_reduction_is_run_so_soon() -> None:
+def test_a_cheap_reduction_is_soon_run_inline() -> None:
     def loss(theta: Any) -> Any:
         return dagad.reduce_sum(chunk, X, theta, grainsize=1, scheduler="threads")
 

@@ -43,7 +43,7 @@ def runs(log: Path) -> int:
     return log.read_text().count("\n6") + log.read_text().startswith("6")
 
 
-def test_suspects_are_named_and_the_guilty_one_is_looked_for_only_when_asked(tmp_path: Path) -> None:
+def test_an_error_of_dead_workers_names_the_suspects_and_finds_the_chunk_on_request(tmp_path: Path) -> None:
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}), a_cluster(2) as client:
         loss = loss_on(client, tmp_path / "log")
         with pytest.raises(dagad.WorkerLostError) as raised:
@@ -72,7 +72,7 @@ class Tired:
         self.find_deadly = lambda timeout: found
 
 
-def test_many_suspects_are_counted_and_none_may_be_guilty_alone() -> None:
+def test_find_deadly_chunk_counts_many_suspects_and_may_find_none() -> None:
     keys = tuple(f"k{number}" for number in range(11))
     error = losses.worker_lost(Tired(keys), {})
     assert str(error).count("the task") == 8
@@ -83,13 +83,13 @@ def test_many_suspects_are_counted_and_none_may_be_guilty_alone() -> None:
     assert dagad.find_deadly_chunk(losses.worker_lost(Tired(keys, "k5"), {})) == "the task 'k5'"
 
 
-def test_a_single_suspect_is_the_guilty_one() -> None:
+def test_an_error_of_dead_workers_with_one_suspect_advises_no_search() -> None:
     error = losses.worker_lost(Tired(("k0",)), {})
     assert "find_deadly_chunk" not in str(error)
     assert 'scheduler="sync"' in str(error)
 
 
-def test_only_an_error_that_tells_of_deaths_can_be_looked_into() -> None:
+def test_find_deadly_chunk_refuses_an_error_of_another_kind() -> None:
     wrong: Any = ValueError("no")
     with pytest.raises(dagad.PlanError, match=r"a ValueError, .*Give it the `dagad\.WorkerLostError`"):
         dagad.find_deadly_chunk(wrong)

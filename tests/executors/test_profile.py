@@ -40,7 +40,7 @@ def test_an_evaluation_says_what_ran_and_what_it_gave(scheduler: Any) -> None:
     assert 0 < sum(call.seconds or 0.0 for call in profile.calls) <= profile.seconds
 
 
-def test_seconds_are_told_apart_by_what_they_were_spent_on() -> None:
+def test_a_profile_separates_seconds_of_values_from_those_of_pullbacks() -> None:
     def loss(theta: Any) -> Any:
         return dagad.reduce_sum(chunk, X, theta, grainsize=5, scheduler="threads")
 
@@ -121,7 +121,7 @@ def test_progress_counts_the_chunks_of_tasks_that_have_several(monkeypatch: pyte
     assert seen.begun[0].progress == Progress(8, 8, 8, 8)
 
 
-def test_what_chunks_call_is_theirs() -> None:
+def test_a_profile_leaves_out_reductions_that_chunks_call() -> None:
     def outer(rows: Any, theta: Any) -> Any:
         return dagad.reduce_sum(chunk, rows, theta, grainsize=2, scheduler="sync")
 
@@ -155,7 +155,7 @@ def test_an_error_ends_an_evaluation() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_what_failed_is_as_far_as_it_was(scheduler: Any, at_once: bool) -> None:
+def test_a_profile_of_an_evaluation_that_fails_keeps_its_progress(scheduler: Any, at_once: bool) -> None:
     def fails(rows: Any, theta: Any) -> Any:
         if rows[0] == 25.0:
             raise ArithmeticError("the sixth chunk")
@@ -173,7 +173,7 @@ def test_what_failed_is_as_far_as_it_was(scheduler: Any, at_once: bool) -> None:
     assert scheduler != "sync" or call.reached == 5  # elsewhere chunks don't come in their order
 
 
-def test_what_was_recomputed_is_counted() -> None:
+def test_a_profile_counts_chunks_that_were_recomputed() -> None:
     def loss(theta: Any) -> Any:
         return dagad.reduce_sum(chunk, X, theta, grainsize=5, scheduler="threads", policy=dagad.extend.Recompute())
 
@@ -182,7 +182,7 @@ def test_what_was_recomputed_is_counted() -> None:
     assert [call.recomputed for call in evaluation.profile().calls] == [0, 8]
 
 
-def test_nobody_watches_and_nothing_is_written() -> None:
+def test_an_evaluation_that_nobody_watches_writes_no_profile() -> None:
     with evaluations_seen() as seen:
         pass
     dagad.grad(lambda theta: dagad.reduce_sum(chunk, X, theta, scheduler="sync"))(THETA)

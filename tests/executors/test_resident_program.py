@@ -165,7 +165,7 @@ def see_same_bits(name: str, plan: Plan, owners: Any, n_threads: int, seed: int,
 @pytest.mark.parametrize("monoid", [PlainSum(), CompensatedSum()])
 @often
 @given(st.integers(1, 150), st.integers(1, 40), st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32 - 1))
-def test_the_bits_do_not_tell_who_had_which_chunks(
+def test_residents_give_the_same_bits_whoever_has_which_chunks(
     name: str, monoid: Any, n_rows: int, grainsize: int, n_workers: int, n_threads: int, seed: int
 ) -> None:
     plan, rng = Plan(n_rows, grainsize), np.random.default_rng(seed)
@@ -179,7 +179,7 @@ def test_the_bits_do_not_tell_who_had_which_chunks(
 @pytest.mark.parametrize("monoid", [PlainSum(), CompensatedSum()])
 @often
 @given(st.integers(1, 150), st.integers(1, 40), st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**32 - 1))
-def test_nor_do_they_tell_who_added_up_what(
+def test_residents_give_the_same_bits_whoever_adds_up_what(
     name: str, monoid: Any, n_rows: int, grainsize: int, n_workers: int, n_threads: int, seed: int
 ) -> None:
     """Workers give each other what belongs to a larger subtree, so that none of them sends more than one gradient."""
@@ -191,7 +191,7 @@ def test_nor_do_they_tell_who_added_up_what(
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_what_is_left_of_chunks_that_have_moved_is_let_go_of(seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_residents_drop_the_tapes_of_chunks_that_have_moved(seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "LOOK_AGAIN", -1.0)
     here, there, lines = pair("tree", Plan(8, 1), [0, 0, 0, 0, 1, 1, 1, 1], active=False, policy=Keep())
     runs = [Run(one, leaves_of(Plan(8, 1), False)) for one in (there, here)]
@@ -207,7 +207,7 @@ def test_what_is_left_of_chunks_that_have_moved_is_let_go_of(seeds: int, monkeyp
 
 
 @pytest.mark.parametrize(("owners", "times"), [([0, 0, 0, 1, 1, 1], 1), ([0, 0, 0, 0, 1, 1], 0)])
-def test_they_do_so_only_where_several_would_be_sent(owners: list[int], times: int) -> None:
+def test_residents_give_each_other_gradients_only_where_one_would_send_several(owners: list[int], times: int) -> None:
     _, there, lines = pair("number", Plan(6, 1), owners, active=False)
     lines.is_relayed = True
     with patch.object(resident, "LARGE", 0):
@@ -305,7 +305,7 @@ def test_many_seeds_record_a_chunk_once(name: str, runs: Counting) -> None:
 
 
 @pytest.mark.parametrize("method", ["call", "forward", "backward"])
-def test_what_workers_have_forgotten_is_run_again(method: str) -> None:
+def test_residents_run_again_what_workers_have_forgotten(method: str) -> None:
     plan = Plan(40, 3)
     for name in REDUCTIONS:
         here, there, lines = pair(name, plan, [0] * 6 + [1] * 8, 2, policy=Keep())
@@ -321,7 +321,7 @@ def test_what_workers_have_forgotten_is_run_again(method: str) -> None:
         assert bits(run.pulled(seeds_of(run.value))) == bits(expected.pulled(seeds_of(run.value)))
 
 
-def test_what_nobody_pulls_goes_with_its_state() -> None:
+def test_tapes_that_residents_hold_go_with_their_state() -> None:
     plan = Plan(40, 3)
     _, there, lines = pair("tree", plan, [0] * 6 + [1] * 8, policy=Keep())
     run = Run(there, leaves_of(plan))
@@ -377,7 +377,7 @@ def of_array(rows: Any, theta: Any) -> Any:
 
 
 @pytest.mark.parametrize("method", [VALUE, RECORD, UNIT, PULL])
-def test_it_stops_after_the_chunk_that_it_is_in(method: str) -> None:
+def test_a_resident_that_nobody_waits_for_stops_after_its_chunk(method: str) -> None:
     calls = []
 
     def fun(rows: Any, theta: Any) -> Any:
@@ -400,7 +400,7 @@ def test_a_value_that_nobody_keeps_leaves_nothing_behind() -> None:
         assert job.nbytes() == 0
 
 
-def test_messages_of_another_size_are_refused() -> None:
+def test_a_resident_refuses_messages_of_another_size() -> None:
     program, _ = program_of(of_array, Plan(4, 2))
     short = message(VALUE)
     short["shared"][1] = bytes(24)
@@ -409,7 +409,7 @@ def test_messages_of_another_size_are_refused() -> None:
 
 
 @pytest.mark.parametrize("method", ["call", "forward"])
-def test_replies_of_other_parts_are_not_believed(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_of_residents_with_other_parts_are_refused(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(40, 3)
     for name in ("number", "map"):
         _, there, lines = pair(name, plan, [0] * 6 + [1] * 8)
@@ -428,7 +428,7 @@ def test_replies_of_other_parts_are_not_believed(method: str, monkeypatch: pytes
             getattr(there, method)(leaves_of(plan))
 
 
-def test_nor_are_those_whose_notes_are_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_of_residents_with_too_few_notes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _, there, lines = pair("map", Plan(40, 3), [0] * 6 + [1] * 8)
     worker = lines.by_address["worker-1"]
     call = worker.call
@@ -444,7 +444,7 @@ def test_nor_are_those_whose_notes_are_too_few(monkeypatch: pytest.MonkeyPatch) 
         there.call(leaves_of(Plan(40, 3)))
 
 
-def test_what_a_chunk_raises_is_left_to_the_graph() -> None:
+def test_an_exception_of_a_chunk_at_a_resident_is_left_to_the_graph() -> None:
     plan = Plan(40, 3)
     _, there, lines = pair("number", plan)
     monkey = lines.by_address["worker-0"]

@@ -93,7 +93,7 @@ WAYS: dict[str, Callable[[Program, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_no_task_is_made_but_by_whoever_asks_for_the_rows(way: str, client: Client) -> None:
+def test_gradients_in_shards_make_no_task_before_their_rows_are_asked_for(way: str, client: Client) -> None:
     x, v, expected = on(client), on(client, V), every_bit(WAYS[way](curved, on("sync"), on("sync", V)))
     found = without_tasks(client, lambda: [WAYS[way](curved, x, v) for _ in range(3)])
     before = tasks_made(client)
@@ -139,7 +139,9 @@ def beside(rows: Any, theta: Any) -> Any:
 
 
 @pytest.mark.parametrize("fault", ["forgotten", "deaths"])
-def test_what_is_lost_is_computed_again_as_it_was_sent(fault: str, client: Client, frail: Client) -> None:
+def test_gradients_in_shards_that_are_lost_are_computed_again_from_the_sent_arguments(
+    fault: str, client: Client, frail: Client
+) -> None:
     """Also where the user has written into all that it was computed from."""
     client = client if fault == "forgotten" else frail
     n, more, theta = np.arange(10.0), [np.ones(1 + i % 3) * 0.1 * i for i in range(10)], THETA.copy()
@@ -184,7 +186,7 @@ def test_a_worker_that_dies_in_a_call_costs_only_time(frail: Client, tmp_path: A
     heat_up(frail, lambda: gradients(x, watch.folder))
 
 
-def test_a_restart_takes_them_away_and_says_so(frail: Client) -> None:
+def test_gradients_in_shards_are_said_to_be_gone_after_a_restart(frail: Client) -> None:
     x = on(frail)
     heat_up(frail, lambda: dagad.grad(sums())(x, THETA))
     found = dagad.grad(sums())(x, THETA)
@@ -193,7 +195,7 @@ def test_a_restart_takes_them_away_and_says_so(frail: Client) -> None:
         found.gather()
 
 
-def test_several_threads_may_ask_for_them_at_once(client: Client) -> None:
+def test_several_threads_may_ask_for_rows_of_a_gradient_in_shards_at_once(client: Client) -> None:
     x, local = on(client), on("sync")
     heat_up(client, lambda: dagad.grad(curved)(x, THETA))
     found, expected = dagad.grad(curved)(x, THETA), every_bit(dagad.grad(curved)(local, THETA))
@@ -211,7 +213,9 @@ async def out_of_reach(self: Any, address: str) -> Any:
 
 
 @pytest.mark.parametrize("road", ["direct", "relayed"])
-def test_a_loop_leaves_no_more_than_two(road: str, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hot_loop_leaves_two_gradients_in_shards_on_workers_at_most(
+    road: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     until_hung_up(client)
     if road == "relayed":
         monkeypatch.setattr(Lines, "_open", out_of_reach)
@@ -229,7 +233,7 @@ def test_a_loop_leaves_no_more_than_two(road: str, client: Client, monkeypatch: 
     until(lambda: left(client) == {0})
 
 
-def test_they_go_with_the_client(client: Client) -> None:
+def test_gradients_in_shards_go_with_their_client(client: Client) -> None:
     with Client(client.scheduler_info()["address"], set_as_default=False) as other:
         x = on(other)
         heat_up(client, functools.partial(dagad.grad(sums()), x, THETA))
@@ -239,7 +243,7 @@ def test_they_go_with_the_client(client: Client) -> None:
     del found
 
 
-def test_they_have_a_share_of_the_memory(client: Client) -> None:
+def test_gradients_in_shards_have_a_limited_share_of_a_workers_memory(client: Client) -> None:
     x = on(client)
     heat_up(client, lambda: dagad.grad(sums())(x, THETA))
     shares = client.run(has_share, share=0.0)
@@ -260,7 +264,7 @@ def has_share(dask_worker: Any, share: float) -> float:
 # What they are used for
 
 
-def test_they_are_tangents_and_seeds_of_calls_without_tasks(client: Client) -> None:
+def test_gradients_in_shards_are_tangents_of_hot_hvps_without_tasks(client: Client) -> None:
     def powers(x: Any, count: int) -> Any:
         """Return a vector that the Hessian has been applied to again and again: each is made of the one before."""
         v = dagad.grad(curved)(x, THETA)
@@ -280,7 +284,7 @@ def test_they_are_tangents_and_seeds_of_calls_without_tasks(client: Client) -> N
     assert every_bit([many]) == expected
 
 
-def test_they_are_seeds(client: Client) -> None:
+def test_gradients_in_shards_are_rows_of_a_sum_that_is_an_array(client: Client) -> None:
     def slope(x: Any, theta: Any) -> Any:
         """A number made of a gradient in Shards, whose cotangents are Shards."""
         return sums(moments)(dagad.grad(curved)(x, theta), theta) @ THETA
@@ -290,7 +294,7 @@ def test_they_are_seeds(client: Client) -> None:
         assert every_bit([slope(x, THETA)]) == every_bit([slope(local, THETA)])
 
 
-def test_they_are_rows_of_another_sum(client: Client) -> None:
+def test_gradients_in_shards_are_rows_of_another_hot_sum(client: Client) -> None:
     x, local = on(client), on("sync")
     heat_up(client, lambda: dagad.grad(sums())(x, THETA))
     rows, expected = dagad.grad(sums())(x, THETA), dagad.grad(sums())(local, THETA)
@@ -305,7 +309,7 @@ def of_three(rows: Any, theta: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::dagad.DagadWarning")  # an integer on purpose
-def test_several_of_them_and_lists_beside(client: Client) -> None:
+def test_gradients_in_several_shards_and_lists_at_once_have_the_bits_of_arrays(client: Client) -> None:
     y = [np.ones(1 + i % 3) * 0.1 * i if i != 9 else 2 for i in range(10)]  # nothing to differentiate in the last chunk
 
     def act(x: Any, z: Any, **options: Any) -> Any:
@@ -336,14 +340,14 @@ def test_chunks_that_do_not_depend_on_their_rows_have_zeros(fun: Any, client: Cl
     assert every_bit(dagad.value_and_grad(sums(fun), (0, 1))(x, THETA)) == expected
 
 
-def test_threads_of_a_worker_share_them(frail: Client) -> None:
+def test_threads_of_a_worker_share_the_chunks_of_gradients_in_shards(frail: Client) -> None:
     for way in WAYS.values():
         there, here = ([dagad.shard(data, grainsize=1, scheduler=one) for data in (X, V)] for one in (frail, "sync"))
         heat_up(frail, functools.partial(way, curved, *there))
         assert every_bit(way(curved, *there)) == every_bit(way(curved, *here))
 
 
-def test_who_differentiates_a_gradient_in_them_by_a_tape_has_the_numbers_of_arrays(client: Client) -> None:
+def test_a_gradient_of_a_gradient_in_shards_has_the_numbers_of_arrays(client: Client) -> None:
     """The cotangent of what scales them is a sum over their rows."""
 
     def slope(x: Any, theta: Any, **options: Any) -> Any:
@@ -359,7 +363,7 @@ def test_who_differentiates_a_gradient_in_them_by_a_tape_has_the_numbers_of_arra
         np.testing.assert_allclose(found[1], of_theta, rtol=1e-12)
 
 
-def test_sums_of_many_gradients_are_no_deeper_than_a_few(client: Client) -> None:
+def test_sums_of_many_gradients_in_shards_are_no_deep_chain(client: Client) -> None:
     def many(x: Any) -> Any:
         return sum((1.0 + k) * sums()(x, THETA) for k in range(150))  # one chain would take 5 frames of Python's a link
 

@@ -20,7 +20,7 @@ def work(n_workers: int, theta: float = LARGE, **more: Any) -> Work:
 
 
 @pytest.mark.parametrize("route", ROUTES.values())
-def test_nothing_grows_faster_than_workers_and_parameters(route: routes.Route) -> None:
+def test_the_cost_of_a_route_grows_no_faster_than_its_workers(route: routes.Route) -> None:
     """Never workers times workers: ten times as many workers are ten times as busy stations at most."""
     for some in (work(100), work(100, SMALL)):
         before, after = (route(replace(some, n_workers=n), SITE).busy for n in (100, 1000))
@@ -37,18 +37,18 @@ def test_bytes_at_one_process_grow_with_the_workers_of_a_star_only() -> None:
 
 @pytest.mark.parametrize("route", [direct, relayed])
 @pytest.mark.parametrize("theta", [1e6, LARGE, 1e8])
-def test_the_tree_is_faster_from_the_crossing_on(route: routes.Route, theta: float) -> None:
+def test_a_tree_of_workers_is_faster_than_a_star_from_the_crossing_on(route: routes.Route, theta: float) -> None:
     at = crossing(work(1, theta), SITE, route)
     assert at is not None
     assert tree(work(at, theta), SITE).seconds < route(work(at, theta), SITE).seconds
     assert tree(work(at - 1, theta), SITE).seconds >= route(work(at - 1, theta), SITE).seconds
 
 
-def test_small_parameters_never_cross() -> None:
+def test_a_tree_of_workers_is_never_faster_for_small_parameters() -> None:
     assert [crossing(work(1, SMALL), SITE, route) for route in (direct, relayed)] == [None, None]
 
 
-def test_slower_links_and_more_partial_sums_cross_sooner() -> None:
+def test_slower_links_and_more_partial_sums_favour_a_tree_with_fewer_workers() -> None:
     def at(site: Site = SITE, **more: Any) -> float:
         return crossing(work(1, 1e6, **more), site) or math.inf
 
@@ -81,7 +81,7 @@ def after(*trips: Trip, trees: tuple[float, ...] = ()) -> Trips:
     return found
 
 
-def test_a_tree_is_chosen_when_many_have_been_called_with_large_parameters() -> None:
+def test_a_tree_is_chosen_after_many_workers_were_called_with_large_parameters() -> None:
     assert not Trips().prefer_tree
     assert not after(*[trip()] * (routes.FAIR_TRIPS - 1)).prefer_tree
     assert after(*[trip()] * routes.FAIR_TRIPS).prefer_tree
@@ -97,11 +97,11 @@ def test_a_tree_is_chosen_when_many_have_been_called_with_large_parameters() -> 
         trip(constants=10**9),  # a graph has to bring them each time
     ],
 )
-def test_else_it_is_not(other: Trip) -> None:
+def test_a_tree_is_not_chosen_for_few_workers_small_parameters_or_fast_links(other: Trip) -> None:
     assert not after(*[other] * 10).prefer_tree
 
 
-def test_the_shortest_trip_counts_and_not_one_that_something_held_up() -> None:
+def test_the_shortest_trip_decides_on_a_tree_not_one_that_was_held_up() -> None:
     assert not after(*[trip(wall=10.0)] * 9, trip(wall=0.1)).prefer_tree
 
 
@@ -112,13 +112,13 @@ def test_a_tree_that_was_slower_is_not_chosen_again() -> None:
     assert not after(*trips, trees=(9.0, 8.0)).prefer_tree
 
 
-def test_what_would_fill_memory_goes_by_a_tree_whatever_the_clock_says() -> None:
+def test_replies_that_would_fill_memory_go_by_a_tree_whatever_the_clock_says() -> None:
     large = trip(200, wall=1.0)
     assert large.received > routes.MOST_RECEIVED
     assert after(large, trees=(9.0, 9.0)).prefer_tree
 
 
-def test_other_workers_are_another_case() -> None:
+def test_trips_to_another_number_of_workers_are_counted_anew() -> None:
     found = after(*[trip()] * routes.FAIR_TRIPS, trees=(1.0, 1.0))
     assert found.prefer_tree
     assert found.after_star(trip(101)) == Trips(trip(101), 1)

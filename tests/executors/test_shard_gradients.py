@@ -61,7 +61,7 @@ WAYS = pytest.mark.parametrize("how", [by_vjp, by_evaluation, lazily])
 
 @WAYS
 @pytest.mark.parametrize("policy", [None, Keep(), Recompute(), Preaccumulate()], ids=str)
-def test_whatever_asks_for_the_value_first(how: Any, policy: Any, place: Any) -> None:
+def test_a_gradient_in_shards_has_the_bits_of_arrays_after_its_value(how: Any, policy: Any, place: Any) -> None:
     shards = dagad.shard(X, grainsize=4, scheduler=place)
     value, (of_x, of_theta) = how(lambda x, theta: loss(x, theta, policy=policy), shards, THETA)
     expected, (rows, theta) = dagad.value_and_grad(
@@ -71,7 +71,7 @@ def test_whatever_asks_for_the_value_first(how: Any, policy: Any, place: Any) ->
 
 
 @WAYS
-def test_a_value_that_came_by_a_loop_that_is_hot(how: Any, client: Client) -> None:
+def test_a_gradient_in_shards_after_a_hot_loop_has_the_bits_of_arrays(how: Any, client: Client) -> None:
     shards = dagad.shard(X, grainsize=4, scheduler=client)
     heat_up(client, lambda: dagad.value_and_grad(lambda theta: loss(shards, theta))(THETA))
     value, (of_x, of_theta) = how(loss, shards, THETA)
@@ -90,7 +90,7 @@ def test_a_pullback_of_a_loop_that_is_hot_is_of_its_own_point(policy: Any, clien
     assert bits([value, *pullback(1.0)]) == bits(list(expected))
 
 
-def test_vectors_where_numbers_came_before(place: Any) -> None:
+def test_a_gradient_in_shards_is_right_where_vectors_follow_numbers(place: Any) -> None:
     """No linearization was kept, since numbers were expected; so Shards' cotangents come from a job of its own."""
     shards = dagad.shard(X, grainsize=4, scheduler=place)
 
@@ -108,7 +108,7 @@ def test_vectors_where_numbers_came_before(place: Any) -> None:
         assert bits([found, of_x.gather(), of_theta]) == bits([expected[0], *expected[1]])
 
 
-def test_a_closure_over_what_is_differentiated(place: Any) -> None:
+def test_a_gradient_in_shards_and_in_a_closed_over_parameter_is_right(place: Any) -> None:
     shards = dagad.shard(X, grainsize=4, scheduler=place)
 
     def program(x: Any, theta: Any) -> Any:
@@ -120,7 +120,7 @@ def test_a_closure_over_what_is_differentiated(place: Any) -> None:
 
 
 @WAYS
-def test_arrays_beside_them_have_gradients_too(how: Any, place: Any) -> None:
+def test_arrays_beside_shards_have_gradients_too(how: Any, place: Any) -> None:
     shards = dagad.shard(X, grainsize=4, scheduler=place)
 
     def program(x: Any, y: Any) -> Any:

@@ -79,7 +79,7 @@ def bits(tree: Any) -> list[bytes]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_has_it_the_bits_of_arrays(name: str, mode: str, scheduler: Any) -> None:
+def test_every_mode_in_rows_of_shards_has_the_bits_of_arrays(name: str, mode: str, scheduler: Any) -> None:
     shards, along = (dagad.shard(data, grainsize=4, scheduler=scheduler) for data in (ROWS, MOVE))
 
     def cut(x: Any, t: Any) -> Any:

@@ -54,7 +54,7 @@ def integers(rows: Any, theta: Any) -> Any:
 @pytest.mark.parametrize("policy", [Keep, Recompute, Preaccumulate])
 @pytest.mark.parametrize("monoid", [PlainSum(), CompensatedSum()])
 @pytest.mark.parametrize("fun", [chunk, moments, mixed, integers])
-def test_the_bits_are_those_of_a_graph(fun: Any, monoid: Any, policy: Any, active: bool) -> None:
+def test_the_threaded_executor_gives_the_bits_of_a_graph(fun: Any, monoid: Any, policy: Any, active: bool) -> None:
     found = []
     for executor in [GraphExecutor(SYNC), *(ThreadedExecutor(THREADS, group) for group in (1, 2, 4, 8, 16))]:
         options: Any = {"executor": executor, "policy": policy(), "monoid": monoid, "active": active}
@@ -90,7 +90,7 @@ def find_scheduler_of(n_threads: int) -> Any:
     return Threads(n_threads)
 
 
-def test_no_graph_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_threaded_executor_runs_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a graph was run")
 
@@ -117,7 +117,7 @@ def test_chunks_whose_seeds_are_zero_are_not_pulled() -> None:
 
 
 @pytest.mark.parametrize("fun", [chunk, moments])
-def test_nothing_is_left_when_the_state_goes(fun: Any) -> None:
+def test_the_threaded_executor_leaves_no_linearization_when_its_state_goes(fun: Any) -> None:
     gc.collect()
     before = {id(one) for one in gc.get_objects() if type(one) is Linearization}
     for policy in (Keep(), Recompute(), Preaccumulate()):
@@ -152,7 +152,7 @@ def test_partial_sums_are_let_go_of_as_they_are_added() -> None:
     assert 1 < most <= 5
 
 
-def test_it_runs_what_is_dear_and_a_graph_what_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_threaded_executor_leaves_jobs_that_callbacks_watch_to_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "choose_road", lambda *args: Road())
 
     def loss(theta: Any) -> Any:
@@ -194,7 +194,7 @@ def test_an_evaluation_can_be_watched_and_cancelled_meanwhile() -> None:
     assert done == [2]
 
 
-def test_what_a_chunk_raises_arrives_with_its_chunk() -> None:
+def test_the_threaded_executor_names_the_chunk_of_an_exception() -> None:
     def failing(rows: Any, theta: Any) -> Any:
         if rows[0, 0] == X[6, 0]:
             raise ZeroDivisionError("by hand")

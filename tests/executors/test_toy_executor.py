@@ -162,7 +162,7 @@ def test_a_new_executor_runs_everything_in_every_mode(mode: str, name: str, pool
 
 @pytest.mark.parametrize("name", ["sum", "sum of vectors", "sum of rows", "map_rect", "map_reduce"])
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()], ids=["keep", "recompute", "preaccumulate"])
-def test_policies_go_with_the_jobs(policy: Any, name: str, pool: Pipes) -> None:
+def test_every_policy_works_on_a_new_executor(policy: Any, name: str, pool: Pipes) -> None:
     for mode in ("value_and_grad", "vjp", "hessian"):
         run = MODES[mode][0]
         here, there = (partial(OPERATIONS[name][0], scheduler=place, policy=policy) for place in ("sync", pool))
@@ -182,7 +182,7 @@ def some_complex(rows: Any, t: Any) -> Any:
 
 @pytest.mark.parametrize("fun", [some_integers, some_complex])
 @pytest.mark.parametrize("mode", ["value_and_grad", "vjp", "jvp", "hvp", "hessian"])
-def test_chunks_may_differ_in_kind(mode: str, fun: Any, pool: Pipes) -> None:
+def test_a_new_executor_takes_chunks_that_give_different_dtypes(mode: str, fun: Any, pool: Pipes) -> None:
     def loss(t: Any, place: Any) -> Any:
         return np.abs(dagad.reduce_sum(fun, ROWS, t, grainsize=2, scheduler=place)) ** 2
 
@@ -216,7 +216,7 @@ def test_a_gradient_after_its_value_runs_nothing_twice(pool: Pipes, tmp_path: Pa
     assert log.read_text().split() == ["run"] * 6 * 2
 
 
-def test_what_nobody_will_pull_is_let_go_of(pool: Pipes) -> None:
+def test_a_new_executor_drops_linearizations_that_nobody_will_pull(pool: Pipes) -> None:
     def count(row: Any) -> float:
         gc.collect()
         return float(sum(type(one) is Linearization for one in gc.get_objects()))
@@ -249,7 +249,7 @@ def test_shards_of_this_process_are_rows_like_others(mode: str, pool: Pipes) -> 
 # What goes wrong
 
 
-def test_what_a_chunk_raises_arrives_with_its_type_and_a_note(pool: Pipes) -> None:
+def test_an_exception_of_a_chunk_on_a_new_executor_has_its_type_and_note(pool: Pipes) -> None:
     class Own(Exception):
         pass
 
@@ -266,7 +266,7 @@ def test_what_a_chunk_raises_arrives_with_its_type_and_a_note(pool: Pipes) -> No
     assert OPERATIONS["sum"][0](AT, scheduler=pool) == OPERATIONS["sum"][0](AT, scheduler="sync")
 
 
-def test_what_a_pullback_raises_arrives_too(pool: Pipes) -> None:
+def test_an_exception_of_a_pullback_on_a_new_executor_names_its_chunk(pool: Pipes) -> None:
     @dagad.extend.explicit
     def own(rows: Any, t: Any) -> Any:
         def pullback(seed: Any) -> Any:
@@ -279,7 +279,7 @@ def test_what_a_pullback_raises_arrives_too(pool: Pipes) -> None:
     assert "pullback of chunk 0 (rows 0:6)" in raised.value.__notes__[0]
 
 
-def test_what_cannot_travel_is_refused(pool: Pipes) -> None:
+def test_a_new_executor_refuses_functions_and_results_that_cannot_be_pickled(pool: Pipes) -> None:
     lock = threading.Lock()
 
     def stuck(rows: Any) -> Any:
@@ -299,7 +299,7 @@ def test_a_pool_whose_process_has_died_says_so() -> None:
                 dagad.reduce_sum(lambda rows: os._exit(1), ROWS, grainsize=2, scheduler=pool)
 
 
-def test_with_any_number_of_processes_the_bits_are_the_same_and_all_are_gone_at_the_end(pool: Pipes) -> None:
+def test_the_toy_executor_gives_the_same_bits_with_any_number_of_processes(pool: Pipes) -> None:
     rows, theta = onp.random.default_rng(0).standard_normal((17, 3)), onp.array([0.3, -0.7, 1.1])
 
     def found(place: Any) -> Any:

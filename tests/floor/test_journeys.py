@@ -33,7 +33,9 @@ def soon(act: Callable[[], Any], kind: type[BaseException], remedy: str) -> None
 
 @pytest.mark.parametrize("differentiated", [False, True])
 @pytest.mark.parametrize("where", ["closure", "rows", "shared", "closure with floats"])
-def test_what_cannot_be_pickled_is_refused_before_it_is_sent(where: str, differentiated: bool, cluster: Client) -> None:
+def test_an_argument_that_cannot_be_pickled_is_refused_before_it_is_sent(
+    where: str, differentiated: bool, cluster: Client
+) -> None:
     lock = threading.Lock()
     locks: list[Any] = [lock] * 6
 
@@ -55,7 +57,7 @@ def test_what_cannot_be_pickled_is_refused_before_it_is_sent(where: str, differe
     assert grad(squares, scheduler=cluster) == -18.0
 
 
-def test_the_same_function_runs_in_threads() -> None:
+def test_a_function_that_cannot_be_pickled_runs_in_threads() -> None:
     lock = threading.Lock()
 
     def closed(rows: Any, theta: Any) -> Any:
@@ -97,7 +99,7 @@ def _refuse_to_load() -> Any:
     raise RuntimeError("not in this process")
 
 
-def test_what_cannot_be_loaded_on_a_worker_fails_in_its_task(cluster: Client) -> None:
+def test_an_object_that_cannot_be_loaded_on_a_worker_fails_in_its_task(cluster: Client) -> None:
     thing = Unloadable()
 
     def fun(rows: Any, theta: Any) -> Any:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dagad._remembered import Remembered
 
 
-def test_the_entry_unused_for_longest_goes() -> None:
+def test_a_full_memory_drops_the_entry_unused_for_longest() -> None:
     memory: Remembered[int] = Remembered(3)
     for key in "abc":
         memory.change(key, lambda found: 1)
@@ -17,14 +17,14 @@ def test_the_entry_unused_for_longest_goes() -> None:
     assert len(memory) == 3
 
 
-def test_an_entry_is_changed_by_what_it_was() -> None:
+def test_an_entry_of_a_memory_is_changed_by_what_it_was() -> None:
     memory: Remembered[int] = Remembered(3)
     for _ in range(4):
         memory.change("a", lambda found: (found or 0) + 1)
     assert memory.find("a") == 4
 
 
-def test_nothing_is_lost_between_threads() -> None:
+def test_a_memory_loses_no_entry_between_threads() -> None:
     memory: Remembered[int] = Remembered(64)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: memory.change(n % 4, lambda found: (found or 0) + 1), range(4000)))

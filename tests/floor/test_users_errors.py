@@ -85,7 +85,7 @@ def test_a_users_exception_in_a_pullback_tells_where(scheduler: Any) -> None:
     assert grad(squares, scheduler=scheduler) == -18.0
 
 
-def test_a_users_exception_in_an_inner_chunk_tells_of_both(scheduler: Any) -> None:
+def test_a_users_exception_in_a_nested_chunk_names_both_chunks(scheduler: Any) -> None:
     def inner(rows: Any, theta: Any) -> Any:
         if rows[0] == 3:
             raise Plain("inside")
@@ -115,7 +115,7 @@ def test_an_exception_that_cannot_travel_is_told_in_words(cluster: Client) -> No
     assert grad(squares, scheduler=cluster) == -18.0
 
 
-def test_what_a_chunk_prints_of_itself_is_not_asked_for(scheduler: Any) -> None:
+def test_an_error_of_a_chunk_does_not_ask_for_the_repr_of_its_arguments(scheduler: Any) -> None:
     class Unprintable:
         def __repr__(self) -> str:
             raise RuntimeError("do not print me")

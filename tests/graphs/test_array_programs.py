@@ -64,7 +64,7 @@ def cut(program: Program, chunks: Any) -> Any:
 @pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("number", [2, 0, 1, 3])
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_is_the_gradient_right_at_any_cut(kind: str, number: int) -> None:
+def test_gradients_of_dask_array_programs_are_right_at_any_cut(kind: str, number: int) -> None:
     with np.errstate(all="ignore"):
         for program in PROGRAMS[kind]:
             if program.name in REFUSED:
@@ -79,7 +79,7 @@ def test_is_the_gradient_right_at_any_cut(kind: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_is_the_rest_refused_by_name(name: str) -> None:
+def test_dask_array_functions_without_a_derivative_are_refused_by_name(name: str) -> None:
     program = BY_NAME[name]
     for chunks in program.chunks:
         x = cut(program, chunks)
@@ -88,7 +88,7 @@ def test_is_the_rest_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TWICE)
-def test_are_tangents_and_second_derivatives_right(name: str) -> None:
+def test_tangents_and_second_derivatives_of_dask_array_programs_are_right(name: str) -> None:
     program = BY_NAME[name]
     at = DATA[program.data]
     direction = np.sin(np.arange(1.0, 1 + at.size)).reshape(at.shape)
@@ -117,7 +117,7 @@ def test_are_variances_of_complex_numbers_with_holes_right(chunks: Any) -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "cluster"], indirect=True)
-def test_are_they_right_everywhere_with_the_same_bits(scheduler: Any) -> None:
+def test_gradients_of_dask_array_programs_have_the_same_bits_on_every_scheduler(scheduler: Any) -> None:
     asked, names = [], TWICE[::4]
     for name in names:
         x = cut(BY_NAME[name], BY_NAME[name].chunks[1])
@@ -129,7 +129,7 @@ def test_are_they_right_everywhere_with_the_same_bits(scheduler: Any) -> None:
         assert [np.asarray(each).tobytes() for each in one] == [np.asarray(each).tobytes() for each in other], name
 
 
-def test_page_lists_them() -> None:
+def test_the_guide_lists_the_dask_array_programs_that_are_tested() -> None:
     """The guide's table is made of these programs: to write it anew, put `table()` there."""
     assert table() in PAGE.read_text(encoding="utf-8")
 
@@ -145,6 +145,6 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def test_has_an_array_without_axes_moments_too() -> None:
+def test_a_variance_of_an_array_without_axes_has_a_gradient() -> None:
     x = from_array(np.array(3.0))
     assert dagad.gradient(x**2 + x.var(), x).compute(scheduler="sync") == 6.0

@@ -130,7 +130,9 @@ POLICIES = {"keep": Keep, "recompute": Recompute, "preaccumulate": Preaccumulate
 
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_do_fewer_tasks_give_the_same_bits(graph: str, policy: str, scheduler: Any, apart: Any) -> None:
+def test_a_coarsened_graph_gives_the_bits_of_one_with_more_tasks(
+    graph: str, policy: str, scheduler: Any, apart: Any
+) -> None:
     y, x, theta = GRAPHS[graph]()
 
     def make() -> Any:
@@ -165,7 +167,7 @@ def drawn(steps: Any) -> tuple[Any, Any, Any]:
 
 @given(Programs, st.sampled_from([1, 2, 5, 1024]), st.sampled_from([2, 5, 16]))
 @settings(max_examples=60, deadline=None)
-def test_do_graphs_of_any_shape_give_the_same_bits(steps: Any, width: int, longest: int) -> None:
+def test_coarsened_graphs_of_any_shape_give_the_same_bits(steps: Any, width: int, longest: int) -> None:
     y, x, theta = drawn(steps)
     found = []
     for length, wide in ((1, 10**9), (longest, width)):
@@ -177,7 +179,7 @@ def test_do_graphs_of_any_shape_give_the_same_bits(steps: Any, width: int, longe
     assert found[0] == found[1]
 
 
-def test_is_the_gradient_autograds() -> None:
+def test_the_gradient_of_a_coarsened_chain_is_that_of_autograd() -> None:
     y, x, theta = chain(40)
 
     def plain(x: Any, theta: Any) -> Any:
@@ -192,7 +194,7 @@ def test_is_the_gradient_autograds() -> None:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_can_it_be_differentiated_again(graph: str, scheduler: Any, apart: Any) -> None:
+def test_a_gradient_of_a_coarsened_graph_can_be_differentiated_again(graph: str, scheduler: Any, apart: Any) -> None:
     with dask_set({"dagad.graph-width": 8}):
         y, x, theta = GRAPHS[graph]()
         slope = dagad.gradient(y, theta)
@@ -206,7 +208,7 @@ def test_can_it_be_differentiated_again(graph: str, scheduler: Any, apart: Any) 
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_do_tangents_give_the_same_bits(graph: str, scheduler: Any, apart: Any) -> None:
+def test_tangents_of_a_coarsened_graph_have_the_same_bits(graph: str, scheduler: Any, apart: Any) -> None:
     y, x, theta = GRAPHS[graph]()
     with dask_set({"dagad.graph-width": 8}):
         few = dagad.jvp(y, [x, theta], [X, 1.0])
@@ -225,7 +227,7 @@ def test_does_a_chain_cost_a_few_tasks_for_many() -> None:
     assert len(own_tasks(y, value, *gradients)) < 0.2 * 321
 
 
-def test_are_ends_and_annotations_and_steps_kept_apart() -> None:
+def test_coarsening_does_not_join_tasks_across_leaves_of_wrt_and_marked_steps() -> None:
     y, x, theta = chain(16)
     state = Delayed("x7", y.dask)
     inner, slope = compute(*dagad.gradient(y, [state, theta]), scheduler="sync")
@@ -284,7 +286,7 @@ def test_do_wide_graphs_keep_several_tasks_for_each_thread(cluster: Any) -> None
 
 
 @pytest.mark.parametrize("width", [0, -1, 2.5, "many"])
-def test_is_a_width_that_is_none_refused(width: Any) -> None:
+def test_a_graph_width_that_is_no_positive_int_is_refused(width: Any) -> None:
     y, x, _ = chain(3)
     with dask_set({"dagad.graph-width": width}), pytest.raises(dagad.PlanError, match=r"Give a positive int.*'auto'"):
         dagad.gradient(y, x)
@@ -328,7 +330,7 @@ def linearizations(y: Any, x: Any) -> list[Any]:
     return [one for one in dask_get(graph, list(graph)) if isinstance(one, FusedLinearization)]
 
 
-def test_does_one_that_travelled_give_the_same_bits_and_its_tape_stay_behind() -> None:
+def test_a_pickled_linearization_of_several_tasks_gives_the_same_bits_without_its_tape() -> None:
     y, x, _ = chain(7)
     (made,) = linearizations(y, x)  # of 8 tasks, and pulled by now
     first = made.pull_scaled(1.0)
@@ -338,7 +340,7 @@ def test_does_one_that_travelled_give_the_same_bits_and_its_tape_stay_behind() -
     assert bits(arrived.pull_scaled(1.0)) == bits(first) == bits(made.pull_scaled(1.0))
 
 
-def test_does_one_that_has_tapes_say_how_large_they_are() -> None:
+def test_a_linearization_of_several_tasks_counts_the_bytes_of_its_tapes() -> None:
     x = delayed(onp.ones(10_000))
     state = delayed(step)(delayed(step)(x, 0.1), 0.2)
     graph = dict(dagad.gradient(delayed(total)(state), x).dask)
@@ -415,7 +417,7 @@ def test_may_two_engines_meet_in_a_chain(scheduler: Any) -> None:
         onp.testing.assert_allclose(one, other, rtol=1e-12)
 
 
-def test_is_a_second_derivative_through_it_refused_in_a_chain() -> None:
+def test_a_second_derivative_of_an_explicit_function_in_a_chain_is_refused() -> None:
     x, theta = delayed(X), delayed(0.3)
     state = delayed(step)(delayed(by_hand)(delayed(step)(x, theta), theta), theta)
     slope = dagad.gradient(delayed(total)(state), theta)

@@ -70,7 +70,7 @@ def test_may_one_output_of_a_task_be_differentiated_in() -> None:
     assert close(of_right, onp.exp(onp.exp(A[1:])))
 
 
-def test_is_nothing_computed_while_the_graph_is_built() -> None:
+def test_building_a_gradient_graph_computes_nothing() -> None:
     calls: list[int] = []
 
     def noted(x: Any) -> Any:
@@ -84,7 +84,7 @@ def test_is_nothing_computed_while_the_graph_is_built() -> None:
     assert len(calls) == 1
 
 
-def test_does_persist_work(scheduler: Any) -> None:
+def test_a_value_and_a_gradient_of_a_graph_can_be_persisted(scheduler: Any) -> None:
     a, b = delayed(A), delayed(B)
     y = as_graph(a, b)
     kept_y, kept = persist(y, dagad.gradient(y, a), **where(scheduler))
@@ -182,7 +182,7 @@ def test_are_constants_in_a_tree_left_alone(scheduler: Any) -> None:
     assert [gradient["n"], gradient["name"], gradient["nothing"], gradient["list"][1]] == [None] * 4
 
 
-def test_is_float32_kept() -> None:
+def test_a_gradient_of_a_graph_in_float32_is_float32() -> None:
     x = delayed(A.astype("f4"))
     gradient = dagad.gradient(delayed(lambda x: np.sum(x**2))(x), x).compute(scheduler="sync")
     assert gradient.dtype == "f4"
@@ -244,7 +244,7 @@ def test_does_a_fan_out_become_one_sum() -> None:
     assert float(slope.compute(scheduler="sync")) == 10.0
 
 
-def test_do_all_new_keys_follow_the_grammar_and_stay_the_users_keys_as_they_were() -> None:
+def test_keys_of_a_gradient_graph_have_a_role_and_the_users_keys_stay() -> None:
     a, b = delayed(A), delayed(B)
     y = as_graph(a, b)
     before = dict(y.__dask_graph__())

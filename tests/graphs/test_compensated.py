@@ -51,7 +51,7 @@ def run(terms: list[Any], key_of: Callable[[int, int], Any] = lambda *at: ("sum"
 
 
 @pytest.mark.parametrize("count", [*range(1, 21), 64, 65, 100])
-def test_is_the_sum_of_any_number_of_terms_that_of_fsum(count: int) -> None:
+def test_a_compensated_sum_of_any_number_of_terms_is_that_of_fsum(count: int) -> None:
     terms = [float(term) for term in RNG.standard_normal(count) * 10.0 ** RNG.integers(-8, 8, count)]
     assert run(terms) == math.fsum(terms)
     assert run([onp.full(2, term) for term in terms]).tolist() == [math.fsum(terms)] * 2
@@ -59,12 +59,12 @@ def test_is_the_sum_of_any_number_of_terms_that_of_fsum(count: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=30))
-def test_is_a_sum_as_good_as_one_in_twice_the_precision(terms: list[float]) -> None:
+def test_a_compensated_sum_is_as_good_as_one_in_twice_the_precision(terms: list[float]) -> None:
     size = math.fsum(map(abs, terms))
     assert abs(run(terms) - math.fsum(terms)) <= 2.0**-52 * abs(math.fsum(terms)) + 40 * 2.0**-105 * size
 
 
-def test_is_the_tree_that_of_a_plain_sum() -> None:
+def test_a_compensated_sum_is_added_up_along_the_tree_of_a_plain_one() -> None:
     terms = [TaskRef(("term", place)) for place in range(20)]
     trees = [sum_tree(terms, lambda *at: at, way) for way in (EXACT, PlainSum())]
     (root, tasks), (other_root, others) = trees
@@ -77,7 +77,7 @@ def test_is_the_tree_that_of_a_plain_sum() -> None:
     ]  # the last rounds
 
 
-def test_does_a_term_alone_come_as_it_is() -> None:
+def test_a_compensated_sum_of_one_term_is_that_term() -> None:
     term = onp.arange(3.0)
     assert sum_tree([term], lambda *at: at, EXACT) == (term, {})
     assert EXACT.lower(term) is term
@@ -92,7 +92,7 @@ def test_can_an_unfinished_sum_travel() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_is_it_the_same_sum_however_terms_are_shared_out(seed: int) -> None:
+def test_a_compensated_sum_has_the_same_bits_however_its_terms_are_shared_out(seed: int) -> None:
     rng = onp.random.default_rng(seed)
     count = int(rng.integers(1, 70))
     terms = [rng.standard_normal(3) * 10.0 ** rng.integers(-8, 8) for _ in range(count)]
@@ -132,7 +132,7 @@ def test_does_a_compensated_sum_keep_what_a_plain_one_rounds_off(scheduler: Any)
 
 
 @pytest.mark.parametrize("grainsize", [1, 2, 7, 1000])
-def test_are_series_those_of_fsum(grainsize: int) -> None:
+def test_compensated_sums_of_series_are_those_of_fsum(grainsize: int) -> None:
     count = onp.arange(1.0, 1001.0)
     for series in (1 / count, (-1) ** count / count):
         parts = [float(onp.sum(series[start : start + grainsize])) for start in range(0, 1000, grainsize)]
@@ -164,7 +164,7 @@ def test_are_arrays_and_trees_added_up_leaf_by_leaf(scheduler: Any) -> None:
     assert found["rest"] == (4.25, 7, [4.25 - 8.5j])
 
 
-def test_are_integers_added_up_as_they_are() -> None:
+def test_a_compensated_sum_of_integers_is_an_integer() -> None:
     total = dagad.reduce_sum(lambda rows: len(rows), X, grainsize=2, sum=EXACT, scheduler="sync")
     assert (total, type(total)) == (13, int)
     counts = dagad.reduce_sum(lambda rows: np.sum(rows, axis=0), onp.arange(6).reshape(3, 2), grainsize=1, sum=EXACT)
@@ -173,7 +173,7 @@ def test_are_integers_added_up_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128", "float64"])
-def test_is_the_dtype_kept(dtype: str) -> None:
+def test_a_compensated_sum_keeps_the_dtype_of_its_terms(dtype: str) -> None:
     huge = 1e8 if dtype in ("float32", "complex64") else 1e16
     terms = onp.array([huge, 1.0, -huge], dtype)
     for rows in (terms, terms.reshape(3, 1)):
@@ -183,7 +183,7 @@ def test_is_the_dtype_kept(dtype: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`<lambda>` gave:dagad.DagadWarning")
-def test_do_nan_and_infinity_pass_through() -> None:
+def test_nan_and_infinity_pass_through_a_compensated_sum() -> None:
     with onp.errstate(over="ignore", invalid="ignore"):
         for terms, expected in (
             ([1.0, math.inf, 2.0], math.inf),
@@ -241,14 +241,14 @@ def close(actual: Any, expected: Any, rtol: float = 1e-12) -> bool:
     return bool(gap <= rtol * onp.max(onp.abs(expected), initial=1e-300)) and onp.shape(actual) == onp.shape(expected)
 
 
-def test_are_the_bits_those_of_every_scheduler_and_policy(scheduler: Any) -> None:
+def test_a_compensated_sum_has_the_same_bits_on_every_scheduler_under_every_policy(scheduler: Any) -> None:
     expected = all_bits(dagad.value_and_grad(loss, (0, 1))(X, THETA, scheduler="sync"))
     for policy in POLICIES:
         assert all_bits(dagad.value_and_grad(loss, (0, 1))(X, THETA, scheduler=scheduler, policy=policy)) == expected
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_are_the_bits_those_of_any_number_of_workers(workers: int) -> None:
+def test_a_compensated_sum_has_the_same_bits_with_any_number_of_threads(workers: int) -> None:
     expected = all_bits(dagad.value_and_grad(loss, (0, 1))(X, THETA, grainsize=1, scheduler="sync"))
     with dask.config.set(num_workers=workers):
         assert all_bits(dagad.value_and_grad(loss, (0, 1))(X, THETA, grainsize=1, scheduler="threads")) == expected
@@ -259,7 +259,7 @@ def test_are_the_bits_those_of_any_number_of_workers(workers: int) -> None:
 
 @pytest.mark.parametrize("grainsize", [1, 4, 13, 20])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_are_gradients_those_of_autograd(grainsize: int, policy: Any) -> None:
+def test_gradients_of_a_compensated_sum_are_those_of_autograd(grainsize: int, policy: Any) -> None:
     options: Any = {"grainsize": grainsize, "policy": policy, "scheduler": "sync"}
     value, gradients = dagad.value_and_grad(loss, (0, 1))(X, THETA, **options)
     assert close(value, plain(X, THETA))
@@ -267,7 +267,7 @@ def test_are_gradients_those_of_autograd(grainsize: int, policy: Any) -> None:
         assert close(gradient, autograd.grad(plain, place)(X, THETA))
 
 
-def test_are_second_derivatives_and_forward_mode_right(scheduler: Any) -> None:
+def test_second_derivatives_and_tangents_of_a_compensated_sum_are_right(scheduler: Any) -> None:
     def of(theta: Any) -> Any:
         return loss(X, theta, scheduler=scheduler)
 
@@ -286,7 +286,7 @@ def test_are_second_derivatives_and_forward_mode_right(scheduler: Any) -> None:
         assert found["n"] is None
 
 
-def test_is_the_taylor_rate_two() -> None:
+def test_taylor_rate_of_a_compensated_sum_is_two() -> None:
     assert taylor_rate(lambda x, t: loss(x, t, scheduler="sync"), X, THETA) == pytest.approx(2.0, abs=0.1)
 
 
@@ -299,7 +299,7 @@ def test_may_a_pullback_be_pulled_again(scheduler: Any) -> None:
             assert close(pullback(seed)[0], reference(seed))
 
 
-def test_are_items_added_up_so_too(scheduler: Any) -> None:
+def test_map_sum_adds_up_its_items_by_a_compensated_sum(scheduler: Any) -> None:
     def item(row: Any, theta: Any) -> Any:
         return np.sum(np.sin(row * theta))
 
@@ -347,7 +347,7 @@ def test_is_a_chunk_without_terms_like_any_other(scheduler: Any) -> None:
 
 
 @pytest.mark.parametrize("way", [0, "exact", CompensatedSum, sum, object()])
-def test_is_what_does_not_add_up_refused(way: Any) -> None:
+def test_a_way_of_adding_up_that_is_none_is_refused(way: Any) -> None:
     for reduction in (dagad.reduce_sum, dagad.map_sum):
         with pytest.raises(dagad.PlanError, match=r"`sum=.* is not a way to add up. Give an object: .*PlainSum\(\)"):
             reduction(misfit, X, THETA, sum=way)
@@ -370,7 +370,7 @@ def test_are_partial_sums_of_different_structures_refused() -> None:
         dagad.reduce_sum(uneven, X, grainsize=4, sum=EXACT, scheduler="sync")
 
 
-def test_is_what_cannot_be_summed_refused() -> None:
+def test_a_compensated_sum_refuses_words_and_none() -> None:
     for value, name in (("text", "str"), (None, "None or an empty container")):
         with pytest.raises(dagad.StructureError, match=name):
             dagad.reduce_sum(lambda rows, value=value: value, X, grainsize=4, sum=EXACT, scheduler="sync")

@@ -98,7 +98,7 @@ COPIES: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", COPIES)
-def test_is_the_gradient_whole(name: str) -> None:
+def test_a_gradient_in_a_leaf_that_dask_has_copied_is_whole(name: str) -> None:
     make, expected = COPIES[name]
     w = delayed(A)
     y = make(w)
@@ -110,7 +110,7 @@ def test_is_the_gradient_whole(name: str) -> None:
     onp.testing.assert_allclose(tangent, onp.sum(expected), rtol=1e-12)
 
 
-def test_is_it_whole_everywhere(scheduler: Any) -> None:
+def test_a_gradient_in_a_copied_leaf_is_whole_on_every_scheduler(scheduler: Any) -> None:
     w = delayed(A)
     ys = [(COPIES[name][0](w), COPIES[name][1]) for name in ("an array beside it", "a gradient as an array")]
     found = compute([dagad.gradient(y, w) for y, _ in ys], **where(scheduler))[0]
@@ -237,7 +237,7 @@ def test_is_a_graph_without_copies_left_as_it_is() -> None:
     assert laid_open(graph, ["y"], {"w"}.__contains__) == graph
 
 
-def test_does_what_stood_together_stay_together() -> None:
+def test_tasks_of_a_fused_one_that_share_an_iterator_stay_together() -> None:
     """What a fused task made may be an iterator, which only that task can read."""
     w, m = DataNode("w", [1.0, 2.0]), Task("m", list, TaskRef("w"))
     lazy, y = Task("lazy", map, float, TaskRef("m")), Task("y", sum, TaskRef("lazy"))
@@ -248,7 +248,7 @@ def test_does_what_stood_together_stay_together() -> None:
     assert run(opened, "y") == 3.0
 
 
-def test_are_nodes_found_wherever_they_stand() -> None:
+def test_nodes_nested_in_fused_tasks_and_arguments_are_found() -> None:
     w = DataNode("w", 2.0)
     nested = Task.fuse(Task.fuse(w, Task("m", squares, TaskRef("w"))), Task("n", squares, TaskRef("m")))
     arguments = List(Dict({"a": w, "b": 5.0}), List([1.0, 2.0]), [3.0], nested)

@@ -56,7 +56,7 @@ def laid_out(*collections: Any) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     return boxes, {title: [objects[place] for place in one["nodes"]] for title, one in boxes.items()}
 
 
-def test_do_both_halves_stand_side_by_side() -> None:
+def test_a_drawing_of_a_gradient_graph_has_both_halves_side_by_side() -> None:
     y, x, theta = forked()
     value, gradients = dagad.value_and_gradient(y, [x, theta])
     boxes, nodes = laid_out(value, *gradients)
@@ -72,7 +72,7 @@ def test_do_both_halves_stand_side_by_side() -> None:
     assert down["exp"] < down["scaled"] < down["total"] < down["seed"]
 
 
-def test_does_a_legend_say_what_each_colour_means() -> None:
+def test_a_drawing_of_a_gradient_graph_has_a_legend_of_its_colours() -> None:
     y, x, theta = forked()
     _, nodes = laid_out(dagad.gradient(y, [x, theta])[0])
     told = {node["fillcolor"]: node["label"] for node in nodes["legend"]}
@@ -86,7 +86,7 @@ def test_does_a_legend_say_what_each_colour_means() -> None:
     assert not any(what in ("pullback", "gradient") for _, what in means["forward"])
 
 
-def test_are_tasks_that_run_as_one_all_named() -> None:
+def test_a_drawing_names_all_tasks_that_run_as_one() -> None:
     state = x = delayed(X)
     for _ in range(4):
         state = delayed(np.sin)(state)
@@ -129,7 +129,7 @@ def test_are_gradients_let_go_of_without_the_garbage_collector() -> None:
         gc.enable()
 
 
-def test_are_several_drawn_together_each_task_once(tmp_path: Path) -> None:
+def test_a_drawing_of_several_gradients_has_each_task_once(tmp_path: Path) -> None:
     y, x, theta = forked()
     value, gradients = dagad.value_and_gradient(y, {"x": x, "theta": theta})
     dagad.visualize(value, gradients, filename=str(tmp_path / "all.dot"))
@@ -146,7 +146,7 @@ def test_do_options_of_dask_have_dask_draw(tmp_path: Path) -> None:
     assert "color=" in text
 
 
-def test_are_they_dasks_own_for_everything_else(scheduler: Any) -> None:
+def test_gradients_that_draw_themselves_are_dasks_own_for_everything_else(scheduler: Any) -> None:
     y, x, _ = forked()
     slope = dagad.gradient(y, x)
     where: Any = {"scheduler": scheduler if isinstance(scheduler, str) else scheduler.get}

@@ -112,7 +112,7 @@ def test_does_every_key_come_after_what_it_needs() -> None:
         assert graph[key].dependencies <= set(order[:place])
 
 
-def test_is_the_order_that_of_the_graph_and_of_nothing_else() -> None:
+def test_a_topological_order_does_not_depend_on_the_order_of_the_dict() -> None:
     shuffled = dict(sorted(example().items(), key=lambda item: str(hash(item[0]))))
     assert list(topological(shuffled, ["y"])) == list(topological(example(), ["y"]))
 
@@ -160,7 +160,7 @@ def test_may_sums_read_values_out_of_linearizations(policy: Any) -> None:
     assert run(whole, cotangents["x"].key) == pytest.approx(190 * 1.0)
 
 
-def test_is_building_pure() -> None:
+def test_building_a_gradient_graph_changes_no_given_graph() -> None:
     graph = example()
     before = dict(graph)
     whole = reverse(graph, "y", ["a"])[0]
@@ -177,7 +177,7 @@ def test_is_a_node_that_does_not_carry_the_derivative_left_as_it_is() -> None:
     assert [key for key in whole if role_of(key) is Role.PULLBACK and key[1] == "constant"] == []
 
 
-def test_do_all_keys_follow_the_grammar() -> None:
+def test_every_new_key_of_a_transposed_graph_has_a_role() -> None:
     graph = example()
     whole = reverse(graph, "y", ["a", ("b", 0)])[0]
     assert all(isinstance(key, tuple) and role_of(key) is not None for key in whole.keys() - graph.keys())
@@ -217,7 +217,7 @@ def test_is_a_sum_its_own_transpose() -> None:
     assert not [key for key in whole if role_of(key) is Role.PULLBACK]
 
 
-def test_is_the_place_where_the_derivative_starts_its_own_cotangent() -> None:
+def test_an_output_that_is_differentiated_in_has_its_seed_as_cotangent() -> None:
     graph = example()
     names = Names("t")
     linearized = linearize(graph, ["y"], {"y"}, names, Keep())
@@ -288,7 +288,7 @@ def test_has_a_tree_of_sums_no_wide_nodes() -> None:
     assert len(topological(dict(tasks), [total.key])) == len(tasks) == 13 + 2 + 1
 
 
-def test_is_nothing_written_that_was_given() -> None:
+def test_add_up_writes_into_none_of_its_terms() -> None:
     terms = [A.copy() for _ in range(5)]
     nested = [{"a": term, "b": [term, None]} for term in terms]
     assert add_up(*terms).tolist() == (5 * A).tolist()
@@ -299,7 +299,7 @@ def test_is_nothing_written_that_was_given() -> None:
     assert add_up(terms[0]) is terms[0]
 
 
-def test_does_none_add_nothing() -> None:
+def test_add_up_takes_none_for_nothing() -> None:
     assert add_up(None, None) is None
     assert add_up(None, A, None).tolist() == A.tolist()
     assert add_up([None, 1.0], [2.0, None], [None, None]) == [2.0, 1.0]

@@ -44,7 +44,7 @@ def test_are_gradients_of_arrays_arrays_of_the_same_chunks(scheduler: Any) -> No
     assert found["w"].dtype == "f4"
 
 
-def test_do_halos_of_overlapping_blocks_turn_round(scheduler: Any) -> None:
+def test_gradients_through_halos_of_overlapping_blocks_are_right(scheduler: Any) -> None:
     def step(u: Any) -> Any:
         return u + 0.4 * (np.roll(u, 1) - 2.0 * u + np.roll(u, -1))
 
@@ -137,7 +137,7 @@ def test_are_gradients_of_xarray_objects_their_kind(scheduler: Any) -> None:
     np.testing.assert_allclose(of["a"], of_a, rtol=0)
 
 
-def test_may_kinds_be_mixed_and_the_primal_run_once() -> None:
+def test_a_gradient_in_collections_of_several_kinds_runs_the_primal_once() -> None:
     ran: list[int] = []
 
     def scaled(block: Any, by: Any) -> Any:
@@ -156,7 +156,7 @@ def test_may_kinds_be_mixed_and_the_primal_run_once() -> None:
     np.testing.assert_allclose(found[1][1], X.sum() / (2.0 * found[0]))
 
 
-def test_waits_every_pullback_for_the_value() -> None:
+def test_every_pullback_of_dask_arrays_waits_for_the_value() -> None:
     x, w = from_array(X, chunks=(2, 2)), from_array(W, chunks=2)
     value, gradient = dagad.value_and_gradient(((x @ w) ** 2).sum(), [x, w])
     graph = dict(value.__dask_graph__()) | {
@@ -194,7 +194,7 @@ def masked_gradient(x: Any) -> Any:
         (lambda x, w: masked_gradient(da.ma.masked_greater(w, 0.6)), r"masked array.*`np\.where\(mask, 0\.0, data\)`"),
     ],
 )
-def test_is_what_can_not_be_refused_with_the_remedy(ask: Any, remedy: str) -> None:
+def test_a_gradient_or_tangent_of_arrays_that_cannot_be_is_refused_with_the_remedy(ask: Any, remedy: str) -> None:
     x, w = from_array(X, chunks=2), from_array(W, chunks=2)
     with pytest.raises(dagad.DagadError, match=remedy):
         ask(x, w)

@@ -72,7 +72,7 @@ def test_are_derivatives_through_halos_what_is_known(name: str, form: str, local
 
 
 @pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
-def test_are_derivatives_in_two_processes_what_is_known(cluster: Any) -> None:
+def test_derivatives_through_halos_in_two_processes_are_the_known_ones(cluster: Any) -> None:
     """All at once, since each graph alone would wait for the scheduler most of the time."""
     cases = [(name, form, n_blocks) for name in PROBLEMS for form in FORMS for n_blocks in BLOCKS]
     n_steps = {1: 2, 2: 2, 3: 1, 7: 1}
@@ -84,7 +84,7 @@ def test_are_derivatives_in_two_processes_what_is_known(cluster: Any) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_is_the_transpose_what_forward_mode_says(form: str) -> None:
+def test_gradients_through_halos_agree_with_forward_mode(form: str) -> None:
     problem, rng = burgers(), onp.random.default_rng(5)
     direction = rng.standard_normal(problem.start.shape)
     for n_blocks, policy in BLOCKS.items():

@@ -121,7 +121,7 @@ def test_do_annotated_tasks_alternate_without_a_cycle_of_layers() -> None:
     onp.testing.assert_allclose(gradients[0].compute(scheduler="sync"), autograd.grad(plain)(A), rtol=1e-12)
 
 
-def test_has_a_graph_without_annotations_none() -> None:
+def test_a_gradient_of_a_graph_without_annotations_has_none() -> None:
     a = delayed(A)
     gradient = dagad.gradient(delayed(squares)(a), a)
     assert all(layer.annotations is None for layer in gradient.__dask_graph__().layers.values())
@@ -150,7 +150,7 @@ def pids_of(client: Client) -> dict[str, int]:
     return {names[address]: pid for address, pid in client.run(os.getpid).items()}
 
 
-def test_run_tasks_and_pullbacks_where_the_task_may_run(two_kinds: Client) -> None:
+def test_pullbacks_run_on_the_worker_that_their_task_is_annotated_with(two_kinds: Client) -> None:
     pids = pids_of(two_kinds)
 
     def only_here(x: Any) -> Any:

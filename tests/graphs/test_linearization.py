@@ -91,7 +91,7 @@ def pulled_elsewhere(sent: bytes) -> Any:
     return pickle.loads(subprocess.run(command, input=sent, capture_output=True, check=True, timeout=PATIENCE).stdout)
 
 
-def test_travels_a_long_chain_as_a_few_bytes_and_is_the_same_to_the_bit_elsewhere() -> None:
+def test_a_pickled_linearization_of_a_long_chain_is_small_and_gives_the_same_bits() -> None:
     linearization = Linearization.recorded(task_of(sines), (THETA,))
     sent = pickle.dumps((linearization, 1.0))
     assert len(sent) < 10_000
@@ -103,7 +103,7 @@ def test_travels_a_long_chain_as_a_few_bytes_and_is_the_same_to_the_bit_elsewher
 
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
-def test_travels_a_chunk_as_a_few_bytes_and_is_the_same_to_the_bit_elsewhere() -> None:
+def test_a_pickled_linearization_of_a_chunk_is_small_and_gives_the_same_bits() -> None:
     for policy in (Keep(), Recompute(), Preaccumulate()):
         linearization = of_chunks(sines_of_rows, THETA, policy)[2]
         sent = pickle.dumps((linearization, ONE))
@@ -114,7 +114,7 @@ def test_travels_a_chunk_as_a_few_bytes_and_is_the_same_to_the_bit_elsewhere() -
         assert all(cotangents[0][0].tobytes() == expected.tobytes() for cotangents in both)
 
 
-def test_may_it_travel_before_and_after_its_pull_and_again() -> None:
+def test_a_linearization_may_be_pickled_before_and_after_its_pull_and_again() -> None:
     linearization = Linearization.recorded(task_of(sines), (THETA,))
     again = pickle.loads(pickle.dumps(linearization))
     first = linearization.pull(1.0)[0]
@@ -149,7 +149,7 @@ def loop(x: Any) -> Any:
     ],
     ids=["arrays", "arrays in the rows", "many indices", "many small", "many middling"],
 )
-def test_is_its_size_true(task: Any, args: Any) -> None:
+def test_the_size_of_a_linearization_is_what_its_tape_holds(task: Any, args: Any) -> None:
     Linearization.recorded(task, args)  # what is imported or cached on the way is not its own
     gc.collect()
     tracemalloc.start()
@@ -165,7 +165,7 @@ def test_is_its_size_true(task: Any, args: Any) -> None:
     assert sizeof(linearization) < 1000
 
 
-def test_knows_one_that_was_not_recorded_no_tape() -> None:
+def test_the_size_of_an_unrecorded_linearization_is_without_a_tape() -> None:
     assert sizeof(Linearization.unrecorded(task_of(sines), (THETA,))) < 1000
     assert sizeof(pickle.loads(pickle.dumps(Linearization.recorded(task_of(sines), (THETA,))))) < 1000
     array = Linearization.unrecorded(task_of(np.exp), (onp.zeros(1000),))
@@ -175,7 +175,7 @@ def test_knows_one_that_was_not_recorded_no_tape() -> None:
 # --- what can't travel ------------------------------------------------------------------------------------------------
 
 
-def test_raises_it_never_while_it_is_pickled_and_says_so_when_it_is_pulled() -> None:
+def test_a_linearization_without_a_recipe_is_pickled_and_refused_when_pulled() -> None:
     lock = threading.Lock()
 
     def locked(x: Any) -> Any:
@@ -269,7 +269,7 @@ def test_is_nothing_left_of_a_reduction_that_was_pulled() -> None:
 # --- pulling ----------------------------------------------------------------------------------------------------------
 
 
-def test_do_many_threads_pull_the_same_one_rightly() -> None:
+def test_many_threads_may_pull_the_same_linearization() -> None:
     linearization = Linearization.recorded(task_of(lambda x: np.exp(x) * x), (THETA,))
     expected = onp.exp(THETA) * (1 + THETA)
     barrier = threading.Barrier(4)
@@ -282,7 +282,7 @@ def test_do_many_threads_pull_the_same_one_rightly() -> None:
         assert all(pool.map(pull, range(8)))
 
 
-def test_has_each_differentiated_argument_its_own_cotangent() -> None:
+def test_each_differentiated_argument_of_a_linearization_has_its_own_cotangent() -> None:
     def product(a: Any, b: Any, c: Any) -> Any:
         return np.sum(a["x"] * b) * c[1]
 
@@ -294,14 +294,14 @@ def test_has_each_differentiated_argument_its_own_cotangent() -> None:
     assert of_c[1] == pytest.approx(onp.sum(THETA * (THETA + 1)))
 
 
-def test_is_no_cotangent_in_no_cotangent_out() -> None:
+def test_a_linearization_pulled_with_none_gives_none() -> None:
     linearization = Linearization.recorded(task_of(lambda x: {"a": x * 2.0, "b": [x * 3.0]}), (THETA,))
     assert linearization.pull(None) == (None,)
     assert onp.allclose(linearization.pull({"a": None, "b": [THETA]})[0], 3 * THETA)
     assert onp.allclose(linearization.pull({"a": THETA, "b": [THETA]})[0], 5 * THETA)
 
 
-def test_has_a_preaccumulated_one_its_gradient_without_another_run() -> None:
+def test_a_preaccumulated_linearization_gives_its_gradient_without_another_run() -> None:
     policy = Preaccumulate()
     first, *_ = of_chunks(squares, THETA, policy)
     expected = autograd.grad(lambda t: squares(X[:10], t))(THETA)
@@ -356,7 +356,7 @@ class Guarded(int):
         return self._now(int(self) - other)
 
 
-def test_no_count_is_lost_between_threads() -> None:
+def test_counters_of_a_policy_lose_no_count_between_threads() -> None:
     counters = Counters()
     for name in ("n_primal", "n_pullback", "_live"):
         guarded = Guarded(0)

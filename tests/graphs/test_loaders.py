@@ -37,7 +37,7 @@ def loaders(runs: list[int]) -> Any:
 
 
 @pytest.mark.parametrize(("policy", "times"), [(Keep(), 1), (Recompute(), 2)])
-def test_is_what_one_task_reads_loaded_inside_it(policy: Any, times: int) -> None:
+def test_data_that_one_task_reads_are_loaded_inside_it(policy: Any, times: int) -> None:
     runs: list[int] = []
     t = delayed(2.0)
     parts = [delayed(scaled_sum)(delayed(onp.sin)(delayed(loaders(runs))(index)), t) for index in range(4)]
@@ -49,7 +49,7 @@ def test_is_what_one_task_reads_loaded_inside_it(policy: Any, times: int) -> Non
     assert sorted(runs) == sorted([0, 1, 2, 3] * times)
 
 
-def test_is_what_several_read_loaded_once() -> None:
+def test_data_that_several_tasks_read_are_loaded_once() -> None:
     runs: list[int] = []
     t = delayed(2.0)
     data = delayed(loaders(runs))(0)
@@ -96,7 +96,7 @@ def test_is_a_long_computation_left_where_it_is() -> None:
     assert sorted(runs) == list(range(9))
 
 
-def test_stays_what_is_annotated_otherwise_where_it_may_run() -> None:
+def test_a_loader_that_is_annotated_otherwise_stays_a_task_of_its_own() -> None:
     t = delayed(2.0)
     with annotate(resources={"DISK": 1}):
         data = delayed(loaders([]))(0)
@@ -112,7 +112,7 @@ def stored(tmp_path: Path) -> Any:
     return opened
 
 
-def test_holds_no_task_blocks_of_a_store(stored: Any, scheduler: Any) -> None:
+def test_blocks_of_a_store_are_loaded_inside_their_readers(stored: Any, scheduler: Any) -> None:
     """X @ w and its transpose read each block, which a recipe would hold from the value to the gradient."""
     w = from_array(W, chunks=3)
     y = ((stored.T @ (stored @ w)) ** 2).sum()
@@ -124,7 +124,7 @@ def test_holds_no_task_blocks_of_a_store(stored: Any, scheduler: Any) -> None:
     onp.testing.assert_allclose(gradient.compute(**where), 2.0 * square @ square @ W, rtol=1e-12)
 
 
-def test_is_what_a_fused_task_needs_told_in_the_order_of_its_parts() -> None:
+def test_references_of_a_fused_task_are_in_the_order_of_its_parts() -> None:
     """Dask lists it in the order of hashes, which differ from process to process: sums would have other bits."""
     names = ["b", "a", "d", "c"]
     inputs = [delayed(index * 1.0, name=name) for index, name in enumerate(names)]

@@ -196,7 +196,7 @@ def gradients(chunk: Any, data: Any, policy: Any, **options: Any) -> list[Callab
 
 @pytest.mark.parametrize("keeper", KEEPERS + BY_NAME + IN_MEMORY + ELSEWHERE)
 @pytest.mark.parametrize("place", ["sync", "threads"])
-def test_is_what_a_first_run_left_no_constant_for_the_second(keeper: Any, place: str) -> None:
+def test_a_traced_value_that_a_chunk_function_kept_is_refused_in_a_later_run(keeper: Any, place: str) -> None:
     for number in range(4):
         chunk = keeper()
         # What can't hold a traced value says so itself, in that chunk.
@@ -215,7 +215,7 @@ def test_is_a_gradient_by_residents_refused_or_right(cluster: Any) -> None:
                 assert gradients(keeper(), shards, Recompute())[1]() == pytest.approx(3.0 * ROWS.sum())
 
 
-def test_may_counts_and_words_be_kept() -> None:
+def test_a_chunk_function_may_keep_counts_and_words() -> None:
     seen: list[Any] = []
 
     def chunk(rows: Any, t: Any) -> Any:
@@ -230,7 +230,7 @@ def test_may_counts_and_words_be_kept() -> None:
 LOG: list[Any] = []
 
 
-def test_may_a_log_be_written() -> None:
+def test_a_chunk_function_may_write_a_log_that_it_does_not_read() -> None:
     seen: list[Any] = []
 
     def chunk(rows: Any, t: Any) -> Any:
@@ -244,7 +244,7 @@ def test_may_a_log_be_written() -> None:
     LOG.clear()
 
 
-def test_is_a_log_that_is_read_none() -> None:
+def test_a_chunk_function_that_reads_its_log_is_refused() -> None:
     seen: list[Any] = []
 
     def chunk(rows: Any, t: Any) -> Any:
@@ -277,7 +277,7 @@ def read_by_a_string() -> Any:
 
 
 @pytest.mark.parametrize("reader", [read_from_a_module, read_by_a_string])
-def test_is_a_log_that_is_read_under_another_name_none(reader: Any) -> None:
+def test_a_chunk_function_that_reads_its_log_under_another_name_is_refused(reader: Any) -> None:
     with pytest.raises(dagad.ClosureError, match="shared argument"):
         gradients(reader(), ROWS, Recompute(), grainsize=8, scheduler="sync")[0]()
 
@@ -292,7 +292,7 @@ HOLDERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
 @pytest.mark.parametrize("place", ["sync", "threads"])
-def test_is_a_log_that_somebody_else_holds_none(holder: Any, place: str) -> None:
+def test_a_chunk_function_that_reads_its_log_by_another_holder_is_refused(holder: Any, place: str) -> None:
     """Held by a tuple, a partial or a method of its own, it was taken for a log: the gradient was 0 without a word."""
     seen: list[Any] = []
     held = holder(seen)

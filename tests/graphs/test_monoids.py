@@ -162,7 +162,7 @@ WAYS: list[Callable[[Terms], Any]] = [all_at_once, one_after_the_other, in_any_o
 @pytest.mark.parametrize("way", WAYS)
 @often
 @given(terms_of(most=200))
-def test_every_way_adds_neighbours_first(way: Callable[[Terms], Any], terms: Terms) -> None:
+def test_every_way_of_adding_up_adds_neighbours_first(way: Callable[[Terms], Any], terms: Terms) -> None:
     expected = bits(by_the_book(terms))
     assert bits(way(terms)) == expected
 
@@ -179,7 +179,7 @@ def test_groups_of_any_power_of_two_are_whole_subtrees(way: Callable[[Terms], An
 
 @often
 @given(terms_and_cuts())
-def test_the_bits_do_not_tell_which_worker_had_which_run(drawn: tuple[Terms, Cuts]) -> None:
+def test_the_bits_of_a_sum_do_not_depend_on_who_has_which_run(drawn: tuple[Terms, Cuts]) -> None:
     terms, cuts = drawn
     expected = bits(by_the_book(terms))
     assert bits(by_subtrees(terms, cuts)) == expected
@@ -187,7 +187,9 @@ def test_the_bits_do_not_tell_which_worker_had_which_run(drawn: tuple[Terms, Cut
 
 @often
 @given(terms_of(most=40), st.integers(1, 5), st.integers(0, 2**32 - 1))
-def test_nor_who_had_which_scattered_terms(terms: Terms, workers: int, seed: int) -> None:
+def test_the_bits_of_a_sum_do_not_depend_on_who_has_which_scattered_terms(
+    terms: Terms, workers: int, seed: int
+) -> None:
     owners, expected = np.random.default_rng(seed).integers(0, workers, len(terms)), bits(by_the_book(terms))
     sums: dict[Subtree, Any] = {}
     for _, run in itertools.groupby(range(len(terms)), lambda number: int(owners[number])):
@@ -199,7 +201,7 @@ def test_nor_who_had_which_scattered_terms(terms: Terms, workers: int, seed: int
 
 @often
 @given(terms_and_cuts(), st.integers(0, 8))
-def test_nor_how_its_threads_shared_a_subtree(drawn: tuple[Terms, Cuts], times: int) -> None:
+def test_the_bits_of_a_sum_do_not_depend_on_how_threads_share_a_subtree(drawn: tuple[Terms, Cuts], times: int) -> None:
     terms, cuts = drawn
     n_terms, found, expected = len(terms), dict[Subtree, Any](), bits(by_the_book(terms))
     for start, stop in itertools.pairwise(cuts):
@@ -217,7 +219,7 @@ def test_nor_how_its_threads_shared_a_subtree(drawn: tuple[Terms, Cuts], times: 
 
 @often
 @given(terms_and_cuts(), st.data())
-def test_what_a_sum_lacks_is_an_error_and_not_nothing(drawn: tuple[Terms, Cuts], data: st.DataObject) -> None:
+def test_a_sum_that_lacks_a_part_is_an_error(drawn: tuple[Terms, Cuts], data: st.DataObject) -> None:
     terms, cuts = drawn
     parts = [part for start, stop in itertools.pairwise(cuts) for part in subtrees(start, stop, len(terms))]
     sums = [one_after_the_other(covered(part, terms)) for part in parts]
@@ -274,7 +276,7 @@ def test_halves_are_a_subtree_again(n_terms: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("n_terms", [1, 2, 3, 7, 8, 9, 64, 65, 100, 513])
-def test_the_whole_is_one_subtree(n_terms: int) -> None:
+def test_all_terms_of_a_sum_are_one_subtree(n_terms: int) -> None:
     (whole,) = subtrees(0, n_terms, n_terms)
     assert assembled([whole], ["sum"], n_terms) == "sum"
     assert subtrees(0, 0, n_terms) == subtrees(n_terms, n_terms, n_terms) == []
@@ -324,7 +326,7 @@ def test_no_partial_sum_is_written_into(drawn: tuple[Terms, Cuts]) -> None:
 
 
 @pytest.mark.parametrize("gap", [None, [None, None]])
-def test_what_stands_beside_nothing_is_not_ours(gap: Any) -> None:
+def test_a_term_added_to_nothing_is_not_written_into_afterwards(gap: Any) -> None:
     """A sum with nothing is the other term itself, which belongs to whoever gave it."""
     mine = np.ones(3)
     terms = [gap, [mine, None], [np.ones(3), None], [np.ones(3), None]]

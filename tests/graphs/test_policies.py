@@ -44,7 +44,7 @@ def test_a_policy_counts_what_it_had_done(policy: Any, runs: int, local: str) ->
     assert policy.n_pullback - before[1] == CHUNKS
 
 
-def test_keep_has_all_tapes_alive_at_once_and_drops_them() -> None:
+def test_the_policy_keep_has_all_tapes_alive_at_once_and_drops_them() -> None:
     policy = Keep()
     for _ in range(3):
         gradient(policy, "sync")
@@ -52,7 +52,7 @@ def test_keep_has_all_tapes_alive_at_once_and_drops_them() -> None:
 
 
 @pytest.mark.parametrize("policy", [Recompute(), Preaccumulate()], ids=["recompute", "preaccumulate"])
-def test_the_others_have_one_tape_alive_per_thread(policy: Any) -> None:
+def test_recompute_and_preaccumulate_have_one_tape_alive_per_thread(policy: Any) -> None:
     gradient(policy, "sync")
     assert policy.peak_linearizations == 1
 
@@ -64,7 +64,7 @@ def test_preaccumulate_keeps_the_tapes_of_chunks_that_are_no_numbers() -> None:
 
 
 @pytest.mark.parametrize("fun", [logistic, moments])
-def test_the_bits_do_not_depend_on_the_policy(fun: Any, scheduler: Any) -> None:
+def test_the_bits_of_a_gradient_do_not_depend_on_the_policy(fun: Any, scheduler: Any) -> None:
     assert len({gradient(policy(), scheduler, fun) for policy in POLICIES} | {gradient(Keep(), "sync", fun)}) == 1
 
 

@@ -51,7 +51,7 @@ def cut_off(w: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", cut_off(delayed(A)))
-def test_is_what_y_does_not_need_refused_with_the_remedy(name: str) -> None:
+def test_a_gradient_in_a_leaf_that_y_does_not_need_is_refused(name: str) -> None:
     w = delayed(A)
     y = cut_off(w)[name]
     refused: list[Callable[[], Any]] = [
@@ -66,7 +66,7 @@ def test_is_what_y_does_not_need_refused_with_the_remedy(name: str) -> None:
     assert (found.shape, found.dtype, found.any()) == ((3,), float, False)
 
 
-def test_are_many_that_are_missing_counted() -> None:
+def test_an_error_counts_the_many_leaves_that_y_does_not_need() -> None:
     strangers = [delayed(A) for _ in range(5)]
     w = delayed(A)
     with pytest.raises(dagad.NotDifferentiableError, match="and 2 more"):
@@ -75,7 +75,7 @@ def test_are_many_that_are_missing_counted() -> None:
     onp.testing.assert_allclose(found, [onp.zeros(3), 4 * A**3])
 
 
-def test_gets_a_node_that_y_does_not_depend_on_zeros() -> None:
+def test_a_node_that_y_does_not_depend_on_has_a_gradient_of_zeros() -> None:
     """It is in the graph: y's task reads it, or that of another derivative does."""
     x, a = delayed(A), delayed(2.0)
     y = f(x) + a
@@ -88,7 +88,7 @@ def test_gets_a_node_that_y_does_not_depend_on_zeros() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 10**6])
-def test_gets_a_block_zeros_that_y_does_not_need_where_only_its_task_knows_its_shape(width: int) -> None:
+def test_an_unneeded_block_of_unknown_shape_has_a_gradient_of_zeros(width: int) -> None:
     w = delayed(A)
     between = delayed(np.sin)(w) * delayed(abs)(delayed(A) * 2.0)
     blocks = [between * 2.0, between[:2]]
@@ -102,7 +102,7 @@ def test_gets_a_block_zeros_that_y_does_not_need_where_only_its_task_knows_its_s
     assert onp.allclose(of_x, [*first, 0.0, 0.0], rtol=1e-12)
 
 
-def test_does_a_key_that_is_nowhere_raise() -> None:
+def test_a_graph_that_lacks_a_key_is_refused() -> None:
     w = delayed(A)
     graph = dict(w.__dask_graph__()) | {"y": Task("y", lambda x, n: np.sum(x) * n, TaskRef(w.key), TaskRef("gone"))}
     for ask in (lambda y: dagad.gradient(y, w), lambda y: dagad.jvp(y, w, A)):
@@ -112,7 +112,7 @@ def test_does_a_key_that_is_nowhere_raise() -> None:
         dagad.gradient(Delayed("z", graph), w)
 
 
-def test_is_what_else_is_asked_wrongly_refused() -> None:
+def test_wrong_options_of_gradient_are_refused_with_the_choice() -> None:
     w = delayed(A)
     y, strange, mode = f(w), dagad.DagadError(), "ignore"
     with pytest.raises(dagad.PlanError, match=r'`unused=\'ignore\'`.*Give "raise" or "zeros"'):
@@ -199,7 +199,7 @@ def test_may_a_gradient_be_fused(local: str) -> None:
         onp.testing.assert_allclose(compute(slope, scheduler=local)[0], 8 * A**7, rtol=1e-12)
 
 
-def test_does_a_client_persist_and_compute_them(cluster: Any) -> None:
+def test_a_client_persists_and_computes_gradient_graphs(cluster: Any) -> None:
     x = delayed(A)
     (kept,) = cluster.persist([x])
     on_cluster = delayed(lambda a, b: np.sum(a * b))(kept, cluster.scatter(A + 1.0))
@@ -247,7 +247,7 @@ def test_are_value_and_gradient_of_the_same_draw_on_a_cluster(cluster: Any) -> N
     assert value.result() == pytest.approx(onp.sum(slope.result() * A))
 
 
-def test_lands_the_value_before_any_pullback_begins() -> None:
+def test_the_value_of_a_graph_lands_before_any_pullback_begins() -> None:
     events: list[str] = []
 
     @autograd.extend.primitive  # type: ignore[untyped-decorator]  # autograd has no types

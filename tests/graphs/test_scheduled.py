@@ -110,7 +110,7 @@ def test_a_schedule_does_not_change_the_bits_on_a_cluster(policy: Any, cluster: 
     assert computed(y, wrt, policy, cluster) == computed(y, wrt, Keep())
 
 
-def test_is_the_gradient_what_autograd_says() -> None:
+def test_a_gradient_under_a_schedule_is_that_of_autograd() -> None:
     def whole(start: Any, rate: Any) -> Any:
         for _ in range(8):
             start = advance(start[-1:], start, start[:1], rate)
@@ -188,7 +188,9 @@ def in_any_order(graph: Any, keys: list[Any], rng: random.Random) -> Iterator[di
     ],
 )
 @pytest.mark.parametrize("n_blocks", [1, 2])
-def test_limits_are_kept_in_whatever_order_tasks_run(make: Any, n_states: int, n_tapes: int, n_blocks: int) -> None:
+def test_a_schedule_keeps_its_limits_of_states_and_tapes_in_any_order_of_tasks(
+    make: Any, n_states: int, n_tapes: int, n_blocks: int
+) -> None:
     """Gates alone keep them: here nothing gives values priority, and what is first ready may be last to run."""
     y, wrt = stepped(20, n_blocks)
     expected = computed(y, wrt, Keep())
@@ -213,7 +215,7 @@ def is_state(key: Any, found: Any) -> bool:
     return is_block and role_of(key) in (Role.VALUE, Role.GETITEM) and "cotangent" not in str(key)
 
 
-def test_the_value_does_not_wait_for_what_runs_again() -> None:
+def test_the_value_under_a_schedule_does_not_wait_for_steps_that_run_again() -> None:
     y, wrt = stepped(12, 2)
     for policy in (Segment(3), Revolve(2)):
         value, gradients = dagad.value_and_gradient(y, wrt, policy=policy)
@@ -224,7 +226,7 @@ def test_the_value_does_not_wait_for_what_runs_again() -> None:
         assert all(value.key in topological(graph, [key]) for key in again)
 
 
-def test_what_is_not_active_runs_once() -> None:
+def test_tasks_that_carry_no_derivative_run_once_under_a_schedule() -> None:
     calls: list[int] = []
 
     def forcing(step: int) -> Any:
@@ -292,7 +294,7 @@ def test_chains_in_marked_steps_run_as_one_with_the_same_bits() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: Segment(2), lambda: Revolve(1)])
-def test_is_what_a_first_run_left_no_constant_for_the_second(make: Any) -> None:
+def test_a_task_under_a_schedule_that_keeps_a_traced_value_is_refused(make: Any) -> None:
     cache: dict[str, Any] = {}
 
     def remembering(x: Any) -> Any:
@@ -334,7 +336,7 @@ def test_states_are_in_the_directory_that_is_given_and_gone_afterwards(tmp_path:
     assert not list(there.iterdir())
 
 
-def test_what_can_not_be_written_says_where(tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_written_says_where(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     y, wrt = stepped(6)
     with pytest.raises(OSError, match="file") as caught:
@@ -356,7 +358,7 @@ def test_a_state_is_the_same_when_it_comes_back_and_travels_as_itself() -> None:
 # Steps
 
 
-def test_slices_count_with_what_reads_them() -> None:
+def test_slices_belong_to_the_step_that_reads_them_under_a_schedule() -> None:
     y, wrt = stepped(10, 3)
     policy = Segment(4)
     computed(y, wrt, policy)
@@ -372,7 +374,7 @@ def test_methods_that_dask_calls_are_no_slices() -> None:
     assert computed(y, [x], Segment(1)) == computed(y, [x], Keep())
 
 
-def test_marks_are_steps_and_only_their_order_counts() -> None:
+def test_marks_of_steps_count_by_their_order_only() -> None:
     marks: list[Any] = [None, lambda t: {"dagad_step": t}, lambda t: {"dagad_step": 100 * t - 7}]
     policies = [Segment(3) for _ in marks]
     for policy, mark in zip(policies, marks, strict=True):
@@ -382,7 +384,7 @@ def test_marks_are_steps_and_only_their_order_counts() -> None:
     assert [policy.n_primal for policy in policies] == [2 * 55 - 1, 2 * 55 - (3 * 6 + 1), 2 * 55 - (3 * 6 + 1)]
 
 
-def test_equal_marks_are_one_step() -> None:
+def test_tasks_with_equal_marks_are_one_step_of_a_schedule() -> None:
     policy = Segment(1)
     y, wrt = stepped(12, 1, lambda t: {"dagad_step": t // 4})
     computed(y, wrt, policy)
@@ -390,7 +392,7 @@ def test_equal_marks_are_one_step() -> None:
     assert policy.n_primal == 2 * (12 * 3 + 1) - 13
 
 
-def test_marks_that_go_backwards_are_refused() -> None:
+def test_marks_of_steps_that_go_backwards_are_refused() -> None:
     y, wrt = stepped(5, 1, lambda t: {"dagad_step": -t})
     with pytest.raises(dagad.PlanError, match=r"go backwards.*step -1.*Mark the steps in the order of time"):
         dagad.gradient(y, wrt, policy=Segment(2))
@@ -398,7 +400,7 @@ def test_marks_that_go_backwards_are_refused() -> None:
 
 
 @pytest.mark.parametrize("mark", [1.0, "first", True, None])
-def test_a_mark_that_is_no_step_is_refused(mark: Any) -> None:
+def test_a_mark_of_a_step_that_is_no_int_is_refused(mark: Any) -> None:
     y, wrt = stepped(3, 1, lambda t: {"dagad_step": mark})
     if mark is None:  # Dask takes it for no annotation
         assert dagad.gradient(y, wrt, policy=Segment(2))
@@ -488,6 +490,6 @@ def test_a_schedule_of_ones_own_is_an_object_that_lists_actions() -> None:
     assert computed(y, wrt, listed) == computed(y, wrt, None)
 
 
-def test_no_steps_are_none_to_schedule() -> None:
+def test_a_graph_without_steps_has_a_gradient_under_a_schedule() -> None:
     x = delayed(2.0)
     assert dagad.gradient(x, x, policy=Revolve(3)).compute(scheduler="sync") == 1.0

@@ -132,13 +132,13 @@ THEIRS: dict[str, tuple[Any, int, int]] = {  # for 20 steps; the most states, th
 
 @pytest.mark.filterwarnings("ignore:Numba not available")
 @pytest.mark.parametrize("name", [name for name in THEIRS if name not in ("TwoLevel", "SingleMemory")])
-def test_theirs_are_read_by_their_actions(name: str) -> None:
+def test_schedules_of_checkpoint_schedules_are_read_by_their_actions(name: str) -> None:
     make, n_states, n_tapes = THEIRS[name]
     schedule: Schedule = schedule_of(make())
     assert min(runs(schedule.actions(20), 20, n_states, n_tapes).values()) >= 1
 
 
-def test_one_of_theirs_is_for_one_use_and_its_number_of_steps() -> None:
+def test_a_schedule_of_checkpoint_schedules_is_for_one_use_and_its_number_of_steps() -> None:
     used = theirs.Revolve(20, 3)
     list(Iterated(used).actions(20))
     with pytest.raises(dagad.PlanError, match=r"has been used.*Make another one for each gradient"):
@@ -149,12 +149,12 @@ def test_one_of_theirs_is_for_one_use_and_its_number_of_steps() -> None:
 
 @pytest.mark.parametrize("make", [Segment, Revolve])
 @pytest.mark.parametrize("count", [0, -1, 2.0, True, "auto", None])
-def test_a_count_that_is_none_is_refused(make: Any, count: Any) -> None:
+def test_a_schedule_with_a_count_that_is_no_positive_int_is_refused(make: Any, count: Any) -> None:
     with pytest.raises(dagad.PlanError, match=f"{make.__name__}.*Give a positive int"):
         make(count)
 
 
-def test_a_directory_that_is_none_is_refused() -> None:
+def test_a_schedule_with_a_directory_that_is_none_is_refused() -> None:
     with pytest.raises(dagad.PlanError, match=r"no directory. Give a path, or True"):
         Revolve(3, disk=3)
 

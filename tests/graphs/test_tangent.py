@@ -82,7 +82,7 @@ def test_do_derivatives_of_graphs_nest_in_any_order(scheduler: Any) -> None:
         assert close(found[1], expected[1], 1e-10)
 
 
-def test_may_what_moves_be_in_the_middle_of_the_graph() -> None:
+def test_a_node_in_the_middle_of_a_graph_may_have_a_tangent() -> None:
     a, b = delayed(A), delayed(B)
     middle = delayed(scale)(a, b)
     y = delayed(lambda m, a: np.sum(m**3) * a[0])(middle, a)
@@ -96,7 +96,7 @@ def test_may_what_moves_be_in_the_middle_of_the_graph() -> None:
     assert close(tangent, DB)
 
 
-def test_do_several_outputs_and_aliases_move() -> None:
+def test_several_outputs_and_aliases_of_a_graph_have_tangents() -> None:
     graph = {
         "a": 2.0,
         "b": Task("b", lambda a: (a**2, {"cube": a**3, "n": 3}), TaskRef("a")),
@@ -116,7 +116,7 @@ def test_do_several_outputs_and_aliases_move() -> None:
     )
 
 
-def test_do_pytrees_move_with_their_constants() -> None:
+def test_tangents_of_pytrees_in_a_graph_are_none_for_constants() -> None:
     p = delayed({"x": 2.0, "pair": Pair(onp.array([1.0, 3.0]), "text"), "n": 3})
     y = delayed(lambda p: Pair(p["x"] ** p["n"] * p["pair"].first, p["n"]))(p)
     value, tangent = compute(*dagad.jvp(y, p, {"x": 1.0, "pair": Pair(None, None), "n": None}), scheduler="sync")
@@ -137,7 +137,7 @@ def test_may_tangents_be_delayed_or_none(scheduler: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 10**6])
-def test_may_a_tangent_be_made_of_what_moves(width: int) -> None:
+def test_a_tangent_of_a_graph_may_be_made_of_its_primals(width: int) -> None:
     w = delayed(A)
     square = w * w
     y = delayed(np.sum)(square * square)
@@ -149,7 +149,7 @@ def test_may_a_tangent_be_made_of_what_moves(width: int) -> None:
     assert all(map(close, found, [*expected, onp.sum(2 * A**2 * A)]))
 
 
-def test_is_the_tangent_zero_where_nothing_depends() -> None:
+def test_the_tangent_of_a_graph_is_zero_where_nothing_depends_on_its_primal() -> None:
     unread = delayed(1.0)
     y = delayed(lambda a, unread: {"a": a.astype("f4"), "n": 3})(delayed(A), unread)
     value, tangent = compute(*dagad.jvp(y, unread, 1.0), scheduler="sync")
@@ -159,7 +159,7 @@ def test_is_the_tangent_zero_where_nothing_depends() -> None:
     assert compute(*dagad.jvp(delayed(lambda n, a: n * a)(n, 2.0), n, None), scheduler="sync") == (6.0, 0.0)
 
 
-def test_do_reductions_inside_tasks_move(scheduler: Any) -> None:
+def test_reductions_inside_tasks_of_a_graph_have_tangents(scheduler: Any) -> None:
     def cubes(x: Any, rows: Any) -> Any:
         return dagad.reduce_sum(lambda rows, x: np.sum(rows * x**3), rows, x, grainsize=1)
 
@@ -176,7 +176,7 @@ def test_do_reductions_inside_tasks_move(scheduler: Any) -> None:
     assert close(mixed, onp.full(3, 12.0))
 
 
-def test_may_what_moves_be_persisted(cluster: Any) -> None:
+def test_a_persisted_node_of_a_graph_may_have_a_tangent(cluster: Any) -> None:
     a, b = delayed(A), delayed(B)
     scaled = delayed(scale)(a, b)
     (kept,) = cluster.persist([scaled])
@@ -213,7 +213,7 @@ def test_do_random_graphs_have_the_tangents_of_their_functions(steps: list[tuple
 # --- graphs -----------------------------------------------------------------------------------------------------------
 
 
-def test_is_nothing_computed_while_the_graph_is_built() -> None:
+def test_building_a_tangent_graph_computes_nothing() -> None:
     calls: list[str] = []
 
     def noted(x: Any) -> Any:
@@ -233,7 +233,7 @@ def test_is_nothing_computed_while_the_graph_is_built() -> None:
     assert compute(*both, gradient, scheduler="sync") == (6.0, 2.0, 2.0)
 
 
-def test_have_all_new_keys_a_role_and_two_tangents_no_key_in_common() -> None:
+def test_keys_of_a_tangent_graph_have_a_role_and_are_its_own() -> None:
     a = delayed(A)
     y = delayed(np.sum)(delayed(np.sin)(a))
     graphs = [dict(dagad.jvp(y, a, tangent)[1].__dask_graph__()) for tangent in (DA, DB)]
@@ -244,7 +244,7 @@ def test_have_all_new_keys_a_role_and_two_tangents_no_key_in_common() -> None:
     assert old.isdisjoint(new[0])
 
 
-def test_are_the_bits_the_same_everywhere(cluster: Any) -> None:
+def test_a_tangent_of_a_graph_has_the_same_bits_on_every_scheduler(cluster: Any) -> None:
     a, b = delayed(A), delayed(B)
     pair = dagad.jvp(as_graph(a, b), [a, b], [DA, DB])
     results = [compute(*pair, **where(scheduler)) for scheduler in ("sync", "threads", cluster)]

@@ -54,7 +54,7 @@ def test_does_a_policy_have_its_way_with_tasks(policy: Any, runs: int) -> None:
     assert (policy.n_primal, policy.n_pullback) == (runs, 3)
 
 
-def test_keeps_recompute_one_tape_at_a_time() -> None:
+def test_the_policy_recompute_keeps_one_tape_of_a_graph_at_a_time() -> None:
     x = delayed(A)
     policies = Keep(), Recompute(), Preaccumulate()
     for policy in policies:
@@ -62,7 +62,7 @@ def test_keeps_recompute_one_tape_at_a_time() -> None:
     assert [policy.peak_linearizations for policy in policies] == [3, 1, 2]  # sin's is kept while squares' is pulled
 
 
-def test_do_the_bits_not_depend_on_the_policy(scheduler: Any) -> None:
+def test_the_bits_of_a_gradient_graph_do_not_depend_on_the_policy(scheduler: Any) -> None:
     x = delayed(onp.random.default_rng(1).standard_normal(50))
     number = delayed(onp.float32)(2.0 / 3.0)
     y = two_step(x) * number
@@ -257,14 +257,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_is_what_an_explicit_task_can_not_do_refused_with_its_task(name: str) -> None:
+def test_a_derivative_that_an_explicit_task_lacks_is_refused_with_its_task(name: str) -> None:
     ask, error, text = REFUSED[name]
     with pytest.raises(error, match=text) as caught:
         compute(ask(), scheduler="sync")
     assert any("while task" in note for note in caught.value.__notes__)
 
 
-def test_are_constants_by_keyword_all_right() -> None:
+def test_an_explicit_task_takes_constants_by_keyword() -> None:
     x = delayed(A)
     found = compute(dagad.gradient(delayed(half_square_of)(x, scale=3.0), x), scheduler="sync")[0]
     onp.testing.assert_allclose(found, 3.0 * A)

@@ -33,13 +33,13 @@ def draws(density: Any, state: Any, parameters: dict[str, Any], n_draws: int, se
     return np.asarray(states.position)
 
 
-def test_draws_are_from_the_posterior_that_is_known() -> None:
+def test_draws_of_blackjax_are_from_the_known_posterior() -> None:
     density = density_on("sync")
     (state, parameters), _ = blackjax.window_adaptation(blackjax.nuts, density).run(jax.random.key(3), 0.0, 100)
     assert_known(draws(density, state, parameters, n_draws=400))
 
 
-def test_draws_are_the_same_on_every_scheduler(cluster: Any) -> None:
+def test_draws_of_blackjax_are_the_same_on_every_scheduler(cluster: Any) -> None:
     parameters = {"step_size": 0.1, "inverse_mass_matrix": np.ones(1)}
 
     def found(scheduler: Any) -> np.ndarray[Any, Any]:

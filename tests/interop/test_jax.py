@@ -68,7 +68,7 @@ def assert_close(found: Any, right: Any, tolerance: float = 1e-12) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_transformation_gives_what_jax_gives_of_its_own(mode: str) -> None:
+def test_every_jax_transformation_of_as_jax_gives_what_jax_gives_of_its_own(mode: str) -> None:
     right = jax.jit(MODES[mode](theirs))(P)
     assert_close(jax.jit(MODES[mode](ours("sync")))(P), right)
     if mode in ("value", "value_and_grad", "jvp"):
@@ -76,7 +76,7 @@ def test_every_transformation_gives_what_jax_gives_of_its_own(mode: str) -> None
 
 
 @pytest.mark.parametrize("engine", [{}, {"engine": "jax"}], ids=["autograd", "jax"])
-def test_the_bits_are_the_same_wherever_the_chunks_run(engine: Any, scheduler: Any) -> None:
+def test_a_function_of_as_jax_has_the_same_bits_on_every_scheduler(engine: Any, scheduler: Any) -> None:
     def found(where: Any) -> list[bytes]:
         value, gradient = jax.jit(jax.value_and_grad(ours(where, **engine)))(P)
         return [np.asarray(part).tobytes() for part in (value, *jax.tree.leaves(gradient))]
@@ -95,7 +95,7 @@ def test_a_third_derivative_in_forward_mode_is_right() -> None:
 
 
 @pytest.mark.parametrize("mode", ["value_and_grad", "hessian"])
-def test_nothing_is_rounded_where_jax_calls_from_a_thread_without_x64(mode: str) -> None:
+def test_a_function_of_as_jax_is_not_rounded_in_a_thread_without_x64(mode: str) -> None:
     """jax's own threads, for instance, know nothing of a `with`."""
     right = jax.jit(MODES[mode](theirs))(P)
     compiled = jax.jit(MODES[mode](ours("sync"))).lower(P).compile()
@@ -154,7 +154,7 @@ def test_only_what_jax_differentiates_with_respect_to_needs_a_derivative() -> No
     assert whole[1].dtype == jax.dtypes.float0
 
 
-def test_float32_is_only_rounded_at_the_end() -> None:
+def test_float32_through_as_jax_is_only_rounded_at_the_end() -> None:
     big = np.full(100_000, 1.0 + 1e-7)
     fun = as_jax(lambda t: dagad.reduce_sum(lambda rows, t: np.sum(rows * t), big, t, scheduler="sync") - 1e5)
     with jax.enable_x64(False):
@@ -163,7 +163,7 @@ def test_float32_is_only_rounded_at_the_end() -> None:
     assert value == pytest.approx(0.01, rel=1e-5)  # in float32 throughout, it would be 0 or 0.0078
 
 
-def test_what_jax_traces_and_the_function_holds_is_refused() -> None:
+def test_a_jax_tracer_in_the_closure_of_a_function_of_as_jax_is_refused() -> None:
     def total(t: Any, scale: Any) -> Any:
         fun = as_jax(lambda t: dagad.reduce_sum(lambda rows, t: np.sum(rows) * t * scale, X, t, scheduler="sync"))
         return fun(t)
@@ -187,12 +187,12 @@ def test_what_jax_traces_and_the_function_holds_is_refused() -> None:
         (lambda: as_jax(3), "takes a function, and was given an int"),  # type: ignore[arg-type]  # on purpose
     ],
 )
-def test_what_can_not_be_is_refused_with_the_remedy(wrong: Any, said: str) -> None:
+def test_as_jax_refuses_arguments_and_results_that_cannot_be_with_the_remedy(wrong: Any, said: str) -> None:
     with pytest.raises(dagad.DagadError, match=said):
         wrong()
 
 
-def test_what_fails_in_a_chunk_comes_out_as_it_is_or_within_what_jax_raises() -> None:
+def test_an_exception_of_a_chunk_comes_out_of_as_jax_or_within_jaxs_error() -> None:
     def chunk(rows: Any, t: Any) -> Any:
         raise ZeroDivisionError("of the user's")
 
@@ -229,7 +229,7 @@ def test_mixed_derivatives_with_respect_to_two_arguments_are_right(mode: str) ->
     assert_close(jax.jit(MIXED[mode](as_jax(Model(X))))(*args), jax.jit(right)(*args), tolerance=1e-11)
 
 
-def test_a_value_may_be_a_number_of_pythons_own() -> None:
+def test_a_function_of_as_jax_may_return_a_python_number() -> None:
     square = dagad.extend.explicit(lambda rows, t: (float(t) ** 2, lambda cotangent: (None, 2 * t * cotangent)))
     fun = as_jax(lambda t: dagad.reduce_sum(square, np.ones(1), t, scheduler="sync"))
     assert [float(part) for part in jax.jit(jax.value_and_grad(fun))(3.0)] == [9.0, 6.0]

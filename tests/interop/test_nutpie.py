@@ -40,11 +40,11 @@ def means(model: Any, **how: Any) -> np.ndarray:
     return found
 
 
-def test_draws_are_from_the_posterior_that_is_known() -> None:
+def test_draws_of_nutpie_are_from_the_known_posterior() -> None:
     assert_known(means(compile_model(density_on("sync"), {"mean": 0.0}), draws=400, tune=100, chains=1)[0])
 
 
-def test_draws_are_the_same_on_every_scheduler(cluster: Any) -> None:
+def test_draws_of_nutpie_are_the_same_on_every_scheduler(cluster: Any) -> None:
     here = means(compile_model(density_on("sync"), {"mean": 0.0}))
     for scheduler in ("threads", cluster):
         assert np.array_equal(means(compile_model(density_on(scheduler), {"mean": 0.0})), here)
@@ -75,7 +75,7 @@ def test_parameters_are_a_pytree_and_draws_have_their_names() -> None:
     assert shapes == {"effects.mean": (), "effects.group": (2, 3), "x": (2,)}
 
 
-def test_what_is_kept_and_what_its_dimensions_are_called_can_be_said() -> None:
+def test_compile_model_takes_what_nutpie_keeps_and_its_dimensions() -> None:
     def expand(params: Any) -> dict[str, Any]:
         return {"scale": np.exp(params["effects"].mean), "group": params["effects"].group[0], "n": 3, "ok": True}
 
@@ -89,7 +89,7 @@ def test_what_is_kept_and_what_its_dimensions_are_called_can_be_said() -> None:
     assert np.all(posterior["n"] == 3)
 
 
-def test_numbers_of_another_kind_than_at_the_start_are_refused_and_not_rounded() -> None:
+def test_draws_of_another_dtype_than_at_the_start_are_refused_and_not_rounded() -> None:
     kept = _Kept(lambda params: {"n": 0 if params == 0.0 else params}, _Point(0.0))
     assert kept(np.zeros(1))["n"].tolist() == 0
     with pytest.raises(dagad.StructureError, match=r"float64 as `n`, and int64 where chains start.*`0.0` for `0`"):
@@ -104,13 +104,13 @@ def test_chains_start_near_the_parameters() -> None:
     assert not np.array_equal(first, model._make_initial_points(2))
 
 
-def test_steps_that_go_too_far_are_taken_back_without_a_warning() -> None:
+def test_an_infinite_log_density_of_nutpie_gives_no_warning() -> None:
     density = compile_model(lambda params: -np.exp(params), 1.0)._make_logp_func()
     value, gradient = density(np.array([800.0]))
     assert (value, gradient[0]) == (-np.inf, -np.inf)
 
 
-def test_what_can_not_be_sampled_is_told_at_once() -> None:
+def test_compile_model_refuses_a_density_that_nutpie_cannot_sample() -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=r"`params\['n'\]` is an int.* Write `1.0`"):
         compile_model(lambda params: -(params["x"] ** 2), {"x": 1.0, "n": 3})
     with pytest.raises(dagad.NotDifferentiableError, match="has no numbers in it"):

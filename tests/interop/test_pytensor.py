@@ -71,7 +71,7 @@ def test_pytensor_finds_second_derivatives_right() -> None:
         pytensor.grad(pytensor.grad(pytensor.grad(loss(of), of["scale"]), of["scale"]), of["scale"])
 
 
-def test_numbers_are_those_of_dagad_bit_for_bit(scheduler: Any) -> None:
+def test_value_and_gradient_of_as_pytensor_have_the_bits_of_dagad(scheduler: Any) -> None:
     of, loss = variables(), loss_on(scheduler)
     value = as_pytensor(loss)(of)
     both = pytensor.function([*of.values()], [value, *pytensor.grad(value, [*of.values()])])
@@ -116,7 +116,7 @@ def test_functions_without_a_hash_and_without_variables_are_computed_too() -> No
     assert pytensor.function([], as_pytensor(lambda: Unhashable()(2.0))())() == pytest.approx(2.0 * X.sum())
 
 
-def test_integers_are_constants() -> None:
+def test_integers_are_constants_for_as_pytensor() -> None:
     of, power = variables(), pt.iscalar("power")
     value = as_pytensor(loss_on("sync"))(of, power)
     slope = pytensor.function([*of.values(), power], pytensor.grad(value, of["scale"]))
@@ -136,7 +136,7 @@ def test_float32_is_computed_in_float64_and_its_gradient_is_float32() -> None:
     assert np.allclose(found, -2.0 * np.sum(X - BETA, axis=0))
 
 
-def test_what_is_no_number_is_refused() -> None:
+def test_as_pytensor_refuses_arguments_and_results_that_are_no_numbers() -> None:
     loss = as_pytensor(loss_on("sync"))
     with pytest.raises(dagad.NotDifferentiableError, match=r"`loss` is called by PyTensor with a str.* in its closure"):
         loss({"beta": pt.dvector(), "scale": "one"})
@@ -152,7 +152,7 @@ def test_what_is_no_number_is_refused() -> None:
 # Other processes
 
 
-def test_what_pytensor_compiled_can_be_pickled() -> None:
+def test_a_compiled_function_of_as_pytensor_can_be_pickled() -> None:
     of = variables()
     value = as_pytensor(loss_on("threads"))(of)
     both = pytensor.function([*of.values()], [value, pytensor.grad(value, of["beta"])])

@@ -38,7 +38,7 @@ def as_vector(p: Any) -> Any:
 
 
 @pytest.mark.needs("statsmodels")
-def test_the_known_answer_is_that_of_statsmodels() -> None:
+def test_the_known_answer_of_a_logistic_fit_is_that_of_statsmodels() -> None:
     sm: Any = optional("statsmodels.api")
     found = sm.Logit(Y, sm.add_constant(X, prepend=False)).fit(disp=0, tol=1e-12)
     np.testing.assert_allclose(found.params, LOGIT, rtol=1e-12)
@@ -48,7 +48,7 @@ METHODS = ["BFGS", "CG", "L-BFGS-B", "TNC", "SLSQP", "Newton-CG", "trust-ncg", "
 
 
 @pytest.mark.parametrize("method", [*METHODS, "trust-constr", "dogleg", "Nelder-Mead", "Powell", None])
-def test_every_method_finds_what_statsmodels_finds(method: Any) -> None:
+def test_every_method_of_minimize_finds_what_statsmodels_finds(method: Any) -> None:
     tight = {"Nelder-Mead": {"xatol": 1e-9}, "Powell": {"xtol": 1e-9, "ftol": 1e-12}}
     found = minimize(logistic("sync"), START, method=method, options=tight.get(method))
     np.testing.assert_allclose(as_vector(found.x), LOGIT, rtol=2e-3)
@@ -57,7 +57,7 @@ def test_every_method_finds_what_statsmodels_finds(method: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["L-BFGS-B", "trust-ncg"])
-def test_the_steps_are_the_same_wherever_the_chunks_run(method: str, scheduler: Any) -> None:
+def test_the_steps_of_minimize_are_the_same_on_every_scheduler(method: str, scheduler: Any) -> None:
     tight = {"gtol": 1e-9} | ({"ftol": 0.0} if method == "L-BFGS-B" else {})
     found = minimize(logistic(scheduler), START, method=method, options=tight)
     np.testing.assert_allclose(as_vector(found.x), LOGIT, rtol=1e-7)
@@ -220,6 +220,6 @@ def test_least_squares_gets_its_jacobian_from_a_map(scheduler: Any) -> None:
         (lambda: least_squares(np.sum, np.ones(2)), "the residuals are an array with one axis.*`minimize`"),
     ],
 )
-def test_what_can_not_be_is_refused_with_the_remedy(wrong: Any, said: str) -> None:
+def test_minimize_and_least_squares_refuse_wrong_arguments_with_the_remedy(wrong: Any, said: str) -> None:
     with pytest.raises(dagad.DagadError, match=said):
         wrong()

@@ -46,7 +46,7 @@ def test_torch_checks_our_derivatives(scheduler: Any) -> None:
         assert torch.autograd.gradgradcheck(ours(scheduler), parameters())
 
 
-def test_the_bits_are_the_same_wherever_the_chunks_run(scheduler: Any) -> None:
+def test_a_function_of_as_torch_has_the_same_bits_on_every_scheduler(scheduler: Any) -> None:
     def found(where: Any) -> list[bytes]:
         p = parameters()
         value = ours(where)(*p)
@@ -71,7 +71,7 @@ def test_derivatives_of_three_orders_are_what_torch_finds_of_its_own() -> None:
     torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12)
 
 
-def test_mixed_derivatives_are_right() -> None:
+def test_mixed_derivatives_of_as_torch_are_right() -> None:
     for first, second in ((0, 1), (1, 0)):
         found = []
         for fun in (ours("sync"), theirs):
@@ -97,7 +97,7 @@ class Counted:
         return np.sum(t**2), pullback
 
 
-def test_nothing_runs_back_until_somebody_asks() -> None:
+def test_a_value_by_as_torch_runs_no_pullback_until_backward() -> None:
     count = Counted()
     marked = dagad.extend.explicit(count)
     fun = as_torch(lambda t: dagad.reduce_sum(marked, np.ones(4), t, grainsize=1, scheduler="sync"))
@@ -114,7 +114,7 @@ def test_nothing_runs_back_until_somebody_asks() -> None:
     assert t.grad.tolist() == [8.0] * 3
 
 
-def test_dtypes_and_constants_stay_what_they_are() -> None:
+def test_as_torch_keeps_dtypes_and_constants() -> None:
     def loss(t: Any, k: Any, other: Any, name: Any) -> Any:
         assert name == "a name"
         assert t.dtype == np.float64
@@ -129,7 +129,7 @@ def test_dtypes_and_constants_stay_what_they_are() -> None:
         torch.testing.assert_close(t.grad, torch.tensor(12 * X.sum(), dtype=dtype))
 
 
-def test_float32_is_only_rounded_at_the_end() -> None:
+def test_float32_through_as_torch_is_only_rounded_at_the_end() -> None:
     big = np.full(100_000, 1.0 + 1e-7)
     fun = as_torch(lambda t: dagad.reduce_sum(lambda rows, t: np.sum(rows * t), big, t, scheduler="sync") - 1e5)
     assert fun(torch.tensor(1.0)).item() == pytest.approx(0.01, rel=1e-5)
@@ -170,12 +170,12 @@ def in_forward_mode(fun: Any) -> Any:
         (lambda: as_torch(3), "takes a function, and was given an int"),  # type: ignore[arg-type]  # on purpose
     ],
 )
-def test_what_can_not_be_is_refused_with_the_remedy(wrong: Any, said: str) -> None:
+def test_as_torch_refuses_arguments_modes_and_results_that_cannot_be_with_the_remedy(wrong: Any, said: str) -> None:
     with pytest.raises(dagad.DagadError, match=said):
         wrong()
 
 
-def test_what_fails_in_a_chunk_comes_out_as_it_is() -> None:
+def test_an_exception_of_a_chunk_comes_out_of_as_torch_as_it_is() -> None:
     def chunk(rows: Any, t: Any) -> Any:
         raise ZeroDivisionError("of the user's")
 

@@ -46,7 +46,7 @@ SUMS: dict[str, Function] = {
 @pytest.mark.parametrize("name", SUMS)
 @settings(max_examples=15, deadline=None)
 @given(n_rows=st.integers(2, 1000), scale=st.sampled_from([1e-6, 1.0, 1e4]), seed=st.integers(0, 10**6))
-def test_is_no_sum_doubted(name: str, n_rows: int, scale: float, seed: int) -> None:
+def test_a_function_that_adds_up_is_never_doubted(name: str, n_rows: int, scale: float, seed: int) -> None:
     rows = scale * np.random.default_rng(seed).standard_normal((n_rows, 3))
     assert why(SUMS[name], rows) is None
     assert why(SUMS[name], rows.astype("f4")) is None
@@ -64,14 +64,14 @@ OTHERS: dict[str, Function] = {
 
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 @pytest.mark.parametrize("name", OTHERS)
-def test_is_what_is_no_sum_found_out(name: str, dtype: str) -> None:
+def test_a_function_that_does_not_add_up_is_found_out(name: str, dtype: str) -> None:
     said = why(OTHERS[name], np.random.default_rng(3).standard_normal((64, 3)).astype(dtype))
     assert said is not None
     assert "`fun` does not add up: for rows 0:64 it gives" in said
     assert "for rows 0:32 and 32:64 together" in said
 
 
-def test_are_random_numbers_told_from_other_reasons() -> None:
+def test_a_function_of_random_numbers_is_distinguished_from_one_that_does_not_add_up() -> None:
     rng = np.random.default_rng(0)
     said = why(lambda rows: np.sum(rows[:, 0] * rng.standard_normal(len(rows))), np.ones((64, 3)))
     assert said is not None

@@ -98,7 +98,7 @@ def test_a_gradient_that_is_infinite_is_named_with_its_argument(scheduler: Any) 
     assert (both.chunk, both.argument) == (2, "the gradient in `rows`")
 
 
-def test_what_was_not_finite_before_is_named(scheduler: Any) -> None:
+def test_an_argument_or_row_that_was_not_finite_before_is_named(scheduler: Any) -> None:
     error = refused(lambda: loss_of(logs, with_row(6, math.nan), scheduler)(THETA))
     assert error.chunk == 1
     assert "Row 6 holds nan or infinity" in str(error)
@@ -121,21 +121,21 @@ MODES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_names_what_it_gives(mode: str, scheduler: Any) -> None:
+def test_every_mode_names_its_result_that_is_not_finite(mode: str, scheduler: Any) -> None:
     act, argument = MODES[mode]
     fun = loss_of(lambda rows, theta: np.sum(np.sqrt(theta * rows)), X, scheduler)
     assert refused(lambda: act(fun, onp.array([1.0, 0.0]))).argument == argument
     act(fun, THETA)
 
 
-def test_the_second_derivative_alone_is_named(scheduler: Any) -> None:
+def test_a_second_derivative_that_alone_is_not_finite_is_named(scheduler: Any) -> None:
     fun = loss_of(lambda rows, theta: np.sum((theta * rows) ** 1.5), X, scheduler)
     at = onp.array([1.0, 0.0])
     assert refused(lambda: dagad.hvp(fun, (at,), (onp.ones(2),))).argument == "the tangent of the gradient in `theta`"
 
 
 @pytest.mark.parametrize("name", ["map_sum", "map", "map_rect", "map_reduce"])
-def test_every_operation_is_looked_at(name: str, scheduler: Any) -> None:
+def test_every_operation_names_its_chunk_that_is_not_finite(name: str, scheduler: Any) -> None:
     f = (lambda x, t: logs(x, t) * onp.ones(2)) if name == "map_rect" else logs
     combine = [lambda a, b: a + b] if name == "map_reduce" else []
     data = with_row(6, -1.0)
@@ -149,7 +149,7 @@ def test_every_operation_is_looked_at(name: str, scheduler: Any) -> None:
         assert (error.chunk, error.argument) == (1, "the value")
 
 
-def test_of_reductions_in_each_other_the_outer_chunk_is_named(scheduler: Any) -> None:
+def test_the_outer_chunk_of_nested_reductions_that_are_not_finite_is_named(scheduler: Any) -> None:
     def outer(rows: Any, theta: Any) -> Any:
         return dagad.reduce_sum(logs, rows, theta, grainsize=1)
 
@@ -172,7 +172,7 @@ def test_nan_in_one_chunk_of_a_thousand_is_found(n_chunks: int, bad: list[int], 
     assert (error.chunk, error.rows, error.argument) == (min(bad), (4 * min(bad), 4 * min(bad) + 4), "the value")
 
 
-def test_a_hot_loop_is_looked_at_and_stays_hot() -> None:
+def test_a_hot_loop_that_is_checked_for_nan_stays_hot() -> None:
     def act(client: Client) -> None:
         loss = loss_of(logs, shards_on(client, X, 4), None)
         with looking(on=False):
@@ -192,7 +192,7 @@ def test_a_hot_loop_is_looked_at_and_stays_hot() -> None:
         act(client)
 
 
-def test_a_look_does_not_show(scheduler: Any) -> None:
+def test_a_check_for_nan_does_not_change_the_bits(scheduler: Any) -> None:
     def act() -> list[bytes]:
         loss = loss_of(roots, X, scheduler)
         found = dagad.value_and_grad(loss)(SCALED), dagad.hvp(loss, (SCALED,), (SCALED,))
@@ -203,19 +203,19 @@ def test_a_look_does_not_show(scheduler: Any) -> None:
     assert act() == plain
 
 
-def test_nothing_is_looked_at_by_itself() -> None:
+def test_chunks_are_not_checked_for_nan_unless_the_setting_says_so() -> None:
     with looking(on=False), pytest.warns(dagad.DagadWarning, match="gave nan for chunk 1"):
         assert math.isnan(loss_of(logs, with_row(6, -1.0))(THETA))
 
 
-def test_the_error_is_one_of_numpys_and_travels() -> None:
+def test_a_non_finite_error_is_a_floating_point_error_and_can_be_pickled() -> None:
     error = refused(lambda: loss_of(logs, with_row(6, -1.0))(THETA))
     assert isinstance(error, FloatingPointError)
     there = pickle.loads(pickle.dumps(error))
     assert (there.chunk, there.argument, str(there)) == (error.chunk, error.argument, str(error))
 
 
-def test_replay_stops_where_it_arises(scheduler: Any) -> None:
+def test_a_replay_of_a_non_finite_chunk_stops_where_nan_arises(scheduler: Any) -> None:
     error = refused(lambda: dagad.grad(loss_of(logs, with_row(6, -1.0), scheduler))(THETA))
     with pytest.raises(FloatingPointError, match="invalid value encountered in log") as caught:
         dagad.replay(error)
@@ -229,7 +229,7 @@ def test_replay_stops_where_it_arises(scheduler: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (3, 4), (), (0,), (100_005,), (300, 301)])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "c16", "f2"])
-def test_one_number_among_many_is_found(shape: tuple[int, ...], dtype: str) -> None:
+def test_one_number_that_is_not_finite_among_many_is_found(shape: tuple[int, ...], dtype: str) -> None:
     largest = onp.finfo(dtype).max
     array = onp.full(shape, largest, dtype)  # whose squares overflow
     with onp.errstate(over="raise"):
@@ -245,6 +245,6 @@ def test_one_number_among_many_is_found(shape: tuple[int, ...], dtype: str) -> N
             array.flat[place] = 1.0
 
 
-def test_what_has_no_derivative_is_finite() -> None:
+def test_leaves_without_a_derivative_count_as_finite() -> None:
     assert is_finite({"a": 3, "b": onp.arange(3), "c": [1.0, onp.float32(2.0)], "d": None})
     assert not is_finite({"a": 3, "b": [onp.float32("nan")]})

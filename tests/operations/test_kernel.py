@@ -227,7 +227,7 @@ def test_is_the_pushforward_of_the_pullback_the_pullback_of_the_pushforward(name
     same([*found[2:4], found[5]], run.pulled(seeds))
 
 
-def test_does_a_pullback_of_several_directions_add_them_up() -> None:
+def test_a_pushforward_along_several_directions_gives_each_alone() -> None:
     made, some = operation("summed"), [directions() for _ in range(3)]
     leaves = [*LEAVES[:2], *(part for each in some for part in each[:2]), X, *(each[2] for each in some)]
     value, tangents = made.moved(made.pushed(3).call(leaves), 3)
@@ -239,7 +239,7 @@ def test_does_a_pullback_of_several_directions_add_them_up() -> None:
 # --- one chunk --------------------------------------------------------------------------------------------------------
 
 
-def test_are_functions_the_same_after_a_journey() -> None:
+def test_kernels_give_the_same_bits_after_pickling() -> None:
     place, rows = ChunkContext(next(iter(Plan(N, N))), new_names()), SLICED.rows(next(iter(Plan(N, N))))
     args: Any = [[THETA, SCALE]], [[X]]
     for function in FUNCTIONS.values():

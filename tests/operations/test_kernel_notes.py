@@ -96,14 +96,14 @@ def test_do_notes_name_chunk_and_rows_in_every_mode(name: str, mode: str) -> Non
 
 @pytest.mark.parametrize("mode", ["grad", "vjp", "jacrev"])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_do_notes_tell_that_it_was_a_pullback(name: str, mode: str) -> None:
+def test_notes_of_an_exception_say_that_it_was_in_a_pullback(name: str, mode: str) -> None:
     notes = notes_of(mode, lambda x: operation(name, failing_later, x, THETA), X)
     assert any("pullback of chunk 1 (rows 3:6)" in note for note in notes), notes
 
 
 @pytest.mark.parametrize("mode", ["hvp", "hessian", "grad of grad"])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_do_notes_tell_it_of_a_pullback_that_is_a_chunk_of_its_own(name: str, mode: str) -> None:
+def test_notes_of_an_exception_in_a_differentiated_pullback_name_its_chunk(name: str, mode: str) -> None:
     notes = notes_of(mode, lambda x: operation(name, failing_later, x, THETA), X)
     assert any("of chunk 1 (rows 3:6)" in note for note in notes), notes
 

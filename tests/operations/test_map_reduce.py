@@ -92,7 +92,7 @@ def program(total: Callable[..., Any], name: str, **options: Any) -> Callable[..
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_is_it_what_autograd_makes_of_the_same_tree(name: str, scheduler: Any) -> None:
+def test_map_reduce_gives_what_autograd_makes_of_the_same_tree(name: str, scheduler: Any) -> None:
     f, combine, sliced = CASES[name]
     for grainsize in (1, 2, 4, 100) if scheduler == "sync" else (2,):
         options: Any = {"grainsize": grainsize, "scheduler": scheduler}
@@ -107,7 +107,7 @@ def test_is_it_what_autograd_makes_of_the_same_tree(name: str, scheduler: Any) -
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_are_further_derivatives_those_of_the_same_tree(name: str) -> None:
+def test_further_derivatives_of_map_reduce_are_those_of_the_same_tree(name: str) -> None:
     args = CASES[name][2], THETA
     uncut, loss = Uncut(program(pairwise, name, grainsize=2), *args), program(dagad.map_reduce, name, grainsize=2)
     assert_close(dagad.hvp(loss, args, uncut.direction()), uncut.hvp(uncut.direction()), 1e-10)
@@ -115,7 +115,7 @@ def test_are_further_derivatives_those_of_the_same_tree(name: str) -> None:
 
 
 @pytest.mark.parametrize("policy", [None, Keep, Recompute, Preaccumulate])
-def test_does_the_policy_not_show_in_the_bits(policy: Any, scheduler: Any) -> None:
+def test_the_bits_of_map_reduce_do_not_depend_on_the_policy(policy: Any, scheduler: Any) -> None:
     found = [
         dagad.value_and_grad(program(dagad.map_reduce, "moments", grainsize=2, **options), (0, 1))(X, THETA)
         for options in ({"scheduler": scheduler, "policy": policy and policy()}, {"scheduler": "sync"})
@@ -124,7 +124,7 @@ def test_does_the_policy_not_show_in_the_bits(policy: Any, scheduler: Any) -> No
 
 
 @pytest.mark.parametrize("n_chunks", range(1, 21))
-def test_is_the_tree_that_of_pairs_for_every_count_of_chunks(n_chunks: int) -> None:
+def test_the_tree_of_map_reduce_is_that_of_pairs_for_any_number_of_chunks(n_chunks: int) -> None:
     def combine(a: Any, b: Any) -> Any:
         return a * 1.1 + b / 3.0  # not associative at all: another tree gives another value
 
@@ -154,7 +154,7 @@ def test_is_the_gradient_of_a_log_sum_exp_the_softmax(scheduler: Any) -> None:
     assert_close(gradient, softmax / softmax.sum(), 1e-12)
 
 
-def test_are_moments_those_of_the_whole(scheduler: Any) -> None:
+def test_moments_combined_by_map_reduce_are_those_of_the_whole(scheduler: Any) -> None:
     def variance(x: Any) -> Any:
         found = dagad.map_reduce(lambda x: moments(x, THETA), both_moments, x, grainsize=4, scheduler=scheduler)
         return found["m2"] / found["n"]
@@ -165,7 +165,7 @@ def test_are_moments_those_of_the_whole(scheduler: Any) -> None:
 
 @pytest.mark.parametrize("zeros", [[], [3], [0, 6]])
 @pytest.mark.parametrize("grainsize", [1, 3])
-def test_are_products_with_zeros_right(zeros: list[int], grainsize: int) -> None:
+def test_derivatives_of_products_with_zeros_by_map_reduce_are_right(zeros: list[int], grainsize: int) -> None:
     rows = Y.copy()
     rows[zeros] = 0.0
 
@@ -213,7 +213,7 @@ def test_may_combine_and_function_close_over_what_is_differentiated(scheduler: A
     assert_close(dagad.grad(lambda p: dagad.grad(program)(p, args[1])["b"])(params), expected, 1e-10)
 
 
-def test_may_the_function_bring_its_own_derivative(scheduler: Any) -> None:
+def test_map_reduce_takes_an_explicit_chunk_function(scheduler: Any) -> None:
     @explicit
     def chunk(rows: Any, theta: Any) -> Any:
         return theta * onp.sum(rows), lambda seed: (seed * theta * onp.ones_like(rows), seed * onp.sum(rows))
@@ -226,7 +226,7 @@ def test_may_the_function_bring_its_own_derivative(scheduler: Any) -> None:
     assert_close(actual, expected.value_and_grad())
 
 
-def test_may_rows_be_shards(scheduler: Any) -> None:
+def test_map_reduce_takes_rows_in_shards(scheduler: Any) -> None:
     shards = dagad.shard(X, grainsize=4, scheduler=scheduler)
     actual = dagad.value_and_grad(lambda theta: dagad.map_reduce(log_sum_exp, np.logaddexp, shards, theta))(THETA)
     here = dagad.value_and_grad(
@@ -235,7 +235,7 @@ def test_may_rows_be_shards(scheduler: Any) -> None:
     assert bits(actual) == bits(here)
 
 
-def test_may_it_be_nested_in_a_sum_and_a_map_in_it(scheduler: Any) -> None:
+def test_map_reduce_may_be_nested_in_a_sum_and_hold_a_map(scheduler: Any) -> None:
     def chunk(rows: Any, theta: Any) -> Any:
         return np.sum(dagad.map(lambda row, t: np.tanh(np.dot(row, t)), rows, theta, grainsize=1))
 
@@ -255,7 +255,7 @@ def test_may_it_be_nested_in_a_sum_and_a_map_in_it(scheduler: Any) -> None:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(1, 5), st.sampled_from(["f4", "f8"]))
-def test_may_rows_be_ragged_and_of_any_type(lengths: list[int], grainsize: int, dtype: str) -> None:
+def test_map_reduce_takes_ragged_rows_of_any_dtype(lengths: list[int], grainsize: int, dtype: str) -> None:
     rows = [RNG.standard_normal(length).astype(dtype) for length in lengths]
 
     def chunk(rows: Any) -> Any:
@@ -279,7 +279,7 @@ def test_may_rows_be_ragged_and_of_any_type(lengths: list[int], grainsize: int, 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_are_no_rows_refused_with_the_remedy() -> None:
+def test_map_reduce_of_no_rows_is_refused_with_the_remedy() -> None:
     with pytest.raises(dagad.DagadError, match=r"there is nothing to combine.*or use `reduce_sum`"):
         dagad.map_reduce(log_sum_exp, np.logaddexp, onp.zeros((0, 3)), THETA)
     with pytest.raises(dagad.DagadError, match="Give a positive int"):

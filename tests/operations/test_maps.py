@@ -131,7 +131,7 @@ def test_is_a_map_what_autograd_makes_of_a_loop(mapping: Any, plain: Any, case: 
 
 
 @PER_CASE
-def test_are_further_derivatives_those_of_a_loop(mapping: Any, plain: Any, case: Case) -> None:
+def test_further_derivatives_of_a_map_are_those_of_a_loop(mapping: Any, plain: Any, case: Case) -> None:
     uncut = Uncut(program(plain, case), *case.args)
     value, gradients = uncut.value_and_grad()
     moved = uncut.direction()
@@ -143,13 +143,13 @@ def test_are_further_derivatives_those_of_a_loop(mapping: Any, plain: Any, case:
 
 
 @pytest.mark.parametrize(("mapping", "case"), [(dagad.map, CASES["rows"]), (dagad.map_rect, RECT_CASES["ragged"])])
-def test_is_the_rate_that_of_a_right_gradient(mapping: Any, case: Case, scheduler: Any) -> None:
+def test_taylor_rate_of_a_map_is_two(mapping: Any, case: Case, scheduler: Any) -> None:
     assert abs(taylor_rate(program(mapping, case, grainsize=2, scheduler=scheduler), *case.args) - 2.0) < 0.1
 
 
 @pytest.mark.parametrize("policy", [None, Keep, Recompute, Preaccumulate])
 @pytest.mark.parametrize("name", ["rows", "pytree out", "columns"])
-def test_does_the_policy_not_show_in_the_bits(name: str, policy: Any) -> None:
+def test_the_bits_of_a_map_do_not_depend_on_the_policy(name: str, policy: Any) -> None:
     case = CASES[name]
     expected = dagad.value_and_grad(program(dagad.map, case, grainsize=2, scheduler="sync"), places(case))(*case.args)
     options: Any = {"grainsize": 2, "scheduler": "threads", "policy": policy and policy()}
@@ -161,7 +161,7 @@ ROAD = settings(max_examples=40, deadline=None, derandomize=True)
 
 @ROAD
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(1, 7), st.sampled_from(["f4", "f8"]), st.data())
-def test_do_ragged_lengths_and_grainsizes_and_dtypes_matter(
+def test_map_rect_is_right_at_any_lengths_grainsize_and_dtype(
     lengths: list[int], grainsize: int, dtype: str, data: st.DataObject
 ) -> None:
     rng = onp.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
@@ -183,7 +183,9 @@ def test_do_ragged_lengths_and_grainsizes_and_dtypes_matter(
 
 @ROAD
 @given(st.integers(1, 5), st.lists(st.integers(0, 3), max_size=2), st.integers(1, 6), st.sampled_from(["f4", "f8"]))
-def test_may_shapes_hold_zeros(n_items: int, shape: list[int], grainsize: int, dtype: str) -> None:
+def test_a_map_of_items_whose_shape_holds_zeros_is_right(
+    n_items: int, shape: list[int], grainsize: int, dtype: str
+) -> None:
     rows = RNG.standard_normal((n_items, *shape)).astype(dtype)
     case = Case(lambda row, t: {"same": np.sin(t * row), "sum": np.sum(row**2) * t}, rows, (THETA[0].astype(dtype),))
     options: Any = {"grainsize": grainsize, "scheduler": "sync"}

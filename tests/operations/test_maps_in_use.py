@@ -149,7 +149,7 @@ def test_does_a_map_work_in_gradients_of_autograds_own(scheduler: Any) -> None:
     assert_close(actual, expected, 1e-10)
 
 
-def test_is_what_the_function_closes_over_hoisted(scheduler: Any) -> None:
+def test_a_mapped_function_may_close_over_differentiated_parameters(scheduler: Any) -> None:
     def loss(params: Any) -> Any:
         scaled = params["theta"] * 2.0
 
@@ -183,7 +183,7 @@ def test_may_shards_stand_beside_what_is_differentiated(scheduler: Any) -> None:
     assert_close(alone, onp.arange(N) @ X)
 
 
-def test_may_the_same_array_be_passed_twice(scheduler: Any) -> None:
+def test_one_array_passed_to_a_map_twice_has_the_gradient_of_both(scheduler: Any) -> None:
     def loss(x: Any) -> Any:
         pairs = (x, {"again": x})
         return np.sum(
@@ -269,7 +269,7 @@ def test_is_the_layout_of_rows_not_in_the_bits() -> None:
     assert len(found) == 1
 
 
-def test_are_no_items_and_one_item_enough(scheduler: Any) -> None:
+def test_a_map_of_no_items_and_of_one_item_is_right(scheduler: Any) -> None:
     options: Any = {"scheduler": scheduler}
     nothing: Any = [[], onp.zeros((0, 3)), {"a": [], "b": onp.zeros(0)}]
     for mapping in (dagad.map, dagad.map_rect):

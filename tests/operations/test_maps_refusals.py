@@ -40,7 +40,7 @@ UNLIKE: Any = {
 @pytest.mark.parametrize("grainsize", [1, 4])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", UNLIKE)
-def test_do_items_that_differ_get_a_sentence(name: str, mode: str, grainsize: int) -> None:
+def test_items_of_a_map_that_give_different_structures_are_refused(name: str, mode: str, grainsize: int) -> None:
     f, sentence = UNLIKE[name]
     items = [RAGGED[0], RAGGED[1] if name != "count" else RAGGED[4]]
     with pytest.raises(dagad.DagadError, match=sentence) as raised:
@@ -68,7 +68,7 @@ def test_may_map_not_return_nothing_or_words(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mapping", [dagad.map, dagad.map_rect])
-def test_are_bad_arguments_refused_with_the_remedy(mapping: Any) -> None:
+def test_wrong_arguments_of_a_map_are_refused_with_the_remedy(mapping: Any) -> None:
     for size in (0, -1, 1.5, "some", True):
         with pytest.raises(dagad.DagadError, match="Give a positive int"):
             mapping(wave, RAGGED, 0.7, grainsize=size)

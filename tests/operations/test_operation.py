@@ -99,7 +99,7 @@ def expected_of(fun: Any, seeds: list[Any]) -> float:
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("policy", [Keep, Recompute, Preaccumulate, Alternating])
 @pytest.mark.parametrize("fun", FUNCTIONS)
-def test_a_state_is_one_of_three(fun: Any, policy: Any, place: str) -> None:
+def test_the_state_of_an_operation_is_one_of_three_kinds(fun: Any, policy: Any, place: str) -> None:
     own = policy()
     run = Run(operation(fun, X, [THETA], PLAN, executor=PLACES[place](), policy=own), [THETA])
     state, together = run.state, isinstance(own, Preaccumulate)
@@ -170,7 +170,7 @@ def test_a_later_cotangent_of_a_number_costs_nothing(place: str) -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("policy", [Keep, Recompute, Preaccumulate])
-def test_rows_are_differentiated_in_too(policy: Any, place: str) -> None:
+def test_an_operation_has_gradients_in_its_rows_too(policy: Any, place: str) -> None:
     for fun in (number, sometimes_nothing):
         made = operation(
             fun, X, [THETA], Plan(8, 3), executor=PLACES[place](), policy=policy(), active=True, monoid=CompensatedSum()
@@ -192,7 +192,7 @@ def test_a_value_alone_traces_nothing() -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_a_chunk_raises_comes_out_of_every_method(place: str) -> None:
+def test_an_exception_of_a_chunk_comes_out_of_every_method_of_an_operation(place: str) -> None:
     def late(rows: Any, t: Any) -> Any:
         if rows[0] == 6.0:
             raise ArithmeticError("the sixth")
@@ -213,7 +213,7 @@ def test_what_a_chunk_raises_comes_out_of_every_method(place: str) -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("fun", FUNCTIONS)
-def test_what_is_lost_is_run_again_whatever_chunks_give(fun: Any, place: str) -> None:
+def test_an_operation_runs_lost_linearizations_again(fun: Any, place: str) -> None:
     made = operation(fun, X, [THETA], PLAN, executor=PLACES[place](), policy=Keep())
     run = Run(made, [THETA])
     run.state, seeds = ValueOnly(), seeds_of(run.value)
@@ -226,7 +226,7 @@ def test_what_is_lost_is_run_again_whatever_chunks_give(fun: Any, place: str) ->
 
 
 @pytest.mark.parametrize("fun", FUNCTIONS)
-def test_a_cluster_gives_the_same_bits(fun: Any, cluster: Any) -> None:
+def test_value_and_gradient_on_a_cluster_have_the_bits_of_sync(fun: Any, cluster: Any) -> None:
     def loss(t: Any, **options: Any) -> Any:
         total = dagad.reduce_sum(fun, X, t, grainsize=1, **options)
         parts = list(total.values()) if isinstance(total, dict) else [total]

@@ -49,28 +49,28 @@ leaves_of_any_kind = st.one_of(
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(leaves_of_any_kind, max_size=6))
-def test_leaves_arrive_as_they_left(leaves: list[Any]) -> None:
+def test_leaves_in_a_buffer_arrive_as_they_left(leaves: list[Any]) -> None:
     assert list(map(looks, sent(*leaves))) == list(map(looks, leaves))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 4), (3, 0), (1, 7), (2, 3, 4)])
-def test_arrays_keep_their_dtype_and_their_layout(dtype: str, order: Any, shape: tuple[int, ...]) -> None:
+def test_arrays_in_a_buffer_keep_their_dtype_and_their_layout(dtype: str, order: Any, shape: tuple[int, ...]) -> None:
     array = np.asarray(np.random.default_rng(0).standard_normal(shape) * 3, dtype, order=order)
     (arrived,) = sent(array)
     assert looks(arrived) == looks(array)
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=repr)
-def test_numbers_stay_numbers_of_their_kind(number: Any) -> None:
+def test_numbers_in_a_buffer_stay_numbers_of_their_kind(number: Any) -> None:
     (arrived,) = sent(number)
     assert type(arrived) is type(number)
     assert repr(arrived) == repr(number)  # -0.0 too
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_nan_infinity_and_the_sign_of_zero_survive(dtype: str) -> None:
+def test_nan_infinity_and_the_sign_of_zero_survive_in_a_buffer(dtype: str) -> None:
     array = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, np.finfo(dtype).tiny], dtype)
     assert sent(array)[0].tobytes() == array.tobytes()
 
@@ -82,7 +82,7 @@ def test_an_array_that_is_laid_out_in_no_order_arrives_in_rows() -> None:
     assert arrived.flags.c_contiguous
 
 
-def test_no_leaves_are_no_bytes() -> None:
+def test_a_buffer_of_no_leaves_has_no_bytes() -> None:
     assert layout_of().nbytes == 0
     assert sent() == []
 
@@ -103,18 +103,18 @@ def test_a_message_that_begins_at_an_odd_byte_is_read_right() -> None:
     assert all(leaf.flags.aligned for leaf in arrived[:2])
 
 
-def test_arrays_are_not_copied_where_they_need_not_be() -> None:
+def test_arrays_read_from_a_buffer_are_views_of_it() -> None:
     layout = layout_of(np.ones(4))
     buffer = np.zeros(layout.nbytes, np.uint8)
     assert np.shares_memory(layout.read(buffer)[0], buffer)
 
 
-def test_what_arrived_in_a_message_is_read_only() -> None:
+def test_arrays_read_from_a_message_are_read_only() -> None:
     (arrived,) = sent(np.ones(4))
     assert not arrived.flags.writeable
 
 
-def test_leaves_do_not_overlap() -> None:
+def test_leaves_in_a_buffer_do_not_overlap() -> None:
     leaves = [np.full(3, float(number), "f4") for number in range(5)]
     layout = layout_of(*leaves)
     assert layout.nbytes == 5 * ALIGNMENT
@@ -131,7 +131,7 @@ def test_a_layout_travels_as_its_specs() -> None:
 
 
 @pytest.mark.parametrize("gaps", [[], [0], [2], [0, 1, 2]])
-def test_none_is_a_gap(gaps: list[int]) -> None:
+def test_a_leaf_that_is_none_is_a_gap_in_a_buffer(gaps: list[int]) -> None:
     leaves: list[Any] = [np.ones(3), 2.0, np.ones((2, 2), "c16")]
     layout = layout_of(*leaves)
     for number in gaps:
@@ -144,7 +144,7 @@ def test_none_is_a_gap(gaps: list[int]) -> None:
 
 
 @pytest.mark.parametrize("gaps", [[2], [-1], [0.5], ["0"], [[0]], [None]])
-def test_gaps_where_no_leaf_is_are_refused(gaps: Any) -> None:
+def test_gaps_of_a_buffer_where_no_leaf_is_are_refused(gaps: Any) -> None:
     layout = layout_of(np.ones(3), 2.0)
     with pytest.raises(dagad.StructureError, match="gap"):
         layout.read(np.zeros(layout.nbytes, np.uint8), gaps)
@@ -166,7 +166,9 @@ def test_gaps_where_no_leaf_is_are_refused(gaps: Any) -> None:
         (np.ones(()), np.ones(1), r"shape \(1,\)", r"shape \(\)"),
     ],
 )
-def test_another_leaf_than_was_announced_is_refused(leaf: Any, other: Any, found: str, wanted: str) -> None:
+def test_a_leaf_that_differs_from_the_layout_of_a_buffer_is_refused(
+    leaf: Any, other: Any, found: str, wanted: str
+) -> None:
     layout = layout_of(leaf)
     buffer = np.zeros(layout.nbytes, np.uint8)
     with pytest.raises(dagad.StructureError, match=rf"A leaf of .*{found}.* was to travel as one of .*{wanted}"):
@@ -175,7 +177,7 @@ def test_another_leaf_than_was_announced_is_refused(leaf: Any, other: Any, found
 
 
 @pytest.mark.parametrize("leaves", [[], [np.ones(3)], [np.ones(3), 1.0, 1.0]])
-def test_more_or_fewer_leaves_are_refused(leaves: list[Any]) -> None:
+def test_more_or_fewer_leaves_than_the_layout_of_a_buffer_are_refused(leaves: list[Any]) -> None:
     layout = layout_of(np.ones(3), 1.0)
     with pytest.raises(ValueError, match="argument"):
         layout.write(leaves, np.zeros(layout.nbytes, np.uint8))
@@ -198,13 +200,13 @@ def test_more_or_fewer_leaves_are_refused(leaves: list[Any]) -> None:
     ],
     ids=lambda data: type(data).__name__,
 )
-def test_another_message_than_was_expected_is_refused(data: Any) -> None:
+def test_a_message_of_another_kind_or_length_is_refused(data: Any) -> None:
     with pytest.raises(dagad.StructureError, match="A message of 32 bytes was expected, and another came"):
         as_bytes(data, 32)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)])
-def test_bytes_of_any_kind_are_taken(kind: Any) -> None:
+def test_a_buffer_is_read_from_bytes_of_any_kind(kind: Any) -> None:
     layout = layout_of(np.arange(4.0))
     buffer = np.empty(layout.nbytes, np.uint8)
     layout.write([np.arange(4.0)], buffer)

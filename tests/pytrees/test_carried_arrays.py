@@ -74,7 +74,7 @@ def test_a_carried_array_is_contiguous_as_on_a_worker(make: Any, reduction: Any,
     assert float(dagad.value_and_grad(loss)(1.0)[0]) == 12.0
 
 
-def test_the_bits_are_those_of_a_worker(cluster: Client) -> None:
+def test_a_function_that_carries_strided_arrays_has_the_bits_of_a_worker(cluster: Client) -> None:
     weights = STRIDED
 
     def item(x: Any, theta: Any) -> Any:
@@ -89,7 +89,7 @@ def test_the_bits_are_those_of_a_worker(cluster: Client) -> None:
     assert found("sync") == found("threads") == found(cluster)
 
 
-def test_functions_without_such_arrays_stay_what_they_are() -> None:
+def test_functions_that_carry_no_strided_array_stay_what_they_are() -> None:
     ordered, count = np.zeros(3), [0]
 
     def fun(rows: Any) -> Any:
@@ -112,7 +112,7 @@ def test_variables_that_others_write_to_stay_shared() -> None:
     assert n_calls == 3
 
 
-def test_a_function_that_calls_itself() -> None:
+def test_a_recursive_function_may_carry_a_strided_array() -> None:
     weights = STRIDED
 
     def fun(rows: Any) -> Any:

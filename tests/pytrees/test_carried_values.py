@@ -59,7 +59,7 @@ def refusal(mode: str, ways: tuple[str, ...], how: str, data: Any, **options: An
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_is_each_way_right_or_refused_as_said(name: str, scheduler: Any) -> None:
+def test_each_way_of_carrying_a_traced_value_is_right_or_refused_as_documented(name: str, scheduler: Any) -> None:
     for mode in ("value_and_grad", "hessian") if isinstance(scheduler, str) else ("hessian",):
         refused = refusal(mode, (name,), "in_its_closure", ROWS, grainsize=4, scheduler=scheduler)
         cant_travel = name == "a_cache_by_argument" and not isinstance(scheduler, str)
@@ -91,26 +91,26 @@ def check_plan(plan: Any, data: Any, **options: Any) -> None:
 
 @settings(max_examples=60, **QUICKLY)
 @given(PLANS)
-def test_does_every_mode_say_the_same_in_this_thread(plan: Any) -> None:
+def test_every_mode_agrees_on_carried_values_in_this_thread(plan: Any) -> None:
     check_plan(plan, ROWS, grainsize=4, scheduler="sync")
 
 
 @settings(max_examples=30, **QUICKLY)
 @given(PLANS)
-def test_does_every_mode_say_the_same_in_threads(plan: Any) -> None:
+def test_every_mode_agrees_on_carried_values_in_threads(plan: Any) -> None:
     check_plan(plan, ROWS, grainsize=2, scheduler="threads")
 
 
 @pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 @settings(max_examples=12, **QUICKLY)
 @given(PLANS)
-def test_does_every_mode_say_the_same_in_processes(cluster: Any, plan: Any) -> None:
+def test_every_mode_agrees_on_carried_values_in_processes(cluster: Any, plan: Any) -> None:
     check_plan(plan, ROWS, grainsize=4, scheduler=cluster)
 
 
 @settings(max_examples=12, **QUICKLY)
 @given(PLANS)
-def test_does_every_mode_say_the_same_with_residents(cluster: Any, plan: Any) -> None:
+def test_every_mode_agrees_on_carried_values_with_residents(cluster: Any, plan: Any) -> None:
     """Again and again on data that stay, so that the later calls are answered by residents."""
     shards = dagad.shard(ROWS, grainsize=4, scheduler=cluster)
     ways, how, modes = plan

@@ -72,7 +72,9 @@ def evaluated(function: Any, place: str, client: Client, shards: list[dagad.Shar
 @pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 @SETTINGS
 @given(story=stories())
-def test_every_evaluation_is_of_what_is_now(story: Any, client: Client, shards: list[dagad.Shards]) -> None:
+def test_every_evaluation_is_one_of_what_its_function_uses_now(
+    story: Any, client: Client, shards: list[dagad.Shards]
+) -> None:
     functions, steps = story
     world = World(functions)
     looks = [((functions[0][0], 1.0), (number, "hot")) for number in range(len(functions))]  # the first takes the graph
@@ -87,7 +89,9 @@ def test_every_evaluation_is_of_what_is_now(story: Any, client: Client, shards: 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PARTS)
-def test_each_part_changes_and_changes_back(name: str, client: Client, shards: list[dagad.Shards]) -> None:
+def test_a_hot_loop_sees_each_part_of_its_function_change_and_change_back(
+    name: str, client: Client, shards: list[dagad.Shards]
+) -> None:
     """The shortest story of each, so that none depends on what is drawn."""
     world = World([[name], [name]])
     for which, value in [(0, 1.0), (1, 1.0), (0, 1.0), (1, 2.0), (0, 1.0), (0, 2.0), (1, 1.0), (0, 1.0)]:

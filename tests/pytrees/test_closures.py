@@ -132,7 +132,7 @@ def test_is_the_users_own_object_left_alone() -> None:
     assert seen == [True]
 
 
-def test_has_a_function_made_again_its_name_and_its_attributes() -> None:
+def test_a_closure_made_again_has_its_name_and_its_attributes() -> None:
     names: list[Any] = []
 
     def loss(t: Any) -> Any:
@@ -153,7 +153,7 @@ def test_has_a_function_made_again_its_name_and_its_attributes() -> None:
     assert names[0][2:] == ("Do something.", __name__, "mine", {"by": 2})
 
 
-def test_carries_a_function_without_traced_values_nothing_to_hoist() -> None:
+def test_a_function_without_traced_values_has_nothing_to_hoist() -> None:
     model = Model(0.5)
     values, make = hoist(model.chunk)
     assert values == []

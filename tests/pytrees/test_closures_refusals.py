@@ -137,7 +137,7 @@ def _clean() -> Any:
 
 @pytest.mark.usefixtures("_clean")
 @pytest.mark.parametrize("name", REFUSED)
-def test_is_a_way_that_cant_be_replaced_refused_by_name(name: str, scheduler: Any) -> None:
+def test_a_traced_value_that_cannot_be_replaced_is_refused_by_name(name: str, scheduler: Any) -> None:
     build, found = REFUSED[name]
     for more in ((), (0.5,)):  # another value is differentiated as an argument, or none
 

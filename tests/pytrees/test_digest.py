@@ -129,19 +129,19 @@ PAIRS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS, ids=[str(number) for number in range(len(PAIRS))])
-def test_what_differs_has_another_digest(one: Any, other: Any) -> None:
+def test_functions_and_data_that_differ_have_different_digests(one: Any, other: Any) -> None:
     assert digest(one) == digest(one)
     assert digest(one) != digest(other)
 
 
-def test_what_is_made_again_has_the_same() -> None:
+def test_functions_and_data_that_are_made_again_have_the_same_digest() -> None:
     assert digest(made(1.0)) == digest(made(1.0))
     assert digest(Model(1.0, np.zeros(2))) == digest(Model(1.0, np.zeros(2)))
     assert digest(np.zeros((4, 4))[::2]) == digest(np.zeros((2, 4)))
     assert digest(np.asfortranarray(np.arange(6.0).reshape(2, 3))) == digest(np.arange(6.0).reshape(2, 3))
 
 
-def test_a_global_that_a_function_uses_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_global_that_a_function_uses_changes_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     def chunk(rows: Any) -> Any:
         return SCALE * rows
 
@@ -150,7 +150,7 @@ def test_a_global_that_a_function_uses_counts(monkeypatch: pytest.MonkeyPatch) -
     assert digest(chunk) != before
 
 
-def test_functions_that_call_each_other_end() -> None:
+def test_functions_that_call_each_other_have_a_digest() -> None:
     def even(n: int) -> bool:
         return n == 0 or odd(n - 1)
 
@@ -209,7 +209,7 @@ RELATIVE = [
 
 
 @pytest.mark.parametrize("program", RELATIVE, ids=["module", "package", "above"])
-def test_so_is_one_of_a_module_beside_it_that_it_imports_itself(
+def test_a_change_of_a_module_that_a_function_imports_itself_changes_its_digest(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -275,6 +275,6 @@ def test_every_process_makes_the_same_digest() -> None:
     assert len(found) == 1
 
 
-def test_what_says_nothing_of_itself_is_refused() -> None:
+def test_a_digest_of_an_object_with_hidden_state_is_refused() -> None:
     with pytest.raises(PortabilityError, match="can't tell what"):
         digest(threading.Lock())

@@ -139,19 +139,19 @@ MUTABLE = [
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("contents", FROZEN, ids=lambda value: repr(value).partition(" at 0x")[0])
-def test_a_function_defined_again_is_the_same(way: Any, contents: Any) -> None:
+def test_a_function_defined_again_has_the_same_fingerprint(way: Any, contents: Any) -> None:
     assert way(contents) is not way(contents)
     assert unchanged(way(contents), way(contents))
 
 
-def test_equal_numbers_that_are_other_objects_are_the_same() -> None:
+def test_equal_numbers_that_are_other_objects_have_the_same_fingerprint() -> None:
     assert unchanged(capturing(float("0.1")), capturing(float("0.10")))
     assert unchanged(capturing(10**30), capturing(10**30))
     assert unchanged(capturing(np.float64(0.25)), capturing(np.float64(0.25)))
     assert unchanged(capturing(("a", 1.5, (2,))), capturing(("a", float("1.5"), (2,))))
 
 
-def test_a_function_that_calls_itself_is_the_same() -> None:
+def test_a_recursive_function_defined_again_has_the_same_fingerprint() -> None:
     def make(step: float) -> Callable[..., Any]:
         def fun(rows: Any, theta: Any) -> Any:
             return fun(rows, theta - step) if theta > 0 else theta
@@ -162,7 +162,7 @@ def test_a_function_that_calls_itself_is_the_same() -> None:
     assert not unchanged(make(1.0), make(2.0))
 
 
-def test_a_variable_without_a_value_is_like_none_other() -> None:
+def test_a_variable_without_a_value_has_a_fingerprint_of_its_own() -> None:
     def make(is_set: bool) -> Callable[..., Any]:
         def fun(rows: Any) -> Any:
             return late
@@ -175,7 +175,7 @@ def test_a_variable_without_a_value_is_like_none_other() -> None:
     assert not unchanged(make(False), make(True))
 
 
-def test_what_reductions_wrap_functions_in_is_seen_through() -> None:
+def test_a_fingerprint_sees_through_what_reductions_wrap_functions_in() -> None:
     for wrap in (ItemSum, Explicit, lambda fun: item_sum(Explicit(fun), ExplicitEngine())):
         assert unchanged(wrap(capturing(1.0)), wrap(capturing(1.0)))
         assert not unchanged(wrap(capturing(1.0)), wrap(capturing(2.0)))
@@ -200,7 +200,7 @@ def test_a_chunk_function_of_the_usual_kind_is_frozen(shared: tuple[Any, ...]) -
     assert not same(fingerprint(*state(1.0)), fingerprint(*state(1.0, first=(*shared, 3.0))))
 
 
-def test_another_engine_is_another_function() -> None:
+def test_a_function_with_another_engine_has_another_fingerprint() -> None:
     assert not unchanged(AutogradEngine(), ExplicitEngine())
 
 
@@ -218,17 +218,17 @@ CHANGES = [
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("before", "after"), CHANGES, ids=repr)
-def test_a_change_is_seen(way: Any, before: Any, after: Any) -> None:
+def test_a_function_that_holds_another_value_has_another_fingerprint(way: Any, before: Any, after: Any) -> None:
     assert not unchanged(way(before), way(after))
     assert not unchanged(way(after), way(before))
 
 
-def test_not_a_number_is_no_surprise() -> None:
+def test_nan_and_zero_have_different_fingerprints() -> None:
     assert not unchanged(capturing(math.nan), capturing(0.0))
     assert not unchanged(capturing(0.0), capturing(math.nan))
 
 
-def test_another_code_is_another_function() -> None:
+def test_functions_with_different_code_have_different_fingerprints() -> None:
     def one(rows: Any, theta: Any) -> Any:
         return rows
 
@@ -239,7 +239,7 @@ def test_another_code_is_another_function() -> None:
     assert not unchanged(capturing(one), capturing(other))
 
 
-def test_a_global_that_is_set_anew_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_global_that_is_set_anew_changes_the_fingerprint_of_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
     def fun(rows: Any, theta: Any) -> Any:
         return [SCALE * row for row in rows]  # used in a comprehension, which may have a code of its own
 
@@ -251,7 +251,7 @@ def test_a_global_that_is_set_anew_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     assert not same(before, fingerprint(fun))
 
 
-def test_it_is_seen_which_of_two_functions_is_used() -> None:
+def test_a_fingerprint_shows_which_of_two_functions_is_used() -> None:
     def make(use_first: bool) -> Callable[..., Any]:
         first, second = capturing(1.0), nested(2.0)
         used = first if use_first else second
@@ -265,7 +265,7 @@ def test_it_is_seen_which_of_two_functions_is_used() -> None:
     assert not unchanged(make(True), make(False))
 
 
-def test_other_numbers_of_parts_are_not_the_same() -> None:
+def test_fingerprints_of_different_numbers_of_parts_differ() -> None:
     assert not same(fingerprint(1.0), fingerprint(1.0, 1.0))
     assert not same(fingerprint(), fingerprint(1.0))
     assert same(fingerprint(), fingerprint())
@@ -276,11 +276,11 @@ def test_other_numbers_of_parts_are_not_the_same() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("contents", MUTABLE, ids=lambda contents: type(contents).__name__)
-def test_what_holds_anything_that_may_change_is_never_taken_for_the_same(way: Any, contents: Any) -> None:
+def test_a_function_that_holds_a_mutable_object_is_not_frozen(way: Any, contents: Any) -> None:
     assert not is_frozen(way(contents))
 
 
-def test_neither_is_a_class_that_is_not_found_by_its_name() -> None:
+def test_a_class_that_is_not_found_by_its_name_is_not_frozen() -> None:
     """Such a class travels with its attributes, and these may change."""
 
     class Settings:
@@ -289,7 +289,7 @@ def test_neither_is_a_class_that_is_not_found_by_its_name() -> None:
     assert not is_frozen(capturing(Settings))
 
 
-def test_neither_is_a_function_of_a_module_that_travels_by_value() -> None:
+def test_a_function_of_a_module_that_is_pickled_by_value_is_not_frozen() -> None:
     """Such a function travels with the globals that it reads, and these may be set anew."""
     assert is_frozen(_reader)
     module = sys.modules[__name__]
@@ -309,13 +309,13 @@ def _is_the_same_when(**changed: Any) -> bool:
         globals().update(found)
 
 
-def test_neither_is_a_decorated_function() -> None:
+def test_a_function_with_attributes_is_not_frozen() -> None:
     fun: Any = capturing(1.0)
     fun.note = 1.0
     assert not is_frozen(fun)
 
 
-def test_what_may_change_is_not_even_the_same_as_itself() -> None:
+def test_objects_without_a_fingerprint_are_not_the_same_as_themselves() -> None:
     assert not same(None, None)
     assert not same(fingerprint(1.0), None)
     assert not same(None, fingerprint(1.0))

@@ -60,7 +60,7 @@ def arrays_of(tree: Any) -> list[Any]:
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("total", SUMS.values(), ids=SUMS)
 @pytest.mark.parametrize("where", ["sync", "threads"])
-def test_what_is_handed_out_can_be_written_to(mode: Any, total: Any, where: Any) -> None:
+def test_arrays_that_every_mode_gives_can_be_written_to(mode: Any, total: Any, where: Any) -> None:
     found = arrays_of(mode(lambda theta: total(X, theta, grainsize=2, scheduler=where)))
     assert found
     for array in found:
@@ -69,11 +69,11 @@ def test_what_is_handed_out_can_be_written_to(mode: Any, total: Any, where: Any)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_what_came_from_a_cluster_can_be_written_to(mode: Any, cluster: Client) -> None:
-    test_what_is_handed_out_can_be_written_to(mode, SUMS["reduce_sum"], cluster)
+def test_arrays_that_every_mode_gives_from_a_cluster_can_be_written_to(mode: Any, cluster: Client) -> None:
+    test_arrays_that_every_mode_gives_can_be_written_to(mode, SUMS["reduce_sum"], cluster)
 
 
-def test_gradients_in_rows(scheduler: Any) -> None:
+def test_gradients_in_rows_can_be_written_to(scheduler: Any) -> None:
     def loss(x: Any, items: Any) -> Any:
         return dagad.reduce_sum(
             lambda rows: anp.sum(rows[0] ** 2) + sum(anp.sum(item**2) for item in rows[1]),
@@ -89,7 +89,7 @@ def test_gradients_in_rows(scheduler: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", [None, Keep(), Recompute()], ids=str)
-def test_what_a_pullback_remembers_is_not_what_it_hands_out(policy: Any, scheduler: Any) -> None:
+def test_a_pullback_does_not_remember_what_is_written_into_its_gradient(policy: Any, scheduler: Any) -> None:
     def loss(theta: Any) -> Any:
         return dagad.reduce_sum(chunk, X, theta, grainsize=2, policy=policy, scheduler=scheduler)
 
@@ -133,7 +133,7 @@ def test_data_that_a_rule_returns_stay_the_users() -> None:
     assert not mine.flags.writeable
 
 
-def test_numbers_are_numbers() -> None:
+def test_a_gradient_in_a_number_is_a_number() -> None:
     assert type(dagad.grad(lambda theta: dagad.reduce_sum(np.multiply, X[:1], theta)[0])(2.0)) is np.float64
 
 
@@ -160,7 +160,7 @@ def test_a_gradient_that_nobody_else_holds_is_not_copied(
         assert gradient.ctypes.data in sealed
 
 
-def test_only_what_is_held_elsewhere_is_copied() -> None:
+def test_only_gradients_that_are_held_elsewhere_are_copied() -> None:
     mine = np.ones(2)
     shared, view = np.zeros(2), np.zeros(4)[::2]
     parts: list[Any] = [np.ones(3), mine, shared, shared, view, 1.0, None]

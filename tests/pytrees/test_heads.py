@@ -34,7 +34,7 @@ TREES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-def test_what_is_packed_comes_out_again(tree: Any) -> None:
+def test_a_tree_that_is_packed_into_a_message_comes_out_again(tree: Any) -> None:
     found = unpack_tree(*pack_tree(tree))
     (a, one), (b, other) = pytree.flatten(tree), pytree.flatten(found)
     assert one == other
@@ -49,7 +49,7 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def test_nothing_that_comes_is_run(tmp_path: Path) -> None:
+def test_a_message_that_would_run_code_is_refused(tmp_path: Path) -> None:
     for evil in (Evil(tmp_path / "made"), os.getcwd, Path):
         with pytest.raises(dagad.DagadError, match="no tree of numbers"):
             unpack_tree(pickle.dumps((evil, [])), b"")

@@ -92,18 +92,18 @@ def _functions_of_numpy_keep_their_primitives(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_what_is_made_of_two_functions_is_two(way: Any) -> None:
+def test_functions_made_of_two_functions_have_two_identities(way: Any) -> None:
     assert identity_of(way(a_sum)) == identity_of(way(a_sum))
     assert identity_of(way(a_sum)) != identity_of(way(a_vector))
     assert identity_of(way(a_sum)) != identity_of(a_sum)
     assert identity_of(way(np.sum)) != identity_of(way(np.cumsum))
 
 
-def test_what_two_decorators_make_of_one_function_is_two() -> None:
+def test_functions_made_by_two_decorators_have_two_identities() -> None:
     assert len({identity_of(made(a_vector)) for made in (called, wrapping, summing)}) == 3
 
 
-def test_what_decorates_a_primitive_is_another() -> None:
+def test_a_decorated_primitive_has_another_identity() -> None:
     made: Any = primitive(a_sum)
     assert len({identity_of(each) for each in (made, wrapping(made), summing(made))}) == 3
 
@@ -111,7 +111,7 @@ def test_what_decorates_a_primitive_is_another() -> None:
 @pytest.mark.parametrize(
     "held", [lambda n: np.full(3, n), float, lambda n: [n], lambda n: Model(n), lambda n: Model(n).loss]
 )
-def test_a_function_that_is_defined_again_is_the_same(held: Any) -> None:
+def test_a_function_that_is_defined_again_has_the_same_identity(held: Any) -> None:
     def made(held: Any) -> Any:
         return lambda rows: (rows, held)
 
@@ -129,7 +129,7 @@ def test_instances_and_methods_go_by_their_class() -> None:
     assert identity_of(Model(1).loss) == identity_of(Model(2).loss) != identity_of(Other(1).loss)
 
 
-def test_a_function_that_holds_itself() -> None:
+def test_a_function_that_holds_itself_has_an_identity() -> None:
     def fun(rows: Any) -> Any:
         return fun(rows)
 

@@ -129,7 +129,7 @@ def test_is_a_value_of_a_derivative_that_another_thread_is_in_refused(mode: str)
 
 
 @pytest.mark.parametrize("mode", ["value_and_grad", "jvp", "hessian"])
-def test_is_it_refused_in_maps_and_nested_reductions_too(mode: str) -> None:
+def test_a_traced_value_of_another_chunk_is_refused_in_maps_and_nested_reductions_too(mode: str) -> None:
     def chunk(total: Any) -> Any:
         cache: dict[str, Any] = {}
         return lambda rows, t: total(rows * cache.setdefault("t", t**2))

@@ -66,7 +66,7 @@ def test_shared_and_closed_over_arrays_arrive_with_the_process_own_dtype(schedul
 
 
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()], ids=["keep", "recompute", "preaccumulate"])
-def test_what_is_differentiated_arrives_with_the_process_own_dtype(policy: Any, scheduler: Any) -> None:
+def test_differentiated_arguments_arrive_with_the_process_own_dtype(policy: Any, scheduler: Any) -> None:
     def own(rows: Any, theta: Any) -> Any:
         return count_own(rows, theta["beta"]) / 2 + 0.0 * anp.sum(theta["beta"]) * anp.sum(rows)
 
@@ -77,7 +77,7 @@ def test_what_is_differentiated_arrives_with_the_process_own_dtype(policy: Any, 
     assert value == 3.0
 
 
-def test_have_all_arrays_in_a_chunk_our_own_dtype(cluster: Any) -> None:
+def test_all_arrays_in_a_chunk_on_a_worker_have_its_own_dtype(cluster: Any) -> None:
     closed, gathered = PAIRS[:3].copy(), {"deep": [PAIRS[:2].astype("f4"), np.arange(3)]}
 
     def fast(array: Any) -> bool:
@@ -101,7 +101,7 @@ def test_have_all_arrays_in_a_chunk_our_own_dtype(cluster: Any) -> None:
         assert loss(np.ones(2)) == 6.0
 
 
-def test_have_cotangents_our_own_dtype_where_they_are_pulled(cluster: Any) -> None:
+def test_cotangents_pulled_on_a_worker_have_its_own_dtype(cluster: Any) -> None:
     looked_at: Any = primitive(lambda x: x * 1.0)
 
     def check(ans: Any, x: Any) -> Any:

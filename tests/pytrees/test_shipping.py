@@ -51,7 +51,7 @@ def travelled(obj: Any) -> Any:
 # --- primitives -------------------------------------------------------------------------------------------------------
 
 
-def test_goes_a_primitive_of_a_module_by_reference() -> None:
+def test_a_primitive_of_a_module_is_pickled_by_reference() -> None:
     known = [
         np.tanh,
         np.linalg.norm,
@@ -66,7 +66,7 @@ def test_goes_a_primitive_of_a_module_by_reference() -> None:
     assert travelled({"f": [np.exp], "p": functools.partial(np.sum, axis=0)})["f"][0] is np.exp
 
 
-def test_comes_a_primitive_of_this_process_home_as_itself() -> None:
+def test_a_primitive_of_this_process_keeps_its_rule_when_it_comes_back() -> None:
     local: Any = primitive(lambda x: x**2)
     defvjp(local, lambda ans, x: lambda g: 2 * x * g)
     arrived = travelled(lambda x: local(x) * 3.0)
@@ -85,7 +85,9 @@ def halved(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(("fun", "slope"), [(doubled, 2.0 * onp.cos(0.5)), (halved, 1.5 * 0.25)])
-def test_does_what_decorates_a_primitive_stay_what_it_is(fun: Any, slope: float, scheduler: Any) -> None:
+def test_a_decorated_primitive_keeps_its_value_and_slope_on_every_scheduler(
+    fun: Any, slope: float, scheduler: Any
+) -> None:
     """A decorator copies the marks of what it decorates. On a cluster it was the primitive alone: half the value."""
 
     def loss(t: Any) -> Any:
@@ -171,7 +173,7 @@ if __name__ == "__main__":
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 @pytest.mark.parametrize("where", ["cluster", "processes"])
-def test_keep_primitives_of_the_main_program_their_derivative(where: str, tmp_path: Path) -> None:
+def test_primitives_of_the_main_program_keep_their_derivative_on_workers(where: str, tmp_path: Path) -> None:
     script = tmp_path / "main_program.py"
     script.write_text(SCRIPT)
     done = subprocess.run([sys.executable, str(script), where], capture_output=True, text=True, timeout=2 * PATIENCE)
@@ -234,7 +236,7 @@ def test_does_an_array_arrive_aligned_read_only_and_with_our_own_dtype(name: str
         assert not arrived.flags.writeable
 
 
-def test_keeps_a_subclass_of_array_its_class() -> None:
+def test_a_subclass_of_array_keeps_its_class_when_pickled() -> None:
     masked = onp.ma.masked_array([1.0, 2.0], [True, False])
     assert travelled([masked])[0].mask.tolist() == [True, False]
     assert travelled([ARRAYS["record"].view(onp.recarray)])[0].x.tolist() == [2.0, 4.0]
@@ -243,7 +245,7 @@ def test_keeps_a_subclass_of_array_its_class() -> None:
 # --- what can't travel ------------------------------------------------------------------------------------------------
 
 
-def test_goes_a_ufunc_by_the_name_of_a_module_that_everybody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ufunc_is_pickled_by_the_name_of_a_module_that_everybody_has(monkeypatch: pytest.MonkeyPatch) -> None:
     ufunc = onp.frompyfunc(abs, 1, 1)
     name = ufunc.__name__
     for module in (
@@ -257,7 +259,7 @@ def test_goes_a_ufunc_by_the_name_of_a_module_that_everybody_has(monkeypatch: py
     assert parcel.open() == (ufunc, onp.exp)
 
 
-def test_is_what_cant_be_pickled_refused_with_the_part_and_the_remedy(cluster: Any) -> None:
+def test_a_chunk_function_that_cannot_be_pickled_is_refused_with_part_and_remedy(cluster: Any) -> None:
     lock = threading.Lock()
 
     def chunk(rows: Any, t: Any) -> Any:
@@ -286,7 +288,7 @@ def test_does_a_traced_value_not_travel() -> None:
     autograd.grad(lambda x: try_to_send(x)["a"])({"a": 1.0})
 
 
-def test_says_a_parcel_that_cant_be_opened_what_is_missing() -> None:
+def test_a_parcel_that_cannot_be_opened_says_what_is_missing() -> None:
     parcel = Parcel((b"cnot_installed_here\nthing\n.",), PYTHON)
     again = pickle.loads(pickle.dumps(parcel))
     for each in (parcel, again):

@@ -88,7 +88,7 @@ def two_functions(scale: Callable[[], float]) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["sync", "threads", "cluster"])
-def test_two_functions_share_what_changes_and_changes_back(kind: Any, where: str, client: Client) -> None:
+def test_two_functions_share_a_singleton_that_changes_and_changes_back(kind: Any, where: str, client: Client) -> None:
     scale, change = kind()
     place: Any = client if where == "cluster" else where
     shards = shards_on(place)
@@ -121,7 +121,7 @@ def test_two_functions_share_what_changes_and_changes_back(kind: Any, where: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_task_of_the_users_own_brings_does_not_stay(kind: Any, client: Client) -> None:
+def test_a_hot_loop_is_not_changed_by_a_singleton_that_a_users_task_brings(kind: Any, client: Client) -> None:
     scale, change = kind()
     train, _ = two_functions(scale)
     shards = shards_on(client)
@@ -138,7 +138,9 @@ def test_what_a_task_of_the_users_own_brings_does_not_stay(kind: Any, client: Cl
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_has_not_changed_is_not_sent_again(kind: Any, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_singletons_that_have_not_changed_are_not_sent_again(
+    kind: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scale, _ = kind()
     shards = shards_on(client)
     acts = [in_all(lambda theta, fun=fun: dagad.reduce_sum(fun, shards, theta)) for fun in two_functions(scale)]
@@ -163,7 +165,7 @@ def test_what_has_not_changed_is_not_sent_again(kind: Any, client: Client, monke
     assert introduced == []
 
 
-def test_state_that_was_taken_away_or_added_shows() -> None:
+def test_attributes_of_a_singleton_that_were_added_or_removed_are_noticed() -> None:
     class Config:
         scale = 1.0
 

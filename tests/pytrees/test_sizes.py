@@ -43,7 +43,7 @@ def test_lists_are_cut_the_same_in_every_run(make: Any) -> None:
     assert len(plans) == 1
 
 
-def test_what_dask_is_told_moves_no_random_sequence() -> None:
+def test_sizes_for_dask_move_no_random_sequence() -> None:
     random.seed(0)
     before = random.getstate()
     for held in (Rows.of(RAGGED), Linearization({"a": RAGGED}, None), Rows.of({"a": [RAGGED] * 20})):
@@ -51,7 +51,7 @@ def test_what_dask_is_told_moves_no_random_sequence() -> None:
     assert random.getstate() == before
 
 
-def test_arrays_are_cut_as_ever() -> None:
+def test_arrays_are_cut_automatically_into_the_same_chunks_in_every_release() -> None:
     """The sizes are part of the plan, and so of the bits."""
     data = [ZEROS.view("u1")[:15_000_000].reshape(-1, 3), ZEROS.view("f4"), ZEROS[:100]]
     assert [dagad.shard(one, scheduler="sync").grainsize for one in data] == [625000, 500000, 13]

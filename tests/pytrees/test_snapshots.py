@@ -91,7 +91,7 @@ def test_a_pullback_is_that_of_the_point_where_the_value_was_taken(total: Any, p
 
 
 @pytest.mark.parametrize("total", SUMS.values(), ids=SUMS)
-def test_so_it_is_on_a_cluster(total: Any, cluster: Client) -> None:
+def test_a_pullback_on_a_cluster_is_that_of_the_point_of_its_value(total: Any, cluster: Client) -> None:
     test_a_pullback_is_that_of_the_point_where_the_value_was_taken(total, Recompute(), cluster)
 
 
@@ -202,7 +202,7 @@ def test_shards_hold_the_data_as_they_were_when_they_were_cut(make: Any, schedul
     assert bits(leaves_of(shards.gather())) == bits(leaves_of(make()))
 
 
-def test_containers_that_change_after_they_were_cut(scheduler: Any) -> None:
+def test_shards_do_not_see_changes_of_the_containers_that_they_were_cut_from(scheduler: Any) -> None:
     data: list[Any] = [{"a": 1.0}, {"a": 2.0}]
     shards = dagad.shard(data, grainsize=1, scheduler=scheduler)
     data[0]["a"] = 7.0
@@ -210,7 +210,7 @@ def test_containers_that_change_after_they_were_cut(scheduler: Any) -> None:
     assert dagad.map_sum(lambda item: item["a"], shards) == 3.0
 
 
-def test_arrays_behind_loaders_and_beside_dask_arrays(scheduler: Any) -> None:
+def test_shards_do_not_see_changes_of_arrays_behind_loaders_and_beside_dask_arrays(scheduler: Any) -> None:
     x, y, z = X.copy(), X.copy(), X.copy()
     loaded = dagad.shard([delayed(x[:4], pure=False), delayed(x[4:], pure=False)], scheduler=scheduler)
     block = da.from_delayed(delayed(y, pure=False), y.shape, y.dtype)
@@ -224,7 +224,7 @@ def test_arrays_behind_loaders_and_beside_dask_arrays(scheduler: Any) -> None:
 # What is copied
 
 
-def test_what_nobody_can_write_into_is_not_copied(tmp_path: Path) -> None:
+def test_a_snapshot_of_an_array_that_nobody_can_write_into_is_no_copy(tmp_path: Path) -> None:
     owned = X.copy()
     owned.flags.writeable = False
     np.save(tmp_path / "x.npy", X)
@@ -235,7 +235,7 @@ def test_what_nobody_can_write_into_is_not_copied(tmp_path: Path) -> None:
         assert np.shares_memory(dagad.shard(frozen, grainsize=8, scheduler="sync").kept.popitem()[1].merge(()), frozen)
 
 
-def test_what_somebody_can_write_into_is_copied(tmp_path: Path) -> None:
+def test_a_snapshot_of_an_array_that_somebody_can_write_into_is_a_copy(tmp_path: Path) -> None:
     owned, memory = X.copy(), bytearray(X.tobytes())
     view = owned.view()
     view.flags.writeable = False

@@ -56,7 +56,7 @@ def holders(client: Client, shards: Any) -> set[str]:
 
 
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
-def test_workers_are_kept_to(client: Client) -> None:
+def test_chunks_and_shards_stay_on_the_annotated_workers(client: Client) -> None:
     for address in addresses(client):
         with annotate(workers=[address]):
             assert ports(client) == 6 * port(address)
@@ -64,7 +64,7 @@ def test_workers_are_kept_to(client: Client) -> None:
         assert holders(client, shards) == {address}
 
 
-def test_a_hot_loop_keeps_to_them_too(client: Client) -> None:
+def test_a_hot_loop_runs_on_the_annotated_workers(client: Client) -> None:
     shards = shards_on(client)
     there = in_all(lambda theta: dagad.reduce_sum(chunk, shards, theta))
     heat_up(client, lambda: there(THETA))
@@ -113,7 +113,7 @@ def priorities(dask_scheduler: Any, keys: list[Any]) -> list[float]:
     return [dask_scheduler.tasks[key].priority[0] for key in keys]
 
 
-def test_what_is_said_of_workers() -> None:
+def test_annotations_of_workers_are_read_as_dask_reads_them() -> None:
     assert Annotated({}).workers is None
     assert Annotated({"workers": "a"}).workers == ["a"]
     assert Annotated({"workers": ["a", "b"]}).workers == ["a", "b"]

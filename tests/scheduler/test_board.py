@@ -52,7 +52,7 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def test_slots_are_filled_one_after_the_other_and_end_full(cluster: Cluster) -> None:
+def test_slots_of_an_evaluation_on_the_board_fill_one_after_the_other(cluster: Cluster) -> None:
     names = Names("t1", "loss")
     values = keys_of("value", names)
     cluster.say(values, *SENT)
@@ -107,7 +107,7 @@ def test_a_value_that_is_lost_is_computed_again(cluster: Cluster) -> None:
     assert cluster.board.snapshot()["recomputed"] == 1
 
 
-def test_what_a_chunk_raised_is_shown_and_what_it_took_down_is_not(cluster: Cluster) -> None:
+def test_the_board_shows_the_error_of_a_chunk_and_not_of_its_dependents(cluster: Cluster) -> None:
     names = Names("t1", "loss")
     keys, total = keys_of("value", names), names("sum", (0, 0))
     cluster.say([*keys, total], *SENT)
@@ -125,7 +125,7 @@ def test_what_a_chunk_raised_is_shown_and_what_it_took_down_is_not(cluster: Clus
     assert len(cluster.board.snapshot()["errors"]) == MOST_ERRORS
 
 
-def test_rates_and_latencies_are_those_of_lately(cluster: Cluster) -> None:
+def test_rates_and_latencies_on_the_board_are_those_of_lately(cluster: Cluster) -> None:
     for number in range(20):
         keys = keys_of("value", Names(f"t{number}", "loss", together=True))
         cluster.say(keys, *SENT)
@@ -146,7 +146,7 @@ def test_rates_and_latencies_are_those_of_lately(cluster: Cluster) -> None:
     assert rates[-1] == 0.0
 
 
-def test_hot_loops_are_what_clients_say(cluster: Cluster) -> None:
+def test_hot_loops_on_the_board_are_what_clients_report(cluster: Cluster) -> None:
     said = {"client": "c1", "loops": [["loss", "valuegrad", 100, 0.5, 0.02, N, N]], "fallbacks": [["a worker left", 2]]}
     for _ in range(10):
         cluster.after(1)
@@ -169,7 +169,7 @@ def test_hot_loops_are_what_clients_say(cluster: Cluster) -> None:
     assert cluster.board.snapshot()["workers"] == {}
 
 
-def test_what_tasks_and_calls_hold_is_added_up(cluster: Cluster) -> None:
+def test_the_board_adds_up_what_tasks_and_calls_hold(cluster: Cluster) -> None:
     cluster.board.take({"worker": "a", "held": (1, 10), "calls": [0, 0, 0.0]})
     found = cluster.board.snapshot({"a": (2, 5), "b": (1, 1)})["workers"]
     assert {name: (one["linearizations"], one["linearization_bytes"]) for name, one in found.items()} == {
@@ -197,7 +197,7 @@ def test_a_board_stays_small(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("key", ["x", ("x", 0), 7, ("dagad-input-t", 0), ("dagad-shard-t", 0), ("dagad-loop-f-t", 0)])
-def test_other_tasks_are_nobodys_business(cluster: Cluster, key: Any) -> None:
+def test_the_board_ignores_tasks_that_are_not_dagads(cluster: Cluster, key: Any) -> None:
     cluster.say([key], *SENT, *LANDED, *GONE)
     assert cluster.board.snapshot()["evaluations"] == []
 
@@ -207,7 +207,7 @@ def test_tasks_that_were_there_before_are_not_half_followed(cluster: Cluster) ->
     assert cluster.board.snapshot()["evaluations"] == []
 
 
-def test_a_restart_ends_what_was_under_way(cluster: Cluster) -> None:
+def test_a_restart_ends_the_evaluations_on_the_board(cluster: Cluster) -> None:
     cluster.say(keys_of("value", Names("t1", "loss")), *SENT)
     cluster.board.restart()
     assert not cluster.first()["is_running"]

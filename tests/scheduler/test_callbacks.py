@@ -74,7 +74,7 @@ def ladder(n: int) -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize("get", GETS, ids=["ours", "threaded", "sync"])
-def test_all_five_are_called_as_by_dasks_own_get(get: Any) -> None:
+def test_all_five_callbacks_are_called_as_by_dasks_own_get(get: Any) -> None:
     log = Log()
     with log:
         assert get(ladder(10), ["y", ("a", 3)]) == (1, 1)
@@ -86,7 +86,7 @@ def test_all_five_are_called_as_by_dasks_own_get(get: Any) -> None:
 
 
 @pytest.mark.parametrize("get", GETS, ids=["ours", "threaded", "sync"])
-def test_what_fails_is_told_and_what_a_callback_raises_comes_out(get: Any) -> None:
+def test_callbacks_hear_of_a_failure_and_their_own_exceptions_come_out(get: Any) -> None:
     log = Log()
     with log, pytest.raises(ZeroDivisionError):
         get({"x": Task("x", divmod, 1, 0)}, "x")
@@ -100,7 +100,7 @@ def test_what_fails_is_told_and_what_a_callback_raises_comes_out(get: Any) -> No
             get(ladder(3), "y")
 
 
-def test_only_the_outermost_get_tells() -> None:
+def test_only_the_outermost_get_calls_callbacks() -> None:
     log = Log()
 
     def inner(i: int) -> Any:

@@ -84,7 +84,7 @@ def logged_on(scheduler: Any, path: str, **options: Any) -> Callable[[Any], Any]
 
 
 @pytest.mark.parametrize("policy", [None, Keep(), Recompute(), Preaccumulate()], ids=["default", "keep", "rec", "pre"])
-def test_the_bits_are_those_of_one_thread(policy: Any, cluster: Client) -> None:
+def test_value_and_gradient_on_a_cluster_have_the_bits_of_one_thread(policy: Any, cluster: Client) -> None:
     here, there = (dagad.value_and_grad(loss_on(where, policy=policy))(THETA) for where in ("sync", cluster))
     assert here[0] == there[0]
     assert here[1].tobytes() == there[1].tobytes()
@@ -176,7 +176,7 @@ def test_a_worker_starts_its_values_before_its_pullbacks(cluster: Client, tmp_pa
         assert "value" not in order[order.index("pullback") + 2 :]
 
 
-def test_a_result_is_reported_while_others_are_still_to_come(cluster: Client, tmp_path: Path) -> None:
+def test_a_result_on_a_cluster_is_reported_while_others_are_still_to_come(cluster: Client, tmp_path: Path) -> None:
     gate, names = tmp_path / "gate", Names(os.urandom(4).hex())
     early, late = names(Role.VALUE, 0), names(Role.VALUE, 1)
     graph = {early: Task(early, increase, 1), late: Task(late, wait_for, str(gate))}
@@ -190,7 +190,7 @@ def test_a_result_is_reported_while_others_are_still_to_come(cluster: Client, tm
     assert results == {early: 2, late: True}
 
 
-def test_what_is_kept_serves_a_later_run(cluster: Client) -> None:
+def test_a_kept_result_on_a_cluster_serves_a_later_run(cluster: Client) -> None:
     names, results = Names(os.urandom(4).hex()), dict[Any, Any]()
     a, b, c = (names(Role.VALUE, i) for i in range(3))
     graph = {a: Task(a, increase, 1), b: Task(b, increase, TaskRef(a))}
@@ -213,7 +213,7 @@ def test_a_wait_that_times_out_lets_the_tasks_go_on(cluster: Client, tmp_path: P
     assert run.progress() == Progress(1, 1, 0, 0)
 
 
-def test_cancelling_what_is_done_changes_nothing(cluster: Client) -> None:
+def test_cancelling_a_run_on_a_cluster_that_is_done_changes_nothing(cluster: Client) -> None:
     key = Names(os.urandom(4).hex())(Role.VALUE, 0)
     run = Cluster(cluster).start({key: Task(key, increase, 1)}, [key], nothing)
     run.wait()
@@ -259,7 +259,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
-def test_control_c_gives_up_what_has_not_started() -> None:
+def test_control_c_gives_up_tasks_on_a_cluster_that_have_not_started() -> None:
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "interrupt me\n"
@@ -341,7 +341,7 @@ def test_a_worker_that_dies_in_a_chunk_costs_only_time(frail: Client, tmp_path: 
     assert gradient.tobytes() == expected[1].tobytes()
 
 
-def test_workers_may_come_later() -> None:
+def test_an_evaluation_waits_for_workers_that_come_later() -> None:
     options: Any = {"n_workers": 0, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
     with LocalCluster(**options) as made, Client(made, set_as_default=False) as client:
         evaluation = dagad.evaluate(loss_on(client), THETA)

@@ -175,7 +175,7 @@ def tell_little(client: Client, shards: dagad.Shards) -> None:
     until(lambda: (evaluate(THETA), len(client.get_events("dagad")) >= 3)[1], 60.0)
 
 
-def test_why_evaluations_fall_back_is_said(client: Client) -> None:
+def test_the_dashboard_says_why_evaluations_fall_back(client: Client) -> None:
     shards = dagad.shard(X, grainsize=5, scheduler=client)
     evaluate = dagad.value_and_grad(loss(client, log_likelihood, shards))
     heat_up(client, lambda: evaluate(THETA))
@@ -192,7 +192,7 @@ def forget_rows(dask_worker: Any) -> None:
         known.keys = {chunk: [("gone", 0)] for chunk in known.keys}
 
 
-def test_errors_are_shown_as_text(client: Client) -> None:
+def test_the_dashboard_shows_errors_with_function_and_worker(client: Client) -> None:
     with pytest.raises(LookupError):
         dagad.grad(loss(client, unlucky))(THETA)
     errors = board(client)["errors"]
@@ -229,7 +229,7 @@ def test_a_call_that_was_given_up_has_not_failed(client: Client) -> None:
     assert list(client.run(failures_told_of).values()) == [[0, 1]] * 2
 
 
-def test_the_page_is_served_linked_and_listed(client: Client) -> None:
+def test_the_page_of_the_dashboard_is_served_linked_and_listed(client: Client) -> None:
     page = get(client, "/dagad")
     assert "data-root-id" in page
     assert "cdn.bokeh.org" not in page  # its scripts come from here
@@ -250,7 +250,7 @@ def test_metrics_are_beside_those_of_dask(client: Client) -> None:
     assert "dask_scheduler_clients" in metrics
 
 
-def test_it_is_there_once_and_leaves_when_it_is_told_to() -> None:
+def test_the_dashboard_is_registered_once_and_leaves_on_request() -> None:
     with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster, Client(cluster) as client:
         scheduler: Any = cluster.scheduler
         for _ in range(2):
@@ -268,7 +268,7 @@ def test_it_is_there_once_and_leaves_when_it_is_told_to() -> None:
         assert board(client)["evaluations"] == []
 
 
-def test_no_cluster_no_dashboard_and_no_dagad_there_are_told_apart(
+def test_a_missing_cluster_dashboard_or_dagad_is_refused_with_its_own_remedy(
     cluster: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(dagad.PlanError, match=r"`client = distributed.Client\(\)`"):
@@ -286,7 +286,7 @@ def no_dagad(*args: Any) -> None:
     raise ModuleNotFoundError("No module named 'dagad_scheduler'")
 
 
-def test_what_users_say_is_shown_as_text_and_a_long_strip_wraps() -> None:
+def test_the_dashboard_escapes_names_of_users_and_wraps_a_long_strip() -> None:
     plugin = DagadPlugin()
     plugin.snapshot = plugin.board.snapshot  # type: ignore[method-assign]  # there is no scheduler
     view = View(lambda: plugin)
@@ -309,7 +309,7 @@ def test_what_users_say_is_shown_as_text_and_a_long_strip_wraps() -> None:
 
 
 @pytest.mark.parametrize("way", ["option", "config"])
-def test_a_scheduler_that_is_started_with_it_shows_it(way: str, tmp_path: Path) -> None:
+def test_a_scheduler_started_with_the_preload_shows_the_dashboard(way: str, tmp_path: Path) -> None:
     module, file = "dagad_scheduler.preload", tmp_path / "scheduler.json"
     command = [sys.executable, "-m", "dask", "scheduler", "--port", "0", "--dashboard-address", ":0"]
     command += ["--host", "127.0.0.1", "--scheduler-file", str(file)]
@@ -330,7 +330,7 @@ def test_a_scheduler_that_is_started_with_it_shows_it(way: str, tmp_path: Path) 
         process.wait(PATIENCE)
 
 
-def test_a_worker_that_is_started_with_it_answers_at_once() -> None:
+def test_a_worker_started_with_the_preload_answers_hot_calls_at_once() -> None:
     with a_cluster(1, preload=["dagad_scheduler.preload"]) as client:
         assert all(client.run(has_desk).values())
 

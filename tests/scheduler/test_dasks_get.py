@@ -135,6 +135,6 @@ def test_a_graph_that_goes_in_circles_is_refused(get: Any) -> None:
         get(graph, "a")
 
 
-def test_only_what_is_wanted_is_run() -> None:
+def test_get_runs_only_what_its_keys_need() -> None:
     graph = {"a": (increase, 1), "b": (operator.truediv, 1, 0), "c": (increase, "a")}
     assert dagad_scheduler.get(graph, ["c"]) == (3,)

@@ -50,7 +50,7 @@ def test_a_run_cancelled_before_it_began_runs_nothing() -> None:
     assert not ran
 
 
-def test_cancelling_what_is_done_changes_nothing() -> None:
+def test_cancelling_a_run_on_threads_that_is_done_changes_nothing() -> None:
     run = Threads(2).start({"a": Task("a", increase, 1)}, ["a"], nothing)
     run.wait()
     run.cancel()
@@ -75,7 +75,7 @@ def test_a_wait_that_times_out_lets_the_tasks_go_on() -> None:
 
 
 @pytest.mark.parametrize("scheduler", LOCAL, ids=["sync", "2 threads", "4 threads"])
-def test_what_a_task_raises_comes_out_and_the_next_run_works(scheduler: Threads) -> None:
+def test_an_exception_of_a_task_comes_out_of_get_and_the_next_run_works(scheduler: Threads) -> None:
     graph = each(lambda i: 1 / i, 8)
     with pytest.raises(ZeroDivisionError):
         scheduler.get(graph, list(graph))
@@ -114,7 +114,7 @@ def test_no_task_is_started_after_an_error() -> None:
     assert ran == [0, 1, 2]
 
 
-def test_what_on_result_raises_comes_out() -> None:
+def test_an_exception_of_on_result_comes_out_of_a_run() -> None:
     def refuse(key: Any, result: Any) -> None:
         raise ValueError(f"no room for {key}")
 
@@ -123,7 +123,7 @@ def test_what_on_result_raises_comes_out() -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_what_ends_a_program_comes_out_of_any_thread(error: type[BaseException]) -> None:
+def test_an_exception_that_ends_a_program_comes_out_of_any_thread(error: type[BaseException]) -> None:
     barrier = threading.Barrier(2)
 
     def quit_from_a_helper(i: int) -> None:

@@ -162,7 +162,7 @@ def test_finding_out_which_chunk_it_was_does_not_cost_the_last_worker() -> None:
 
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("road", ROADS)
-def test_whoever_waits_is_told_that_the_scheduler_has_gone(road: str, tmp_path: Path) -> None:
+def test_a_wait_ends_with_an_error_when_the_scheduler_has_gone(road: str, tmp_path: Path) -> None:
     watch = Watch(tmp_path)
     gate, act = ROADS[road]
     with a_scheduler(tmp_path) as (client, scheduler):
@@ -231,7 +231,7 @@ def test_more_tapes_than_memory_stop_no_worker() -> None:
         del evaluation
 
 
-def test_chunk_is_what_it_is_where_it_is_not_watched(tmp_path: Path) -> None:
+def test_the_watched_chunk_of_these_tests_gives_what_the_plain_one_gives(tmp_path: Path) -> None:
     watch = Watch(tmp_path, "value", "pullback")
     assert outcome(loss_on("sync", watch.folder)) == expected()
     assert chunk({"row": np.arange(2), "x": X[:2]}, THETA) == chunk({"row": np.arange(2), "x": X[:2]}, THETA, "", "no")

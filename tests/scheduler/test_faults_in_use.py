@@ -179,7 +179,9 @@ def test_a_wait_that_times_out_lets_the_evaluation_go_on(gate: str, client: Clie
 
 
 @pytest.mark.parametrize("gate", ["value", "pullback"])
-def test_what_has_not_started_when_it_is_cancelled_never_starts(gate: str, client: Client, tmp_path: Path) -> None:
+def test_chunks_of_a_cancelled_evaluation_that_have_not_started_never_start(
+    gate: str, client: Client, tmp_path: Path
+) -> None:
     watch = Watch(tmp_path, "pullback" if gate == "value" else "value")
     evaluation = dagad.evaluate(loss_on(client, watch.folder, grainsize=1), THETA, X, argnums=BOTH)
     watch.wait(gate, processes=2)

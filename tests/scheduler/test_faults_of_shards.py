@@ -132,7 +132,9 @@ def test_a_death_that_nobody_has_heard_of_costs_only_time(deaths: int, evaluatio
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("hot", [False, True])
 @pytest.mark.parametrize("stage", ["between", "pullbacks", "after"])
-def test_a_gradient_survives_what_its_value_left_behind(stage: str, hot: bool, frail: Client, tmp_path: Path) -> None:
+def test_a_gradient_over_shards_survives_the_loss_of_what_its_value_left(
+    stage: str, hot: bool, frail: Client, tmp_path: Path
+) -> None:
     watch = Watch(tmp_path, "value", "pullback")
     loss = loss_of(shards_on(frail), watch.folder)
     if hot:
@@ -172,7 +174,7 @@ def test_a_chunk_that_kills_worker_after_worker_is_named(hot: bool) -> None:
 
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("hot", [False, True])
-def test_whoever_waits_is_told_that_the_scheduler_has_gone(hot: bool, tmp_path: Path) -> None:
+def test_a_wait_over_shards_ends_with_an_error_when_the_scheduler_has_gone(hot: bool, tmp_path: Path) -> None:
     watch = Watch(tmp_path, "value", "pullback")
     with a_scheduler(tmp_path) as (client, scheduler):
         loss = loss_of(shards_on(client), watch.folder)
@@ -286,7 +288,9 @@ def test_a_wait_that_times_out_lets_the_evaluation_go_on(hot: bool, client: Clie
 
 
 @pytest.mark.parametrize("hot", [False, True])
-def test_what_has_not_started_when_it_is_cancelled_never_starts(hot: bool, client: Client, tmp_path: Path) -> None:
+def test_chunks_of_shards_that_have_not_started_when_cancelled_never_start(
+    hot: bool, client: Client, tmp_path: Path
+) -> None:
     watch, shards = Watch(tmp_path, "value", "pullback"), shards_on(client)
     loss = loss_of(shards, watch.folder)
     if hot:

@@ -69,7 +69,7 @@ def test_after_control_c_in_a_thread_that_waits_no_task_is_started() -> None:
     assert sorted(ran) == ["long", "short"]
 
 
-def test_without_another_thread_of_the_systems_those_that_there_are_do_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_can_start_no_further_thread_is_done_by_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
 
     def refused(thread: threading.Thread) -> None:
@@ -98,7 +98,7 @@ class Slow(ThreadPoolExecutor):
         return future
 
 
-def test_who_asks_a_full_pool_while_the_run_is_closed_leaves_nothing_behind() -> None:
+def test_helpers_asked_of_a_full_pool_are_cancelled_when_a_run_is_closed() -> None:
     over, served = threading.Event(), list[int]()
     with Slow(1) as pool:
         pool.meanwhile = int
@@ -113,7 +113,7 @@ def test_who_asks_a_full_pool_while_the_run_is_closed_leaves_nothing_behind() ->
     assert served == []
 
 
-def test_nobody_joins_once_it_is_closed() -> None:
+def test_no_helper_joins_a_run_that_is_closed() -> None:
     served: list[int] = []
     helpers = Helpers(4, None)
     helpers.close(wait=True)

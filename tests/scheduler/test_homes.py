@@ -88,6 +88,6 @@ def test_dask_does_not_advise_against_rows_with_a_lineage(cluster: Client) -> No
             cluster.submit(len, np.ones(10_000).tobytes(), pure=False).result()
 
 
-def test_what_users_pass_to_their_tasks_is_not_asked_for_a_home() -> None:
+def test_arguments_of_users_tasks_are_not_asked_for_a_home() -> None:
     table = pd.DataFrame({"home": ["here", "there"]})  # a column is no address, nor has it a truth value
     homes_of({"k": Task("k", print, table, TaskRef("z")), "z": Task("z", print)}, WORKERS, ())

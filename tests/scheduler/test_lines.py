@@ -133,7 +133,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.usefixtures("endless")
 @pytest.mark.parametrize("deaths", [1, 2])
-def test_a_worker_that_died_between_evaluations(deaths: int, road: Road, frail: Client) -> None:
+def test_a_hot_loop_survives_a_worker_that_died_between_evaluations(deaths: int, road: Road, frail: Client) -> None:
     there = heated(frail)
     for _ in range(2):
         for pid in list(pids_of(frail).values())[:deaths]:
@@ -143,7 +143,7 @@ def test_a_worker_that_died_between_evaluations(deaths: int, road: Road, frail: 
 
 
 @pytest.mark.usefixtures("endless")
-def test_a_worker_that_dies_in_a_call(road: Road, frail: Client, tmp_path: Path) -> None:
+def test_a_hot_loop_survives_a_worker_that_dies_in_a_call(road: Road, frail: Client, tmp_path: Path) -> None:
     there, trouble = heated(frail, str(tmp_path / "trouble")), tmp_path / "trouble"
     trouble.touch()
     assert in_background(there, THETA).result(PATIENCE) == EXPECTED(THETA)
@@ -256,9 +256,7 @@ def relayed(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
     return start
 
 
-def test_what_goes_through_the_scheduler_does_not_grow_with_the_workers(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_of_relayed_calls_do_not_grow_with_the_workers(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them used to get the calls of all, each with parameters and program of its own."""
     start = relayed(client, monkeypatch)
 
@@ -349,7 +347,9 @@ def held_up(rows: Any, theta: Any, folder: str) -> Any:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "interrupted"])
-def test_who_gives_up_leaves_everything_usable(how: str, road: Road, client: Client, tmp_path: Path) -> None:
+def test_a_hot_call_that_is_given_up_leaves_everything_usable(
+    how: str, road: Road, client: Client, tmp_path: Path
+) -> None:
     come, gate, shards = tmp_path / "come", tmp_path / "gate", shards_on(client, ROWS)
     gate.touch()
 
@@ -399,7 +399,7 @@ def test_ten_shards_in_turn_need_one_connection_to_a_worker(client: Client) -> N
     until(lambda: on_workers(client, n_programs) == [0, 0])
 
 
-def test_what_was_let_go_of_is_told_though_the_call_that_took_it_along_was_never_sent(
+def test_workers_hear_of_dropped_programs_though_the_call_with_the_word_failed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until_hung_up(client)
@@ -438,7 +438,7 @@ def test_calls_at_the_same_time_do_not_disturb_one_another(of_one: bool, client:
     assert is_hot(client, lambda: first(THETA))
 
 
-def test_who_gives_up_leaves_other_calls_and_what_they_left_behind_alone(client: Client, tmp_path: Path) -> None:
+def test_a_hot_call_that_is_given_up_leaves_other_calls_and_their_tapes_alone(client: Client, tmp_path: Path) -> None:
     until_hung_up(client)
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:
@@ -471,7 +471,7 @@ def test_who_gives_up_leaves_other_calls_and_what_they_left_behind_alone(client:
 WATCHED = {"row": np.arange(24), "x": X}
 
 
-def test_what_is_let_go_of_before_it_is_there_is_not_kept(road: Road, client: Client, tmp_path: Path) -> None:
+def test_tapes_of_a_hot_call_that_was_given_up_are_not_kept(road: Road, client: Client, tmp_path: Path) -> None:
     """Who reaches the scheduler alone can't hang up on a call that was given up: the word that it was overtakes it."""
     watch = Watch(tmp_path, "value", "pullback")
     loss = gated(dagad.shard(WATCHED, grainsize=4, scheduler=client), watch)
@@ -518,7 +518,9 @@ def hot(client: Client) -> Iterator[list[Act]]:
 
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("spoil", NONSENSE.values(), ids=NONSENSE)
-def test_nonsense_is_not_believed(spoil: Any, hot: list[Act], client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nonsensical_reply_of_a_worker_is_not_believed(
+    spoil: Any, hot: list[Act], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (there,), exchange = hot, Lines._exchange
 
     async def spoiled(self: Any, calls: Any) -> Any:

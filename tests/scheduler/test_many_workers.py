@@ -81,7 +81,9 @@ def through_scheduler(client: Client, act: Callable[[], Any]) -> Traffic:
 
 
 @pytest.mark.parametrize(("road", "n_chunks"), [("direct", 1), ("relayed", 1), ("relayed", 3), ("relayed", 10)])
-def test_bytes_grow_with_the_workers_and_not_with_their_square(road: str, n_chunks: int, client: Client) -> None:
+def test_bytes_of_a_hot_loop_grow_with_the_workers_and_not_with_their_square(
+    road: str, n_chunks: int, client: Client
+) -> None:
     """A worker of 3 chunks used to send two gradients, one of 10 up to three: what lies apart in the tree of sums."""
     found = {}
     for n_workers in (N_WORKERS // 2, N_WORKERS) if n_chunks == 1 else (N_WORKERS,):
@@ -205,7 +207,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_bits_are_the_same_on_both_sides_of_the_crossing(
+def test_a_gradient_has_the_same_bits_by_a_star_and_a_tree_of_workers(
     way: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = every_bit(WAYS[way](total_on("sync", 20)))

@@ -33,7 +33,7 @@ def test_each_part_runs_once_and_they_begin_in_order(scheduler: Threads, n_parts
     assert not [thread for thread in threading.enumerate() if thread.name == "dagad"]
 
 
-def test_so_many_threads_work_and_the_one_that_waits_is_among_them() -> None:
+def test_numbered_parts_are_run_by_all_threads_and_the_one_that_waits() -> None:
     barrier, seen = threading.Barrier(3), set[int]()
 
     def meet(number: int) -> None:
@@ -109,7 +109,7 @@ def test_after_a_failure_no_part_is_started() -> None:
     assert run.progress() == Progress(0, 9)
 
 
-def test_cancelled_it_starts_no_part_and_says_so() -> None:
+def test_a_cancelled_run_of_parts_starts_none_and_says_so() -> None:
     ran = list[int]()
 
     def once(number: int) -> None:
@@ -128,7 +128,7 @@ def test_cancelled_it_starts_no_part_and_says_so() -> None:
     assert ran == [0]
 
 
-def test_cancelled_in_its_last_part_it_has_ended_all_the_same() -> None:
+def test_a_run_of_parts_cancelled_in_its_last_part_has_ended() -> None:
     def last(number: int) -> None:
         if number == 2:
             run.cancel()
@@ -138,7 +138,7 @@ def test_cancelled_in_its_last_part_it_has_ended_all_the_same() -> None:
     assert run.progress() == Progress(3, 3)
 
 
-def test_what_it_took_is_told_by_role() -> None:
+def test_a_run_of_parts_accounts_for_its_seconds_by_role() -> None:
     def work(number: int) -> None:
         sum(range(1000 + number))
 
@@ -152,7 +152,7 @@ def test_what_it_took_is_told_by_role() -> None:
     assert share(0, work).account() == Account({})
 
 
-def test_after_control_c_the_others_end_what_they_are_in_and_start_nothing() -> None:
+def test_threads_of_a_run_of_parts_start_nothing_after_control_c() -> None:
     ran, helping, released = list[int](), threading.Event(), threading.Event()
     main: Any = threading.main_thread().ident
 

@@ -94,7 +94,7 @@ def test_a_chunk_has_a_patient_collector(scheduler: Any) -> None:
     assert found.tolist() == [4.0 * COLLECT_AFTER, 4.0]
 
 
-def test_a_pullback_has_the_same(scheduler: Any) -> None:
+def test_a_pullback_has_one_blas_thread_and_a_patient_garbage_collector(scheduler: Any) -> None:
     @explicit
     def fun(rows: Any, theta: Any) -> Any:
         return 0.0, lambda seed: (None, np.array([float(blas_threads()), float(gc.get_threshold()[0])]))
@@ -105,7 +105,7 @@ def test_a_pullback_has_the_same(scheduler: Any) -> None:
     assert dagad.grad(total)(np.zeros(2)).tolist() == [3.0, 3.0 * COLLECT_AFTER]
 
 
-def test_an_evaluation_has_the_same_though_another_thread_used_blas_before() -> None:
+def test_an_evaluation_has_one_blas_thread_though_another_thread_used_blas_before() -> None:
     def total(theta: Any) -> Any:
         return dagad.reduce_sum(most_blas_threads, np.zeros(3), theta, grainsize=1, scheduler="threads")
 
@@ -115,7 +115,7 @@ def test_an_evaluation_has_the_same_though_another_thread_used_blas_before() -> 
     evaluation.gradient(PATIENCE)
 
 
-def test_a_thread_of_the_users_own_has_the_same() -> None:
+def test_a_reduction_in_a_thread_of_the_users_own_has_one_blas_thread() -> None:
     with ThreadPoolExecutor(1) as pool:
         total = pool.submit(dagad.reduce_sum, most_blas_threads, np.zeros(3), grainsize=1, scheduler="sync")
         assert total.result(PATIENCE) == 3.0
@@ -124,7 +124,7 @@ def test_a_thread_of_the_users_own_has_the_same() -> None:
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("local", ["sync", "threads"])
-def test_all_is_given_back_after_an_error(error: type[BaseException], local: str) -> None:
+def test_blas_threads_and_collector_are_given_back_after_an_error(error: type[BaseException], local: str) -> None:
     def fail(rows: Any, theta: Any) -> Any:
         if rows[0] == 2:
             raise error
@@ -134,7 +134,7 @@ def test_all_is_given_back_after_an_error(error: type[BaseException], local: str
         dagad.grad(lambda theta: dagad.reduce_sum(fail, np.arange(4.0), theta, grainsize=1, scheduler=local))(1.0)
 
 
-def test_all_is_given_back_when_a_helper_is_the_last_to_leave(before: Any) -> None:
+def test_blas_threads_and_collector_are_given_back_when_a_helper_leaves_last(before: Any) -> None:
     barrier, released = threading.Barrier(2), threading.Event()
 
     def work(rows: Any) -> float:
@@ -156,7 +156,7 @@ def test_all_is_given_back_when_a_helper_is_the_last_to_leave(before: Any) -> No
     assert state() == before
 
 
-def test_holds_may_be_nested(before: Any) -> None:
+def test_holds_of_the_process_may_be_nested(before: Any) -> None:
     with calm_process:
         held = state()
         assert held == (1, (COLLECT_AFTER, 10, 10), True)
@@ -166,7 +166,7 @@ def test_holds_may_be_nested(before: Any) -> None:
     assert state() == before
 
 
-def test_holds_of_several_threads_may_overlap_in_any_order(before: Any) -> None:
+def test_holds_of_the_process_by_several_threads_may_overlap_in_any_order(before: Any) -> None:
     with ThreadPoolExecutor(1) as a, ThreadPoolExecutor(1) as b:
         for first, last in [(a, b), (b, a), (a, a), (b, b)]:
             a.submit(calm_process.__enter__).result()
@@ -178,7 +178,7 @@ def test_holds_of_several_threads_may_overlap_in_any_order(before: Any) -> None:
             assert state() == before
 
 
-def test_many_threads_may_enter_and_leave_at_once(before: Any) -> None:
+def test_many_threads_may_hold_and_release_the_process_at_once(before: Any) -> None:
     def enter_and_leave(_: int) -> int:
         with calm_process:
             return blas_threads()
@@ -249,7 +249,7 @@ def test_cyclic_garbage_of_a_chunk_is_still_collected() -> None:
 # The wrapper of tasks that leave
 
 
-def test_a_task_that_leaves_runs_calmly_inside_a_task() -> None:
+def test_a_wrapped_task_has_one_blas_thread_and_knows_that_it_is_one() -> None:
     assert run_calmly(lambda *args, **kwargs: (blas_threads(), is_inside_task(), args, kwargs), 1, a=2) == (
         1,
         True,
@@ -259,7 +259,7 @@ def test_a_task_that_leaves_runs_calmly_inside_a_task() -> None:
     assert not is_inside_task()
 
 
-def test_only_values_and_pullbacks_are_wrapped() -> None:
+def test_only_values_and_pullbacks_of_a_graph_are_wrapped_to_hold_the_process() -> None:
     names = Names("t")
     graph: dict[Any, Any] = {names(role, 0): Task(names(role, 0), float, 1.0) for role in Role}
     graph["data"] = DataNode("data", 1.0)
@@ -331,7 +331,7 @@ def test_tapes_that_live_on_are_walked_once_each_and_never_all_of_them_again(bef
     assert state() == before
 
 
-def test_nothing_is_ever_frozen_and_nobody_is_thawed(before: Any) -> None:
+def test_objects_are_neither_frozen_nor_thawed_for_the_collector_by_tapes(before: Any) -> None:
     gc.collect()
     knot = Knot()
     forgotten = weakref.ref(knot)
@@ -357,7 +357,7 @@ def test_nothing_is_ever_frozen_and_nobody_is_thawed(before: Any) -> None:
 # Others
 
 
-def test_what_others_set_while_chunks_run_stays() -> None:
+def test_blas_threads_and_thresholds_that_a_chunk_sets_stay() -> None:
     def meddle(rows: Any) -> float:
         gc.set_threshold(5_000, 5, 5)
         for library in threadpoolctl.ThreadpoolController().lib_controllers:

@@ -122,7 +122,9 @@ def lose_rows(dask_worker: Any) -> None:
         known.keys = {number: ["elsewhere"] for number in known.keys}
 
 
-def test_who_only_relays_leaves_nothing_for_ever(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tapes_of_relayed_calls_of_a_dead_client_go_after_a_while(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     until_hung_up(client)
     monkeypatch.setattr(Lines, "_open", out_of_reach)
     monkeypatch.setattr(Lines, "let_go", lambda *_: None)  # as if the client were dead

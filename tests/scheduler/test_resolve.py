@@ -49,17 +49,17 @@ def test_sync_has_dasks_names(name: str) -> None:
     assert type(resolve(name)) is Sync
 
 
-def test_without_a_word_it_is_threads() -> None:
+def test_the_default_scheduler_is_threads() -> None:
     assert type(resolve()) is Threads
 
 
-def test_without_a_word_dasks_configuration_decides() -> None:
+def test_the_default_scheduler_is_that_of_dasks_configuration() -> None:
     with dask.config.set(scheduler="sync"):
         assert type(resolve()) is Sync
         assert type(resolve("threads")) is Threads
 
 
-def test_without_a_word_an_active_client_is_used(cluster: Client) -> None:
+def test_the_default_scheduler_is_an_active_client(cluster: Client) -> None:
     with cluster.as_current():
         assert type(resolve()) is Cluster
         assert type(resolve("sync")) is Sync
@@ -71,7 +71,7 @@ def test_a_client_need_not_be_the_default_one(cluster: Client) -> None:
     assert value_and_gradient(cluster) == (31.0, -18.0)
 
 
-def test_a_scheduler_is_itself() -> None:
+def test_resolve_gives_a_scheduler_object_back_as_it_is() -> None:
     ours = Threads(2)
     assert resolve(ours) is ours
 
@@ -86,11 +86,11 @@ def test_a_scheduler_is_itself() -> None:
     ],
     ids=["dask.threaded", "dask.local", "Threads.get", "dagad_scheduler"],
 )
-def test_a_get_that_we_know_is_taken_for_what_it_is(get: Any, kind: Any) -> None:
+def test_a_known_get_function_as_scheduler_is_taken_for_its_scheduler(get: Any, kind: Any) -> None:
     assert type(resolve(get)) is kind
 
 
-def test_any_other_get_is_handed_the_graph() -> None:
+def test_an_unknown_get_function_as_scheduler_is_handed_the_graph() -> None:
     calls = []
 
     def get(dsk: Any, keys: Any, **kwargs: Any) -> Any:
@@ -143,7 +143,7 @@ def test_a_configured_pool_of_another_kind_does_no_harm() -> None:
 
 @pytest.mark.parametrize("outer", ["sync", "threads"])
 @pytest.mark.parametrize("differentiated", [False, True])
-def test_inside_a_chunk_the_thread_it_has_is_used(outer: str, differentiated: bool) -> None:
+def test_a_reduction_inside_a_chunk_runs_in_the_thread_of_that_chunk(outer: str, differentiated: bool) -> None:
     def outer_sum(rows: Any, theta: Any) -> Any:
         def inner_sum(rows: Any, theta: Any) -> Any:
             assert threading.get_ident() == here
@@ -163,13 +163,13 @@ def test_inside_a_chunk_the_thread_it_has_is_used(outer: str, differentiated: bo
 
 
 @pytest.mark.parametrize("word", ["nonsense", 3, 2.5])
-def test_an_unknown_word_is_refused_with_the_choice(word: Any) -> None:
+def test_an_unknown_scheduler_is_refused_with_the_choice(word: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=r"(?i)expected|scheduler"):
         value_and_gradient(word)
 
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
-def test_processes_work_where_dasks_do() -> None:
+def test_the_scheduler_processes_gives_values_and_gradients() -> None:
     def total(theta: Any) -> Any:
         return dagad.reduce_sum(sum_of_squares, np.arange(6.0), theta, grainsize=2, scheduler="processes")
 

@@ -27,7 +27,7 @@ def test_a_role_may_be_given_by_name(role: Role) -> None:
     assert Names("t")(str(role), 0) == Names("t")(role, 0)
 
 
-def test_an_index_may_be_a_tuple() -> None:
+def test_an_index_of_a_key_may_be_a_tuple() -> None:
     assert role_of(Names("t")("sum", ("cotangent", 0, 1, 2))) is Role.SUM
 
 
@@ -84,7 +84,7 @@ def test_names_about_a_key_have_its_function_and_a_function_that_was_given_stays
     assert Names("t", "loss").about("mul-3f2a")("value", 1) == ("dagad-value-loss-t", 1)
 
 
-def test_what_gives_value_and_gradient_together_says_so() -> None:
+def test_keys_of_tasks_that_give_value_and_gradient_together_say_so() -> None:
     names = Names("t", "loss", together=True)
     assert names("value", 2) == names(Role.PULLBACK, 2) == ("dagad-valuegrad-loss-t", 2)
     assert names("sum", 2) == ("dagad-sum-loss-t", 2)
@@ -105,7 +105,7 @@ def test_within_a_role_the_order_of_the_graph_decides() -> None:
     assert sorted(keys, key=found.__getitem__) == keys
 
 
-def test_places_decide_where_they_are_given() -> None:
+def test_priorities_follow_a_given_order_of_keys() -> None:
     found = priorities(["a", "b"], {"a": 1, "b": 0})
     assert found["b"] < found["a"]
 
@@ -117,7 +117,7 @@ def test_anybody_elses_keys_count_as_values() -> None:
     assert found[names("sum", 0)] < found["theirs"] < found[names("pullback", 0)]
 
 
-def test_does_what_is_needed_come_right_before_what_needs_it() -> None:
+def test_a_depth_first_order_has_dependencies_right_before_their_dependents() -> None:
     graph: dict[Any, Any] = {
         key: Task(key, max, *map(TaskRef, needs)) for key, needs in [("y", "ab"), ("b", "d"), ("a", "c")]
     }

@@ -55,7 +55,7 @@ def test_a_chunk_finds_its_worker(fun: Callable[..., Any], client: Client) -> No
         assert found == expected(factor * THETA)
 
 
-def test_nothing_of_it_is_left_in_the_thread(client: Client) -> None:
+def test_a_chunk_of_a_hot_loop_leaves_no_active_key_in_its_thread(client: Client) -> None:
     shards = shards_on(client)
     there = in_all(lambda theta: dagad.reduce_sum(by_worker, shards, theta))
     heat_up(client, lambda: there(THETA))

@@ -105,7 +105,7 @@ def secured(_secured: Client) -> Iterator[Client]:
 
 @pytest.mark.parametrize("reduction", [dagad.reduce_sum, dagad.map_sum])
 @pytest.mark.parametrize("way", WAYS)
-def test_graphs_give_the_bits_of_one_thread(way: str, reduction: Any, secured: Client) -> None:
+def test_graphs_over_tls_give_the_bits_of_one_thread(way: str, reduction: Any, secured: Client) -> None:
     before = secured.run_on_scheduler(n_chunks_run)
     assert bits(WAYS[way](plain(secured, reduction))) == bits(WAYS[way](plain("sync", reduction)))
     assert secured.run_on_scheduler(n_chunks_run) > before
@@ -113,7 +113,7 @@ def test_graphs_give_the_bits_of_one_thread(way: str, reduction: Any, secured: C
 
 @pytest.mark.parametrize("reduction", [dagad.reduce_sum, dagad.map_sum])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_hot_road_gives_the_bits_of_one_thread(way: str, reduction: Any, secured: Client) -> None:
+def test_hot_loops_over_tls_give_the_bits_of_one_thread(way: str, reduction: Any, secured: Client) -> None:
     loss, expected = placed(secured, reduction), bits(WAYS[way](placed("sync", reduction)))
     assert bits(dagad.value_and_grad(loss)(TROUBLING)) == bits(
         dagad.value_and_grad(placed("sync", reduction))(TROUBLING)
@@ -124,7 +124,7 @@ def test_the_hot_road_gives_the_bits_of_one_thread(way: str, reduction: Any, sec
     assert secured.run_on_scheduler(n_chunks_run) == before
 
 
-def test_large_parameters_travel_beside_messages(secured: Client) -> None:
+def test_large_parameters_of_a_hot_loop_over_tls_give_the_same_bits(secured: Client) -> None:
     def weighted(rows: Any, theta: Any) -> Any:
         return (rows["x"] @ THETA).sum() * (theta * theta).sum()
 
@@ -171,7 +171,7 @@ def assert_hot(client: Client) -> None:
 # No door of its own
 
 
-def test_all_that_listens_is_dasks_own_and_encrypted_but_for_dashboards() -> None:
+def test_a_cluster_over_tls_listens_on_dasks_encrypted_ports_only() -> None:
     elsewhere = listening()
     with a_cluster(2, security=Security.temporary()) as client:
         before = listening()  # a cluster as Dask starts it, which has not heard of dagad yet
@@ -190,7 +190,7 @@ def test_all_that_listens_is_dasks_own_and_encrypted_but_for_dashboards() -> Non
 
 
 @pytest.mark.parametrize("part", ["scheduler", "workers", "nannies"])
-def test_who_has_no_certificate_or_another_one_is_hung_up_on(part: str, secured: Client) -> None:
+def test_a_connection_without_the_right_certificate_is_closed(part: str, secured: Client) -> None:
     assert_hot(secured)
     other = Security.temporary().get_connection_args("client")
     unasked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

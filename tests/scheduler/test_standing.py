@@ -135,7 +135,7 @@ def test_a_few_tasks_stand_for_hundreds_of_evaluations_and_end_with_them(client:
     until(lambda: on_none(client), 0.9)
 
 
-def test_they_take_nobodys_place(client: Client) -> None:
+def test_standing_tasks_of_a_hot_loop_keep_no_other_task_from_running(client: Client) -> None:
     evaluate = hot_on(client)
     evaluate_while(evaluate, lambda: not on_all(client))
     workers = list(client.scheduler_info(n_workers=-1)["workers"])
@@ -151,7 +151,7 @@ def annotations_of_all(dask_scheduler: Any) -> list[dict[str, Any]]:
     return [dict(task.annotations or {}) for task in dask_scheduler.tasks.values() if role_of(task.key) == Role.LOOP]
 
 
-def test_what_the_caller_annotates_is_not_meant_for_them(client: Client) -> None:
+def test_standing_tasks_of_a_hot_loop_ignore_annotations_of_the_caller(client: Client) -> None:
     evaluate = hot_on(client)
     until(lambda: on_none(client))
     with annotate(retries=7):
@@ -235,7 +235,7 @@ def n_coroutines(dask_worker: Any) -> int:
     return sum(role_of(key) == Role.LOOP for key in dask_worker.active_keys)
 
 
-def test_tasks_that_fail_are_not_sent_for_ever(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standing_tasks_that_fail_are_not_sent_for_ever(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a scheduler that can't load it, say: the loop goes on unseen."""
     monkeypatch.setattr("dagad_scheduler.residents.standing.stand_for_loop", failing)
     monkeypatch.setattr("dagad_scheduler.residents.standing.SEND_AGAIN", 0.0)

@@ -72,7 +72,7 @@ def test_values_come_first_through_dasks_get_too() -> None:
 
 
 @pytest.mark.parametrize("scheduler", LOCAL, ids=["sync", "2 threads", "4 threads"])
-def test_a_result_is_reported_while_others_are_still_to_come(scheduler: Threads) -> None:
+def test_threads_report_a_result_while_others_are_still_to_come(scheduler: Threads) -> None:
     landed = threading.Event()
 
     def second(_: Any) -> bool:
@@ -130,7 +130,7 @@ def test_progress_counts_by_role() -> None:
     assert Progress(1, 2, 3, 4) + Progress(1, 1, 1, 1) == Progress(2, 3, 4, 5)
 
 
-def test_what_is_kept_serves_a_later_run() -> None:
+def test_a_kept_result_on_threads_serves_a_later_run() -> None:
     graph = {"a": Task("a", increase, 1), "b": Task("b", increase, TaskRef("a"))}
     results: dict[Any, Any] = {}
     run = Threads(2).start(graph, ["b"], results.__setitem__, keep=["a"])

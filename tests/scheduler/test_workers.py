@@ -76,7 +76,7 @@ def test_a_worker_without_dagad_is_named_before_anything_is_sent_to_it(empty: Cl
     assert loss_on(empty)(0.3) == EXPECTED
 
 
-def test_one_that_joins_later_is_looked_at(empty: Client, tmp_path: Path) -> None:
+def test_a_worker_without_dagad_that_joins_later_is_named(empty: Client, tmp_path: Path) -> None:
     """It has died of the first task by then; Dask gives up the task, or it waits: either way somebody says why."""
     made: Any = empty.cluster
     made.scale(1)
@@ -90,13 +90,13 @@ def test_one_that_joins_later_is_looked_at(empty: Client, tmp_path: Path) -> Non
     assert loss_on(empty)(0.3) == EXPECTED
 
 
-def test_one_that_died_before_anybody_could_look_is_named(empty: Client) -> None:
+def test_a_worker_that_died_before_it_could_be_examined_is_named(empty: Client) -> None:
     site = Workers(empty)
     with pytest.raises(Exception, match=r"tcp://1\.2\.3\.4:5: it joined and died at once.*dagad can't be imported"):
         site.refuse_unseen("tcp://1.2.3.4:5")
 
 
-def test_the_answer_of_one_that_has_gone_is_not_waited_for(empty: Client) -> None:
+def test_the_answer_of_a_worker_that_has_gone_is_not_waited_for(empty: Client) -> None:
     site, never = Workers(empty), Future[Any]()
     site._asked[frozenset({"tcp://1.2.3.4:5"})] = never
     assert site.fit() == []
@@ -117,7 +117,9 @@ def test_a_worker_of_another_python_is_named(empty: Client, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("package", ["numpy", "dagad"])
-def test_another_version_is_warned_of_once(package: str, empty: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_a_package_on_workers_is_warned_of_once(
+    package: str, empty: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: Any = empty.cluster
     made.scale(2)
     empty.wait_for_workers(2, PATIENCE)
@@ -202,7 +204,7 @@ def test_a_timeout_of_the_users_own_is_an_error_like_others(empty: Client) -> No
 
 
 @pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
-def test_what_a_restart_has_taken_away_is_named(tmp_path: Path) -> None:
+def test_results_and_shards_that_a_restart_has_taken_away_are_named(tmp_path: Path) -> None:
     def waiting(rows: Any, theta: Any) -> Any:
         Path(tmp_path, "come").touch()
         until(Path(tmp_path, "gate").exists)

@@ -93,7 +93,7 @@ def test_the_users_array_stays_writable() -> None:
     assert mine.flags.writeable
 
 
-def test_a_kind_of_array_stays_what_it_is() -> None:
+def test_a_subclass_of_array_as_rows_keeps_its_class_in_chunks() -> None:
     def of_records(rows: Any) -> Any:
         assert type(rows) is np.recarray
         assert not rows.flags.writeable

@@ -53,13 +53,13 @@ def test_a_grainsize_larger_than_the_data_makes_one_chunk() -> None:
     assert lengths(3, grainsize=10**12) == [3]
 
 
-def test_auto_is_the_default_and_a_word() -> None:
+def test_the_grainsize_auto_is_the_default_and_may_be_given() -> None:
     assert sum(lengths(4, grainsize="auto")) >= 4
     assert reduce_sum(np.sum, np.ones(4)) == reduce_sum(np.sum, np.ones(4), grainsize="auto") == 4.0
 
 
 @pytest.mark.parametrize("grainsize", [np.int8(3), np.int64(3), np.uint16(3), np.array(3)])
-def test_numpy_integers_are_integers(grainsize: Any) -> None:
+def test_a_grainsize_may_be_an_integer_of_numpys(grainsize: Any) -> None:
     assert lengths(7, grainsize=grainsize) == [3, 3, 1]
 
 
@@ -99,12 +99,12 @@ def test_any_other_grainsize_is_refused_with_the_remedy_before_f_is_called(grain
 @pytest.mark.parametrize(
     "sliced", [(np.ones(3), np.ones(3)), {"x": np.ones(3)}, range(3)], ids=["tuple", "dict", "range"]
 )
-def test_the_refusal_says_how_many_rows_there_are(sliced: Any) -> None:
+def test_an_error_of_a_wrong_grainsize_says_how_many_rows_there_are(sliced: Any) -> None:
     with pytest.raises(dagad.PlanError, match="Cannot cut 3 rows by `grainsize=0`"):
         reduce_sum(len, sliced, grainsize=0)
 
 
-def test_map_sum_refuses_the_same() -> None:
+def test_map_sum_refuses_a_wrong_grainsize() -> None:
     with pytest.raises(dagad.PlanError, match="Cannot cut 2 rows by `grainsize=-3`"):
         map_sum(float, [1.0, 2.0], grainsize=-3)
 

@@ -36,7 +36,7 @@ def moved(rows: Rows) -> Rows:
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
 @pytest.mark.parametrize("columns", [None, [0], [0, 2]])
-def test_what_is_taken_out_comes_back(tree: Any, columns: Any) -> None:
+def test_leaves_taken_out_of_rows_come_back(tree: Any, columns: Any) -> None:
     other = np.arange(3)
     whole = tree if columns is None else (tree, other, tree)
     bundles = [Bundle(Rows.of(tree)) for _ in (columns or [0])]
@@ -88,7 +88,7 @@ def test_rows_elsewhere_have_to_be_joined() -> None:
     assert whole.merge(iter([1.0])) == ("there", 1.0)
 
 
-def test_views_are_copied_by_who_uses_them_first() -> None:
+def test_views_of_the_users_rows_are_copied_when_first_used() -> None:
     mine = np.ones(3)
     for data in (mine, [mine], {"x": mine}):
         leaves, treedef = pytree.flatten(data, is_leaf=pytree.is_list)
@@ -97,7 +97,7 @@ def test_views_are_copied_by_who_uses_them_first() -> None:
         assert not np.shares_memory(taken, mine)
 
 
-def test_a_table_has_no_gaps() -> None:
+def test_rows_of_a_table_cannot_be_differentiated_in() -> None:
     pd: Any = pytest.importorskip("pandas")
     shards = dagad.shard(pd.DataFrame({"a": [1.0]}), scheduler="sync")
     with pytest.raises(dagad.NotDifferentiableError, match="rows of a table"):

@@ -88,13 +88,13 @@ def test_a_dask_array_comes_in_its_own_pieces(array: Any, chunks: Any, place: An
     assert leaves_of(shards.gather()) == leaves_of(array)
 
 
-def test_a_dask_array_that_is_computed_from_others(place: Any) -> None:
+def test_shards_of_a_computed_dask_array_have_its_bits(place: Any) -> None:
     lazy = (da.from_array(X, chunks=(4, 2)) * 2.0 + 1.0)[::-1]
     shards = dagad.shard(lazy, grainsize=4, scheduler=place)
     assert outcome(shards) == on_one_thread(np.ascontiguousarray((X * 2.0 + 1.0)[::-1]))
 
 
-def test_dask_arrays_beside_whatever_else_there_is(place: Any) -> None:
+def test_shards_take_dask_arrays_beside_arrays_and_lists(place: Any) -> None:
     items = [{"a": row} for row in X]
     data = {"x": da.from_array(X, chunks=(3, 3)), "y": da.from_array(Y, chunks=5), "z": Y, "items": items}
     shards = dagad.shard(data, grainsize=4, scheduler=place)
@@ -268,7 +268,7 @@ def test_rows_wait_for_a_worker_to_come(frail: Client) -> None:
     assert outcome(shards) == expected == on_one_thread(X)
 
 
-def test_nothing_stays_on_a_cluster_when_shards_are_dropped(client: Client) -> None:
+def test_shards_that_are_dropped_leave_no_task_on_their_cluster(client: Client) -> None:
     for data in (X, da.from_array(X, chunks=(2, 3)), loaders(*X.reshape(5, 2, 3))):
         assert_gone(client, dagad.shard(data, grainsize=2, scheduler=client))
         gc.collect()

@@ -72,7 +72,7 @@ def on_one_thread(data: Any, grainsize: int = 4, **options: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
-def test_the_bits_are_those_of_the_data_cut_alike(data: Any, place: Any) -> None:
+def test_shards_give_the_bits_of_the_data_cut_alike(data: Any, place: Any) -> None:
     shards = dagad.shard(data, grainsize=4, scheduler=place)
     assert (shards.n_rows, shards.grainsize, len(shards.plan)) == (10, 4, 3)
     assert repr(shards).startswith("<Shards: 10 rows in 3 chunks on ")
@@ -81,7 +81,7 @@ def test_the_bits_are_those_of_the_data_cut_alike(data: Any, place: Any) -> None
 
 
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
-def test_what_is_gathered_is_what_was_cut(data: Any, place: Any) -> None:
+def test_gathered_shards_are_the_data_that_were_cut(data: Any, place: Any) -> None:
     gathered = dagad.shard(data, grainsize=4, scheduler=place).gather()
     leaves, treedef = pytree.flatten(gathered)
     expected, structure = pytree.flatten(data)
@@ -90,7 +90,7 @@ def test_what_is_gathered_is_what_was_cut(data: Any, place: Any) -> None:
     assert [np.asarray(leaf).dtype for leaf in leaves] == [np.asarray(leaf).dtype for leaf in expected]
 
 
-def test_the_schedulers_of_dask_that_start_processes_of_their_own() -> None:
+def test_shards_on_the_scheduler_processes_give_the_bits_of_one_thread() -> None:
     shards = dagad.shard({"x": X, "items": RAGGED}, grainsize=5, scheduler="processes")
     assert outcome(shards, scheduler="processes") == on_one_thread({"x": X, "items": RAGGED}, 5)
 
@@ -141,7 +141,7 @@ def test_in_this_process_chunks_are_read_only_views_of_one_copy() -> None:
     assert X.flags.writeable
 
 
-def test_items_may_be_summed_one_by_one(place: Any) -> None:
+def test_map_sum_takes_shards(place: Any) -> None:
     for data in (X, RAGGED, {"x": X, "items": RAGGED}):
         shards = dagad.shard(data, grainsize=4, scheduler=place)
         found = outcome(shards, fun=of_an_item, reduction=dagad.map_sum)
@@ -264,7 +264,7 @@ def test_shards_do_not_travel_inside_a_chunk_function(client: Client) -> None:
 
 
 @pytest.mark.parametrize("data", [3.0, np.array(1.0), {}, None, {"x": X, "n": 3}], ids=repr)
-def test_what_has_no_rows_is_refused(data: Any) -> None:
+def test_shards_of_data_without_rows_are_refused(data: Any) -> None:
     with pytest.raises(dagad.StructureError, match=r"arrays|rows"):
         dagad.shard(data, scheduler="sync")
 

@@ -25,7 +25,7 @@ def test_rows_of_a_sliced_leaf_are_filled_in_any_order() -> None:
     np.testing.assert_array_equal(slots.seal()[0], np.arange(5.0))
 
 
-def test_the_memory_is_there_before_anything_is_written() -> None:
+def test_a_slot_has_the_shape_and_dtype_of_its_leaf() -> None:
     slots = Slots([np.zeros((3, 2), np.float32), 1.0])
     slots.write(0, None, np.ones((3, 2), np.float32))
     slots.write(1, None, 2.0)
@@ -35,7 +35,7 @@ def test_the_memory_is_there_before_anything_is_written() -> None:
     assert isinstance(number, np.float64)
 
 
-def test_none_means_zeros() -> None:
+def test_a_cotangent_that_is_none_is_written_into_a_slot_as_zeros() -> None:
     slots = Slots([np.ones(2), np.ones((2, 2))])
     slots.write(0, None, None)
     slots.write(1, slice(0, 1), None)
@@ -64,7 +64,7 @@ def test_shards_are_written_by_chunk_or_as_a_whole_and_once() -> None:
             by_chunk.write(0, None, wrong)
 
 
-def test_what_is_written_is_copied() -> None:
+def test_a_cotangent_that_is_written_into_a_slot_is_copied() -> None:
     slots, cotangent = Slots([np.ones(2)]), np.array([1.0, 2.0])
     slots.write(0, None, cotangent)
     cotangent[:] = -1

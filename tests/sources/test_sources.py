@@ -120,7 +120,7 @@ def test_rows_are_drawn_where_their_chunks_run(cluster: Client, tmp_path: Path) 
     assert str(os.getpid()) not in log.read_text().split()[::2]
 
 
-def test_nothing_of_drawn_rows_travels() -> None:
+def test_rows_of_a_source_of_ones_own_are_not_pickled() -> None:
     many = read_sliced(Drawn(10**6, 0))[0]
     assert len(many.rows(Chunk(0, 0, 10**6)).parcel().payload[0]) < 500
 

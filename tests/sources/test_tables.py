@@ -83,7 +83,7 @@ def outcome(data: Any, reduction: Any = dagad.reduce_sum, fun: Any = chunk, **op
 
 
 @tables
-def test_the_bits_are_those_of_the_columns(table: Any, scheduler: Any) -> None:
+def test_rows_of_a_table_give_the_bits_of_its_columns_as_arrays(table: Any, scheduler: Any) -> None:
     for grainsize in (5, N):
         options = {"grainsize": grainsize, "scheduler": scheduler}
         expected = outcome(COLUMNS, **(options | {"scheduler": "sync"}))
@@ -125,7 +125,7 @@ def test_every_mode_takes_tables(mode: str, scheduler: Any) -> None:
 
 
 @tables
-def test_other_maps_take_tables(table: Any, scheduler: Any) -> None:
+def test_map_rect_and_map_reduce_take_tables(table: Any, scheduler: Any) -> None:
     def several(item: Any, theta: Any) -> Any:
         return theta * np.ones(int(item["k"])) * item["x"]
 
@@ -167,7 +167,7 @@ def test_a_chunk_reduces_its_own_rows(scheduler: Any) -> None:
 
 
 @tables
-def test_what_is_gathered_is_the_table_by_columns(table: Any, scheduler: Any) -> None:
+def test_gathered_shards_of_a_table_are_its_columns(table: Any, scheduler: Any) -> None:
     gathered = dagad.shard((table, list(range(N))), grainsize=5, scheduler=scheduler).gather()[0]
     assert {name: gathered[name].tobytes() for name in NUMBERS} == {
         name: part.tobytes() for name, part in NUMBERS.items()
@@ -211,7 +211,7 @@ class Spoken:
 
 
 @of_pyarrow
-def test_whatever_speaks_arrow_is_a_table(scheduler: Any) -> None:
+def test_an_object_with_the_arrow_interface_is_taken_as_a_table(scheduler: Any) -> None:
     expected = outcome(COLUMNS, grainsize=5, scheduler="sync")
     for table in (Spoken(TABLES["pyarrow"]), TABLES["pyarrow"].combine_chunks().to_batches()[0]):
         assert outcome(table, grainsize=5, scheduler=scheduler) == expected
@@ -244,14 +244,14 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @tables
 @pytest.mark.parametrize("read", REFUSED, ids=REFUSED)
-def test_what_is_no_numbers_is_refused_by_name(table: Any, read: str) -> None:
+def test_a_column_that_is_no_numbers_is_refused_by_name(table: Any, read: str) -> None:
     fun, message = REFUSED[read]
     with pytest.raises(dagad.StructureError, match=f"The column {message}") as caught:
         dagad.reduce_sum(fun, table, grainsize=5, scheduler="threads")
     assert "dagad: value of chunk 0 (rows 0:5)" in str(caught.value.__notes__)
 
 
-def test_it_is_refused_on_a_cluster_in_shards_and_where_it_is_traced(scheduler: Any) -> None:
+def test_a_column_that_is_no_numbers_is_refused_on_every_scheduler_and_in_shards(scheduler: Any) -> None:
     def total(theta: Any, data: Any) -> Any:
         return dagad.reduce_sum(
             lambda rows, t: anp.sum(rows["some"] * t), data, theta, grainsize=5, scheduler=scheduler
@@ -264,7 +264,7 @@ def test_it_is_refused_on_a_cluster_in_shards_and_where_it_is_traced(scheduler: 
 
 
 @of_polars
-def test_what_looks_like_numbers_is_none() -> None:
+def test_columns_of_categories_objects_and_decimals_are_no_numbers() -> None:
     groups, wide = (
         pd.DataFrame({"a": pd.Categorical([1, 2, 1])}),
         pl.DataFrame({"a": [1, 2, 3]}, schema={"a": pl.Int128}),
@@ -276,14 +276,14 @@ def test_what_looks_like_numbers_is_none() -> None:
             dagad.reduce_sum(lambda rows: np.sum(rows["a"]), table, grainsize=2, scheduler="sync")
 
 
-def test_an_entry_of_one_row_is_refused_too() -> None:
+def test_an_entry_of_a_column_that_is_no_numbers_is_refused_too() -> None:
     for name, use in {"some": lambda entry: entry * 2, "when": lambda entry: entry * 2.0}.items():
         with pytest.raises(dagad.StructureError, match=f"The column '{name}'"):
             dagad.map(lambda item, name=name, use=use: use(item[name]), FRAME, grainsize=5, scheduler="sync")
 
 
 @tables
-def test_as_data_it_does_no_harm(table: Any, scheduler: Any) -> None:
+def test_columns_of_dates_and_words_may_be_compared_and_counted(table: Any, scheduler: Any) -> None:
     def of_rows(rows: Any, theta: Any) -> Any:
         days = (rows["when"] - np.datetime64("2020-01-01")) / np.timedelta64(1, "D")
         late, equal = rows["when"] > np.datetime64("2020-01-10"), rows["some"] == 3
@@ -309,7 +309,7 @@ def test_as_data_it_does_no_harm(table: Any, scheduler: Any) -> None:
         assert float(found) == pytest.approx(expected, abs=1e-12)
 
 
-def test_words_are_worked_with() -> None:
+def test_columns_of_words_may_be_mapped_and_searched() -> None:
     def look(rows: Any) -> float:
         codes = np.vectorize({"Paris": 1, "Rome": 2, None: 0}.get)(rows["city"])
         initials = rows["kind"].astype("U1")
@@ -326,7 +326,7 @@ def test_words_are_worked_with() -> None:
 @of_polars
 @of_pyarrow
 @pytest.mark.filterwarnings("ignore:`<lambda>` gave nan:dagad.DagadWarning")
-def test_what_is_missing_among_floats_is_nan() -> None:
+def test_missing_entries_of_a_float_column_are_nan() -> None:
     for lib in (pd.DataFrame, pl.DataFrame, pa.table):
         assert np.isnan(dagad.reduce_sum(lambda rows: np.sum(rows["a"]), lib({"a": [1.0, None, 3.0]}), grainsize=1))
 
@@ -344,7 +344,7 @@ def test_labels_stay_what_they_are() -> None:
 
 
 @tables
-def test_a_table_is_differentiated_in_by_column(table: Any) -> None:
+def test_a_gradient_in_a_table_is_refused_with_its_columns_as_the_remedy(table: Any) -> None:
     def loss(data: Any) -> Any:
         return dagad.reduce_sum(lambda rows: anp.sum(rows["x"] ** 2 * rows["k"]), data, grainsize=5, scheduler="sync")
 
@@ -402,7 +402,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], str]] = {
         for name in OTHERS
     ],
 )
-def test_what_is_no_table_is_refused_with_the_remedy(name: str) -> None:
+def test_a_series_or_lazy_frame_as_rows_is_refused_with_the_remedy(name: str) -> None:
     make, message = OTHERS[name]
     for use in (dagad.shard, lambda data, **options: dagad.reduce_sum(np.sum, data, **options)):
         for data in (make(), {"x": make(), "y": make()}):
@@ -415,7 +415,7 @@ def test_columns_of_another_length_are_refused() -> None:
         dagad.reduce_sum(chunk, (FRAME, np.ones(3)))
 
 
-def test_what_reads_tables_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_without_the_package_that_reads_it_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "narwhals", None)
     with pytest.raises(dagad.StructureError, match=r'`pip install "dagad\[tables\]"`, or give'):
         dagad.reduce_sum(chunk, FRAME, 1.0, scheduler="sync")
