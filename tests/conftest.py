@@ -27,7 +27,20 @@ dask.config.set({"dagad.full-tracebacks": True})  # a test that fails is to be u
 # of most tests, is started as users start theirs, and so are those of all examples, tours and recipes.
 dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
 get_mp_context()  # which says what to import: what it finds of all that Dask has to do with
-multiprocessing.set_forkserver_preload(["distributed", "distributed.http.worker.prometheus", "dagad", "pytest"])
+multiprocessing.set_forkserver_preload(
+    ["distributed", "distributed.http.worker.prometheus", "pytest", "dask.array", "dask.bag"]
+    + ["dagad", "dagad._engines.autograd.scipy_rules", "support.hot_loops"]
+)
+
+# Idle clusters look at themselves up to a hundred times a second: five of them take half of a core.
+dask.config.set(
+    {
+        "distributed.admin.system-monitor.interval": "10s",
+        "distributed.admin.tick.interval": "1s",
+        "distributed.worker.memory.monitor-interval": "1s",
+        "distributed.worker.profile.enabled": False,
+    }
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
