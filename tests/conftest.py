@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dask
@@ -28,8 +29,8 @@ dask.config.set({"dagad.full-tracebacks": True})  # a test that fails is to be u
 dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
 get_mp_context()  # which says what to import: what it finds of all that Dask has to do with
 multiprocessing.set_forkserver_preload(
-    ["distributed", "distributed.http.worker.prometheus", "pytest", "dask.array", "dask.bag"]
-    + ["dagad", "dagad._engines.autograd.scipy_rules", "support.hot_loops"]
+    "distributed distributed.http.worker.prometheus dask.array dask.bag pytest "
+    "dagad dagad._engines.autograd.scipy_rules support.hot_loops".split()
 )
 
 # Idle clusters look at themselves up to a hundred times a second: five of them take half of a core.
@@ -88,6 +89,13 @@ def _slow_workers_are_waited_for() -> Iterator[None]:
         patch.setattr(resident, "LEAST_PATIENCE", PATIENCE)
         patch.setattr(residents, "REACH_WITHIN", max(residents.REACH_WITHIN, 4.0 * CANARY))
         yield
+
+
+@pytest.fixture
+def rounds(pytestconfig: pytest.Config) -> Callable[[int], int]:
+    """Return how often to do what the whole tier does so many times: a quarter in the quick tier; `--rest` does all."""
+    share = 4 if pytestconfig.getoption("tier") == "quick" else 1
+    return lambda n: math.ceil(n / share)
 
 
 @pytest.fixture(scope="session")

@@ -179,6 +179,7 @@ def test_no_module_imports_for_type_checkers_only() -> None:
     assert not [name for name in FILES if "TYPE_CHECKING" in text_of(name)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("module", ["dagad", "dagad.extend", "dagad.testing", "dagad_scheduler"])
 def test_importing_brings_in_no_optional_package(module: str) -> None:
     heavy = OPTIONAL | {"scipy.optimize", "matplotlib", "pandas", "polars", "pyarrow", "zarr", "xarray"}

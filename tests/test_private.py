@@ -130,6 +130,7 @@ def told(package: str, names: dict[str, str]) -> str:
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("package", TAKEN)
 def test_private_names_of_a_package_are_taken_in_one_module_and_listed(package: str) -> None:
     module, names = TAKEN[package]

@@ -111,6 +111,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_value_and_gradient_have_the_same_bits_on_every_scheduler(layout: str, cluster: Any) -> None:
     x, theta = LAYOUTS[layout]
@@ -146,6 +147,7 @@ def sums(array: Any, t: Any) -> Any:
     return np.sum(array * t) + np.sum(np.sin(array)) + np.sum(np.sum(array, axis=0) ** 2) * np.mean(array)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", ODD)
 @pytest.mark.parametrize("way", ["shared", "closure", "items", "deep items"])
 def test_does_the_layout_of_an_array_show_in_the_bits(layout: str, way: str, cluster: Any) -> None:
@@ -171,6 +173,7 @@ def test_does_the_layout_of_an_array_show_in_the_bits(layout: str, way: str, clu
         assert bits(dagad.value_and_grad(value)(ODD[layout], where)[0]) == expected
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_value_and_gradient_have_the_same_bits_under_every_policy(layout: str, scheduler: Any) -> None:
     x, theta = LAYOUTS[layout]
@@ -185,6 +188,7 @@ def test_value_and_gradient_have_the_same_bits_under_every_policy(layout: str, s
     assert all(once(policy()) == expected for policy in (Keep, Recompute, Preaccumulate))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fun", [squares, stacked, structured])
 def test_a_repeated_evaluation_has_the_bits_of_the_first_one(fun: Any, cluster: Any) -> None:
     """What was learnt from the first run, such as how many chunks pay for a task, changes no bit."""

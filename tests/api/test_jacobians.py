@@ -53,6 +53,7 @@ PROGRAMS: dict[str, Any] = {
 # --- the numbers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_is_a_jacobian_that_of_the_uncut_function(name: str, scheduler: Any) -> None:
     cut, whole = partial(PROGRAMS[name], cut_on(scheduler)), partial(PROGRAMS[name], WHOLE)
@@ -74,6 +75,7 @@ def test_is_a_jacobian_that_of_the_uncut_function(name: str, scheduler: Any) -> 
         ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("grainsize", [1, 2, 100])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_is_a_hessian_right_and_symmetric(name: str, grainsize: int) -> None:

@@ -35,6 +35,7 @@ def test_are_value_tangent_and_hvp_those_of_the_uncut_function(name: str, schedu
         assert bits(*products) == bits(*dagad.hvp(again, (X, THETA), (DX, DTHETA)))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("grainsize", [1, 4, 50])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_do_all_ways_to_second_order_agree(name: str, grainsize: int) -> None:
@@ -56,6 +57,7 @@ def test_do_all_ways_to_second_order_agree(name: str, grainsize: int) -> None:
     assert close(forward, onp.sum(expected * THETA), 1e-10)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", ["a sum", "several", "a map", "ragged jobs", "combined", "nested", "a compensated sum"]
 )

@@ -78,6 +78,7 @@ BLOCK = """
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("where", ["threads", "sync", "cluster"])
 def test_progress_in_a_terminal_has_bars_while_it_lasts_and_lines_at_the_end(where: str, cluster: Client) -> None:
     address = str(cluster.scheduler_info()["address"]) if where == "cluster" else where

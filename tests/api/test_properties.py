@@ -225,8 +225,8 @@ MODES = ["value_and_grad", "vjp", "jvp", "jacfwd", "jacrev", "hvp", "hessian", "
 
 @pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
 @pytest.mark.parametrize("mode", MODES)
-def test_is_every_program_what_autograd_makes_of_the_uncut_function(mode: str) -> None:
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+def test_is_every_program_what_autograd_makes_of_the_uncut_function(mode: str, rounds: Callable[[int], int]) -> None:
+    @settings(max_examples=rounds(25), deadline=None, suppress_health_check=list(HealthCheck))
     @given(programs())
     def check(made: Any) -> None:
         checked = Check(*made)

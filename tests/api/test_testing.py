@@ -166,6 +166,7 @@ def losses() -> dict[str, tuple[Any, ...]]:
     }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", losses())
 def test_right_derivatives_pass_check_grads_in_both_modes(name: str) -> None:
     fun, *args = losses()[name]
@@ -220,6 +221,7 @@ HARD: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", HARD)
 def test_check_grads_tells_right_from_wrong_where_differences_are_hard(name: str) -> None:
     fun, at = HARD[name]

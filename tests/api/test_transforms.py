@@ -177,6 +177,7 @@ def test_is_a_gradient_that_nobody_needs_zero() -> None:
     assert float(dagad.grad(lambda x: 3.0)(1.0)) == 0.0
 
 
+@pytest.mark.sampled(2)
 def test_do_derivatives_nest(scheduler: Any) -> None:
     total = partial(dagad.reduce_sum, misfit, X, grainsize=4, scheduler=scheduler)
     direction = onp.array([1.0, 2.0, -1.0])

@@ -385,6 +385,7 @@ def test_are_threads_advised_where_processes_take_longer_to_start(
     assert costs.find(choose.PROCESSES) is not None
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("dear_rows", "new_functions")
 def test_find_grainsize_gives_the_grainsize_that_auto_chose(scheduler: Any, cluster: Client) -> None:
     data = onp.linspace(1.0, 2.0, each_scheduler(scheduler))

@@ -216,6 +216,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("pullback", "error", "found"), REFUSED)
 def test_are_wrong_explicit_cotangents_refused_with_their_chunk(
     pullback: Any, error: type[Exception], found: str, scheduler: Any

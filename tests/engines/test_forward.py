@@ -135,6 +135,7 @@ def test_is_a_tangent_what_reverse_mode_and_differences_say(name: str) -> None:
     assert close(tangent, (points[0] - 8 * points[1] + 8 * points[2] - points[3]) / (12 * step), 1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_second_derivative_is_the_same_in_any_order_of_modes(name: str) -> None:
     fun, x, v, w = directions(name)
@@ -149,6 +150,7 @@ def test_a_second_derivative_is_the_same_in_any_order_of_modes(name: str) -> Non
     assert close(np.sum(w * twice), onp.sum(expected * x), 1e-10)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_tangent_and_an_hvp_of_each_function_are_right_in_chunks(name: str) -> None:
     fun, x, v, w = directions(name)
@@ -254,6 +256,7 @@ def namesake(name: str) -> Any:
     return made
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["where", "max", "sort", "pad", "partition", "logsumexp", "var", "concatenate", "sum"])
 def test_is_a_primitive_of_the_users_own_not_taken_for_its_namesake(name: str, scheduler: Any) -> None:
     fun = namesake(name)

@@ -78,6 +78,7 @@ def slope(fun: Callable[[Any], Any], step: float = 1e-5) -> Any:
     return (8 * ahead - behind) / (12 * step)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_function_by_its_plain_name_is_right_in_every_mode(call: str) -> None:
     loss = total(evaluated(call, PLAIN))
@@ -90,6 +91,7 @@ def test_a_function_by_its_plain_name_is_right_in_every_mode(call: str) -> None:
     np.testing.assert_allclose(dagad.hvp(loss, X, V), curved, rtol=1e-5, atol=1e-6 * max(1.0, abs(curved).max()))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
 @pytest.mark.filterwarnings("ignore")
 def test_numpy_and_scipy_functions_give_the_same_bits_traced_and_untraced(kind: Any) -> None:
@@ -286,6 +288,7 @@ def of_lists(rows: Any, x: Any) -> Any:
     return np.sum(np.stack([np.sum(rows * x**k) for k in range(3)]) * scipy.special.log_ndtr(x))
 
 
+@pytest.mark.sampled(2)
 def test_plain_numpy_is_differentiated_on_every_scheduler_and_in_outer_functions(scheduler: Any) -> None:
     def outer(x: Any) -> Any:
         return np.sin(dagad.reduce_sum(of_lists, Y, x, grainsize=5, scheduler=scheduler)) + np.hypot(x, 2.0)

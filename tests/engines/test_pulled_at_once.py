@@ -39,6 +39,7 @@ def inside(item: Any, theta: Any) -> Any:
     return np.sum(np.sin(WEIGHTS * np.sum(theta * item)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("_hasty")
 @pytest.mark.parametrize("policy", [None, Recompute()])
 @pytest.mark.parametrize("way", [None, CompensatedSum()])
@@ -65,6 +66,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("_hasty")
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()])
 @pytest.mark.parametrize("name", ["sum", "sum of arrays", "map", "compensated sum", "compensated sum of arrays"])

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.each_value("all combinations of parameters: each value 
 compute: Any = dask_compute  # Dask has few types
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_new_engine_works_in_every_mode(mode: str, name: str) -> None:
@@ -40,12 +41,14 @@ def test_a_new_engine_works_wherever_it_is_run(mode: str, name: str, scheduler: 
     check(mode, partial(OPERATIONS[name][0], onp, engine=ComplexStep(), scheduler=scheduler), RIGHT[name])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()])
 def test_policies_have_their_way_with_a_new_engine(policy: Any) -> None:
     for mode in ("value_and_grad", "vjp", "hessian"):
         check(mode, partial(OPERATIONS["of rows"][0], onp, engine=ComplexStep(), policy=policy), RIGHT["of rows"])
 
 
+@pytest.mark.sampled(2)
 def test_an_engine_has_a_name_or_comes_as_an_object(monkeypatch: pytest.MonkeyPatch, scheduler: Any) -> None:
     engine: Engine = ComplexStep()
     ways: list[Any] = [engine, "toy", None]

@@ -60,6 +60,7 @@ def times_off(caplog: pytest.LogCaptureFixture, act: Callable[[], Any], count: i
     return sum("takes the graph" in record.message for record in caplog.records)
 
 
+@pytest.mark.sampled(4)
 @WAYS
 def test_a_loop_that_residents_refuse_is_not_tried_hot_for_ever(how: Any, client: Client, caplog: Any) -> None:
     shards = shards_on(client)
@@ -105,6 +106,7 @@ def wait_for(name: str) -> None:
     Event(name).wait(PATIENCE)
 
 
+@pytest.mark.sampled(4)
 @WAYS
 def test_a_slow_start_does_not_keep_a_loop_from_getting_hot(
     how: Any, client: Client, monkeypatch: pytest.MonkeyPatch

@@ -147,6 +147,7 @@ def test_several_threads_may_wait_for_the_same_gradient() -> None:
     assert policy.n_pullback == 8
 
 
+@pytest.mark.sampled(2)
 def test_many_evaluations_may_run_at_once(scheduler: Any) -> None:
     evaluations = [dagad.evaluate(loss_on(scheduler), float(theta)) for theta in range(6)]
     for theta, evaluation in enumerate(evaluations):

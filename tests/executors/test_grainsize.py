@@ -149,6 +149,7 @@ COSTS: dict[str, tuple[float, float, Callable[[int], bool]]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("differentiated", [False, True])
 @pytest.mark.parametrize("cost", COSTS)
 def test_each_row_is_timed_once_at_most_by_three_calls(cost: str, differentiated: bool) -> None:
@@ -212,6 +213,7 @@ REMAKE = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", REMAKE)
 def test_a_function_that_is_defined_again_keeps_its_grainsize_untimed(kind: str) -> None:
     n_rows = 2000 + list(REMAKE).index(kind)
@@ -293,6 +295,7 @@ def recorded_size(caplog: pytest.LogCaptureFixture) -> list[int]:
     return [int(match[1]) for match in found if match]
 
 
+@pytest.mark.sampled(3)
 def test_the_grainsize_that_auto_chose_is_logged_once_and_gives_the_same_bits(
     caplog: pytest.LogCaptureFixture, scheduler: Any
 ) -> None:

@@ -89,6 +89,7 @@ def held(client: Client) -> int:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fun", [chunk, moments])
 @pytest.mark.parametrize("policy", [Keep, Recompute, Preaccumulate])
 def test_linearizations_on_a_cluster_go_when_they_were_pulled_or_nobody_can_pull_them(
@@ -141,6 +142,7 @@ def _chunks_stay_where_their_rows_are(cluster: Client) -> Iterator[None]:
     cluster.run_on_scheduler(start_stealing)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("_chunks_stay_where_their_rows_are")
 @pytest.mark.parametrize("known", [None, False, True])
 @pytest.mark.parametrize("fun", [one_number, two_numbers])

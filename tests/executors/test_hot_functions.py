@@ -197,6 +197,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hot_loop_sees_a_change_of_its_chunk_function_at_once(
     kind: Any, client: Client, monkeypatch: pytest.MonkeyPatch
@@ -428,6 +429,7 @@ def spoiling(rows: Any, theta: Any, constant: Any) -> Any:
     return anp.sum(rows @ theta) * constant[0]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["arrays", "blocks", "loaders"])
 @pytest.mark.parametrize("size", [3, 100_000])
 def test_rows_and_constants_are_read_only(kind: str, size: int, client: Client) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import autograd
@@ -119,6 +119,7 @@ def test_a_loop_is_run_by_a_graph_first_and_hot_from_then_on(client: Client) -> 
     assert tasks == [6, 0, 0, 0]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("how", WAYS, ids=["gradient", "value", "evaluation", "lazy", "vjp", "autograd"])
 def test_every_mode_of_a_hot_loop_gives_the_bits_of_one_thread(how: Any, client: Client) -> None:
     check(client, loss, THETA, how=how, warm=in_all)
@@ -195,6 +196,7 @@ THETAS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("theta", THETAS.values(), ids=THETAS)
 @PLANS
 def test_a_hot_loop_takes_parameters_of_any_kind(theta: Any, data: Any, grainsize: int, client: Client) -> None:
@@ -245,6 +247,7 @@ VALUES: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.filterwarnings("ignore:`<lambda>` gave nan:dagad.DagadWarning")
 @pytest.mark.parametrize("fun", VALUES.values(), ids=VALUES)
 @PLANS
@@ -264,13 +267,18 @@ def sometimes_arrays(rows: Any, theta: Any) -> Any:
     return anp.sum(theta) if theta[0] > 0 else theta * rows[0, 0]
 
 
+def some(all_of: Iterable[Any], rounds: Callable[[int], int]) -> list[Any]:
+    values = list(all_of)
+    return values[: rounds(len(values))]
+
+
 @pytest.mark.filterwarnings("ignore:`<lambda>` gave nan:dagad.DagadWarning")
-def test_threads_share_the_chunks_of_a_worker(threaded: Client) -> None:
-    for theta in THETAS.values():
+def test_threads_share_the_chunks_of_a_worker(threaded: Client, rounds: Callable[[int], int]) -> None:
+    for theta in some(THETAS.values(), rounds):
         check(threaded, functools.partial(loss, fun=of_any), theta, data=ROWS, grainsize=1)
-    for fun in VALUES.values():
+    for fun in some(VALUES.values(), rounds):
         check(threaded, functools.partial(loss, fun=fun), THETA, data=ROWS, grainsize=3)
-    for how in WAYS:
+    for how in some(WAYS, rounds):
         check(threaded, loss, THETA, how=how, warm=in_all)
 
 
@@ -285,6 +293,7 @@ def test_a_reduction_over_shards_to_something_else_than_a_number_is_right(fun: A
         assert bits(pullback(seed)) == bits(expected(seed))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", ["map_sum", "columns", "blocks", "loaders", "nested"])
 def test_a_hot_loop_runs_reductions_of_any_kind(kind: str, client: Client) -> None:
     def nested(rows: Any, theta: Any) -> Any:

@@ -30,6 +30,7 @@ def moments(rows: Any, theta: Any) -> Any:
     return np.sum(np.tanh(rows * theta), axis=0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fun", [chunk, moments])
 def test_the_inline_executor_runs_chunks_in_this_thread_one_after_the_other(fun: Any) -> None:
     seen: list[tuple[int, float]] = []

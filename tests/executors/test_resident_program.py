@@ -161,6 +161,7 @@ def see_same_bits(name: str, plan: Plan, owners: Any, n_threads: int, seed: int,
     assert lines.n_held() == 0
 
 
+@pytest.mark.sampled(2)
 @MIXED
 @pytest.mark.parametrize("monoid", [PlainSum(), CompensatedSum()])
 @often
@@ -175,6 +176,7 @@ def test_residents_give_the_same_bits_whoever_has_which_chunks(
     see_same_bits(name, plan, owners, n_threads, seed, active=bool(seed % 5), monoid=monoid)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["number", "tree", "sometimes nothing", "integers and trees"])
 @pytest.mark.parametrize("monoid", [PlainSum(), CompensatedSum()])
 @often
@@ -258,6 +260,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Counting:
 REDUCTIONS = ["number", "tree", "sometimes nothing", "integers and trees", "map", "map_rect"]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 @pytest.mark.parametrize(("policy", "times"), [(Keep, 1), (Recompute, 2), (Preaccumulate, 1)])
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -284,6 +287,7 @@ def test_a_pullback_uses_what_the_value_left_behind(
     assert runs.n_runs == before + (not is_number) * len(plan)  # a tape is pulled once
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_many_seeds_record_a_chunk_once(name: str, runs: Counting) -> None:
     plan = Plan(40, 3)
@@ -304,6 +308,7 @@ def test_many_seeds_record_a_chunk_once(name: str, runs: Counting) -> None:
     assert lines.n_held() == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["call", "forward", "backward"])
 def test_residents_run_again_what_workers_have_forgotten(method: str) -> None:
     plan = Plan(40, 3)

@@ -92,6 +92,7 @@ WAYS: dict[str, Callable[[Program, Any, Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("way", WAYS)
 def test_gradients_in_shards_make_no_task_before_their_rows_are_asked_for(way: str, client: Client) -> None:
     x, v, expected = on(client), on(client, V), every_bit(WAYS[way](curved, on("sync"), on("sync", V)))
@@ -138,6 +139,7 @@ def beside(rows: Any, theta: Any) -> Any:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fault", ["forgotten", "deaths"])
 def test_gradients_in_shards_that_are_lost_are_computed_again_from_the_sent_arguments(
     fault: str, client: Client, frail: Client
@@ -212,6 +214,7 @@ async def out_of_reach(self: Any, address: str) -> Any:
     raise lines._OutOfReach(address)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("road", ["direct", "relayed"])
 def test_a_hot_loop_leaves_two_gradients_in_shards_on_workers_at_most(
     road: str, client: Client, monkeypatch: pytest.MonkeyPatch

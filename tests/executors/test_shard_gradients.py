@@ -59,6 +59,7 @@ def lazily(fun: Callable[..., Any], *args: Any) -> Any:
 WAYS = pytest.mark.parametrize("how", [by_vjp, by_evaluation, lazily])
 
 
+@pytest.mark.sampled(8)
 @WAYS
 @pytest.mark.parametrize("policy", [None, Keep(), Recompute(), Preaccumulate()], ids=str)
 def test_a_gradient_in_shards_has_the_bits_of_arrays_after_its_value(how: Any, policy: Any, place: Any) -> None:
@@ -119,6 +120,7 @@ def test_a_gradient_in_shards_and_in_a_closed_over_parameter_is_right(place: Any
     assert bits([value, of_x.gather(), of_theta]) == bits([expected[0], *expected[1]])
 
 
+@pytest.mark.sampled(2)
 @WAYS
 def test_arrays_beside_shards_have_gradients_too(how: Any, place: Any) -> None:
     shards = dagad.shard(X, grainsize=4, scheduler=place)

@@ -101,6 +101,7 @@ def test_a_jacobian_in_shards_is_refused_with_the_remedy(mode: Any) -> None:
         mode(PROGRAMS["sum"])(dagad.shard(ROWS, grainsize=4, scheduler="sync"), THETA)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("many", [False, True], ids=["a seed", "many seeds"])
 def test_a_chunk_without_seeds_among_others_has_zeros(
     cluster: Any, monkeypatch: pytest.MonkeyPatch, many: bool

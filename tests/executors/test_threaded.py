@@ -50,6 +50,7 @@ def integers(rows: Any, theta: Any) -> Any:
     return anp.sum(anp.tanh(rows @ theta)) if rows[0, 0] > 0.8 else 0
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("active", [False, True])
 @pytest.mark.parametrize("policy", [Keep, Recompute, Preaccumulate])
 @pytest.mark.parametrize("monoid", [PlainSum(), CompensatedSum()])

@@ -149,6 +149,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
 RIGHT = {name: derivatives(whole) for name, (_, whole) in OPERATIONS.items()}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_new_executor_runs_everything_in_every_mode(mode: str, name: str, pool: Pipes) -> None:
@@ -160,6 +161,7 @@ def test_a_new_executor_runs_everything_in_every_mode(mode: str, name: str, pool
     assert {job.executor for job in seen.calls} == {"pipes"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["sum", "sum of vectors", "sum of rows", "map_rect", "map_reduce"])
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()], ids=["keep", "recompute", "preaccumulate"])
 def test_every_policy_works_on_a_new_executor(policy: Any, name: str, pool: Pipes) -> None:

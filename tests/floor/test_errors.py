@@ -314,6 +314,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_an_error_says_what_to_do_and_the_next_call_works(case: str) -> None:
     act, kind, remedy = CASES[case]

@@ -31,6 +31,7 @@ def soon(act: Callable[[], Any], kind: type[BaseException], remedy: str) -> None
     assert time.monotonic() - began < SOON
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("differentiated", [False, True])
 @pytest.mark.parametrize("where", ["closure", "rows", "shared", "closure with floats"])
 def test_an_argument_that_cannot_be_pickled_is_refused_before_it_is_sent(

@@ -61,6 +61,7 @@ def cut(program: Program, chunks: Any) -> Any:
     return from_array(DATA[program.data], chunks=chunks)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("number", [2, 0, 1, 3])
 @pytest.mark.parametrize("kind", PROGRAMS)
@@ -87,6 +88,7 @@ def test_dask_array_functions_without_a_derivative_are_refused_by_name(name: str
             compute(dagad.gradient(total(program.dask(x)), x), scheduler="sync")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", TWICE)
 def test_tangents_and_second_derivatives_of_dask_array_programs_are_right(name: str) -> None:
     program = BY_NAME[name]
@@ -116,6 +118,7 @@ def test_are_variances_of_complex_numbers_with_holes_right(chunks: Any) -> None:
     np.testing.assert_allclose(gradient, dagad.grad(plain)(at), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scheduler", ["threads", "cluster"], indirect=True)
 def test_gradients_of_dask_array_programs_have_the_same_bits_on_every_scheduler(scheduler: Any) -> None:
     asked, names = [], TWICE[::4]

@@ -193,6 +193,7 @@ def test_the_gradient_of_a_coarsened_chain_is_that_of_autograd() -> None:
     onp.testing.assert_allclose(found[1], right[1], rtol=1e-14)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_a_gradient_of_a_coarsened_graph_can_be_differentiated_again(graph: str, scheduler: Any, apart: Any) -> None:
     with dask_set({"dagad.graph-width": 8}):

@@ -241,6 +241,7 @@ def close(actual: Any, expected: Any, rtol: float = 1e-12) -> bool:
     return bool(gap <= rtol * onp.max(onp.abs(expected), initial=1e-300)) and onp.shape(actual) == onp.shape(expected)
 
 
+@pytest.mark.sampled(3)
 def test_a_compensated_sum_has_the_same_bits_on_every_scheduler_under_every_policy(scheduler: Any) -> None:
     expected = all_bits(dagad.value_and_grad(loss, (0, 1))(X, THETA, scheduler="sync"))
     for policy in POLICIES:
@@ -267,6 +268,7 @@ def test_gradients_of_a_compensated_sum_are_those_of_autograd(grainsize: int, po
         assert close(gradient, autograd.grad(plain, place)(X, THETA))
 
 
+@pytest.mark.sampled(3)
 def test_second_derivatives_and_tangents_of_a_compensated_sum_are_right(scheduler: Any) -> None:
     def of(theta: Any) -> Any:
         return loss(X, theta, scheduler=scheduler)
@@ -321,6 +323,7 @@ def test_map_sum_adds_up_its_items_by_a_compensated_sum(scheduler: Any) -> None:
     assert exact == 4.25
 
 
+@pytest.mark.sampled(2)
 def test_is_a_chunk_without_terms_like_any_other(scheduler: Any) -> None:
     """A sum of nothing is the integer 0: the chunk's seeds and tangents are still those of its own leaves."""
 

@@ -110,6 +110,7 @@ def test_a_gradient_in_a_leaf_that_dask_has_copied_is_whole(name: str) -> None:
     onp.testing.assert_allclose(tangent, onp.sum(expected), rtol=1e-12)
 
 
+@pytest.mark.sampled(2)
 def test_a_gradient_in_a_copied_leaf_is_whole_on_every_scheduler(scheduler: Any) -> None:
     w = delayed(A)
     ys = [(COPIES[name][0](w), COPIES[name][1]) for name in ("an array beside it", "a gradient as an array")]

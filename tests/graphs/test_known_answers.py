@@ -61,6 +61,7 @@ CHECKS: dict[str, Callable[..., None]] = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("local", ["sync", "threads"])
@@ -83,6 +84,7 @@ def test_derivatives_through_halos_in_two_processes_are_the_known_ones(cluster: 
         CHECKS[name](n_steps[n_blocks], value, one.whole(of_start), of_parameter)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_gradients_through_halos_agree_with_forward_mode(form: str) -> None:
     problem, rng = burgers(), onp.random.default_rng(5)
@@ -103,6 +105,7 @@ def pulled_wrongly(factor: float, linearization: Any, cotangent: Any) -> Any:
     return found * factor if is_halo else found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("factor", [0.0, 2.0, 1.0], ids=["dropped", "doubled", "right"])

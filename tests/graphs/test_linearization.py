@@ -138,6 +138,7 @@ def loop(x: Any) -> Any:
     return total
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("task", "args"),
     [

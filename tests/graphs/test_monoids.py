@@ -301,6 +301,7 @@ def locked(terms: Terms) -> Terms:
     return terms
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", WAYS)
 @often
 @given(terms_of())

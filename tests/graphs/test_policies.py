@@ -63,6 +63,7 @@ def test_preaccumulate_keeps_the_tapes_of_chunks_that_are_no_numbers() -> None:
     assert (policy.n_primal, policy.n_pullback, policy.peak_linearizations) == (CHUNKS, CHUNKS, CHUNKS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fun", [logistic, moments])
 def test_the_bits_of_a_gradient_do_not_depend_on_the_policy(fun: Any, scheduler: Any) -> None:
     assert len({gradient(policy(), scheduler, fun) for policy in POLICIES} | {gradient(Keep(), "sync", fun)}) == 1
@@ -101,6 +102,7 @@ def test_value_and_gradient_together_run_each_chunk_once(fun: Any, policy: Any) 
         assert sorted(seen) == sorted(X[::4, 0])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_pullback_can_be_called_again_under_every_policy(policy: Any, scheduler: Any) -> None:
     def total(theta: Any) -> Any:

@@ -94,6 +94,7 @@ SCHEDULES: dict[str, Callable[[], Any]] = {  # for 9 steps
 
 
 # Theirs would like to have numba.
+@pytest.mark.sampled(27)
 @pytest.mark.filterwarnings("ignore:Numba not available")
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("n_blocks", [1, 3])
@@ -177,6 +178,7 @@ def in_any_order(graph: Any, keys: list[Any], rng: random.Random) -> Iterator[di
         yield results
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("make", "n_states", "n_tapes"),
     [

@@ -85,6 +85,7 @@ def test_revolve_does_what_checkpoint_schedules_does() -> None:
             assert ours.total() == runs(other.actions(n_steps), n_steps, slots, 1).total()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("slots", [1, 2, 10, 1000, 10**6])
 def test_revolve_takes_time_in_proportion_to_the_steps(slots: int) -> None:
     """Counted in lines that run, since the machine may be busy: the same for each step, up to 100,000."""

@@ -64,6 +64,7 @@ def test_do_tangent_and_gradient_agree_in_one_go(scheduler: Any) -> None:
     assert abs(moved - pulled) <= 1e-12 * (onp.sum(onp.abs(of_a * DA)) + onp.sum(onp.abs(of_b * DB)))
 
 
+@pytest.mark.sampled(3)
 def test_do_derivatives_of_graphs_nest_in_any_order(scheduler: Any) -> None:
     a, b = delayed(A), delayed(B)
     y = as_graph(a, b)

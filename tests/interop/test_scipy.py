@@ -47,6 +47,7 @@ def test_the_known_answer_of_a_logistic_fit_is_that_of_statsmodels() -> None:
 METHODS = ["BFGS", "CG", "L-BFGS-B", "TNC", "SLSQP", "Newton-CG", "trust-ncg", "trust-krylov", "trust-exact"]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", [*METHODS, "trust-constr", "dogleg", "Nelder-Mead", "Powell", None])
 def test_every_method_of_minimize_finds_what_statsmodels_finds(method: Any) -> None:
     tight = {"Nelder-Mead": {"xatol": 1e-9}, "Powell": {"xtol": 1e-9, "ftol": 1e-12}}

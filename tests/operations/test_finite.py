@@ -79,6 +79,7 @@ def test_a_value_that_is_nan_is_named_with_its_chunk(scheduler: Any) -> None:
         assert ("worker" in note) == isinstance(scheduler, Client)
 
 
+@pytest.mark.sampled(4)
 def test_a_gradient_that_is_infinite_is_named_with_its_argument(scheduler: Any) -> None:
     loss = loss_of(roots, with_row(9, 0.0), scheduler)
     assert math.isfinite(loss(SCALED))

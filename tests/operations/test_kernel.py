@@ -173,6 +173,7 @@ def test_does_a_graph_run_by_hand_give_what_the_operation_gives(name: str, grain
                 assert onp.array_equal(part, whole.stacked[leaf] if rows is None else whole.stacked[leaf][rows])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()])
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -111,6 +111,7 @@ def places(case: Case) -> tuple[int, ...]:
     return tuple(range(len(case.args)))
 
 
+@pytest.mark.sampled(2)
 @PER_CASE
 def test_is_a_map_what_autograd_makes_of_a_loop(mapping: Any, plain: Any, case: Case, scheduler: Any) -> None:
     outputs = plain(case.fun, *case.args)
@@ -130,6 +131,7 @@ def test_is_a_map_what_autograd_makes_of_a_loop(mapping: Any, plain: Any, case: 
         assert bits(here) == bits(actual)
 
 
+@pytest.mark.sampled(2)
 @PER_CASE
 def test_further_derivatives_of_a_map_are_those_of_a_loop(mapping: Any, plain: Any, case: Case) -> None:
     uncut = Uncut(program(plain, case), *case.args)

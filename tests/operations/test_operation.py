@@ -113,6 +113,7 @@ def test_the_state_of_an_operation_is_one_of_three_kinds(fun: Any, policy: Any, 
     assert isinstance(run.state, LocalGradient) if fun in NUMBERS else run.state is state
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("policy", [Keep, Recompute, Preaccumulate, Alternating])
 @pytest.mark.parametrize("fun", FUNCTIONS)
@@ -136,6 +137,7 @@ def test_gradients_are_those_of_autograd_again_and_again(fun: Any, policy: Any, 
 RUNS = [(Keep, 8), (Recompute, 16), (Preaccumulate, 8)]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("policy", "runs"), RUNS)
 @pytest.mark.parametrize("fun", [fun for fun in FUNCTIONS if fun is not sometimes_complex])
@@ -225,6 +227,7 @@ def test_an_operation_runs_lost_linearizations_again(fun: Any, place: str) -> No
 # Elsewhere
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("fun", FUNCTIONS)
 def test_value_and_gradient_on_a_cluster_have_the_bits_of_sync(fun: Any, cluster: Any) -> None:
     def loss(t: Any, **options: Any) -> Any:

@@ -15,6 +15,7 @@ from support.closure_forms import FORMS, Model
 from support.waves import ROWS, expected_at, wave
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FORMS)
 def test_is_the_gradient_right_whatever_carries_the_value(name: str, scheduler: Any) -> None:
     build = FORMS[name]

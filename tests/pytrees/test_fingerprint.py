@@ -137,6 +137,7 @@ MUTABLE = [
 # The same
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("contents", FROZEN, ids=lambda value: repr(value).partition(" at 0x")[0])
 def test_a_function_defined_again_has_the_same_fingerprint(way: Any, contents: Any) -> None:

@@ -57,6 +57,7 @@ def arrays_of(tree: Any) -> list[Any]:
     return [leaf for leaf in pytree.flatten(tree)[0] if isinstance(leaf, np.ndarray)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("total", SUMS.values(), ids=SUMS)
 @pytest.mark.parametrize("where", ["sync", "threads"])
@@ -68,6 +69,7 @@ def test_arrays_that_every_mode_gives_can_be_written_to(mode: Any, total: Any, w
     assert THETA.tolist() == [1.0, 2.0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_arrays_that_every_mode_gives_from_a_cluster_can_be_written_to(mode: Any, cluster: Client) -> None:
     test_arrays_that_every_mode_gives_can_be_written_to(mode, SUMS["reduce_sum"], cluster)
@@ -88,6 +90,7 @@ def test_gradients_in_rows_can_be_written_to(scheduler: Any) -> None:
     assert found[0].tolist() == (4 * X).tolist()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("policy", [None, Keep(), Recompute()], ids=str)
 def test_a_pullback_does_not_remember_what_is_written_into_its_gradient(policy: Any, scheduler: Any) -> None:
     def loss(theta: Any) -> Any:

@@ -86,6 +86,7 @@ def two_functions(scale: Callable[[], float]) -> tuple[Any, Any]:
     return train, valid
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["sync", "threads", "cluster"])
 def test_two_functions_share_a_singleton_that_changes_and_changes_back(kind: Any, where: str, client: Client) -> None:
@@ -137,6 +138,7 @@ def test_a_hot_loop_is_not_changed_by_a_singleton_that_a_users_task_brings(kind:
     assert there(THETA) == there(THETA) == expected
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_singletons_that_have_not_changed_are_not_sent_again(
     kind: Any, client: Client, monkeypatch: pytest.MonkeyPatch

@@ -31,6 +31,7 @@ def states() -> str:
     return f"{random.getstate()} {np.random.get_state()}"  # the sequence that users share
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", DATA.values(), ids=DATA)
 def test_lists_are_cut_the_same_in_every_run(make: Any) -> None:
     data, plans = make(), set()

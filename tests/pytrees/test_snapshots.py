@@ -90,6 +90,7 @@ def test_a_pullback_is_that_of_the_point_where_the_value_was_taken(total: Any, p
         assert pullback(1.0)[0].tolist() == [54.0 if total is slope else 108.0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("total", SUMS.values(), ids=SUMS)
 def test_a_pullback_on_a_cluster_is_that_of_the_point_of_its_value(total: Any, cluster: Client) -> None:
     test_a_pullback_is_that_of_the_point_where_the_value_was_taken(total, Recompute(), cluster)

@@ -143,6 +143,7 @@ def test_a_callback_may_change_the_graph_before_it_starts() -> None:
     assert ran == log.keys == [4]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("local", ["sync", "threads"])
 def test_a_bar_around_a_reduction_sees_its_chunks(local: str) -> None:
     x = np.arange(8.0)

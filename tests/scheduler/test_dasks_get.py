@@ -107,6 +107,7 @@ def test_a_given_pool_lends_its_threads_and_stays_open() -> None:
     assert names == {"MainThread", "lent"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lent", [False, True])
 def test_no_more_threads_take_part_than_asked_for(lent: bool) -> None:
     graph, interval = each(lambda _: threading.get_ident(), 64), sys.getswitchinterval()

@@ -49,6 +49,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Client]:
 # One worker dies
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("stage", ["before", "values", "between", "pullbacks", "after"])
 def test_the_death_of_a_worker_costs_only_time(stage: str, pair: Client, tmp_path: Path) -> None:
     watch, pid = Watch(tmp_path), next(iter(pids_of(pair).values()))

@@ -93,6 +93,7 @@ ROADS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("reduction", [dagad.reduce_sum, dagad.map_sum])
 @pytest.mark.parametrize("road", ROADS)
 @pytest.mark.parametrize("fault", FAULTY)

@@ -225,6 +225,7 @@ def test_a_scheduler_started_anew_has_lost_the_shards_and_takes_new_ones(tmp_pat
 # Chunks fail
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("hot", [False, True])
 @pytest.mark.parametrize("role", ["value", "pullback"])
 def test_an_exception_keeps_its_type_and_tells_of_its_chunk(role: str, hot: bool, client: Client) -> None:
@@ -269,6 +270,7 @@ def test_a_function_that_cannot_work_is_refused_soon(make: Any, kind: type[Excep
 # Who waits gives up
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("hot", [False, True])
 def test_a_wait_that_times_out_lets_the_evaluation_go_on(hot: bool, client: Client, tmp_path: Path) -> None:
     watch = Watch(tmp_path, "value", "pullback")
@@ -287,6 +289,7 @@ def test_a_wait_that_times_out_lets_the_evaluation_go_on(hot: bool, client: Clie
     assert len(watch.visits("value")) == 6
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("hot", [False, True])
 def test_chunks_of_shards_that_have_not_started_when_cancelled_never_start(
     hot: bool, client: Client, tmp_path: Path

@@ -346,6 +346,7 @@ def held_up(rows: Any, theta: Any, folder: str) -> Any:
     return chunk(rows, theta)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", ["cancelled", "interrupted"])
 def test_a_hot_call_that_is_given_up_leaves_everything_usable(
     how: str, road: Road, client: Client, tmp_path: Path

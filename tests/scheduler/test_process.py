@@ -292,6 +292,7 @@ def pullback_of(length: Callable[..., Any], scheduler: str) -> Any:
     )[1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("local", ["sync", "threads"])
 def test_the_collector_is_held_back_for_as_long_as_large_tapes_live(local: str, before: Any) -> None:
     pullbacks = [pullback_of(long_tape, local) for _ in range(2)]

@@ -69,6 +69,7 @@ def hot_on(client: Client) -> Callable[[Any], Any]:
     return fun
 
 
+@pytest.mark.sampled(2)
 def test_tapes_go_with_the_pullback(road: str, client: Client) -> None:
     fun = hot_on(client)
     kept, lost = dagad.vjp(fun, THETA), dagad.vjp(fun, THETA)
@@ -79,6 +80,7 @@ def test_tapes_go_with_the_pullback(road: str, client: Client) -> None:
     until(lambda: held(client) == {0})
 
 
+@pytest.mark.sampled(2)
 def test_tapes_go_with_the_evaluation_cancelled_or_deleted(road: str, client: Client) -> None:
     fun = hot_on(client)
     evaluations = [dagad.evaluate(fun, THETA, lazy=True) for _ in range(3)]
@@ -92,6 +94,7 @@ def test_tapes_go_with_the_evaluation_cancelled_or_deleted(road: str, client: Cl
     until(lambda: held(client) == {0})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("has_our_loop", [True, False])
 def test_tapes_go_with_the_client(has_our_loop: bool, client: Client) -> None:
     place = client.cluster if has_our_loop else client.scheduler_info()["address"]

@@ -43,6 +43,7 @@ def plain(rows: Any, theta: Any) -> Any:
     return anp.sum(anp.tanh(rows @ theta)) * 2.0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fun", [by_worker, by_client, by_tasks])
 def test_a_chunk_finds_its_worker(fun: Callable[..., Any], client: Client) -> None:
     shards = shards_on(client)

@@ -46,6 +46,7 @@ def total(rows: Any) -> Any:
     return sum(np.sum(row["a"] if isinstance(row, dict) else row) for row in rows)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", ROWS.values(), ids=ROWS)
 def test_rows_that_cannot_be_written_to_are_rows(make: Any, tmp_path: Path, scheduler: Any) -> None:
     rows = make(tmp_path)

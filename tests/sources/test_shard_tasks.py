@@ -67,6 +67,7 @@ CHUNKINGS: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("array", "chunks"), CHUNKINGS)
 @pytest.mark.parametrize("grainsize", [1, 4, 10, 11])
 def test_a_dask_array_is_cut_like_any_array(array: Any, chunks: Any, grainsize: int, client: Client) -> None:

@@ -71,6 +71,7 @@ def on_one_thread(data: Any, grainsize: int = 4, **options: Any) -> list[bytes]:
 # The same data
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
 def test_shards_give_the_bits_of_the_data_cut_alike(data: Any, place: Any) -> None:
     shards = dagad.shard(data, grainsize=4, scheduler=place)
@@ -141,6 +142,7 @@ def test_in_this_process_chunks_are_read_only_views_of_one_copy() -> None:
     assert X.flags.writeable
 
 
+@pytest.mark.sampled(2)
 def test_map_sum_takes_shards(place: Any) -> None:
     for data in (X, RAGGED, {"x": X, "items": RAGGED}):
         shards = dagad.shard(data, grainsize=4, scheduler=place)

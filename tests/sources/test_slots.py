@@ -186,6 +186,7 @@ def test_no_cotangent_is_lost_where_threads_write_those_of_many_seeds() -> None:
             np.testing.assert_array_equal(found.full(), 1.0 + np.arange(n_chunks))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("restless_threads")
 @pytest.mark.parametrize("mode", [dagad.jacrev, dagad.jacfwd, dagad.hessian])
 def test_a_jacobian_has_the_same_bits_when_threads_share_its_chunks(mode: Any) -> None:

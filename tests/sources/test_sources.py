@@ -68,6 +68,7 @@ def outcome(data: Any, **options: Any) -> list[bytes]:
     return bits(dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, data, theta, **options))(0.7))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mode", MODES)
 def test_drawn_rows_have_every_mode(mode: str, scheduler: Any) -> None:
     run, _ = MODES[mode]

@@ -82,6 +82,7 @@ def outcome(data: Any, reduction: Any = dagad.reduce_sum, fun: Any = chunk, **op
 # The same bits as of the columns
 
 
+@pytest.mark.sampled(2)
 @tables
 def test_rows_of_a_table_give_the_bits_of_its_columns_as_arrays(table: Any, scheduler: Any) -> None:
     for grainsize in (5, N):
@@ -109,6 +110,7 @@ def test_a_column_is_a_read_only_array_of_its_own_type(table: Any) -> None:
     dagad.reduce_sum(look, table, grainsize=5, scheduler="sync")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_takes_tables(mode: str, scheduler: Any) -> None:
     run, _ = MODES[mode]

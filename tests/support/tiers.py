@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+import zlib
 from collections import Counter, defaultdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,11 +34,11 @@ HOMES = {
 IMPORT = re.compile(r"^(?:try:\n    )?(?:import|from) ([\w.]+)(?: import ([\w, ]+))?", re.MULTILINE)
 TEST = re.compile(r"^def test_", re.MULTILINE)
 NEEDS_MORE = "they need packages that only the extra `test-all` has"
-SAMPLED = "parameters of one test that take long: every second, third or fourth of them is in this tier"
+SAMPLED = "parameters of one test that take long: some of them are in this tier, with as many values as can be"
 MARKS = (
     "whole(reason): only the whole tier runs it, for this reason",
     "each_value(reason): the quick tier runs each value of each parameter, not all combinations",
-    "sampled(n): the quick tier runs the first of each n parameters",
+    "sampled(n): the quick tier runs one of each n parameters, and as many of their values as it can",
     "needs(*packages): runs where these packages are, in the whole tier",
 )
 
@@ -78,7 +79,7 @@ def packages_of(item: pytest.Item) -> frozenset[str]:
 def only_whole(items: list[pytest.Item]) -> dict[pytest.Item, str]:
     """Return the tests that are not in the quick tier, each with the reason."""
     seen: dict[Any, set[Any]] = defaultdict(set)
-    counted: Counter[Any] = Counter()
+    groups: dict[Any, list[pytest.Item]] = defaultdict(list)
     found = {}
     for item in items:
         each = item.get_closest_marker("each_value")
@@ -86,19 +87,43 @@ def only_whole(items: list[pytest.Item]) -> dict[pytest.Item, str]:
             found[item] = NEEDS_MORE
         elif mark := item.get_closest_marker("whole"):
             found[item] = mark.args[0]
-        elif each and (spec := getattr(item, "callspec", None)):
+        elif each and (values := values_of(item)):
             known = seen[item.path, getattr(item, "originalname", "")]
-            values = {(name, id(value)) for name, value in spec.params.items()}
             if values <= known:
                 found[item] = each.args[0]
             known |= values
-        sampled = item.get_closest_marker("sampled")
-        if sampled and item not in found:
-            group = item.path, getattr(item, "originalname", "")
-            if counted[group] % sampled.args[0]:
-                found[item] = SAMPLED
-            counted[group] += 1
+        if item.get_closest_marker("sampled") and item not in found:
+            groups[item.path, getattr(item, "originalname", "")].append(item)
+    for group in groups.values():
+        mark = group[0].get_closest_marker("sampled")
+        some = sample(group, mark.args[0] if mark else 1)
+        found |= {item: SAMPLED for item in group if item not in some}
     return found
+
+
+def sample(group: list[pytest.Item], n: int) -> list[pytest.Item]:
+    """Return one of each `n` tests that differ in their parameters, with as many values of these as possible.
+
+    Of those that bring equally many, their names decide as if by chance: else none would run on the last scheduler.
+    """
+    left, some = list(group), list[pytest.Item]()
+    seen = set[tuple[str, int]]()
+    while len(some) * n < len(group):
+        best = max(left, key=lambda item: (len(values_of(item) - seen), zlib.crc32(item.nodeid.encode())))
+        seen |= values_of(best)
+        left.remove(best)
+        some.append(best)
+    return some
+
+
+def values_of(item: pytest.Item) -> set[tuple[str, int]]:
+    spec = getattr(item, "callspec", None)
+    return {(name, id(value)) for name, value in spec.params.items()} if spec else set()
+
+
+def does_less(item: pytest.Item) -> bool:
+    """Return whether the quick tier does fewer rounds of a test."""
+    return "rounds" in getattr(item, "fixturenames", ())
 
 
 class Tier:
@@ -132,7 +157,7 @@ class Tier:
         if self.name == "quick":
             out |= later
         if self.name == "rest":
-            out |= {item: "they are in the quick tier" for item in items if item not in later}
+            out |= {item: "they are in the quick tier" for item in items if item not in later and not does_less(item)}
         if out:
             self.left_out.update(out.values())
             config.hook.pytest_deselected(items=list(out))
