@@ -64,7 +64,7 @@ MODES: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("placed", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_a_sum_that_does_not_add_up_is_warned_of_once_on_every_scheduler(

@@ -147,7 +147,7 @@ def sums(array: Any, t: Any) -> Any:
     return np.sum(array * t) + np.sum(np.sin(array)) + np.sum(np.sum(array, axis=0) ** 2) * np.mean(array)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("layout", ODD)
 @pytest.mark.parametrize("way", ["shared", "closure", "items", "deep items"])
 def test_does_the_layout_of_an_array_show_in_the_bits(layout: str, way: str, cluster: Any) -> None:

@@ -75,7 +75,7 @@ def test_aux_values_come_along_in_every_mode() -> None:
     np.testing.assert_array_equal(nested, 6.0 * np.eye(2))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("policy", [None, Keep, Recompute, Preaccumulate])
 def test_gradients_can_be_written_to(policy: Any, scheduler: Any) -> None:
     theta = {"a": np.ones(1), "b": [np.ones(2)]}

@@ -95,6 +95,7 @@ def test_is_a_hessian_right_and_symmetric(name: str, grainsize: int) -> None:
     assert close(autograd.hessian(partial(scalar, cut_on("sync", grainsize), X))(THETA), tt, 1e-10)
 
 
+@pytest.mark.sampled(4)
 def test_is_a_hessian_the_same_on_every_scheduler(scheduler: Any) -> None:
     def valley(t: Any, where: Any) -> Any:
         """Rosenbrock's function, in pieces."""
@@ -202,6 +203,7 @@ def test_jacobians_take_keywords_and_argnums() -> None:
             jacobian(program, 2)(1.0, 2.0)
 
 
+@pytest.mark.sampled(4)
 def test_jacobians_of_float32_are_float32(scheduler: Any) -> None:
     fun = partial(PROGRAMS["a map"], cut_on(scheduler))
     for jacobian in (dagad.jacfwd, dagad.jacrev):

@@ -40,6 +40,7 @@ def loop(fun: Callable[..., Any], items: Any, *shared: Any) -> Any:
     return sum([fun(item, *shared) for item in items])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ITEMS)
 def test_is_map_sum_the_sum_over_items(name: str, scheduler: Any) -> None:
     fun, items, shared = ITEMS[name]

@@ -19,6 +19,7 @@ from support.cut_and_whole_programs import DTHETA, DX, PROGRAMS, THETA, WHOLE, X
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_are_value_tangent_and_hvp_those_of_the_uncut_function(name: str, scheduler: Any) -> None:
     cut, whole = partial(PROGRAMS[name], cut_on(scheduler)), partial(PROGRAMS[name], WHOLE)
@@ -57,7 +58,7 @@ def test_do_all_ways_to_second_order_agree(name: str, grainsize: int) -> None:
     assert close(forward, onp.sum(expected * THETA), 1e-10)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "name", ["a sum", "several", "a map", "ragged jobs", "combined", "nested", "a compensated sum"]
 )
@@ -85,6 +86,7 @@ def test_a_third_derivative_is_right_on_every_scheduler(scheduler: Any) -> None:
     assert close(third, 6.0 * onp.sum(X[:, 0]))
 
 
+@pytest.mark.sampled(10)
 def test_is_the_taylor_rate_of_a_tangent_two(scheduler: Any) -> None:
     def slope(theta: Any) -> Any:
         return dagad.jvp(partial(PROGRAMS["a sum"], cut_on(scheduler, 4), X), theta, DTHETA)[1]

@@ -67,6 +67,7 @@ def test_jvp_and_hvp_give_pytrees_with_constants_back_as_they_went_in() -> None:
     assert (product["p"].y[1], product["n"]) == (None, None)
 
 
+@pytest.mark.sampled(3)
 def test_jvp_and_hvp_of_float32_are_float32(scheduler: Any) -> None:
     x, theta = X.astype("f4"), THETA.astype("f4")
     for name in ("a sum", "a map"):
@@ -113,6 +114,7 @@ def test_jvp_and_hvp_of_no_rows_and_of_empty_rows_are_right(shape: tuple[int, in
         assert close(product, expected, 1e-10)
 
 
+@pytest.mark.sampled(2)
 def test_may_rows_in_shards_be_constant(scheduler: Any) -> None:
     shards = dagad.shard(X, grainsize=4, scheduler=scheduler)
     cut = cut_on(scheduler, 4)

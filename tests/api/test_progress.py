@@ -78,7 +78,7 @@ BLOCK = """
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters")
 @pytest.mark.parametrize("where", ["threads", "sync", "cluster"])
 def test_progress_in_a_terminal_has_bars_while_it_lasts_and_lines_at_the_end(where: str, cluster: Client) -> None:
     address = str(cluster.scheduler_info()["address"]) if where == "cluster" else where
@@ -137,6 +137,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters")
 def test_an_interrupt_leaves_the_terminal_as_it_was() -> None:
     seen = run_in_terminal(SLOW + INTERRUPTED, "threads")
     assert seen.returned == 0, seen.last
@@ -149,6 +150,7 @@ def test_an_interrupt_leaves_the_terminal_as_it_was() -> None:
     assert all(0 < int(done) < 24 for done in bars)
 
 
+@pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters")
 def test_the_progress_setting_shows_evaluations_without_a_block() -> None:
     script = """
     for theta in (1.0, 2.0):

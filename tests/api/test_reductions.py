@@ -54,6 +54,7 @@ def both(case: Case, **options: Any) -> tuple[Any, Any]:
 # --- the numbers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
 @pytest.mark.parametrize("grainsize", [1, 4, 1000, "auto"])
 @pytest.mark.parametrize("name", CASES)
@@ -243,6 +244,7 @@ def test_may_a_pytree_sum_be_differentiated_twice() -> None:
     )
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("policy", [None, Keep, Recompute, Preaccumulate])
 def test_may_some_partial_sums_be_integers(policy: Any, scheduler: Any) -> None:
     """Python's sum of nothing is the int 0, which is what ragged data without entries give."""

@@ -33,6 +33,7 @@ def test_a_sliced_argument_without_rows_is_refused() -> None:
             dagad.reduce_sum(lambda rows: 0.0, sliced)
 
 
+@pytest.mark.sampled(3)
 def test_are_partial_sums_of_different_shape_refused_even_where_numpy_would_broadcast(scheduler: Any) -> None:
     def ones(rows: Any, theta: Any) -> Any:
         return theta * np.ones(len(rows) if len(rows) < 4 else 1)

@@ -221,7 +221,7 @@ HARD: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", HARD)
 def test_check_grads_tells_right_from_wrong_where_differences_are_hard(name: str) -> None:
     fun, at = HARD[name]

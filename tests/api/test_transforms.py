@@ -177,7 +177,7 @@ def test_is_a_gradient_that_nobody_needs_zero() -> None:
     assert float(dagad.grad(lambda x: 3.0)(1.0)) == 0.0
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_do_derivatives_nest(scheduler: Any) -> None:
     total = partial(dagad.reduce_sum, misfit, X, grainsize=4, scheduler=scheduler)
     direction = onp.array([1.0, 2.0, -1.0])
@@ -335,6 +335,7 @@ def test_may_autograd_stand_outside_with_containers(outer: Any, name: str) -> No
     assert outer(fun)(point) == expected
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", [(1,), (1, 1), ()])
 def test_is_an_array_of_one_number_a_value_as_for_autograd(shape: Any, scheduler: Any) -> None:
     data, at = onp.arange(4.0), onp.full(shape, 3.0)

@@ -83,6 +83,7 @@ TRAPS = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("dear_rows", "new_functions")
 @pytest.mark.parametrize("mode", [dagad.grad, lambda total: total])
 @pytest.mark.parametrize("fun", TRAPS)

@@ -108,6 +108,7 @@ def squares(rows: Any, theta: Any) -> Any:
     return np.sum((rows - theta) ** 2)
 
 
+@pytest.mark.sampled(3)
 def test_may_an_engine_come_from_outside(scheduler: Any) -> None:
     loss = partial(dagad.reduce_sum, squares, X, grainsize=4, scheduler=scheduler)
     expected = dagad.grad(partial(loss, engine="autograd"))(THETA)
@@ -216,7 +217,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("pullback", "error", "found"), REFUSED)
 def test_are_wrong_explicit_cotangents_refused_with_their_chunk(
     pullback: Any, error: type[Exception], found: str, scheduler: Any
@@ -261,6 +262,7 @@ def square_by_hand(row: Any, theta: Any) -> Any:
     return (row @ theta) ** 2, lambda seed: (2 * seed * (row @ theta) * theta, 2 * seed * (row @ theta) * row)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("total", "fun"), [(dagad.reduce_sum, squares_by_hand), (dagad.map_sum, square_by_hand)])
 def test_is_a_second_derivative_of_an_explicit_function_refused_with_a_sentence(
     total: Any, fun: Any, scheduler: Any

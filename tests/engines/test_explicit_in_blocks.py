@@ -76,7 +76,7 @@ PROGRAMS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_explicit_function_in_a_block_has_its_own_derivative(name: str, scheduler: Any) -> None:
     build, plain = PROGRAMS[name]

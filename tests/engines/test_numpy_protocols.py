@@ -288,7 +288,7 @@ def of_lists(rows: Any, x: Any) -> Any:
     return np.sum(np.stack([np.sum(rows * x**k) for k in range(3)]) * scipy.special.log_ndtr(x))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_plain_numpy_is_differentiated_on_every_scheduler_and_in_outer_functions(scheduler: Any) -> None:
     def outer(x: Any) -> Any:
         return np.sin(dagad.reduce_sum(of_lists, Y, x, grainsize=5, scheduler=scheduler)) + np.hypot(x, 2.0)

@@ -78,6 +78,7 @@ def fails(rows: Any, t: Any) -> Any:
     raise KeyError(float(rows[0]))
 
 
+@pytest.mark.sampled(2)
 def test_patches_of_autograd_are_undone_after_each_mode(scheduler: Any) -> None:
     loss = partial(dagad.reduce_sum, cube, DATA, grainsize=2, scheduler=scheduler)
     assert loss(2.0) == pytest.approx(32.0)
@@ -116,7 +117,7 @@ def worker_state() -> tuple[list[str], int, bool]:
     return (list(vars(tracer.trace_stack)), patches.depth, numpy_vjps.unbroadcast is changes._unbroadcast)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_are_patches_in_force_where_chunks_run_and_gone_there_too(scheduler: Any, cluster: Any) -> None:
     loss = partial(dagad.reduce_sum, seen_in_chunk, DATA, grainsize=2, scheduler=scheduler)
     assert loss(2.0) == pytest.approx(8.0)
@@ -243,7 +244,7 @@ def decay_exactly(rate: Any) -> Any:
     return sum([3.0 * np.exp(-rate * t) for t in TIMES])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("p", [[1.0], (1.0,), onp.array([1.0])])
 def test_odeint_takes_its_parameters_in_containers(p: Any, scheduler: Any) -> None:
     expected = grad(decay_exactly)(1.0)

@@ -65,7 +65,7 @@ POWERS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", POWERS)
 def test_a_chunk_with_powers_has_the_same_bits_traced_and_untraced(name: str, scheduler: Any) -> None:
     rows, t = RNG.uniform(0.2, 3.0, (40, 3)), RNG.uniform(0.2, 3.0, 2)[:1]

@@ -35,6 +35,7 @@ def test_a_new_engine_works_in_every_mode(mode: str, name: str) -> None:
     check(mode, partial(OPERATIONS[name][0], onp, engine=ComplexStep(), scheduler="sync"), RIGHT[name])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["of a tree", "map_rect"])
 @pytest.mark.parametrize("mode", ["value_and_grad", "jvp", "hvp", "hessian"])
 def test_a_new_engine_works_wherever_it_is_run(mode: str, name: str, scheduler: Any) -> None:
@@ -48,7 +49,7 @@ def test_policies_have_their_way_with_a_new_engine(policy: Any) -> None:
         check(mode, partial(OPERATIONS["of rows"][0], onp, engine=ComplexStep(), policy=policy), RIGHT["of rows"])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_an_engine_has_a_name_or_comes_as_an_object(monkeypatch: pytest.MonkeyPatch, scheduler: Any) -> None:
     engine: Engine = ComplexStep()
     ways: list[Any] = [engine, "toy", None]
@@ -124,6 +125,7 @@ def test_no_array_of_another_engine_gets_into_a_function() -> None:
     assert seen <= {"numpy", "builtins"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("engines", [(None, ComplexStep()), (ComplexStep(), ComplexStep())], ids=["autograd", "toy"])
 @pytest.mark.parametrize("mode", ["value_and_grad", "jvp", "hvp", "hessian"])
 def test_reductions_in_chunks_have_engines_of_their_own(mode: str, engines: Any, scheduler: Any) -> None:

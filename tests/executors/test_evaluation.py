@@ -120,6 +120,7 @@ def test_evaluate_returns_at_once(local: str) -> None:
 # Results
 
 
+@pytest.mark.sampled(2)
 def test_value_and_gradient_are_those_of_value_and_grad(scheduler: Any) -> None:
     def loss(params: Any, scale: Any) -> Any:
         return anp.exp(-0.01 * loss_on(scheduler)(params["a"])) * scale + params["b"][0]
@@ -147,7 +148,7 @@ def test_several_threads_may_wait_for_the_same_gradient() -> None:
     assert policy.n_pullback == 8
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_many_evaluations_may_run_at_once(scheduler: Any) -> None:
     evaluations = [dagad.evaluate(loss_on(scheduler), float(theta)) for theta in range(6)]
     for theta, evaluation in enumerate(evaluations):

@@ -134,7 +134,7 @@ def dagad_tasks(dask_scheduler: Any) -> list[str]:
     return [str(key) for key in dask_scheduler.tasks if "dagad" in str(key)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("end", ["done", "lazy", "cancelled", "failed"])
 def test_an_evaluation_that_is_gone_leaves_no_task_on_its_cluster(end: str, cluster: Client) -> None:
     def fail(rows: Any, theta: Any) -> Any:

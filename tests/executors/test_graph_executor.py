@@ -142,7 +142,7 @@ def _chunks_stay_where_their_rows_are(cluster: Client) -> Iterator[None]:
     cluster.run_on_scheduler(start_stealing)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.usefixtures("_chunks_stay_where_their_rows_are")
 @pytest.mark.parametrize("known", [None, False, True])
 @pytest.mark.parametrize("fun", [one_number, two_numbers])

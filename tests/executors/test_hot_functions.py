@@ -197,7 +197,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hot_loop_sees_a_change_of_its_chunk_function_at_once(
     kind: Any, client: Client, monkeypatch: pytest.MonkeyPatch

@@ -196,7 +196,7 @@ THETAS: dict[str, Any] = {
 }
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("theta", THETAS.values(), ids=THETAS)
 @PLANS
 def test_a_hot_loop_takes_parameters_of_any_kind(theta: Any, data: Any, grainsize: int, client: Client) -> None:
@@ -247,7 +247,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.filterwarnings("ignore:`<lambda>` gave nan:dagad.DagadWarning")
 @pytest.mark.parametrize("fun", VALUES.values(), ids=VALUES)
 @PLANS

@@ -22,6 +22,7 @@ def chunk(rows: Any, theta: Any) -> Any:
     return np.sum(np.tanh(rows @ theta))
 
 
+@pytest.mark.sampled(2)
 def test_an_evaluation_says_what_ran_and_what_it_gave(scheduler: Any) -> None:
     def loss(theta: Any) -> Any:
         return dagad.reduce_sum(chunk, X, theta, grainsize=5, scheduler=scheduler)

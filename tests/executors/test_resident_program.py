@@ -176,7 +176,7 @@ def test_residents_give_the_same_bits_whoever_has_which_chunks(
     see_same_bits(name, plan, owners, n_threads, seed, active=bool(seed % 5), monoid=monoid)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["number", "tree", "sometimes nothing", "integers and trees"])
 @pytest.mark.parametrize("monoid", [PlainSum(), CompensatedSum()])
 @often

@@ -336,6 +336,7 @@ def only_numbers(rows: Any, theta: Any) -> Any:
     return np.sum(theta)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fun", [some_constant, only_numbers])
 def test_chunks_that_do_not_depend_on_their_rows_have_zeros(fun: Any, client: Client) -> None:
     x, expected = on(client), every_bit(dagad.value_and_grad(sums(fun), (0, 1))(on("sync"), THETA))
@@ -366,6 +367,7 @@ def test_a_gradient_of_a_gradient_in_shards_has_the_numbers_of_arrays(client: Cl
         np.testing.assert_allclose(found[1], of_theta, rtol=1e-12)
 
 
+@pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 def test_sums_of_many_gradients_in_shards_are_no_deep_chain(client: Client) -> None:
     def many(x: Any) -> Any:
         return sum((1.0 + k) * sums()(x, THETA) for k in range(150))  # one chain would take 5 frames of Python's a link

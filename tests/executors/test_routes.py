@@ -19,6 +19,7 @@ def work(n_workers: int, theta: float = LARGE, **more: Any) -> Work:
     return Work(n_workers, theta, theta, **more)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("route", ROUTES.values())
 def test_the_cost_of_a_route_grows_no_faster_than_its_workers(route: routes.Route) -> None:
     """Never workers times workers: ten times as many workers are ten times as busy stations at most."""

@@ -59,7 +59,7 @@ def lazily(fun: Callable[..., Any], *args: Any) -> Any:
 WAYS = pytest.mark.parametrize("how", [by_vjp, by_evaluation, lazily])
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(32)
 @WAYS
 @pytest.mark.parametrize("policy", [None, Keep(), Recompute(), Preaccumulate()], ids=str)
 def test_a_gradient_in_shards_has_the_bits_of_arrays_after_its_value(how: Any, policy: Any, place: Any) -> None:
@@ -71,6 +71,7 @@ def test_a_gradient_in_shards_has_the_bits_of_arrays_after_its_value(how: Any, p
     assert bits([value, of_x.gather(), of_theta]) == bits([expected, rows, theta])
 
 
+@pytest.mark.sampled(3)
 @WAYS
 def test_a_gradient_in_shards_after_a_hot_loop_has_the_bits_of_arrays(how: Any, client: Client) -> None:
     shards = dagad.shard(X, grainsize=4, scheduler=client)
@@ -91,6 +92,7 @@ def test_a_pullback_of_a_loop_that_is_hot_is_of_its_own_point(policy: Any, clien
     assert bits([value, *pullback(1.0)]) == bits(list(expected))
 
 
+@pytest.mark.sampled(3)
 def test_a_gradient_in_shards_is_right_where_vectors_follow_numbers(place: Any) -> None:
     """No linearization was kept, since numbers were expected; so Shards' cotangents come from a job of its own."""
     shards = dagad.shard(X, grainsize=4, scheduler=place)

@@ -149,7 +149,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
 RIGHT = {name: derivatives(whole) for name, (_, whole) in OPERATIONS.items()}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(56)
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_new_executor_runs_everything_in_every_mode(mode: str, name: str, pool: Pipes) -> None:
@@ -294,6 +294,7 @@ def test_a_new_executor_refuses_functions_and_results_that_cannot_be_pickled(poo
     assert OPERATIONS["sum"][0](AT, scheduler=pool) == OPERATIONS["sum"][0](AT, scheduler="sync")
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_pool_whose_process_has_died_says_so() -> None:
     with Pipes(1) as pool:
         for _ in range(2):
@@ -301,6 +302,7 @@ def test_a_pool_whose_process_has_died_says_so() -> None:
                 dagad.reduce_sum(lambda rows: os._exit(1), ROWS, grainsize=2, scheduler=pool)
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_the_toy_executor_gives_the_same_bits_with_any_number_of_processes(pool: Pipes) -> None:
     rows, theta = onp.random.default_rng(0).standard_normal((17, 3)), onp.array([0.3, -0.7, 1.1])
 

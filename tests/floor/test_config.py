@@ -77,6 +77,7 @@ def test_a_configured_grainsize_that_makes_no_sense_is_refused(grainsize: Any) -
         chunk_lengths(4)
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_an_environment_variable_sets_the_grainsize() -> None:
     code = (
         "import dagad, numpy as np\n"

@@ -128,6 +128,7 @@ GRAPHS = {"chain": lambda: chain(37), "fan": lambda: fan(40), "tree": lambda: tr
 POLICIES = {"keep": Keep, "recompute": Recompute, "preaccumulate": Preaccumulate}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_coarsened_graph_gives_the_bits_of_one_with_more_tasks(
@@ -193,7 +194,7 @@ def test_the_gradient_of_a_coarsened_chain_is_that_of_autograd() -> None:
     onp.testing.assert_allclose(found[1], right[1], rtol=1e-14)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_a_gradient_of_a_coarsened_graph_can_be_differentiated_again(graph: str, scheduler: Any, apart: Any) -> None:
     with dask_set({"dagad.graph-width": 8}):

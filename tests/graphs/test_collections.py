@@ -104,6 +104,7 @@ def test_can_the_graph_be_drawn() -> None:
     assert all(edge["data"]["source"] in nodes and edge["data"]["target"] in nodes for edge in drawn["edges"])
 
 
+@pytest.mark.sampled(2)
 def test_is_a_gradient_of_a_gradient_right(scheduler: Any) -> None:
     a, b = delayed(A), delayed(B)
     y = as_graph(a, b)

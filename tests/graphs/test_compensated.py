@@ -323,7 +323,7 @@ def test_map_sum_adds_up_its_items_by_a_compensated_sum(scheduler: Any) -> None:
     assert exact == 4.25
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_is_a_chunk_without_terms_like_any_other(scheduler: Any) -> None:
     """A sum of nothing is the integer 0: the chunk's seeds and tangents are still those of its own leaves."""
 

@@ -44,7 +44,7 @@ def test_are_gradients_of_arrays_arrays_of_the_same_chunks(scheduler: Any) -> No
     assert found["w"].dtype == "f4"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_gradients_through_halos_of_overlapping_blocks_are_right(scheduler: Any) -> None:
     def step(u: Any) -> Any:
         return u + 0.4 * (np.roll(u, 1) - 2.0 * u + np.roll(u, -1))
@@ -90,7 +90,7 @@ def test_is_a_block_that_y_does_not_need_not_computed() -> None:
     assert set(ran) == {(0, 0), (1, 0)}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_is_a_gradient_of_a_gradient_of_arrays_right(scheduler: Any) -> None:
     w, x = from_array(W, chunks=2), from_array(X, chunks=(3, 2))
     first = dagad.gradient(((x @ w) ** 2).sum(), w)
@@ -99,7 +99,7 @@ def test_is_a_gradient_of_a_gradient_of_arrays_right(scheduler: Any) -> None:
     np.testing.assert_allclose(compute(again, **where(scheduler))[0], 2.0 * hessian @ hessian @ W, rtol=1e-12)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_are_tangents_of_arrays_right(scheduler: Any) -> None:
     w, x = from_array(W, chunks=2), from_array(X, chunks=(3, 2))
     direction = np.array([1.0, 0.0, -3.0])

@@ -91,6 +91,7 @@ def pulled_elsewhere(sent: bytes) -> Any:
     return pickle.loads(subprocess.run(command, input=sent, capture_output=True, check=True, timeout=PATIENCE).stdout)
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_pickled_linearization_of_a_long_chain_is_small_and_gives_the_same_bits() -> None:
     linearization = Linearization.recorded(task_of(sines), (THETA,))
     sent = pickle.dumps((linearization, 1.0))
@@ -138,7 +139,7 @@ def loop(x: Any) -> Any:
     return total
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("task", "args"),
     [

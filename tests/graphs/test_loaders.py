@@ -112,7 +112,7 @@ def stored(tmp_path: Path) -> Any:
     return opened
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_blocks_of_a_store_are_loaded_inside_their_readers(stored: Any, scheduler: Any) -> None:
     """X @ w and its transpose read each block, which a recipe would hold from the value to the gradient."""
     w = from_array(W, chunks=3)

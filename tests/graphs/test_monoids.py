@@ -301,7 +301,7 @@ def locked(terms: Terms) -> Terms:
     return terms
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("way", WAYS)
 @often
 @given(terms_of())
@@ -355,6 +355,7 @@ def test_a_cotangent_of_the_users_own_is_not_written_into() -> None:
     assert slope.tolist() == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cut", [1, 2, 4])
 def test_partial_sums_that_are_lists_of_lists_are_added_not_joined(cut: int, scheduler: Any) -> None:
     def chunk(rows: Any, t: Any) -> Any:

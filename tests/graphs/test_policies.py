@@ -63,7 +63,7 @@ def test_preaccumulate_keeps_the_tapes_of_chunks_that_are_no_numbers() -> None:
     assert (policy.n_primal, policy.n_pullback, policy.peak_linearizations) == (CHUNKS, CHUNKS, CHUNKS)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("fun", [logistic, moments])
 def test_the_bits_of_a_gradient_do_not_depend_on_the_policy(fun: Any, scheduler: Any) -> None:
     assert len({gradient(policy(), scheduler, fun) for policy in POLICIES} | {gradient(Keep(), "sync", fun)}) == 1

@@ -148,6 +148,7 @@ def descend(x: Any, rate: Any, steps: int, slope: Callable[[Any], Any]) -> list[
     return found
 
 
+@pytest.mark.sampled(2)
 def test_may_a_descent_hold_a_gradient_a_step(scheduler: Any) -> None:
     x, rate = delayed(A), delayed(0.05)
     path = descend(x, rate, 4, lambda x: dagad.gradient(f(x), x))

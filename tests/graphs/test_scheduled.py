@@ -124,6 +124,7 @@ def test_a_gradient_under_a_schedule_is_that_of_autograd() -> None:
     onp.testing.assert_allclose(found[3], expected[1], rtol=1e-13)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
 @pytest.mark.parametrize(
     ("policy", "n_steps", "n_runs"),

@@ -77,6 +77,7 @@ def test_revolve_is_the_best_there_is() -> None:
             assert found == n_steps + least_runs(n_steps, min(slots, 31))
 
 
+@pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 def test_revolve_does_what_checkpoint_schedules_does() -> None:
     for n_steps in range(2, 60):
         for slots in range(1, min(n_steps, 12)):

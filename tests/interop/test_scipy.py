@@ -57,6 +57,7 @@ def test_every_method_of_minimize_finds_what_statsmodels_finds(method: Any) -> N
     np.testing.assert_array_equal(found.x_flat, np.append(found.x["intercept"], found.x["slopes"]))  # by sorted keys
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", ["L-BFGS-B", "trust-ncg"])
 def test_the_steps_of_minimize_are_the_same_on_every_scheduler(method: str, scheduler: Any) -> None:
     tight = {"gtol": 1e-9} | ({"ftol": 0.0} if method == "L-BFGS-B" else {})

@@ -108,6 +108,7 @@ def test_notes_of_an_exception_in_a_differentiated_pullback_name_its_chunk(name:
     assert any("of chunk 1 (rows 3:6)" in note for note in notes), notes
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["compensated", "map", "map_reduce"])
 def test_do_notes_come_from_other_processes(name: str, scheduler: Any) -> None:
     for mode in ("value", "jvp", "hvp"):

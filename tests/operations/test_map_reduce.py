@@ -91,6 +91,7 @@ def program(total: Callable[..., Any], name: str, **options: Any) -> Callable[..
     return lambda sliced, theta: number(total(f, combine, sliced, theta, **options))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_map_reduce_gives_what_autograd_makes_of_the_same_tree(name: str, scheduler: Any) -> None:
     f, combine, sliced = CASES[name]

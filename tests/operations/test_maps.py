@@ -131,7 +131,7 @@ def test_is_a_map_what_autograd_makes_of_a_loop(mapping: Any, plain: Any, case: 
         assert bits(here) == bits(actual)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @PER_CASE
 def test_further_derivatives_of_a_map_are_those_of_a_loop(mapping: Any, plain: Any, case: Case) -> None:
     uncut = Uncut(program(plain, case), *case.args)

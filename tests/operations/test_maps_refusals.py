@@ -37,7 +37,7 @@ UNLIKE: Any = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("grainsize", [1, 4])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", UNLIKE)

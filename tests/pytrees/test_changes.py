@@ -87,7 +87,7 @@ def test_every_evaluation_is_one_of_what_its_function_uses_now(
             np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("name", PARTS)
 def test_a_hot_loop_sees_each_part_of_its_function_change_and_change_back(
     name: str, client: Client, shards: list[dagad.Shards]

@@ -275,6 +275,7 @@ def test_fingerprints_of_different_numbers_of_parts_differ() -> None:
 # What may change
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("contents", MUTABLE, ids=lambda contents: type(contents).__name__)
 def test_a_function_that_holds_a_mutable_object_is_not_frozen(way: Any, contents: Any) -> None:

@@ -75,6 +75,7 @@ def a_cache_of_a_derivative_inside_the_chunk() -> Any:
     return chunk
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", LEAKS)
 @pytest.mark.parametrize("place", ["sync", "threads"])

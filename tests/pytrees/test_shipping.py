@@ -353,6 +353,7 @@ print(pytree.flatten(pickle.loads(sys.stdin.buffer.read()).open())[0])
 """
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_record_of_a_module_that_goes_by_value_brings_its_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("notebook_helpers")
     exec("class Slope:\n    def __init__(self, value):\n        self.value = value\n", vars(module))

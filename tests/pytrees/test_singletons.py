@@ -86,7 +86,7 @@ def two_functions(scale: Callable[[], float]) -> tuple[Any, Any]:
     return train, valid
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ["sync", "threads", "cluster"])
 def test_two_functions_share_a_singleton_that_changes_and_changes_back(kind: Any, where: str, client: Client) -> None:
@@ -121,6 +121,7 @@ def test_two_functions_share_a_singleton_that_changes_and_changes_back(kind: Any
             check(which, now)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hot_loop_is_not_changed_by_a_singleton_that_a_users_task_brings(kind: Any, client: Client) -> None:
     scale, change = kind()

@@ -96,6 +96,7 @@ def test_a_pullback_on_a_cluster_is_that_of_the_point_of_its_value(total: Any, c
     test_a_pullback_is_that_of_the_point_where_the_value_was_taken(total, Recompute(), cluster)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_rows_that_are_differentiated_in_are_those_of_the_value(policy: Any, scheduler: Any) -> None:
     x, items, theta = X.copy(), [np.ones(2), np.ones(3)] * 4, np.array([1.5])

@@ -90,6 +90,7 @@ def test_value_and_gradient_on_a_cluster_have_the_bits_of_one_thread(policy: Any
     assert here[1].tobytes() == there[1].tobytes()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("differentiated", [False, True])
 def test_chunks_are_shared_out(differentiated: bool, cluster: Client, tmp_path: Path) -> None:
     path = str(tmp_path / "log")

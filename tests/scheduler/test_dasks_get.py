@@ -24,6 +24,7 @@ from support.thread_graphs import LOCAL, each, increase
 from support.waiting import PATIENCE
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("get", [dagad_scheduler.get, Threads(3).get, Sync().get], ids=["get", "threads", "sync"])
 def test_dask_computes_with_our_get(get: Any) -> None:
     a, b = delayed(increase)(1), delayed(increase)(2)

@@ -123,6 +123,7 @@ def refused(client: Client, road: str, role: str, reduction: Any) -> tuple[type[
     return type(caught.value), *caught.value.args, note
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("reduction", [dagad.reduce_sum, dagad.map_sum])
 @pytest.mark.parametrize("role", ["value", "pullback"])
 @pytest.mark.parametrize("road", ["value_and_grad", "gradient"])

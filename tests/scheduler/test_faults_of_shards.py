@@ -255,6 +255,7 @@ def misshapen(rows: Any, theta: Any) -> Any:
     return theta[0] * np.ones(1 + int(rows["row"][0]) // 4)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("make", "kind"), [(locked, dagad.PortabilityError), (lambda: misshapen, dagad.StructureError)]
 )
@@ -312,6 +313,7 @@ def test_chunks_of_shards_that_have_not_started_when_cancelled_never_start(
     assert len(watch.visits("value")) == 2
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("hot", [False, True])
 def test_control_c_gives_up_waiting_and_leaves_the_client_usable(hot: bool, client: Client, tmp_path: Path) -> None:
     watch = Watch(tmp_path, "value", "pullback")

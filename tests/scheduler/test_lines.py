@@ -536,6 +536,7 @@ def test_a_nonsensical_reply_of_a_worker_is_not_believed(
     assert is_hot(client, lambda: there(THETA))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("spoil", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
 def test_gradients_of_another_kind_are_refused(
     spoil: Any, hot: list[Act], client: Client, monkeypatch: pytest.MonkeyPatch

@@ -179,6 +179,7 @@ class Weighty:
         return self._nbytes
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_large", [False, True])
 def test_a_tape_is_measured_once_in_a_thread_after_the_answer(is_large: bool, client: Client, tmp_path: Path) -> None:
     hot_on(client)  # the workers have desks

@@ -63,7 +63,7 @@ def watched() -> Iterator[Client]:
         yield client
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("source", SOURCES)
 def test_shards_of_any_rows_are_hot(source: str, watched: Client, tmp_path: Path) -> None:
     make, plain, fun = SOURCES[source]

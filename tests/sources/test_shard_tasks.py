@@ -89,6 +89,7 @@ def test_a_dask_array_comes_in_its_own_pieces(array: Any, chunks: Any, place: An
     assert leaves_of(shards.gather()) == leaves_of(array)
 
 
+@pytest.mark.sampled(6)
 def test_shards_of_a_computed_dask_array_have_its_bits(place: Any) -> None:
     lazy = (da.from_array(X, chunks=(4, 2)) * 2.0 + 1.0)[::-1]
     shards = dagad.shard(lazy, grainsize=4, scheduler=place)

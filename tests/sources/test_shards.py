@@ -71,7 +71,7 @@ def on_one_thread(data: Any, grainsize: int = 4, **options: Any) -> list[bytes]:
 # The same data
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
 def test_shards_give_the_bits_of_the_data_cut_alike(data: Any, place: Any) -> None:
     shards = dagad.shard(data, grainsize=4, scheduler=place)
@@ -81,6 +81,7 @@ def test_shards_give_the_bits_of_the_data_cut_alike(data: Any, place: Any) -> No
         assert outcome(shards) == on_one_thread(data)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
 def test_gathered_shards_are_the_data_that_were_cut(data: Any, place: Any) -> None:
     gathered = dagad.shard(data, grainsize=4, scheduler=place).gather()
@@ -91,6 +92,7 @@ def test_gathered_shards_are_the_data_that_were_cut(data: Any, place: Any) -> No
     assert [np.asarray(leaf).dtype for leaf in leaves] == [np.asarray(leaf).dtype for leaf in expected]
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_shards_on_the_scheduler_processes_give_the_bits_of_one_thread() -> None:
     shards = dagad.shard({"x": X, "items": RAGGED}, grainsize=5, scheduler="processes")
     assert outcome(shards, scheduler="processes") == on_one_thread({"x": X, "items": RAGGED}, 5)

@@ -68,7 +68,7 @@ def outcome(data: Any, **options: Any) -> list[bytes]:
     return bits(dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, data, theta, **options))(0.7))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("mode", MODES)
 def test_drawn_rows_have_every_mode(mode: str, scheduler: Any) -> None:
     run, _ = MODES[mode]
@@ -191,6 +191,7 @@ def test_a_store_of_many_small_chunks_is_cut_into_fewer(tmp_path: Path) -> None:
 # Labelled arrays
 
 
+@pytest.mark.sampled(4)
 def test_xarray_is_placed_without_its_labels(scheduler: Any) -> None:
     xr: Any = pytest.importorskip("xarray")
     expected = outcome(X, grainsize=5, scheduler="sync")

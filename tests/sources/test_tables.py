@@ -82,7 +82,7 @@ def outcome(data: Any, reduction: Any = dagad.reduce_sum, fun: Any = chunk, **op
 # The same bits as of the columns
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @tables
 def test_rows_of_a_table_give_the_bits_of_its_columns_as_arrays(table: Any, scheduler: Any) -> None:
     for grainsize in (5, N):
