@@ -41,11 +41,17 @@ PROJECT: dict[str, Any] = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_
 TESTED = {
     "fit.py": ["a_fit_over_tls_has_the_bits_of_threads"],
     "model.py": ["a_fit_over_tls_has_the_bits_of_threads"],
-    "ssh/cluster.sh": ["a_fit_over_tls_has_the_bits_of_threads", "only_the_loopback_is_listened_on"],
+    "ssh/cluster.sh": [
+        "a_fit_over_tls_has_the_bits_of_threads",
+        "a_cluster_of_the_ssh_recipe_listens_on_the_loopback_only",
+    ],
     "tls/make_certificates.sh": ["certificates_are_their_owners_and_nobody_elses_are_taken"],
-    "slurm/jobqueue.yaml": ["a_gradient_survives_the_jobs_it_runs_on", "a_section_sets_options_that_there_are"],
-    "slurm/driver.sbatch": ["the_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime"],
-    "slurm/runner.sbatch": ["the_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime"],
+    "slurm/jobqueue.yaml": [
+        "a_gradient_survives_the_jobs_it_runs_on",
+        "a_section_for_a_queue_sets_options_that_there_are",
+    ],
+    "slurm/driver.sbatch": ["the_slurm_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime"],
+    "slurm/runner.sbatch": ["the_slurm_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime"],
     "pbs/jobqueue.yaml": ["a_section_makes_jobs_whose_workers_retire_before_the_walltime"],
     "pbs/driver.pbs": ["a_driver_that_is_told_to_end_submits_one_that_goes_on"],
     "sge/jobqueue.yaml": ["a_section_makes_jobs_whose_workers_retire_before_the_walltime"],
@@ -53,7 +59,7 @@ TESTED = {
     "kubernetes/cluster.yaml": ["manifests_are_what_the_operator_takes"],
     "container/Containerfile": ["an_image_has_pinned_versions_that_dagad_takes"],
     "container/requirements.txt": ["an_image_has_pinned_versions_that_dagad_takes"],
-    **{f"{path}README.md": ["a_page_names_files_that_there_are"] for path in ("", *PLACES)},
+    **{f"{path}README.md": ["a_page_of_a_recipe_names_files_that_there_are"] for path in ("", *PLACES)},
 }
 
 
