@@ -150,7 +150,6 @@ def test_a_second_derivative_is_the_same_in_any_order_of_modes(name: str) -> Non
     assert close(np.sum(w * twice), onp.sum(expected * x), 1e-10)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_tangent_and_an_hvp_of_each_function_are_right_in_chunks(name: str) -> None:
     fun, x, v, w = directions(name)

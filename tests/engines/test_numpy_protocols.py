@@ -78,7 +78,6 @@ def slope(fun: Callable[[Any], Any], step: float = 1e-5) -> Any:
     return (8 * ahead - behind) / (12 * step)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_function_by_its_plain_name_is_right_in_every_mode(call: str) -> None:
     loss = total(evaluated(call, PLAIN))
