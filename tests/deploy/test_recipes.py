@@ -23,16 +23,16 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from dagad import doctor
-from support.deploy_recipes import DEPLOY, KINDS, environment, jobqueue, run, section, theta
+from support.deploy_recipes import DEPLOY, FILES, KINDS, environment, jobqueue, run, section, theta
 from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 
-SCRIPTS = sorted(
+SCRIPTS = [
     path
-    for path in (*DEPLOY.rglob("*"), Path(__file__).with_name("slurm_local.sh"))
-    if path.is_file() and path.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash")
-)
+    for path in (*FILES, Path(__file__).with_name("slurm_local.sh"))
+    if path.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash")
+]
 PLACES = [f"{path.name}/" for path in sorted(DEPLOY.iterdir()) if path.is_dir() and path.name != "__pycache__"]
 PROJECT: dict[str, Any] = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -64,8 +64,7 @@ TESTED = {
 
 
 def test_no_recipe_is_untested() -> None:
-    files = {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*") if path.is_file()}
-    assert {name for name in files if "__pycache__" not in name} == TESTED.keys()
+    assert {str(path.relative_to(DEPLOY)) for path in FILES} == TESTED.keys()
     here = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
     assert not [test for tests in TESTED.values() for test in tests if f"def test_{test}(" not in here]
 

@@ -16,6 +16,8 @@ import dask
 import yaml
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+# What Python compiled beside model.py is no recipe.
+FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
 KINDS = {"slurm": "SLURM", "pbs": "PBS", "sge": "SGE"}
 
 
