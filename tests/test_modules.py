@@ -80,7 +80,7 @@ def test_a_room_imports_those_before_it_only() -> None:
     assert not [pair for pair in needs if room_of(pair[1]) > room_of(pair[0])]
 
 
-def test_contributors_are_told_of_modules_that_there_are() -> None:
+def test_contributors_read_of_modules_that_there_are() -> None:
     text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rooms = dict(re.findall(r"^\* \*\*`(\w+)`\*\*: (.*?)(?=^\S)", text, flags=re.MULTILINE | re.DOTALL))
     assert list(rooms) == [*ROOMS, "dagad_scheduler"]

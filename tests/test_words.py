@@ -27,7 +27,7 @@ def is_summary(line: str) -> bool:
     )
 
 
-def test_each_module_begins_by_saying_its_place() -> None:
+def test_each_module_begins_by_saying_where_it_stands() -> None:
     docstrings = {name: ast.get_docstring(tree) or "" for name, tree in trees().items()}
     assert not [name for name, docstring in docstrings.items() if not is_summary(docstring.split("\n\n")[0] or "-")]
 
@@ -163,6 +163,20 @@ def is_bare(raised: ast.expr | None) -> bool:
 def test_no_exception_is_raised_without_a_sentence() -> None:
     nodes = [(name, node) for name, tree in trees().items() for node in ast.walk(tree) if isinstance(node, ast.Raise)]
     assert not [f"{name}, line {node.lineno}" for name, node in nodes if is_bare(node.exc)]
+
+
+QUESTION = re.compile(r"test_(is|are|was|were|does|do|did|may|can|has|have|must|will|what|how|when|where|who|why)_")
+OUR_JARGON = {"turned", "apart", "road", "place", "told"}
+
+
+def test_the_name_of_each_test_is_a_statement_in_the_words_of_the_field() -> None:
+    names = {
+        node.name.replace("in_place", "")
+        for path in Path(__file__).parent.rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+    assert not {name for name in names if QUESTION.match(name) or OUR_JARGON & {*name.split("_")}}
 
 
 IGNORED = re.compile(r"#\s*(type: ignore(\[[\w, -]+\])?|noqa(: [A-Z]+\d+(, [A-Z]+\d+)*)?)(?P<reason>.*)")

@@ -60,7 +60,7 @@ NUMBERS = [1.37, onp.float64(1.37), onp.float32(1.37), onp.array(1.37), onp.full
 
 @pytest.mark.parametrize("number", NUMBERS, ids=repr)
 @pytest.mark.parametrize("name", EXPRESSIONS)
-def test_do_the_bits_of_a_value_depend_on_which_gradients_are_asked_for(name: str, number: Any) -> None:
+def test_the_bits_of_a_value_are_the_same_whichever_gradients_are_asked_for(name: str, number: Any) -> None:
     def partial_sum(rows: Any, t: Any) -> Any:
         return np.sum(EXPRESSIONS[name](rows, t))
 
@@ -75,7 +75,7 @@ def test_do_the_bits_of_a_value_depend_on_which_gradients_are_asked_for(name: st
     assert bits(dagad.evaluate(total, TALL, number, argnums=1).value()) == plain
 
 
-def test_do_the_bits_of_a_value_depend_on_who_differentiates() -> None:
+def test_the_bits_of_a_value_are_the_same_whoever_differentiates() -> None:
     def total(t: Any) -> Any:
         return dagad.reduce_sum(squares, TALL, t, grainsize=50)
 
@@ -150,7 +150,7 @@ def sums(array: Any, t: Any) -> Any:
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("layout", ODD)
 @pytest.mark.parametrize("way", ["shared", "closure", "items", "deep items"])
-def test_does_the_layout_of_an_array_show_in_the_bits(layout: str, way: str, cluster: Any) -> None:
+def test_the_bits_are_the_same_for_every_layout_of_an_array(layout: str, way: str, cluster: Any) -> None:
     """It may arrive in another layout elsewhere, or where it is differentiated in."""
 
     def value(array: Any, where: Any) -> Any:

@@ -105,7 +105,7 @@ def test_gradients_can_be_written_to(policy: Any, scheduler: Any) -> None:
 # What is silently something else elsewhere
 
 
-def test_is_the_length_of_rows_of_a_table_their_number(scheduler: Any) -> None:
+def test_a_table_given_as_rows_has_as_many_as_its_length(scheduler: Any) -> None:
     def count(rows: Any) -> Any:
         assert rows.shape == (len(rows), 2)
         assert dict(rows).keys() == {"a", "b"}
@@ -116,14 +116,16 @@ def test_is_the_length_of_rows_of_a_table_their_number(scheduler: Any) -> None:
 
 
 @pytest.mark.parametrize("fun", [np.sum, np.mean, np.exp, np.asarray, np.shape, lambda shards: np.ones(2) * shards])
-def test_is_numpy_on_shards_refused_with_what_to_write(fun: Any, scheduler: Any) -> None:
+def test_a_numpy_function_of_shards_is_refused_with_what_to_write(fun: Any, scheduler: Any) -> None:
     shards = dagad.shard(Y, grainsize=2, scheduler=scheduler)
     with pytest.raises(ArgumentsError, match=r"`np\..* was given Shards.*dagad\.reduce_sum\(f, shards\).*\.gather\(\)"):
         fun(shards)
     assert shards.n_chunks == 3
 
 
-def test_is_a_gradient_that_is_nan_told_once_with_its_argument(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gradient_that_is_nan_is_warned_of_once_with_its_argument(
+    scheduler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(non_finite, "_SOUGHT", Remembered(8))
 
     def chunk(rows: Any, theta: Any) -> Any:
@@ -143,7 +145,7 @@ def test_is_a_gradient_that_is_nan_told_once_with_its_argument(scheduler: Any, m
         assert np.isnan(both(2.0, {"at": 3.0, "by": 1.0})[1][1]["at"])
 
 
-def test_has_a_gradient_the_type_of_its_argument(scheduler: Any) -> None:
+def test_a_gradient_has_the_type_of_its_argument(scheduler: Any) -> None:
     def loss(a: Any, b: Any) -> Any:
         return dagad.reduce_sum(lambda rows, t: np.sum(rows * t[0] + t[1]), Y, np.stack([a, b]), scheduler=scheduler)
 
@@ -152,7 +154,7 @@ def test_has_a_gradient_the_type_of_its_argument(scheduler: Any) -> None:
     assert dagad.grad(loss)(np.array(0.1), 0.2).shape == ()
 
 
-def test_are_shards_of_a_closed_client_said_to_be_gone(cluster: Client) -> None:
+def test_shards_of_a_closed_client_are_said_to_be_gone(cluster: Client) -> None:
     with Client(cluster.scheduler_info()["address"], set_as_default=False) as client:
         shards = dagad.shard(Y, grainsize=2, scheduler=client)
         assert "gone" not in repr(shards)

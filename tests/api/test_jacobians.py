@@ -55,7 +55,7 @@ PROGRAMS: dict[str, Any] = {
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_is_a_jacobian_that_of_the_uncut_function(name: str, scheduler: Any) -> None:
+def test_a_jacobian_is_that_of_the_uncut_function(name: str, scheduler: Any) -> None:
     cut, whole = partial(PROGRAMS[name], cut_on(scheduler)), partial(PROGRAMS[name], WHOLE)
     by_rows, by_columns = dagad.jacrev(cut, (0, 1))(X, THETA), dagad.jacfwd(cut, (0, 1))(X, THETA)
     for place in (0, 1):
@@ -78,7 +78,7 @@ def test_is_a_jacobian_that_of_the_uncut_function(name: str, scheduler: Any) -> 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("grainsize", [1, 2, 100])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_is_a_hessian_right_and_symmetric(name: str, grainsize: int) -> None:
+def test_a_hessian_is_right_and_symmetric(name: str, grainsize: int) -> None:
     def scalar(ops: Any, x: Any, t: Any) -> Any:
         out = PROGRAMS[name](ops, x, t)
         return np.sum(out**2 * np.cos(out))
@@ -96,7 +96,7 @@ def test_is_a_hessian_right_and_symmetric(name: str, grainsize: int) -> None:
 
 
 @pytest.mark.sampled(4)
-def test_is_a_hessian_the_same_on_every_scheduler(scheduler: Any) -> None:
+def test_a_hessian_has_the_same_bits_on_every_scheduler(scheduler: Any) -> None:
     def valley(t: Any, where: Any) -> Any:
         """Rosenbrock's function, in pieces."""
         pairs = (t[:-1], t[1:])
@@ -126,7 +126,7 @@ ROAD = settings(max_examples=25, deadline=None, derandomize=True)
 
 @ROAD
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(1, 7), st.integers(0, 2**32 - 1))
-def test_do_jacobians_of_ragged_jobs_agree(lengths: list[int], grainsize: int, seed: int) -> None:
+def test_jacobians_of_ragged_jobs_agree(lengths: list[int], grainsize: int, seed: int) -> None:
     rng = onp.random.default_rng(seed)
     x, t = rng.standard_normal((len(lengths), 3)), rng.standard_normal(2)
 
@@ -242,7 +242,7 @@ def ragged(ops: Any, x: Any, t: Any) -> Any:
     return ops.map_rect(job, (x, LENGTHS[: len(x)]), t)
 
 
-def test_may_jacobians_be_differentiated_again() -> None:
+def test_jacobians_can_be_differentiated_again() -> None:
     fun = partial(PROGRAMS["mixed"], cut_on("sync"), X)
     whole = partial(PROGRAMS["mixed"], WHOLE, X)
 
@@ -304,7 +304,7 @@ defvjp(watched, lambda ans, x: lambda g: watch(x, g))
 
 
 @pytest.mark.parametrize("grainsize", [1, 3, 100])
-def test_is_each_job_pulled_for_its_own_outputs_only(grainsize: int) -> None:
+def test_a_job_is_pulled_for_its_own_outputs_only(grainsize: int) -> None:
     def cubes(rows: Any) -> Any:
         return dagad.map_rect(
             lambda item: watched(item[0])[: item[1]], (rows, LENGTHS), grainsize=grainsize, scheduler="sync"
@@ -323,7 +323,7 @@ def test_is_each_job_pulled_for_its_own_outputs_only(grainsize: int) -> None:
 
 
 @pytest.mark.parametrize("jacobian", [dagad.jacfwd, dagad.jacrev])
-def test_are_complex_jacobians_refused_with_the_remedy(jacobian: Any) -> None:
+def test_complex_jacobians_are_refused_with_the_remedy(jacobian: Any) -> None:
     for fun, argument in ((lambda x: x * 1j, 1.0), (lambda x: np.abs(x), 1.0 + 1j)):
         with pytest.raises(dagad.NotDifferentiableError, match=r"complex.*`dagad\.vjp` or `dagad\.jvp`"):
             jacobian(fun)(argument)
@@ -342,13 +342,13 @@ def test_a_layout_of_a_jacobian_that_is_none_is_refused() -> None:
             dagad.jacrev(lambda x: x, layout=layout)
 
 
-def test_is_a_sparse_jacobian_that_is_differentiated_refused() -> None:
+def test_a_sparse_jacobian_that_is_differentiated_is_refused() -> None:
     with pytest.raises(dagad.NotDifferentiableError, match="sparse Jacobian can't be differentiated"):
         dagad.grad(lambda b: dagad.jacrev(lambda a: a * b, layout=Sparse())(2.0))(1.0)
 
 
 @pytest.mark.parametrize("jacobian", [dagad.jacfwd, dagad.jacrev, dagad.hessian])
-def test_are_jacobians_in_shards_refused_with_the_remedy(jacobian: Any, scheduler: Any) -> None:
+def test_jacobians_in_shards_are_refused_with_the_remedy(jacobian: Any, scheduler: Any) -> None:
     shards = dagad.shard(X, grainsize=2, scheduler=scheduler)
     with pytest.raises(dagad.NotDifferentiableError, match=r"rows in Shards.*`shards\.gather\(\)`"):
         jacobian(lambda rows: dagad.reduce_sum(lambda x, t: np.sum(np.cos(x @ t)), rows, THETA))(shards)

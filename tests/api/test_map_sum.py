@@ -42,7 +42,7 @@ def loop(fun: Callable[..., Any], items: Any, *shared: Any) -> Any:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ITEMS)
-def test_is_map_sum_the_sum_over_items(name: str, scheduler: Any) -> None:
+def test_map_sum_is_the_sum_over_items(name: str, scheduler: Any) -> None:
     fun, items, shared = ITEMS[name]
     expected, expected_gradients = reference(lambda *args: loop(fun, *args), items, *shared)
     for grainsize in (1, 3, "auto"):
@@ -92,7 +92,7 @@ def test_an_explicit_function_has_its_own_derivative_in_reduce_sum_and_map_sum(s
         assert_close(gradients, expected_gradients)
 
 
-def test_may_items_with_their_own_derivative_be_ragged() -> None:
+def test_items_of_an_explicit_function_can_be_ragged() -> None:
     @explicit
     def total_of(item: Any, rate: Any) -> Any:
         grown = onp.exp(rate * item["x"])

@@ -321,7 +321,7 @@ def test_a_wrong_call_is_refused_in_a_few_lines_with_its_remedy(case: str) -> No
 
 
 @pytest.mark.parametrize("case", CHUNKS)
-def test_a_mistake_in_a_chunk_is_told_in_a_few_lines(case: str, scheduler: Any) -> None:
+def test_a_mistake_in_a_chunk_is_explained_in_a_few_lines(case: str, scheduler: Any) -> None:
     fun, data, kind, remedy = CHUNKS[case]
     theta: Any = THETA[0] if case == "another length in each chunk" else THETA
 
@@ -381,7 +381,7 @@ LEAVES_NUMPY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 }
 
 
-def test_is_a_root_finder_in_c_told_before_it_calls_python_again_amid_the_error() -> None:
+def test_a_root_finder_in_c_is_refused_before_it_calls_python_with_an_error_pending() -> None:
     """Python then may fail anywhere."""
     calls: list[float] = []
 

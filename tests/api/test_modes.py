@@ -21,7 +21,7 @@ pytestmark = pytest.mark.each_value("all combinations of parameters: each value 
 
 @pytest.mark.sampled(15)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_are_value_tangent_and_hvp_those_of_the_uncut_function(name: str, scheduler: Any) -> None:
+def test_value_tangent_and_hvp_are_those_of_the_uncut_function(name: str, scheduler: Any) -> None:
     cut, whole = partial(PROGRAMS[name], cut_on(scheduler)), partial(PROGRAMS[name], WHOLE)
     value, tangent = dagad.jvp(cut, (X, THETA), (DX, DTHETA))
     of_x, of_theta = (autograd.grad(whole, place)(X, THETA) for place in (0, 1))
@@ -39,7 +39,7 @@ def test_are_value_tangent_and_hvp_those_of_the_uncut_function(name: str, schedu
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("grainsize", [1, 4, 50])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_do_all_ways_to_second_order_agree(name: str, grainsize: int) -> None:
+def test_all_ways_to_second_order_agree(name: str, grainsize: int) -> None:
     fun = partial(PROGRAMS[name], cut_on("sync", grainsize), X)
     whole = partial(PROGRAMS[name], WHOLE, X)
     expected = autograd.hessian_vector_product(whole)(THETA, DTHETA)
@@ -87,7 +87,7 @@ def test_a_third_derivative_is_right_on_every_scheduler(scheduler: Any) -> None:
 
 
 @pytest.mark.sampled(10)
-def test_is_the_taylor_rate_of_a_tangent_two(scheduler: Any) -> None:
+def test_the_taylor_rate_of_a_tangent_is_two(scheduler: Any) -> None:
     def slope(theta: Any) -> Any:
         return dagad.jvp(partial(PROGRAMS["a sum"], cut_on(scheduler, 4), X), theta, DTHETA)[1]
 
@@ -99,7 +99,7 @@ ROAD = settings(max_examples=25, deadline=None, derandomize=True)
 
 @ROAD
 @given(st.integers(1, 9), st.integers(1, 10), st.sampled_from(sorted(PROGRAMS)), st.integers(0, 2**32 - 1))
-def test_do_forward_and_reverse_agree_on_any_rows(n_rows: int, grainsize: int, name: str, seed: int) -> None:
+def test_forward_and_reverse_agree_on_any_rows(n_rows: int, grainsize: int, name: str, seed: int) -> None:
     if name in ("ragged jobs", "several"):
         n_rows += 5
     rng = onp.random.default_rng(seed)

@@ -31,7 +31,7 @@ from support.cut_and_whole_programs import (
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
 
-def test_may_primals_be_bare_a_tuple_or_a_list() -> None:
+def test_primals_can_be_bare_a_tuple_or_a_list() -> None:
     def product(a: Any, b: Any = 2.0) -> Any:
         return np.sum(a**2) * b**3
 
@@ -79,7 +79,7 @@ def test_jvp_and_hvp_of_float32_are_float32(scheduler: Any) -> None:
         assert all(close(*pair, 1e-3) for pair in zip(products, expected, strict=True))
 
 
-def test_may_values_be_complex_inside_chunks() -> None:
+def test_values_inside_chunks_can_be_complex() -> None:
     def waves(rows: Any, t: Any) -> Any:
         return np.sum(np.exp(1j * rows * t) * rows)
 
@@ -115,7 +115,7 @@ def test_jvp_and_hvp_of_no_rows_and_of_empty_rows_are_right(shape: tuple[int, in
 
 
 @pytest.mark.sampled(2)
-def test_may_rows_in_shards_be_constant(scheduler: Any) -> None:
+def test_rows_in_shards_can_be_constant(scheduler: Any) -> None:
     shards = dagad.shard(X, grainsize=4, scheduler=scheduler)
     cut = cut_on(scheduler, 4)
 
@@ -177,7 +177,7 @@ def test_a_policy_does_not_change_an_hvp(policy: Any, scheduler: Any) -> None:
         (1.0, "north", "is a str. Give a number"),
     ],
 )
-def test_are_tangents_that_do_not_fit_refused(mode: Any, primals: Any, tangents: Any, sentence: str) -> None:
+def test_tangents_that_do_not_fit_are_refused(mode: Any, primals: Any, tangents: Any, sentence: str) -> None:
     with pytest.raises(dagad.StructureError, match=sentence):
         mode(lambda a, b=None: np.sum(a), primals, tangents)
 
@@ -189,7 +189,7 @@ def test_jvp_and_hvp_in_integers_are_refused_with_the_remedy(mode: Any) -> None:
 
 
 @pytest.mark.parametrize("returned", [lambda x: None, lambda x: x * onp.ones(3), lambda x: (x, x), lambda x: x * 1j])
-def test_is_a_second_derivative_of_something_else_than_a_number_refused(returned: Any) -> None:
+def test_a_second_derivative_of_something_else_than_a_number_is_refused(returned: Any) -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=r"one real floating-point number has a gradient"):
         dagad.hvp(returned, 1.0, 1.0)
     with pytest.raises(dagad.NotDifferentiableError, match="one real floating-point number"):
@@ -201,7 +201,7 @@ def scaled(rows: Any, t: Any) -> Any:
     return np.sum(rows) * t**2, lambda seed: (None, 2.0 * seed * t * np.sum(rows))
 
 
-def test_are_modes_that_an_explicit_function_has_no_rule_for_refused(scheduler: Any) -> None:
+def test_modes_that_an_explicit_function_has_no_rule_for_are_refused(scheduler: Any) -> None:
     def total(t: Any) -> Any:
         return dagad.reduce_sum(scaled, X, t, grainsize=4, scheduler=scheduler)
 
@@ -218,7 +218,7 @@ def test_are_modes_that_an_explicit_function_has_no_rule_for_refused(scheduler: 
     assert close(dagad.grad(total)(2.0), 4.0 * onp.sum(X))
 
 
-def test_does_an_exception_in_a_chunk_arrive_as_it_is(scheduler: Any) -> None:
+def test_an_exception_in_a_chunk_arrives_as_it_is(scheduler: Any) -> None:
     def fail(rows: Any, t: Any) -> Any:
         if rows[0, 0] == X[4, 0]:
             raise KeyError("mine")

@@ -225,7 +225,7 @@ MODES = ["value_and_grad", "vjp", "jvp", "jacfwd", "jacrev", "hvp", "hessian", "
 
 @pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
 @pytest.mark.parametrize("mode", MODES)
-def test_is_every_program_what_autograd_makes_of_the_uncut_function(mode: str, rounds: Callable[[int], int]) -> None:
+def test_any_program_has_the_derivatives_of_the_uncut_function(mode: str, rounds: Callable[[int], int]) -> None:
     @settings(max_examples=rounds(25), deadline=None, suppress_health_check=list(HealthCheck))
     @given(programs())
     def check(made: Any) -> None:

@@ -58,7 +58,7 @@ def both(case: Case, **options: Any) -> tuple[Any, Any]:
 @pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
 @pytest.mark.parametrize("grainsize", [1, 4, 1000, "auto"])
 @pytest.mark.parametrize("name", CASES)
-def test_is_a_reduction_what_autograd_makes_of_the_uncut_function(name: str, grainsize: Any, scheduler: Any) -> None:
+def test_a_reduction_is_what_autograd_makes_of_the_uncut_function(name: str, grainsize: Any, scheduler: Any) -> None:
     case = CASES[name]
     value, gradients = both(case, grainsize=grainsize, scheduler=scheduler)
     expected, expected_gradients = reference(case.fun, case.sliced, *case.shared)
@@ -128,7 +128,7 @@ def test_a_reduction_takes_any_pytree_and_gives_its_gradient_back_as_one(
     assert_close(gradients, expected_gradients, 1e-11)
 
 
-def test_may_only_a_part_of_the_rows_be_differentiated(scheduler: Any) -> None:
+def test_some_of_the_rows_can_be_differentiated_and_others_not(scheduler: Any) -> None:
     def total(x: Any, params: Any) -> Any:
         return dagad.reduce_sum(weighted, {"x": x, "y": Y, "w": W}, params, 2.0, grainsize=4, scheduler=scheduler)
 
@@ -137,7 +137,7 @@ def test_may_only_a_part_of_the_rows_be_differentiated(scheduler: Any) -> None:
     assert_close(dagad.grad(total)(X, params), expected)
 
 
-def test_may_some_items_of_a_list_be_differentiated_and_others_not() -> None:
+def test_some_items_of_a_list_can_be_differentiated_and_others_not() -> None:
     def program(chosen: Any, total: Callable[..., Any]) -> Any:
         return total(ragged, [*RAGGED[:2], chosen["one"], *RAGGED[2:5], chosen["two"] * 2.0, chosen["one"]], 0.3)
 
@@ -159,7 +159,7 @@ def test_one_array_passed_to_a_reduction_twice_has_the_gradient_of_both(schedule
     assert_close(gradient, autograd.grad(lambda x: pull(x, x, x))(Y))
 
 
-def test_may_the_same_array_be_in_the_rows_twice() -> None:
+def test_the_same_array_can_be_in_the_rows_twice() -> None:
     def product(rows: Any) -> Any:
         return np.sum(rows[0] * np.exp(rows[1]["again"]))
 
@@ -167,7 +167,7 @@ def test_may_the_same_array_be_in_the_rows_twice() -> None:
     assert_close(gradient, autograd.grad(lambda x: np.sum(x * np.exp(x)))(Y))
 
 
-def test_is_the_sum_of_no_rows_zero_without_a_call(scheduler: Any) -> None:
+def test_a_sum_of_no_rows_is_zero_without_a_call(scheduler: Any) -> None:
     def refuse(rows: Any, theta: Any) -> Any:
         raise AssertionError((rows, theta))
 
@@ -207,7 +207,7 @@ def test_a_gradient_in_a_float32_number_is_a_float32_number() -> None:
     assert type(gradient) is onp.float32
 
 
-def test_may_a_partial_sum_be_an_array(scheduler: Any) -> None:
+def test_a_partial_sum_can_be_an_array(scheduler: Any) -> None:
     def total(theta: Any) -> Any:
         return dagad.reduce_sum(stacked, X, theta, grainsize=4, scheduler=scheduler)
 
@@ -220,7 +220,7 @@ def test_may_a_partial_sum_be_an_array(scheduler: Any) -> None:
     assert_close(gradient, autograd.grad(lambda theta: np.sum(seed * np.exp(stacked(X, theta))))(THETA))
 
 
-def test_may_a_partial_sum_be_a_pytree(scheduler: Any) -> None:
+def test_a_partial_sum_can_be_a_pytree(scheduler: Any) -> None:
     def program(theta: Any, total: Callable[..., Any]) -> Any:
         parts = total(structured, X, theta)
         return np.exp(-parts["loss"]) * np.sum(parts["by column"][0] ** 2) + parts["by column"][1][0]
@@ -231,7 +231,7 @@ def test_may_a_partial_sum_be_a_pytree(scheduler: Any) -> None:
     assert_close(gradient, expected_gradient)
 
 
-def test_may_a_pytree_sum_be_differentiated_twice() -> None:
+def test_a_pytree_sum_can_be_differentiated_twice() -> None:
     def program(theta: Any, total: Callable[..., Any]) -> Any:
         parts = total(structured, X, theta)
         return np.sum(parts["by column"][0] ** 3) * parts["loss"]
@@ -246,7 +246,7 @@ def test_may_a_pytree_sum_be_differentiated_twice() -> None:
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("policy", [None, Keep, Recompute, Preaccumulate])
-def test_may_some_partial_sums_be_integers(policy: Any, scheduler: Any) -> None:
+def test_some_partial_sums_can_be_integers(policy: Any, scheduler: Any) -> None:
     """Python's sum of nothing is the int 0, which is what ragged data without entries give."""
     data = [[], [1.0], [], [2.0, 3.0], []] * 7
 
@@ -265,7 +265,7 @@ def test_may_some_partial_sums_be_integers(policy: Any, scheduler: Any) -> None:
         assert (value, pullback(1.0)[1]) == (84.0, 42.0)
 
 
-def test_may_only_a_part_of_a_pytree_sum_be_used() -> None:
+def test_one_part_of_a_pytree_sum_can_be_used_alone() -> None:
     gradient = dagad.grad(lambda t: dagad.reduce_sum(structured, X, t, grainsize=4)["loss"])(THETA)
     assert_close(gradient, autograd.grad(lambda t: structured(X, t)["loss"])(THETA))
 
@@ -316,7 +316,7 @@ def test_a_gradient_of_any_program_around_a_reduction_is_right(program: Callable
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_may_the_outer_derivative_be_autograds_own(program: Callable[..., Any], scheduler: Any) -> None:
+def test_the_outer_derivative_can_be_autograds_own(program: Callable[..., Any], scheduler: Any) -> None:
     value, gradient = autograd.value_and_grad(program)(THETA, cut_on(scheduler))
     expected, expected_gradient = autograd.value_and_grad(program)(THETA, plainly)
     assert_close(value, expected)
@@ -334,13 +334,13 @@ def test_autograds_elementwise_grad_and_jacobian_around_a_reduction_are_right(sc
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_is_a_gradient_of_a_gradient_right(program: Callable[..., Any], scheduler: Any) -> None:
+def test_a_gradient_of_a_gradient_is_right(program: Callable[..., Any], scheduler: Any) -> None:
     seed = onp.array([1.0, -0.5, 2.0])
     actual = dagad.grad(lambda t: np.sum(seed * dagad.grad(program)(t, cut_on(scheduler))))(THETA)
     assert_close(actual, autograd.grad(lambda t: np.sum(seed * autograd.grad(program)(t, plainly)))(THETA), 1e-11)
 
 
-def test_is_a_hessian_in_rows_and_shared_right() -> None:
+def test_a_hessian_in_rows_and_shared_is_right() -> None:
     def mixed(rows: Any, theta: Any) -> Any:
         return np.sum(np.sin(rows @ theta) * rows[:, 0])
 

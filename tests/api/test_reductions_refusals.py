@@ -15,7 +15,7 @@ import dagad
 from support.sum_cases import X, Y, assert_close, bits, cut_on, squares
 
 
-def test_are_rows_of_different_lengths_refused_by_name() -> None:
+def test_rows_of_different_lengths_are_refused_by_name() -> None:
     with pytest.raises(dagad.StructureError, match=r"\['a'\] has 23, \['b'\] has 22"):
         dagad.reduce_sum(lambda rows: 0.0, {"a": Y, "b": Y[:-1]})
 
@@ -34,7 +34,7 @@ def test_a_sliced_argument_without_rows_is_refused() -> None:
 
 
 @pytest.mark.sampled(3)
-def test_are_partial_sums_of_different_shape_refused_even_where_numpy_would_broadcast(scheduler: Any) -> None:
+def test_partial_sums_of_different_shape_are_refused_even_where_numpy_would_broadcast(scheduler: Any) -> None:
     def ones(rows: Any, theta: Any) -> Any:
         return theta * np.ones(len(rows) if len(rows) < 4 else 1)
 
@@ -44,7 +44,7 @@ def test_are_partial_sums_of_different_shape_refused_even_where_numpy_would_broa
         dagad.grad(lambda t: np.sum(dagad.reduce_sum(ones, Y, t, grainsize=4, scheduler=scheduler)))(2.0)
 
 
-def test_are_partial_sums_of_different_structure_refused() -> None:
+def test_partial_sums_of_different_structure_are_refused() -> None:
     def changing(rows: Any, theta: Any) -> Any:
         return {"a": theta} if len(rows) == 4 else {"b": theta}
 
@@ -80,7 +80,7 @@ def unlucky(rows: Any, theta: Any) -> Any:
     return np.sum(rows) * theta
 
 
-def test_does_a_users_exception_arrive_unchanged_with_its_chunk_and_rows(scheduler: Any) -> None:
+def test_a_users_exception_arrives_unchanged_with_its_chunk_and_rows(scheduler: Any) -> None:
     data = onp.arange(12.0)
     total = partial(cut_on(scheduler), unlucky)
     for call in (partial(total, data), dagad.grad(partial(total, data))):
@@ -93,7 +93,7 @@ def test_does_a_users_exception_arrive_unchanged_with_its_chunk_and_rows(schedul
         assert total(data[:8], 1.0) == 28.0
 
 
-def test_is_a_missing_rule_named_with_its_remedy() -> None:
+def test_a_missing_rule_is_named_with_its_remedy() -> None:
     def unruly(rows: Any, t: Any) -> Any:
         return np.sum(np.spacing(rows * t))
 
@@ -101,12 +101,12 @@ def test_is_a_missing_rule_named_with_its_remedy() -> None:
         dagad.grad(lambda t: dagad.reduce_sum(unruly, Y, t, grainsize=4))(1.0)
 
 
-def test_is_an_integer_array_being_differentiated_refused() -> None:
+def test_an_integer_array_that_is_differentiated_is_refused() -> None:
     with pytest.raises(TypeError):
         autograd.grad(lambda n: dagad.reduce_sum(squares, Y, n))(3)
 
 
-def test_are_rows_that_a_function_spoils_refused(scheduler: Any) -> None:
+def test_rows_that_a_function_writes_to_are_refused(scheduler: Any) -> None:
     def spoil(rows: Any, theta: Any) -> Any:
         rows *= 2.0
         return np.sum(rows * theta)
@@ -120,7 +120,7 @@ def test_are_rows_that_a_function_spoils_refused(scheduler: Any) -> None:
     assert bits(data) == bits(Y)
 
 
-def test_are_rows_that_a_function_spoils_refused_in_items(scheduler: Any) -> None:
+def test_items_that_a_function_writes_to_are_refused(scheduler: Any) -> None:
     def spoil(rows: Any, theta: Any) -> Any:
         for row in rows:
             row["x"] *= 2.0
@@ -132,7 +132,7 @@ def test_are_rows_that_a_function_spoils_refused_in_items(scheduler: Any) -> Non
     assert all(row["x"].tolist() == [1.0, 1.0] for row in data)
 
 
-def test_is_a_shared_argument_that_a_function_spoils_refused(scheduler: Any) -> None:
+def test_a_shared_argument_that_a_function_writes_to_is_refused(scheduler: Any) -> None:
     def spoil(rows: Any, theta: Any, more: Any) -> Any:
         more["a"] += 1.0
         return np.sum(rows @ more["a"]) * theta
@@ -145,14 +145,14 @@ def test_is_a_shared_argument_that_a_function_spoils_refused(scheduler: Any) -> 
     assert shared["a"].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_are_dask_collections_refused() -> None:
+def test_dask_collections_are_refused_as_arguments() -> None:
     with pytest.raises(dagad.DagadError):
         dagad.reduce_sum(lambda rows, t: np.sum(rows) * t, dask.array.from_array(X, chunks=5), 1.0, grainsize=3)
     with pytest.raises(dagad.DagadError):
         dagad.reduce_sum(lambda rows: dask.array.from_array(rows, chunks=5).sum(), X, grainsize=3)
 
 
-def test_is_in_place_work_on_copies_and_float_of_data_fine(scheduler: Any) -> None:
+def test_in_place_work_on_copies_and_float_of_data_are_allowed(scheduler: Any) -> None:
     def work(rows: Any, theta: Any) -> Any:
         mine = rows.copy()
         mine -= float(rows[0])

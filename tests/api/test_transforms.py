@@ -44,7 +44,7 @@ def close(actual: Any, expected: Any, rtol: float = 1e-12) -> bool:
     return bool(gap <= rtol * onp.max(onp.abs(expected), initial=1e-300)) and onp.shape(actual) == onp.shape(expected)
 
 
-def test_does_value_and_grad_agree_with_autograd(scheduler: Any) -> None:
+def test_value_and_grad_agrees_with_autograd(scheduler: Any) -> None:
     value, gradient = dagad.value_and_grad(loss)(THETA, scheduler=scheduler)
     expected, expected_gradient = autograd.value_and_grad(plain)(THETA)
     assert close(value, expected)
@@ -56,7 +56,7 @@ def test_taylor_rate_of_a_loss_with_a_reduction_is_two(scheduler: Any) -> None:
     assert taylor_rate(partial(loss, scheduler=scheduler), THETA) == pytest.approx(2.0, abs=0.1)
 
 
-def test_does_vjp_agree_with_autograd_and_may_it_be_pulled_again(scheduler: Any) -> None:
+def test_vjp_agrees_with_autograd_and_can_be_pulled_again(scheduler: Any) -> None:
     def program(x: Any, theta: Any) -> Any:
         return np.outer(theta, theta) * dagad.reduce_sum(misfit, x, theta, grainsize=4, scheduler=scheduler)
 
@@ -69,7 +69,7 @@ def test_does_vjp_agree_with_autograd_and_may_it_be_pulled_again(scheduler: Any)
         assert all(close(*pair) for pair in zip(pullback(seed), expected, strict=True))
 
 
-def test_may_a_pullback_of_arrays_be_pulled_again(scheduler: Any) -> None:
+def test_a_pullback_of_arrays_can_be_pulled_again(scheduler: Any) -> None:
     def columns(rows: Any, theta: Any) -> Any:
         return np.sum(np.sin(rows * theta), axis=0)
 
@@ -80,7 +80,7 @@ def test_may_a_pullback_of_arrays_be_pulled_again(scheduler: Any) -> None:
         assert close(pullback(seed)[0], reference(seed))
 
 
-def test_does_evaluate_agree_with_autograd(scheduler: Any) -> None:
+def test_evaluate_agrees_with_autograd(scheduler: Any) -> None:
     expected, expected_gradient = autograd.value_and_grad(plain)(THETA)
     for lazy in (False, True):
         evaluation = dagad.evaluate(partial(loss, scheduler=scheduler), THETA, lazy=lazy)
@@ -121,7 +121,7 @@ def test_a_gradient_has_the_pytree_of_its_argument() -> None:
     assert optree.tree_structure(gradient, none_is_leaf=True) == optree.tree_structure(tree, none_is_leaf=True)
 
 
-def test_may_argnums_be_an_int_or_a_tuple() -> None:
+def test_argnums_can_be_an_int_or_a_tuple() -> None:
     def program(a: Any, b: Any, c: Any) -> Any:
         return a * b**2 * c["c"] ** 3
 
@@ -147,7 +147,7 @@ def test_grad_hands_keyword_arguments_through() -> None:
     assert float(dagad.grad(program)(2.0, power=3, data=data)) == pytest.approx(45 * 12)
 
 
-def test_is_aux_handed_through_undifferentiated() -> None:
+def test_aux_is_handed_through_undifferentiated() -> None:
     def program(theta: Any) -> Any:
         total = dagad.reduce_sum(misfit, X, theta, grainsize=4)
         return total, {"norm": np.sum(theta**2), "total": total, "name": "aux", "none": None, "list": [theta, 3]}
@@ -169,7 +169,7 @@ def test_grad_keeps_the_name_of_its_function() -> None:
     assert dagad.value_and_grad(partial(loss))(THETA)[0] == loss(THETA)
 
 
-def test_is_a_gradient_that_nobody_needs_zero() -> None:
+def test_a_gradient_that_nothing_depends_on_is_zero() -> None:
     gradients = dagad.grad(lambda a, b: np.sum(a), (0, 1))(onp.ones(2), {"b": onp.ones((3, 1), "f4")})
     assert gradients[1]["b"].shape == (3, 1)
     assert gradients[1]["b"].dtype == "f4"
@@ -178,7 +178,7 @@ def test_is_a_gradient_that_nobody_needs_zero() -> None:
 
 
 @pytest.mark.sampled(4)
-def test_do_derivatives_nest(scheduler: Any) -> None:
+def test_derivatives_of_every_kind_nest(scheduler: Any) -> None:
     total = partial(dagad.reduce_sum, misfit, X, grainsize=4, scheduler=scheduler)
     direction = onp.array([1.0, 2.0, -1.0])
     expected = autograd.hessian_vector_product(lambda t: misfit(X, t))(THETA, direction)
@@ -190,7 +190,7 @@ def test_do_derivatives_nest(scheduler: Any) -> None:
     assert close(dagad.vjp(dagad.grad(total), THETA)[1](direction)[0], expected, 1e-11)
 
 
-def test_is_a_mixed_derivative_right_in_the_outer_variable() -> None:
+def test_a_mixed_derivative_is_right_in_the_outer_variable() -> None:
     def inner(t: Any, u: Any) -> Any:
         return dagad.reduce_sum(lambda rows, t, u: np.sum(np.sin(rows * t) * u**3), X, t, u, grainsize=4)
 
@@ -210,7 +210,7 @@ def test_a_gradient_of_a_function_with_complex_values_inside_is_right() -> None:
     assert close(gradient, autograd.grad(program)(onp.array([0.3, 0.8])))
 
 
-def test_does_a_subclass_of_array_count_as_an_array() -> None:
+def test_a_subclass_of_array_counts_as_an_array() -> None:
     class Named(onp.ndarray):
         pass
 
@@ -232,7 +232,7 @@ def test_does_a_subclass_of_array_count_as_an_array() -> None:
         (lambda x: (x, x), "tuple"),
     ],
 )
-def test_is_a_gradient_of_something_else_than_a_number_refused_with_the_remedy(returned: Any, found: str) -> None:
+def test_a_gradient_of_something_else_than_a_number_is_refused_with_the_remedy(returned: Any, found: str) -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=f"returned .*{found}.*one real floating-point number"):
         dagad.grad(returned)(1.0)
     with pytest.raises(dagad.NotDifferentiableError, match=found):
@@ -242,7 +242,7 @@ def test_is_a_gradient_of_something_else_than_a_number_refused_with_the_remedy(r
 @pytest.mark.parametrize(
     ("argument", "found"), [(3, "only int"), ({"a": onp.arange(2)}, "only int64"), (None, "is None"), ("a", "only str")]
 )
-def test_is_an_argument_without_floats_refused(argument: Any, found: str) -> None:
+def test_an_argument_without_floats_is_refused(argument: Any, found: str) -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=rf"Argument 1 .*{found}"):
         dagad.grad(lambda x, y: x, (0, 1))(1.0, argument)
     with pytest.raises(dagad.NotDifferentiableError, match="Argument 1"):
@@ -252,18 +252,18 @@ def test_is_an_argument_without_floats_refused(argument: Any, found: str) -> Non
 
 
 @pytest.mark.parametrize("argnums", [2, -3, (0, 2), "0", (), 1.0, (0, "1"), None])
-def test_are_argnums_that_do_not_fit_refused(argnums: Any) -> None:
+def test_argnums_that_do_not_fit_are_refused(argnums: Any) -> None:
     with pytest.raises(dagad.StructureError, match="argnums"):
         dagad.grad(lambda x, y: x * y, argnums)(1.0, 2.0)
 
 
-def test_is_a_missing_aux_refused() -> None:
+def test_a_missing_aux_is_refused() -> None:
     for returned in (1.0, (1.0, 2.0, 3.0), [1.0, 2.0]):
         with pytest.raises(dagad.StructureError, match=r"has_aux=True.*returned a"):
             dagad.grad(lambda x, returned=returned: returned, has_aux=True)(1.0)
 
 
-def test_is_a_cotangent_of_another_shape_or_structure_refused() -> None:
+def test_a_cotangent_of_another_shape_or_structure_is_refused() -> None:
     pullback = dagad.vjp(lambda x: {"a": x * onp.ones(2), "b": x}, 1.0)[1]
     with pytest.raises(dagad.StructureError, match="structure"):
         pullback(onp.ones(2))
@@ -272,7 +272,7 @@ def test_is_a_cotangent_of_another_shape_or_structure_refused() -> None:
     assert float(pullback({"a": onp.ones(2), "b": 1.0})[0]) == 3.0
 
 
-def test_are_hidden_traced_values_refused() -> None:
+def test_hidden_traced_values_are_refused() -> None:
     class Holder:
         def __init__(self, value: Any) -> None:
             self.value = value
@@ -291,7 +291,7 @@ def test_are_hidden_traced_values_refused() -> None:
         dagad.vjp(filled, 1.0)
 
 
-def test_does_an_exception_leave_later_derivatives_alone() -> None:
+def test_an_exception_leaves_later_derivatives_alone() -> None:
     def fail(x: Any) -> Any:
         raise KeyError("mine")
 
@@ -330,14 +330,14 @@ NESTED: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", NESTED)
 @pytest.mark.parametrize("outer", [autograd.grad, dagad.grad])
-def test_may_autograd_stand_outside_with_containers(outer: Any, name: str) -> None:
+def test_autograd_can_stand_outside_with_containers(outer: Any, name: str) -> None:
     fun, point, expected = NESTED[name]
     assert outer(fun)(point) == expected
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", [(1,), (1, 1), ()])
-def test_is_an_array_of_one_number_a_value_as_for_autograd(shape: Any, scheduler: Any) -> None:
+def test_an_array_of_one_number_is_a_value_as_for_autograd(shape: Any, scheduler: Any) -> None:
     data, at = onp.arange(4.0), onp.full(shape, 3.0)
 
     def loss(t: Any) -> Any:

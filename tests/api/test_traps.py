@@ -132,7 +132,7 @@ def test_checks_of_gradients_look_at_rows_that_are_differentiated_too() -> None:
 
 
 @pytest.mark.parametrize("as_items", [False, True])
-def test_do_checks_of_gradients_allow_for_roundings_of_single_precision_in_the_rows(as_items: bool) -> None:
+def test_checks_of_gradients_allow_for_roundings_of_single_precision_in_the_rows(as_items: bool) -> None:
     ones = onp.sqrt(1.0 + 1e-3 * onp.random.default_rng(0).standard_normal(2048))
 
     def cancelling(rows: Any, theta: Any) -> Any:
@@ -147,7 +147,7 @@ def test_do_checks_of_gradients_allow_for_roundings_of_single_precision_in_the_r
     check(ones.astype("f4"))
 
 
-def test_do_checks_of_gradients_take_the_tolerance_that_a_user_gives_for_sums_too() -> None:
+def test_checks_of_gradients_take_the_tolerance_that_a_user_gives_for_sums_too() -> None:
     def inexact(rows: Any, theta: Any) -> Any:
         return theta**2 * onp.round(onp.sum(rows), 4)
 
@@ -189,7 +189,7 @@ def _nothing_was_sought_before(monkeypatch: pytest.MonkeyPatch) -> None:
     "sliced", [HOLE, list(HOLE), (ROWS, {"x": HOLE.reshape(-1, 1)})], ids=["array", "list", "tree"]
 )
 @pytest.mark.parametrize("mode", MODES)
-def test_is_the_chunk_named_that_gives_nan_and_the_row(mode: str, sliced: Any, scheduler: Any) -> None:
+def test_a_chunk_that_gives_nan_is_named_with_the_row(mode: str, sliced: Any, scheduler: Any) -> None:
     def chunk(rows: Any, theta: Any) -> Any:
         rows = rows[1]["x"] if isinstance(rows, tuple) else onp.asarray(rows)
         with onp.errstate(all="ignore"):
@@ -281,7 +281,7 @@ def test_a_long_evaluation_is_not_repeated_to_find_the_chunk_that_gave_nan(
         dagad.reduce_sum(logarithms, rows, 1.0, grainsize=5, scheduler=scheduler)
 
 
-def test_does_an_evaluation_that_is_cancelled_end_while_the_chunk_is_looked_for(scheduler: Any, tmp_path: Path) -> None:
+def test_an_evaluation_that_is_cancelled_ends_while_the_chunk_is_looked_for(scheduler: Any, tmp_path: Path) -> None:
     def total(theta: Any) -> Any:
         found = dagad.reduce_sum(visited, HOLE, theta, str(tmp_path), grainsize=1, scheduler=scheduler)
         (tmp_path / "gone on").touch()
@@ -300,7 +300,7 @@ def test_does_an_evaluation_that_is_cancelled_end_while_the_chunk_is_looked_for(
     assert not (tmp_path / "gone on").exists()
 
 
-def test_are_stored_rows_not_read_here_to_name_a_chunk(
+def test_stored_rows_are_not_read_here_to_name_a_chunk(
     cluster: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zarr: Any = pytest.importorskip("zarr")
@@ -333,7 +333,7 @@ class Record(NamedTuple):
     ("argument", "path"),
     [({"a": 0, "b": 1, "r": 2.0}, r"\['a'\] and 1 more"), ((2, 1.0), r"\[0\]"), ([1.0, onp.int64(3)], r"\[1\]")],
 )
-def test_are_integers_beside_parameters_named(argument: Any, path: str) -> None:
+def test_integers_beside_parameters_are_named(argument: Any, path: str) -> None:
     def fun(parameters: Any) -> Any:
         return sum(parameters.values() if isinstance(parameters, dict) else parameters) ** 2
 
@@ -373,7 +373,7 @@ def _numbers(tree: Any) -> Iterator[Any]:
 
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
-def test_are_threads_advised_where_processes_take_longer_to_start(
+def test_threads_are_advised_where_processes_take_longer_to_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     costs: Remembered[Cost] = Remembered(64)

@@ -53,9 +53,9 @@ TESTED = {
     "slurm/driver.sbatch": ["the_slurm_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime"],
     "slurm/runner.sbatch": ["the_slurm_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime"],
     "pbs/jobqueue.yaml": ["a_section_makes_jobs_whose_workers_retire_before_the_walltime"],
-    "pbs/driver.pbs": ["a_driver_that_is_told_to_end_submits_one_that_goes_on"],
+    "pbs/driver.pbs": ["a_driver_that_gets_the_signal_submits_one_that_goes_on"],
     "sge/jobqueue.yaml": ["a_section_makes_jobs_whose_workers_retire_before_the_walltime"],
-    "sge/driver.sge": ["a_driver_that_is_told_to_end_submits_one_that_goes_on"],
+    "sge/driver.sge": ["a_driver_that_gets_the_signal_submits_one_that_goes_on"],
     "kubernetes/cluster.yaml": ["manifests_are_what_the_operator_takes"],
     "container/Containerfile": ["an_image_has_pinned_versions_that_dagad_takes"],
     "container/requirements.txt": ["an_image_has_pinned_versions_that_dagad_takes"],
@@ -198,7 +198,7 @@ def test_an_image_has_pinned_versions_that_dagad_takes() -> None:
 
 
 @pytest.mark.parametrize(("queue", "signals", "number"), [("pbs", "TERM", "PBS_JOBID"), ("sge", "USR1", "JOB_ID")])
-def test_a_driver_that_is_told_to_end_submits_one_that_goes_on(
+def test_a_driver_that_gets_the_signal_submits_one_that_goes_on(
     queue: str, signals: str, number: str, tmp_path: Path
 ) -> None:
     """With stand-ins for the queue and the program, which write down how they are called."""

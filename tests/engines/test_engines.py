@@ -34,7 +34,7 @@ class Whole(FlatFunction):
         return self.fun(*leaves)
 
 
-def test_may_a_pullback_be_called_again_and_leaves_it_its_seeds_alone() -> None:
+def test_a_pullback_can_be_called_again_and_leaves_its_seeds_alone() -> None:
     fun = Whole(lambda a, b: {"s": a * b + a + a, "t": [np.sum(b), "text", 3]})
     values, pullback = AutogradEngine().linearize(fun, [THETA, THETA])
     assert fun.merge(values)["t"][1:] == ["text", 3]
@@ -56,7 +56,7 @@ def test_a_leaf_that_no_path_leads_to_has_no_cotangent() -> None:
     assert of_b.tolist() == [2.0] * 3
 
 
-def test_has_a_cotangent_the_dtype_of_its_leaf() -> None:
+def test_a_cotangent_has_the_dtype_of_its_leaf() -> None:
     leaves = [THETA.astype("f4"), onp.float32(2.0), 2.0, THETA, THETA + 1j]
     fun = Whole(lambda a, b, c, d, e: np.sum(a * b * c * d * np.real(e * e)))
     _, pullback = AutogradEngine().linearize(fun, leaves)
@@ -65,7 +65,7 @@ def test_has_a_cotangent_the_dtype_of_its_leaf() -> None:
     assert [onp.shape(cotangent) for cotangent in cotangents] == [(3,), (), (), (3,), (3,)]
 
 
-def test_are_a_long_tape_and_a_wide_one_pulled_without_a_deep_stack() -> None:
+def test_a_long_tape_and_a_wide_one_are_pulled_without_a_deep_stack() -> None:
     def chain(x: Any) -> Any:
         for _ in range(5000):
             x = x + 0.001
@@ -109,14 +109,14 @@ def squares(rows: Any, theta: Any) -> Any:
 
 
 @pytest.mark.sampled(3)
-def test_may_an_engine_come_from_outside(scheduler: Any) -> None:
+def test_an_engine_can_come_from_outside(scheduler: Any) -> None:
     loss = partial(dagad.reduce_sum, squares, X, grainsize=4, scheduler=scheduler)
     expected = dagad.grad(partial(loss, engine="autograd"))(THETA)
     assert (dagad.grad(partial(loss, engine=AutogradEngine()))(THETA) == expected).all()
     assert onp.allclose(dagad.grad(partial(loss, engine=Doubling()))(THETA), 2 * expected)
 
 
-def test_is_an_unknown_engine_refused_with_the_choice() -> None:
+def test_an_unknown_engine_is_refused_with_the_choice() -> None:
     with pytest.raises(dagad.PlanError, match=r"no engine 'jaxx'.*'autograd', 'explicit'"):
         dagad.reduce_sum(squares, X, THETA, engine="jaxx")
     with pytest.raises(dagad.PlanError, match=r"has no method `takes`"):
@@ -132,7 +132,7 @@ def squares_by_hand(rows: Any, theta: Any) -> Any:
     return onp.sum(residual**2), lambda seed: (2 * seed * residual, -2 * seed * residual.sum(axis=0))
 
 
-def test_is_an_explicit_function_by_hand_what_it_was() -> None:
+def test_an_explicit_function_called_by_hand_is_what_it_was() -> None:
     fun: Any = explicit(squares_by_hand)
     value, pullback = fun(X, THETA)
     assert value == squares(X, THETA)
@@ -143,7 +143,7 @@ def test_is_an_explicit_function_by_hand_what_it_was() -> None:
         explicit(not_a_function)
 
 
-def test_may_the_engine_be_named_instead_of_marking(scheduler: Any) -> None:
+def test_the_engine_can_be_named_instead_of_marking(scheduler: Any) -> None:
     expected = dagad.grad(lambda t: dagad.reduce_sum(squares, X, t, grainsize=4))(THETA)
     loss = partial(dagad.reduce_sum, squares_by_hand, X, grainsize=4, engine="explicit", scheduler=scheduler)
     assert onp.allclose(dagad.grad(loss)(THETA), expected)
@@ -162,7 +162,7 @@ def test_a_value_alone_runs_no_explicit_pullback() -> None:
     assert dagad.vjp(lambda t: dagad.reduce_sum(counted, X, t, grainsize=4), 2.0)[0] == pytest.approx(2 * X.sum())
 
 
-def test_are_explicit_cotangents_pytrees_with_none_for_constants(scheduler: Any) -> None:
+def test_explicit_cotangents_are_pytrees_with_none_for_constants(scheduler: Any) -> None:
     @explicit
     def scaled(rows: Any, params: Any, name: Any) -> Any:
         def pullback(seed: Any) -> Any:
@@ -219,7 +219,7 @@ REFUSED = [
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(("pullback", "error", "found"), REFUSED)
-def test_are_wrong_explicit_cotangents_refused_with_their_chunk(
+def test_wrong_explicit_cotangents_are_refused_with_their_chunk(
     pullback: Any, error: type[Exception], found: str, scheduler: Any
 ) -> None:
     for total in (dagad.reduce_sum, dagad.map_sum):
@@ -230,7 +230,7 @@ def test_are_wrong_explicit_cotangents_refused_with_their_chunk(
         assert any("chunk" in note for note in getattr(caught.value, "__notes__", []))
 
 
-def test_is_an_explicit_cotangent_of_the_wrong_structure_refused() -> None:
+def test_an_explicit_cotangent_of_the_wrong_structure_is_refused() -> None:
     @explicit
     def wrong(rows: Any, params: Any) -> Any:
         return 1.0, lambda seed: (None, {"wrong": params["right"]})
@@ -264,7 +264,7 @@ def square_by_hand(row: Any, theta: Any) -> Any:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("total", "fun"), [(dagad.reduce_sum, squares_by_hand), (dagad.map_sum, square_by_hand)])
-def test_is_a_second_derivative_of_an_explicit_function_refused_with_a_sentence(
+def test_a_second_derivative_of_an_explicit_function_is_refused_with_a_sentence(
     total: Any, fun: Any, scheduler: Any
 ) -> None:
     loss = partial(total, explicit(fun), X, grainsize=4, scheduler=scheduler)
@@ -278,7 +278,7 @@ def test_is_a_second_derivative_of_an_explicit_function_refused_with_a_sentence(
             second(THETA)
 
 
-def test_is_a_derivative_caught_in_the_closure_of_an_explicit_function_refused() -> None:
+def test_a_traced_value_in_the_closure_of_an_explicit_function_is_refused() -> None:
     def loss(t: Any) -> Any:
         @explicit
         def by_closure(rows: Any) -> Any:
@@ -290,7 +290,7 @@ def test_is_a_derivative_caught_in_the_closure_of_an_explicit_function_refused()
         dagad.grad(loss)(2.0)
 
 
-def test_the_size_of_a_long_tape_is_told_from_samples() -> None:
+def test_the_size_of_a_long_tape_is_estimated_from_samples() -> None:
     weights = onp.ones(5_000)
 
     def chain(leaves: Any) -> Any:
@@ -319,7 +319,7 @@ def test_the_size_of_a_tape_counts_arrays_that_a_rule_holds_in_lists() -> None:
     assert pull(ends, [1.0], roots, [2.0]) == [50_000.0]
 
 
-def test_may_a_chunk_return_a_container_of_autograds_own(scheduler: Any) -> None:
+def test_a_chunk_can_return_a_container_of_autograds_own(scheduler: Any) -> None:
     def both(rows: Any, theta: Any) -> Any:
         return builtins.tuple((np.sum(rows * theta), theta))
 

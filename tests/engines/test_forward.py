@@ -123,7 +123,7 @@ def directions(name: str) -> tuple[Any, Any, Any, Any]:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_is_a_tangent_what_reverse_mode_and_differences_say(name: str) -> None:
+def test_a_tangent_is_what_reverse_mode_and_differences_say(name: str) -> None:
     fun, x, v, w = directions(name)
     value, tangent = dagad.jvp(fun, x, v)
     assert onp.array_equal(value, fun(x))
@@ -166,7 +166,7 @@ def test_a_tangent_and_an_hvp_of_each_function_are_right_in_chunks(name: str) ->
 
 
 @pytest.mark.parametrize("name", ["eigenvectors", "where, broadcast", "fft", "gamma", "sort", "split", "var over axes"])
-def test_do_many_directions_at_once_give_what_each_alone_gives(name: str) -> None:
+def test_many_directions_at_once_give_what_each_alone_gives(name: str) -> None:
     fun, x = FUNCTIONS[name]
     jacobian = dagad.jacfwd(fun)(x)
     for index in onp.ndindex(x.shape):
@@ -179,7 +179,7 @@ def test_do_many_directions_at_once_give_what_each_alone_gives(name: str) -> Non
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
-def test_do_values_and_tangents_keep_their_type(dtype: str) -> None:
+def test_values_and_tangents_keep_their_type(dtype: str) -> None:
     x = onp.array([0.5, 1.5, -2.0]).astype(dtype)
     value, tangent = dagad.jvp(lambda x: np.exp(x) * np.array([x[0], x[1], 2.0]) + np.fft.ifft(np.fft.fft(x)), x, x)
     assert onp.asarray(value).dtype == onp.asarray(tangent).dtype
@@ -187,20 +187,20 @@ def test_do_values_and_tangents_keep_their_type(dtype: str) -> None:
         assert dagad.jvp(fun, x, x)[1].dtype == dtype
 
 
-def test_is_a_real_tangent_of_a_real_value_real() -> None:
+def test_a_real_tangent_of_a_real_value_is_real() -> None:
     value, tangent = dagad.jvp(lambda x: np.real(np.exp(1j * x)) + np.abs(x + 1j), 0.3, 1.0)
     assert type(value) is type(tangent) is onp.float64
     assert close(tangent, -onp.sin(0.3) + 0.3 / onp.sqrt(1.09))
 
 
-def test_is_a_holomorphic_function_moved_in_complex_directions() -> None:
+def test_a_holomorphic_function_moves_in_complex_directions() -> None:
     z, dz = onp.array([0.3 + 0.2j, -1.0 + 0.5j]), onp.array([1j, 2.0 - 0.5j])
     assert close(dagad.jvp(lambda z: np.sin(z) * z**2, z, dz)[1], (onp.cos(z) * z**2 + 2 * z * onp.sin(z)) * dz)
     assert close(dagad.jvp(np.conj, z, dz)[1], onp.conj(dz))
     assert close(dagad.jvp(lambda z: np.abs(z) ** 2, z, dz)[1], 2 * onp.real(onp.conj(z) * dz))
 
 
-def test_are_perturbations_not_confused() -> None:
+def test_perturbations_are_not_confused() -> None:
     def slope(fun: Any, x: Any) -> Any:
         return dagad.jvp(fun, (x,), (1.0,))[1]
 
@@ -257,7 +257,7 @@ def namesake(name: str) -> Any:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["where", "max", "sort", "pad", "partition", "logsumexp", "var", "concatenate", "sum"])
-def test_is_a_primitive_of_the_users_own_not_taken_for_its_namesake(name: str, scheduler: Any) -> None:
+def test_a_primitive_of_the_users_own_is_not_taken_for_its_namesake(name: str, scheduler: Any) -> None:
     fun = namesake(name)
     at = (2.0, 3.0, 1.0)
     moved = dagad.jvp(fun, at, (1.0, 1.0, 1.0))[1]
@@ -271,7 +271,7 @@ def test_is_a_primitive_of_the_users_own_not_taken_for_its_namesake(name: str, s
     assert close(dagad.jvp(total, 3.0, 1.0)[1], 6.0 * V.sum())
 
 
-def test_is_a_rule_of_the_users_own_used_or_turned_round() -> None:
+def test_a_rule_of_the_users_own_is_used_or_transposed() -> None:
     assert dagad.jvp(cubed, 2.0, 1.0)[1] == 12.0
     assert dagad.jvp(lambda x: dagad.jvp(cubed, x, 1.0)[1], 2.0, 1.0)[1] == 12.0
     assert float(dagad.jvp(lambda x: np.sum(spread(x) * x), 2.0, 1.0)[1]) == 12.0
@@ -289,7 +289,7 @@ def test_is_a_rule_of_the_users_own_used_or_turned_round() -> None:
         (lambda x: np.pad(x * np.ones(2), 1, "symmetric") * special.gammainc(x, 1.0), "gammainc"),
     ],
 )
-def test_is_a_primitive_without_a_rule_refused_with_the_remedy(fun: Any, name: str) -> None:
+def test_a_primitive_without_a_rule_is_refused_with_the_remedy(fun: Any, name: str) -> None:
     sentence = f"no derivative of `{name}`.*functions of numpy.*defvjp"
     with pytest.raises(dagad.NotDifferentiableError, match=sentence):
         dagad.jvp(fun, 1.0, 1.0)
@@ -298,7 +298,7 @@ def test_is_a_primitive_without_a_rule_refused_with_the_remedy(fun: Any, name: s
     assert any("chunk 0 (rows 0:2)" in note for note in caught.value.__notes__)
 
 
-def test_is_a_gradient_refused_that_has_lost_its_shape() -> None:
+def test_a_gradient_that_has_lost_its_shape_is_refused() -> None:
     @primitive  # type: ignore[untyped-decorator]  # autograd has no types
     def spread_out(x: Any, y: Any) -> Any:
         return x * y

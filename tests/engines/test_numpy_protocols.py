@@ -224,7 +224,7 @@ def test_a_numpy_function_without_a_derivative_is_refused_with_what_to_write(cas
 
 
 @pytest.mark.filterwarnings("ignore::dagad.DagadWarning")  # which says so
-def test_are_derivatives_at_corners_what_the_guide_says() -> None:
+def test_derivatives_at_corners_are_what_the_guide_says() -> None:
     def square(x: Any) -> Any:
         return np.sum(x**2)
 
@@ -336,7 +336,7 @@ assert abs(gradient[0] - (ends[0] - ends[1]) / 2e-6) < 1e-8
 
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
-def test_does_a_process_without_scipy_learn_it_in_a_chunk() -> None:
+def test_a_process_without_scipy_takes_it_up_in_a_chunk() -> None:
     subprocess.run([sys.executable, "-c", FRESH], check=True)
 
 

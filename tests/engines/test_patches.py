@@ -118,7 +118,7 @@ def worker_state() -> tuple[list[str], int, bool]:
 
 
 @pytest.mark.sampled(4)
-def test_are_patches_in_force_where_chunks_run_and_gone_there_too(scheduler: Any, cluster: Any) -> None:
+def test_patches_are_in_force_where_chunks_run_and_gone_there_too(scheduler: Any, cluster: Any) -> None:
     loss = partial(dagad.reduce_sum, seen_in_chunk, DATA, grainsize=2, scheduler=scheduler)
     assert loss(2.0) == pytest.approx(8.0)
     assert dagad.grad(loss)(2.0) == pytest.approx(4.0)
@@ -222,7 +222,7 @@ def test_patched_helpers_of_autograd_answer_what_the_originals_do(
     assert onp.array_equal(summed, expected)
 
 
-def test_is_an_unknown_autograd_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_autograd_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracer, "trace_stack", object())
     with pytest.raises(dagad.NotDifferentiableError, match=r"traces by object.*Install autograd 1\.9"):
         dagad.grad(lambda x: x)(1.0)
@@ -259,7 +259,7 @@ def test_odeint_takes_its_parameters_in_containers(p: Any, scheduler: Any) -> No
     assert float(grad(loss)(p)[0]) == pytest.approx(DATA[1] * expected, rel=1e-5)
 
 
-def test_are_containers_boxed_down_to_their_entries() -> None:
+def test_containers_are_boxed_down_to_their_entries() -> None:
     def fun(p: Any) -> Any:
         made = traced_dict({"a": p, "b": [p["k"][0] * 2.0, 1.0]})
         return made["a"]["k"][0] * made["b"][0] * traced_list((p["s"], 1.0))[0]

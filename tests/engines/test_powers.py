@@ -20,7 +20,7 @@ RNG = onp.random.default_rng(3)
 
 
 @pytest.mark.parametrize("exponent", [0.5, -1, 2, 3, 2.0, onp.float64(1.5), onp.array(2.0)], ids=repr)
-def test_is_the_derivative_of_a_power_right(exponent: Any) -> None:
+def test_the_derivative_of_a_power_is_right(exponent: Any) -> None:
     x = onp.array([0.5, 1.5, 2.0])
     assert onp.allclose(
         grad(lambda x: np.sum(x**exponent))(x), onp.asarray(exponent) * x ** (onp.asarray(exponent) - 1.0)
@@ -45,7 +45,7 @@ BEYOND = [
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::dagad.DagadWarning")  # nan on purpose
 @pytest.mark.parametrize(("fun", "x"), BEYOND)
-def test_are_powers_of_numbers_inf_and_nan_where_they_are_for_autograd(fun: Any, x: float) -> None:
+def test_powers_of_numbers_are_inf_and_nan_where_they_are_for_autograd(fun: Any, x: float) -> None:
     expected = autograd.value_and_grad(lambda x: np.real(fun(x)))(x)
     for of in (autograd.value_and_grad, dagad.value_and_grad):
         assert onp.array_equal(of(lambda x: np.real(fun(x)))(x), expected, equal_nan=True)

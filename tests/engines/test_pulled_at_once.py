@@ -43,7 +43,7 @@ def inside(item: Any, theta: Any) -> Any:
 @pytest.mark.usefixtures("_hasty")
 @pytest.mark.parametrize("policy", [None, Recompute()])
 @pytest.mark.parametrize("way", [None, CompensatedSum()])
-def test_may_the_tasks_of_a_jacobian_pull_a_reduction_inside_an_item(way: Any, policy: Any) -> None:
+def test_the_tasks_of_a_jacobian_can_pull_a_reduction_inside_an_item(way: Any, policy: Any) -> None:
     def chunk(weights: Any, theta: Any, item: Any) -> Any:
         return np.sum(np.sin(weights * np.sum(theta * item)))
 
@@ -70,7 +70,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 @pytest.mark.usefixtures("_hasty")
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()])
 @pytest.mark.parametrize("name", ["sum", "sum of arrays", "map", "compensated sum", "compensated sum of arrays"])
-def test_may_threads_call_one_pullback_at_once(name: str, policy: Any) -> None:
+def test_several_threads_can_call_one_pullback_at_once(name: str, policy: Any) -> None:
     options: Any = {"grainsize": 1, "scheduler": "sync", "policy": policy}
     if name.startswith("compensated"):
         options["sum"] = CompensatedSum()

@@ -74,7 +74,7 @@ def test_a_pullback_computes_the_derivative_of_a_primitive_once() -> None:
 
 @pytest.mark.parametrize("name", ["pdf", "logpdf"])
 @pytest.mark.parametrize("df", [1.0, 2.5, 4.0, onp.array([0.7, 2.0, 3.3, 5.0, 9.9])])
-def test_is_the_derivative_of_chi_squared_right_for_all_degrees_of_freedom(name: str, df: Any) -> None:
+def test_the_derivative_of_chi_squared_is_right_for_all_degrees_of_freedom(name: str, df: Any) -> None:
     fun, step = getattr(stats.chi2, name), 1e-6
     slope = (fun(X + step, df) - fun(X - step, df)) / (2 * step)
     onp.testing.assert_allclose(dagad.grad(lambda x: np.sum(fun(x, df)))(X), slope, rtol=1e-5, atol=1e-9)
@@ -82,7 +82,7 @@ def test_is_the_derivative_of_chi_squared_right_for_all_degrees_of_freedom(name:
     check_grads(lambda x: fun(x, df), X, order=2)
 
 
-def test_is_the_derivative_of_chi_squared_right_in_chunks(scheduler: Any) -> None:
+def test_the_derivative_of_chi_squared_is_right_in_chunks(scheduler: Any) -> None:
     def loss(scale: Any) -> Any:
         return dagad.reduce_sum(
             lambda rows, s: np.sum(stats.chi2.logpdf(rows * s, 2.5)), X, scale, grainsize=2, scheduler=scheduler
@@ -98,7 +98,7 @@ def test_autograd_keeps_its_own_rule_for_chi_squared() -> None:
     assert autograd.grad(lambda x: stats.chi2.logpdf(x, 2.5))(1.3) == 0.0
 
 
-def test_are_degrees_of_freedom_and_orders_refused_that_have_no_derivative() -> None:
+def test_degrees_of_freedom_and_orders_without_a_derivative_are_refused() -> None:
     refused = [
         ("logpdf", lambda v: stats.chi2.logpdf(1.3, v)),
         ("pdf", lambda v: stats.chi2.pdf(v, v)),
@@ -134,7 +134,7 @@ def test_a_rule_that_a_user_gives_later_is_used() -> None:
     assert dagad.grad(gammaln)(2.5) == pytest.approx(scipy.special.psi(2.5))
 
 
-def test_are_rules_of_autograds_known_from_others() -> None:
+def test_rules_of_autograds_are_known_from_others() -> None:
     autograds = [core.primitive_vjps[fun] for fun in (gammaln, special.iv, np.add, stats.norm.pdf)]
     assert all(map(rules.is_autograds, autograds))
     assert rules.is_autograds(core.primitive_jvps[np.max])
@@ -149,7 +149,7 @@ def test_are_rules_of_autograds_known_from_others() -> None:
     assert not rules.is_autograds(core.primitive_jvps[mine])
 
 
-def test_is_a_module_that_another_thread_imports_taken_up_when_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_another_thread_imports_is_taken_up_when_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     read, module = list[str](), ModuleType("half_made")
     spec: Any = ModuleSpec("half_made", None)
     module.__spec__ = spec

@@ -55,7 +55,7 @@ def holders() -> Iterator[Any]:
 
 @pytest.mark.parametrize("leavers", [0, 1, 2])
 @pytest.mark.parametrize("inner", [grad, dagad.grad])
-def test_is_a_mixed_derivative_right_when_other_threads_leave_their_traces(
+def test_a_mixed_derivative_is_right_when_other_threads_leave_their_traces(
     leavers: int, inner: Any, holders: Any
 ) -> None:
     all_leave = holders(leavers)
@@ -69,7 +69,7 @@ def test_is_a_mixed_derivative_right_when_other_threads_leave_their_traces(
 
 
 @pytest.mark.parametrize("leavers", [0, 1, 2])
-def test_is_a_derivative_of_ours_right_inside_one_that_autograd_had_begun(leavers: int, holders: Any) -> None:
+def test_a_derivative_of_dagad_is_right_inside_one_that_autograd_had_begun(leavers: int, holders: Any) -> None:
     all_leave = holders(leavers)
 
     def body(x: Any) -> Any:  # autograd's own number; then those before it leave, so that the counter falls below
@@ -115,7 +115,7 @@ def test_a_trace_that_is_entered_after_the_patches_are_gone_does_no_harm() -> No
     assert is_stock()
 
 
-def test_is_a_value_kept_from_a_derivative_that_is_over_a_constant_for_the_next() -> None:
+def test_a_value_kept_from_a_derivative_that_is_over_is_a_constant_for_the_next() -> None:
     """A solver that starts where it ended, say, and keeps the traced value; autograd's own counter allows that."""
     kept = [1.0]
 
@@ -148,7 +148,7 @@ def test_numbers_of_traces_are_never_handed_out_twice() -> None:
     assert is_stock()
 
 
-def test_does_an_exception_close_its_trace() -> None:
+def test_an_exception_closes_its_trace() -> None:
     def fail(x: Any) -> Any:
         raise KeyError
 
@@ -159,7 +159,7 @@ def test_does_an_exception_close_its_trace() -> None:
     assert is_stock()
 
 
-def test_does_a_gradient_that_failed_in_autograd_do_no_harm() -> None:
+def test_a_gradient_that_failed_in_autograd_does_no_harm() -> None:
     def fail(x: Any) -> Any:
         raise KeyError
 
@@ -172,7 +172,7 @@ def test_does_a_gradient_that_failed_in_autograd_do_no_harm() -> None:
     assert is_stock()
 
 
-def test_is_a_derivative_right_whose_traced_value_crosses_into_another_thread() -> None:
+def test_a_derivative_whose_traced_value_crosses_into_another_thread_is_right() -> None:
     with ThreadPoolExecutor(1) as pool:
 
         def body(x: Any) -> Any:
@@ -211,7 +211,7 @@ FORMS = [misfit_then_slope, residual_then_boundary, three_inner_steps]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_is_no_nested_derivative_wrong_in_threads(form: Callable[[Any], Any], rounds: Callable[[int], int]) -> None:
+def test_nested_derivatives_are_right_in_threads(form: Callable[[Any], Any], rounds: Callable[[int], int]) -> None:
     thetas = [RNG.standard_normal((3, WIDTH)) for _ in range(20)]
     expected = [dagad.grad(form)(theta) for theta in thetas]  # by one thread
     for theta, alone in zip(thetas, expected, strict=True):  # the last bit may be another one, as with numpy 2.0
@@ -226,7 +226,7 @@ def test_is_no_nested_derivative_wrong_in_threads(form: Callable[[Any], Any], ro
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_is_no_nested_derivative_wrong_in_chunks_on_threads(
+def test_nested_derivatives_are_right_in_chunks_on_threads(
     form: Callable[[Any], Any], rounds: Callable[[int], int]
 ) -> None:
     rows = RNG.standard_normal((rounds(100), 3, WIDTH))
@@ -247,7 +247,7 @@ def test_is_no_nested_derivative_wrong_in_chunks_on_threads(
     assert is_stock()
 
 
-def test_is_no_derivative_of_others_wrong_while_dagad_comes_and_goes(rounds: Callable[[int], int]) -> None:
+def test_derivatives_of_others_are_right_while_dagad_comes_and_goes(rounds: Callable[[int], int]) -> None:
     """One thread uses autograd alone, which that is safe with; the others enter and leave as fast as they can."""
     stop, counts = threading.Event(), [0, 0, 0]
 
@@ -283,7 +283,7 @@ def test_is_no_derivative_of_others_wrong_while_dagad_comes_and_goes(rounds: Cal
 
 
 @pytest.mark.parametrize("outer", ["autograd", "dagad"])
-def test_is_a_derivative_right_when_dagad_is_first_imported_inside_one(outer: str) -> None:
+def test_a_derivative_is_right_when_dagad_is_first_imported_inside_one(outer: str) -> None:
     code = f"""
 import autograd, autograd.numpy as np
 data = np.linspace(0., 1., 8)
@@ -301,7 +301,7 @@ print({outer}.grad(f)(0.7))
     assert not done.stderr
 
 
-def test_are_third_parties_right_that_hold_the_trace_stack() -> None:
+def test_third_parties_that_hold_the_trace_stack_are_right() -> None:
     code = """
 import autograd.numpy as np
 from autograd.core import VJPNode, backward_pass

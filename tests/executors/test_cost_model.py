@@ -112,7 +112,7 @@ def test_a_task_of_several_chunks_is_a_subtree_and_leaves_enough_tasks(n_chunks:
     assert choose_group(n_chunks, None) == 1
 
 
-def test_functions_that_nothing_tells_apart_do_not_take_turns_at_being_wrong() -> None:
+def test_functions_that_share_an_entry_do_not_alternate_in_being_wrong() -> None:
     """One gives numbers, one arrays, of which a number was expected: then it is run twice."""
     cost, wasted = Cost(), 0
     for number in range(200):

@@ -383,7 +383,7 @@ def n_held(dask_worker: Any) -> int:
     return len(desk_of(dask_worker)._held)
 
 
-def test_a_worker_that_has_forgotten_a_program_is_told_again(client: Client) -> None:
+def test_a_worker_that_has_forgotten_a_program_gets_it_again(client: Client) -> None:
     there, expected = in_all(on(shards_on(client))), in_all(on_one_thread())(THETA)
     heat_up(client, lambda: there(THETA))
     for workers in (None, list(client.scheduler_info(n_workers=-1)["workers"])[:1]):

@@ -101,7 +101,7 @@ def test_a_users_exception_in_a_nested_chunk_names_both_chunks(scheduler: Any) -
     assert "chunk 1 (rows 2:4)" in second
 
 
-def test_an_exception_that_cannot_travel_is_told_in_words(cluster: Client) -> None:
+def test_an_exception_that_cannot_travel_is_repeated_in_words(cluster: Client) -> None:
     class Stuck(Exception):
         def __init__(self) -> None:
             super().__init__("stuck")
@@ -152,7 +152,7 @@ def test_a_function_that_spoils_its_rows_is_refused(kind: str, differentiated: b
     assert pickle.dumps(sliced) == before
 
 
-def test_in_place_work_on_a_copy_is_fine(scheduler: Any) -> None:
+def test_in_place_work_on_a_copy_is_allowed(scheduler: Any) -> None:
     def work(rows: Any, theta: Any) -> Any:
         mine = np.array(rows)
         mine *= 2

@@ -106,7 +106,7 @@ def test_tangents_and_second_derivatives_of_dask_array_programs_are_right(name: 
 
 
 @pytest.mark.parametrize("chunks", [(6, 4), (3, 2), (2, 4), (1, 1)])
-def test_are_variances_of_complex_numbers_with_holes_right(chunks: Any) -> None:
+def test_variances_of_complex_numbers_with_holes_are_right(chunks: Any) -> None:
     def plain(z: Any) -> Any:
         return np.nanvar(z, axis=1, ddof=0.5).sum()
 

@@ -222,7 +222,7 @@ def test_tangents_of_a_coarsened_graph_have_the_same_bits(graph: str, scheduler:
 # --- what is put together ---------------------------------------------------------------------------------------------
 
 
-def test_does_a_chain_cost_a_few_tasks_for_many() -> None:
+def test_a_chain_costs_a_few_tasks_for_many() -> None:
     y, x, theta = chain(320)
     value, gradients = dagad.value_and_gradient(y, [x, theta])
     assert pullbacks(value) == 11  # the last one is of y: 321 tasks, 32 each
@@ -244,7 +244,7 @@ def test_coarsening_does_not_join_tasks_across_leaves_of_wrt_and_marked_steps() 
     assert pullbacks(dagad.gradient(delayed(total)(state), start)) == 4
 
 
-def test_do_tasks_that_could_run_at_the_same_time_stay_apart() -> None:
+def test_tasks_that_could_run_at_the_same_time_stay_separate() -> None:
     x = delayed(X)
     halves = [delayed(halve, pure=False)(x) for _ in range(3)]
     assert pullbacks(dagad.gradient(delayed(total)(*halves), x)) == 4
@@ -253,7 +253,7 @@ def test_do_tasks_that_could_run_at_the_same_time_stay_apart() -> None:
     assert pullbacks(dagad.gradient(delayed(total)(delayed(step)(halves[0], late)), x)) == 3
 
 
-def test_does_a_step_of_many_small_operations_become_one_task() -> None:
+def test_a_step_of_many_small_operations_becomes_one_task() -> None:
     x = delayed(X)
     state = x
     for _ in range(3):
@@ -265,14 +265,14 @@ def test_does_a_step_of_many_small_operations_become_one_task() -> None:
     onp.testing.assert_allclose(slope.compute(scheduler="sync"), right, rtol=1e-14)
 
 
-def test_does_a_wide_graph_keep_as_many_tasks_as_it_may_have_workers() -> None:
+def test_a_wide_graph_keeps_as_many_tasks_as_it_may_have_workers() -> None:
     with dask_set({"dagad.graph-width": 16}):
         assert pullbacks(dagad.gradient(*fan(31)[::2])) == 32  # not twice as wide
         assert pullbacks(dagad.gradient(*fan(160)[::2])) == 17
         assert 16 <= pullbacks(dagad.gradient(*tree(160)[::2])) <= 90
 
 
-def test_do_wide_graphs_keep_several_tasks_for_each_thread(cluster: Any) -> None:
+def test_wide_graphs_keep_several_tasks_for_each_thread(cluster: Any) -> None:
     def n_pulled(leaves: int) -> int:
         return pullbacks(dagad.gradient(*fan(leaves)[::2])) - 1
 
@@ -301,7 +301,7 @@ def grown(x: Any) -> Any:
     return x * 1.01
 
 
-def test_do_states_that_nobody_reads_any_more_go() -> None:
+def test_states_that_nobody_reads_any_more_are_freed() -> None:
     x = delayed(onp.ones(2**17))
     state = x
     for _ in range(32):
@@ -318,7 +318,7 @@ def test_do_states_that_nobody_reads_any_more_go() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_do_policies_count_what_they_did_for_each_task(policy: str) -> None:
+def test_policies_count_what_they_did_for_each_task(policy: str) -> None:
     y, x, _ = chain(32)
     chosen: Any = POLICIES[policy]()
     compute(dagad.gradient(y, x, policy=chosen), scheduler="sync")
@@ -353,7 +353,7 @@ def test_a_linearization_of_several_tasks_counts_the_bytes_of_its_tapes() -> Non
     assert sys.getsizeof(made) < 1000
 
 
-def test_is_a_recipe_that_cannot_travel_told_when_it_is_pulled() -> None:
+def test_a_recipe_that_cannot_travel_is_named_when_it_is_pulled() -> None:
     lock = __import__("threading").Lock()
 
     def locked(x: Any, theta: Any) -> Any:
@@ -367,7 +367,7 @@ def test_is_a_recipe_that_cannot_travel_told_when_it_is_pulled() -> None:
         arrived.pull_scaled(1.0)
 
 
-def test_can_gradients_be_persisted_and_is_nothing_left(cluster: Any) -> None:
+def test_persisted_gradients_leave_nothing_behind(cluster: Any) -> None:
     y, x, theta = chain(40)
     kept = dask_persist(*dagad.gradient(y, [x, theta]), scheduler=cluster.get)
     right = compute(*dagad.gradient(y, [x, theta]), scheduler="sync")
@@ -385,7 +385,7 @@ def by_hand(x: Any, theta: Any) -> Any:
     )
 
 
-def test_may_a_function_that_brings_its_derivative_stand_in_a_chain(scheduler: Any) -> None:
+def test_an_explicit_function_can_stand_in_a_chain(scheduler: Any) -> None:
     x, theta = delayed(X), delayed(0.3)
     state = x
     for number in range(12):
@@ -403,7 +403,7 @@ def test_may_a_function_that_brings_its_derivative_stand_in_a_chain(scheduler: A
         onp.testing.assert_allclose(one, other, rtol=1e-13)
 
 
-def test_may_two_engines_meet_in_a_chain(scheduler: Any) -> None:
+def test_two_engines_can_meet_in_a_chain(scheduler: Any) -> None:
     x, theta = delayed(X), delayed(0.3)
     state = x
     for number in range(6):
@@ -432,7 +432,7 @@ def test_a_second_derivative_of_an_explicit_function_in_a_chain_is_refused() -> 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=30), st.integers(0, 2**32 - 1))
 @settings(max_examples=80, deadline=None)
-def test_do_sums_of_spans_have_the_bits_of_the_whole_tree(counts: Any, seed: int) -> None:
+def test_sums_of_spans_have_the_bits_of_the_whole_tree(counts: Any, seed: int) -> None:
     terms = list(onp.random.default_rng(seed).normal(size=(sum(counts), 3)) * 1e3)
     starts = [sum(counts[:number]) for number in range(len(counts))]
     spans = [Span(start, start + count, len(terms)) for start, count in zip(starts, counts, strict=True)]
@@ -446,14 +446,14 @@ def test_do_sums_of_spans_have_the_bits_of_the_whole_tree(counts: Any, seed: int
     assert bits(dask_get(graph, found.key)) == bits(add_up(*terms))
 
 
-def test_does_a_span_from_which_nothing_comes_add_nothing() -> None:
+def test_a_span_from_which_nothing_comes_adds_nothing() -> None:
     spans = (Span(0, 3, 5), Span(3, 5, 5))
     right = add_up(1.0, 2.0, 4.0, None, None)
     assert add_up_spans(spans, summed(spans[0], [1.0, 2.0, 4.0]), None) == right
     assert add_up_spans(spans, None, None) is None
 
 
-def test_may_a_component_be_read_twice_by_one_task() -> None:
+def test_one_task_can_read_a_component_twice() -> None:
     def product(x: Any, y: Any) -> Any:
         return np.sum(x * y)
 

@@ -30,7 +30,7 @@ def close(actual: Any, expected: Any, rtol: float = 1e-12) -> bool:
     return same and bool(onp.max(onp.abs(actual - expected), initial=0.0) <= rtol * onp.max(onp.abs(expected)))
 
 
-def test_is_the_gradient_of_a_graph_what_autograd_says(scheduler: Any) -> None:
+def test_the_gradient_of_a_graph_is_what_autograd_says(scheduler: Any) -> None:
     a, b = delayed(A), delayed(B)
     y = as_graph(a, b)
     value, of_a, of_b = compute(y, *dagad.gradient(y, [a, b]), **where(scheduler))
@@ -40,7 +40,7 @@ def test_is_the_gradient_of_a_graph_what_autograd_says(scheduler: Any) -> None:
     assert close(of_b, expected_b)
 
 
-def test_is_the_gradient_shaped_as_wrt_is() -> None:
+def test_a_gradient_has_the_shape_of_wrt() -> None:
     a, b = delayed(A), delayed(B)
     y = as_graph(a, b)
     expected = autograd.grad(as_function)(A, B)
@@ -53,7 +53,7 @@ def test_is_the_gradient_shaped_as_wrt_is() -> None:
     assert computed["pair"].first.tobytes() == computed["x"][1][0].tobytes()
 
 
-def test_may_a_node_in_the_middle_be_differentiated_in() -> None:
+def test_a_node_in_the_middle_can_be_wrt() -> None:
     a = delayed(A)
     middle = delayed(np.exp)(a)
     y = delayed(total)(middle, delayed(np.multiply)(middle, middle))
@@ -62,7 +62,7 @@ def test_may_a_node_in_the_middle_be_differentiated_in() -> None:
     assert close(of_a, (1 + 2 * onp.exp(A)) * onp.exp(A))
 
 
-def test_may_one_output_of_a_task_be_differentiated_in() -> None:
+def test_one_output_of_a_task_can_be_wrt() -> None:
     left, right = delayed(split, nout=2)(delayed(A))
     y = delayed(total)(left, delayed(np.exp)(right))
     of_left, of_right = compute(*dagad.gradient(y, (left, right)), scheduler="sync")
@@ -95,7 +95,7 @@ def test_a_value_and_a_gradient_of_a_graph_can_be_persisted(scheduler: Any) -> N
     assert float(again.compute(**where(scheduler))) == 2.0
 
 
-def test_can_the_graph_be_drawn() -> None:
+def test_the_graph_of_a_gradient_can_be_drawn() -> None:
     x = delayed(A)
     slope = dagad.gradient(delayed(total)(delayed(np.exp)(x)), x)
     drawn = to_drawing(dict(slope.__dask_graph__()))  # what `visualize` gives to its engine
@@ -105,7 +105,7 @@ def test_can_the_graph_be_drawn() -> None:
 
 
 @pytest.mark.sampled(2)
-def test_is_a_gradient_of_a_gradient_right(scheduler: Any) -> None:
+def test_a_gradient_of_a_gradient_is_right(scheduler: Any) -> None:
     a, b = delayed(A), delayed(B)
     y = as_graph(a, b)
     slope = delayed(np.sum)(dagad.gradient(y, a) * b)
@@ -119,7 +119,7 @@ def test_is_a_gradient_of_a_gradient_right(scheduler: Any) -> None:
     assert close(of_b, expected_b, 1e-11)
 
 
-def test_is_a_third_derivative_right() -> None:
+def test_a_third_derivative_is_right() -> None:
     x = delayed(0.7)
     y = delayed(np.sin)(x) * x**3
     for _ in range(3):
@@ -131,7 +131,7 @@ def test_is_a_third_derivative_right() -> None:
     assert close(y.compute(scheduler="sync"), autograd.grad(autograd.grad(autograd.grad(plain)))(0.7), 1e-11)
 
 
-def test_may_a_gradient_be_used_in_a_graph_that_is_differentiated_too() -> None:
+def test_a_gradient_can_be_used_in_a_graph_that_is_differentiated_too() -> None:
     """A step of gradient descent, and how the loss after it depends on the step's length."""
     x, rate = delayed(A), delayed(0.1)
     loss = delayed(lambda x: np.sum(x**4))
@@ -140,7 +140,7 @@ def test_may_a_gradient_be_used_in_a_graph_that_is_differentiated_too() -> None:
     assert close(actual, autograd.grad(lambda r: np.sum((A - r * 4 * A**3) ** 4))(0.1))
 
 
-def test_does_a_leaf_that_y_does_not_need_get_zeros_of_its_own() -> None:
+def test_a_leaf_that_y_does_not_need_gets_zeros_of_its_own() -> None:
     x, other, number, tree = delayed(A), delayed(onp.ones((2, 3), "f4")), delayed(7), delayed({"a": B, "n": "text"})
     gradients = dagad.gradient(delayed(total)(x), [x, other, number, tree], unused="zeros")
     of_x, of_other, of_number, of_tree = compute(*gradients, scheduler="sync")
@@ -156,7 +156,7 @@ def along(data: Any, x: Any) -> tuple[Any, Any]:
     return np.sum(data * x), lambda cotangent: (None, data)  # of a number, pulled with 1
 
 
-def test_may_gradients_be_written_to(scheduler: Any) -> None:
+def test_gradients_can_be_written_to(scheduler: Any) -> None:
     data = onp.array([1.0, 2.0, 3.0])
     a, b, c = delayed(data + 1.0), delayed((data + 2.0, data)), delayed(data + 3.0)
     y = delayed(np.sum)(a + b[0]) + delayed(along)(delayed(data), c)
@@ -170,7 +170,7 @@ def test_may_gradients_be_written_to(scheduler: Any) -> None:
     onp.testing.assert_array_equal(data, [1.0, 2.0, 3.0])
 
 
-def test_are_constants_in_a_tree_left_alone(scheduler: Any) -> None:
+def test_constants_in_a_tree_are_left_alone(scheduler: Any) -> None:
     tree = {"x": A, "n": 3, "name": "cube", "nothing": None, "list": [onp.float32(2.0), onp.arange(2)]}
     leaf = delayed(tree, traverse=False, pure=False)
 
@@ -190,7 +190,7 @@ def test_a_gradient_of_a_graph_in_float32_is_float32() -> None:
 
 
 @pytest.mark.parametrize("leaf", [3, onp.arange(3), "text", [1, 2]])
-def test_is_an_integer_leaf_refused_with_the_remedy(leaf: Any, scheduler: Any) -> None:
+def test_an_integer_leaf_is_refused_with_the_remedy(leaf: Any, scheduler: Any) -> None:
     x = delayed(leaf, traverse=False)
     y = delayed(lambda x: np.sum(np.array([1.0, 2.0]) * len(str(x))))(x)
     with pytest.raises(
@@ -209,13 +209,13 @@ def test_is_an_integer_leaf_refused_with_the_remedy(leaf: Any, scheduler: Any) -
         (lambda x: None, "None"),
     ],
 )
-def test_is_a_y_that_is_not_one_real_number_refused_with_the_remedy(fun: Any, found: str) -> None:
+def test_a_y_that_is_not_one_real_number_is_refused_with_the_remedy(fun: Any, found: str) -> None:
     x = delayed(A)
     with pytest.raises(dagad.NotDifferentiableError, match=f"{found}.*Reduce it"):
         dagad.gradient(delayed(fun)(x), x).compute(scheduler="sync")
 
 
-def test_is_something_else_than_a_delayed_refused() -> None:
+def test_a_y_that_is_no_collection_is_refused() -> None:
     x = delayed(A)
     y = delayed(total)(x)
     refused: list[Any] = [(3.0, x, "`y` holds a float"), (y, A, "`wrt` holds an array"), (y, [], "no Delayed")]
@@ -226,7 +226,7 @@ def test_is_something_else_than_a_delayed_refused() -> None:
         dagad.gradient(y, {"a": x, "b": 2.0})
 
 
-def test_does_a_branch_that_y_does_not_need_cost_no_pullback() -> None:
+def test_a_branch_that_y_does_not_need_costs_no_pullback() -> None:
     x, z = delayed(A), delayed(B)
     used = delayed(np.exp)(x)
     delayed(np.log)(used)  # part of no graph
@@ -236,7 +236,7 @@ def test_does_a_branch_that_y_does_not_need_cost_no_pullback() -> None:
     assert len(pullbacks) == 1  # exp, multiply and total, as one, with cos in it, which is not recorded
 
 
-def test_does_a_fan_out_become_one_sum() -> None:
+def test_the_cotangents_of_a_fan_out_become_one_sum() -> None:
     x = delayed(2.0)
     y = delayed(total)(*(delayed(np.multiply)(x, float(i), dask_key_name=f"times-{i}") for i in range(5)))
     slope = dagad.gradient(y, x)
@@ -257,7 +257,7 @@ def test_keys_of_a_gradient_graph_have_a_role_and_the_users_keys_stay() -> None:
         assert graph[key] == before[key] or str(graph[key]) == str(before[key])
 
 
-def test_are_the_users_tasks_run_twice_at_most() -> None:
+def test_the_users_tasks_run_twice_at_most() -> None:
     """Once as they are, for `y`, and once with a pullback."""
     calls: list[int] = []
     lock = threading.Lock()
@@ -275,7 +275,7 @@ def test_are_the_users_tasks_run_twice_at_most() -> None:
     assert len(calls) <= 2
 
 
-def test_do_two_gradients_live_in_one_graph() -> None:
+def test_two_gradients_can_live_in_one_graph() -> None:
     a, b = delayed(A), delayed(B)
     y, z = as_graph(a, b), as_graph(b, a)
     found = compute(dagad.gradient(y, a), dagad.gradient(z, a), dagad.gradient(y, [a, b])[1], scheduler="threads")
@@ -284,7 +284,7 @@ def test_do_two_gradients_live_in_one_graph() -> None:
     assert close(found[2], autograd.grad(as_function, 1)(A, B))
 
 
-def test_may_a_task_be_a_reduction_and_the_graph_be_inside_a_chunk() -> None:
+def test_a_task_can_be_a_reduction_and_the_graph_be_inside_a_chunk() -> None:
     def reduced(x: Any) -> Any:
         return dagad.reduce_sum(lambda rows, x: np.sum(np.sin(rows * x[0])), onp.arange(9.0), x, grainsize=2)
 
@@ -294,7 +294,7 @@ def test_may_a_task_be_a_reduction_and_the_graph_be_inside_a_chunk() -> None:
     assert close(gradient, expected)
 
 
-def test_is_a_users_exception_told_which_task_it_was() -> None:
+def test_a_users_exception_says_which_task_it_was() -> None:
     def fail(x: Any) -> Any:
         raise KeyError("mine")
 
@@ -324,7 +324,7 @@ def run_steps(a: Any, b: Any, steps: list[tuple[int, int, int]], lift: Callable[
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(STEP, min_size=1, max_size=12), st.booleans())
-def test_is_the_gradient_of_any_graph_right(steps: list[tuple[int, int, int]], twice: bool) -> None:
+def test_the_gradient_of_any_graph_is_right(steps: list[tuple[int, int, int]], twice: bool) -> None:
     a, b = delayed(A), delayed(B)
     y = run_steps(a, b, steps, delayed)
 

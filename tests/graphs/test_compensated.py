@@ -84,7 +84,7 @@ def test_a_compensated_sum_of_one_term_is_that_term() -> None:
     assert combined(EXACT, True, None, None) is None
 
 
-def test_can_an_unfinished_sum_travel() -> None:
+def test_an_unfinished_sum_can_travel() -> None:
     part = combined(EXACT, False, {"a": 1e16, "b": None}, {"a": 1.0, "b": None})
     arrived = dask.utils.apply(*part.__reduce__())
     assert isinstance(arrived, Exact)
@@ -117,7 +117,7 @@ def test_a_compensated_sum_has_the_same_bits_however_its_terms_are_shared_out(se
         assert bits([run(groups)]) == bits([expected])
 
 
-def test_are_cotangents_that_are_none_nothing() -> None:
+def test_cotangents_that_are_none_add_nothing() -> None:
     parts: list[Any] = [[1e16, None, None], [1.0, None, 2.0], [-1e16, None, None]]
     assert run(parts) == [1.0, None, 2.0]
 
@@ -125,7 +125,7 @@ def test_are_cotangents_that_are_none_nothing() -> None:
 # --- known answers ----------------------------------------------------------------------------------------------------
 
 
-def test_does_a_compensated_sum_keep_what_a_plain_one_rounds_off(scheduler: Any) -> None:
+def test_a_compensated_sum_keeps_what_a_plain_one_rounds_off(scheduler: Any) -> None:
     assert compensated(CANCELLING, scheduler=scheduler) == 4.25
     assert compensated(CANCELLING, scheduler=scheduler, sum=PlainSum()) != 4.25
     assert compensated(CANCELLING, scheduler=scheduler, sum=None) != 4.25
@@ -139,7 +139,7 @@ def test_compensated_sums_of_series_are_those_of_fsum(grainsize: int) -> None:
         assert compensated(series, grainsize=grainsize) == math.fsum(parts)
 
 
-def test_are_shared_gradients_compensated(scheduler: Any) -> None:
+def test_shared_gradients_are_compensated(scheduler: Any) -> None:
     def linear(rows: Any, slope: Any) -> Any:
         return np.sum(rows * slope)
 
@@ -155,7 +155,7 @@ def test_are_shared_gradients_compensated(scheduler: Any) -> None:
     assert float(tangent) == 4.25
 
 
-def test_are_arrays_and_trees_added_up_leaf_by_leaf(scheduler: Any) -> None:
+def test_arrays_and_trees_are_added_up_leaf_by_leaf(scheduler: Any) -> None:
     def parts(rows: Any) -> Any:
         return {"sum": rows[0] * onp.array([1.0, 2.0]), "rest": (float(rows[0]), len(rows), [rows[0] * (1.0 - 2.0j)])}
 
@@ -199,7 +199,7 @@ def test_nan_and_infinity_pass_through_a_compensated_sum() -> None:
     assert mixed.tolist() == [math.inf, 1.0]
 
 
-def test_is_a_sum_of_no_rows_zero_and_its_function_not_called() -> None:
+def test_a_compensated_sum_of_no_rows_is_zero_without_a_call() -> None:
     def refused(rows: Any, theta: Any) -> Any:
         raise AssertionError
 
@@ -292,7 +292,7 @@ def test_taylor_rate_of_a_compensated_sum_is_two() -> None:
     assert taylor_rate(lambda x, t: loss(x, t, scheduler="sync"), X, THETA) == pytest.approx(2.0, abs=0.1)
 
 
-def test_may_a_pullback_be_pulled_again(scheduler: Any) -> None:
+def test_a_compensated_pullback_can_be_pulled_again(scheduler: Any) -> None:
     for policy in (None, Preaccumulate()):
         options: Any = {"grainsize": 3, "sum": EXACT, "scheduler": scheduler, "policy": policy}
         pullback = dagad.vjp(lambda t, o=options: dagad.reduce_sum(columns, X, t, **o)["a"], THETA)[1]
@@ -324,7 +324,7 @@ def test_map_sum_adds_up_its_items_by_a_compensated_sum(scheduler: Any) -> None:
 
 
 @pytest.mark.sampled(4)
-def test_is_a_chunk_without_terms_like_any_other(scheduler: Any) -> None:
+def test_a_chunk_without_terms_is_like_any_other(scheduler: Any) -> None:
     """A sum of nothing is the integer 0: the chunk's seeds and tangents are still those of its own leaves."""
 
     def positive(rows: Any, t: Any) -> Any:
@@ -356,7 +356,7 @@ def test_a_way_of_adding_up_that_is_none_is_refused(way: Any) -> None:
             reduction(misfit, X, THETA, sum=way)
 
 
-def test_are_partial_sums_of_different_shapes_refused() -> None:
+def test_partial_sums_of_different_shapes_are_refused() -> None:
     with pytest.raises(dagad.StructureError, match=r"differ in shape: \(2,\) and \(1,\). Each chunk has to return"):
         dagad.reduce_sum(lambda rows: rows, X[:3, 0], grainsize=2, sum=EXACT, scheduler="sync")
     with pytest.raises(dagad.StructureError, match="differ in shape"):
@@ -365,7 +365,7 @@ def test_are_partial_sums_of_different_shapes_refused() -> None:
         )
 
 
-def test_are_partial_sums_of_different_structures_refused() -> None:
+def test_partial_sums_of_different_structures_are_refused() -> None:
     def uneven(rows: Any) -> Any:
         return [1.0] * len(rows)
 
@@ -379,7 +379,7 @@ def test_a_compensated_sum_refuses_words_and_none() -> None:
             dagad.reduce_sum(lambda rows, value=value: value, X, grainsize=4, sum=EXACT, scheduler="sync")
 
 
-def test_is_a_sum_that_does_not_add_refused(scheduler: Any) -> None:
+def test_a_sum_of_something_that_does_not_add_is_refused(scheduler: Any) -> None:
     """Gradients are added by it too: of a maximum, each chunk would have given its own."""
 
     class Largest:

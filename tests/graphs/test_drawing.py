@@ -96,7 +96,7 @@ def test_a_drawing_names_all_tasks_that_run_as_one() -> None:
 
 
 @pytest.mark.parametrize("kind", ["svg", "png", "pdf", "dot"])
-def test_do_gradients_draw_themselves(kind: str, tmp_path: Path) -> None:
+def test_gradients_draw_themselves(kind: str, tmp_path: Path) -> None:
     y, x, _ = forked()
     dagad.gradient(y, x).visualize(filename=str(tmp_path / f"a.{kind}"))
     dagad.jvp(y, x, X)[1].visualize(str(tmp_path / "b"), format=kind)
@@ -105,7 +105,7 @@ def test_do_gradients_draw_themselves(kind: str, tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.{kind}").read_bytes().startswith(begin)
 
 
-def test_are_gradients_of_dask_arrays_drawn_too(tmp_path: Path) -> None:
+def test_gradients_of_dask_arrays_are_drawn_too(tmp_path: Path) -> None:
     x = ones((4, 4), chunks=2)
     y = ((x + x.T) ** 2).sum()
     slope = dagad.gradient(y, x)
@@ -116,7 +116,7 @@ def test_are_gradients_of_dask_arrays_drawn_too(tmp_path: Path) -> None:
     assert isinstance(cloudpickle.loads(cloudpickle.dumps(slope)), da.Array)
 
 
-def test_are_gradients_let_go_of_without_the_garbage_collector() -> None:
+def test_gradients_are_freed_without_the_garbage_collector() -> None:
     """A graph may hold data, and futures that keep data on a cluster."""
     x = ones(4, chunks=2)
     gc.disable()
@@ -138,7 +138,7 @@ def test_a_drawing_of_several_gradients_has_each_task_once(tmp_path: Path) -> No
     assert text.count("label=total") == 2  # forward and reverse
 
 
-def test_do_options_of_dask_have_dask_draw(tmp_path: Path) -> None:
+def test_a_drawing_with_options_of_dask_is_left_to_dask(tmp_path: Path) -> None:
     y, x, _ = forked()
     dagad.gradient(y, x).visualize(filename=str(tmp_path / "order.dot"), color="order")
     text = (tmp_path / "order.dot").read_text()

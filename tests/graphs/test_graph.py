@@ -95,7 +95,7 @@ def gradient_of(graph: Graph, y: Any, wrt: Any, **options: Any) -> list[Any]:
 # --- activity ---------------------------------------------------------------------------------------------------------
 
 
-def test_are_references_found_in_the_order_of_the_arguments_each_once() -> None:
+def test_references_are_found_in_the_order_of_the_arguments_each_once() -> None:
     node = Task(
         "n", collect, List(TaskRef("d"), Task(None, times, TaskRef("c"), TaskRef("d"))), more=Dict({"y": TaskRef("b")})
     )
@@ -104,7 +104,7 @@ def test_are_references_found_in_the_order_of_the_arguments_each_once() -> None:
     assert references(DataNode("x", [TaskRef("no")])) == ()
 
 
-def test_does_every_key_come_after_what_it_needs() -> None:
+def test_every_key_comes_after_what_it_needs() -> None:
     graph = example()
     order = list(topological(graph, ["y"]))
     assert "unused" not in order
@@ -117,7 +117,7 @@ def test_a_topological_order_does_not_depend_on_the_order_of_the_dict() -> None:
     assert list(topological(shuffled, ["y"])) == list(topological(example(), ["y"]))
 
 
-def test_is_a_key_active_that_depends_on_wrt_and_that_y_needs() -> None:
+def test_a_key_is_active_that_depends_on_wrt_and_that_y_needs() -> None:
     order = topological(example(), ["y"])
     assert list(active(order, {("b", 0)})) == ["ab", "again", "parts", "picked", "collected", "y"]
     assert active(order, {("b", 0)})["y"] == ("picked", "collected")
@@ -126,7 +126,7 @@ def test_is_a_key_active_that_depends_on_wrt_and_that_y_needs() -> None:
     assert active(order, {"nowhere"}) == {}
 
 
-def test_does_a_long_chain_need_no_deep_stack() -> None:
+def test_a_long_chain_needs_no_deep_stack() -> None:
     graph: Graph = {0: DataNode(0, 1.5)} | {i: Task(i, np.sin, TaskRef(i - 1)) for i in range(1, 3001)}
     order = topological(graph, [3000])
     assert list(order) == list(range(3001))
@@ -141,7 +141,7 @@ def test_does_a_long_chain_need_no_deep_stack() -> None:
 
 
 @pytest.mark.parametrize("policy", [Keep, Recompute, Preaccumulate])
-def test_is_the_transposed_graph_the_gradient(policy: Any) -> None:
+def test_the_transposed_graph_is_the_gradient(policy: Any) -> None:
     whole, cotangents, value = reverse(example(), "y", ["a", ("b", 0)], policy())
     assert run(whole, value) == pytest.approx(plain_example(A, B), rel=1e-13)
     expected = autograd.grad(lambda ab: plain_example(*ab))((A, B))
@@ -150,7 +150,7 @@ def test_is_the_transposed_graph_the_gradient(policy: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", [Keep, Recompute, Preaccumulate])
-def test_may_sums_read_values_out_of_linearizations(policy: Any) -> None:
+def test_sums_can_read_values_out_of_linearizations(policy: Any) -> None:
     graph: Graph = {"x": DataNode("x", 0.5)}
     graph |= {("f", i): Task(("f", i), times, TaskRef("x"), TaskRef("x"), float(i)) for i in range(20)}
     total, sums = sum_tree([TaskRef(("f", i)) for i in range(20)], lambda level, place: ("s", level, place))
@@ -168,7 +168,7 @@ def test_building_a_gradient_graph_changes_no_given_graph() -> None:
     assert all(node is whole[key] for key, node in graph.items() if key in whole)
 
 
-def test_is_a_node_that_does_not_carry_the_derivative_left_as_it_is() -> None:
+def test_a_node_that_does_not_carry_the_derivative_is_left_as_it_is() -> None:
     graph = example() | {"constant": Task("constant", np.exp, TaskRef(("b", 0)))}
     graph["y2"] = Task("y2", times, TaskRef("y"), TaskRef("constant"))
     graph["y3"] = Task("y3", np.sum, TaskRef("y2"))
@@ -183,7 +183,7 @@ def test_every_new_key_of_a_transposed_graph_has_a_role() -> None:
     assert all(isinstance(key, tuple) and role_of(key) is not None for key in whole.keys() - graph.keys())
 
 
-def test_are_edges_turned_round_and_fan_outs_summed_once() -> None:
+def test_edges_are_reversed_and_fan_outs_summed_once() -> None:
     graph: Graph = {"x": DataNode("x", 2.0)}
     graph |= {("f", i): Task(("f", i), times, TaskRef("x"), float(i)) for i in range(5)}
     graph["y"] = Task("y", add_up, *(TaskRef(("f", i)) for i in range(5)))
@@ -194,12 +194,12 @@ def test_are_edges_turned_round_and_fan_outs_summed_once() -> None:
     assert run(whole, cotangents["x"].key) == 10.0
 
 
-def test_does_a_term_that_comes_twice_in_a_sum_count_twice() -> None:
+def test_a_term_that_comes_twice_in_a_sum_counts_twice() -> None:
     graph: Graph = {"x": DataNode("x", 3.0), "y": Task("y", add_up, TaskRef("x"), TaskRef("x"))}
     assert gradient_of(graph, "y", ["x"]) == [2.0]
 
 
-def test_does_a_diamond_of_sums_count_twice() -> None:
+def test_a_diamond_of_sums_counts_twice() -> None:
     graph: Graph = {"x": DataNode("x", 3.0), "z": DataNode("z", 5.0)}
     graph["left"] = Task("left", add_up, TaskRef("x"), TaskRef("z"))
     graph["right"] = Task("right", add_up, TaskRef("x"), TaskRef("left"))
@@ -208,7 +208,7 @@ def test_does_a_diamond_of_sums_count_twice() -> None:
     assert [run(whole, cotangents[key].key) for key in "xz"] == [3.0, 2.0]
 
 
-def test_is_a_sum_its_own_transpose() -> None:
+def test_a_sum_is_its_own_transpose() -> None:
     graph: Graph = {"x": DataNode("x", 3.0), "z": DataNode("z", 5.0)}
     graph["s"] = Task("s", add_up, TaskRef("x"), TaskRef("z"))
     graph["y"] = Alias("y", "s")
@@ -227,7 +227,7 @@ def test_an_output_that_is_differentiated_in_has_its_seed_as_cotangent() -> None
     assert linearized.graph == {key: graph[key] for key in topological(graph, ["y"])}
 
 
-def test_are_several_outputs_transposed_together() -> None:
+def test_several_outputs_are_transposed_together() -> None:
     graph: Graph = {"x": DataNode("x", A)}
     graph["u"] = Task("u", np.sin, TaskRef("x"))
     graph["v"] = Task("v", times, TaskRef("u"), TaskRef("x"))
@@ -240,7 +240,7 @@ def test_are_several_outputs_transposed_together() -> None:
     onp.testing.assert_allclose(run(whole, cotangents["x"].key), expected, rtol=1e-13)
 
 
-def test_does_a_task_at_its_arguments_keep_constants_apart() -> None:
+def test_a_task_at_its_arguments_keeps_constants_out_of_them() -> None:
     graph: Graph = {"x": DataNode("x", {"n": 3, "name": "cube", "x": A, "none": None})}
     graph["y"] = Task("y", lambda tree: np.sum(tree["x"] ** tree["n"]), TaskRef("x"))
     (gradient,) = gradient_of(graph, "y", ["x"])
@@ -248,7 +248,7 @@ def test_does_a_task_at_its_arguments_keep_constants_apart() -> None:
     assert [gradient["n"], gradient["name"], gradient["none"]] == [None] * 3
 
 
-def test_are_legacy_graphs_understood() -> None:
+def test_legacy_graphs_are_understood() -> None:
     legacy = convert_legacy_graph({"x": 0.5, "s": (np.sin, "x"), "y": (times, "s", (np.exp, "x"))})
     assert gradient_of(legacy, "y", ["x"])[0] == pytest.approx(autograd.grad(lambda x: np.sin(x) * np.exp(x))(0.5))
 
@@ -264,7 +264,7 @@ def summed_by_tree(values: list[Any]) -> Any:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(1, 700), st.integers(0, 2**32 - 1))
-def test_are_all_sums_the_same_tree(count: int, seed: int) -> None:
+def test_all_sums_are_the_same_tree(count: int, seed: int) -> None:
     values = list(onp.random.default_rng(seed).standard_normal(count))
     tree, running = summed_by_tree(values), RunningTree()
     for value in values:
@@ -275,14 +275,14 @@ def test_are_all_sums_the_same_tree(count: int, seed: int) -> None:
         assert tree == sum(values)
 
 
-def test_are_terms_added_in_their_order() -> None:
+def test_terms_are_added_in_their_order() -> None:
     assert add_up(1.0, 1e16, -1e16) == 0.0
     assert add_up(1e16, -1e16, 1.0) == 1.0
     assert summed_by_tree([1.0, 1e16, -1e16] + [0.0] * 20) == 0.0
     assert summed_by_tree([0.0] * 20 + [1e16, -1e16, 1.0]) == 1.0
 
 
-def test_has_a_tree_of_sums_no_wide_nodes() -> None:
+def test_a_tree_of_sums_has_no_wide_nodes() -> None:
     total, tasks = sum_tree([TaskRef(i) for i in range(100)], lambda level, place: ("s", level, place))
     assert max(len(task.dependencies) for task in tasks.values()) <= FAN_IN
     assert len(topological(dict(tasks), [total.key])) == len(tasks) == 13 + 2 + 1
@@ -306,7 +306,7 @@ def test_add_up_takes_none_for_nothing() -> None:
     assert add_up((None, A), (1.5, None))[0] == 1.5
 
 
-def test_do_sums_keep_their_type() -> None:
+def test_sums_keep_their_type() -> None:
     assert type(add_up(onp.float32(1.0), onp.float32(2.0))) is onp.float32
     assert add_up(A.astype("f4"), A.astype("f4"), A.astype("f4")).dtype == "f4"
     assert type(add_up(1, 2, 3)) is int
@@ -317,7 +317,7 @@ def test_do_sums_keep_their_type() -> None:
 @pytest.mark.parametrize(
     "terms", [(A, A[:2]), (A, 1.0), ([A], [A, A]), ({"a": 1.0}, {"b": 1.0}), ((1.0,), [1.0]), (A, A, A[:1]), ([A], A)]
 )
-def test_are_terms_that_do_not_agree_refused(terms: Any) -> None:
+def test_terms_that_do_not_agree_are_refused(terms: Any) -> None:
     with pytest.raises(dagad.StructureError, match="partial sums of two chunks differ in"):
         add_up(*terms)
 
@@ -325,7 +325,7 @@ def test_are_terms_that_do_not_agree_refused(terms: Any) -> None:
 # --- forget -----------------------------------------------------------------------------------------------------------
 
 
-def test_is_a_forgotten_graph_the_same_function_without_linearizations() -> None:
+def test_a_forgotten_graph_is_the_same_function_without_linearizations() -> None:
     whole, cotangents, _ = reverse(example(), "y", ["a", ("b", 0)])
     plain, renamed = forget(whole, Names("u"))
     for key in ("a", ("b", 0)):
@@ -335,7 +335,7 @@ def test_is_a_forgotten_graph_the_same_function_without_linearizations() -> None
     assert not any(isinstance(run(plain, key), Linearization) for key in used)
 
 
-def test_do_forgotten_keys_not_meet_the_old_ones() -> None:
+def test_forgotten_keys_do_not_meet_the_old_ones() -> None:
     whole, _, _ = reverse(example(), "y", ["a"])
     plain, renamed = forget(whole, Names("u"))
     ours = {key for key in whole if role_of(key) is not None}
@@ -345,14 +345,14 @@ def test_do_forgotten_keys_not_meet_the_old_ones() -> None:
     assert all(role_of(key) is not None for key in renamed.values())
 
 
-def test_has_a_graph_of_the_users_nothing_to_forget() -> None:
+def test_a_graph_of_the_users_has_nothing_to_forget() -> None:
     plain, renamed = forget(example(), Names("u"))
     assert renamed == {}
     assert plain == example()
 
 
 @pytest.mark.parametrize("order", [2, 3, 4])
-def test_may_a_gradient_be_differentiated_again_and_again(order: int) -> None:
+def test_a_gradient_can_be_differentiated_again_and_again(order: int) -> None:
     """Sums of sums, which meet in diamonds from the third derivative on."""
 
     def f(x: Any) -> Any:

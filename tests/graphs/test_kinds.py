@@ -29,7 +29,7 @@ def where(scheduler: Any) -> dict[str, Any]:
     return {"scheduler": scheduler} if isinstance(scheduler, str) else {"scheduler": scheduler.get}
 
 
-def test_are_gradients_of_arrays_arrays_of_the_same_chunks(scheduler: Any) -> None:
+def test_gradients_of_arrays_are_arrays_of_the_same_chunks(scheduler: Any) -> None:
     x, w = from_array(X, chunks=(3, 2)), from_array(W.astype("f4"), chunks=(2,))
     y = ((x @ w) ** 2).sum()
     value, of = dagad.value_and_gradient(y, {"x": x, "w": w})
@@ -61,7 +61,7 @@ def test_gradients_through_halos_of_overlapping_blocks_are_right(scheduler: Any)
 
 @pytest.mark.parametrize("size", [4, 12])  # in one block of which all tasks run as one
 @pytest.mark.parametrize("policy", [None, Recompute(), Segment(2)])
-def test_may_a_task_read_a_block_and_its_alias(size: int, policy: Any) -> None:
+def test_one_task_can_read_a_block_and_its_alias(size: int, policy: Any) -> None:
     def plain(x: Any) -> Any:
         return anp.sum(anp.sin(x * (0.5 * x) ** 2 / 3.0) ** 2)
 
@@ -76,7 +76,7 @@ def test_may_a_task_read_a_block_and_its_alias(size: int, policy: Any) -> None:
         np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-12)
 
 
-def test_is_a_block_that_y_does_not_need_not_computed() -> None:
+def test_a_block_that_y_does_not_need_is_not_computed() -> None:
     ran: list[Any] = []
 
     def noted(block: Any, block_info: Any = None) -> Any:
@@ -91,7 +91,7 @@ def test_is_a_block_that_y_does_not_need_not_computed() -> None:
 
 
 @pytest.mark.sampled(4)
-def test_is_a_gradient_of_a_gradient_of_arrays_right(scheduler: Any) -> None:
+def test_a_gradient_of_a_gradient_of_arrays_is_right(scheduler: Any) -> None:
     w, x = from_array(W, chunks=2), from_array(X, chunks=(3, 2))
     first = dagad.gradient(((x @ w) ** 2).sum(), w)
     again = dagad.gradient((first**2).sum(), w)
@@ -100,7 +100,7 @@ def test_is_a_gradient_of_a_gradient_of_arrays_right(scheduler: Any) -> None:
 
 
 @pytest.mark.sampled(4)
-def test_are_tangents_of_arrays_right(scheduler: Any) -> None:
+def test_tangents_of_arrays_are_right(scheduler: Any) -> None:
     w, x = from_array(W, chunks=2), from_array(X, chunks=(3, 2))
     direction = np.array([1.0, 0.0, -3.0])
     for tangent in (direction, from_array(direction, chunks=3), from_array(direction, chunks=(2,))):
@@ -111,7 +111,7 @@ def test_are_tangents_of_arrays_right(scheduler: Any) -> None:
         np.testing.assert_allclose(found[1], X @ direction, rtol=1e-14)
 
 
-def test_are_gradients_of_bags_bags() -> None:
+def test_gradients_of_bags_are_bags() -> None:
     bag: Any = db.from_sequence([1.0, 2.0, 3.0], npartitions=2)
     y = bag.map(lambda x: x**3).sum()
     value, gradient = dagad.value_and_gradient(y, bag)
@@ -119,7 +119,7 @@ def test_are_gradients_of_bags_bags() -> None:
     assert compute(value, gradient, scheduler="sync") == (36.0, [3.0, 12.0, 27.0])
 
 
-def test_are_gradients_of_xarray_objects_their_kind(scheduler: Any) -> None:
+def test_gradients_of_xarray_objects_are_of_their_kind(scheduler: Any) -> None:
     a = xarray.DataArray(X, dims=("time", "place"), coords={"time": np.arange(4)}, name="depth").chunk({"time": 3})
     data = xarray.Dataset({"a": a, "b": a.sum("time") + 1.0})
     y = (data["a"] ** 2).mean() + data["b"].std()
@@ -204,7 +204,7 @@ def test_a_gradient_or_tangent_of_arrays_that_cannot_be_is_refused_with_the_reme
 
 
 @pytest.mark.needs("pyarrow")
-def test_is_a_dataframe_refused_with_the_remedy() -> None:
+def test_a_dataframe_is_refused_with_the_remedy() -> None:
     dd = importlib.import_module("dask.dataframe")
     pd = importlib.import_module("pandas")
     table = dd.from_pandas(pd.DataFrame({"a": [1.0, 2.0]}), npartitions=2)
@@ -215,7 +215,7 @@ def test_is_a_dataframe_refused_with_the_remedy() -> None:
     assert dagad.gradient((column**2).sum(), column).compute(scheduler="sync").tolist() == [2.0, 4.0]
 
 
-def test_may_chunks_be_of_unknown_length() -> None:
+def test_chunks_can_be_of_unknown_length() -> None:
     x = from_array(X.ravel() - 0.8, chunks=5)
     kept = x[x > 0]
     of_kept, of_x = compute(*dagad.gradient((kept**2).sum(), [kept, x]), scheduler="sync")

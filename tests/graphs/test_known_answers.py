@@ -65,7 +65,7 @@ CHECKS: dict[str, Callable[..., None]] = {
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("local", ["sync", "threads"])
-def test_are_derivatives_through_halos_what_is_known(name: str, form: str, local: str) -> None:
+def test_derivatives_through_halos_are_what_is_known(name: str, form: str, local: str) -> None:
     for n_blocks, policy in BLOCKS.items():
         stepped = FORMS[form](PROBLEMS[name](), 3, n_blocks)
         value, (of_start, of_parameter) = compute(derivatives(stepped, policy), scheduler=local)[0]

@@ -47,7 +47,7 @@ def by_role(annotations: dict[Any, dict[str, Any]]) -> dict[Any, list[dict[str, 
     return found
 
 
-def test_are_annotations_kept_by_linearization_and_pullback() -> None:
+def test_annotations_are_kept_by_linearization_and_pullback() -> None:
     a, b = delayed(A), delayed(A + 1.0)
     with annotate(resources={"GPU": 1}, priority=7, retries=2, workers=["alice"], allow_other_workers=True):
         product = delayed(np.multiply)(a, b)
@@ -60,7 +60,7 @@ def test_are_annotations_kept_by_linearization_and_pullback() -> None:
     assert by_role(told(tangent)) == {Role.VALUE: [whole], Role.GETITEM: [part] * 2}
 
 
-def test_is_an_annotation_that_is_a_function_asked_about_the_users_key() -> None:
+def test_an_annotation_that_is_a_function_gets_the_users_key() -> None:
     a = delayed(A)
     with annotate(priority=lambda key: len(key)):
         y = delayed(squares)(a, dask_key_name="nine chars")
@@ -68,7 +68,7 @@ def test_is_an_annotation_that_is_a_function_asked_about_the_users_key() -> None
     assert {own["priority"] for role in found for own in found[role]} == {len("nine chars")}
 
 
-def test_are_annotations_around_the_call_those_of_the_new_tasks_only() -> None:
+def test_annotations_around_the_call_are_those_of_the_new_tasks_only() -> None:
     a = delayed(A)
     with annotate(priority=1):
         m = delayed(np.exp)(a)
@@ -84,7 +84,7 @@ def test_are_annotations_around_the_call_those_of_the_new_tasks_only() -> None:
         assert all(each["priority"] == 5 for each in own[Role.GRADIENT])
 
 
-def test_do_annotations_reach_the_second_derivative() -> None:
+def test_annotations_reach_the_second_derivative() -> None:
     a = delayed(A)
     with annotate(resources={"GPU": 1}):
         y = delayed(squares)(a)
@@ -94,7 +94,7 @@ def test_do_annotations_reach_the_second_derivative() -> None:
     assert all(own == {"resources": {"GPU": 1}} for own in computed)
 
 
-def test_do_annotated_tasks_alternate_without_a_cycle_of_layers() -> None:
+def test_annotated_tasks_alternate_without_a_cycle_of_layers() -> None:
     x = start = delayed(A)
     for number in range(6):
         with annotate(priority=number):

@@ -197,7 +197,7 @@ def test_a_linearization_without_a_recipe_is_pickled_and_refused_when_pulled() -
 # --- freed ------------------------------------------------------------------------------------------------------------
 
 
-def test_is_the_tape_freed_by_its_pull() -> None:
+def test_a_tape_is_freed_by_its_pull() -> None:
     alive: list[Any] = []
 
     def watched(x: Any) -> Any:
@@ -215,7 +215,7 @@ def test_is_the_tape_freed_by_its_pull() -> None:
         gc.enable()
 
 
-def test_is_the_tape_freed_with_the_linearization() -> None:
+def test_a_tape_is_freed_with_its_linearization() -> None:
     counters = Counters()
     for _ in range(3):
         Linearization.recorded(task_of(np.sum), (THETA,), counters)
@@ -233,7 +233,7 @@ def test_is_the_tape_freed_with_the_linearization() -> None:
     assert counters.peak_linearizations == 3
 
 
-def test_does_a_failing_pullback_free_its_tape_too() -> None:
+def test_a_failing_pullback_frees_its_tape_too() -> None:
     counters = Counters()
     linearization = Linearization.recorded(task_of(np.exp), (THETA,), counters)
     with pytest.raises(ValueError, match="broadcast"):
@@ -243,7 +243,7 @@ def test_does_a_failing_pullback_free_its_tape_too() -> None:
 
 
 @pytest.mark.parametrize(("policy", "most", "primals"), [(Keep(), 4, 4), (Recompute(), 1, 8), (Preaccumulate(), 1, 4)])
-def test_are_as_many_tapes_alive_as_the_policy_says(policy: Any, most: int, primals: int) -> None:
+def test_as_many_tapes_are_alive_as_the_policy_says(policy: Any, most: int, primals: int) -> None:
     def loss(theta: Any) -> Any:
         return dagad.reduce_sum(squares, X, theta, grainsize=10, policy=policy, scheduler="sync")
 
@@ -254,7 +254,7 @@ def test_are_as_many_tapes_alive_as_the_policy_says(policy: Any, most: int, prim
     assert (policy.n_primal, policy.n_pullback, policy.peak_linearizations) == (primals, 4, most)
 
 
-def test_is_nothing_left_of_a_reduction_that_was_pulled() -> None:
+def test_a_reduction_that_was_pulled_leaves_nothing_behind() -> None:
     alive: list[Any] = []
 
     def watched(rows: Any, theta: Any) -> Any:
@@ -320,7 +320,7 @@ def test_a_preaccumulated_linearization_gives_its_gradient_without_another_run()
     assert policy.n_primal == runs + 1
 
 
-def test_is_an_error_in_a_replay_the_users_own_with_its_place() -> None:
+def test_an_error_in_a_replay_is_the_users_own_with_its_chunk() -> None:
     calls: list[int] = []
 
     def second_time_fails(rows: Any, theta: Any) -> Any:

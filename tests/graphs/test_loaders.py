@@ -69,7 +69,7 @@ def drawn_by(module: str, runs: list[int]) -> Any:
 
 
 @pytest.mark.parametrize(("module", "options"), [("mine", {"enforce_ndim": True}), ("numpyro.draws", {})])
-def test_is_a_users_function_that_several_read_run_once(module: str, options: Any) -> None:
+def test_a_users_function_that_several_read_runs_once(module: str, options: Any) -> None:
     """In the first case it is an argument of one of Dask's."""
     runs: list[int] = []
     data = da.map_blocks(drawn_by(module, runs), da.zeros(3, chunks=3), dtype=float, meta=X[0, :0], **options)
@@ -80,14 +80,14 @@ def test_is_a_users_function_that_several_read_run_once(module: str, options: An
     assert (value, slope, runs) == (18.0, 15.0, [1])
 
 
-def test_do_all_who_read_random_numbers_read_the_same() -> None:
+def test_all_who_read_random_numbers_read_the_same() -> None:
     t, data = delayed(2.0), delayed(onp.random.normal)(size=3)  # from numpy's own state: others with each call
     y = delayed(scaled_sum)(data, t) + delayed(scaled_sum)(data, t * t)
     value, slope = compute(*dagad.value_and_gradient(y, t), scheduler="sync")
     onp.testing.assert_allclose(slope / 5.0, value / 6.0, rtol=1e-12)
 
 
-def test_is_a_long_computation_left_where_it_is() -> None:
+def test_a_long_computation_is_left_where_it_is() -> None:
     runs: list[int] = []
     t = delayed(2.0)
     several = delayed(sum)([delayed(loaders(runs))(index) for index in range(9)])

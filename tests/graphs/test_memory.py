@@ -206,7 +206,7 @@ def test_a_traced_value_that_a_chunk_function_kept_is_refused_in_a_later_run(kee
         assert told in "".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
 
 
-def test_is_a_gradient_by_residents_refused_or_right(cluster: Any) -> None:
+def test_a_gradient_by_residents_is_refused_or_right(cluster: Any) -> None:
     """A pullback that is refused there is run as a job of its own, of a copy of the function that has kept nothing."""
     shards = dagad.shard(ROWS, grainsize=4, scheduler=cluster)
     for keeper in KEEPERS:
@@ -306,7 +306,7 @@ def test_a_chunk_function_that_reads_its_log_by_another_holder_is_refused(holder
         gradients(chunk, ROWS, Recompute(), grainsize=8, scheduler=place)[0]()
 
 
-def test_may_a_function_with_its_own_derivative_remember() -> None:
+def test_an_explicit_function_can_remember() -> None:
     cache: dict[str, Any] = {}
 
     @explicit
@@ -318,5 +318,5 @@ def test_may_a_function_with_its_own_derivative_remember() -> None:
         assert gradient() == pytest.approx(3.0 * ROWS.sum())
 
 
-def test_may_one_chunk_keep_what_it_records() -> None:
+def test_one_chunk_can_keep_what_it_records() -> None:
     assert gradients(in_a_dict(), ROWS, Keep(), grainsize=8, scheduler="sync")[0]() == pytest.approx(3.0 * ROWS.sum())

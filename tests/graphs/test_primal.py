@@ -124,7 +124,7 @@ def test_wrong_options_of_gradient_are_refused_with_the_choice() -> None:
 
 
 @pytest.mark.parametrize("collection", [da.ones(3), delayed(A)], ids=["Array", "DelayedLeaf"])
-def test_is_a_collection_as_the_argument_of_a_function_refused_with_the_remedy(collection: Any) -> None:
+def test_a_collection_as_the_argument_of_a_function_is_refused_with_the_remedy(collection: Any) -> None:
     name = type(collection).__name__
     for ask in (
         lambda: dagad.grad(lambda x: x.sum())({"x": collection}),
@@ -149,7 +149,7 @@ def descend(x: Any, rate: Any, steps: int, slope: Callable[[Any], Any]) -> list[
 
 
 @pytest.mark.sampled(2)
-def test_may_a_descent_hold_a_gradient_a_step(scheduler: Any) -> None:
+def test_a_descent_can_hold_a_gradient_a_step(scheduler: Any) -> None:
     x, rate = delayed(A), delayed(0.05)
     path = descend(x, rate, 4, lambda x: dagad.gradient(f(x), x))
     loss = f(path[-1])
@@ -165,7 +165,7 @@ def test_may_a_descent_hold_a_gradient_a_step(scheduler: Any) -> None:
     onp.testing.assert_allclose(of_start, autograd.grad(last, 1)(0.05, A), rtol=1e-11)
 
 
-def test_may_two_gradients_meet_in_one_that_is_differentiated() -> None:
+def test_two_gradients_can_meet_in_one_that_is_differentiated() -> None:
     x, y = delayed(A), delayed(A + 1.0)
     one, other = dagad.gradient(f(x * y), x), dagad.gradient(f(x * x), x)
     found = compute(*dagad.gradient(delayed(np.sum)(one * other), [x, y]), scheduler="sync")
@@ -177,7 +177,7 @@ def test_may_two_gradients_meet_in_one_that_is_differentiated() -> None:
         onp.testing.assert_allclose(actual, expected, rtol=1e-11)
 
 
-def test_may_a_gradient_be_optimized_and_persisted(scheduler: Any) -> None:
+def test_a_gradient_can_be_optimized_and_persisted(scheduler: Any) -> None:
     x = delayed(A)
     value, slope = dagad.value_and_gradient(f(x * x), x)
     expected = 8 * A**7
@@ -191,7 +191,7 @@ def test_may_a_gradient_be_optimized_and_persisted(scheduler: Any) -> None:
 
 
 @pytest.mark.parametrize("local", ["sync", "threads"])
-def test_may_a_gradient_be_fused(local: str) -> None:
+def test_a_gradient_can_be_fused(local: str) -> None:
     x = delayed(A)
     slope = dagad.gradient(f(x * x), x)
     with dask_set({"optimization.fuse.delayed": True}):
@@ -233,7 +233,7 @@ class Counted:
 
 
 @pytest.mark.parametrize("local", ["sync", "threads"])
-def test_does_each_task_run_once_for_a_value_and_its_gradients(local: str) -> None:
+def test_a_task_runs_once_for_a_value_and_its_gradients(local: str) -> None:
     noisy, w = Counted(), delayed(A)
     value, (of_w, of_middle) = dagad.value_and_gradient(delayed(np.sum)(middle := delayed(noisy)(w)), [w, middle])
     total, slope, ones = compute(value, of_w, of_middle, scheduler=local)
@@ -242,7 +242,7 @@ def test_does_each_task_run_once_for_a_value_and_its_gradients(local: str) -> No
     assert ones.tolist() == [1.0] * 3
 
 
-def test_are_value_and_gradient_of_the_same_draw_on_a_cluster(cluster: Any) -> None:
+def test_value_and_gradient_are_of_the_same_draw_on_a_cluster(cluster: Any) -> None:
     noisy, w = delayed(lambda x: x * (1.0 + random.random())), delayed(A)
     value, slope = cluster.compute(list(dagad.value_and_gradient(delayed(np.sum)(noisy(w)), w)))
     assert value.result() == pytest.approx(onp.sum(slope.result() * A))

@@ -416,7 +416,7 @@ def test_a_mark_of_a_step_that_is_no_int_is_refused(mark: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: Segment(2), lambda: Revolve(2), lambda: Segment(2, disk=True)])
-def test_is_a_gradient_of_a_scheduled_gradient_right(make: Any) -> None:
+def test_a_gradient_of_a_scheduled_gradient_is_right(make: Any) -> None:
     y, (start, rate) = stepped(5)
 
     def plain(start: Any, rate: Any) -> Any:
@@ -435,7 +435,7 @@ def test_is_a_gradient_of_a_scheduled_gradient_right(make: Any) -> None:
     assert tangent == pytest.approx(onp.sum(expected[0] * START) + 0.5 * expected[1], rel=1e-12)
 
 
-def test_is_a_gradient_of_a_marked_gradient_right() -> None:
+def test_a_gradient_of_a_marked_gradient_is_right() -> None:
     y, (start, _) = stepped(4, 1, lambda t: {"dagad_step": t})
     slope = delayed(np.sum)(dagad.gradient(y, start, policy=Segment(2)))
     found = [dagad.gradient(slope, start, policy=policy).compute(scheduler="sync") for policy in (None, Segment(2))]

@@ -48,14 +48,14 @@ def slope(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
 # --- the numbers ------------------------------------------------------------------------------------------------------
 
 
-def test_is_the_tangent_of_a_graph_what_autograd_says(scheduler: Any) -> None:
+def test_the_tangent_of_a_graph_is_what_autograd_says(scheduler: Any) -> None:
     a, b = delayed(A), delayed(B)
     value, tangent = compute(*dagad.jvp(as_graph(a, b), [a, b], [DA, DB]), **where(scheduler))
     assert close(value, as_function(A, B))
     assert close(tangent, slope(as_function, (A, B), (DA, DB)))
 
 
-def test_do_tangent_and_gradient_agree_in_one_go(scheduler: Any) -> None:
+def test_tangent_and_gradient_agree_in_one_compute(scheduler: Any) -> None:
     a, b = delayed(A), delayed(B)
     y = as_graph(a, b)
     tangent = dagad.jvp(y, (a, b), (DA, DB))[1]
@@ -65,7 +65,7 @@ def test_do_tangent_and_gradient_agree_in_one_go(scheduler: Any) -> None:
 
 
 @pytest.mark.sampled(3)
-def test_do_derivatives_of_graphs_nest_in_any_order(scheduler: Any) -> None:
+def test_derivatives_of_graphs_nest_in_any_order(scheduler: Any) -> None:
     a, b = delayed(A), delayed(B)
     y = as_graph(a, b)
     along_a = dagad.jvp(y, a, DA)[1]
@@ -128,7 +128,7 @@ def test_tangents_of_pytrees_in_a_graph_are_none_for_constants() -> None:
     assert tangent[0].first.tolist() == [8.0, 4.0]
 
 
-def test_may_tangents_be_delayed_or_none(scheduler: Any) -> None:
+def test_tangents_can_be_delayed_or_none(scheduler: Any) -> None:
     a, b = delayed(A), delayed(B)
     y = delayed(scale)(a, b)
     direction = delayed(lambda a: 2.0 * a)(a)
@@ -197,7 +197,7 @@ OPERATIONS: list[Any] = [
 
 @ROAD
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=8))
-def test_do_random_graphs_have_the_tangents_of_their_functions(steps: list[tuple[int, int, int]]) -> None:
+def test_random_graphs_have_the_tangents_of_their_functions(steps: list[tuple[int, int, int]]) -> None:
     def run(leaves: list[Any], lift: Any) -> Any:
         nodes = list(leaves)
         for operation, left, right in steps:
@@ -255,7 +255,7 @@ def test_a_tangent_of_a_graph_has_the_same_bits_on_every_scheduler(cluster: Any)
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_are_primals_and_tangents_that_do_not_fit_refused() -> None:
+def test_primals_and_tangents_that_do_not_fit_are_refused() -> None:
     a, b = delayed(A), delayed(B)
     y = delayed(scale)(a, b)
     for tangents in ([DA], DA, {"a": DA, "b": DB}):
@@ -275,20 +275,20 @@ def test_are_primals_and_tangents_that_do_not_fit_refused() -> None:
         compute(dagad.jvp(delayed(lambda p: p["x"])(p := delayed({"x": 1.0})), p, {"y": 1.0})[1], scheduler="sync")
 
 
-def test_is_an_integer_that_is_to_move_refused() -> None:
+def test_a_tangent_of_an_integer_is_refused() -> None:
     n = delayed(3)
     with pytest.raises(dagad.NotDifferentiableError, match=r"A primal is an int.*astype\(float\)"):
         compute(dagad.jvp(delayed(lambda n: n * 2.0)(n), n, 1.0)[1], scheduler="sync")
 
 
-def test_is_a_primitive_without_a_rule_named_with_its_task() -> None:
+def test_a_primitive_without_a_rule_is_named_with_its_task() -> None:
     a = delayed(A)
     with pytest.raises(dagad.NotDifferentiableError, match=r"`polyfit`.*functions of numpy") as caught:
         compute(dagad.jvp(delayed(lambda a: np.polyfit(a, A, 1)[0])(a), a, DA)[1], scheduler="sync")
     assert any("was moved" in note for note in caught.value.__notes__)
 
 
-def test_is_an_explicit_function_inside_a_task_refused() -> None:
+def test_an_explicit_function_inside_a_task_is_refused() -> None:
     a = delayed(2.0)
     square = explicit(lambda rows, t: (np.sum(rows) * t**2, lambda seed: (None, 2.0 * seed * t * np.sum(rows))))
     with pytest.raises(dagad.NotDifferentiableError, match="without `explicit`"):

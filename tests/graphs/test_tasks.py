@@ -46,7 +46,7 @@ def expected(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(("policy", "runs"), [(Keep(), 3), (Recompute(), 6), (Preaccumulate(), 3)])
-def test_does_a_policy_have_its_way_with_tasks(policy: Any, runs: int) -> None:
+def test_a_policy_decides_what_tasks_keep(policy: Any, runs: int) -> None:
     x = delayed(A)
     value, gradient = compute(*dagad.value_and_gradient(two_step(x), x, policy=policy), scheduler="sync")
     assert value == pytest.approx(3.0 * onp.sum(onp.sin(A) ** 2) * onp.sum(A))
@@ -87,7 +87,7 @@ def spoiling_inside(held: Any, x: Any) -> Any:
 
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate(), Segment(1), Revolve(1)])
 @pytest.mark.parametrize("inside", [False, True])
-def test_is_a_task_that_spoils_its_data_refused_never_wrong_when_it_runs_again(policy: Any, inside: bool) -> None:
+def test_a_task_that_spoils_its_data_is_refused_when_it_runs_again_and_never_wrong(policy: Any, inside: bool) -> None:
     x, data = delayed(A), delayed({"parts": (onp.ones(3),)} if inside else onp.ones(3))
     spoilt = delayed(spoiling_inside if inside else spoiling)(data, delayed(np.sin)(x))
     y = delayed(np.sum)(delayed(np.sin)(spoilt))
@@ -98,7 +98,7 @@ def test_is_a_task_that_spoils_its_data_refused_never_wrong_when_it_runs_again(p
 
 
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate(), Segment(1), Revolve(1)])
-def test_may_a_task_append_to_a_list_that_it_reads(policy: Any) -> None:
+def test_a_task_can_append_to_a_list_that_it_reads(policy: Any) -> None:
     def longer(items: Any, x: Any) -> Any:
         items["all"].append(2.0)
         return sum(items["all"]) * x
@@ -109,7 +109,7 @@ def test_may_a_task_append_to_a_list_that_it_reads(policy: Any) -> None:
     onp.testing.assert_allclose(gradient, onp.cos(3.0 * onp.sin(A)) * 3.0 * onp.cos(A), rtol=1e-12)
 
 
-def test_may_a_gradient_under_any_policy_be_differentiated_again() -> None:
+def test_a_gradient_under_any_policy_can_be_differentiated_again() -> None:
     x = delayed(A)
     for first, second in ((Preaccumulate(), Recompute()), (Recompute(), Preaccumulate())):
         slope = delayed(np.sum)(dagad.gradient(delayed(squares)(x * x), x, policy=first))
@@ -135,7 +135,7 @@ def pair(x: Any, scale: Any) -> Any:
     return onp.sum(x**2) * scale, lambda seed: (2.0 * seed * scale * x, None)
 
 
-def test_is_an_engine_taken_by_name_as_an_object_and_from_the_settings() -> None:
+def test_an_engine_is_taken_by_name_as_an_object_and_from_the_settings() -> None:
     x = delayed(A)
     y = two_step(x)
     Counting.runs = 0
@@ -156,7 +156,7 @@ def test_is_an_engine_taken_by_name_as_an_object_and_from_the_settings() -> None
         onp.testing.assert_allclose(compute(dagad.gradient(by_hand, x), scheduler="sync")[0], 6.0 * A)
 
 
-def test_does_an_engine_travel(cluster: Any) -> None:
+def test_an_engine_of_the_users_own_travels(cluster: Any) -> None:
     x = delayed(A)
     found = cluster.compute(dagad.gradient(delayed(pair)(x, 3.0), x, engine="explicit"), sync=True)
     onp.testing.assert_allclose(found, 6.0 * A)
@@ -184,7 +184,7 @@ def mixed(parts: Any, options: Any) -> Any:
 
 
 @pytest.mark.parametrize("fun", [half_square, half_square.value], ids=["marked", "its value"])
-def test_are_explicit_functions_understood_as_tasks(fun: Any, scheduler: Any) -> None:
+def test_explicit_functions_are_understood_as_tasks(fun: Any, scheduler: Any) -> None:
     x, scale = delayed(A), delayed(3.0)
     y = delayed(np.multiply)(delayed(fun)(delayed(np.sin)(x), scale), 2.0)
     value, (of_x, of_scale) = dagad.value_and_gradient(y, [x, scale])
@@ -194,7 +194,7 @@ def test_are_explicit_functions_understood_as_tasks(fun: Any, scheduler: Any) ->
     assert found[2] == pytest.approx(onp.sum(onp.sin(A) ** 2))
 
 
-def test_is_the_value_of_an_explicit_task_its_value_where_nothing_is_differentiated_too() -> None:
+def test_an_explicit_task_has_its_value_where_nothing_is_differentiated_too() -> None:
     """A pair goes into no other task, be it on the way of the derivative or not."""
     x, scale = delayed(A), delayed(3.0)
     constant = delayed(half_square)(delayed(A + 1.0), scale)
@@ -208,7 +208,7 @@ def test_is_the_value_of_an_explicit_task_its_value_where_nothing_is_differentia
     assert found[2] == pytest.approx(own)
 
 
-def test_are_dependencies_found_inside_the_arguments_of_an_explicit_task() -> None:
+def test_dependencies_are_found_inside_the_arguments_of_an_explicit_task() -> None:
     x, weight = delayed(A), delayed(2.0)
     y = delayed(mixed)([x, (x, "text")], {"weight": weight, "n": 7})["a"]
     for policy in (None, Recompute(), Preaccumulate()):
@@ -306,12 +306,12 @@ def comparisons(n_inputs: int, n_wrt: int, derivative: Callable[[Any, list[Any]]
     [dagad.gradient, dagad.value_and_gradient, lambda y, wrt: dagad.jvp(y, wrt, [1.0] * len(wrt))],
     ids=["gradient", "value_and_gradient", "jvp"],
 )
-def test_is_building_a_derivative_linear_in_inputs_and_in_wrt(derivative: Callable[[Any, list[Any]], Any]) -> None:
+def test_building_a_derivative_is_linear_in_inputs_and_in_wrt(derivative: Callable[[Any, list[Any]], Any]) -> None:
     for few, many in (((200, 1), (800, 1)), ((200, 200), (800, 800))):
         assert comparisons(*many, derivative) <= 5 * max(comparisons(*few, derivative), 200)
 
 
-def test_is_a_gradient_in_many_leaves_of_one_graph() -> None:
+def test_a_gradient_in_many_leaves_of_one_graph_is_right() -> None:
     """Dask handles each Delayed with all layers of its graph: these are few, and the same."""
     leaves = [delayed(float(number)) for number in range(300)]
     parts = [leaf * leaf for leaf in leaves]
@@ -333,7 +333,7 @@ class Wide:
         return sum(parts)
 
 
-def test_may_a_task_have_thousands_of_inputs_and_wrt_thousands_of_leaves() -> None:
+def test_a_task_can_have_thousands_of_inputs_and_wrt_thousands_of_leaves() -> None:
     leaves, fun = [delayed(float(number)) for number in range(1000)], Wide()
     value, gradients = dagad.value_and_gradient(delayed(fun)(*leaves), leaves)
     total, found = compute(value, gradients, scheduler="sync")

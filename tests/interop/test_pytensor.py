@@ -169,7 +169,7 @@ def test_shards_do_not_travel_and_a_sentence_says_what_to_do() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # that is what is tested: what PyMC does
-def test_a_fork_is_told_and_does_not_wait_for_threads_that_are_not_there() -> None:
+def test_a_fork_is_warned_and_does_not_wait_for_threads_that_are_not_there() -> None:
     theta, context = pt.dvector("theta"), multiprocessing.get_context("fork")
     value = pytensor.function([theta], as_pytensor(Counted())(theta))
     value(BETA)

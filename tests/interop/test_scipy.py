@@ -165,7 +165,7 @@ def test_a_gradient_that_somebody_writes_into_is_not_remembered_so() -> None:
             slope *= -1.0
 
 
-def test_callbacks_are_told_pytrees() -> None:
+def test_a_callback_gets_pytrees() -> None:
     seen = []
 
     def callback(p: Any) -> None:

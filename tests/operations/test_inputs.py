@@ -11,7 +11,7 @@ from dagad._sources.lists import ListSource
 from dagad._sources.plan import Plan
 
 
-def test_are_leaves_numbered_group_by_group() -> None:
+def test_leaves_are_numbered_group_by_group() -> None:
     plan = Plan(5, 2)
     treedef = pytree.flatten((0, 0))[1]
     items = [Partition.of(item, pytree.is_differentiable) for item in ([1.0, 2.0], [], [3.0], ["a"], [4.0])]
@@ -31,7 +31,7 @@ def test_are_leaves_numbered_group_by_group() -> None:
     assert inputs.groups("abcde", (2, 0, 3)) == [["a", "b"], [], ["c", "d", "e"]]
 
 
-def test_are_places_of_copies_one_copy_after_the_other() -> None:
+def test_indices_of_copies_come_one_copy_after_the_other() -> None:
     assert apart(2, 4, 3)[1] == [(2, None), (3, None), (8, None), (9, None)]
     assert sorted(leaf for own in apart(2, 4, 3) for leaf, _ in own) == list(range(12))
     rows: list[Targets] = [[(0, slice(0, 2)), (1, None)], [(0, slice(2, 3)), (2, None)]]

@@ -157,7 +157,7 @@ def same(some: Sequence[Any], others: Sequence[Any], rtol: float = 1e-12) -> Non
 
 @pytest.mark.parametrize("grainsize", [1, 3, 7, 9])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_does_a_graph_run_by_hand_give_what_the_operation_gives(name: str, grainsize: int) -> None:
+def test_a_graph_run_by_hand_gives_what_the_operation_gives(name: str, grainsize: int) -> None:
     for made in (operation(name, grainsize), operation(name, grainsize).pushed(2)):
         leaves = LEAVES if made.kernel is FUNCTIONS[name] else [*LEAVES[:2] * 3, *LEAVES[2:] * 3]
         chunks, whole = run_by_hand(made, leaves), made.call(leaves)
@@ -177,7 +177,7 @@ def test_does_a_graph_run_by_hand_give_what_the_operation_gives(name: str, grain
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_are_pushforward_and_pullback_adjoint(name: str, policy: Any, executor: str) -> None:
+def test_pushforward_and_pullback_are_adjoint(name: str, policy: Any, executor: str) -> None:
     made, tangents = operation(name, policy=policy, executor=executor), directions()
     value, (moving,) = made.moved(made.pushed(1).call(moved(LEAVES, tangents)), 1)
     run = Run(made, LEAVES)
@@ -194,7 +194,7 @@ def test_are_pushforward_and_pullback_adjoint(name: str, policy: Any, executor: 
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_is_a_pullback_as_an_operation_the_pullback(name: str) -> None:
+def test_a_pullback_as_an_operation_is_the_pullback(name: str) -> None:
     run = Run(operation(name), LEAVES)
     seeds = seeds_for(run.value)
     back = run.operation.pullback(run.value).call(turned_leaves(run.value, LEAVES, seeds))
@@ -203,7 +203,7 @@ def test_is_a_pullback_as_an_operation_the_pullback(name: str) -> None:
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_is_the_transpose_of_the_transpose_the_pushforward(name: str, executor: str) -> None:
+def test_the_transpose_of_the_transpose_is_the_pushforward(name: str, executor: str) -> None:
     made, tangents = operation(name, executor=executor), directions()
     value, (moving,) = made.moved(made.pushed(1).call(moved(LEAVES, tangents)), 1)
     turned = Run(made.pullback(value), turned_leaves(value, LEAVES, seeds_for(value)))
@@ -213,7 +213,7 @@ def test_is_the_transpose_of_the_transpose_the_pushforward(name: str, executor: 
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_is_the_pushforward_of_the_pullback_the_pullback_of_the_pushforward(name: str) -> None:
+def test_the_pushforward_of_the_pullback_is_the_pullback_of_the_pushforward(name: str) -> None:
     run, tangents = Run(operation(name), LEAVES), directions()
     value = run.value
     seeds, zeros = seeds_for(value), [onp.zeros_like(leaf) for leaf in value.floats()]
@@ -263,7 +263,7 @@ def test_kernels_give_the_same_bits_after_pickling() -> None:
             assert nbytes() > 0
 
 
-def test_is_a_unit_gradient_there_only_for_one_real_number() -> None:
+def test_a_unit_gradient_is_there_only_for_one_real_number() -> None:
     place, rows = ChunkContext(next(iter(Plan(N, N))), new_names()), SLICED.rows(next(iter(Plan(N, N))))
     scalar = Summed(chunk_function(lambda rows, theta, scale: np.sum(np.sin(rows * theta)) * scale))
     parts = ValueAndGrad(scalar, stacks=True).value(place, rows, [[THETA, SCALE]], [[X]])
@@ -274,7 +274,7 @@ def test_is_a_unit_gradient_there_only_for_one_real_number() -> None:
     assert without.reduced[1:] == ([None] * 2, 1)
 
 
-def test_do_seeds_belong_to_the_leaves_that_have_them_in_any_chunk() -> None:
+def test_seeds_belong_to_the_leaves_that_have_them_in_any_chunk() -> None:
     parts = Outputs({"a": 0, "b": 2.0, "c": None}, [onp.ones(2), 3])
     assert parts.floats()[0] == 2.0
     assert [seed is None for seed in parts.seeds([1.0, 5.0, 7.0, onp.ones(2), None])] == [True, False, False, True]
@@ -287,7 +287,7 @@ def test_do_seeds_belong_to_the_leaves_that_have_them_in_any_chunk() -> None:
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_may_chunks_have_no_rows(executor: str) -> None:
+def test_chunks_can_have_no_rows(executor: str) -> None:
     plan = GivenPlan((0, 0, 3, 3, 7))
     for name in ("summed", "apart"):
         made, tangents = operation(name, plan=plan, monoid=CompensatedSum(), executor=executor), directions()
@@ -300,7 +300,7 @@ def test_may_chunks_have_no_rows(executor: str) -> None:
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_do_seeds_that_are_zero_cost_nothing(executor: str) -> None:
+def test_seeds_that_are_zero_cost_nothing(executor: str) -> None:
     policy = Keep()
     run = Run(operation("stacked", policy=policy, executor=executor), LEAVES)
     assert (policy.n_primal, policy.n_pullback, policy.peak_linearizations) == (3, 0, 3)
@@ -316,7 +316,7 @@ def test_do_seeds_that_are_zero_cost_nothing(executor: str) -> None:
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize(("policy", "runs"), [(Keep, 3), (Recompute, 6), (Preaccumulate, 3)])
-def test_is_a_chunk_recorded_once_for_any_number_of_seeds(policy: Any, runs: int, executor: str) -> None:
+def test_a_chunk_is_recorded_once_for_any_number_of_seeds(policy: Any, runs: int, executor: str) -> None:
     counted = policy()
     run = Run(operation("apart", policy=counted, executor=executor), LEAVES)
     assert counted.n_pullback == 0
@@ -324,7 +324,7 @@ def test_is_a_chunk_recorded_once_for_any_number_of_seeds(policy: Any, runs: int
     assert (counted.n_primal, counted.n_pullback) == (runs, 15)
 
 
-def test_is_a_sum_to_one_number_pulled_once_and_scaled() -> None:
+def test_a_sum_to_one_number_is_pulled_once_and_scaled() -> None:
     for policy in (Keep(), Recompute()):
 
         def of(theta: Any, policy: Any = policy) -> Any:

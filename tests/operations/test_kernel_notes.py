@@ -85,7 +85,7 @@ def notes_of(mode: str, fun: Callable[[Any], Any], at: Any) -> list[str]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_do_notes_name_chunk_and_rows_in_every_mode(name: str, mode: str) -> None:
+def test_notes_name_chunk_and_rows_in_every_mode(name: str, mode: str) -> None:
     for at, notes in (
         (THETA, notes_of(mode, lambda t: operation(name, failing, X, t), THETA)),
         (X, notes_of(mode, lambda x: operation(name, failing, x, THETA), X)),
@@ -110,7 +110,7 @@ def test_notes_of_an_exception_in_a_differentiated_pullback_name_its_chunk(name:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["compensated", "map", "map_reduce"])
-def test_do_notes_come_from_other_processes(name: str, scheduler: Any) -> None:
+def test_notes_come_from_other_processes(name: str, scheduler: Any) -> None:
     for mode in ("value", "jvp", "hvp"):
         notes = notes_of(mode, lambda t: operation(name, failing, X, t, scheduler), THETA)
         assert any("value of chunk 1 (rows 3:6)" in note for note in notes), notes

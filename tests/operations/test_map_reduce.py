@@ -144,7 +144,7 @@ def test_the_tree_of_map_reduce_is_that_of_pairs_for_any_number_of_chunks(n_chun
 # --- combines with an edge --------------------------------------------------------------------------------------------
 
 
-def test_is_the_gradient_of_a_log_sum_exp_the_softmax(scheduler: Any) -> None:
+def test_the_gradient_of_a_log_sum_exp_is_the_softmax(scheduler: Any) -> None:
     exponents = onp.array([1000.0, 1001.0, 999.5, -1000.0, 1000.3])
     gradient = dagad.grad(
         lambda x: dagad.map_reduce(
@@ -179,7 +179,7 @@ def test_derivatives_of_products_with_zeros_by_map_reduce_are_right(zeros: list[
     assert_close(dagad.hvp(loss, rows, onp.ones(N)), onp.sum(pairs, axis=0), 1e-10)
 
 
-def test_does_a_tie_give_half_to_each_side() -> None:
+def test_a_tie_gives_half_to_each_side() -> None:
     def largest(x: Any) -> Any:
         return dagad.map_reduce(lambda rows: rows[0], np.maximum, x, grainsize=1, scheduler="sync")
 
@@ -188,7 +188,7 @@ def test_does_a_tie_give_half_to_each_side() -> None:
     assert dagad.grad(largest)(onp.full(4, 2.0)).tolist() == [0.25] * 4
 
 
-def test_may_a_combine_carry_what_is_rounded_off() -> None:
+def test_a_combine_can_carry_what_is_rounded_off() -> None:
     def two_sum(a: Any, b: Any) -> Any:
         total = a[0] + b[0]
         partner = total - a[0]
@@ -202,7 +202,7 @@ def test_may_a_combine_carry_what_is_rounded_off() -> None:
     assert_close(gradient, onp.ones(5))
 
 
-def test_may_combine_and_function_close_over_what_is_differentiated(scheduler: Any) -> None:
+def test_combine_and_function_can_close_over_what_is_differentiated(scheduler: Any) -> None:
     def program(params: Any, total: Any) -> Any:
         return total(lambda rows: np.sum(rows * params["a"]) ** 2, lambda a, b: a * params["b"] + b, Y)
 
@@ -287,7 +287,7 @@ def test_map_reduce_of_no_rows_is_refused_with_the_remedy() -> None:
         dagad.map_reduce(log_sum_exp, np.logaddexp, X, THETA, grainsize=0)
 
 
-def test_may_a_chunk_not_give_nothing_or_words() -> None:
+def test_a_chunk_that_returns_nothing_or_words_is_refused() -> None:
     functions: Any = (lambda rows: None, lambda rows: {}, lambda rows: "a")
     for f in functions:
         for transform in (lambda loss: loss(Y), lambda loss: dagad.grad(loss)(Y), lambda loss: dagad.jvp(loss, Y, Y)):
@@ -295,7 +295,7 @@ def test_may_a_chunk_not_give_nothing_or_words() -> None:
                 transform(lambda x, f=f: dagad.map_reduce(f, times, x, grainsize=4, scheduler="sync"))
 
 
-def test_do_errors_in_function_and_combine_arrive_as_they_are(scheduler: Any) -> None:
+def test_errors_in_function_and_combine_arrive_as_they_are(scheduler: Any) -> None:
     def chunk(rows: Any) -> Any:
         return {"a" if rows[0] == Y[0] else "b": np.sum(rows)}
 

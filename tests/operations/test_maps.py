@@ -113,7 +113,7 @@ def places(case: Case) -> tuple[int, ...]:
 
 @pytest.mark.sampled(2)
 @PER_CASE
-def test_is_a_map_what_autograd_makes_of_a_loop(mapping: Any, plain: Any, case: Case, scheduler: Any) -> None:
+def test_a_map_is_what_autograd_makes_of_a_loop(mapping: Any, plain: Any, case: Case, scheduler: Any) -> None:
     outputs = plain(case.fun, *case.args)
     expected = Uncut(program(plain, case), *case.args).value_and_grad()
     found = set()

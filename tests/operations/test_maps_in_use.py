@@ -33,7 +33,7 @@ def curve(row: Any, theta: Any) -> Any:
 
 
 @pytest.mark.parametrize(("policy", "runs"), [(Keep(), N), (Recompute(), N + 1)])
-def test_do_the_parameters_of_other_jobs_have_exact_zeros_that_cost_nothing(policy: Any, runs: int) -> None:
+def test_the_parameters_of_other_jobs_have_exact_zeros_that_cost_nothing(policy: Any, runs: int) -> None:
     options: Any = {"grainsize": 1, "policy": policy, "scheduler": "sync"}
     value, pullback = dagad.vjp(lambda jobs: dagad.map_rect(wave, jobs, 0.7, **options), RAGGED)
     seed = onp.zeros_like(value)
@@ -45,7 +45,7 @@ def test_do_the_parameters_of_other_jobs_have_exact_zeros_that_cost_nothing(poli
 
 
 @pytest.mark.parametrize("grainsize", [1, 3, N])
-def test_is_a_job_without_a_seed_not_pulled(grainsize: int) -> None:
+def test_a_job_without_a_seed_is_not_pulled(grainsize: int) -> None:
     pulled = []
 
     @explicit
@@ -71,7 +71,7 @@ def test_is_a_job_without_a_seed_not_pulled(grainsize: int) -> None:
     assert_close((rows, theta), (2.0 * seed.reshape(N, 3), onp.sum(seed * X.ravel())))
 
 
-def test_may_a_pullback_be_called_again_with_other_cotangents(scheduler: Any) -> None:
+def test_a_pullback_can_be_called_again_with_other_cotangents(scheduler: Any) -> None:
     def program(jobs: Any, rate: Any) -> Any:
         return dagad.map_rect(wave, jobs, rate, grainsize=2, scheduler=scheduler)
 
@@ -83,7 +83,7 @@ def test_may_a_pullback_be_called_again_with_other_cotangents(scheduler: Any) ->
         assert_close(rate, onp.sum(seed * whole * onp.cos(0.7 * whole)))
 
 
-def test_may_a_pullback_be_called_after_its_worker_has_died() -> None:
+def test_a_pullback_can_be_called_after_its_worker_has_died() -> None:
     with a_cluster(1) as client:
         value, pullback = dagad.vjp(lambda x: dagad.map(curve, x, THETA, grainsize=3, scheduler=client), X)
         expected = pullback(onp.ones(N))
@@ -95,7 +95,7 @@ def test_may_a_pullback_be_called_after_its_worker_has_died() -> None:
 
 
 @pytest.mark.parametrize("local", ["sync", "threads"])
-def test_does_an_evaluation_count_the_chunks_of_maps(local: str) -> None:
+def test_an_evaluation_counts_the_chunks_of_maps(local: str) -> None:
     def loss(theta: Any) -> Any:
         return np.sum(dagad.map(curve, X, theta, grainsize=2, scheduler=local) ** 2)
 
@@ -111,7 +111,7 @@ def test_does_an_evaluation_count_the_chunks_of_maps(local: str) -> None:
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
-def test_may_a_map_be_inside_a_chunk_and_a_sum_inside_an_item(scheduler: Any) -> None:
+def test_a_map_can_be_inside_a_chunk_and_a_sum_inside_an_item(scheduler: Any) -> None:
     def chunk(rows: Any, theta: Any) -> Any:
         return np.sum(dagad.map(curve, rows, theta, grainsize=2) ** 2)
 
@@ -131,7 +131,7 @@ def test_may_a_map_be_inside_a_chunk_and_a_sum_inside_an_item(scheduler: Any) ->
     assert_close(dagad.hvp(outer, THETA, THETA[::-1].copy()), expected, 1e-10)
 
 
-def test_does_a_map_work_in_gradients_of_autograds_own(scheduler: Any) -> None:
+def test_a_map_works_in_gradients_of_autograds_own(scheduler: Any) -> None:
     def program(theta: Any, mapped: Any) -> Any:
         return np.sum(mapped(lambda x, t: x[:, None] * t**3, theta) ** 2)
 
@@ -163,7 +163,7 @@ def test_a_mapped_function_may_close_over_differentiated_parameters(scheduler: A
     assert_close(dagad.grad(loss)(params), expected)
 
 
-def test_may_shards_stand_beside_what_is_differentiated(scheduler: Any) -> None:
+def test_shards_can_stand_beside_what_is_differentiated(scheduler: Any) -> None:
     shards = dagad.shard({"x": onp.asfortranarray(X), "n": list(range(N))}, grainsize=3, scheduler=scheduler)
 
     def item(item: Any, theta: Any) -> Any:
@@ -193,7 +193,7 @@ def test_one_array_passed_to_a_map_twice_has_the_gradient_of_both(scheduler: Any
     assert_close(dagad.grad(loss)(Y), autograd.grad(lambda x: np.sum(x * np.exp(x)) * np.sum(x))(Y))
 
 
-def test_may_some_items_be_differentiated_and_others_not(scheduler: Any) -> None:
+def test_some_items_can_be_differentiated_and_others_not(scheduler: Any) -> None:
     def loss(x: Any) -> Any:
         jobs = [
             {"x": x["one"], "n": 2},
@@ -208,7 +208,7 @@ def test_may_some_items_be_differentiated_and_others_not(scheduler: Any) -> None
 
 
 @pytest.mark.parametrize("grainsize", [1, 2, 3, 4])
-def test_may_an_output_be_an_integer_for_some_items(grainsize: int) -> None:
+def test_an_output_can_be_an_integer_for_some_items(grainsize: int) -> None:
     """Python's sum of nothing is the int 0, which is what data without entries give."""
     data, counted = [[], [1.0], [2.0, 3.0], []], True
 
@@ -232,7 +232,7 @@ def test_may_an_output_be_an_integer_for_some_items(grainsize: int) -> None:
 
 @pytest.mark.parametrize("grainsize", [1, 2, 3, 4])
 @pytest.mark.parametrize("sum_", [None, CompensatedSum()])
-def test_may_a_partial_sum_be_an_integer_in_further_derivatives(grainsize: int, sum_: Any) -> None:
+def test_a_partial_sum_can_be_an_integer_in_further_derivatives(grainsize: int, sum_: Any) -> None:
     data = [[], [1.0], [2.0, 3.0], []]
 
     def chunk(rows: Any, t: Any) -> Any:
@@ -254,7 +254,7 @@ def test_may_a_partial_sum_be_an_integer_in_further_derivatives(grainsize: int, 
     assert_close(dagad.grad(lambda t: dagad.jvp(loss, t, 1.0)[1])(1.5), expected, 1e-10)
 
 
-def test_is_the_layout_of_rows_not_in_the_bits() -> None:
+def test_the_layout_of_rows_leaves_the_bits_alone() -> None:
     """A row of a whole array that lies column by column has gaps, and numpy rounds a product with it differently."""
     rows, theta = RNG.standard_normal((40, 33)), RNG.standard_normal(33)
     found = set()

@@ -51,7 +51,7 @@ def test_items_of_a_map_that_give_different_structures_are_refused(name: str, mo
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("grainsize", [1, 4])
-def test_does_map_rect_need_arrays_of_one_dimension(grainsize: int, mode: str) -> None:
+def test_map_rect_needs_arrays_of_one_dimension(grainsize: int, mode: str) -> None:
     flat: Any = (np.sum, lambda x: np.outer(x, x), lambda x: [x], lambda x: None, lambda x: "a", lambda x: [])
     for f in flat:
         with pytest.raises(dagad.DagadError, match=r"Return "):
@@ -61,7 +61,7 @@ def test_does_map_rect_need_arrays_of_one_dimension(grainsize: int, mode: str) -
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_may_map_not_return_nothing_or_words(mode: str) -> None:
+def test_a_map_that_returns_nothing_or_words_is_refused(mode: str) -> None:
     functions: Any = (lambda x: None, lambda x: [], lambda x: "a", lambda x: (x, "a"))
     for f in functions:
         with pytest.raises(dagad.DagadError, match="Return a number, an array, or tuples, lists and dicts of these"):
@@ -95,7 +95,7 @@ def stumbling(item: Any, theta: Any) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_does_a_users_error_arrive_with_the_item_that_it_is_about(mode: str, cluster: Client) -> None:
+def test_a_users_error_arrives_with_the_item_that_it_is_about(mode: str, cluster: Client) -> None:
     for scheduler in ("sync", cluster) if mode in ("value", "gradient") else ("sync",):
         with pytest.raises(OwnError, match="over 5") as raised:
             MODES[mode](
@@ -109,7 +109,7 @@ def test_does_a_users_error_arrive_with_the_item_that_it_is_about(mode: str, clu
         assert "item 5" in notes
 
 
-def test_does_an_error_in_a_pullback_name_the_item() -> None:
+def test_an_error_in_a_pullback_names_the_item() -> None:
     @explicit
     def job(item: Any) -> Any:
         def pullback(seed: Any) -> Any:

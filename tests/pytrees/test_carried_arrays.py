@@ -121,7 +121,7 @@ def test_a_recursive_function_may_carry_a_strided_array() -> None:
     assert np.isfinite(dagad.reduce_sum(fun, X, grainsize=4, scheduler="sync"))
 
 
-def test_do_functions_go_on_sharing_a_variable_that_holds_an_array() -> None:
+def test_functions_go_on_sharing_a_variable_that_holds_an_array() -> None:
     """Each got a variable of its own: 1080.0 for 324.0, and no gradient."""
 
     def chunk_of(t: Any) -> Any:

@@ -17,7 +17,7 @@ from support.waves import ROWS, expected_at, wave
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FORMS)
-def test_is_the_gradient_right_whatever_carries_the_value(name: str, scheduler: Any) -> None:
+def test_the_gradient_is_right_whatever_carries_the_value(name: str, scheduler: Any) -> None:
     build = FORMS[name]
     value, slope = expected_at(0.7)
     for differentiate in (dagad.value_and_grad, autograd.value_and_grad):
@@ -27,13 +27,13 @@ def test_is_the_gradient_right_whatever_carries_the_value(name: str, scheduler: 
 
 
 @pytest.mark.parametrize("name", ["nested_function", "Model", "partial_keyword", "list_of_functions", "decorated"])
-def test_is_a_second_derivative_right_whatever_carries_the_value(name: str) -> None:
+def test_a_second_derivative_is_right_whatever_carries_the_value(name: str) -> None:
     expected = autograd.grad(autograd.grad(lambda t: wave(ROWS, t)))(0.7)
     found = dagad.grad(dagad.grad(lambda t: dagad.reduce_sum(FORMS[name](t), ROWS, grainsize=4)))(0.7)
     assert found == pytest.approx(expected, rel=1e-11)
 
 
-def test_may_a_value_come_by_a_closure_and_by_an_argument(scheduler: Any) -> None:
+def test_a_value_can_come_by_a_closure_and_by_an_argument(scheduler: Any) -> None:
     def loss(t: Any) -> Any:
         scale = onp.array([1.0, 2.0]) * t
         return dagad.reduce_sum(
@@ -44,7 +44,7 @@ def test_may_a_value_come_by_a_closure_and_by_an_argument(scheduler: Any) -> Non
     assert dagad.grad(loss)(0.7) == pytest.approx(expected, rel=1e-12)
 
 
-def test_may_arrays_be_closed_over(scheduler: Any) -> None:
+def test_arrays_can_be_closed_over(scheduler: Any) -> None:
     theta = onp.array([0.5, -1.0, 2.0])
 
     def loss(theta: Any) -> Any:
@@ -56,14 +56,14 @@ def test_may_arrays_be_closed_over(scheduler: Any) -> None:
     assert onp.allclose(dagad.grad(loss)(theta), expected, rtol=1e-12)
 
 
-def test_may_items_be_mapped_by_a_closure(scheduler: Any) -> None:
+def test_items_can_be_mapped_by_a_closure(scheduler: Any) -> None:
     def loss(t: Any) -> Any:
         return dagad.map_sum(lambda row: wave(row, t), ROWS, grainsize=4, scheduler=scheduler)
 
     assert dagad.grad(loss)(0.7) == pytest.approx(expected_at(0.7)[1], rel=1e-12)
 
 
-def test_may_a_reduction_inside_a_chunk_close_over_the_chunks_values(scheduler: Any) -> None:
+def test_a_reduction_inside_a_chunk_can_close_over_the_chunks_values(scheduler: Any) -> None:
     def outer(rows: Any, t: Any) -> Any:
         scale = t * rows[0]
         return dagad.reduce_sum(lambda inner: wave(inner, scale) * t, rows, grainsize=2)
@@ -75,7 +75,7 @@ def test_may_a_reduction_inside_a_chunk_close_over_the_chunks_values(scheduler: 
     assert found == pytest.approx(autograd.grad(plain)(0.7), rel=1e-12)
 
 
-def test_may_a_boxed_container_of_autograds_be_closed_over() -> None:
+def test_a_boxed_container_of_autograds_can_be_closed_over() -> None:
     """Inside autograd's own grad a dict of parameters is one traced object; its entries are, once taken out."""
 
     def whole(params: Any) -> Any:
@@ -101,7 +101,7 @@ class Event:
         return wave(rows, self.x)
 
 
-def test_is_an_object_with_a_trace_of_its_own_no_traced_value(scheduler: Any) -> None:
+def test_an_object_with_a_trace_of_its_own_is_no_traced_value(scheduler: Any) -> None:
     events = [Event(x) for x in ROWS]
 
     def by_rows(events: Any, t: Any) -> Any:
@@ -119,7 +119,7 @@ def test_is_an_object_with_a_trace_of_its_own_no_traced_value(scheduler: Any) ->
         assert dagad.grad(loss)(0.7) == pytest.approx(expected_at(0.7)[1], rel=1e-12)
 
 
-def test_is_the_users_own_object_left_alone() -> None:
+def test_the_users_own_object_is_left_alone() -> None:
     seen: list[Any] = []
 
     def loss(t: Any) -> Any:

@@ -152,7 +152,7 @@ def test_a_traced_value_that_cannot_be_replaced_is_refused_by_name(name: str, sc
 
 
 @pytest.mark.usefixtures("_clean")
-def test_is_a_global_fine_that_nobody_differentiates_in(scheduler: Any) -> None:
+def test_a_traced_global_that_nobody_differentiates_in_is_allowed(scheduler: Any) -> None:
     for build, _ in list(REFUSED.values())[:7]:
         build(0.7)
     loss = functools.partial(
@@ -161,7 +161,7 @@ def test_is_a_global_fine_that_nobody_differentiates_in(scheduler: Any) -> None:
     assert dagad.grad(functools.partial(loss, scheduler="threads"))(1.0) == pytest.approx(ROWS.sum() * 0.7)
 
 
-def test_is_forward_mode_of_autograd_through_a_closure_refused_or_right() -> None:
+def test_forward_mode_of_autograd_through_a_closure_is_refused_or_right() -> None:
     jvp = autograd.make_jvp(lambda t: dagad.reduce_sum(lambda rows: wave(rows, t), ROWS, grainsize=4))
     try:
         tangent = jvp(0.7)(1.0)[1]
@@ -179,7 +179,7 @@ DESCRIPTORS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", DESCRIPTORS)
-def test_is_a_descriptor_that_holds_a_traced_value_refused_before_any_chunk_runs(kind: str) -> None:
+def test_a_descriptor_that_holds_a_traced_value_is_refused_before_any_chunk_runs(kind: str) -> None:
     def loss(t: Any) -> Any:
         held = DESCRIPTORS[kind](t)
         return dagad.reduce_sum(lambda rows: np.sum(rows) * (held is not None), ROWS, grainsize=3, scheduler="sync")

@@ -79,7 +79,7 @@ def a_cache_of_a_derivative_inside_the_chunk() -> Any:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", LEAKS)
 @pytest.mark.parametrize("place", ["sync", "threads"])
-def test_is_a_traced_value_of_another_chunk_refused_in_every_mode(name: str, mode: str, place: str) -> None:
+def test_a_traced_value_of_another_chunk_is_refused_in_every_mode(name: str, mode: str, place: str) -> None:
     chunk = LEAKS[name]()
     with pytest.raises(dagad.ClosureError, match=r"shared argument|Compute it again"):
         check(mode, lambda t: dagad.reduce_sum(chunk, ROWS, t, grainsize=2, scheduler=place), [0.0] * 3)
@@ -87,7 +87,7 @@ def test_is_a_traced_value_of_another_chunk_refused_in_every_mode(name: str, mod
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_is_a_value_left_over_from_a_derivative_that_is_over_refused(mode: str) -> None:
+def test_a_value_left_over_from_a_derivative_that_is_over_is_refused(mode: str) -> None:
     cache: dict[str, Any] = {}
 
     def loss(t: Any) -> Any:
@@ -103,7 +103,7 @@ def test_is_a_value_left_over_from_a_derivative_that_is_over_refused(mode: str) 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_is_a_value_of_a_derivative_that_another_thread_is_in_refused(mode: str) -> None:
+def test_a_value_of_a_derivative_that_another_thread_is_in_is_refused(mode: str) -> None:
     """It was taken for a constant: 0 for the derivative inside, without a word, when two threads met there."""
     cache: dict[str, Any] = {}
     put, taken = threading.Event(), threading.Event()

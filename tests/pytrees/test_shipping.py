@@ -212,7 +212,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_does_an_array_arrive_as_it_was(name: str) -> None:
+def test_an_array_arrives_as_it_was(name: str) -> None:
     array = ARRAYS[name]
     arrived = travelled({"a": [array]})["a"][0]
     assert type(arrived) is onp.ndarray
@@ -225,7 +225,7 @@ def test_does_an_array_arrive_as_it_was(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["float64", "fortran", "strided", "float32", "complex", "int8", "bool", "no dimension"]
 )
-def test_does_an_array_arrive_aligned_read_only_and_with_our_own_dtype(name: str) -> None:
+def test_an_array_arrives_aligned_read_only_and_with_its_own_dtype(name: str) -> None:
     for shift in range(9):
         buffers: list[pickle.PickleBuffer] = []
         sent = pickle.dumps(pack(ARRAYS[name]), protocol=5, buffer_callback=buffers.append)
@@ -275,7 +275,7 @@ def test_a_chunk_function_that_cannot_be_pickled_is_refused_with_part_and_remedy
     assert dagad.reduce_sum(chunk, X, 1.0, scheduler="threads") == pytest.approx(X.sum())
 
 
-def test_does_a_traced_value_not_travel() -> None:
+def test_a_traced_value_does_not_travel() -> None:
     def try_to_send(x: Any) -> Any:
         with pytest.raises(dagad.ClosureError, match="shared argument"):
             pack(lambda: x)
@@ -309,14 +309,14 @@ def test_bytecode_of_another_python_is_not_opened(monkeypatch: pytest.MonkeyPatc
             again.open()
 
 
-def test_is_a_parcel_opened_once_and_as_big_as_it_is() -> None:
+def test_a_parcel_is_opened_once_and_as_big_as_it_says() -> None:
     parcel = pickle.loads(pickle.dumps(pack([X, "text"])))
     assert parcel.open() is parcel.open()
     assert X.nbytes < sys.getsizeof(parcel) < X.nbytes + 2000
     assert pickle.loads(pickle.dumps(pack([X]), protocol=4)).open()[0].tolist() == X.tolist()
 
 
-def test_is_data_of_another_process_not_copied_into_the_head() -> None:
+def test_data_of_another_process_is_not_copied_into_the_head() -> None:
     big = onp.zeros(100_000)
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(pack({"a": big, "b": lambda: big}), protocol=5, buffer_callback=buffers.append)
@@ -389,7 +389,7 @@ def tables() -> tuple[int, ...]:
     return tuple(map(len, held))
 
 
-def test_is_a_primitive_that_arrives_twice_one_and_the_same_and_gone_when_nobody_uses_it() -> None:
+def test_a_primitive_that_arrives_twice_is_one_and_freed_when_nobody_uses_it() -> None:
     dagad.jvp(np.sin, (1.5,), (1.0,))  # what dagad enters in these tables itself, once
     before = tables()
     for slope in (1.0, 2.0, 3.0):  # a function that makes a primitive is called again and again
@@ -412,7 +412,7 @@ def test_is_a_primitive_that_arrives_twice_one_and_the_same_and_gone_when_nobody
     assert tables() == before
 
 
-def test_may_an_arrived_primitive_be_given_another_rule() -> None:
+def test_an_arrived_primitive_can_be_given_another_rule() -> None:
     arrived, fun = pickle.loads(sent_by_another_process(1.0)).open()
     defvjp(arrived, lambda ans, x: lambda g: 7.0 * g)
     try:

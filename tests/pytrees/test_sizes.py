@@ -70,5 +70,5 @@ def test_arrays_are_cut_automatically_into_the_same_chunks_in_every_release() ->
     ],
     ids=str,
 )
-def test_the_bytes_of_arrays_are_told_exactly(tree: Any, nbytes: int) -> None:
+def test_the_bytes_of_arrays_are_counted_exactly(tree: Any, nbytes: int) -> None:
     assert nbytes_of(tree) == nbytes

@@ -112,7 +112,7 @@ def test_only_the_outermost_get_calls_callbacks() -> None:
     assert log.told.count("post") == 4
 
 
-def test_callbacks_of_one_call_are_told_instead_of_those_that_are_active() -> None:
+def test_callbacks_of_one_call_replace_those_that_are_active() -> None:
     log, active = Log(), Log()
     with active:
         dagad.get(ladder(2), "y", callbacks=[log._callback])

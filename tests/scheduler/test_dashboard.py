@@ -80,7 +80,7 @@ def loss(client: Client, function: Any, data: Any = X, **options: Any) -> Callab
     return lambda theta: dagad.reduce_sum(function, data, theta, **options)
 
 
-def test_a_graph_fills_its_slots_and_two_models_are_told_apart(client: Client) -> None:
+def test_a_graph_fills_its_slots_and_two_models_are_distinguished(client: Client) -> None:
     before = board(client)
     dagad.value_and_grad(loss(client, log_likelihood))(THETA)
     dagad.evaluate(loss(client, squared_error, policy=Keep()), THETA).gradient(PATIENCE)

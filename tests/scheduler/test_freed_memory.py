@@ -21,7 +21,7 @@ GLIBC = platform.libc_ver()[0] == "glibc"
 
 
 @pytest.mark.skipif(not GLIBC, reason="only glibc can be told")
-def test_glibc_can_be_told_to_keep_memory() -> None:
+def test_glibc_can_be_set_to_keep_memory() -> None:
     assert keep_freed_memory(256 * 2**20)
 
 

@@ -70,7 +70,7 @@ def test_a_pool_that_has_no_time_is_not_waited_for() -> None:
     assert ran == [0, 1, 2, 3]
 
 
-def test_a_pool_that_is_shut_down_meanwhile_is_told_of() -> None:
+def test_a_pool_that_is_shut_down_meanwhile_is_named() -> None:
     def shut(number: int) -> None:
         if number == 0:  # of the thread that waits; the pool's own takes the next two
             until(lambda: run._helpers._futures[0].done())

@@ -126,7 +126,7 @@ def test_a_depth_first_order_has_dependencies_right_before_their_dependents() ->
     assert list(depth_first(graph, ["a", "y"])) == ["c", "a", "d", "b", "y", "x"]
 
 
-def test_does_finding_an_order_take_a_time_that_is_linear() -> None:
+def test_finding_an_order_takes_a_time_that_is_linear() -> None:
     """All parts are read by one task, and its result by all again: Dask's own order takes minutes for this."""
     looked_up = 0
 

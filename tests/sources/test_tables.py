@@ -434,7 +434,7 @@ def test_a_bag_is_placed_piece_by_piece(scheduler: Any) -> None:
     assert dagad.map_sum(float, dagad.shard(bag.to_delayed(), scheduler=scheduler)) == 7.0
 
 
-def test_a_loader_alone_is_told_to_come_in_a_list() -> None:
+def test_a_lone_loader_is_refused_with_a_list_to_write() -> None:
     with pytest.raises(dagad.StructureError, match=r"`dagad\.shard\(\[load\(path\), \.\.\.\]\)`, a list of Delayed"):
         dagad.reduce_sum(np.sum, delayed(np.ones)(3))
 
