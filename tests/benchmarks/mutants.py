@@ -4,10 +4,12 @@ python tests/benchmarks/mutants.py lines FOLDER [--whole]   which tests run whic
 python tests/benchmarks/mutants.py try FOLDER [--whole]     writes FOLDER/quick.jsonl or whole.jsonl, a line for each
 python tests/benchmarks/mutants.py report FOLDER            scores, and survivors with what FOLDER/verdicts.json says
 
+With `--again` the survivors are tried once more, by all tests that run their lines and not by the quickest 400 only.
 A mutant is found if a test fails, or hangs, that passes without it. What only workers of a cluster run is not seen by
 the first command; such lines, and those that an import runs, are tried with tests of the same room.
 `verdicts.json` says of survivors by name what a person has found: "equivalent", "not a number" (text, speed, memory,
-an error's words), or "number". The score is that of those which change a number.
+an error's words), or "number". The score is that of those which change a number,
+and only they are tried again.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from mutants_made import Mutant, drawn
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = 25, 10.0  # tests and seconds of a first try, of those that take least
 SECOND = 400, 90.0
+ALL = sys.maxsize, float("inf")
 LINT = ("tests/test_modules.py", "tests/test_words.py", "tests/test_private.py")
 OF_A_ROOM = {
     "_operations": ("operations", "matrix", "api"),
@@ -141,14 +144,14 @@ def write(path: Path, source: str) -> None:
     os.utime(path, (next(TIMES),) * 2)
 
 
-def try_one(mutant: Mutant, home: Path, tests: Tests, options: list[str]) -> dict[str, Any]:
+def try_one(mutant: Mutant, home: Path, tests: Tests, options: list[str], is_thorough: bool) -> dict[str, Any]:
     path = home / mutant.file
     source = path.read_text(encoding="utf-8")
     write(path, mutant.applied(source))
     start, ran, failed = time.perf_counter(), 0, None
     try:
         ranked = tests.running(mutant)
-        for limits in (FIRST, SECOND):
+        for limits in (FIRST, SECOND, ALL) if is_thorough else (FIRST, SECOND):
             chosen = within(ranked[ran:], tests.seconds, limits)
             if not chosen or failed:
                 break
@@ -161,16 +164,28 @@ def try_one(mutant: Mutant, home: Path, tests: Tests, options: list[str]) -> dic
     return {"name": mutant.name, "text": mutant.text, "found": failed, "tests": ran, "of": len(ranked), "seconds": took}
 
 
-def try_all(folder: Path, n: int, seed: int, n_jobs: int, tier: str) -> None:
-    results = folder / f"{tier}.jsonl"
-    done = {json.loads(line)["name"]: json.loads(line) for line in results.open()} if results.exists() else {}
+def results(path: Path) -> dict[str, Any]:
+    """Return what was found of each mutant, the last time that it was tried."""
+    return {one["name"]: one for one in map(json.loads, path.open())} if path.exists() else {}
+
+
+def verdicts(folder: Path) -> dict[str, str]:
+    path = folder / "verdicts.json"
+    found: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def try_all(folder: Path, n: int, seed: int, n_jobs: int, tier: str, again: bool) -> None:
+    path = folder / f"{tier}.jsonl"
+    done, harmless = results(path), {name for name, verdict in verdicts(folder).items() if verdict != "number"}
+    if again:
+        done = {name: one for name, one in done.items() if one["found"] or name in harmless}
     mutants = [mutant for mutant in drawn(ROOT, n, seed) if mutant.name not in done]
     if tier == "whole":  # what the quick tier finds, the whole one does
-        quick = map(json.loads, (folder / "quick.jsonl").open())
-        left = {one["name"] for one in quick if not one["found"]}
+        left = {name for name, one in results(folder / "quick.jsonl").items() if not one["found"]} - harmless
         mutants = [mutant for mutant in mutants if mutant.name in left]
     tests, options = Tests(folder / tier), ["--whole"] if tier == "whole" else []
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(n_jobs) as pool, results.open("a") as file:
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(n_jobs) as pool, path.open("a") as file:
         homes: Queue[Path] = Queue()
         for number in range(n_jobs):
             (Path(scratch) / str(number)).mkdir()
@@ -179,7 +194,7 @@ def try_all(folder: Path, n: int, seed: int, n_jobs: int, tier: str) -> None:
         def run(mutant: Mutant) -> None:
             home = homes.get()
             try:
-                found = try_one(mutant, home, tests, options)
+                found = try_one(mutant, home, tests, options, again)
             finally:
                 homes.put(home)
             file.write(json.dumps(found) + "\n")
@@ -190,22 +205,18 @@ def try_all(folder: Path, n: int, seed: int, n_jobs: int, tier: str) -> None:
 
 
 def report(folder: Path) -> None:
-    verdicts = json.loads((folder / "verdicts.json").read_text()) if (folder / "verdicts.json").exists() else {}
-    quick = {one["name"]: one for one in map(json.loads, (folder / "quick.jsonl").open())}
-    whole_path = folder / "whole.jsonl"
-    whole = {one["name"]: one for one in map(json.loads, whole_path.open())} if whole_path.exists() else {}
+    said = verdicts(folder)
+    quick, whole = results(folder / "quick.jsonl"), results(folder / "whole.jsonl")
     late = {name for name, one in whole.items() if one["found"]}
     for tier, also in (("quick", set[str]()), ("whole", late)):
         found = {name for name, one in quick.items() if one["found"] or name in also}
-        survivors = Counter(verdicts.get(name, "not looked at") for name in quick.keys() - found)
+        survivors = Counter(said.get(name, "not looked at") for name in quick.keys() - found)
         numbers = survivors["number"] + survivors["not looked at"]
         print(f"{tier}: {len(found)} of {len(quick)} found; survivors {dict(survivors)}")
         print(f"  of those that change a number: {len(found) / (len(found) + numbers):.1%}")
     for name, one in quick.items():
         if not one["found"]:
-            print(
-                f"{verdicts.get(name, '?'):14} {'late' if name in late else 'never':6} {name} -> {one['text'][:100]!r}"
-            )
+            print(f"{said.get(name, '?'):14} {'late' if name in late else 'never':6} {name} -> {one['text'][:100]!r}")
 
 
 def main() -> None:
@@ -216,6 +227,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--again", action="store_true", help="try survivors again, by all tests that run their lines")
     parser.add_argument("pytest", nargs="*", help="for `lines`: what to give pytest")
     asked = parser.parse_args()
     folder = asked.folder.resolve()
@@ -227,7 +239,7 @@ def main() -> None:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants_lines", *options, *asked.pytest]
         subprocess.run(command, cwd=ROOT, env=env)
     elif asked.step == "try":
-        try_all(folder, asked.n, asked.seed, asked.jobs, asked.tier)
+        try_all(folder, asked.n, asked.seed, asked.jobs, asked.tier, asked.again)
     else:
         report(folder)
 
