@@ -43,6 +43,7 @@ def weighed(out: Any, xp: Any) -> Any:
     total: Any = 0.0
     for part in out if isinstance(out, list | tuple) else [out]:
         weights = np.cos(np.arange(np.prod(xp.shape(part), dtype=int))).reshape(xp.shape(part)) + 1.5
+        total = total + 0.25 * np.size(weights)  # an entry too many may be zero
         total = total + xp.sum(weights * xp.real(part))
         total = total + xp.sum(weights * xp.imag(part)) if xp.iscomplexobj(part) else total
     return total

@@ -146,6 +146,33 @@ def test_shards_have_derivatives_of_any_engine(cluster: Any) -> None:
         check(mode, lambda t: dagad.reduce_sum(Written(wave), shards, t, engine=ComplexStep()), RIGHT["reduce_sum"])
 
 
+class Cutting(ComplexStep):
+    """An engine that has the rows of a chunk cut further, as those that compile do."""
+
+    def pieces(self, n_rows: int, grainsize: int) -> list[int]:
+        return [n_rows] if n_rows == grainsize else [n_rows - n_rows // 2, n_rows // 2]
+
+
+@pytest.mark.parametrize("name", ["reduce_sum", "of rows", "compensated"])
+def test_an_engine_that_cuts_chunks_further_has_the_same_derivatives(name: str) -> None:
+    operation = OPERATIONS[name][0]
+    for mode in MODES:
+        check(mode, lambda t: operation(onp, t, engine=Cutting(), scheduler="sync"), RIGHT[name])
+
+
+def test_rows_of_a_chunk_that_is_cut_further_get_their_own_cotangents() -> None:
+    def loss(rows: Any, t: Any) -> Any:
+        options: Any = {"engine": Cutting(), "scheduler": "sync", "grainsize": 4}
+        return dagad.reduce_sum(lambda r, t: onp.sum(onp.sin(r["x"] * t) * r["c"]), rows, t, **options)
+
+    rows = {"x": ROWS, "c": onp.arange(1.0, 8.0)}
+    gradient = dagad.grad(loss, (0, 1))(rows, 0.7)
+    wave = onp.cos(ROWS * 0.7)
+    onp.testing.assert_allclose(gradient[0]["x"], 0.7 * wave * rows["c"], rtol=1e-10)
+    onp.testing.assert_allclose(gradient[0]["c"], onp.sin(ROWS * 0.7), rtol=1e-10)
+    assert gradient[1] == pytest.approx(onp.sum(ROWS * wave * rows["c"]))
+
+
 class Own(onp.ndarray):
     """An array of an engine's own."""
 
