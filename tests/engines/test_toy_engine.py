@@ -150,7 +150,7 @@ class Cutting(ComplexStep):
     """An engine that has the rows of a chunk cut further, as those that compile do."""
 
     def pieces(self, n_rows: int, grainsize: int) -> list[int]:
-        return [n_rows] if n_rows == grainsize else [n_rows - n_rows // 2, n_rows // 2]
+        return [n_rows] if n_rows in (grainsize, 2) else [n_rows - n_rows // 2, n_rows // 2]
 
 
 @pytest.mark.parametrize("name", ["reduce_sum", "of rows", "compensated"])
@@ -160,9 +160,10 @@ def test_an_engine_that_cuts_chunks_further_has_the_same_derivatives(name: str) 
         check(mode, lambda t: operation(onp, t, engine=Cutting(), scheduler="sync"), RIGHT[name])
 
 
-def test_rows_of_a_chunk_that_is_cut_further_get_their_own_cotangents() -> None:
+@pytest.mark.parametrize("grainsize", [4, 5])  # the last chunk has three rows, or two
+def test_rows_of_a_chunk_that_is_cut_further_get_their_own_cotangents(grainsize: int) -> None:
     def loss(rows: Any, t: Any) -> Any:
-        options: Any = {"engine": Cutting(), "scheduler": "sync", "grainsize": 4}
+        options: Any = {"engine": Cutting(), "scheduler": "sync", "grainsize": grainsize}
         return dagad.reduce_sum(lambda r, t: onp.sum(onp.sin(r["x"] * t) * r["c"]), rows, t, **options)
 
     rows = {"x": ROWS, "c": onp.arange(1.0, 8.0)}

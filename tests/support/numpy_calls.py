@@ -230,6 +230,7 @@ stats.geom.logpmf(np.arange(12) + 1, x) | stats.nbinom.logpmf(np.arange(12), 9 *
 stats.pareto.logpdf([1.0, 2.0], 3 * x[:2]) | stats.expon.logpdf([0.0, 1.0], 0.0, x[:2])
 stats.expon.pdf([0.0, 1.0], scale=x[:2]) | stats.uniform.cdf([0.0, 0.2, 5.0], 0.0, x[:3])
 stats.binom.pmf([-1.0, 2.0, 3.0, 20.0], 12, x[:4]) | stats.poisson.pmf([-1.0, 2.0, 3.0, 2.5], x[:4])
+stats.geom.pmf([-1.0, 2.0, 0.0, 5.0], x[:4]) | stats.bernoulli.pmf([-1.0, 2.0, 0.0, 1.0], x[:4])
 stats.halfnorm.logpdf([0.0, 1.0], scale=x[:2])
 """
 
