@@ -14,6 +14,7 @@ from autograd.numpy import linalg
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import moved, rules_of
 from dagad._engines.autograd.numpy_protocols import WRITTEN
+from dagad._engines.autograd.operands import array_of
 from dagad._engines.autograd.private import trace_primitives_map
 from dagad._engines.autograd.rules import HOMES, define, keep_real
 from dagad._errors import NotDifferentiableError
@@ -336,10 +337,11 @@ def _of_lists() -> tuple[Any, Any]:
 
 
 def _written_multi_dot(arrays: Sequence[Any]) -> Any:
-    return _of_lists()[0](*arrays)
+    return _of_lists()[0](*map(array_of, arrays))
 
 
 def _written_lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
+    a, b = array_of(a), array_of(b)
     rank = np.linalg.matrix_rank(plain(a))
     if rank < np.shape(plain(a))[1] or np.shape(plain(a))[0] <= rank:
         raise NotImplementedError("VJP of lstsq wrt argnums (0, 1) not defined")

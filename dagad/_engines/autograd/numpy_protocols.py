@@ -19,6 +19,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._engines.autograd import refusals
+from dagad._engines.autograd.operands import arrays_among, gathered
 from dagad._engines.autograd.private import SequenceBox, box_types, isbox, trace_primitives_map
 from dagad._engines.autograd.rules import learn_rules
 from dagad._errors import NotDifferentiableError
@@ -85,6 +86,7 @@ class Called:
         self.by_keyword = bool(primitive and self.names)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = arrays_among(self.names, args, kwargs)
         if (kwargs and not _HARMLESS.issuperset(kwargs)) or (self.by_keyword and len(args) > 1):
             args, kwargs = self._as_rules_take_them(args, kwargs)
         for arg in args:
@@ -127,13 +129,6 @@ class Called:
         if any(map(isbox, kwargs.values())):
             raise NotDifferentiableError(refusals.of_option(self.name, kwargs))
         return (*args, *between), kwargs
-
-
-def gathered(arg: Any) -> Any:
-    """Return a list that holds traced values as a traced array."""
-    if isinstance(arg, list | tuple) and any(map(pytree.is_traced, pytree.flatten(arg)[0])):
-        return anp.array(arg)
-    return arg
 
 
 def opened(result: Any) -> Any:
@@ -190,7 +185,7 @@ def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Any) -> Any:
         home = "np" if hasattr(np, ufunc.__name__) else "scipy.special"
         name = "np.frompyfunc" if set("".join(ufunc.types)) <= set("O->") else f"{home}.{ufunc.__name__}"
         raise NotDifferentiableError(refusals.of_function(name))
-    return fun(*inputs, called_by_autograd_dispatcher=True)
+    return opened(fun(*inputs, called_by_autograd_dispatcher=True))
 
 
 def primitive_of(ufunc: Any) -> Any:

@@ -19,6 +19,7 @@ from autograd.scipy import linalg as traced
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import moved
 from dagad._engines.autograd.linalg_rules import adjoint, least_squares, norm, qr, singular_values, transposed
+from dagad._engines.autograd.operands import array_of
 from dagad._engines.autograd.patches import Swap
 from dagad._engines.autograd.rules import keep_real
 from dagad._engines.autograd.scipy_functions import defined, primitive_of, stock, swap, with_rules
@@ -235,7 +236,7 @@ def _by_toeplitz(function: Any, definition: Callable[..., Any]) -> Swap:
 
     def ours(c_or_cr: Any, *args: Any, **kwargs: Any) -> Any:
         b = args[0] if args else kwargs.get("b", kwargs.get("x"))
-        c, r = c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr, None)
+        c, r = map(array_of, c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr, None))
         return made(c, r, b)
 
     return swap(function, ours)
