@@ -18,11 +18,12 @@ from autograd.scipy import linalg as traced
 
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import moved
-from dagad._engines.autograd.linalg_rules import adjoint, least_squares, norm, qr, singular_values, transposed
+from dagad._engines.autograd.linalg_rules import least_squares, norm, qr, singular_values
 from dagad._engines.autograd.operands import array_of
 from dagad._engines.autograd.patches import Swap
 from dagad._engines.autograd.rules import keep_real
 from dagad._engines.autograd.scipy_functions import defined, primitive_of, stock, swap, with_rules
+from dagad._engines.autograd.triangles import adjoint, mirrored, transposed
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
@@ -30,15 +31,8 @@ Function = Callable[..., Any]
 plain = pytree.plain
 
 
-def _mirrored(a: Any, lower: bool, turned: Function = adjoint) -> Any:
-    """Return the Hermitian matrix that has this triangle, or the symmetric one."""
-    triangle = anp.tril(a) if lower else anp.triu(a)
-    diagonal = triangle * np.eye(np.shape(plain(a))[-1])
-    return triangle + turned(triangle) - (anp.real(diagonal) if turned is adjoint else diagonal)
-
-
 def _symmetric(a: Any, lower: bool) -> Any:
-    return _mirrored(a, lower, transposed)
+    return mirrored(a, lower, transposed)
 
 
 _READ_AS: dict[Any, Function] = {
@@ -50,7 +44,7 @@ _READ_AS: dict[Any, Function] = {
     "lower triangular": lambda a, lower: anp.tril(a),
     "sym": _symmetric,
     "symmetric": _symmetric,
-} | dict.fromkeys(("her", "hermitian", "pos", "positive definite"), _mirrored)
+} | dict.fromkeys(("her", "hermitian", "pos", "positive definite"), mirrored)
 
 
 def _solve(
@@ -72,7 +66,7 @@ def _inv(a: Any, *, check_finite: bool = True, assume_a: Any = None, lower: bool
 
 def _cholesky(a: Any, lower: bool = False, check_finite: bool = True) -> Any:
     del check_finite
-    factor = linalg.cholesky(_mirrored(a, lower))
+    factor = linalg.cholesky(mirrored(a, lower))
     return factor if lower else adjoint(factor)
 
 
@@ -134,7 +128,7 @@ def _solveh_banded(ab: Any, b: Any, lower: bool = False, check_finite: bool = Tr
     rows = [
         anp.diag(ab[k, : n - k], -k) if lower else anp.diag(ab[-1 - k, k:], k) for k in range(np.shape(plain(ab))[0])
     ]
-    return linalg.solve(_mirrored(functools.reduce(anp.add, rows), lower), b)
+    return linalg.solve(mirrored(functools.reduce(anp.add, rows), lower), b)
 
 
 def _by_blocks(function: Any) -> Swap:
@@ -165,7 +159,7 @@ def _eigh(a: Any, b: Any = None, *, lower: bool = True, eigvals_only: bool = Fal
     _none_of(options, "eigh")
     if b is not None:
         raise NotImplementedError("VJP of scipy.linalg.eigh with `b` not defined")
-    values, vectors = linalg.eigh(_mirrored(a, lower), "L" if lower else "U")  # as scipy's phases of vectors are
+    values, vectors = linalg.eigh(mirrored(a, lower), "L" if lower else "U")  # as scipy's phases of vectors are
     if eigvals_only:
         return values
     own = _EIGH(plain(a), lower=lower)[1]
