@@ -14,11 +14,12 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
-from dagad._engines.autograd import reduction_rules, refusals
+from dagad._engines.autograd import fft_rules, reduction_rules, refusals
 from dagad._engines.autograd.by_definition import entrywise, moved, movers, rules_of
 from dagad._engines.autograd.private import isbox, numpy_vjps, trace_primitives_map
 from dagad._engines.autograd.reduction_rules import is_deep
 from dagad._engines.autograd.rules import HOMES, Better, cast, define, keep_real
+from dagad._engines.autograd.tails import share
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
@@ -171,57 +172,6 @@ def _sinc_slope(ans: Any, x: Any) -> Any:
     return anp.where(small, series, (anp.cos(np.pi * x) - anp.sinc(at)) / at)
 
 
-# Transforms of real numbers, by those of complex ones
-
-
-def _rfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
-    whole = anp.moveaxis(anp.fft.fft(a, n, axis, norm), axis, 0)
-    return anp.moveaxis(whole[: whole.shape[0] // 2 + 1], 0, axis)
-
-
-def _irfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
-    half = anp.moveaxis(a, axis, 0)
-    n = 2 * (half.shape[0] - 1) if n is None else n
-    missing = max(n // 2 + 1 - half.shape[0], 0)
-    half = anp.concatenate([half, np.zeros((missing, *half.shape[1:]))])[: n // 2 + 1]
-    whole = anp.concatenate([half, anp.conj(half[1 : (n + 1) // 2])[::-1]])
-    return anp.moveaxis(anp.real(anp.fft.ifft(whole, None, 0, norm)), 0, axis)
-
-
-def _axes(a: Any, s: Any, axes: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Return the last axis of a transform with its length, and the others with theirs."""
-    axes = range(-len(s if s is not None else np.shape(plain(a))), 0) if axes is None else axes
-    lengths = [None] * len(axes) if s is None else s
-    return (lengths[-1], axes[-1]), (None if s is None else lengths[:-1], axes[:-1])
-
-
-_TURNED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
-
-
-def _rfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
-    last, others = _axes(a, s, axes)
-    return anp.fft.fftn(_rfft(a, *last, norm), *others, norm)
-
-
-def _irfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
-    last, others = _axes(a, s, axes)
-    return _irfft(anp.fft.ifftn(a, *others, norm), *last, norm)
-
-
-def _odd_transform(inverse: bool) -> Better:
-    """As of autograd 1.9: of real numbers no odd lengths, and a `norm` by name is taken for another one."""
-
-    def better(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
-        del argnums
-        given = dict(zip(("a", "n", "axis", "norm"), args, strict=False)) | kwargs
-        n, axis = given.get("n", given.get("s")), given.get("axis", given.get("axes"))
-        last = -1 if axis is None else np.atleast_1d(axis)[-1]
-        n = np.shape(plain(ans if inverse else args[0]))[last] if n is None else np.atleast_1d(n)[-1]
-        return bool(n % 2) or given.get("norm") not in (None, "ortho")
-
-    return better
-
-
 def _cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None) -> Any:
     axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
     a, b = anp.moveaxis(a, axisa, -1), anp.moveaxis(b, axisb, -1)
@@ -317,8 +267,6 @@ DEFINED: dict[Any, Function] = {
         start * anp.exp(_linspace(0.0, anp.log(stop / start), num, endpoint))
     ),
     np.float_power: anp.power,
-    np.fft.hfft: lambda a, n=None, axis=-1, norm=None: _irfft(anp.conj(a), n, axis, _TURNED[norm]),
-    np.fft.ihfft: lambda a, n=None, axis=-1, norm=None: anp.conj(_rfft(a, n, axis, _TURNED[norm])),
     np.histogram: _histogram,
     np.frexp: lambda x: (x / 2.0 ** np.frexp(plain(x))[1], np.frexp(plain(x))[1]),
     np.i0: _i0,
@@ -396,12 +344,6 @@ BETTER: dict[Any, tuple[Function, Better]] = {
     np.reshape: (_reshape, _of_any_layout),
     np.ravel: (_ravel, _of_any_layout),
     np.cross: (_cross, _differ),
-    np.fft.rfft: (_rfft, _odd_transform(inverse=False)),
-    np.fft.irfft: (_irfft, _odd_transform(inverse=True)),
-    np.fft.rfft2: (functools.partial(_rfftn, axes=(-2, -1)), _odd_transform(inverse=False)),
-    np.fft.irfft2: (functools.partial(_irfftn, axes=(-2, -1)), _odd_transform(inverse=True)),
-    np.fft.rfftn: (_rfftn, _odd_transform(inverse=False)),
-    np.fft.irfftn: (_irfftn, _odd_transform(inverse=True)),
 }
 
 
@@ -413,6 +355,18 @@ ENTRYWISE: dict[Any, tuple[Function | None, ...]] = {
     np.ldexp: (lambda ans, x, n: 2.0**n + 0.0 * ans, None),
     np.nextafter: (lambda ans, x, y: 1.0, lambda ans, x, y: 0.0 * y),
     np.heaviside: (lambda ans, x, y: 0.0 * ans, lambda ans, x, y: x == 0.0),
+}
+
+
+# In place of autograd's own, which cancel in a tail, or overflow.
+BETTER_SLOPES: dict[Any, tuple[Function, ...]] = {
+    np.expm1: (lambda ans, x: anp.exp(x),),
+    np.logaddexp: (lambda ans, x, y: share(x - y), lambda ans, x, y: share(y - x)),
+    np.logaddexp2: (lambda ans, x, y: share(np.log(2.0) * (x - y)), lambda ans, x, y: share(np.log(2.0) * (y - x))),
+    np.arctan2: (
+        lambda ans, y, x: x / anp.hypot(x, y) / anp.hypot(x, y),
+        lambda ans, y, x: -y / anp.hypot(x, y) / anp.hypot(x, y),
+    ),
 }
 
 
@@ -431,12 +385,14 @@ def learn(module: Any) -> bool:
     """Enter all rules."""
     del module
     newer = {getattr(np, name): each for name, each in NEWER.items() if hasattr(np, name)}
-    for func, definition in (DEFINED | reduction_rules.DEFINED | newer).items():
+    for func, definition in (DEFINED | fft_rules.DEFINED | reduction_rules.DEFINED | newer).items():
         define(func, *rules_of(func.__name__, definition))
-    for func, (definition, better) in (BETTER | reduction_rules.BETTER).items():
+    for func, (definition, better) in (BETTER | fft_rules.BETTER | reduction_rules.BETTER).items():
         define(func, *rules_of(func.__name__, definition), better)
     for func, slopes in ENTRYWISE.items():
         define(func, *entrywise(func.__name__, *slopes))
+    for func, slopes in BETTER_SLOPES.items():
+        define(func, *entrywise(func.__name__, *slopes), _always)
     define(np.sinc, *entrywise("sinc", _sinc_slope), _always)
     define(np.arccosh, *entrywise("arccosh", lambda ans, x: 1.0 / (anp.sqrt(x - 1.0) * anp.sqrt(x + 1.0))), _of_complex)
     define(np.astype, _astype_vjp, None, _always)

@@ -37,6 +37,12 @@ def _stats(module: Any) -> bool:
     return True
 
 
+def _normal(module: Any) -> bool:
+    from dagad._engines.autograd import scipy_stats
+
+    return scipy_stats.learn_normal(module)
+
+
 def _optimize(module: Any) -> bool:
     wrap = module._zeros_py._wrap_nan_raise  # all root finders in C call it
     own = stock(wrap)
@@ -55,4 +61,5 @@ def _ordinary(fun: Any, *args: Any) -> Any:
 HOMES["scipy.optimize"] = _optimize
 HOMES["scipy.special"] = _special
 HOMES["scipy.stats"] = _stats
+HOMES["autograd.scipy.stats.norm"] = _normal
 HOMES["scipy.linalg"] = _linalg
