@@ -13,6 +13,7 @@ from autograd.numpy import linalg
 
 from dagad._engines.autograd import refusals, triangles
 from dagad._engines.autograd.by_definition import moved, rules_of
+from dagad._engines.autograd.determinants import determinant_vjp, is_nearly_singular
 from dagad._engines.autograd.numpy_protocols import WRITTEN
 from dagad._engines.autograd.operands import array_of
 from dagad._engines.autograd.private import trace_primitives_map
@@ -111,9 +112,10 @@ def _pinv(a: Any, rcond: Any = None, hermitian: bool = False) -> Any:
     return linalg.solve(anp.matmul(adjoint(a), a), adjoint(a))
 
 
-def _solve(a: Any, b: Any) -> Any:
+def solve(a: Any, b: Any) -> Any:
+    """Return solutions for matrices and right-hand sides in stacks that are broadcast; a vector is one for each."""
     if np.ndim(plain(b)) == 1:
-        return _solve(a, b[:, None])[..., 0]
+        return solve(a, b[:, None])[..., 0]
     stack = np.ones((*np.broadcast_shapes(np.shape(plain(a))[:-2], np.shape(plain(b))[:-2]), 1, 1))
     return linalg.solve(a * stack, b * stack)
 
@@ -344,11 +346,12 @@ def learn(module: Any) -> bool:
     del module
     for func, definition in DEFINED.items():
         define(func, *rules_of(func.__name__, definition))
+    define(np.linalg.det, determinant_vjp, None, is_nearly_singular)
     define(np.linalg.norm, *rules_of("norm", norm), _odd_norm)
     define(np.linalg.slogdet, *rules_of("slogdet", _slogdet), _is_complex)
     define(np.linalg.pinv, *rules_of("pinv", _pinv), _has_odd_inverse)
     define(np.linalg.cholesky, triangles.cholesky_vjp, triangles.cholesky_jvp, lambda *call: True)
-    define(np.linalg.solve, *rules_of("solve", _solve), _differ_in_stack)
+    define(np.linalg.solve, *rules_of("solve", solve), _differ_in_stack)
     for func, stock, turning in (
         (np.linalg.eigh, linalg.grad_eigh, _of_columns),
         (np.linalg.eig, linalg.grad_eig, _of_columns),

@@ -156,9 +156,9 @@ def _refused(sentence: Function) -> Function:
 
 
 _UNTRACED = """
-shape ndim size result_type iscomplexobj isrealobj common_type signbit digitize nanargmax nanargmin lexsort isin
+shape ndim size result_type iscomplexobj isrealobj common_type digitize nanargmax nanargmin lexsort isin
 array_repr array_str array2string may_share_memory shares_memory can_cast
-min_scalar_type empty_like zeros_like ones_like
+min_scalar_type empty_like zeros_like ones_like einsum_path tril_indices_from triu_indices_from diag_indices_from
 """.split()
 
 

@@ -132,16 +132,25 @@ class Called:
 
 
 def opened(result: Any) -> Any:
-    """Return traced lists and tuples as plain ones of traced entries, as numpy has them."""
+    """Return traced lists and tuples as plain ones, as numpy has them, of entries that are traced unless whole numbers.
+
+    Counts, exponents and orders are constant between their jumps, and serve as an index.
+    """
     held = pytree.plain(result)
     if held is result or not isinstance(held, list | tuple):
         return result
-    parts = [result[index] for index in range(len(held))]
+    parts = [_opened_part(result, index, part) for index, part in enumerate(held)]
     return type(held)(*parts) if hasattr(held, "_fields") else type(held)(parts)
+
+
+def _opened_part(result: Any, index: int, part: Any) -> Any:
+    dtype = getattr(pytree.plain(part), "dtype", None)
+    return result[index] if dtype is None or dtype.kind in "fc" else pytree.plain(part)
 
 
 # Ufuncs
 
+CONSTANT: frozenset[Any] = frozenset({np.signbit, np.spacing})  # between jumps, but autograd does not know them so
 _METHODS: dict[tuple[Any, str], Any] = {
     (np.add, "reduce"): np.sum,
     (np.multiply, "reduce"): np.prod,
@@ -180,6 +189,8 @@ def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Any) -> Any:
         inputs = [each if getattr(each, "dtype", None) == dtype else anp.array(each).astype(dtype) for each in inputs]
     if ufunc is np.sign and np.iscomplexobj(pytree.plain(inputs[0])):  # x / |x|; autograd takes it for constant
         raise NotDifferentiableError(refusals.of_function("np.sign", " of complex numbers"))
+    if ufunc in CONSTANT:
+        return ufunc(*map(pytree.plain, inputs))
     fun = primitive_of(ufunc)
     if fun is None:
         home = "np" if hasattr(np, ufunc.__name__) else "scipy.special"

@@ -233,12 +233,26 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
 
 
 def _histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:
-    if density or weights is None:
-        raise NotDifferentiableError(refusals.of_option("np.histogram", ["density"]))
-    edges = np.histogram_bin_edges(plain(a), bins, range)
-    at = np.searchsorted(edges, np.ravel(plain(a)), "right")
-    at = np.where(np.ravel(plain(a)) == edges[-1], len(edges) - 1, at)  # the last one holds its end
-    return movers()[1](anp.ravel(weights), at, (len(edges) + 1,))[1:-1], edges
+    """Return sums of weights and edges; counts, which are whole numbers, never get here."""
+    edges = _edges(a, bins, range)
+    values = plain(edges)
+    at = np.searchsorted(values, np.ravel(plain(a)), "right")
+    at = np.where(np.ravel(plain(a)) == values[-1], len(values) - 1, at)  # the last one holds its end
+    weights = np.ones(np.size(at)) if weights is None else weights
+    sums = movers()[1](anp.ravel(weights), at, (len(values) + 1,))[1:-1]
+    return (sums / _steps(edges) / anp.sum(sums) if density else sums), edges
+
+
+def _edges(a: Any, bins: Any, range: Any = None, weights: Any = None) -> Any:
+    """Return the edges of bins: as given, or in equal steps between the least and the largest number."""
+    if np.ndim(plain(bins)) == 1:
+        return bins
+    found = np.histogram_bin_edges(plain(a), plain(bins), range, plain(weights))
+    if range is not None or np.size(plain(a)) == 0:
+        return found
+    low, high = anp.min(a), anp.max(a)
+    widened = 0.5 * (plain(low) == plain(high))
+    return _linspace(low - widened, high + widened, len(found))
 
 
 def _i0(x: Any) -> Any:
@@ -268,6 +282,7 @@ DEFINED: dict[Any, Function] = {
     ),
     np.float_power: anp.power,
     np.histogram: _histogram,
+    np.histogram_bin_edges: _edges,
     np.frexp: lambda x: (x / 2.0 ** np.frexp(plain(x))[1], np.frexp(plain(x))[1]),
     np.i0: _i0,
 } | {func: moved(func, 0) for func in (np.flip, np.take, np.take_along_axis, np.delete, np.resize, np.matrix_transpose)}
@@ -299,6 +314,12 @@ def _not_a_count(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
 def _of_complex(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     del argnums, args, kwargs
     return np.iscomplexobj(plain(ans))
+
+
+def _is_real(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether a size is that of a real number: autograd's rule divides by it, and is nan at infinity."""
+    del argnums, ans, kwargs
+    return not np.iscomplexobj(plain(args[0]))
 
 
 def _from_end(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
@@ -393,6 +414,8 @@ def learn(module: Any) -> bool:
         define(func, *entrywise(func.__name__, *slopes))
     for func, slopes in BETTER_SLOPES.items():
         define(func, *entrywise(func.__name__, *slopes), _always)
+    for func in (anp.abs, anp.absolute):
+        define(func, *entrywise("abs", lambda ans, x: anp.sign(x)), _is_real)
     define(np.sinc, *entrywise("sinc", _sinc_slope), _always)
     define(np.arccosh, *entrywise("arccosh", lambda ans, x: 1.0 / (anp.sqrt(x - 1.0) * anp.sqrt(x + 1.0))), _of_complex)
     define(np.astype, _astype_vjp, None, _always)

@@ -20,7 +20,7 @@ SEQUENCES = frozenset({list, tuple, range})
 # Parameters of functions of numpy's and scipy's that take an array. A tuple in another one says an axis or a shape.
 ARRAYS = frozenset(
     """
-    A B a b c e f h m p q r v x y z x1 x2 xp fp ab arr array ary val base start stop condition dx weights
+    A B a b bins c e f h m p q r v x y z x1 x2 xp fp ab arr array ary val base start stop condition dx weights
     fweights aweights a_min a_max min max prepend append to_begin to_end fill_value where initial spacing
     """.split()
 )

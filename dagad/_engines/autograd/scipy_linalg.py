@@ -18,10 +18,10 @@ from autograd.scipy import linalg as traced
 
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import moved
-from dagad._engines.autograd.linalg_rules import least_squares, norm, qr, singular_values
+from dagad._engines.autograd.linalg_rules import least_squares, norm, qr, singular_values, solve
 from dagad._engines.autograd.operands import array_of
 from dagad._engines.autograd.patches import Swap
-from dagad._engines.autograd.rules import keep_real
+from dagad._engines.autograd.rules import keep_real, shaped
 from dagad._engines.autograd.scipy_functions import defined, primitive_of, stock, swap, with_rules
 from dagad._engines.autograd.triangles import adjoint, mirrored, transposed
 from dagad._errors import NotDifferentiableError
@@ -54,7 +54,7 @@ def _solve(
     if assume_a not in _READ_AS:
         raise NotImplementedError("VJP of scipy.linalg.solve with this `assume_a` not defined")
     a = _READ_AS[assume_a](a, lower)
-    return linalg.solve(a.T if transposed else a, b)
+    return linalg.solve(anp.swapaxes(a, -1, -2) if transposed else a, b)
 
 
 def _inv(a: Any, *, check_finite: bool = True, assume_a: Any = None, lower: bool = False) -> Any:
@@ -85,31 +85,35 @@ def _solve_triangular(
     overwrite_b: bool = False,
     check_finite: bool = True,
 ) -> Any:
-    """Solve by autograd's primitive, whose rule takes no notice of `unit_diagonal`, nor of what is complex."""
+    """Solve by autograd's primitive, whose rule knows no `unit_diagonal`, no stacks and no complex numbers."""
     del overwrite_b, check_finite
-    if np.iscomplexobj(plain(a)) or np.iscomplexobj(plain(b)):
-        return _COMPLEX_TRIANGULAR(a, b, trans, lower, unit_diagonal)
+    if _is_stack(a, b) or np.iscomplexobj(plain(a)) or np.iscomplexobj(plain(b)):
+        return _ANY_TRIANGULAR(a, b, trans, lower, unit_diagonal)
     if unit_diagonal:
         ones = np.eye(np.shape(plain(a))[-1], dtype=plain(a).dtype)
         a = a * (1.0 - ones) + ones
     return traced.solve_triangular(a, b, trans=trans, lower=lower)
 
 
-def _complex_triangular(a: Any, b: Any, trans: Any, lower: bool, unit_diagonal: bool) -> Any:
+def _is_stack(*arrays: Any) -> bool:
+    return any(np.ndim(plain(each)) > 2 for each in arrays)
+
+
+def _any_triangular(a: Any, b: Any, trans: Any, lower: bool, unit_diagonal: bool) -> Any:
     eye = np.eye(np.shape(plain(a))[-1])
     a = anp.tril(a) if lower else anp.triu(a)
     a = a * (1.0 - eye) + eye if unit_diagonal else a
     turned = {0: None, "N": None, 1: transposed, "T": transposed}.get(trans, adjoint)
-    return linalg.solve(turned(a) if turned else a, b)
+    return solve(turned(a) if turned else a, b)
 
 
-_COMPLEX_TRIANGULAR = primitive_of(stock(of.solve_triangular), _complex_triangular)
+_ANY_TRIANGULAR = primitive_of(stock(of.solve_triangular), _any_triangular)
 
 
 def _cho_solve(c: Any, b: Any, lower: bool) -> Any:
     factor = anp.tril(c) if lower else adjoint(anp.triu(c))
-    if np.iscomplexobj(plain(c)):
-        return linalg.solve(anp.matmul(factor, adjoint(factor)), b)
+    if np.iscomplexobj(plain(c)) or _is_stack(c, b):
+        return solve(anp.matmul(factor, adjoint(factor)), b)
     return traced.solve_triangular(factor, traced.solve_triangular(factor, b, lower=True), trans=1, lower=True)
 
 
@@ -142,7 +146,11 @@ def _by_blocks(function: Any) -> Swap:
 
     found, made = with_rules(
         function,
-        lambda argnums, ans, args, kwargs: lambda g: (along(transposed(args[0]), g, *args[1:], **kwargs),),
+        lambda argnums, ans, args, kwargs: (
+            lambda g: (
+                shaped(along(transposed(args[0]), g, *args[1:], **kwargs), args[0]),  # the value may be complex
+            )
+        ),
         lambda argnums, tangents, ans, args, kwargs: along(args[0], tangents[0], *args[1:], **kwargs),
     )
     own["primitive"] = made
@@ -190,7 +198,8 @@ def _qr(a: Any, lwork: Any = None, mode: str = "full", pivoting: bool = False, c
     rows, columns = np.shape(plain(a))[-2:]
     if rows < columns or (mode != "economic" and rows > columns) or mode == "raw":
         raise NotDifferentiableError(refusals.of_function("scipy.linalg.qr", _QR_FORM))
-    own, *order = _QR(plain(a), mode="r", pivoting=pivoting)
+    found = _QR(plain(a), mode="r", pivoting=pivoting)
+    own, *order = found if isinstance(found, list | tuple) else (found,)  # of a stack scipy returns an array
     taken = anp.take_along_axis(a, order[0][..., None, :], -1) if order else a
     factors = qr(taken, lambda a: own[..., :columns, :])
     return (*factors[mode == "r" :], *order)
@@ -236,14 +245,32 @@ def _by_toeplitz(function: Any, definition: Callable[..., Any]) -> Swap:
     return swap(function, ours)
 
 
+def _no_stack(name: str, *arrays: Any) -> None:
+    if _is_stack(*arrays):
+        why = " of a stack of matrices. Call it for each of them, and put the results together by `np.stack`"
+        raise NotDifferentiableError(refusals.of_function(f"scipy.linalg.{name}", why))
+
+
+def _sylvester(a: Any, b: Any, q: Any) -> Any:
+    _no_stack("solve_sylvester", a, b, q)
+    return traced.solve_sylvester(a, b, q)
+
+
+def _continuous_lyapunov(a: Any, q: Any) -> Any:
+    _no_stack("solve_continuous_lyapunov", a, q)
+    return traced.solve_sylvester(a, anp.conj(a.T), q)
+
+
 def _discrete_lyapunov(a: Any, q: Any, method: Any = None) -> Any:
     del method
+    _no_stack("solve_discrete_lyapunov", a, q)
     n = np.shape(plain(a))[0]
     return anp.reshape(linalg.solve(np.eye(n * n) - anp.kron(a, anp.conj(a)), anp.ravel(q)), (n, n))
 
 
 def _khatri_rao(a: Any, b: Any) -> Any:
-    return anp.reshape(anp.einsum("ij,kj->ikj", a, b), (-1, np.shape(plain(a))[1]))
+    shape = np.shape(plain(a))
+    return anp.reshape(anp.einsum("...ij,...kj->...ikj", a, b), (*shape[:-2], -1, shape[-1]))
 
 
 def _norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, check_finite: bool = True) -> Any:
@@ -301,6 +328,7 @@ def _least_squares() -> Swap:
 
     def ours(a: Any, b: Any, **options: Any) -> Any:
         _none_of({name: each for name, each in options.items() if not name.startswith("overwrite")}, "lstsq")
+        _no_stack("lstsq", a, b)
         rows, columns = np.shape(plain(a))
         if np.linalg.matrix_rank(plain(a)) < columns or rows <= columns:
             raise NotImplementedError(
@@ -354,8 +382,8 @@ SWAPS: list[Swap] = [
     defined(of.norm, _norm),
     defined(of.polar, _polar),
     _least_squares(),
-    swap(of.solve_sylvester, lambda a, b, q: traced.solve_sylvester(a, b, q)),
-    defined(of.solve_continuous_lyapunov, lambda a, q: traced.solve_sylvester(a, anp.conj(a.T), q)),
+    swap(of.solve_sylvester, _sylvester),
+    defined(of.solve_continuous_lyapunov, _continuous_lyapunov),
     defined(of.solve_discrete_lyapunov, _discrete_lyapunov),
     defined(of.toeplitz, _toeplitz),
     defined(of.hankel, moved(stock(of.hankel), 0, 1)),

@@ -14,7 +14,7 @@ import numpy as np
 from autograd.extend import Box
 
 from dagad._engines.autograd import refusals
-from dagad._engines.autograd.numpy_protocols import UFUNCS, call_function, call_ufunc, opened
+from dagad._engines.autograd.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
 from dagad._engines.autograd.operands import all_arrays, operators
 from dagad._engines.autograd.private import (
     box_types,
@@ -26,6 +26,8 @@ from dagad._engines.autograd.private import (
 )
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
+
+IN_ANOTHER_WAY = CONSTANT | {np.sign}  # than by their primitive, whatever that is; see `call_ufunc`
 
 
 class OwnNode:
@@ -42,7 +44,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         inputs = tuple(all_arrays(inputs))
-        if not kwargs and method == "__call__" and ufunc is not np.sign:
+        if not kwargs and method == "__call__" and ufunc not in IN_ANOTHER_WAY:
             fun = trace_primitives_map.get(ufunc) or UFUNCS.get(ufunc)
             if fun is not None:
                 try:
