@@ -163,13 +163,14 @@ def assert_same(function: Callable[[Any, Any], Any], given: Any, at: Any) -> Non
 
 def test_a_list_of_traced_values_beside_a_traced_array_is_a_traced_array() -> None:
     x, weights = np.array([0.7, 1.2, 0.4]), np.array([1.0, 2.0, 3.0])
-    for call in (
+    functions: list[Callable[[Any], Any]] = [
         lambda x: np.sum(np.arctan2(x, [x[1], 2.0, x[0]]) * weights),
         lambda x: x @ [x[1], 2.0, x[0]],
         lambda x: np.dot(x, (x[1], 2.0, x[0])),
         lambda x: np.sum(x ** [x[1], 2.0, x[0]]),
         lambda x: scipy.special.xlogy([x[1], 2.0, x[0]], x) @ weights,
-    ):
+    ]
+    for call in functions:
         step = 1e-6
         slopes = [(call(x + step * unit) - call(x - step * unit)) / (2 * step) for unit in np.eye(3)]
         np.testing.assert_allclose(dagad.grad(call)(x), slopes, rtol=1e-8)
@@ -182,7 +183,7 @@ def test_a_heaviside_step_between_listed_numbers_has_its_slope_at_zero() -> None
 
 def test_functions_of_several_results_return_a_tuple() -> None:
     for function in (np.modf, lambda x: np.divmod(x, 0.7), np.frexp):
-        seen = []
+        seen: list[Any] = []
 
         def loss(x: Any, function: Any = function, seen: Any = seen) -> Any:
             found = function(x)

@@ -16,6 +16,7 @@ import numpy as np
 from dagad._pytrees import pytree
 
 SEQUENCES = frozenset({list, tuple, range})
+_USUAL = frozenset({np.ndarray, np.float64, float, int})
 
 # Parameters of functions of numpy's and scipy's that take an array. A tuple in another one says an axis or a shape.
 ARRAYS = frozenset(
@@ -58,10 +59,18 @@ def _holds_traced(sequence: Any) -> bool:
 
 
 def operators(function: Callable[[Any, Any], Any]) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """Return a binary operator of traced arrays, and the one for a traced array at the right, from its function."""
+    """Return a binary operator of traced arrays, and the one for a traced array at the right, from its function.
+
+    To a sparse matrix or a linear operator at the right numpy leaves the product, and so does a traced array.
+    """
 
     def forward(self: Any, other: Any) -> Any:
-        return function(self, array_of(other) if type(other) in SEQUENCES else other)
+        kind = type(other)
+        if kind in SEQUENCES:
+            other = array_of(other)
+        elif kind not in _USUAL and not pytree.is_traced(other) and kind.__module__.startswith("scipy.sparse."):
+            return NotImplemented
+        return function(self, other)
 
     def reflected(self: Any, other: Any) -> Any:
         return function(array_of(other) if type(other) in SEQUENCES else other, self)

@@ -37,6 +37,21 @@ def _stats(module: Any) -> bool:
     return True
 
 
+def _sparse(module: Any) -> bool:
+    del module
+    from dagad._engines.autograd import scipy_sparse
+
+    patches.swap(scipy_sparse.SWAPS)
+    return True
+
+
+def _operators(module: Any) -> bool:
+    from dagad._engines.autograd import scipy_sparse
+
+    patches.swap(scipy_sparse.of_operators(module))
+    return True
+
+
 def _normal(module: Any) -> bool:
     from dagad._engines.autograd import scipy_stats
 
@@ -62,4 +77,6 @@ HOMES["scipy.optimize"] = _optimize
 HOMES["scipy.special"] = _special
 HOMES["scipy.stats"] = _stats
 HOMES["autograd.scipy.stats.norm"] = _normal
+HOMES["scipy.sparse"] = _sparse
+HOMES["scipy.sparse.linalg"] = _operators
 HOMES["scipy.linalg"] = _linalg

@@ -191,7 +191,7 @@ SWAPS: list[Swap] = [swap(getattr(base, method), _ours(method)) for base, method
 
 def learn_normal(module: Any) -> bool:
     """Enter better rules for logarithms of autograd's own `norm`, which cancel; return whether it is there."""
-    functions = [getattr(module, name, None) for name in ("logcdf", "logsf")]
+    functions: list[Any] = [getattr(module, name, None) for name in ("logcdf", "logsf")]
     if not all(fun in primitive_vjps for fun in functions):
         return False
     for fun, tail in zip(functions, (1.0, -1.0), strict=True):

@@ -27,6 +27,15 @@ from dagad._engines.autograd.private import (
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
+
+def _power_of(base: Any, exponent: Any) -> Any:
+    return power(base, exponent)
+
+
+def _quotient_and_rest(left: Any, right: Any) -> Any:
+    return left // right, left % right
+
+
 IN_ANOTHER_WAY = CONSTANT | {np.sign}  # than by their primitive, whatever that is; see `call_ufunc`
 
 
@@ -93,12 +102,12 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     __floordiv__, __rfloordiv__ = operators(anp.floor_divide)
     __mod__, __rmod__ = operators(anp.mod)
     __matmul__, __rmatmul__ = operators(anp.matmul)
-    __pow__, __rpow__ = operators(lambda base, exponent: power(base, exponent))
+    __pow__, __rpow__ = operators(_power_of)
 
     def __pos__(self) -> Any:
         return anp.positive(self)
 
-    __divmod__, __rdivmod__ = operators(lambda left, right: (left // right, left % right))
+    __divmod__, __rdivmod__ = operators(_quotient_and_rest)
 
     def __round__(self, n: int = 0) -> Any:
         return anp.round(self, n)
