@@ -26,6 +26,8 @@ np.ceil(3 * x) * x | np.trunc(3 * x) * x | np.rint(3 * x) * x | np.sign(x - 0.5)
 np.frexp(x)[0] | np.nextafter(x, 9.0) | np.i0(x) | np.add(x, y, dtype=float)
 np.modf(3 * x)[0] | np.divmod(3 * x, 0.7)[1] | np.isfinite(x) * x | np.greater(x, 0.5) * x | np.add.reduce(m)
 np.multiply.reduce(m, axis=1) | np.maximum.reduce(m) | np.add.accumulate(x) | np.subtract.outer(x, x)
+np.maximum.accumulate(x) | np.minimum.accumulate(m, axis=1) | np.maximum.accumulate(m) | np.signbit(x - 0.5) * x
+np.spacing(x) * 1e16 * x | np.frexp(x)[1] * x
 """
 
 REDUCTIONS = """
@@ -48,6 +50,8 @@ np.mean(hole, where=y <= 1.5, keepdims=1) | np.trapezoid(x[:3], [0.0, 1.0, 3.0])
 np.nanmedian(hole.reshape(3, 4), axis=0) | np.nanquantile(hole.reshape(3, 4), [0.3, 0.8], axis=1, keepdims=True)
 np.nanpercentile(hole.reshape(3, 4), 30, axis=0) | np.histogram(y, bins=3, weights=x**2)[0]
 np.trapezoid(m, dx=y[:2, None], axis=0)
+np.histogram(x, bins=[0.0, 0.5, 1.0])[0] * x[:2] | np.histogram(x, bins=3)[1] | np.histogram(x, bins=3, density=True)[0]
+np.histogram_bin_edges(x, 4)
 """
 
 SHAPES = """
@@ -101,6 +105,9 @@ np.cross(m[:, :3], x[:3]) | np.cross(x[:3], m[:3].T, axisc=0)
 np.average(m[None], axis=(2, 0), weights=x[:4, None])
 np.interp([0.2, 0.4, 0.5], [0.4], x[:1]) | np.interp(x, [0.4], [2.0])
 np.trace(m, dtype=float)
+np.einsum("ii->i", s) | np.einsum("ii", s) | np.einsum("...ii->...i", s[None] * y[:2, None, None])
+np.einsum("iij,jk->ik", s[:, :, None] * m[:, None, :], m.T) | np.einsum("ij,kk", m, s)
+np.einsum("ij,jk", m, m.T, optimize=np.einsum_path("ij,jk", m, m.T)[0])
 """
 
 LINALG = """
@@ -120,6 +127,8 @@ np.linalg.trace(m) | np.linalg.matmul(m, m.T) | np.linalg.tensordot(m, m) | np.l
 np.linalg.matrix_transpose(m)
 np.linalg.cholesky(s, upper=True) | np.linalg.cholesky(s + 0.1j * (m[:, :3] - m[:, :3].T), upper=True)
 np.linalg.solve(np.stack([s, 2 * s]), m)
+np.linalg.svd(s, hermitian=True)[1] | np.linalg.eigvalsh(s, UPLO="U") | np.linalg.pinv(s, hermitian=True)
+np.linalg.det(np.outer(x[:3], x[3:6]))
 """
 
 FFT = """
@@ -194,6 +203,8 @@ linalg.coshm(s) | linalg.tanhm(s) | linalg.solve_toeplitz((x[:4] + 4 * (y[:4] < 
 linalg.solve_toeplitz((y[:4], x[4:8]), x[:4]) | linalg.matmul_toeplitz((x[:4], x[4:8]), m.T)
 linalg.matmul_toeplitz((x[:4], y[:4]), x=m.T) | linalg.solve_sylvester(s, np.eye(3), np.ones((3, 3)))
 linalg.svd(m, False, lapack_driver="gesvd")[0] | linalg.expm(np.stack([s, 2 * s]))
+linalg.lu_factor(s - m[:, :3])[0] | linalg.lu_solve(linalg.lu_factor(s - m[:, :3]), x[:3])
+linalg.lu_solve(linalg.lu_factor(np.vander(y[:3])), m) | linalg.lu_solve(linalg.lu_factor(s - m[:, :3]), m, trans=1)
 linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], y[:3]) | linalg.solve_banded((1, 0), y.reshape(3, 4)[:2], x[:4])
 """
 

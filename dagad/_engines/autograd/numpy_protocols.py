@@ -42,7 +42,7 @@ def call_function(func: Any, args: Any, kwargs: Any) -> Any:
         return opened(written(*args, **kwargs))
     except TypeError as error:
         if "unexpected keyword" in str(error):
-            raise NotDifferentiableError(refusals.of_option(f"np.{func.__name__}", kwargs)) from error
+            raise NotDifferentiableError(refusals.of_option(f"np.{getattr(func, '__name__', func)}", kwargs)) from error
         raise
 
 
@@ -158,6 +158,8 @@ _METHODS: dict[tuple[Any, str], Any] = {
     (np.minimum, "reduce"): np.min,
     (np.add, "accumulate"): np.cumsum,
     (np.multiply, "accumulate"): np.cumprod,
+    (np.maximum, "accumulate"): "maximum.accumulate",  # what `reduction_rules` has under this name
+    (np.minimum, "accumulate"): "minimum.accumulate",
 }
 _AS_BY_DEFAULT = {"where": True, "dtype": None, "casting": "same_kind", "order": "K", "subok": True, "out": None}
 

@@ -317,6 +317,46 @@ def _check_lu(args: Any, kwargs: Any) -> None:
         raise NotImplementedError("VJP of scipy.linalg.lu of a matrix that is not square, or with options, not defined")
 
 
+def _lu_pair(factors: Any) -> list[Swap]:
+    """Return the swaps of `lu_factor` and `lu_solve`; `factors` is the primitive of `lu`."""
+    own, solving = stock(of.lu_factor), stock(of.lu_solve)
+
+    def packed(a: Any) -> Any:
+        return own(a)[0]
+
+    def definition(a: Any) -> Any:
+        found = factors(a)
+        return found[1] + found[2] - np.eye(np.shape(plain(a))[-1])
+
+    def solution(lu: Any, b: Any, pivots: Any, trans: int) -> Any:
+        return solving((lu, pivots), b, trans)
+
+    def definition_of_solution(lu: Any, b: Any, pivots: Any, trans: int) -> Any:
+        n = np.shape(plain(lu))[-1]
+        order = np.arange(n)
+        for row, other in enumerate(pivots):
+            order[[row, other]] = order[[other, row]]
+        a = anp.matmul(anp.tril(lu, -1) + np.eye(n), anp.triu(lu))[np.argsort(order)]
+        return linalg.solve((a, transposed(a), adjoint(a))[trans], b)
+
+    factored, solved = primitive_of(packed, definition), primitive_of(solution, definition_of_solution)
+
+    def ours(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+        del overwrite_a, check_finite
+        _no_stack("lu_factor", a)
+        _check_lu((a,), {})
+        return factored(a), own(plain(a))[1]
+
+    def ours_solving(
+        lu_and_piv: Any, b: Any, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
+    ) -> Any:
+        del overwrite_b, check_finite
+        _no_stack("lu_solve", lu_and_piv[0])
+        return solved(lu_and_piv[0], b, plain(lu_and_piv[1]), trans)
+
+    return [swap(of.lu_factor, ours), swap(of.lu_solve, ours_solving)]
+
+
 def _least_squares() -> Swap:
     own = stock(of.lstsq)
 
@@ -363,6 +403,7 @@ def _cholesky_pair() -> list[Swap]:
 
 
 keep_real(traced.solve_sylvester)
+_LU, _LU_PRIMITIVE = with_rules(of.lu, _lu_vjp, _lu_jvp)
 SWAPS: list[Swap] = [
     defined(of.solve, _solve),
     defined(of.inv, _inv),
@@ -377,7 +418,8 @@ SWAPS: list[Swap] = [
     defined(of.svd, _svd),
     defined(of.svdvals, lambda a, **options: singular_values(a)),
     defined(of.qr, _qr),
-    with_rules(of.lu, _lu_vjp, _lu_jvp)[0],
+    _LU,
+    *_lu_pair(_LU_PRIMITIVE),
     defined(of.pinv, _pinv),
     defined(of.norm, _norm),
     defined(of.polar, _polar),
