@@ -18,6 +18,7 @@ import autograd.scipy.special
 import autograd.scipy.stats
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.linalg
 import scipy.special
 import scipy.stats
@@ -32,8 +33,14 @@ from support.tiers import optional
 RNG = np.random.default_rng(0)
 X, V = RNG.uniform(0.3, 0.9, 12), np.cos(1.7 * np.arange(12.0)) + 0.1
 Y = np.linspace(0.5, 1.6, 12)
-PLAIN = {"np": np, "special": scipy.special, "linalg": scipy.linalg, "stats": scipy.stats}
-TRACED = {"np": anp, "special": autograd.scipy.special, "linalg": autograd.scipy.linalg, "stats": autograd.scipy.stats}
+PLAIN = {"np": np, "special": scipy.special, "linalg": scipy.linalg, "stats": scipy.stats, "integrate": scipy.integrate}
+TRACED = {
+    "np": anp,
+    "special": autograd.scipy.special,
+    "linalg": autograd.scipy.linalg,
+    "stats": autograd.scipy.stats,
+    "integrate": scipy.integrate,
+}
 CALLS = [call for family in FAMILIES.values() for call in calls(family) if is_here(call, PLAIN)]
 GUIDE = Path(__file__).parents[2] / "examples" / "guide" / "numpy_functions.md"
 
@@ -450,7 +457,12 @@ def page() -> str:
     for family, text in FAMILIES.items():
         names[family] = sorted({name(call) for call in calls(text)} - seen)
         seen.update(names[family])
-    public = {"special.": "scipy.special.", "linalg.": "scipy.linalg.", "stats.": "scipy.stats."}
+    public = {
+        "special.": "scipy.special.",
+        "linalg.": "scipy.linalg.",
+        "stats.": "scipy.stats.",
+        "integrate.": "scipy.integrate.",
+    }
 
     def shown(each: str) -> str:
         prefix = next((short for short in public if each.startswith(short)), "")
@@ -464,8 +476,8 @@ def page() -> str:
 
 HEAD = """# Functions of numpy and scipy that work in chunks
 
-Write chunk functions with `import numpy as np`, `scipy.special`, `scipy.linalg` and `scipy.stats`, as you would without
-derivatives.
+Write chunk functions with `import numpy as np`, `scipy.special`, `scipy.linalg`, `scipy.stats` and so on, as you would
+without derivatives.
 The {count} functions below are called by these names in dagad's tests: value, gradient, jvp and hvp are right. What is
 not here may work too; if not, the error says what to write instead. Operators (`+`, `**`, `@`, slices, comparisons) and
 methods of arrays (`x.sum()`, `x.T`) work as well.

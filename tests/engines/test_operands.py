@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.linalg
 import scipy.special
 import scipy.stats
@@ -15,7 +16,7 @@ import scipy.stats
 import dagad
 from support.numpy_calls import FAMILIES, calls, is_here
 
-HOMES = {"np": np, "special": scipy.special, "linalg": scipy.linalg, "stats": scipy.stats}
+HOMES = {"np": np, "special": scipy.special, "linalg": scipy.linalg, "stats": scipy.stats, "integrate": scipy.integrate}
 CALLS = [call for family in FAMILIES.values() for call in calls(family) if is_here(call, HOMES)]
 X = np.random.default_rng(0).uniform(0.3, 0.9, 12)
 M = X.reshape(3, 4)

@@ -231,6 +231,17 @@ stats.expon.pdf([0.0, 1.0], scale=x[:2]) | stats.uniform.cdf([0.0, 0.2, 5.0], 0.
 stats.halfnorm.logpdf([0.0, 1.0], scale=x[:2])
 """
 
+INTEGRALS = """
+integrate.trapezoid(m, dx=0.5) | integrate.trapezoid(y, x) | integrate.simpson(x[:7]) | integrate.simpson(m, dx=0.3)
+integrate.simpson(x[:5], x=y[:5] ** 2) | integrate.simpson(x[:6], x=y[:6] ** 2) | integrate.simpson(y, x=y + x / 9)
+integrate.simpson(m, axis=0) | integrate.simpson(x[:2]) | integrate.simpson(m, x=np.cumsum(m, axis=1))
+integrate.simpson(y[:5], x=x[:5] + 2 * y[:5]) | integrate.cumulative_trapezoid(x, y)
+integrate.cumulative_trapezoid(m, axis=0, initial=0) | integrate.cumulative_trapezoid(m * y[:4], x=m, initial=0)
+np.polynomial.polynomial.polyval(x, [1.0, 2.0, 3.0]) | np.polynomial.polynomial.polyval(2.0, x[:3])
+np.polynomial.polynomial.polyval(y, m) | np.polynomial.polynomial.polyval(x[:4], m, tensor=False)
+np.polynomial.polynomial.polyval(x, x[:4])
+"""
+
 FAMILIES = {
     "Functions of entries": UFUNCS,
     "Sums, means, order": REDUCTIONS,
@@ -242,6 +253,7 @@ FAMILIES = {
     "scipy.special": SPECIAL,
     "scipy.linalg": SCIPY_LINALG,
     "scipy.stats": STATS,
+    "scipy.integrate, numpy.polynomial": INTEGRALS,
 }
 
 
@@ -269,7 +281,7 @@ def is_here(call: str, homes: Mapping[str, Any]) -> bool:
 
 def name(call: str) -> str:
     """Return the name of the function that an expression is about: its first, but for what takes a part of it."""
-    names = re.findall(r"(?:np|special|linalg|stats)\.[a-z_A-Z0-9.]+(?=\()", call)
+    names = re.findall(r"(?:np|special|linalg|stats|integrate)\.[a-z_A-Z0-9.]+(?=\()", call)
     if not names:  # a method or an operator
         method = re.match(r"[xmz](?:\[None\])?\.(\w+)", call)
         return f"x.{method[1]}" if method else ""

@@ -38,7 +38,8 @@ def _steps(x: Any) -> Any:
     return x[..., 1:] - x[..., :-1]
 
 
-def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    """Return the integral of samples by straight lines between them."""
     if np.ndim(plain(dx)):  # cut like the rises along this axis
         dx = anp.moveaxis(dx * np.ones_like(np.diff(plain(y), axis=axis)), axis, -1)
     y = anp.moveaxis(y, axis, -1)
@@ -265,7 +266,7 @@ DEFINED: dict[Any, Function] = {
     np.bincount: _bincount,
     np.modf: lambda x: (x - anp.trunc(x), anp.trunc(x)),
     np.divmod: lambda x, y: (anp.floor_divide(x, y), anp.mod(x, y)),
-    np.trapezoid: _trapezoid,
+    np.trapezoid: trapezoid,
     np.interp: _interp,
     np.convolve: _convolve,
     np.correlate: _correlate,
