@@ -219,3 +219,45 @@ def test_constants_may_be_arrays_of_the_engines_own_too() -> None:
 
     for mode in ("value_and_grad", "hvp", "hessian"):
         check(mode, loss, derivatives(lambda t: 2.0 * anp.sum(anp.sin(ROWS * t))))
+
+
+class TooComplex(ComplexStep):
+    """Says of everything real that its derivative has an imaginary part."""
+
+    name = "too complex"
+    share = 0.5j
+
+    def linearize(self, fun: Any, leaves: Any) -> Any:
+        values, pullback = super().linearize(fun, leaves)
+
+        def pulled(cotangents: Any) -> Any:
+            return [(1.0 + self.share) * part for part in pullback(cotangents)]
+
+        pulled.nbytes = int  # type: ignore[attr-defined]  # of a function
+        return values, pulled
+
+
+class Rounding(TooComplex):
+    share = 1e-15j
+
+
+def square(rows: Any, t: Any) -> Any:
+    return onp.sum(rows) * onp.sum(t**2)
+
+
+def test_an_engine_that_gives_a_complex_cotangent_to_a_real_argument_is_refused(scheduler: Any) -> None:
+    def loss(t: Any, engine: Any) -> Any:
+        return dagad.reduce_sum(square, onp.ones(4), t, engine=engine, grainsize=2, scheduler=scheduler)
+
+    sentence = r"from the engine 'too complex' has an imaginary part, of up to 2.*`np\.real\(part\)`"
+    for at in (onp.ones(2), 1.0):
+        with pytest.raises(dagad.StructureError, match=sentence):
+            dagad.grad(loss)(at, TooComplex())
+        with pytest.raises(dagad.StructureError, match=sentence):
+            dagad.jacrev(loss)(at, TooComplex())
+        gradient = dagad.grad(loss)(at, Rounding())
+        onp.testing.assert_allclose(gradient, 8.0 * at, rtol=1e-14)
+        assert not onp.iscomplexobj(gradient)
+    w = delayed(2.0)
+    with pytest.raises(dagad.StructureError, match=sentence):
+        compute(dagad.gradient(delayed(lambda w: w**2)(w), w, engine=TooComplex()), scheduler="sync")

@@ -27,6 +27,8 @@ np.frexp(x)[0] | np.nextafter(x, 9.0) | np.i0(x) | np.add(x, y, dtype=float)
 np.modf(3 * x)[0] | np.divmod(3 * x, 0.7)[1] | np.isfinite(x) * x | np.greater(x, 0.5) * x | np.add.reduce(m)
 np.multiply.reduce(m, axis=1) | np.maximum.reduce(m) | np.add.accumulate(x) | np.subtract.outer(x, x)
 np.copysign(x - 0.5, x - 0.6) | np.add(x, y, where=True) | np.modf(3 * x)[1] * x
+np.maximum.accumulate(x) | np.minimum.accumulate(m, axis=1) | np.maximum.accumulate(m) | np.signbit(x - 0.5) * x
+np.spacing(x) * 1e16 * x | np.frexp(x)[1] * x
 """
 
 REDUCTIONS = """
@@ -53,6 +55,8 @@ np.sum(m, 0, float) | np.max(m, 0, None, True) | np.mean(m, 1, float, None, True
 np.cumulative_prod(x, include_initial=True)
 np.nanmean(hole.reshape(3, 4), axis=1) | np.nanvar(hole.reshape(3, 4), axis=1, keepdims=True)
 np.nanmax(hole.reshape(3, 4), axis=1, keepdims=True) | np.nansum(hole.reshape(3, 4), 0)
+np.histogram(x, bins=[0.0, 0.5, 1.0])[0] * x[:2] | np.histogram(x, bins=3)[1] | np.histogram(x, bins=3, density=True)[0]
+np.histogram_bin_edges(x, 4)
 """
 
 SHAPES = """
@@ -108,6 +112,9 @@ np.cross(m[:, :3], x[:3]) | np.cross(x[:3], m[:3].T, axisc=0)
 np.average(m[None], axis=(2, 0), weights=x[:4, None])
 np.interp([0.2, 0.4, 0.5], [0.4], x[:1]) | np.interp(x, [0.4], [2.0])
 np.trace(m, dtype=float)
+np.einsum("ii->i", s) | np.einsum("ii", s) | np.einsum("...ii->...i", s[None] * y[:2, None, None])
+np.einsum("iij,jk->ik", s[:, :, None] * m[:, None, :], m.T) | np.einsum("ij,kk", m, s)
+np.einsum("ij,jk", m, m.T, optimize=np.einsum_path("ij,jk", m, m.T)[0])
 """
 
 LINALG = """
@@ -132,6 +139,8 @@ np.linalg.matrix_norm(x.reshape(2, 2, 3), ord=2, keepdims=True) | np.linalg.matr
 np.linalg.matrix_norm(x.reshape(2, 2, 3), ord=np.inf) | np.linalg.matrix_norm(m, ord=-np.inf)
 np.linalg.matrix_norm(x.reshape(1, 2, 2, 3), ord="nuc") | np.linalg.norm(x.reshape(2, 2, 3), "fro", axis=(1, 2))
 np.linalg.solve(s, z[:3]) | np.linalg.solve(s + 0.1j * s, x[:3])
+np.linalg.svd(s, hermitian=True)[1] | np.linalg.eigvalsh(s, UPLO="U") | np.linalg.pinv(s, hermitian=True)
+np.linalg.det(np.outer(x[:3], x[3:6]))
 """
 
 FFT = """
@@ -206,6 +215,8 @@ linalg.coshm(s) | linalg.tanhm(s) | linalg.solve_toeplitz((x[:4] + 4 * (y[:4] < 
 linalg.solve_toeplitz((y[:4], x[4:8]), x[:4]) | linalg.matmul_toeplitz((x[:4], x[4:8]), m.T)
 linalg.matmul_toeplitz((x[:4], y[:4]), x=m.T) | linalg.solve_sylvester(s, np.eye(3), np.ones((3, 3)))
 linalg.svd(m, False, lapack_driver="gesvd")[0] | linalg.expm(np.stack([s, 2 * s]))
+linalg.lu_factor(s - m[:, :3])[0] | linalg.lu_solve(linalg.lu_factor(s - m[:, :3]), x[:3])
+linalg.lu_solve(linalg.lu_factor(np.vander(y[:3])), m) | linalg.lu_solve(linalg.lu_factor(s - m[:, :3]), m, trans=1)
 linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], y[:3]) | linalg.solve_banded((1, 0), y.reshape(3, 4)[:2], x[:4])
 """
 
@@ -234,6 +245,17 @@ stats.geom.pmf([-1.0, 2.0, 0.0, 5.0], x[:4]) | stats.bernoulli.pmf([-1.0, 2.0, 0
 stats.halfnorm.logpdf([0.0, 1.0], scale=x[:2])
 """
 
+INTEGRALS = """
+integrate.trapezoid(m, dx=0.5) | integrate.trapezoid(y, x) | integrate.simpson(x[:7]) | integrate.simpson(m, dx=0.3)
+integrate.simpson(x[:5], x=y[:5] ** 2) | integrate.simpson(x[:6], x=y[:6] ** 2) | integrate.simpson(y, x=y + x / 9)
+integrate.simpson(m, axis=0) | integrate.simpson(x[:2]) | integrate.simpson(m, x=np.cumsum(m, axis=1))
+integrate.simpson(y[:5], x=x[:5] + 2 * y[:5]) | integrate.cumulative_trapezoid(x, y)
+integrate.cumulative_trapezoid(m, axis=0, initial=0) | integrate.cumulative_trapezoid(m * y[:4], x=m, initial=0)
+np.polynomial.polynomial.polyval(x, [1.0, 2.0, 3.0]) | np.polynomial.polynomial.polyval(2.0, x[:3])
+np.polynomial.polynomial.polyval(y, m) | np.polynomial.polynomial.polyval(x[:4], m, tensor=False)
+np.polynomial.polynomial.polyval(x, x[:4])
+"""
+
 FAMILIES = {
     "Functions of entries": UFUNCS,
     "Sums, means, order": REDUCTIONS,
@@ -245,6 +267,7 @@ FAMILIES = {
     "scipy.special": SPECIAL,
     "scipy.linalg": SCIPY_LINALG,
     "scipy.stats": STATS,
+    "scipy.integrate, numpy.polynomial": INTEGRALS,
 }
 
 
@@ -272,7 +295,7 @@ def is_here(call: str, homes: Mapping[str, Any]) -> bool:
 
 def name(call: str) -> str:
     """Return the name of the function that an expression is about: its first, but for what takes a part of it."""
-    names = re.findall(r"(?:np|special|linalg|stats)\.[a-z_A-Z0-9.]+(?=\()", call)
+    names = re.findall(r"(?:np|special|linalg|stats|integrate)\.[a-z_A-Z0-9.]+(?=\()", call)
     if not names:  # a method or an operator
         method = re.match(r"[xmz](?:\[None\])?\.(\w+)", call)
         return f"x.{method[1]}" if method else ""
