@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -194,12 +195,14 @@ def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: st
     for place, (one, keys) in enumerate(zip(moving, primal.sources, strict=True)):
         calls = _gradient_calls(one, keys, linearized.values, cotangents, reverse)
         ends.append(Derived.of(one, names, Role.GRADIENT, place, calls))
-    # Whoever hands a part out takes it out of all parts itself.
+    # Whoever hands a part out takes it out of all parts itself, and an alias of a block has the part of the block.
     apart = {
         ref.key
         for source, ref in cotangents.items()
         if source not in linearized.values and is_part(reverse.get(ref.key))
     }
+    tasks = itertools.chain(reverse.values(), *(end.tasks.values() for end in ends))
+    apart -= {ref for node in tasks for ref in node.dependencies} if apart else set()
     linearized.graph.update({key: node for key, node in reverse.items() if key not in apart})
     made = _made(ends, linearized.graph, primal, linearized.numbers, names)
     return made[0], pytree.unflatten(treedef, made[1:])

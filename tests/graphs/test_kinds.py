@@ -76,6 +76,35 @@ def test_one_task_can_read_a_block_and_its_alias(size: int, policy: Any) -> None
         np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-12)
 
 
+PIECES: dict[str, Any] = {
+    "a slice": lambda x, b: x[:2],
+    "a block": lambda x, b: x.blocks[0],
+    "a join": lambda x, b: da.concatenate([x, b]),
+    "a join with itself": lambda x, b: da.concatenate([x[2:], x]),
+    "a piece of a join": lambda x, b: da.concatenate([x, b])[2:6],
+    "a block, delayed": lambda x, b: da.from_delayed(x.to_delayed()[0], (2,), float),
+}
+
+
+@pytest.mark.parametrize("policy", [None, Recompute(), Segment(2)])
+@pytest.mark.parametrize("kind", PIECES)
+def test_wrt_may_hold_an_array_and_a_piece_or_join_of_its_blocks(kind: str, policy: Any) -> None:
+    x, b = (from_array(data, chunks=2) for data in (np.arange(1.0, 5.0), np.arange(5.0, 9.0)))
+    piece = PIECES[kind](x, b)  # Dask makes aliases of it
+    w = from_array(np.arange(2.0, 2.0 + piece.size), chunks=piece.chunks)
+    y = (piece * w).sum() + (b**2).sum()
+    alone = [dagad.gradient(y, one).compute(scheduler="sync") for one in (x, piece, b, w)]
+    np.testing.assert_array_equal(alone[1], w.compute(scheduler="sync"))
+    for wrt, expected in (([x, piece, b, w], alone), ([piece, x], alone[1::-1])):
+        value, gradients = dagad.value_and_gradient(y, wrt, policy=policy)
+        found_value, found = compute(value, gradients, scheduler="sync")
+        assert found_value == y.compute(scheduler="sync")
+        for actual, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(actual, wanted, rtol=1e-14)
+    moved = dagad.jvp(y, x, np.ones(4))[1].compute(scheduler="sync")
+    assert moved == alone[0].sum()
+
+
 def test_a_block_that_y_does_not_need_is_not_computed() -> None:
     ran: list[Any] = []
 
