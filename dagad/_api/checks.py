@@ -11,7 +11,8 @@ import numpy as np
 from dask.base import compute
 from dask.delayed import Delayed, delayed
 
-from dagad._api.collections import gradient, is_delayed
+from dagad._api.collections import gradient
+from dagad._api.differentiable import is_delayed
 from dagad._api.higher_order import jvp
 from dagad._api.transforms import vjp
 from dagad._errors import DagadWarning, GradientError, NotDifferentiableError

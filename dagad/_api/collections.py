@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from dask.base import is_dask_collection
 from dask.delayed import Delayed
 
+from dagad._api.differentiable import check_floats, check_number, check_unused, collections_in, not_a_number
 from dagad._engines.registry import find_engine
-from dagad._errors import NotDifferentiableError, PlanError, StructureError
+from dagad._errors import NotDifferentiableError, StructureError
 from dagad._executors.evaluation import graph_width, new_names
 from dagad._graphs.activity import Key
-from dagad._graphs.collections import Collection, Derived, attribute, handed_out
+from dagad._graphs.collections import Collection, Derived, handed_out
 from dagad._graphs.directions import directions
 from dagad._graphs.linearization import cotangent_part, is_scalar, unit_seed
 from dagad._graphs.linearize import linearize
@@ -27,7 +27,7 @@ from dagad._graphs.transpose import is_part, transpose
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
 from dagad._tracebacks import public
-from dagad._words import a, described
+from dagad._words import described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 from dagad_scheduler.process import patient_collector
 from dagad_scheduler.roles import Names, Role
@@ -162,15 +162,12 @@ def _reverse(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str
 
 
 def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str) -> tuple[Any, Any]:
-    whole, moving, treedef = _collections(y, wrt, asked, "wrt")
-    _check_number(whole)
-    _check_floats(moving, "wrt")
+    whole, moving, treedef = collections_in(y, wrt, asked, "wrt")
+    check_number(whole)
+    check_unused(unused)
+    check_floats(moving, "wrt", unused)
     schedule, found = schedule_of(policy), find_engine(engine, None)
     chosen = Keep() if policy is None or schedule else checked_policy(policy)
-    if unused not in ("raise", "zeros"):
-        raise PlanError(
-            f'`unused={unused!r}` is not a choice for what is not in the graph of `y`. Give "raise" or "zeros".'
-        )
     names = new_names()
     primal = Primal.of(whole, moving, names, unused)
     if getattr(found, "is_autograds", False):  # others would take data that they load for constants of their programs
@@ -189,7 +186,7 @@ def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: st
     for key, node in {**primal.others, seed: Task(seed, seed_of, TaskRef(value))}.items():
         linearized.graph.setdefault(key, node)
     if isinstance(y, Delayed) and isinstance(y.key, str):
-        ends = [Derived(whole, {y.key: value}, {})]
+        ends = [Derived.renamed(whole, value)]
     else:
         ends = [Derived.of(whole, names, Role.VALUE, "output", [(plain_value, TaskRef(value))])]
     for place, (one, keys) in enumerate(zip(moving, primal.sources, strict=True)):
@@ -249,8 +246,9 @@ def pushed(y: Any, wrt: Any, tangents: Any) -> tuple[Any, Any]:
     tuple of collections
         The value of `y`, and its tangent: zeros where `y` does not depend on `wrt`, None for leaves that are constants.
     """
-    whole, moving, treedef = _collections(y, wrt, "jvp", "primals")
-    _check_floats(moving, "primals")
+    whole, moving, treedef = collections_in(y, wrt, "jvp", "primals")
+    check_floats(moving, "primals")
+    check_floats([whole], "y", "zeros")
     names = new_names()
     aimed = [directions(one, part) for one, part in zip(moving, _directions(treedef, tangents), strict=True)]
     primal = Primal.of(whole, moving, names, beside=[held for _, needed in aimed for held in needed])
@@ -284,60 +282,6 @@ def _directions(treedef: Any, tangents: Any) -> list[Any]:
             "The tangents have another structure than the primals. Give one tangent per collection, in the same "
             "containers; None where nothing moves."
         ) from error
-
-
-# What may be differentiated, and in what
-
-
-def _collections(y: Any, wrt: Any, asked: str, called: str) -> tuple[Collection, list[Collection], Any]:
-    leaves, treedef = pytree.flatten(wrt, is_leaf=_is_collection)
-    for what, obj in (("y", y), *((called, leaf) for leaf in leaves)):
-        if not _is_collection(obj):
-            raise NotDifferentiableError(
-                f"`{asked}` takes collections of Dask, and `{what}` holds {described(obj)}. Wrap it with "
-                f"`dask.delayed`, or use `dagad.{asked.removesuffix('ient')}` for functions of plain values."
-            )
-        if type(obj).__module__.startswith("dask.dataframe"):
-            raise NotDifferentiableError(
-                f"`{asked}` takes collections of numbers, and `{what}` holds {a(type(obj).__name__)} of "
-                "dask.dataframe, which pandas computes with. Take the numbers out, by "
-                "`column.to_dask_array(lengths=True)`, and write it in arrays; or sum a function of the rows of "
-                "`dagad.shard(table)` with `dagad.reduce_sum`."
-            )
-    if not leaves:
-        raise NotDifferentiableError(
-            f"`{asked}` was given nothing to differentiate with respect to: `{called}` holds no Delayed, dask array or "
-            "other collection. Give one of the graph of `y`, or a list of them."
-        )
-    return Collection.of(y), list(map(Collection.of, leaves)), treedef
-
-
-def _is_collection(obj: Any) -> bool:
-    # Asked for its graph, a Delayed makes another Delayed of the question first.
-    return is_delayed(obj) or is_dask_collection(obj)
-
-
-def _check_number(y: Collection) -> None:
-    shape, dtypes = attribute(y.made, "shape") or (), {part.dtype for part in y.parts} - {None}
-    if len(y.keys) != 1 or shape or any(dtype.kind != "f" for dtype in dtypes):
-        what = a(type(y.made).__name__) + "".join(f" of shape {shape} and dtype {dtype}" for dtype in dtypes)
-        raise NotDifferentiableError(_not_a_number(what))
-
-
-def _check_floats(moving: Sequence[Collection], called: str) -> None:
-    for one in moving:
-        for part in one.parts:
-            if part.dtype is not None and part.dtype.kind in "iub":
-                raise NotDifferentiableError(
-                    f"`{called}` holds {a(type(one.made).__name__)} of dtype {part.dtype}, with respect to which there "
-                    "is no derivative. Make it floating point, with `.astype(float)`, and build `y` from that, or "
-                    "leave it out."
-                )
-
-
-def is_delayed(obj: Any) -> bool:
-    """Return whether something is a Delayed."""
-    return isinstance(obj, Delayed)
 
 
 # Tasks at the ends of a derived graph: its seed, its directions, and what is handed out, complete
@@ -377,15 +321,8 @@ def seed_of(value: Any) -> Any:
     """Return the cotangent 1 of a real number, in its dtype."""
     plain = pytree.plain(value)
     if not is_scalar(plain):
-        raise NotDifferentiableError(_not_a_number(described(plain)))
+        raise NotDifferentiableError(not_a_number(described(plain)))
     return unit_seed(plain)
-
-
-def _not_a_number(what: str) -> str:
-    return (
-        f"`gradient` needs a `y` that is one real floating-point number; this one is {what}. Reduce it to one, by a "
-        "sum for instance, or take the gradient of one of its elements."
-    )
 
 
 def zeros_of(shape: tuple[int, ...], dtype: Any) -> Any:

@@ -1,24 +1,22 @@
-"""Any Dask collection as its keys, and a collection of the same kind over other keys, by Dask's own protocol.
-
-What is differentiated in a collection of xarray's are its variables; coordinates come along as they are.
-"""
+"""Any Dask collection as its keys, and a collection of the same kind over other keys, by Dask's own protocol."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dask.base import is_dask_collection
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from dagad._graphs.activity import Key
 from dagad._graphs.drawing import drawn
+from dagad._graphs.expressions import as_read, graph_as_written, is_expression, named_like, over
+from dagad._graphs.labelled import arrays_of, constants_of, is_labelled, with_arrays
 from dagad._graphs.layers import high_level, inherited, with_layer
-from dagad_scheduler.private import GraphNode, Task, flatten
+from dagad_scheduler.private import GraphNode, Task, ensure_dict, flatten
 from dagad_scheduler.roles import Names, Role, role_of
 
 
@@ -27,6 +25,7 @@ class Part:
     """A dask array, or another collection whose keys begin with one name.
 
     ===========  ==========================================================
+    `made`       the collection
     `keys`       its keys, in Dask's order
     `shapes`     of the block behind each key; None where that is not known
     `dtype`      of its entries; None where that is not known
@@ -34,6 +33,7 @@ class Part:
     ===========  ==========================================================
     """
 
+    made: Any
     keys: list[Key]
     shapes: list[tuple[int, ...] | None]
     dtype: Any
@@ -44,12 +44,21 @@ class Part:
         keys, chunks = list(flatten(made.__dask_keys__())), attribute(made, "chunks")
         shapes: Iterable[Any] = [None] * len(keys) if chunks is None else itertools.product(*chunks)
         known = [None if shape is None or any(map(math.isnan, shape)) else shape for shape in shapes]
-        return cls(keys, known, attribute(made, "dtype"), chunks)
+        return cls(made, keys, known, attribute(made, "dtype"), chunks)
 
     @property
     def name(self) -> Key:
         """What Dask knows it by."""
         return _name_of(self.keys[0])
+
+    @property
+    def graph(self) -> HighLevelGraph:
+        graph = graph_as_written(self.made) if is_expression(self.made) else self.made.__dask_graph__()
+        return high_level(graph, f"dagad-primal-{self.name}")
+
+    def as_read_in(self, graph: Mapping[Key, Any]) -> Part:
+        """Return the same by the keys under which a graph reads it."""
+        return replace(self, keys=as_read(self.keys, self.made, graph)) if is_expression(self.made) else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,16 @@ class Collection:
 
     @classmethod
     def of(cls, made: Any) -> Collection:
-        return cls(made, [Part.of(each) for each in _arrays_of(made)])
+        return cls(made, [Part.of(each) for each in arrays_of(made)])
+
+    @property
+    def constants(self) -> dict[Any, Any]:
+        """What it labels that is no array of Dask's, by its name."""
+        return constants_of(self.made)
+
+    def as_read_in(self, graph: Mapping[Key, Any]) -> Collection:
+        """Return the same by the keys under which a graph reads it."""
+        return replace(self, parts=[part.as_read_in(graph) for part in self.parts])
 
     @property
     def keys(self) -> list[Key]:
@@ -75,7 +93,8 @@ class Collection:
 
     @property
     def graph(self) -> HighLevelGraph:
-        return high_level(self.made.__dask_graph__(), f"dagad-primal-{self.parts[0].name}")
+        graphs = [part.graph for part in self.parts]
+        return graphs[0] if len(graphs) == 1 else HighLevelGraph.merge(*graphs)
 
 
 def attribute(made: Any, name: str) -> Any:
@@ -87,51 +106,73 @@ def _name_of(key: Key) -> Key:
     return key[0] if isinstance(key, tuple) else key
 
 
-def _arrays_of(made: Any) -> Iterable[Any]:
-    if type(made).__module__.partition(".")[0] != "xarray":
-        return [made]
-    held = made.data_vars.values() if hasattr(type(made), "data_vars") else [made]
-    return [each.variable for each in held if is_dask_collection(each.variable)]
-
-
 # What is handed out
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
-    """A collection to be made: of which kind, its new names by the old ones, and the tasks behind its new keys."""
+class End:
+    """What is to be made of a part: over what, its new names by the old ones, and the tasks behind its new keys."""
 
-    like: Collection
+    form: Any
     names: dict[Key, Key]
     tasks: dict[Key, GraphNode]
 
     @classmethod
-    def of(cls, like: Collection, names: Names, role: Role, place: Any, calls: Iterable[tuple[Any, ...]]) -> Derived:
-        """Give each key a function and its arguments; `place` tells the collection from others."""
-        found: dict[Key, Key] = {}
-        for number, part in enumerate(like.parts):
-            alone = not isinstance(part.keys[0], tuple)
-            own = names if alone else Names(f"{names.token}.{place}.{number}", names.function)
-            found[part.name] = own(role, place) if alone else own(role, place)[0]
-        keys = [(found[key[0]], *key[1:]) if isinstance(key, tuple) else found[key] for key in like.keys]
-        return cls(like, found, {key: Task(key, *call) for key, call in zip(keys, calls, strict=True)})
+    def of(cls, part: Part, name: Key, calls: Iterator[tuple[Any, ...]]) -> End:
+        if is_expression(part.made):
+            form, keys = named_like(part.made, name)
+        else:
+            form, keys = part.made, [(name, *key[1:]) if isinstance(key, tuple) else name for key in part.keys]
+        return cls(form, {part.name: name}, {key: Task(key, *next(calls)) for key in keys})
 
     def rebuilt(self, base: HighLevelGraph) -> Any:
-        """Return the collection; what it is computed from is in `base`."""
-        rebuild, args = self.like.made.__dask_postpersist__()
-        if isinstance(self.like.made, Delayed):
+        """Return the part; what it is computed from is in `base`."""
+        (name,) = self.names.values()
+        if is_expression(self.form):
+            return drawn(over(self.form, {**ensure_dict(base), **self.tasks}, name))
+        rebuild, args = self.form.__dask_postpersist__()
+        if isinstance(self.form, Delayed):
             return drawn(rebuild(base, *args, rename=self.names))
-        apart: dict[Key, dict[Key, GraphNode]] = {name: {} for name in self.names.values()}
-        for key, task in self.tasks.items():
-            apart[key if key in apart else key[0]][key] = task
-        graphs = [with_layer(base, name, tasks, inherited(tasks, {}, {})) for name, tasks in apart.items()]
-        if len(self.like.made.__dask_layers__()) > len(self.like.parts):  # coordinates
-            graphs.append(self.like.graph)
-        made = rebuild(HighLevelGraph.merge(*graphs), *args, rename=self.names)
+        made = rebuild(with_layer(base, name, self.tasks, inherited(self.tasks, {}, {})), *args, rename=self.names)
         if isinstance(getattr(made, "__dict__", None), dict):
             # Dask's own optimization of arrays drops annotations, and fuses tasks that other collections share.
             made.__dask_optimize__ = Delayed.__dask_optimize__
         return drawn(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A collection to be made: of which kind, of which parts, and whether what is constant in it stays or is zero."""
+
+    like: Collection
+    ends: list[End]
+    is_value: bool
+
+    @classmethod
+    def of(cls, like: Collection, names: Names, role: Role, place: Any, calls: Iterable[tuple[Any, ...]]) -> Derived:
+        """Give each key a function and its arguments; `place` tells the collection from others."""
+        ends, rest = [], iter(calls)
+        for number, part in enumerate(like.parts):
+            alone = not isinstance(part.keys[0], tuple)
+            own = names if alone else Names(f"{names.token}.{place}.{number}", names.function)
+            ends.append(End.of(part, own(role, place) if alone else own(role, place)[0], rest))
+        return cls(like, ends, role is Role.VALUE)
+
+    @classmethod
+    def renamed(cls, like: Collection, key: Key) -> Derived:
+        """Give a Delayed another key, which is in the graph already."""
+        return cls(like, [End(like.made, {like.parts[0].name: key}, {})], True)
+
+    @property
+    def tasks(self) -> dict[Key, GraphNode]:
+        return {key: task for end in self.ends for key, task in end.tasks.items()}
+
+    def rebuilt(self, base: HighLevelGraph) -> Any:
+        """Return the collection; what it is computed from is in `base`."""
+        made = [end.rebuilt(base) for end in self.ends]
+        if not is_labelled(self.like.made):
+            return made[0]
+        return with_arrays(self.like.made, made, constants=self.is_value)
 
 
 class Unfused(Task):

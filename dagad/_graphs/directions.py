@@ -13,6 +13,7 @@ from dask.delayed import delayed
 
 from dagad._errors import StructureError
 from dagad._graphs.collections import Collection, Part, attribute
+from dagad._graphs.labelled import data_like
 from dagad_scheduler.private import DataNode, TaskRef
 
 
@@ -20,7 +21,7 @@ def directions(moving: Collection, tangent: Any) -> tuple[list[Any], list[Collec
     """Return a tangent for each key of a collection, None for zero, and the collections that these are in."""
     found: list[Any] = []
     needed: list[Collection] = []
-    for part, each in zip(moving.parts, _by_part(tangent, len(moving.parts)), strict=True):
+    for part, each in zip(moving.parts, _by_part(moving, tangent), strict=True):
         if each is None:
             found += [None] * len(part.keys)
         elif part.chunks is not None and not is_dask_collection(each):
@@ -31,14 +32,11 @@ def directions(moving: Collection, tangent: Any) -> tuple[list[Any], list[Collec
     return found, needed
 
 
-def _by_part(tangent: Any, count: int) -> Sequence[Any]:
+def _by_part(moving: Collection, tangent: Any) -> Sequence[Any]:
+    count = len(moving.parts)
     if tangent is None:
         return [None] * count
-    held = [tangent]
-    if type(tangent).__module__.partition(".")[0] == "xarray":
-        held = [
-            each.data for each in (tangent.data_vars.values() if hasattr(type(tangent), "data_vars") else [tangent])
-        ]
+    held = data_like(moving.made, tangent)
     if len(held) != count:
         raise StructureError(
             "The tangent of a dataset is no dataset of the same variables. Give one, such as "

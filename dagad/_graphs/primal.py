@@ -65,8 +65,10 @@ class Primal:
         beside: Sequence[Collection] = (),
     ) -> Primal:
         """Read the graph of a collection; see `gradient` for `unused`. `beside` are collections needed as well."""
+        whole = y.graph
+        wrt = [one.as_read_in(whole) for one in wrt]
         keys = {key for one in wrt for key in one.keys}
-        layers = optimized(y.graph, y.keys, keys)
+        layers = optimized(whole, y.keys, keys)
         nodes, futures = _read(ensure_dict(layers))
         nodes = laid_open(nodes, y.keys, lambda key: key in keys or is_ours(key))
         order = topological(nodes, y.keys)

@@ -1,0 +1,74 @@
+"""Dask's arrays of expressions: their low-level graphs, and such arrays over graphs of ours.
+
+`array.query-planning` makes them in Dask itself, the package dask-array beside it. They know no layers: what says how
+they are computed is an expression, which Dask optimizes before it makes a graph of it. Such a graph no longer has the
+keys of the arrays it was written with, so we take the one that Dask makes without optimizing.
+"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import dask
+
+from dagad._graphs.activity import Key
+from dagad_scheduler.private import Alias, GraphNode, convert_legacy_graph, flatten
+
+
+def is_expression(made: Any) -> bool:
+    """Return whether a collection is an array of an expression."""
+    return hasattr(type(made), "expr") and not hasattr(type(made), "__dask_layers__")
+
+
+def graph_as_written(made: Any) -> dict[Key, GraphNode]:
+    """Return the graph of an array of an expression, with all keys of what the expression was made of."""
+    with dask.config.set({"array.optimize-graph": False}):  # dask-array's; an array keeps the graph it was asked for
+        nodes: dict[Key, GraphNode] = convert_legacy_graph(type(made)(made.expr).__dask_graph__())
+    return nodes
+
+
+def as_read(keys: Collection[Key], made: Any, graph: Mapping[Key, Any]) -> list[Key]:
+    """Return the keys under which a graph reads the blocks of an array, its own where it reads none of them.
+
+    The keys of dask-array's arrays are aliases of those that the lowered expression has, which are what others read.
+    """
+    own, found = graph_as_written(made), list(keys)
+    while not any(key in graph for key in found):
+        nodes = [own.get(key) for key in found]
+        if not all(isinstance(node, Alias) for node in nodes):
+            return list(keys)
+        found = [node.target for node in nodes if isinstance(node, Alias)]
+    return found
+
+
+def named_like(made: Any, name: str) -> tuple[Any, list[Key]]:
+    """Return an array of the same shape, chunks and dtype, whose keys are nobody else's, and its keys.
+
+    It is only the form of what `over` makes: Dask's protocol makes an array over a graph that has the array's own keys,
+    and those of `made` are taken.
+    """
+    form = made.map_blocks(_block, name=name, dtype=made.dtype)
+    return form, list(flatten(form.__dask_keys__()))
+
+
+def _block(block: Any) -> Any:
+    return block
+
+
+class Named(UserDict[Key, Any]):
+    """A graph that Dask knows by a name, in place of hashing all that it holds."""
+
+    def __init__(self, nodes: Mapping[Key, Any], name: str) -> None:
+        super().__init__(nodes)
+        self.name = name
+
+    def __dask_tokenize__(self) -> str:
+        return self.name
+
+
+def over(form: Any, graph: Mapping[Key, Any], name: str) -> Any:
+    """Return an array of an expression like `form`, which is computed by a graph that has its keys."""
+    rebuild: tuple[Callable[..., Any], tuple[Any, ...]] = form.__dask_postpersist__()
+    return rebuild[0](Named(graph, name), *rebuild[1])
