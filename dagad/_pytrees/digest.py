@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import enum
 import functools
 import gc
 import hashlib
@@ -26,9 +27,7 @@ from types import (
     CodeType,
     FunctionType,
     GetSetDescriptorType,
-    MappingProxyType,
     MemberDescriptorType,
-    MethodType,
     ModuleType,
 )
 from typing import Any
@@ -36,8 +35,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import PortabilityError
-from dagad._pytrees.kinds import contents_of
-from dagad._pytrees.pytree import TreeDef
+from dagad._pytrees.kinds import WHOLE, attributes_of, contents_of, kind_of
 from dagad._pytrees.shipping import Primitives, as_primitive
 from dagad._pytrees.walk import imports_of, used_in
 from dagad._words import described
@@ -52,6 +50,7 @@ _BUILT_IN: tuple[Any, ...] = (
     type(np.sum),
     GetSetDescriptorType,
 )
+_DISPATCH = functools.singledispatch(id).__code__
 _PACKAGES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -71,6 +70,7 @@ def digest(*parts: Any) -> str:
     writer = _Writer()
     for part in parts:
         writer.take(part)
+    writer.take_named()
     return writer.hash.hexdigest()
 
 
@@ -79,6 +79,8 @@ class _Writer:
         self.hash = hashlib.blake2b(digest_size=SIZE)
         self._seen: dict[int, int] = {}
         self._used: set[tuple[int, tuple[str, ...]]] = set()  # modules, and the names that a function knows
+        self._modules: dict[str, ModuleType] = {}
+        self._names: set[str] = set()  # of all functions
         self._alive: list[Any] = []  # or another object may come to stand at the same place
 
     def _say(self, *words: str | int) -> None:
@@ -96,30 +98,28 @@ class _Writer:
             self._array(np.asarray(part), kind.__name__)
         elif kind in (np.ndarray, np.memmap) and part.dtype != object:  # others hold more than numbers, such as masks
             self._array(part, kind.__name__)
-        elif kind in (dict, MappingProxyType):
-            self._all(kind.__name__, len(part), (one for item in part.items() for one in item))
-        elif kind in (set, frozenset):
-            self._set(part)
-        elif kind in (tuple, list):
-            self._all(kind.__name__, len(part), part)
-        elif kind is TreeDef or kind.__name__ == "PyTreeDef":  # jax's
-            self._say("structure", str(part))
+        elif kind is tuple:  # two may be one object in one process and not in another, as two strings may
+            self._all("tuple", len(part), part)
         else:
             self._object(part)
 
-    def _set(self, part: Any) -> None:
-        if id(part) in self._seen:  # by a function in it, say
-            self._say("again", self._seen[id(part)])
-        else:
-            self._all(type(part).__name__, len(part), sorted(self._apart(one, part) for one in part))
-
-    def _apart(self, part: Any, whole: Any) -> str:
-        """Return a digest of a part alone, which may lead to the whole again."""
+    def _alone(self, part: Any) -> str:
+        """Return a digest of a part by itself, which may lead to what it is a part of."""
         writer = _Writer()
         writer._seen, writer._alive = dict(self._seen), self._alive
-        writer._seen.setdefault(id(whole), len(self._seen))
+        writer._modules, writer._names = self._modules, self._names
         writer.take(part)
         return writer.hash.hexdigest()
+
+    def take_named(self) -> None:
+        """Add what any function may mean in a module that another one hands it."""
+        done: set[tuple[str, str]] = set()
+        while left := {(home, name) for home in self._modules for name in self._names} - done:
+            done |= left
+            for home, name in sorted(left):
+                if name in (scope := vars(self._modules[home])) and not isinstance(scope[name], ModuleType):
+                    with contextlib.suppress(PortabilityError):  # it may be meant of something else
+                        self._say("named", home, name, self._alone(scope[name]))
 
     def _all(self, name: str, count: int, parts: Iterable[Any]) -> None:
         self._say(name, count)
@@ -142,22 +142,21 @@ class _Writer:
         self._alive.append(part)
         if isinstance(part, ModuleType):
             self._say("module", part.__name__, _version(part.__name__))
+            if _is_own_module(part):
+                self._modules[part.__name__] = part
         elif isinstance(part, CodeType):
             self._code(part)
         elif isinstance(part, FunctionType):
             self._function(part)
-        elif isinstance(part, MethodType):
-            self._all("method", 2, (part.__func__, part.__self__))
         elif isinstance(part, type):
             self._class(part)
-        elif isinstance(part, staticmethod | classmethod):
-            self._all(type(part).__name__, 1, (part.__func__,))
-        elif isinstance(part, functools.cached_property):
-            self._all("property", 1, (part.func,))
-        elif isinstance(part, property):
-            self._all("property", 3, (part.fget, part.fset, part.fdel))
-        elif isinstance(part, functools.partial):
-            self._all("partial", 3, (part.func, part.args, part.keywords))
+        elif type(part) in (set, frozenset):
+            self._all(type(part).__name__, len(part), sorted(map(self._alone, part)))
+        elif type(part) in WHOLE:
+            kind = kind_of(type(part))
+            self._all(type(part).__name__, 2, (kind.said(part), tuple(kind.parts(part))))
+        elif type(part).__name__ == "PyTreeDef":
+            self._all("structure", 2, (part.node_data(), part.children()))  # of jax
         elif isinstance(part, _BUILT_IN):
             self._named(part)
         else:
@@ -197,15 +196,16 @@ class _Writer:
         if is_installed(function.__module__) and _has_own_name(function):
             self._named(function)
             return
-        by_class = getattr(function, "registry", None)
-        if isinstance(by_class, MappingProxyType):  # of `functools.singledispatch`
-            self.take(by_class)
+        if function.__code__ is _DISPATCH:
+            self.take(vars(function)["registry"])
             return
         used = tuple(sorted(used_in(function.__code__)))
+        self._names.update(used)
         held = [contents for cell in function.__closure__ or () for contents in contents_of(cell)]
         self._all("function", 3, (function.__code__, function.__defaults__, function.__kwdefaults__))
         for part in (*held, *_imported(function)):
             self._of_names(part, used)
+        self._modules.update((part.__name__, part) for part in held if _is_own_module(part))
         self._named_in(function.__globals__, used)
         wrapped = getattr(function, "__wrapped__", None)
         copied = {"__wrapped__": wrapped} | getattr(wrapped, "__dict__", {})  # `functools.wraps` has
@@ -220,7 +220,7 @@ class _Writer:
 
     def _of_names(self, part: Any, names: tuple[str, ...]) -> None:
         """Add what a function that has these names reaches: of a module that is not installed, what is called so."""
-        if not isinstance(part, ModuleType) or is_installed(part.__name__):
+        if not _is_own_module(part):
             self.take(part)
         elif (id(part), names) not in self._used:
             self._used.add((id(part), names))
@@ -234,7 +234,7 @@ class _Writer:
             self._all("parts", len(parts), [one for pair in parts for one in pair])
             for name, value in sorted((name, value) for name, value in vars(cls).items() if _may_say(name, value)):
                 with contextlib.suppress(PortabilityError):  # a lock, say
-                    self._say("part", name, self._apart(value, cls))
+                    self._say("part", name, self._alone(value))
             self._all("bases", len(cls.__bases__), (*cls.__bases__, type(cls)))
 
     def _instance(self, part: Any) -> None:
@@ -264,6 +264,10 @@ class _Writer:
         made, args, *rest = reduced
         items = [list(one) if index > 0 and one is not None else one for index, one in enumerate(rest[:3])]
         self._all("object", 3, (made, args, items))
+        if isinstance(part, enum.Enum | np.ndarray):  # their pickles leave out what the user has put there
+            keys, values = attributes_of(part)
+            own = {str(key): value for key, value in zip(keys, values, strict=True) if key not in _OF_MEMBERS}
+            self.take(own)
 
 
 _METHODS: tuple[Any, ...] = (FunctionType, staticmethod, classmethod, property, functools.cached_property)
@@ -282,9 +286,23 @@ _CONSTANTS: tuple[Any, ...] = (
 )
 
 
+_OF_MEMBERS = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+_OF_PYTHON = frozenset(
+    "__module__ __qualname__ __name__ __doc__ __dict__ __weakref__ __annotations__ __firstlineno__ "
+    "__static_attributes__ __slots__ __match_args__ __abstractmethods__ __parameters__ __orig_bases__ __hash__ "
+    "__annotations_cache__ __annotate_func__ __signature__ __text_signature__ __final__".split()
+)
+
+
+def _is_own_module(part: Any) -> bool:
+    """Return whether something is a module of nobody's package."""
+    return isinstance(part, ModuleType) and not is_installed(part.__name__)
+
+
 def _is_of_class(name: str, value: Any) -> bool:
     """Return whether an attribute of a class belongs to what it does; Python has some of its own there."""
-    return isinstance(value, _METHODS) or (isinstance(value, _CONSTANTS) and not name.startswith("__"))
+    own = name not in _OF_PYTHON and not name.startswith(("__dataclass_", "__attrs_"))
+    return isinstance(value, _METHODS) or (own and isinstance(value, _CONSTANTS))
 
 
 def _may_say(name: str, value: Any) -> bool:
