@@ -20,7 +20,7 @@ class StructureError(DagadError, ValueError):
 
 
 class ClosureError(DagadError, ValueError):
-    """A value being differentiated reached a chunk by another way than its arguments."""
+    """What a function carries can't be used: a value being differentiated, or one that has changed meanwhile."""
 
 
 class NotDifferentiableError(DagadError, TypeError):

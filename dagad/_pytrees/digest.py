@@ -35,7 +35,8 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import PortabilityError
-from dagad._pytrees.kinds import WHOLE, attributes_of, contents_of, kind_of
+from dagad._pytrees.canonical import is_frozen
+from dagad._pytrees.kinds import INSTANCE, WHOLE, attributes_of, contents_of, kind_of
 from dagad._pytrees.shipping import Primitives, as_primitive
 from dagad._pytrees.walk import imports_of, used_in
 from dagad._words import described
@@ -74,13 +75,43 @@ def digest(*parts: Any) -> str:
     return writer.hash.hexdigest()
 
 
-class _Writer:
+class States:
+    """Digests of parts as this process has them: of one function, which one may name what another holds.
+
+    Arrays that nobody can write into go by their identity; what can't be taken apart, too.
+    """
+
     def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._modules: dict[str, ModuleType] = {}
+
+    def of(self, part: Any, names: tuple[str, ...]) -> str:
+        """Return the digest of a part, for a function that knows some names."""
+        self._names.update(names)
+        writer = self._writer()
+        writer.take_of_names(part, names)
+        return writer.hash.hexdigest()
+
+    def of_modules(self) -> str:
+        """Return the digest of what may be meant in modules that were found in parts."""
+        writer = self._writer()
+        writer.take_named()
+        return writer.hash.hexdigest()
+
+    def _writer(self) -> _Writer:
+        writer = _Writer(here=True)
+        writer.names, writer.modules = self._names, self._modules
+        return writer
+
+
+class _Writer:
+    def __init__(self, here: bool = False) -> None:
+        self._here = here
         self.hash = hashlib.blake2b(digest_size=SIZE)
         self._seen: dict[int, int] = {}
         self._used: set[tuple[int, tuple[str, ...]]] = set()  # modules, and the names that a function knows
-        self._modules: dict[str, ModuleType] = {}
-        self._names: set[str] = set()  # of all functions
+        self.modules: dict[str, ModuleType] = {}
+        self.names: set[str] = set()  # of all functions
         self._alive: list[Any] = []  # or another object may come to stand at the same place
 
     def _say(self, *words: str | int) -> None:
@@ -96,6 +127,8 @@ class _Writer:
             self._say(kind.__name__, repr(part))
         elif kind is float or isinstance(part, np.generic):
             self._array(np.asarray(part), kind.__name__)
+        elif self._here and kind is np.ndarray and part.dtype != object and is_frozen(part):
+            self._say("array", id(part))
         elif kind in (np.ndarray, np.memmap) and part.dtype != object:  # others hold more than numbers, such as masks
             self._array(part, kind.__name__)
         elif kind is tuple:  # two may be one object in one process and not in another, as two strings may
@@ -105,19 +138,19 @@ class _Writer:
 
     def _alone(self, part: Any) -> str:
         """Return a digest of a part by itself, which may lead to what it is a part of."""
-        writer = _Writer()
+        writer = _Writer(self._here)
         writer._seen, writer._alive = dict(self._seen), self._alive
-        writer._modules, writer._names = self._modules, self._names
+        writer.modules, writer.names = self.modules, self.names
         writer.take(part)
         return writer.hash.hexdigest()
 
     def take_named(self) -> None:
         """Add what any function may mean in a module that another one hands it."""
         done: set[tuple[str, str]] = set()
-        while left := {(home, name) for home in self._modules for name in self._names} - done:
+        while left := {(home, name) for home in self.modules for name in self.names} - done:
             done |= left
             for home, name in sorted(left):
-                if name in (scope := vars(self._modules[home])) and not isinstance(scope[name], ModuleType):
+                if name in (scope := vars(self.modules[home])) and not isinstance(scope[name], ModuleType):
                     with contextlib.suppress(PortabilityError):  # it may be meant of something else
                         self._say("named", home, name, self._alone(scope[name]))
 
@@ -143,7 +176,7 @@ class _Writer:
         if isinstance(part, ModuleType):
             self._say("module", part.__name__, _version(part.__name__))
             if _is_own_module(part):
-                self._modules[part.__name__] = part
+                self.modules[part.__name__] = part
         elif isinstance(part, CodeType):
             self._code(part)
         elif isinstance(part, FunctionType):
@@ -152,15 +185,25 @@ class _Writer:
             self._class(part)
         elif type(part) in (set, frozenset):
             self._all(type(part).__name__, len(part), sorted(map(self._alone, part)))
-        elif type(part) in WHOLE:
+        elif type(part) in WHOLE or (self._here and not isinstance(part, _BUILT_IN)):
             kind = kind_of(type(part))
             self._all(type(part).__name__, 2, (kind.said(part), tuple(kind.parts(part))))
+            if kind is INSTANCE:
+                self._in_c(part)
         elif type(part).__name__ == "PyTreeDef":
             self._all("structure", 2, (part.node_data(), part.children()))  # of jax
         elif isinstance(part, _BUILT_IN):
             self._named(part)
         else:
             self._instance(part)
+
+    def _in_c(self, part: Any) -> None:
+        """Add an object of this process: itself, if it is of a class in C that says nothing of what it consists of."""
+        self.take(type(part))
+        try:
+            self._instance(part)
+        except PortabilityError:
+            self._say("at", id(part))
 
     def _named(self, part: Any) -> None:
         module = str(getattr(part, "__module__", None))
@@ -200,12 +243,12 @@ class _Writer:
             self.take(vars(function)["registry"])
             return
         used = tuple(sorted(used_in(function.__code__)))
-        self._names.update(used)
+        self.names.update(used)
         held = [contents for cell in function.__closure__ or () for contents in contents_of(cell)]
         self._all("function", 3, (function.__code__, function.__defaults__, function.__kwdefaults__))
         for part in (*held, *_imported(function)):
-            self._of_names(part, used)
-        self._modules.update((part.__name__, part) for part in held if _is_own_module(part))
+            self.take_of_names(part, used)
+        self.modules.update((part.__name__, part) for part in held if _is_own_module(part))
         self._named_in(function.__globals__, used)
         wrapped = getattr(function, "__wrapped__", None)
         copied = {"__wrapped__": wrapped} | getattr(wrapped, "__dict__", {})  # `functools.wraps` has
@@ -216,9 +259,9 @@ class _Writer:
         for name in names:
             if name in scope:
                 self._say("global", name)
-                self._of_names(scope[name], names)
+                self.take_of_names(scope[name], names)
 
-    def _of_names(self, part: Any, names: tuple[str, ...]) -> None:
+    def take_of_names(self, part: Any, names: tuple[str, ...]) -> None:
         """Add what a function that has these names reaches: of a module that is not installed, what is called so."""
         if not _is_own_module(part):
             self.take(part)
@@ -290,7 +333,7 @@ _OF_MEMBERS = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 _OF_PYTHON = frozenset(
     "__module__ __qualname__ __name__ __doc__ __dict__ __weakref__ __annotations__ __firstlineno__ "
     "__static_attributes__ __slots__ __match_args__ __abstractmethods__ __parameters__ __orig_bases__ __hash__ "
-    "__annotations_cache__ __annotate_func__ __signature__ __text_signature__ __final__".split()
+    "__annotations_cache__ __annotate_func__ __slotnames__ __signature__ __text_signature__ __final__".split()
 )
 
 
