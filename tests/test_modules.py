@@ -54,7 +54,9 @@ NEED_DISTRIBUTED = {
     for name in ("residents.plugin", "private_distributed", "plugin", "dashboard", "private_dashboard")
 }
 # Imported when somebody has imported that part of scipy.
-NEED_SCIPY = {f"dagad._engines.autograd.{name}" for name in ("scipy_rules", "scipy_linalg", "scipy_stats")}
+NEED_SCIPY = {
+    f"dagad._engines.autograd.{name}" for name in ("scipy_rules", "scipy_linalg", "scipy_sparse", "scipy_stats")
+}
 # Imported when somebody asks for that engine.
 OTHER_ENGINES = {f"dagad._engines.{name}" for name in ("jax", "jax_constants", "torch")}
 NEIGHBOURS = {name for name in FILES if name.startswith("dagad.interop.")}  # imported by those who want them

@@ -92,6 +92,25 @@ def test_an_explicit_function_has_its_own_derivative_in_reduce_sum_and_map_sum(s
         assert_close(gradients, expected_gradients)
 
 
+def test_cotangents_of_items_of_an_explicit_function_have_the_kind_of_their_rows() -> None:
+    @explicit
+    def total_of(item: Any, rate: Any) -> Any:
+        one, many = item["one"], item["many"]
+        return rate * one * many.sum(), lambda seed: (
+            {"one": seed * rate * many.sum(), "many": seed * rate * one * onp.ones_like(many)},
+            seed * one * many.sum(),
+        )
+
+    rows = {"one": onp.arange(1.0, 1 + len(RAGGED)), "many": RAGGED}
+    found = dagad.grad(lambda rows: dagad.map_sum(total_of, rows, 0.3, grainsize=2))(rows)
+    assert type(found["many"]) is list
+    assert type(found["one"]) is onp.ndarray
+    assert_close(found["one"], onp.array([0.3 * onp.sum(part) for part in RAGGED]))
+    assert_close(
+        found["many"], [0.3 * one * onp.ones_like(part) for one, part in zip(rows["one"], RAGGED, strict=True)]
+    )
+
+
 def test_items_of_an_explicit_function_can_be_ragged() -> None:
     @explicit
     def total_of(item: Any, rate: Any) -> Any:

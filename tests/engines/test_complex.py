@@ -32,6 +32,7 @@ np.linalg.det(c) | np.linalg.slogdet(c)[0] | np.linalg.slogdet(c)[1] | np.linalg
 np.linalg.pinv(t.T) | np.linalg.solve(c, u) | np.linalg.cholesky(h) | np.linalg.eigh(h)[0] | np.linalg.eigvals(c)
 abs(np.linalg.eigh(h)[1]) ** 2 | np.linalg.svdvals(t) | abs(np.linalg.svd(t, full_matrices=False)[2]) ** 2
 np.linalg.eigh(h)[1] | np.linalg.eigh(h, UPLO="U")[1] | np.linalg.eig(c)[1] | np.linalg.eig(q)[1][0]
+np.linalg.svd(np.stack([t, 2j * t]), full_matrices=False)[0] | abs(np.linalg.svd(np.stack([t, 1j * t]), False)[2]) ** 2
 np.linalg.svd(t, full_matrices=False)[0] | np.linalg.svd(t.T, full_matrices=False)[2] | linalg.eigh(h)[1] ** 2
 linalg.svd(t, False)[2] | linalg.eigh(h, lower=False)[1] ** 2
 np.linalg.qr(t)[0] | np.linalg.qr(t, mode="r") | np.linalg.norm(t, 2) | np.linalg.norm(u, 3) | np.linalg.cond(c)

@@ -18,6 +18,7 @@ import autograd.scipy.special
 import autograd.scipy.stats
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.linalg
 import scipy.special
 import scipy.stats
@@ -32,8 +33,14 @@ from support.tiers import optional
 RNG = np.random.default_rng(0)
 X, V = RNG.uniform(0.3, 0.9, 12), np.cos(1.7 * np.arange(12.0)) + 0.1
 Y = np.linspace(0.5, 1.6, 12)
-PLAIN = {"np": np, "special": scipy.special, "linalg": scipy.linalg, "stats": scipy.stats}
-TRACED = {"np": anp, "special": autograd.scipy.special, "linalg": autograd.scipy.linalg, "stats": autograd.scipy.stats}
+PLAIN = {"np": np, "special": scipy.special, "linalg": scipy.linalg, "stats": scipy.stats, "integrate": scipy.integrate}
+TRACED = {
+    "np": anp,
+    "special": autograd.scipy.special,
+    "linalg": autograd.scipy.linalg,
+    "stats": autograd.scipy.stats,
+    "integrate": scipy.integrate,
+}
 CALLS = [call for family in FAMILIES.values() for call in calls(family) if is_here(call, PLAIN)]
 GUIDE = Path(__file__).parents[2] / "examples" / "guide" / "numpy_functions.md"
 
@@ -43,6 +50,7 @@ def weighed(out: Any, xp: Any) -> Any:
     total: Any = 0.0
     for part in out if isinstance(out, list | tuple) else [out]:
         weights = np.cos(np.arange(np.prod(xp.shape(part), dtype=int))).reshape(xp.shape(part)) + 1.5
+        total = total + 0.25 * np.size(weights)  # an entry too many may be zero
         total = total + xp.sum(weights * xp.real(part))
         total = total + xp.sum(weights * xp.imag(part)) if xp.iscomplexobj(part) else total
     return total
@@ -181,6 +189,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "item": (lambda x: x[0].item(), r"`\.item\(\)`.*as it is"),
     "complex": (lambda x: complex(x[0]), r"as it is"),
     "count": (lambda x: range(x[0]), r"index or a count.*whole number"),
+    "accumulate": (lambda x: np.maximum.accumulate(x, dtype=int), r"`np\.maximum\.accumulate` was called.*Do without"),
     "mean": (lambda x: np.sum(np.var(x, axis=0, mean=0.5)), r"`np\.var` was called with `mean`.*Do without|`var`"),
     "condition": (lambda x: np.sum(np.compress(x, Y)), r"no derivative of `compress`"),
     "where of a ufunc": (lambda x: np.log(x, where=Y > 1), r"`np\.log` was called with `where`"),
@@ -191,7 +200,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: np.pad(x, 2, "reflect", reflect_type="odd")[0],
         r"`np\.pad` was called with `reflect_type='odd'`",
     ),
-    "einsum": (lambda x: np.einsum("ii", x[:9].reshape(3, 3)), r"no derivative of `np\.einsum` with an index twice"),
+    "einsum": (lambda x: np.einsum(x[:9].reshape(3, 3), [0, 0]), r"no derivative of `np\.einsum` with .*with letters"),
     "layout": (lambda x: np.ravel(x.reshape(3, 4)[:, ::2], "K")[0], r"`np\.ravel` was called with `order='K'`"),
     "unique": (lambda x: np.unique(x), r"no derivative of `unique`.*defvjp"),
     "polyfit": (lambda x: np.polyfit(Y, x, 2), r"no derivative of `polyfit`.*defvjp"),
@@ -209,7 +218,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: np.sum(scipy.linalg.solve_banded((0, 0), x[None], np.eye(12))),
         r"no derivative of `scipy\.linalg\.solve_banded`",
     ),
-    "lu": (lambda x: scipy.linalg.lu_factor(np.outer(x, x)), r"`scipy\.linalg\.lu_factor` makes.*np\.linalg"),
+    "ldl": (lambda x: scipy.linalg.ldl(np.outer(x, x)), r"`scipy\.linalg\.ldl` makes.*np\.linalg"),
 }
 
 
@@ -449,7 +458,12 @@ def page() -> str:
     for family, text in FAMILIES.items():
         names[family] = sorted({name(call) for call in calls(text)} - seen)
         seen.update(names[family])
-    public = {"special.": "scipy.special.", "linalg.": "scipy.linalg.", "stats.": "scipy.stats."}
+    public = {
+        "special.": "scipy.special.",
+        "linalg.": "scipy.linalg.",
+        "stats.": "scipy.stats.",
+        "integrate.": "scipy.integrate.",
+    }
 
     def shown(each: str) -> str:
         prefix = next((short for short in public if each.startswith(short)), "")
@@ -463,8 +477,8 @@ def page() -> str:
 
 HEAD = """# Functions of numpy and scipy that work in chunks
 
-Write chunk functions with `import numpy as np`, `scipy.special`, `scipy.linalg` and `scipy.stats`, as you would without
-derivatives.
+Write chunk functions with `import numpy as np`, `scipy.special`, `scipy.linalg`, `scipy.stats` and so on, as you would
+without derivatives.
 The {count} functions below are called by these names in dagad's tests: value, gradient, jvp and hvp are right. What is
 not here may work too; if not, the error says what to write instead. Operators (`+`, `**`, `@`, slices, comparisons) and
 methods of arrays (`x.sum()`, `x.T`) work as well.
@@ -480,7 +494,11 @@ Four things work otherwise than with ordinary arrays:
 Some functions have a derivative with respect to their last argument alone: `gammainc(a, x)`, `betainc(a, b, x)`, their
 complements and inverses, Bessel functions such as `kv(order, x)`, `hyp1f1(a, b, x)`, `hyp2f1(a, b, c, x)`, and
 `stdtr(df, x)`. The error says which argument has none. Of a matrix that is not square, `np.linalg.svd` needs
-`full_matrices=False` or `compute_uv=False`.
+`full_matrices=False` or `compute_uv=False`. Functions that read one triangle of a matrix (`cholesky`, `eigh`, the
+solvers of `scipy.linalg` that are told of a structure) have a derivative in that triangle only.
+
+Sparse matrices and linear operators of `scipy.sparse` are constant: `A @ x`, `x @ A`, `A.dot(x)`, `A.matvec(x)` and
+`scipy.sparse.linalg.spsolve(A, b)` have a derivative in the other operand.
 
 Where a function has a corner, the derivative is what autograd says: 0 for `np.abs` at 0, half for `np.maximum(x, 0)`,
 equal parts for entries that are the largest together in `np.max`. Where a square root of 0 is taken it is nan, and

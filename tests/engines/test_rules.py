@@ -184,3 +184,16 @@ def test_cotangents_of_numbers_have_the_shape_that_rules_expect(order: int) -> N
     assert dagad.gradient(da.where(x > 0.0, x, 0.0).sum(), x).compute(scheduler="sync") == 1.0
     if order == 2:
         assert dagad.hvp(total, 0.5, 1.0) == 12.0
+
+
+@pytest.mark.parametrize("ive", [scipy.special.ive, special.ive], ids=["scipy", "autograd"])
+def test_a_scaled_bessel_function_of_complex_numbers_is_refused_in_every_mode(ive: Any) -> None:
+    """It is scaled by the real part: autograd's rule for its tangent is that of real numbers."""
+    at = onp.array([0.5 + 0.3j, 1.0 - 0.2j])
+
+    def loss(z: Any) -> Any:
+        return dagad.reduce_sum(lambda rows, z: np.sum(np.real(ive(1.5, z)) * rows), onp.ones(1), z, scheduler="sync")
+
+    for mode in (lambda: dagad.grad(loss)(at), lambda: dagad.jvp(loss, at, at), lambda: dagad.hvp(loss, at, at)):
+        with pytest.raises(dagad.NotDifferentiableError, match="derivative of `ive`"):
+            mode()

@@ -146,6 +146,34 @@ def test_shards_have_derivatives_of_any_engine(cluster: Any) -> None:
         check(mode, lambda t: dagad.reduce_sum(Written(wave), shards, t, engine=ComplexStep()), RIGHT["reduce_sum"])
 
 
+class Cutting(ComplexStep):
+    """An engine that has the rows of a chunk cut further, as those that compile do."""
+
+    def pieces(self, n_rows: int, grainsize: int) -> list[int]:
+        return [n_rows] if n_rows in (grainsize, 2) else [n_rows - n_rows // 2, n_rows // 2]
+
+
+@pytest.mark.parametrize("name", ["reduce_sum", "of rows", "compensated"])
+def test_an_engine_that_cuts_chunks_further_has_the_same_derivatives(name: str) -> None:
+    operation = OPERATIONS[name][0]
+    for mode in MODES:
+        check(mode, lambda t: operation(onp, t, engine=Cutting(), scheduler="sync"), RIGHT[name])
+
+
+@pytest.mark.parametrize("grainsize", [4, 5])  # the last chunk has three rows, or two
+def test_rows_of_a_chunk_that_is_cut_further_get_their_own_cotangents(grainsize: int) -> None:
+    def loss(rows: Any, t: Any) -> Any:
+        options: Any = {"engine": Cutting(), "scheduler": "sync", "grainsize": grainsize}
+        return dagad.reduce_sum(lambda r, t: onp.sum(onp.sin(r["x"] * t) * r["c"]), rows, t, **options)
+
+    rows = {"x": ROWS, "c": onp.arange(1.0, 8.0)}
+    gradient = dagad.grad(loss, (0, 1))(rows, 0.7)
+    wave = onp.cos(ROWS * 0.7)
+    onp.testing.assert_allclose(gradient[0]["x"], 0.7 * wave * rows["c"], rtol=1e-10)
+    onp.testing.assert_allclose(gradient[0]["c"], onp.sin(ROWS * 0.7), rtol=1e-10)
+    assert gradient[1] == pytest.approx(onp.sum(ROWS * wave * rows["c"]))
+
+
 class Own(onp.ndarray):
     """An array of an engine's own."""
 
@@ -191,3 +219,45 @@ def test_constants_may_be_arrays_of_the_engines_own_too() -> None:
 
     for mode in ("value_and_grad", "hvp", "hessian"):
         check(mode, loss, derivatives(lambda t: 2.0 * anp.sum(anp.sin(ROWS * t))))
+
+
+class TooComplex(ComplexStep):
+    """Says of everything real that its derivative has an imaginary part."""
+
+    name = "too complex"
+    share = 0.5j
+
+    def linearize(self, fun: Any, leaves: Any) -> Any:
+        values, pullback = super().linearize(fun, leaves)
+
+        def pulled(cotangents: Any) -> Any:
+            return [(1.0 + self.share) * part for part in pullback(cotangents)]
+
+        pulled.nbytes = int  # type: ignore[attr-defined]  # of a function
+        return values, pulled
+
+
+class Rounding(TooComplex):
+    share = 1e-15j
+
+
+def square(rows: Any, t: Any) -> Any:
+    return onp.sum(rows) * onp.sum(t**2)
+
+
+def test_an_engine_that_gives_a_complex_cotangent_to_a_real_argument_is_refused(scheduler: Any) -> None:
+    def loss(t: Any, engine: Any) -> Any:
+        return dagad.reduce_sum(square, onp.ones(4), t, engine=engine, grainsize=2, scheduler=scheduler)
+
+    sentence = r"from the engine 'too complex' has an imaginary part, of up to 2.*`np\.real\(part\)`"
+    for at in (onp.ones(2), 1.0):
+        with pytest.raises(dagad.StructureError, match=sentence):
+            dagad.grad(loss)(at, TooComplex())
+        with pytest.raises(dagad.StructureError, match=sentence):
+            dagad.jacrev(loss)(at, TooComplex())
+        gradient = dagad.grad(loss)(at, Rounding())
+        onp.testing.assert_allclose(gradient, 8.0 * at, rtol=1e-14)
+        assert not onp.iscomplexobj(gradient)
+    w = delayed(2.0)
+    with pytest.raises(dagad.StructureError, match=sentence):
+        compute(dagad.gradient(delayed(lambda w: w**2)(w), w, engine=TooComplex()), scheduler="sync")

@@ -61,7 +61,6 @@ def cut(program: Program, chunks: Any) -> Any:
     return from_array(DATA[program.data], chunks=chunks)
 
 
-@pytest.mark.sampled(10)
 @pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("number", [2, 0, 1, 3])
 @pytest.mark.parametrize("kind", PROGRAMS)
@@ -116,6 +115,47 @@ def test_variances_of_complex_numbers_with_holes_are_right(chunks: Any) -> None:
     value, gradient = compute(*dagad.value_and_gradient(y, z), scheduler="sync")
     np.testing.assert_allclose([value, plain(at)], compute(y, scheduler="sync")[0], rtol=1e-12)
     np.testing.assert_allclose(gradient, dagad.grad(plain)(at), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("chunks", [(6, 4), (2, 3), (1, 1)])
+def test_assignment_to_entries_of_dask_arrays_is_right_in_what_is_assigned_and_in_the_rest(chunks: Any) -> None:
+    def assigned(x: Any, v: Any) -> Any:
+        rows = da.tanh(x)
+        rows[1:5:2, 1] = v
+        rows[0] = 3.0
+        return (rows**2 * from_array(weights(MATRIX.shape), chunks=chunks)).sum()
+
+    def chosen(x: Any, v: Any) -> Any:
+        column = np.eye(4)[1]
+        is_v = np.isin(np.arange(6), [1, 3])[:, None] * column > 0
+        spread = anp.dot(np.eye(6)[:, 1:5:2], anp.reshape(v, (2, 1))) * column
+        rows = anp.where(np.arange(6)[:, None] == 0, 3.0, anp.where(is_v, spread, anp.tanh(x)))
+        return anp.sum(rows**2 * weights(MATRIX.shape))
+
+    v = np.array([0.7, -1.3])
+    x, held = from_array(MATRIX, chunks=chunks), from_array(v, chunks=1)
+    value, (of_x, of_v) = compute(*dagad.value_and_gradient(assigned(x, held), [x, held]), scheduler="sync")
+    assert same(value, chosen(MATRIX, v))
+    assert same(of_x, autograd.grad(chosen, 0)(MATRIX, v))
+    assert same(of_v, autograd.grad(chosen, 1)(MATRIX, v))
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_moments_that_are_combined_over_many_levels_are_right(ddof: int) -> None:
+    at = np.sin(np.arange(1.0, 18.0))
+    x = from_array(at, chunks=2)
+    for name, plain in (("var", lambda x: anp.var(x, ddof=ddof)), ("std", lambda x: anp.std(x, ddof=ddof))):
+        y = getattr(da, name)(x, ddof=ddof, split_every=2) ** 2
+        value, gradient = compute(*dagad.value_and_gradient(y, x), scheduler="sync")
+        assert same(value, plain(at) ** 2)
+        assert same(gradient, autograd.grad(lambda x, plain=plain: plain(x) ** 2)(at))
+    cubed = (
+        da.stats.moment(x, 3)
+        if hasattr(da, "stats") and hasattr(da.stats, "moment")
+        else da.moment(x, 3, split_every=2)
+    )
+    value, gradient = compute(*dagad.value_and_gradient(cubed, x), scheduler="sync")
+    assert same(gradient, autograd.grad(lambda x: anp.mean((x - anp.mean(x)) ** 3))(at), 1e-10)
 
 
 @pytest.mark.sampled(2)

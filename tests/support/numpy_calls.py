@@ -26,6 +26,9 @@ np.ceil(3 * x) * x | np.trunc(3 * x) * x | np.rint(3 * x) * x | np.sign(x - 0.5)
 np.frexp(x)[0] | np.nextafter(x, 9.0) | np.i0(x) | np.add(x, y, dtype=float)
 np.modf(3 * x)[0] | np.divmod(3 * x, 0.7)[1] | np.isfinite(x) * x | np.greater(x, 0.5) * x | np.add.reduce(m)
 np.multiply.reduce(m, axis=1) | np.maximum.reduce(m) | np.add.accumulate(x) | np.subtract.outer(x, x)
+np.copysign(x - 0.5, x - 0.6) | np.add(x, y, where=True) | np.modf(3 * x)[1] * x
+np.maximum.accumulate(x) | np.minimum.accumulate(m, axis=1) | np.maximum.accumulate(m) | np.signbit(x - 0.5) * x
+np.spacing(x) * 1e16 * x | np.frexp(x)[1] * x
 """
 
 REDUCTIONS = """
@@ -48,12 +51,19 @@ np.mean(hole, where=y <= 1.5, keepdims=1) | np.trapezoid(x[:3], [0.0, 1.0, 3.0])
 np.nanmedian(hole.reshape(3, 4), axis=0) | np.nanquantile(hole.reshape(3, 4), [0.3, 0.8], axis=1, keepdims=True)
 np.nanpercentile(hole.reshape(3, 4), 30, axis=0) | np.histogram(y, bins=3, weights=x**2)[0]
 np.trapezoid(m, dx=y[:2, None], axis=0)
+np.sum(m, 0, float) | np.max(m, 0, None, True) | np.mean(m, 1, float, None, True)
+np.cumulative_prod(x, include_initial=True)
+np.nanmean(hole.reshape(3, 4), axis=1) | np.nanvar(hole.reshape(3, 4), axis=1, keepdims=True)
+np.nanmax(hole.reshape(3, 4), axis=1, keepdims=True) | np.nansum(hole.reshape(3, 4), 0)
+np.histogram(x, bins=[0.0, 0.5, 1.0])[0] * x[:2] | np.histogram(x, bins=3)[1] | np.histogram(x, bins=3, density=True)[0]
+np.histogram_bin_edges(x, 4)
 """
 
 SHAPES = """
 np.reshape(x, (3, 4)) | np.ravel(m) | np.transpose(m) | np.swapaxes(m, 0, 1) | np.moveaxis(m, 0, 1)
 np.rollaxis(m, 1) | np.squeeze(m[None]) | np.expand_dims(x, 0) | np.broadcast_to(x, (2, 12))
-np.broadcast_arrays(x[:4], m)[0] | np.atleast_1d(x[0]) | np.atleast_2d(x) | np.atleast_3d(m)
+np.broadcast_arrays(x[:4], m)[0] | np.atleast_1d(x) * x | np.atleast_2d(x, m)[1] * m
+np.atleast_1d(x[0]) | np.atleast_2d(x) | np.atleast_3d(m)
 np.concatenate([x, y, x]) | np.concatenate([m, m], axis=None) | np.stack([x, y], axis=1) | np.stack([x[0], 1.5, x[1]])
 np.vstack([x, y]) | np.hstack([x, x]) | np.dstack([m, m]) | np.column_stack([x, y])
 np.block([[m, m], [s, y[:3, None] * s[:, :1], np.ones((3, 4))]]) | np.append(x, y) | np.insert(x, 3, x[:2])
@@ -86,6 +96,7 @@ np.cross(x[:3], x[3:6]) | np.convolve(x, y[:3]) | np.convolve(x, x[:5]) | np.con
 np.convolve(x[:5], y, mode="same") | np.convolve(y, x[:3], mode="valid") | np.correlate(x, y[:4])
 np.correlate(x[:4], y, mode="same") | np.correlate(y, x, mode="full") | np.interp(x, [0.0, 0.5, 1.0], [0.0, 2.0, 1.0])
 np.interp([0.1, 0.6, 9.0], np.linspace(0, 1, 12), x) | np.bincount(np.arange(12) % 5, weights=x, minlength=7)
+np.bincount(np.arange(12) % 5, x) * x[:5] | np.cov(m, bias=True) | np.cov(m, ddof=2)
 np.bincount(np.arange(12) % 5, x) | np.cov(m) | np.cov(x, y) | np.cov(m, rowvar=False) | np.var(x)
 np.corrcoef(m) | np.diff(x) | np.diff(m, 2, axis=1) | np.diff(x, prepend=0.0) | np.ediff1d(x) | np.gradient(x)
 np.gradient(m, axis=0) | np.gradient(m[:2])[0] | np.gradient(x, y) | np.unwrap(9 * x) | np.sinc(x) | np.sinc(x - x[0])
@@ -101,6 +112,9 @@ np.cross(m[:, :3], x[:3]) | np.cross(x[:3], m[:3].T, axisc=0)
 np.average(m[None], axis=(2, 0), weights=x[:4, None])
 np.interp([0.2, 0.4, 0.5], [0.4], x[:1]) | np.interp(x, [0.4], [2.0])
 np.trace(m, dtype=float)
+np.einsum("ii->i", s) | np.einsum("ii", s) | np.einsum("...ii->...i", s[None] * y[:2, None, None])
+np.einsum("iij,jk->ik", s[:, :, None] * m[:, None, :], m.T) | np.einsum("ij,kk", m, s)
+np.einsum("ij,jk", m, m.T, optimize=np.einsum_path("ij,jk", m, m.T)[0])
 """
 
 LINALG = """
@@ -119,7 +133,14 @@ np.linalg.matrix_rank(s) * x | np.linalg.outer(x, y) | np.linalg.cross(x[:3], x[
 np.linalg.trace(m) | np.linalg.matmul(m, m.T) | np.linalg.tensordot(m, m) | np.linalg.vecdot(m, m)
 np.linalg.matrix_transpose(m)
 np.linalg.cholesky(s, upper=True) | np.linalg.cholesky(s + 0.1j * (m[:, :3] - m[:, :3].T), upper=True)
-np.linalg.solve(np.stack([s, 2 * s]), m)
+np.linalg.solve(np.stack([s, 2 * s]), m) | np.linalg.matrix_norm(m, ord="nuc") | np.linalg.matrix_norm(m, ord=1)
+np.linalg.matrix_norm(x.reshape(2, 2, 3), ord="nuc") | np.linalg.matrix_norm(x.reshape(2, 2, 3), ord=-2)
+np.linalg.matrix_norm(x.reshape(2, 2, 3), ord=2, keepdims=True) | np.linalg.matrix_norm(x.reshape(2, 2, 3), ord=-1)
+np.linalg.matrix_norm(x.reshape(2, 2, 3), ord=np.inf) | np.linalg.matrix_norm(m, ord=-np.inf)
+np.linalg.matrix_norm(x.reshape(1, 2, 2, 3), ord="nuc") | np.linalg.norm(x.reshape(2, 2, 3), "fro", axis=(1, 2))
+np.linalg.solve(s, z[:3]) | np.linalg.solve(s + 0.1j * s, x[:3])
+np.linalg.svd(s, hermitian=True)[1] | np.linalg.eigvalsh(s, UPLO="U") | np.linalg.pinv(s, hermitian=True)
+np.linalg.det(np.outer(x[:3], x[3:6]))
 """
 
 FFT = """
@@ -194,6 +215,8 @@ linalg.coshm(s) | linalg.tanhm(s) | linalg.solve_toeplitz((x[:4] + 4 * (y[:4] < 
 linalg.solve_toeplitz((y[:4], x[4:8]), x[:4]) | linalg.matmul_toeplitz((x[:4], x[4:8]), m.T)
 linalg.matmul_toeplitz((x[:4], y[:4]), x=m.T) | linalg.solve_sylvester(s, np.eye(3), np.ones((3, 3)))
 linalg.svd(m, False, lapack_driver="gesvd")[0] | linalg.expm(np.stack([s, 2 * s]))
+linalg.lu_factor(s - m[:, :3])[0] | linalg.lu_solve(linalg.lu_factor(s - m[:, :3]), x[:3])
+linalg.lu_solve(linalg.lu_factor(np.vander(y[:3])), m) | linalg.lu_solve(linalg.lu_factor(s - m[:, :3]), m, trans=1)
 linalg.solve_banded((1, 1), m[:, :3] + 2 * y[:3, None], y[:3]) | linalg.solve_banded((1, 0), y.reshape(3, 4)[:2], x[:4])
 """
 
@@ -217,7 +240,20 @@ stats.bernoulli.logpmf(np.arange(12) % 2, x) | stats.binom.logpmf(np.arange(12),
 stats.geom.logpmf(np.arange(12) + 1, x) | stats.nbinom.logpmf(np.arange(12), 9 * x, x) | stats.nbinom.pmf(3, 2.5, x)
 stats.pareto.logpdf([1.0, 2.0], 3 * x[:2]) | stats.expon.logpdf([0.0, 1.0], 0.0, x[:2])
 stats.expon.pdf([0.0, 1.0], scale=x[:2]) | stats.uniform.cdf([0.0, 0.2, 5.0], 0.0, x[:3])
+stats.binom.pmf([-1.0, 2.0, 3.0, 20.0], 12, x[:4]) | stats.poisson.pmf([-1.0, 2.0, 3.0, 2.5], x[:4])
+stats.geom.pmf([-1.0, 2.0, 0.0, 5.0], x[:4]) | stats.bernoulli.pmf([-1.0, 2.0, 0.0, 1.0], x[:4])
 stats.halfnorm.logpdf([0.0, 1.0], scale=x[:2])
+"""
+
+INTEGRALS = """
+integrate.trapezoid(m, dx=0.5) | integrate.trapezoid(y, x) | integrate.simpson(x[:7]) | integrate.simpson(m, dx=0.3)
+integrate.simpson(x[:5], x=y[:5] ** 2) | integrate.simpson(x[:6], x=y[:6] ** 2) | integrate.simpson(y, x=y + x / 9)
+integrate.simpson(m, axis=0) | integrate.simpson(x[:2]) | integrate.simpson(m, x=np.cumsum(m, axis=1))
+integrate.simpson(y[:5], x=x[:5] + 2 * y[:5]) | integrate.cumulative_trapezoid(x, y)
+integrate.cumulative_trapezoid(m, axis=0, initial=0) | integrate.cumulative_trapezoid(m * y[:4], x=m, initial=0)
+np.polynomial.polynomial.polyval(x, [1.0, 2.0, 3.0]) | np.polynomial.polynomial.polyval(2.0, x[:3])
+np.polynomial.polynomial.polyval(y, m) | np.polynomial.polynomial.polyval(x[:4], m, tensor=False)
+np.polynomial.polynomial.polyval(x, x[:4])
 """
 
 FAMILIES = {
@@ -231,6 +267,7 @@ FAMILIES = {
     "scipy.special": SPECIAL,
     "scipy.linalg": SCIPY_LINALG,
     "scipy.stats": STATS,
+    "scipy.integrate, numpy.polynomial": INTEGRALS,
 }
 
 
@@ -258,7 +295,7 @@ def is_here(call: str, homes: Mapping[str, Any]) -> bool:
 
 def name(call: str) -> str:
     """Return the name of the function that an expression is about: its first, but for what takes a part of it."""
-    names = re.findall(r"(?:np|special|linalg|stats)\.[a-z_A-Z0-9.]+(?=\()", call)
+    names = re.findall(r"(?:np|special|linalg|stats|integrate)\.[a-z_A-Z0-9.]+(?=\()", call)
     if not names:  # a method or an operator
         method = re.match(r"[xmz](?:\[None\])?\.(\w+)", call)
         return f"x.{method[1]}" if method else ""

@@ -16,10 +16,11 @@ import numpy as np
 from autograd.extend import JVPNode, VJPNode
 
 from dagad._engines.autograd.forward import TangentNode
+from dagad._engines.autograd.rules import shaped
 from dagad._engines.autograd.tape import traceable
 from dagad._engines.autograd.traced_array import new_box
 from dagad._engines.base import Composed, Engine, Flat, FlatFunction, LeafPullback, Leaves, outputs_of
-from dagad._errors import NotDifferentiableError
+from dagad._errors import NotDifferentiableError, StructureError
 from dagad._pytrees import pytree
 
 _BARE = frozenset({np.ndarray, np.float64, float})
@@ -149,8 +150,12 @@ class TracedEngine:
         return boxes
 
     def fitting(self, part: Any, leaf: Any, what: str) -> Any:
-        """Return what an engine says of a leaf in the leaf's dtype, if it has the leaf's shape."""
-        return pytree.fitted(part, leaf, f"A {what} from the engine {self.engine.name!r}")
+        """Return what an engine says of a leaf in the leaf's dtype, if it has the leaf's shape, and is as real."""
+        what = f"A {what} from the engine {self.engine.name!r}"
+        if part is not None and np.iscomplexobj(pytree.plain(part)) and not np.iscomplexobj(pytree.plain(leaf)):
+            _refuse_complex(pytree.plain(part), what)
+            part = shaped(part, leaf)
+        return pytree.fitted(part, leaf, what)
 
     def _reverse(self, fun: Flat, trace: Trace) -> list[Any]:
         """Put one node on the tape, which pulls all outputs together."""
@@ -159,6 +164,16 @@ class TracedEngine:
         pull = _NodePullback(pullback, trace.below, list(trace.nodes), floats, len(values))
         boxes = dict(zip(floats, trace.pulled([values[place] for place in floats], pull), strict=True))
         return [boxes.get(place, value) for place, value in enumerate(values)]
+
+
+def _refuse_complex(part: Any, what: str) -> None:
+    """Raise if the part of something real is complex, by more than a method of complex steps rounds."""
+    largest = float(np.max(np.abs(np.imag(part)), initial=0.0))
+    if largest > 1e-8 * float(np.max(np.abs(part), initial=0.0)):
+        raise StructureError(
+            f"{what} has an imaginary part, of up to {largest:.3g}, and belongs to a real number or array, whose "
+            "derivatives are real. If the real part is the derivative, have the engine return `np.real(part)`."
+        )
 
 
 def traced_engine(engine: Any) -> Any:

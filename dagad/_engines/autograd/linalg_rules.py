@@ -11,26 +11,19 @@ import numpy as np
 from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 from autograd.numpy import linalg
 
-from dagad._engines.autograd import refusals
+from dagad._engines.autograd import refusals, triangles
 from dagad._engines.autograd.by_definition import moved, rules_of
+from dagad._engines.autograd.determinants import determinant_vjp, is_nearly_singular
 from dagad._engines.autograd.numpy_protocols import WRITTEN
+from dagad._engines.autograd.operands import array_of
 from dagad._engines.autograd.private import trace_primitives_map
 from dagad._engines.autograd.rules import HOMES, define, keep_real
+from dagad._engines.autograd.triangles import adjoint, mirrored, transposed
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
 Function = Callable[..., Any]
 plain = pytree.plain
-
-
-def transposed(x: Any) -> Any:
-    """Return matrices with rows and columns changed over."""
-    return anp.swapaxes(x, -1, -2)
-
-
-def adjoint(x: Any) -> Any:
-    """Return matrices with rows and columns changed over, and conjugated if they are complex."""
-    return anp.conj(transposed(x)) if np.iscomplexobj(plain(x)) else transposed(x)
 
 
 def singular_values(x: Any) -> Any:
@@ -95,6 +88,10 @@ def _is_complex(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     return np.iscomplexobj(plain(ans[0] if isinstance(ans, tuple) else ans))
 
 
+def _has_odd_inverse(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    return bool(kwargs) or len(args) > 1 or _is_complex(argnums, ans, args, kwargs)
+
+
 def _slogdet(a: Any) -> Any:
     n = np.shape(plain(a))[-1]
     size = np.linalg.slogdet(plain(a))[1] / n
@@ -102,7 +99,11 @@ def _slogdet(a: Any) -> Any:
     return scaled / anp.abs(scaled), anp.log(anp.abs(scaled)) + n * size
 
 
-def _pinv(a: Any) -> Any:
+def _pinv(a: Any, rcond: Any = None, hermitian: bool = False) -> Any:
+    if rcond is not None:
+        raise NotDifferentiableError(refusals.of_option("np.linalg.pinv", ["rcond"]))
+    if hermitian:
+        return linalg.pinv(mirrored(a, True))
     rows, columns = np.shape(plain(a))[-2:]
     if np.min(np.linalg.matrix_rank(plain(a))) < min(rows, columns):
         raise NotDifferentiableError(refusals.of_function("pinv", " of complex matrices that are not of full rank"))
@@ -111,40 +112,10 @@ def _pinv(a: Any) -> Any:
     return linalg.solve(anp.matmul(adjoint(a), a), adjoint(a))
 
 
-def _cholesky_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
-    """Return the pullback dL = L phi(L^-1 dA L^-H), turned round; phi is the lower triangle with half its diagonal."""
-    del argnums, args
-    turned = adjoint if kwargs.get("upper") else _itself
-    factor = turned(ans)
-
-    def pullback(g: Any) -> tuple[Any]:
-        half = anp.tril(anp.matmul(adjoint(factor), anp.conj(turned(g)))) / (1.0 + np.eye(np.shape(plain(ans))[-1]))
-        found = linalg.solve(adjoint(factor), transposed(linalg.solve(transposed(factor), transposed(half))))
-        return (anp.conj(found + adjoint(found)) / 2.0,)
-
-    return pullback
-
-
-def _cholesky_jvp(argnums: Any, tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
-    del argnums, args
-    turned = adjoint if kwargs.get("upper") else _itself
-    factor = turned(ans)
-    apart = linalg.solve(factor, (tangents[0] + adjoint(tangents[0])) / 2.0)
-    apart = linalg.solve(factor, adjoint(apart))
-    return turned(anp.matmul(factor, anp.tril(apart) / (1.0 + np.eye(np.shape(plain(ans))[-1]))))
-
-
-def _itself(x: Any) -> Any:
-    return x
-
-
-def _is_odd_cholesky(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
-    return bool(kwargs.get("upper")) or _is_complex(argnums, ans, args, kwargs)
-
-
-def _solve(a: Any, b: Any) -> Any:
+def solve(a: Any, b: Any) -> Any:
+    """Return solutions for matrices and right-hand sides in stacks that are broadcast; a vector is one for each."""
     if np.ndim(plain(b)) == 1:
-        return _solve(a, b[:, None])[..., 0]
+        return solve(a, b[:, None])[..., 0]
     stack = np.ones((*np.broadcast_shapes(np.shape(plain(a))[:-2], np.shape(plain(b))[:-2]), 1, 1))
     return linalg.solve(a * stack, b * stack)
 
@@ -176,10 +147,6 @@ def _tensorinv(a: Any, ind: int = 2) -> Any:
     shape = np.shape(plain(a))
     rows = int(np.prod(shape[:ind]))
     return anp.reshape(linalg.inv(anp.reshape(a, (rows, -1))), (*shape[ind:], *shape[:ind]))
-
-
-def _eigenvalues(of: Function) -> Function:
-    return lambda a, *args: of(a, *args)[0]
 
 
 # Vectors of complex matrices: their phases are free, and LAPACK's routines choose those that make an entry real. Rules
@@ -250,17 +217,21 @@ def _is_square(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     return bool(rows == columns)
 
 
-def _grad_svd(
-    ans: Any, a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
-) -> Function:
+def _grad_svd(ans: Any, a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Function:
     """Return the pullback of autograd's, for which whole factors are none that it knows; of square ones they are."""
-    del hermitian
     rows, columns = np.shape(plain(a))[-2:]
     found: Function = linalg.grad_svd(ans, a, full_matrices and rows != columns, compute_uv)
     return found
 
 
+_HERMITIAN_SVD = rules_of("svd", triangles.svd)[0]
+
+
 def _svd_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
+    if triangles.is_hermitian(args, kwargs, 3):
+        pull_back: Function = _HERMITIAN_SVD(argnums, ans, args, kwargs)
+        return pull_back
+    args, kwargs = args[:3], {name: each for name, each in kwargs.items() if name != "hermitian"}
     if _has_complex_vectors(argnums, ans, args, kwargs):
         phased: Function = _phased(_grad_svd, _of_both_sides, "svd")(argnums, ans, args, kwargs)
         return phased
@@ -336,10 +307,11 @@ def _of_lists() -> tuple[Any, Any]:
 
 
 def _written_multi_dot(arrays: Sequence[Any]) -> Any:
-    return _of_lists()[0](*arrays)
+    return _of_lists()[0](*map(array_of, arrays))
 
 
 def _written_lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
+    a, b = array_of(a), array_of(b)
     rank = np.linalg.matrix_rank(plain(a))
     if rank < np.shape(plain(a))[1] or np.shape(plain(a))[0] <= rank:
         raise NotImplementedError("VJP of lstsq wrt argnums (0, 1) not defined")
@@ -348,8 +320,8 @@ def _written_lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
 
 
 DEFINED: dict[Any, Function] = {
-    np.linalg.eigvals: _eigenvalues(linalg.eig),
-    np.linalg.eigvalsh: _eigenvalues(linalg.eigh),
+    np.linalg.eigvals: lambda a: linalg.eig(a)[0],
+    np.linalg.eigvalsh: triangles.eigvalsh,
     np.linalg.svdvals: singular_values,
     np.linalg.qr: _qr,
     np.linalg.vector_norm: vector_norm,
@@ -374,11 +346,12 @@ def learn(module: Any) -> bool:
     del module
     for func, definition in DEFINED.items():
         define(func, *rules_of(func.__name__, definition))
+    define(np.linalg.det, determinant_vjp, None, is_nearly_singular)
     define(np.linalg.norm, *rules_of("norm", norm), _odd_norm)
     define(np.linalg.slogdet, *rules_of("slogdet", _slogdet), _is_complex)
-    define(np.linalg.pinv, *rules_of("pinv", _pinv), _is_complex)
-    define(np.linalg.cholesky, _cholesky_vjp, _cholesky_jvp, _is_odd_cholesky)
-    define(np.linalg.solve, *rules_of("solve", _solve), _differ_in_stack)
+    define(np.linalg.pinv, *rules_of("pinv", _pinv), _has_odd_inverse)
+    define(np.linalg.cholesky, triangles.cholesky_vjp, triangles.cholesky_jvp, lambda *call: True)
+    define(np.linalg.solve, *rules_of("solve", solve), _differ_in_stack)
     for func, stock, turning in (
         (np.linalg.eigh, linalg.grad_eigh, _of_columns),
         (np.linalg.eig, linalg.grad_eig, _of_columns),
@@ -390,5 +363,6 @@ def learn(module: Any) -> bool:
 
 
 HOMES["numpy.linalg"] = learn
+WRITTEN[np.linalg.eigh] = triangles.eigh
 WRITTEN[np.linalg.multi_dot] = _written_multi_dot
 WRITTEN[np.linalg.lstsq] = _written_lstsq

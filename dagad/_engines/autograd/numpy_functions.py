@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
+from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 
 from dagad._engines.autograd import refusals
-from dagad._engines.autograd.by_definition import moved
+from dagad._engines.autograd.by_definition import moved, rules_of
 from dagad._engines.autograd.numpy_protocols import WRITTEN
-from dagad._engines.autograd.private import isbox
+from dagad._engines.autograd.operands import array_of
+from dagad._engines.autograd.private import isbox, trace_primitives_map
 from dagad._engines.autograd.rules import cast
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
@@ -97,12 +100,40 @@ def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: s
     del casting, order
     written = operands[0].partition("->")[0].split(",") if isinstance(operands[0], str) else operands[1::2]
     letters = [[letter for letter in each if letter not in (" ", ".", Ellipsis)] for each in written]
-    if any(len(set(each)) < len(each) for each in letters):
-        raise NotDifferentiableError(
-            refusals.of_function("np.einsum", " with an index twice at one array: take its diagonal first")
-        )
-    found = anp.einsum(*operands, optimize=optimize)
+    if all(len(set(each)) == len(each) for each in letters):
+        found = anp.einsum(*operands, optimize=optimize)
+    elif isinstance(operands[0], str):
+        found = _of_diagonals()(operands[0], *map(array_of, operands[1:]), optimize=optimize)
+    else:
+        why = ' with an index twice at one array in this form. It has one with letters, as in `np.einsum("ii->i", a)`'
+        raise NotDifferentiableError(refusals.of_function("np.einsum", why))
     return found if dtype is None or found.dtype == dtype else found.astype(dtype)
+
+
+@functools.cache
+def _of_diagonals() -> Any:
+    """Return `einsum` where an index stands twice at one array, as a primitive: that of the diagonals."""
+
+    def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
+        return np.einsum(subscripts, *operands, optimize=optimize)
+
+    def definition(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
+        left, arrow, right = subscripts.replace(" ", "").partition("->")
+        once = [each for each in sorted({*left} - {*".,"}) if left.count(each) == 1]
+        right = right if arrow else "..." * ("..." in left) + "".join(once)
+        kept = ["..." * ("..." in each) + "".join(dict.fromkeys(each.replace(".", ""))) for each in left.split(",")]
+        taken = [
+            moved(functools.partial(np.einsum, f"{each}->{others}"), 0)(operand) if each != others else operand
+            for each, others, operand in zip(left.split(","), kept, operands, strict=True)
+        ]
+        return anp.einsum(f"{','.join(kept)}->{right}", *taken, optimize=optimize)
+
+    made = primitive(einsum)
+    trace_primitives_map.pop(einsum, None)  # nobody gives this one to numpy
+    vjp, jvp = rules_of("einsum", definition)
+    defvjp_argnums(made, vjp)
+    defjvp_argnums(made, jvp)
+    return made
 
 
 def _insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
@@ -156,9 +187,9 @@ def _refused(sentence: Function) -> Function:
 
 
 _UNTRACED = """
-shape ndim size result_type iscomplexobj isrealobj common_type signbit digitize nanargmax nanargmin lexsort isin
+shape ndim size result_type iscomplexobj isrealobj common_type digitize nanargmax nanargmin lexsort isin
 array_repr array_str array2string may_share_memory shares_memory can_cast
-min_scalar_type empty_like zeros_like ones_like
+min_scalar_type empty_like zeros_like ones_like einsum_path tril_indices_from triu_indices_from diag_indices_from
 """.split()
 
 

@@ -19,6 +19,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._engines.autograd import refusals
+from dagad._engines.autograd.operands import arrays_among, gathered
 from dagad._engines.autograd.private import SequenceBox, box_types, isbox, trace_primitives_map
 from dagad._engines.autograd.rules import learn_rules
 from dagad._errors import NotDifferentiableError
@@ -41,7 +42,7 @@ def call_function(func: Any, args: Any, kwargs: Any) -> Any:
         return opened(written(*args, **kwargs))
     except TypeError as error:
         if "unexpected keyword" in str(error):
-            raise NotDifferentiableError(refusals.of_option(f"np.{func.__name__}", kwargs)) from error
+            raise NotDifferentiableError(refusals.of_option(f"np.{getattr(func, '__name__', func)}", kwargs)) from error
         raise
 
 
@@ -85,6 +86,7 @@ class Called:
         self.by_keyword = bool(primitive and self.names)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = arrays_among(self.names, args, kwargs)
         if (kwargs and not _HARMLESS.issuperset(kwargs)) or (self.by_keyword and len(args) > 1):
             args, kwargs = self._as_rules_take_them(args, kwargs)
         for arg in args:
@@ -129,24 +131,26 @@ class Called:
         return (*args, *between), kwargs
 
 
-def gathered(arg: Any) -> Any:
-    """Return a list that holds traced values as a traced array."""
-    if isinstance(arg, list | tuple) and any(map(pytree.is_traced, pytree.flatten(arg)[0])):
-        return anp.array(arg)
-    return arg
-
-
 def opened(result: Any) -> Any:
-    """Return traced lists and tuples as plain ones of traced entries, as numpy has them."""
+    """Return traced lists and tuples as plain ones, as numpy has them, of entries that are traced unless whole numbers.
+
+    Counts, exponents and orders are constant between their jumps, and serve as an index.
+    """
     held = pytree.plain(result)
     if held is result or not isinstance(held, list | tuple):
         return result
-    parts = [result[index] for index in range(len(held))]
+    parts = [_opened_part(result, index, part) for index, part in enumerate(held)]
     return type(held)(*parts) if hasattr(held, "_fields") else type(held)(parts)
+
+
+def _opened_part(result: Any, index: int, part: Any) -> Any:
+    dtype = getattr(pytree.plain(part), "dtype", None)
+    return result[index] if dtype is None or dtype.kind in "fc" else pytree.plain(part)
 
 
 # Ufuncs
 
+CONSTANT: frozenset[Any] = frozenset({np.signbit, np.spacing})  # between jumps, but autograd does not know them so
 _METHODS: dict[tuple[Any, str], Any] = {
     (np.add, "reduce"): np.sum,
     (np.multiply, "reduce"): np.prod,
@@ -154,6 +158,8 @@ _METHODS: dict[tuple[Any, str], Any] = {
     (np.minimum, "reduce"): np.min,
     (np.add, "accumulate"): np.cumsum,
     (np.multiply, "accumulate"): np.cumprod,
+    (np.maximum, "accumulate"): "maximum.accumulate",  # what `reduction_rules` has under this name
+    (np.minimum, "accumulate"): "minimum.accumulate",
 }
 _AS_BY_DEFAULT = {"where": True, "dtype": None, "casting": "same_kind", "order": "K", "subok": True, "out": None}
 
@@ -185,12 +191,14 @@ def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Any) -> Any:
         inputs = [each if getattr(each, "dtype", None) == dtype else anp.array(each).astype(dtype) for each in inputs]
     if ufunc is np.sign and np.iscomplexobj(pytree.plain(inputs[0])):  # x / |x|; autograd takes it for constant
         raise NotDifferentiableError(refusals.of_function("np.sign", " of complex numbers"))
+    if ufunc in CONSTANT:
+        return ufunc(*map(pytree.plain, inputs))
     fun = primitive_of(ufunc)
     if fun is None:
         home = "np" if hasattr(np, ufunc.__name__) else "scipy.special"
         name = "np.frompyfunc" if set("".join(ufunc.types)) <= set("O->") else f"{home}.{ufunc.__name__}"
         raise NotDifferentiableError(refusals.of_function(name))
-    return fun(*inputs, called_by_autograd_dispatcher=True)
+    return opened(fun(*inputs, called_by_autograd_dispatcher=True))
 
 
 def primitive_of(ufunc: Any) -> Any:

@@ -14,11 +14,12 @@ import autograd.numpy as anp
 import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
-from dagad._engines.autograd import reduction_rules, refusals
+from dagad._engines.autograd import fft_rules, reduction_rules, refusals
 from dagad._engines.autograd.by_definition import entrywise, moved, movers, rules_of
 from dagad._engines.autograd.private import isbox, numpy_vjps, trace_primitives_map
 from dagad._engines.autograd.reduction_rules import is_deep
 from dagad._engines.autograd.rules import HOMES, Better, cast, define, keep_real
+from dagad._engines.autograd.tails import share
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
@@ -37,7 +38,8 @@ def _steps(x: Any) -> Any:
     return x[..., 1:] - x[..., :-1]
 
 
-def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    """Return the integral of samples by straight lines between them."""
     if np.ndim(plain(dx)):  # cut like the rises along this axis
         dx = anp.moveaxis(dx * np.ones_like(np.diff(plain(y), axis=axis)), axis, -1)
     y = anp.moveaxis(y, axis, -1)
@@ -171,57 +173,6 @@ def _sinc_slope(ans: Any, x: Any) -> Any:
     return anp.where(small, series, (anp.cos(np.pi * x) - anp.sinc(at)) / at)
 
 
-# Transforms of real numbers, by those of complex ones
-
-
-def _rfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
-    whole = anp.moveaxis(anp.fft.fft(a, n, axis, norm), axis, 0)
-    return anp.moveaxis(whole[: whole.shape[0] // 2 + 1], 0, axis)
-
-
-def _irfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
-    half = anp.moveaxis(a, axis, 0)
-    n = 2 * (half.shape[0] - 1) if n is None else n
-    missing = max(n // 2 + 1 - half.shape[0], 0)
-    half = anp.concatenate([half, np.zeros((missing, *half.shape[1:]))])[: n // 2 + 1]
-    whole = anp.concatenate([half, anp.conj(half[1 : (n + 1) // 2])[::-1]])
-    return anp.moveaxis(anp.real(anp.fft.ifft(whole, None, 0, norm)), 0, axis)
-
-
-def _axes(a: Any, s: Any, axes: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Return the last axis of a transform with its length, and the others with theirs."""
-    axes = range(-len(s if s is not None else np.shape(plain(a))), 0) if axes is None else axes
-    lengths = [None] * len(axes) if s is None else s
-    return (lengths[-1], axes[-1]), (None if s is None else lengths[:-1], axes[:-1])
-
-
-_TURNED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
-
-
-def _rfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
-    last, others = _axes(a, s, axes)
-    return anp.fft.fftn(_rfft(a, *last, norm), *others, norm)
-
-
-def _irfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
-    last, others = _axes(a, s, axes)
-    return _irfft(anp.fft.ifftn(a, *others, norm), *last, norm)
-
-
-def _odd_transform(inverse: bool) -> Better:
-    """As of autograd 1.9: of real numbers no odd lengths, and a `norm` by name is taken for another one."""
-
-    def better(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
-        del argnums
-        given = dict(zip(("a", "n", "axis", "norm"), args, strict=False)) | kwargs
-        n, axis = given.get("n", given.get("s")), given.get("axis", given.get("axes"))
-        last = -1 if axis is None else np.atleast_1d(axis)[-1]
-        n = np.shape(plain(ans if inverse else args[0]))[last] if n is None else np.atleast_1d(n)[-1]
-        return bool(n % 2) or given.get("norm") not in (None, "ortho")
-
-    return better
-
-
 def _cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None) -> Any:
     axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
     a, b = anp.moveaxis(a, axisa, -1), anp.moveaxis(b, axisb, -1)
@@ -283,12 +234,26 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
 
 
 def _histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:
-    if density or weights is None:
-        raise NotDifferentiableError(refusals.of_option("np.histogram", ["density"]))
-    edges = np.histogram_bin_edges(plain(a), bins, range)
-    at = np.searchsorted(edges, np.ravel(plain(a)), "right")
-    at = np.where(np.ravel(plain(a)) == edges[-1], len(edges) - 1, at)  # the last one holds its end
-    return movers()[1](anp.ravel(weights), at, (len(edges) + 1,))[1:-1], edges
+    """Return sums of weights and edges; counts, which are whole numbers, never get here."""
+    edges = _edges(a, bins, range)
+    values = plain(edges)
+    at = np.searchsorted(values, np.ravel(plain(a)), "right")
+    at = np.where(np.ravel(plain(a)) == values[-1], len(values) - 1, at)  # the last one holds its end
+    weights = np.ones(np.size(at)) if weights is None else weights
+    sums = movers()[1](anp.ravel(weights), at, (len(values) + 1,))[1:-1]
+    return (sums / _steps(edges) / anp.sum(sums) if density else sums), edges
+
+
+def _edges(a: Any, bins: Any, range: Any = None, weights: Any = None) -> Any:
+    """Return the edges of bins: as given, or in equal steps between the least and the largest number."""
+    if np.ndim(plain(bins)) == 1:
+        return bins
+    found = np.histogram_bin_edges(plain(a), plain(bins), range, plain(weights))
+    if range is not None or np.size(plain(a)) == 0:
+        return found
+    low, high = anp.min(a), anp.max(a)
+    widened = 0.5 * (plain(low) == plain(high))
+    return _linspace(low - widened, high + widened, len(found))
 
 
 def _i0(x: Any) -> Any:
@@ -301,7 +266,7 @@ DEFINED: dict[Any, Function] = {
     np.bincount: _bincount,
     np.modf: lambda x: (x - anp.trunc(x), anp.trunc(x)),
     np.divmod: lambda x, y: (anp.floor_divide(x, y), anp.mod(x, y)),
-    np.trapezoid: _trapezoid,
+    np.trapezoid: trapezoid,
     np.interp: _interp,
     np.convolve: _convolve,
     np.correlate: _correlate,
@@ -317,9 +282,8 @@ DEFINED: dict[Any, Function] = {
         start * anp.exp(_linspace(0.0, anp.log(stop / start), num, endpoint))
     ),
     np.float_power: anp.power,
-    np.fft.hfft: lambda a, n=None, axis=-1, norm=None: _irfft(anp.conj(a), n, axis, _TURNED[norm]),
-    np.fft.ihfft: lambda a, n=None, axis=-1, norm=None: anp.conj(_rfft(a, n, axis, _TURNED[norm])),
     np.histogram: _histogram,
+    np.histogram_bin_edges: _edges,
     np.frexp: lambda x: (x / 2.0 ** np.frexp(plain(x))[1], np.frexp(plain(x))[1]),
     np.i0: _i0,
 } | {func: moved(func, 0) for func in (np.flip, np.take, np.take_along_axis, np.delete, np.resize, np.matrix_transpose)}
@@ -351,6 +315,12 @@ def _not_a_count(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
 def _of_complex(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     del argnums, args, kwargs
     return np.iscomplexobj(plain(ans))
+
+
+def _is_real(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether a size is that of a real number: autograd's rule divides by it, and is nan at infinity."""
+    del argnums, ans, kwargs
+    return not np.iscomplexobj(plain(args[0]))
 
 
 def _from_end(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
@@ -396,12 +366,6 @@ BETTER: dict[Any, tuple[Function, Better]] = {
     np.reshape: (_reshape, _of_any_layout),
     np.ravel: (_ravel, _of_any_layout),
     np.cross: (_cross, _differ),
-    np.fft.rfft: (_rfft, _odd_transform(inverse=False)),
-    np.fft.irfft: (_irfft, _odd_transform(inverse=True)),
-    np.fft.rfft2: (functools.partial(_rfftn, axes=(-2, -1)), _odd_transform(inverse=False)),
-    np.fft.irfft2: (functools.partial(_irfftn, axes=(-2, -1)), _odd_transform(inverse=True)),
-    np.fft.rfftn: (_rfftn, _odd_transform(inverse=False)),
-    np.fft.irfftn: (_irfftn, _odd_transform(inverse=True)),
 }
 
 
@@ -413,6 +377,18 @@ ENTRYWISE: dict[Any, tuple[Function | None, ...]] = {
     np.ldexp: (lambda ans, x, n: 2.0**n + 0.0 * ans, None),
     np.nextafter: (lambda ans, x, y: 1.0, lambda ans, x, y: 0.0 * y),
     np.heaviside: (lambda ans, x, y: 0.0 * ans, lambda ans, x, y: x == 0.0),
+}
+
+
+# In place of autograd's own, which cancel in a tail, or overflow.
+BETTER_SLOPES: dict[Any, tuple[Function, ...]] = {
+    np.expm1: (lambda ans, x: anp.exp(x),),
+    np.logaddexp: (lambda ans, x, y: share(x - y), lambda ans, x, y: share(y - x)),
+    np.logaddexp2: (lambda ans, x, y: share(np.log(2.0) * (x - y)), lambda ans, x, y: share(np.log(2.0) * (y - x))),
+    np.arctan2: (
+        lambda ans, y, x: x / anp.hypot(x, y) / anp.hypot(x, y),
+        lambda ans, y, x: -y / anp.hypot(x, y) / anp.hypot(x, y),
+    ),
 }
 
 
@@ -431,12 +407,16 @@ def learn(module: Any) -> bool:
     """Enter all rules."""
     del module
     newer = {getattr(np, name): each for name, each in NEWER.items() if hasattr(np, name)}
-    for func, definition in (DEFINED | reduction_rules.DEFINED | newer).items():
+    for func, definition in (DEFINED | fft_rules.DEFINED | reduction_rules.DEFINED | newer).items():
         define(func, *rules_of(func.__name__, definition))
-    for func, (definition, better) in (BETTER | reduction_rules.BETTER).items():
+    for func, (definition, better) in (BETTER | fft_rules.BETTER | reduction_rules.BETTER).items():
         define(func, *rules_of(func.__name__, definition), better)
     for func, slopes in ENTRYWISE.items():
         define(func, *entrywise(func.__name__, *slopes))
+    for func, slopes in BETTER_SLOPES.items():
+        define(func, *entrywise(func.__name__, *slopes), _always)
+    for func in (anp.abs, anp.absolute):
+        define(func, *entrywise("abs", lambda ans, x: anp.sign(x)), _is_real)
     define(np.sinc, *entrywise("sinc", _sinc_slope), _always)
     define(np.arccosh, *entrywise("arccosh", lambda ans, x: 1.0 / (anp.sqrt(x - 1.0) * anp.sqrt(x + 1.0))), _of_complex)
     define(np.astype, _astype_vjp, None, _always)

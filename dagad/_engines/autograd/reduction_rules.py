@@ -8,10 +8,12 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
+from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 
 from dagad._engines.autograd import refusals
-from dagad._engines.autograd.by_definition import moved
-from dagad._engines.autograd.private import isbox
+from dagad._engines.autograd.by_definition import moved, rules_of
+from dagad._engines.autograd.numpy_protocols import WRITTEN
+from dagad._engines.autograd.private import isbox, trace_primitives_map
 from dagad._engines.autograd.rules import Better
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
@@ -176,6 +178,38 @@ def cumulative(fun: Function, start: float) -> Function:
         return found
 
     return definition
+
+
+def _running(ufunc: Any, is_new: Function) -> Function:
+    """Return the definition of the largest or smallest entry so far: of equal ones it is the first."""
+
+    def definition(a: Any, axis: int = 0) -> Any:
+        values = np.moveaxis(plain(a), axis, 0)
+        so_far = ufunc.accumulate(values, 0)
+        changes = np.concatenate([np.ones_like(values[:1], bool), is_new(values[1:], so_far[:-1])])
+        own = np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1))
+        at = np.maximum.accumulate(np.where(changes, own, 0), 0)
+        return anp.take_along_axis(a, np.moveaxis(at, 0, axis), axis)
+
+    return definition
+
+
+def running(ufunc: Any, is_new: Function) -> Any:
+    """Return `ufunc.accumulate` as a primitive."""
+
+    def accumulate(a: Any, axis: int = 0) -> Any:
+        return ufunc.accumulate(a, axis)
+
+    made = primitive(accumulate)
+    trace_primitives_map.pop(accumulate, None)  # nobody gives this one to numpy
+    vjp, jvp = rules_of(f"{ufunc.__name__}.accumulate", _running(ufunc, is_new))
+    defvjp_argnums(made, vjp)
+    defjvp_argnums(made, jvp)
+    return made
+
+
+WRITTEN["maximum.accumulate"] = running(np.maximum, np.greater)
+WRITTEN["minimum.accumulate"] = running(np.minimum, np.less)
 
 
 def _cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None) -> Any:

@@ -92,6 +92,11 @@ _SOLVERS = (
 _ADVICE = {
     "scipy.integrate": _SOLVERS,
     "scipy.optimize": _SOLVERS,
+    "scipy.sparse": (
+        "What a sparse matrix holds is constant; its products `A @ x` and `x @ A` have a derivative. Scale the "
+        "product, as in `t * (A @ x)` and `A @ (d * x)`, or write what is added up with "
+        "`np.bincount(row, weights=v * x[column])`."
+    ),
     "np.vectorize": "Write the function for whole arrays: a loop over entries is slow here, too.",
     "np.full": "Write `value * np.ones(shape)`.",
     "np": f"Give it arrays and no lists, or write it with other functions of numpy. {_STACK}",

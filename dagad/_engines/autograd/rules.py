@@ -58,11 +58,11 @@ def jvp_rule(fun: Any, args: Any, kwargs: Any) -> Any:
 
 
 def define(function: Any, vjp: Any, jvp: Any, better: Better | None = None) -> None:
-    """Give a function of numpy's rules where autograd has none; with `better`, where its own are wrong.
+    """Give a function of numpy's, or a primitive, rules where autograd has none; with `better`, where those are wrong.
 
     Without a `jvp` forward mode transposes the pullback.
     """
-    fun = _traced(function)
+    fun = function if function in primitive_vjps else _traced(function)
     if fun is None:  # newer than this autograd
         return
     if better is None:
@@ -168,7 +168,7 @@ def _not_in_order(fun: Any) -> Any:
     rule: Any = primitive_vjps.get(fun)
 
     def make(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
-        if 0 in argnums or (fun.__name__ == "ive" and _is_complex(args, kwargs)):  # scaled by its real part
+        if 0 in argnums:
             _refuse(fun, argnums)
         return rule(argnums, ans, args, kwargs)
 
@@ -194,11 +194,6 @@ def _where(argnums: Sequence[int], tangents: Sequence[Any], ans: Any, args: Any,
 def _several_axes(args: Any, kwargs: Any) -> bool:
     """As of autograd 1.9, several axes counted from the end are put back in wrong places."""
     return isinstance(kwargs.get("axis", args[1] if len(args) > 1 else None), tuple)
-
-
-def _is_complex(args: Any, kwargs: Any) -> bool:
-    del kwargs
-    return any(np.iscomplexobj(pytree.plain(arg)) for arg in args)
 
 
 def _not_flat(args: Any, kwargs: Any) -> bool:
@@ -237,9 +232,8 @@ def _special(special: Any) -> bool:
         (special.digamma, traced_trigamma(special)),
     ):
         _replace(_VJPS, primitive_vjps, fun, _in_first(fun, _once(derivative)))
-    for fun in (special.polygamma, special.jn, special.yn, special.iv, special.ive):
+    for fun in (special.polygamma, special.jn, special.yn, special.iv):
         _replace(_VJPS, primitive_vjps, fun, _not_in_order(fun))
-    _replace(_WRONG, primitive_jvps, special.ive, _is_complex)
     _replace(_WRONG, primitive_jvps, special.logsumexp, _several_axes)
     return True
 

@@ -9,6 +9,7 @@ by ``from scipy.linalg import solve``. Meanwhile a warning that scipy sends to i
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -17,6 +18,7 @@ from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 
 from dagad._engines.autograd.by_definition import rules_of
 from dagad._engines.autograd.numpy_protocols import Called
+from dagad._engines.autograd.operands import arrays_among
 from dagad._engines.autograd.patches import Swap
 from dagad._engines.autograd.private import trace_primitives_map
 from dagad._engines.autograd.traced_array import TracedArray
@@ -27,13 +29,15 @@ Function = Callable[..., Any]
 class _First:
     """Looks at the arguments of a function of scipy's, and goes on with scipy's own code or with ours."""
 
-    __slots__ = ("_ours", "_stock")
+    __slots__ = ("_names", "_ours", "_stock")
 
     def __init__(self, ours: Function, stock: Function) -> None:
         self._ours, self._stock = ours, stock
+        self._names = list(inspect.signature(stock).parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if any(map(_is_traced, args)) or any(map(_is_traced, kwargs.values())):
+            args, kwargs = arrays_among(self._names, args, kwargs)
             return self._ours(*args, **kwargs)
         return self._stock(*args, **kwargs)
 

@@ -18,10 +18,12 @@ from autograd.scipy import linalg as traced
 
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import moved
-from dagad._engines.autograd.linalg_rules import adjoint, least_squares, norm, qr, singular_values, transposed
+from dagad._engines.autograd.linalg_rules import least_squares, norm, qr, singular_values, solve
+from dagad._engines.autograd.operands import array_of
 from dagad._engines.autograd.patches import Swap
-from dagad._engines.autograd.rules import keep_real
+from dagad._engines.autograd.rules import keep_real, shaped
 from dagad._engines.autograd.scipy_functions import defined, primitive_of, stock, swap, with_rules
+from dagad._engines.autograd.triangles import adjoint, mirrored, transposed
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
@@ -29,15 +31,8 @@ Function = Callable[..., Any]
 plain = pytree.plain
 
 
-def _mirrored(a: Any, lower: bool, turned: Function = adjoint) -> Any:
-    """Return the Hermitian matrix that has this triangle, or the symmetric one."""
-    triangle = anp.tril(a) if lower else anp.triu(a)
-    diagonal = triangle * np.eye(np.shape(plain(a))[-1])
-    return triangle + turned(triangle) - (anp.real(diagonal) if turned is adjoint else diagonal)
-
-
 def _symmetric(a: Any, lower: bool) -> Any:
-    return _mirrored(a, lower, transposed)
+    return mirrored(a, lower, transposed)
 
 
 _READ_AS: dict[Any, Function] = {
@@ -49,7 +44,7 @@ _READ_AS: dict[Any, Function] = {
     "lower triangular": lambda a, lower: anp.tril(a),
     "sym": _symmetric,
     "symmetric": _symmetric,
-} | dict.fromkeys(("her", "hermitian", "pos", "positive definite"), _mirrored)
+} | dict.fromkeys(("her", "hermitian", "pos", "positive definite"), mirrored)
 
 
 def _solve(
@@ -59,7 +54,7 @@ def _solve(
     if assume_a not in _READ_AS:
         raise NotImplementedError("VJP of scipy.linalg.solve with this `assume_a` not defined")
     a = _READ_AS[assume_a](a, lower)
-    return linalg.solve(a.T if transposed else a, b)
+    return linalg.solve(anp.swapaxes(a, -1, -2) if transposed else a, b)
 
 
 def _inv(a: Any, *, check_finite: bool = True, assume_a: Any = None, lower: bool = False) -> Any:
@@ -71,7 +66,7 @@ def _inv(a: Any, *, check_finite: bool = True, assume_a: Any = None, lower: bool
 
 def _cholesky(a: Any, lower: bool = False, check_finite: bool = True) -> Any:
     del check_finite
-    factor = linalg.cholesky(_mirrored(a, lower))
+    factor = linalg.cholesky(mirrored(a, lower))
     return factor if lower else adjoint(factor)
 
 
@@ -90,31 +85,35 @@ def _solve_triangular(
     overwrite_b: bool = False,
     check_finite: bool = True,
 ) -> Any:
-    """Solve by autograd's primitive, whose rule takes no notice of `unit_diagonal`, nor of what is complex."""
+    """Solve by autograd's primitive, whose rule knows no `unit_diagonal`, no stacks and no complex numbers."""
     del overwrite_b, check_finite
-    if np.iscomplexobj(plain(a)) or np.iscomplexobj(plain(b)):
-        return _COMPLEX_TRIANGULAR(a, b, trans, lower, unit_diagonal)
+    if _is_stack(a, b) or np.iscomplexobj(plain(a)) or np.iscomplexobj(plain(b)):
+        return _ANY_TRIANGULAR(a, b, trans, lower, unit_diagonal)
     if unit_diagonal:
         ones = np.eye(np.shape(plain(a))[-1], dtype=plain(a).dtype)
         a = a * (1.0 - ones) + ones
     return traced.solve_triangular(a, b, trans=trans, lower=lower)
 
 
-def _complex_triangular(a: Any, b: Any, trans: Any, lower: bool, unit_diagonal: bool) -> Any:
+def _is_stack(*arrays: Any) -> bool:
+    return any(np.ndim(plain(each)) > 2 for each in arrays)
+
+
+def _any_triangular(a: Any, b: Any, trans: Any, lower: bool, unit_diagonal: bool) -> Any:
     eye = np.eye(np.shape(plain(a))[-1])
     a = anp.tril(a) if lower else anp.triu(a)
     a = a * (1.0 - eye) + eye if unit_diagonal else a
     turned = {0: None, "N": None, 1: transposed, "T": transposed}.get(trans, adjoint)
-    return linalg.solve(turned(a) if turned else a, b)
+    return solve(turned(a) if turned else a, b)
 
 
-_COMPLEX_TRIANGULAR = primitive_of(stock(of.solve_triangular), _complex_triangular)
+_ANY_TRIANGULAR = primitive_of(stock(of.solve_triangular), _any_triangular)
 
 
 def _cho_solve(c: Any, b: Any, lower: bool) -> Any:
     factor = anp.tril(c) if lower else adjoint(anp.triu(c))
-    if np.iscomplexobj(plain(c)):
-        return linalg.solve(anp.matmul(factor, adjoint(factor)), b)
+    if np.iscomplexobj(plain(c)) or _is_stack(c, b):
+        return solve(anp.matmul(factor, adjoint(factor)), b)
     return traced.solve_triangular(factor, traced.solve_triangular(factor, b, lower=True), trans=1, lower=True)
 
 
@@ -133,7 +132,7 @@ def _solveh_banded(ab: Any, b: Any, lower: bool = False, check_finite: bool = Tr
     rows = [
         anp.diag(ab[k, : n - k], -k) if lower else anp.diag(ab[-1 - k, k:], k) for k in range(np.shape(plain(ab))[0])
     ]
-    return linalg.solve(_mirrored(functools.reduce(anp.add, rows), lower), b)
+    return linalg.solve(mirrored(functools.reduce(anp.add, rows), lower), b)
 
 
 def _by_blocks(function: Any) -> Swap:
@@ -147,7 +146,11 @@ def _by_blocks(function: Any) -> Swap:
 
     found, made = with_rules(
         function,
-        lambda argnums, ans, args, kwargs: lambda g: (along(transposed(args[0]), g, *args[1:], **kwargs),),
+        lambda argnums, ans, args, kwargs: (
+            lambda g: (
+                shaped(along(transposed(args[0]), g, *args[1:], **kwargs), args[0]),  # the value may be complex
+            )
+        ),
         lambda argnums, tangents, ans, args, kwargs: along(args[0], tangents[0], *args[1:], **kwargs),
     )
     own["primitive"] = made
@@ -164,7 +167,7 @@ def _eigh(a: Any, b: Any = None, *, lower: bool = True, eigvals_only: bool = Fal
     _none_of(options, "eigh")
     if b is not None:
         raise NotImplementedError("VJP of scipy.linalg.eigh with `b` not defined")
-    values, vectors = linalg.eigh(_mirrored(a, lower), "L" if lower else "U")  # as scipy's phases of vectors are
+    values, vectors = linalg.eigh(mirrored(a, lower), "L" if lower else "U")  # as scipy's phases of vectors are
     if eigvals_only:
         return values
     own = _EIGH(plain(a), lower=lower)[1]
@@ -195,7 +198,8 @@ def _qr(a: Any, lwork: Any = None, mode: str = "full", pivoting: bool = False, c
     rows, columns = np.shape(plain(a))[-2:]
     if rows < columns or (mode != "economic" and rows > columns) or mode == "raw":
         raise NotDifferentiableError(refusals.of_function("scipy.linalg.qr", _QR_FORM))
-    own, *order = _QR(plain(a), mode="r", pivoting=pivoting)
+    found = _QR(plain(a), mode="r", pivoting=pivoting)
+    own, *order = found if isinstance(found, list | tuple) else (found,)  # of a stack scipy returns an array
     taken = anp.take_along_axis(a, order[0][..., None, :], -1) if order else a
     factors = qr(taken, lambda a: own[..., :columns, :])
     return (*factors[mode == "r" :], *order)
@@ -235,20 +239,38 @@ def _by_toeplitz(function: Any, definition: Callable[..., Any]) -> Swap:
 
     def ours(c_or_cr: Any, *args: Any, **kwargs: Any) -> Any:
         b = args[0] if args else kwargs.get("b", kwargs.get("x"))
-        c, r = c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr, None)
+        c, r = map(array_of, c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr, None))
         return made(c, r, b)
 
     return swap(function, ours)
 
 
+def _no_stack(name: str, *arrays: Any) -> None:
+    if _is_stack(*arrays):
+        why = " of a stack of matrices. Call it for each of them, and put the results together by `np.stack`"
+        raise NotDifferentiableError(refusals.of_function(f"scipy.linalg.{name}", why))
+
+
+def _sylvester(a: Any, b: Any, q: Any) -> Any:
+    _no_stack("solve_sylvester", a, b, q)
+    return traced.solve_sylvester(a, b, q)
+
+
+def _continuous_lyapunov(a: Any, q: Any) -> Any:
+    _no_stack("solve_continuous_lyapunov", a, q)
+    return traced.solve_sylvester(a, anp.conj(a.T), q)
+
+
 def _discrete_lyapunov(a: Any, q: Any, method: Any = None) -> Any:
     del method
+    _no_stack("solve_discrete_lyapunov", a, q)
     n = np.shape(plain(a))[0]
     return anp.reshape(linalg.solve(np.eye(n * n) - anp.kron(a, anp.conj(a)), anp.ravel(q)), (n, n))
 
 
 def _khatri_rao(a: Any, b: Any) -> Any:
-    return anp.reshape(anp.einsum("ij,kj->ikj", a, b), (-1, np.shape(plain(a))[1]))
+    shape = np.shape(plain(a))
+    return anp.reshape(anp.einsum("...ij,...kj->...ikj", a, b), (*shape[:-2], -1, shape[-1]))
 
 
 def _norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, check_finite: bool = True) -> Any:
@@ -295,6 +317,46 @@ def _check_lu(args: Any, kwargs: Any) -> None:
         raise NotImplementedError("VJP of scipy.linalg.lu of a matrix that is not square, or with options, not defined")
 
 
+def _lu_pair(factors: Any) -> list[Swap]:
+    """Return the swaps of `lu_factor` and `lu_solve`; `factors` is the primitive of `lu`."""
+    own, solving = stock(of.lu_factor), stock(of.lu_solve)
+
+    def packed(a: Any) -> Any:
+        return own(a)[0]
+
+    def definition(a: Any) -> Any:
+        found = factors(a)
+        return found[1] + found[2] - np.eye(np.shape(plain(a))[-1])
+
+    def solution(lu: Any, b: Any, pivots: Any, trans: int) -> Any:
+        return solving((lu, pivots), b, trans)
+
+    def definition_of_solution(lu: Any, b: Any, pivots: Any, trans: int) -> Any:
+        n = np.shape(plain(lu))[-1]
+        order = np.arange(n)
+        for row, other in enumerate(pivots):
+            order[[row, other]] = order[[other, row]]
+        a = anp.matmul(anp.tril(lu, -1) + np.eye(n), anp.triu(lu))[np.argsort(order)]
+        return linalg.solve((a, transposed(a), adjoint(a))[trans], b)
+
+    factored, solved = primitive_of(packed, definition), primitive_of(solution, definition_of_solution)
+
+    def ours(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+        del overwrite_a, check_finite
+        _no_stack("lu_factor", a)
+        _check_lu((a,), {})
+        return factored(a), own(plain(a))[1]
+
+    def ours_solving(
+        lu_and_piv: Any, b: Any, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
+    ) -> Any:
+        del overwrite_b, check_finite
+        _no_stack("lu_solve", lu_and_piv[0])
+        return solved(lu_and_piv[0], b, plain(lu_and_piv[1]), trans)
+
+    return [swap(of.lu_factor, ours), swap(of.lu_solve, ours_solving)]
+
+
 def _least_squares() -> Swap:
     own = stock(of.lstsq)
 
@@ -306,6 +368,7 @@ def _least_squares() -> Swap:
 
     def ours(a: Any, b: Any, **options: Any) -> Any:
         _none_of({name: each for name, each in options.items() if not name.startswith("overwrite")}, "lstsq")
+        _no_stack("lstsq", a, b)
         rows, columns = np.shape(plain(a))
         if np.linalg.matrix_rank(plain(a)) < columns or rows <= columns:
             raise NotImplementedError(
@@ -340,6 +403,7 @@ def _cholesky_pair() -> list[Swap]:
 
 
 keep_real(traced.solve_sylvester)
+_LU, _LU_PRIMITIVE = with_rules(of.lu, _lu_vjp, _lu_jvp)
 SWAPS: list[Swap] = [
     defined(of.solve, _solve),
     defined(of.inv, _inv),
@@ -354,13 +418,14 @@ SWAPS: list[Swap] = [
     defined(of.svd, _svd),
     defined(of.svdvals, lambda a, **options: singular_values(a)),
     defined(of.qr, _qr),
-    with_rules(of.lu, _lu_vjp, _lu_jvp)[0],
+    _LU,
+    *_lu_pair(_LU_PRIMITIVE),
     defined(of.pinv, _pinv),
     defined(of.norm, _norm),
     defined(of.polar, _polar),
     _least_squares(),
-    swap(of.solve_sylvester, lambda a, b, q: traced.solve_sylvester(a, b, q)),
-    defined(of.solve_continuous_lyapunov, lambda a, q: traced.solve_sylvester(a, anp.conj(a.T), q)),
+    swap(of.solve_sylvester, _sylvester),
+    defined(of.solve_continuous_lyapunov, _continuous_lyapunov),
     defined(of.solve_discrete_lyapunov, _discrete_lyapunov),
     defined(of.toeplitz, _toeplitz),
     defined(of.hankel, moved(stock(of.hankel), 0, 1)),

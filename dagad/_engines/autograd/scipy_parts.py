@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from dagad._engines.autograd import refusals
+from dagad._engines.autograd import refusals, scipy_integrate
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.private import isbox
 from dagad._engines.autograd.rules import HOMES
@@ -37,6 +37,37 @@ def _stats(module: Any) -> bool:
     return True
 
 
+def _sparse(module: Any) -> bool:
+    del module
+    from dagad._engines.autograd import scipy_sparse
+
+    patches.swap(scipy_sparse.SWAPS)
+    return True
+
+
+def _integrals(module: Any) -> bool:
+    patches.swap(scipy_integrate.of_integrals(module))
+    return True
+
+
+def _polynomials(module: Any) -> bool:
+    patches.swap(scipy_integrate.of_polynomials(module))
+    return True
+
+
+def _operators(module: Any) -> bool:
+    from dagad._engines.autograd import scipy_sparse
+
+    patches.swap(scipy_sparse.of_operators(module))
+    return True
+
+
+def _normal(module: Any) -> bool:
+    from dagad._engines.autograd import scipy_stats
+
+    return scipy_stats.learn_normal(module)
+
+
 def _optimize(module: Any) -> bool:
     wrap = module._zeros_py._wrap_nan_raise  # all root finders in C call it
     own = stock(wrap)
@@ -55,4 +86,9 @@ def _ordinary(fun: Any, *args: Any) -> Any:
 HOMES["scipy.optimize"] = _optimize
 HOMES["scipy.special"] = _special
 HOMES["scipy.stats"] = _stats
+HOMES["autograd.scipy.stats.norm"] = _normal
+HOMES["numpy.polynomial.polynomial"] = _polynomials
+HOMES["scipy.integrate"] = _integrals
+HOMES["scipy.sparse"] = _sparse
+HOMES["scipy.sparse.linalg"] = _operators
 HOMES["scipy.linalg"] = _linalg

@@ -21,13 +21,22 @@ from dagad._engines.autograd.by_definition import entrywise
 from dagad._engines.autograd.numpy_protocols import UFUNCS
 from dagad._engines.autograd.patches import Swap
 from dagad._engines.autograd.private import isbox, trace_primitives_map
+from dagad._engines.autograd.rules import define
 from dagad._engines.autograd.scipy_functions import defined
+from dagad._engines.autograd.tails import (
+    ROOT_2PI,
+    ROOT_PI,
+    dawsn_slope,
+    erfcx_slope,
+    log_ndtr_slope,
+    scaled_bessel_slope,
+)
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
 Slope = Callable[..., Any]
 plain = pytree.plain
-ROOT_2PI, ROOT_PI, DEGREE = np.sqrt(2.0 * np.pi), np.sqrt(np.pi), np.pi / 180.0
+DEGREE = np.pi / 180.0
 
 
 class _Functions:
@@ -64,11 +73,11 @@ def _by_power(log: Any, power: Any) -> Any:
 
 
 def _gamma_density(shape: Any, x: Any) -> Any:
-    return anp.exp((shape - 1.0) * anp.log(x) - x - special.gammaln(shape))
+    return anp.exp(f.xlogy(shape - 1.0, x) - x - special.gammaln(shape))
 
 
 def _beta_density(a: Any, b: Any, x: Any) -> Any:
-    return anp.exp((a - 1.0) * anp.log(x) + (b - 1.0) * anp.log1p(-x) - special.betaln(a, b))
+    return anp.exp(_powers(a - 1.0, b - 1.0, x) - special.betaln(a, b))
 
 
 def _t_density(df: Any, t: Any) -> Any:
@@ -83,7 +92,7 @@ def _f_density(n: Any, d: Any, x: Any) -> Any:
 
 def _poisson(k: Any, m: Any) -> Any:
     k = anp.floor(k)
-    return anp.exp(k * anp.log(m) - m - special.gammaln(k + 1.0))
+    return anp.exp(f.xlogy(k, m) - m - special.gammaln(k + 1.0))
 
 
 def _binomial(k: Any, n: Any, p: Any) -> Any:
@@ -92,7 +101,7 @@ def _binomial(k: Any, n: Any, p: Any) -> Any:
 
 
 def _powers(a: Any, b: Any, p: Any) -> Any:
-    return a * anp.log(p) + b * anp.log1p(-p)
+    return f.xlogy(a, p) + f.xlog1py(b, -p)
 
 
 def _gone(sign: float, slope: Slope) -> Slope:
@@ -107,12 +116,38 @@ def _soft_huber(width: Any, r: Any) -> Any:
     return anp.sqrt(1.0 + (r / width) ** 2)
 
 
+def _soft_huber_width(ans: Any, width: Any, r: Any) -> Any:
+    """Return width (s - 1)^2 / s, of s as above: 2 ans / width - r^2 / (width s), which cancels for small r."""
+    soft = _soft_huber(width, r)
+    return width * ((r / width) ** 2 / (soft + 1.0)) ** 2 / soft
+
+
+def _in_real_numbers(slope: Slope) -> Slope:
+    """Return the slope of `ive`, which is scaled by the real part of a complex number."""
+
+    def real(ans: Any, v: Any, x: Any) -> Any:
+        if np.iscomplexobj(plain(x)):
+            raise NotImplementedError("VJP of ive wrt argnums 1 not defined")
+        return slope(ans, v, x)
+
+    return real
+
+
 def _order_down(fun: str, sign: float, *, kept: float = 0.0) -> Slope:
     """Half of the sum of two neighbours, for Bessel functions; scaled ones keep a multiple of their own value."""
 
     def slope(ans: Any, v: Any, x: Any) -> Any:
         bessel = getattr(f, fun)
         return sign * (bessel(v - 1, x) + bessel(v + 1, x)) / 2.0 + kept * ans
+
+    return slope
+
+
+def _scaled_bessel(sign: float, near: Callable[[Any, Any, Any], Any]) -> Slope:
+    """Return the slope of `ive` (sign -1) or `kve` (sign 1) from its formula, which cancels where x is large."""
+
+    def slope(ans: Any, v: Any, x: Any) -> Any:
+        return scaled_bessel_slope(plain(v), sign, lambda ans, x: near(ans, v, x))(ans, x)
 
     return slope
 
@@ -133,29 +168,29 @@ ONE: dict[str, Slope] = {
     "cosm1": lambda ans, x: -anp.sin(x),
     "cosdg": lambda ans, x: -DEGREE * f.sindg(x),
     "cotdg": lambda ans, x: -DEGREE * (1.0 + ans**2),
-    "dawsn": lambda ans, x: 1.0 - 2.0 * x * ans,
+    "dawsn": dawsn_slope,
     "entr": lambda ans, x: -anp.log(x) - 1.0,
-    "erfcx": lambda ans, x: 2.0 * x * ans - 2.0 / ROOT_PI,
+    "erfcx": erfcx_slope,
     "erfi": lambda ans, x: 2.0 / ROOT_PI * anp.exp(x**2),
     "exp10": lambda ans, x: np.log(10.0) * ans,
     "exp1": lambda ans, x: -anp.exp(-x) / x,
     "exp2": lambda ans, x: np.log(2.0) * ans,
     "expi": lambda ans, x: anp.exp(x) / x,
-    "expm1": lambda ans, x: ans + 1.0,
+    "expm1": lambda ans, x: anp.exp(x),
     "exprel": _exprel_slope,
-    "i0e": lambda ans, x: f.i1e(x) - anp.sign(x) * ans,
-    "i1e": lambda ans, x: (f.i0e(x) + f.ive(2, x)) / 2.0 - anp.sign(x) * ans,
+    "i0e": scaled_bessel_slope(0, -1.0, lambda ans, x: f.i1e(x) - anp.sign(x) * ans),
+    "i1e": scaled_bessel_slope(1, -1.0, lambda ans, x: (f.i0e(x) + f.ive(2, x)) / 2.0 - anp.sign(x) * ans),
     "k0": lambda ans, x: -f.k1(x),
-    "k0e": lambda ans, x: ans - f.k1e(x),
+    "k0e": scaled_bessel_slope(0, 1.0, lambda ans, x: ans - f.k1e(x)),
     "k1": lambda ans, x: -f.k0(x) - ans / x,
-    "k1e": lambda ans, x: ans - f.k0e(x) - ans / x,
+    "k1e": scaled_bessel_slope(1, 1.0, lambda ans, x: ans - f.k0e(x) - ans / x),
     "log1p": lambda ans, x: 1.0 / (1.0 + x),
     "log_expit": lambda ans, x: f.expit(-x),
-    "log_ndtr": lambda ans, x: anp.exp(-(x**2) / 2.0 - ans) / ROOT_2PI,
+    "log_ndtr": log_ndtr_slope,
     "loggamma": lambda ans, x: special.psi(x),
     "ndtr": lambda ans, x: anp.exp(-(x**2) / 2.0) / ROOT_2PI,
     "ndtri": lambda ans, x: ROOT_2PI * anp.exp(ans**2 / 2.0),
-    "ndtri_exp": lambda ans, x: ROOT_2PI * anp.exp(x + ans**2 / 2.0),
+    "ndtri_exp": lambda ans, x: 1.0 / log_ndtr_slope(x, ans),  # its inverse
     "sindg": lambda ans, x: DEGREE * f.cosdg(x),
     "tandg": lambda ans, x: DEGREE * (1.0 + ans**2),
     "wrightomega": lambda ans, x: ans / (1.0 + ans),
@@ -168,7 +203,7 @@ MORE: dict[str, Slopes] = {
     "kl_div": (lambda ans, x, y: anp.log(x / y), lambda ans, x, y: 1.0 - x / y),
     "huber": (_huber_width, lambda ans, width, r: anp.minimum(anp.maximum(r, -width), width)),
     "pseudo_huber": (
-        lambda ans, width, r: 2.0 * ans / width - r**2 / (width * _soft_huber(width, r)),
+        _soft_huber_width,
         lambda ans, width, r: r / _soft_huber(width, r),
     ),
     "boxcox": (lambda ans, x, p: x ** (p - 1.0), lambda ans, x, p: _by_power(anp.log(x), p)),
@@ -224,7 +259,7 @@ MORE: dict[str, Slopes] = {
     "yv": (None, lambda ans, v, x: (f.yv(v - 1, x) - f.yv(v + 1, x)) / 2.0),
     "kn": (None, _order_down("kn", -1.0)),
     "kv": (None, _order_down("kv", -1.0)),
-    "kve": (None, _order_down("kve", -1.0, kept=1.0)),
+    "kve": (None, _scaled_bessel(1.0, _order_down("kve", -1.0, kept=1.0))),
     "struve": (None, lambda ans, v, x: f.struve(v - 1.0, x) - v / x * ans),
     "modstruve": (None, lambda ans, v, x: f.modstruve(v - 1.0, x) - v / x * ans),
     "hyp0f1": (None, lambda ans, v, x: f.hyp0f1(v + 1.0, x) / v),
@@ -258,7 +293,22 @@ MORE: dict[str, Slopes] = {
 }
 
 
+# In place of autograd's own: those overflow for large shapes, cancel in a tail, or know no whole order.
+BETTER: dict[str, Slopes] = {
+    "betainc": (None, None, _gone(1.0, _beta_density)),
+    "expit": (lambda ans, x: ans * f.expit(-x),),
+    "gammainc": (None, _gone(1.0, _gamma_density)),
+    "gammaincc": (None, _gone(-1.0, _gamma_density)),
+    "ive": (
+        None,
+        _in_real_numbers(_scaled_bessel(-1.0, lambda ans, v, x: ans * (v / x - anp.sign(x)) + f.ive(v + 1, x))),
+    ),
+}
+
+
 def _enter() -> None:
+    for name, slopes in BETTER.items():
+        define(getattr(of, name), *entrywise(name, *slopes), lambda *call: True)
     for name, slopes in {**{name: (slope,) for name, slope in ONE.items()}, **MORE}.items():
         ufunc = getattr(of, name, None)  # an older scipy has fewer
         if ufunc is None or ufunc in trace_primitives_map:

@@ -17,7 +17,10 @@ import scipy.stats as of
 from autograd.scipy import special
 
 from dagad._engines.autograd import refusals
+from dagad._engines.autograd.by_definition import rules_of
 from dagad._engines.autograd.patches import Swap
+from dagad._engines.autograd.private import primitive_vjps
+from dagad._engines.autograd.rules import define
 from dagad._engines.autograd.scipy_functions import primitive_of, stock, swap
 from dagad._engines.autograd.scipy_rules import f
 from dagad._errors import NotDifferentiableError
@@ -184,3 +187,17 @@ def _ours(method: str) -> Function:
 
 
 SWAPS: list[Swap] = [swap(getattr(base, method), _ours(method)) for base, method in _OWN]
+
+
+def learn_normal(module: Any) -> bool:
+    """Enter better rules for logarithms of autograd's own `norm`, which cancel; return whether it is there."""
+    functions: list[Any] = [getattr(module, name, None) for name in ("logcdf", "logsf")]
+    if not all(fun in primitive_vjps for fun in functions):
+        return False
+    for fun, tail in zip(functions, (1.0, -1.0), strict=True):
+
+        def definition(x: Any, loc: Any = 0.0, scale: Any = 1.0, tail: float = tail) -> Any:
+            return f.log_ndtr(tail * (x - loc) / scale)
+
+        define(fun, *rules_of(f"norm.{fun.__name__}", definition), lambda *call: True)
+    return True

@@ -14,7 +14,8 @@ import numpy as np
 from autograd.extend import Box
 
 from dagad._engines.autograd import refusals
-from dagad._engines.autograd.numpy_protocols import UFUNCS, call_function, call_ufunc
+from dagad._engines.autograd.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
+from dagad._engines.autograd.operands import all_arrays, operators
 from dagad._engines.autograd.private import (
     box_types,
     new_box as stock_new_box,
@@ -25,6 +26,17 @@ from dagad._engines.autograd.private import (
 )
 from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._pytrees import pytree
+
+
+def _power_of(base: Any, exponent: Any) -> Any:
+    return power(base, exponent)
+
+
+def _quotient_and_rest(left: Any, right: Any) -> Any:
+    return left // right, left % right
+
+
+IN_ANOTHER_WAY = CONSTANT | {np.sign}  # than by their primitive, whatever that is; see `call_ufunc`
 
 
 class OwnNode:
@@ -56,11 +68,13 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     __pandas_priority__ = 10_000  # `series * traced` is ours, and a traced array
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if not kwargs and method == "__call__" and ufunc is not np.sign:
+        inputs = tuple(all_arrays(inputs))
+        if not kwargs and method == "__call__" and ufunc not in IN_ANOTHER_WAY:
             fun = trace_primitives_map.get(ufunc) or UFUNCS.get(ufunc)
             if fun is not None:
                 try:
-                    return fun(*inputs, called_by_autograd_dispatcher=True)
+                    found = fun(*inputs, called_by_autograd_dispatcher=True)
+                    return found if ufunc.nout == 1 else opened(found)
                 except NotImplementedError as error:
                     if not isinstance(error.__cause__, TypeError):  # not for what stands beside a traced array
                         raise
@@ -97,23 +111,19 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
-    def __pow__(self, other: Any) -> Any:
-        return power(self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return power(other, self)
+    __add__, __radd__ = operators(anp.add)
+    __sub__, __rsub__ = operators(anp.subtract)
+    __mul__, __rmul__ = operators(anp.multiply)
+    __truediv__, __rtruediv__ = operators(anp.true_divide)
+    __floordiv__, __rfloordiv__ = operators(anp.floor_divide)
+    __mod__, __rmod__ = operators(anp.mod)
+    __matmul__, __rmatmul__ = operators(anp.matmul)
+    __pow__, __rpow__ = operators(_power_of)
 
     def __pos__(self) -> Any:
         return anp.positive(self)
 
-    def __floordiv__(self, other: Any) -> Any:
-        return anp.floor_divide(self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return anp.floor_divide(other, self)
-
-    def __divmod__(self, other: Any) -> Any:
-        return self // other, self % other
+    __divmod__, __rdivmod__ = operators(_quotient_and_rest)
 
     def __round__(self, n: int = 0) -> Any:
         return anp.round(self, n)
@@ -141,7 +151,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
 
     def dot(self, other: Any) -> Any:
         """Return the product of two arrays."""
-        return anp.dot(self, other)
+        return call_function(np.dot, (self, other), {})
 
     def copy(self, order: str = "C") -> Any:
         """Return the array: nobody can write into it."""
