@@ -17,10 +17,11 @@ from dagad._words import name_of
 class Carried:
     """What a function carries, noted before and after it ran: what changes while it runs is its own, a counter say."""
 
-    __slots__ = ("_fun", "_states")
+    __slots__ = ("_fun", "_kept", "_states")
 
     def __init__(self, fun: Any) -> None:
-        self._fun, self._states = fun, dict(_states(fun))
+        states = States()
+        self._fun, self._kept, self._states = fun, states.kept, _of_all(fun, states)
 
     def settle(self) -> Carried:
         """Leave out what has changed by now: the function itself did that."""
@@ -29,7 +30,7 @@ class Carried:
         return self
 
     def _changed(self) -> Iterator[str]:
-        now = dict(_states(self._fun))
+        now = _of_all(self._fun, States())
         return (name for name, state in self._states.items() if now.get(name) != state)
 
     def refuse_changes(self) -> None:
@@ -44,11 +45,9 @@ class Carried:
             )
 
 
-def _states(fun: Any) -> Iterator[tuple[str, str]]:
-    states = States()
-    for name, part, words in _parts(fun):
-        yield name, states.of(part, words)
-    yield "something in a module", states.of_modules()
+def _of_all(fun: Any, states: States) -> dict[str, str]:
+    found = {name: states.of(part, words) for name, part, words in _parts(fun)}
+    return found | {"something in a module": states.of_modules()}
 
 
 def _parts(fun: Any) -> Iterator[tuple[str, Any, tuple[str, ...]]]:

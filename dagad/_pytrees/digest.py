@@ -55,8 +55,8 @@ _DISPATCH = functools.singledispatch(id).__code__
 _PACKAGES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def digest(*parts: Any) -> str:
-    """Return a digest of some parts, as text.
+def digest(*parts: Any, here: bool = False) -> str:
+    """Return a digest of some parts, as text; with `here` as this process has them, pickles would leave out some.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def digest(*parts: Any) -> str:
     >>> digest([1.0, 2.0]) == digest([1.0, 2.0]), digest([1.0]) == digest((1.0,))
     (True, False)
     """
-    writer = _Writer()
+    writer = _Writer(here)
     for part in parts:
         writer.take(part)
     writer.take_named()
@@ -78,10 +78,12 @@ def digest(*parts: Any) -> str:
 class States:
     """Digests of parts as this process has them: of one function, which one may name what another holds.
 
-    Arrays that nobody can write into go by their identity; what can't be taken apart, too.
+    Arrays that nobody can write into go by their identity; what can't be taken apart, too. They are `kept`, or another
+    object may come to stand at the same address.
     """
 
     def __init__(self) -> None:
+        self.kept: list[Any] = []
         self._names: set[str] = set()
         self._modules: dict[str, ModuleType] = {}
 
@@ -99,14 +101,14 @@ class States:
         return writer.hash.hexdigest()
 
     def _writer(self) -> _Writer:
-        writer = _Writer(here=True)
+        writer = _Writer(here=True, kept=self.kept)
         writer.names, writer.modules = self._names, self._modules
         return writer
 
 
 class _Writer:
-    def __init__(self, here: bool = False) -> None:
-        self._here = here
+    def __init__(self, here: bool = False, kept: list[Any] | None = None) -> None:
+        self._here, self._kept = here, kept
         self.hash = hashlib.blake2b(digest_size=SIZE)
         self._seen: dict[int, int] = {}
         self._used: set[tuple[int, tuple[str, ...]]] = set()  # modules, and the names that a function knows
@@ -127,8 +129,8 @@ class _Writer:
             self._say(kind.__name__, repr(part))
         elif kind is float or isinstance(part, np.generic):
             self._array(np.asarray(part), kind.__name__)
-        elif self._here and kind is np.ndarray and part.dtype != object and is_frozen(part):
-            self._say("array", id(part))
+        elif self._kept is not None and kind is np.ndarray and part.dtype != object and is_frozen(part):
+            self._itself(part, self._kept)
         elif kind in (np.ndarray, np.memmap) and part.dtype != object:  # others hold more than numbers, such as masks
             self._array(part, kind.__name__)
         elif kind is tuple:  # two may be one object in one process and not in another, as two strings may
@@ -138,7 +140,7 @@ class _Writer:
 
     def _alone(self, part: Any) -> str:
         """Return a digest of a part by itself, which may lead to what it is a part of."""
-        writer = _Writer(self._here)
+        writer = _Writer(self._here, self._kept)
         writer._seen, writer._alive = dict(self._seen), self._alive
         writer.modules, writer.names = self.modules, self.names
         writer.take(part)
@@ -198,12 +200,18 @@ class _Writer:
             self._instance(part)
 
     def _in_c(self, part: Any) -> None:
-        """Add an object of this process: itself, if it is of a class in C that says nothing of what it consists of."""
+        """Add what an object holds that is no attribute; it goes by its identity if it says nothing of that."""
         self.take(type(part))
         try:
             self._instance(part)
         except PortabilityError:
-            self._say("at", id(part))
+            if self._kept is None:
+                raise
+            self._itself(part, self._kept)
+
+    def _itself(self, part: Any, kept: list[Any]) -> None:
+        kept.append(part)
+        self._say("itself", id(part))
 
     def _named(self, part: Any) -> None:
         module = str(getattr(part, "__module__", None))

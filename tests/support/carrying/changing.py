@@ -7,6 +7,7 @@ what holds it stays the same object.
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +66,6 @@ def weighed(rows: Any, factor: Any, t: Any) -> Any:
 
 
 ENDS: dict[str, Callable[[Any, Read], Callable[..., Any]]] = {}
-VALUES: dict[str, Any] = {}
 
 
 def end(build: Any) -> Any:
@@ -141,6 +141,15 @@ def in_the_instance_it_is_bound_to(x: Any, get: Read) -> Any:
 @end
 def in_itself(x: Any, get: Read) -> Any:
     return Model(x, get)
+
+
+Cell = tuple[str, tuple[str, ...], str]
+
+
+def cells(share: int = 1, seed: int = 0) -> list[Cell]:
+    """Return every combination of a content, a way to hold it and an end; or one in so many of them, at random."""
+    every = [(content, (way,), how) for content in CONTENTS for way in WAYS for how in ENDS]
+    return random.Random(seed).sample(every, len(every) // share)
 
 
 def made(content: str, ways: tuple[str, ...], how: str) -> tuple[Callable[..., Any], Callable[[], None]]:
