@@ -158,6 +158,19 @@ def test_moments_that_are_combined_over_many_levels_are_right(ddof: int) -> None
     assert same(gradient, autograd.grad(lambda x: anp.mean((x - anp.mean(x)) ** 3))(at), 1e-10)
 
 
+@pytest.mark.parametrize("name", ["nanvar", "nanstd"])
+def test_moments_of_blocks_without_entries_are_right(name: str) -> None:
+    at = np.sin(np.arange(1.0, 18.0))
+    at[[2, 3, 4, 8, 9]] = np.nan  # two blocks have nothing else
+    x = from_array(at, chunks=2)
+    y = getattr(da, name)(x, split_every=2) ** 2
+    value, gradient = compute(*dagad.value_and_gradient(y, x), scheduler="sync")
+    assert same(value, getattr(np, name)(at) ** 2)
+    whole = autograd.grad(lambda x: getattr(anp, name.removeprefix("nan"))(x) ** 2)(at[~np.isnan(at)])
+    assert same(gradient[~np.isnan(at)], whole)
+    assert not np.any(gradient[np.isnan(at)])
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("scheduler", ["threads", "cluster"], indirect=True)
 def test_gradients_of_dask_array_programs_have_the_same_bits_on_every_scheduler(scheduler: Any) -> None:
