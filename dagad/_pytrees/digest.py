@@ -91,7 +91,11 @@ class States:
         """Return the digest of a part, for a function that knows some names."""
         self._names.update(names)
         writer = self._writer()
-        writer.take_of_names(part, names)
+        try:
+            writer.take_of_names(part, names)
+        except Exception:  # by code of others', which must not stop a value
+            self.kept.append(part)
+            return f"itself {id(part)}"
         return writer.hash.hexdigest()
 
     def of_modules(self) -> str:
@@ -279,8 +283,9 @@ class _Writer:
             self._named_in(vars(part), names)
 
     def _class(self, cls: type) -> None:
-        self._say("class", cls.__module__, cls.__qualname__, _version(cls.__module__))
-        if not is_installed(cls.__module__) or "<" in cls.__qualname__:  # a function of a package has made it
+        module = cls.__module__ if isinstance(cls.__module__, str) else ""  # a class of classes may have a descriptor
+        self._say("class", module, cls.__qualname__, _version(module))
+        if (module and not is_installed(module)) or "<" in cls.__qualname__:  # a function of a package has made it
             parts = sorted((name, value) for name, value in vars(cls).items() if _is_of_class(name, value))
             self._all("parts", len(parts), [one for pair in parts for one in pair])
             for name, value in sorted((name, value) for name, value in vars(cls).items() if _may_say(name, value)):
