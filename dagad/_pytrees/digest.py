@@ -51,7 +51,7 @@ _BUILT_IN: tuple[Any, ...] = (
     type(np.sum),
     GetSetDescriptorType,
 )
-_DISPATCH = functools.singledispatch(id).__code__
+_DISPATCH: CodeType = functools.singledispatch(id).__code__  # type: ignore[attr-defined]  # it is a function
 _PACKAGES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 

@@ -107,6 +107,14 @@ def copied(way: str, slope: Any, start: Any) -> tuple[Any, Any]:
     return take(duplicate(make(slope, start)))
 
 
+STEPS: list[Callable[[Any, Any], tuple[Any, Any]]] = [
+    lambda x, y: (np.sin(x * y[0]), y),
+    lambda x, y: (x, y * np.exp(-x * x)),
+    lambda x, y: (x + y[1] ** 2, y),
+    lambda x, y: (np.sum(y) * x, np.tanh(y)),
+]
+
+
 def model(seed: int, ways: list[str]) -> Callable[[Any, Any], Any]:
     """Return a chunk function of random form, that copies some of its parameters, and what it computes, on the way."""
     rng = np.random.default_rng(seed)
@@ -117,9 +125,7 @@ def model(seed: int, ways: list[str]) -> Callable[[Any, Any], Any]:
         for kind, weight, way in zip(kinds, weights, [*ways, *[None] * 3][:3], strict=True):
             if way is not None:
                 x, y = copied(way, x, y)
-            steps = (lambda x, y: (np.sin(x * y[0]), y), lambda x, y: (x, y * np.exp(-x * x)))
-            steps += (lambda x, y: (x + y[1] ** 2, y), lambda x, y: (np.sum(y) * x, np.tanh(y)))
-            x, y = steps[kind](weight * x, y)
+            x, y = STEPS[kind](weight * x, y)
         return np.sum((x * rows + y[0]) ** 2) + np.sum(y**2) * len(rows)
 
     return chunk
