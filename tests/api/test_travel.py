@@ -56,7 +56,7 @@ def flat(found: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_what_a_transform_returns_travels_by_cloudpickle(name: str) -> None:
+def test_a_transformed_function_travels_by_cloudpickle(name: str) -> None:
     fun = transformed(name)
     assert_same(flat(cloudpickle.loads(cloudpickle.dumps(fun))(AT)), flat(fun(AT)))
 
@@ -71,14 +71,14 @@ def test_a_transform_arrives_in_a_process_that_has_not_imported_dagad(tmp_path: 
     assert ran.stdout.split() == [str(part) for part in 3 * AT**2]
 
 
-def test_what_a_transform_returns_is_a_task_of_a_cluster(cluster: Any) -> None:
+def test_a_transformed_function_is_a_task_of_a_cluster(cluster: Any) -> None:
     for name in MADE:
         fun = transformed(name)
         assert_same(flat(cluster.submit(fun, AT, pure=False).result()), flat(fun(AT)))
 
 
 @pytest.mark.parametrize("scheduler", ["sync", "threads", "processes"])
-def test_what_a_transform_returns_is_a_delayed_task(scheduler: str) -> None:
+def test_a_transformed_function_is_a_delayed_task(scheduler: str) -> None:
     tasks = [delayed(transformed(name))(AT) for name in MADE]
     for found, name in zip(compute(*tasks, scheduler=scheduler), MADE, strict=True):
         assert_same(flat(found), flat(transformed(name)(AT)))

@@ -176,9 +176,7 @@ def counted(calls: list[int], factor: Any) -> Any:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_what_has_changed_since_the_value_is_named_when_a_gradient_runs_the_function_again(
-    scheduler: Any, times: int
-) -> None:
+def test_a_change_since_the_value_is_named_when_a_gradient_runs_the_function_again(scheduler: Any, times: int) -> None:
     factor, calls = [1.0], list[int]()
     chunk = counted(calls, factor)
 

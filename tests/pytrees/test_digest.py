@@ -341,7 +341,7 @@ def test_constants_between_two_underscores_are_in_the_digest_of_a_class() -> Non
     assert changes(Rated, lambda cls: setattr(cls, "__rate__", 2.0), lambda cls: setattr(cls, "__rate__", 1.0))
 
 
-def test_what_pickling_leaves_on_a_class_is_not_in_its_digest() -> None:
+def test_slot_names_that_pickling_leaves_on_a_class_are_not_in_its_digest() -> None:
     class Fresh:
         x = 1.0
 
