@@ -29,7 +29,7 @@ import numpy as np
 from dagad._pytrees.digest import is_installed, is_jitted, jitted_parts
 from dagad._pytrees.kinds import MAPPING, SERIES, WHOLE, contents_of, kind_of
 from dagad._pytrees.partition import Partition
-from dagad._pytrees.pytree import LEAF, TreeDef, metadata_of
+from dagad._pytrees.pytree import TreeDef, may_hold_metadata, metadata_of
 from dagad._pytrees.shipping import NOT_STATE, Portable, is_importable, is_imported
 from dagad._pytrees.walk import imports_of, is_wrapper, used_in
 
@@ -89,9 +89,12 @@ def _take(parts: Sequence[Any], atoms: list[Any], seen: dict[int, int], by_name:
         elif kind is tuple:
             atoms += kind, len(part)  # or (1, (2,)) would be ((1,), 2)
             _take(part, atoms, seen, by_name)
+        elif kind is functools.partial:
+            atoms += kind, len(part.keywords), len(part.__dict__)
+            _take((part.func, part.args, *part.keywords.items(), *part.__dict__.items()), atoms, seen, by_name)
         elif kind is TreeDef:
             atoms.append(part)
-            if part is not LEAF:
+            if may_hold_metadata(part):
                 _take(metadata_of(part), atoms, seen, by_name)
         elif kind is Partition:
             atoms += kind, len(part.leaves)
