@@ -198,10 +198,10 @@ class LockFile:
                 return
             if claim.started and there:
                 raise self._held(claim)
-        age, began = self._now() - found.touched, time.monotonic()
+        age, began = max(self._now() - found.touched, 0.0), time.monotonic()  # clocks are set back, too
         if age < self._stale:
             warn(
-                f"The checkpoint {self._directory} is held by {claim}, which was heard of {max(age, 0.0):.0f} s ago. "
+                f"The checkpoint {self._directory} is held by {claim}, which was heard of {age:.0f} s ago. "
                 f"It is taken over unless that is heard of within {self._stale - age:.0f} s."
             )
         while age + time.monotonic() - began < self._stale:

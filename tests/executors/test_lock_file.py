@@ -121,6 +121,12 @@ def test_a_lock_of_another_machine_is_waited_for_before_it_is_taken_over(tmp_pat
         LockFile(tmp_path, stale=1.5).release()
 
 
+def test_a_lock_that_was_touched_in_the_future_is_not_waited_for_longer(tmp_path: Path) -> None:
+    left(tmp_path, age=-1e6, **ELSEWHERE)
+    with pytest.warns(dagad.DagadWarning, match=r"taken over unless that is heard of within 0 s"):
+        LockFile(tmp_path, stale=0.4).release()
+
+
 def test_a_lock_that_another_machine_touches_is_refused_at_once(tmp_path: Path) -> None:
     left(tmp_path, **ELSEWHERE)
 
