@@ -65,6 +65,13 @@ class CheckpointError(DagadError, RuntimeError):
     """A checkpoint can't be used: it is another run's, another process writes it, or it is damaged."""
 
 
+class CheckpointDiskError(CheckpointError, OSError):
+    """The disk of a checkpoint refuses it: it is full, read-only, or has a file where the directory is to be."""
+
+    def __reduce__(self) -> tuple[_Any, ...]:
+        return type(self), self.args, self.__dict__ | {"errno": self.errno}
+
+
 class ArgumentsError(DagadError, TypeError):
     """A function was called with arguments that don't fit it."""
 
