@@ -48,8 +48,9 @@ When something is wrong
     replay(error)                                     runs the chunk that failed, alone, here
     find_deadly_chunk(error)                          which chunk brought its workers down
     DagadError                                        all errors that dagad raises on purpose: ArgumentsError,
-                                                      CancelledError, CheckpointError, ClosureError, DataLostError,
-                                                      GradientError, MissingNameError, NonFiniteError,
+                                                      CancelledError, CheckpointDiskError, CheckpointError,
+                                                      ClosureError, DataLostError, GradientError, MissingNameError,
+                                                      NonFiniteError,
                                                       NotDifferentiableError, PlanError, PortabilityError,
                                                       SchedulerLostError, StructureError, TimedOutError,
                                                       WorkerLostError
@@ -88,6 +89,7 @@ from dagad._api.transforms import (
 from dagad._errors import (
     ArgumentsError as ArgumentsError,
     CancelledError as CancelledError,
+    CheckpointDiskError as CheckpointDiskError,
     CheckpointError as CheckpointError,
     ClosureError as ClosureError,
     DagadError as DagadError,

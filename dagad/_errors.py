@@ -20,7 +20,7 @@ class StructureError(DagadError, ValueError):
 
 
 class ClosureError(DagadError, ValueError):
-    """A value being differentiated reached a chunk by another way than its arguments."""
+    """What a function carries can't be used: a value being differentiated, or one that has changed meanwhile."""
 
 
 class NotDifferentiableError(DagadError, TypeError):
@@ -63,6 +63,13 @@ class DataLostError(DagadError, LookupError):
 
 class CheckpointError(DagadError, RuntimeError):
     """A checkpoint can't be used: it is another run's, another process writes it, or it is damaged."""
+
+
+class CheckpointDiskError(CheckpointError, OSError):
+    """The disk of a checkpoint refuses it: it is full, read-only, or has a file where the directory is to be."""
+
+    def __reduce__(self) -> tuple[_Any, ...]:
+        return type(self), self.args, self.__dict__ | {"errno": self.errno}
 
 
 class ArgumentsError(DagadError, TypeError):

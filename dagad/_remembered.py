@@ -30,10 +30,18 @@ class Remembered(Generic[Entry]):
             return found
 
     def change(self, key: Hashable, change: Callable[[Entry | None], Entry]) -> Entry:
-        """Replace an entry by what `change` makes of it, while others wait; of None it makes the first."""
+        """Replace an entry by what `change` makes of it at once, while others wait; of None it makes the first."""
         with self._lock:
             made = self._entries[key] = change(self._entries.get(key))
             self._entries.move_to_end(key)
             while len(self._entries) > self._most:
                 self._entries.popitem(last=False)
             return made
+
+    def made(self, key: Hashable, make: Callable[[], Entry]) -> Entry:
+        """Return an entry; what `make` takes long for if there is none. Of two threads that do, one is believed."""
+        found = self.find(key)
+        if found is not None:
+            return found
+        new = make()  # without the lock: it may run a graph on a cluster, or ask for other entries
+        return self.change(key, lambda found: new if found is None else found)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dagad._api.bounded import bounded
 from dagad._api.examine import examine
 from dagad._api.fitness import Finding, findings
 
@@ -34,9 +37,10 @@ async def _reach(address: str, shown: Any, patience: float) -> None:
 
     line: Any = rpc(address, timeout=patience, connection_args=shown.get_connection_args("client"))
     try:
-        await line.echo(data=b"")
+        # A connection that is taken waits for a word of the other side, which Dask itself does for ever.
+        await asyncio.wait_for(line.echo(data=b""), 1.1 * patience)
     finally:
-        await line.close_rpc()
+        await asyncio.wait_for(line.close_rpc(), patience)
 
 
 def diagnosis(address: str, certificates: str | None = None, patience: float = 30.0) -> list[Finding]:
@@ -45,16 +49,31 @@ def diagnosis(address: str, certificates: str | None = None, patience: float = 3
 
     shown = security(certificates)
     try:
-        asyncio.run(_reach(address, shown, patience))
-        client = Client(address, security=shown, timeout=patience, set_as_default=False)
+        bounded(1.2 * patience, "A first word", asyncio.run, _reach(address, shown, patience))
+        client = bounded(patience, "A Client", Client, address, security=shown, timeout=patience, set_as_default=False)
+    except TimeoutError:
+        return [_silent(f"{address} takes connections, and does not answer in {patience:g} s")]
     except (OSError, TypeError, ValueError) as error:
         remedy = (
             "Is it running, is the address right, and its port open to this machine? A tls:// address takes "
             "certificates: --security DIRECTORY, or Dask's settings under distributed.comm.tls."
         )
         return [Finding("scheduler", "bad", f"{address} can't be reached ({error})", remedy)]
-    with client:
+    try:
         return findings(examine(client, patience))
+    except TimeoutError as error:
+        return [_silent(f"{address} does not answer any more ({error})")]
+    finally:
+        with contextlib.suppress(TimeoutError):
+            bounded(patience, "To close a Client", client.close)
+
+
+def _silent(text: str) -> Finding:
+    remedy = (
+        "Is it a scheduler of Dask, not stopped (kill -CONT), and nothing in between that takes connections for it, as "
+        "tunnels and proxies do? It may also be very busy: look again, or with more --patience."
+    )
+    return Finding("scheduler", "bad", text, remedy)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,4 +96,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # threads that wait for a silent cluster would be waited for

@@ -58,6 +58,12 @@ def opened(options):
         yield options.where
 
 
+def stop(*_):
+    """End in order: workers' jobs end with it. Queues and scripts may both ask for that, and the first one does it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit("stopped; start it again to go on")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("where", help=f"threads, {', '.join(QUEUES)}, srun, or the address of a scheduler")
@@ -68,7 +74,7 @@ def main():
     parser.add_argument("--security", help="the directory of the certificates, for TLS")
     parser.add_argument("--interface", help="the network of the cluster (srun), such as ib0")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; start it again to go on"))  # workers' jobs end with it
+    signal.signal(signal.SIGTERM, stop)
 
     began = time.perf_counter()
     with opened(options) as scheduler, dagad.checkpoint(options.checkpoint) as run:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dagad._errors import ArgumentsError, CheckpointError
+from dagad._errors import ArgumentsError, CheckpointDiskError, CheckpointError
 from dagad._executors.checkpointed import checkpointing
-from dagad._executors.journal import Journal
+from dagad._executors.journal import SYNC_EVERY, Journal
 from dagad._pytrees import pytree
 from dagad._words import described
 
@@ -81,7 +81,7 @@ class Checkpoint:
 
 
 @contextlib.contextmanager
-def checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
+def checkpoint(path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY) -> Iterator[Checkpoint]:
     """Write what is computed in this block to disk, so that the same program goes on from there when it runs again.
 
     What each chunk of a reduction or map gives, its value and its gradient, is written as it lands. If the program is
@@ -90,12 +90,16 @@ def checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
     without interruption. The program has to take the same way again: the same data, start and random numbers.
 
     A loop of many evaluations saves its own state now and then, with `Checkpoint.save`, and begins from
-    `Checkpoint.state`; what led there need not be repeated then, nor kept.
+    `Checkpoint.state`; what led there need not be repeated then, nor kept. Until then the directory holds a value and
+    a gradient for each evaluation that has ended, and those of each chunk for the one in progress.
 
     Parameters
     ----------
     path
         A directory for this run alone; it is made if there is none. Delete it to begin anew.
+    sync_every
+        How many seconds of work a crash of the whole machine may cost: as often at most is it waited until what was
+        written has come to the disk. Whatever happens to the process alone costs nothing of what was written.
 
     Yields
     ------
@@ -107,11 +111,16 @@ def checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
     CheckpointError
         If the checkpoint belongs to another program, data or plan, if another process writes it, or if it can't be
         read.
+    CheckpointDiskError
+        If the disk is full, can't be written, or has a file where the directory is to be. It is an OSError too.
+    ArgumentsError
+        If `sync_every` is no number of seconds.
 
     Warns
     -----
     DagadWarning
-        If the end of it is damaged: what is not whole is computed again.
+        If the end of it is damaged: what is not whole is computed again, and a copy is kept. If it is held by a process
+        on another machine of which nothing is heard: it is waited for that, and taken over after a minute and a half.
 
     Examples
     --------
@@ -132,9 +141,17 @@ def checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
             "`dagad.checkpoint` takes the path of a directory, to which a run is written, and was given "
             f"{described(path)}. For tapes that are not kept, pass `policy=dagad.extend.Recompute()`."
         )
-    journal = Journal(Path(path))
+    if isinstance(sync_every, bool) or not isinstance(sync_every, (int, float)) or not sync_every >= 0:
+        raise ArgumentsError(
+            f"`dagad.checkpoint(..., sync_every={sync_every!r})` is no number of seconds. Give 0 to wait for the disk "
+            "after each chunk, or leave it out."
+        )
+    journal = Journal(Path(path), sync_every)
     try:
         with checkpointing(journal):
             yield Checkpoint(journal)
-    finally:
-        journal.close()
+    except BaseException:
+        with contextlib.suppress(CheckpointDiskError):  # most likely the same once more
+            journal.close()
+        raise
+    journal.close()

@@ -13,10 +13,12 @@ import numpy as np
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 
 from dagad._api import facts
-from dagad._api.fitness import LAST_BITS, Part, Seen, same_python
+from dagad._api.bounded import bounded
+from dagad._api.fitness import LAST_BITS, NOT_SEEN, Part, Seen, same_python
 from dagad._api.reductions import reduce_sum
 from dagad._api.shard import shard
 from dagad._api.transforms import evaluate, grad
+from dagad._errors import TimedOutError
 
 SIZE = 4_000_000  # bytes, to measure a line
 X, THETA, N_ROWS = np.linspace(-1.0, 1.0, 48).reshape(16, 3), np.array([0.3, -0.7, 1.1]), 4
@@ -26,22 +28,23 @@ CLOSE = 1e-12  # of the gradient, relative
 
 def examine(client: Any, patience: float) -> Seen:
     """Ask all parts of a cluster, one after the other; each may take `patience` seconds."""
-    here, versions = facts.facts(), client.get_versions()
-    pythons = {address: _python(said) for address, said in versions["workers"].items()}
-    parts = [
-        Part(address, pythons.get(address, ""), said["nthreads"], said["memory_limit"] or 0)
-        for address, said in sorted(client.scheduler_info(n_workers=-1)["workers"].items())
-    ]
-    scheduler: dict[str, Any] = {"python": _python(versions["scheduler"]), "packages": {}, "failures": {}}
+    here = facts.facts()
+    known = bounded(patience, "The list of workers", client.scheduler_info, n_workers=-1)["workers"]
+    parts = [Part(address, "", said["nthreads"], said["memory_limit"] or 0) for address, said in sorted(known.items())]
+    versions = bounded(patience, "The version of the scheduler", client.sync, _version, client)
+    scheduler: dict[str, Any] = {"python": _python(versions), "packages": {}, "failures": {}}
+    client.sync(_gather, [_ask_python(client, part, patience) for part in parts])
     mine = [part for part in parts if part.python and same_python(part.python, here["python"])]
     cloudpickle.register_pickle_by_value(facts)  # there may be no dagad where it goes
     try:
         if same_python(scheduler["python"], here["python"]):
             try:
-                scheduler = client.run_on_scheduler(facts.facts)
+                scheduler = bounded(patience, "A function on the scheduler", client.run_on_scheduler, facts.facts)
+            except TimedOutError:
+                raise
             except Exception as error:  # what the handlers of a site raise
                 scheduler["refusal"] = f"{type(error).__name__}: {error}"
-        client.sync(_ask_all, client, mine, patience)
+        client.sync(_gather, [_ask(client, part, patience) for part in mine])
     finally:
         cloudpickle.unregister_pickle_by_value(facts)
     line = client.sync(_measure, client, client.scheduler.address, patience)
@@ -64,14 +67,33 @@ def _python(said: dict[str, Any]) -> str:
     return ".".join(said["host"]["python"].split(".")[:3])
 
 
-async def _ask_all(client: Any, parts: Sequence[Part], patience: float) -> None:
-    await asyncio.gather(*(_ask(client, part, patience) for part in parts))
+async def _gather(calls: Sequence[Any]) -> None:
+    await asyncio.gather(*calls)
+
+
+async def _version(client: Any) -> Any:
+    return await client.scheduler.versions()
+
+
+async def _ask_python(client: Any, part: Part, patience: float) -> None:
+    """Have the scheduler ask a worker for its version: not all at once, for one that is silent would hold up all."""
+    asking = client.scheduler.broadcast(msg={"op": "versions"}, workers=[part.address], on_error="ignore")
+    try:
+        answers = await asyncio.wait_for(asking, patience)
+    except TimeoutError:
+        part.busy = f"it did not answer in {patience:g} s"
+        return
+    if part.address in answers:
+        part.python = _python(answers[part.address])
 
 
 async def _ask(client: Any, part: Part, patience: float) -> None:
     began = time.time()
     try:
         answers = await asyncio.wait_for(client.run(facts.facts, workers=[part.address], on_error="return"), patience)
+    except TimeoutError:
+        part.busy = f"it did not answer in {patience:g} s"
+        return
     except Exception as error:
         part.failure = f"it can't be asked ({type(error).__name__}: {error})"
         return
@@ -85,9 +107,8 @@ async def _ask(client: Any, part: Part, patience: float) -> None:
 async def _measure(client: Any, address: str, patience: float) -> tuple[float, float]:
     from distributed import rpc
 
-    return await facts.measured(
-        rpc(address, timeout=patience, connection_args=client.security.get_connection_args("client")), SIZE, patience
-    )
+    line: Any = rpc(address, timeout=patience, connection_args=client.security.get_connection_args("client"))
+    return await asyncio.wait_for(facts.measured(line, SIZE, patience), patience)
 
 
 def _try_all(client: Any, parts: Sequence[Part], roads: dict[str, Road], patience: float) -> None:
@@ -97,9 +118,12 @@ def _try_all(client: Any, parts: Sequence[Part], roads: dict[str, Road], patienc
         task = client.submit(facts.at_work, part.peer or None, SIZE, workers=[part.address], pure=False, retries=0)
         try:
             part.at_work = task.result(timeout=patience)
+        except TimeoutError:
+            part.busy = f"it did not run a task in {patience:g} s"
+            bounded(patience, "To cancel a task", task.cancel)
+            continue
         except Exception as error:
-            part.failure = f"it did not run a task in {patience:.0f} s ({type(error).__name__}: {error})"
-            task.cancel()
+            part.failure = f"a task failed there ({type(error).__name__}: {error})"
             continue
         part.gradients = {road: _checked(run, client, part.address, patience) for road, run in roads.items()}
 
@@ -110,16 +134,16 @@ def exponential(rows: Any, theta: Any) -> Any:
 
 
 def by_graph(client: Any, address: str, patience: float) -> Any:
-    """Return the gradient as tasks of a worker compute it."""
+    """Return the gradient as tasks of a worker compute it, and nothing to say of it."""
     with annotate(workers=[address]):
         evaluation = evaluate(
             lambda theta: reduce_sum(exponential, X, theta, grainsize=N_ROWS, scheduler=client), THETA
         )
-        return evaluation.gradient(patience)
+        return evaluation.gradient(patience), ""
 
 
 def by_hot_loop(client: Any, address: str, patience: float) -> Any:
-    """Return the gradient as a worker computes it that holds the rows and is called directly."""
+    """Return the gradient as a worker computes it that holds the rows and is called directly; or why it is not."""
     with annotate(workers=[address]):
         rows = shard(X, grainsize=N_ROWS, scheduler=client)
     for _ in range(6):  # by the graph first; and a worker that was asked may just have lost its copy of the rows
@@ -129,8 +153,8 @@ def by_hot_loop(client: Any, address: str, patience: float) -> Any:
             break
     else:
         refusals = [refusal for call in profile.calls for refusal in call.refusals]
-        raise RuntimeError(f"it took the graph ({'; '.join(refusals) or profile.calls[0].reason})")
-    return found
+        return found, f"it took the graph ({'; '.join(refusals) or profile.calls[0].reason})"
+    return found, ""
 
 
 ROADS: dict[str, Road] = {"graph": by_graph, "hot loop": by_hot_loop}
@@ -139,7 +163,9 @@ ROADS: dict[str, Road] = {"graph": by_graph, "hot loop": by_hot_loop}
 def _checked(run: Road, client: Any, address: str, patience: float) -> str:
     """Return what is wrong with a gradient; nothing if it is right."""
     try:
-        found = run(client, address, patience)
+        found, unseen = bounded(patience, "A gradient", run, client, address, patience)
+    except TimeoutError:
+        return f"{NOT_SEEN}it was not there in {patience:g} s"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     known = X.T @ np.exp(X @ THETA)
@@ -147,4 +173,6 @@ def _checked(run: Road, client: Any, address: str, patience: float) -> str:
     if not gap < CLOSE:
         return f"wrong by {gap:.1e}"
     here = grad(lambda theta: reduce_sum(exponential, X, theta, grainsize=N_ROWS, scheduler="sync"))(THETA)
-    return "" if found.tobytes() == here.tobytes() else LAST_BITS
+    if found.tobytes() != here.tobytes():
+        return LAST_BITS
+    return f"{NOT_SEEN}{unseen}" if unseen else ""

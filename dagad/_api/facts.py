@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import shutil
@@ -45,7 +44,6 @@ def facts(dask_worker: Any = None) -> dict[str, Any]:
         "cpu": cpu_model(),
         "n_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "threads": {name: os.environ.get(name) for name in THREADS},
-        "jax_x64": jax_x64(),
         "flushes": flushes_to_zero(),
         "settings": {name: dask.config.get(name, None) for name in SETTINGS},
     }
@@ -67,15 +65,6 @@ def cpu_model() -> str:
         return platform.processor() or platform.machine()
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.machine()
-
-
-def jax_x64() -> bool | None:
-    """Return whether JAX computes in double precision here; None where there is no JAX."""
-    if "jax" in sys.modules:
-        return bool(sys.modules["jax"].config.jax_enable_x64)
-    if importlib.util.find_spec("jax") is None:
-        return None
-    return os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "yes", "on", "t", "y")
 
 
 def flushes_to_zero() -> bool:

@@ -34,6 +34,8 @@ class Part:
         Its version; nothing if it can't be reached.
     facts, failure
         What it said of itself, or why it said nothing.
+    busy
+        What it did not do in time: it may be at work for somebody else.
     skew
         How many seconds its clock is away from the client's, at least.
     direct
@@ -41,7 +43,8 @@ class Part:
     peer, at_work
         Another worker, and what a task found: the line to it or why there is none.
     gradients
-        By "graph" and "hot loop": what was wrong with a gradient, or nothing; "last bits" if only these.
+        By "graph" and "hot loop": what was wrong with a gradient, or nothing; `LAST_BITS` if only these, `NOT_SEEN`
+        and why if nothing can be said of it.
     """
 
     address: str
@@ -50,6 +53,7 @@ class Part:
     memory_limit: int = 0
     facts: dict[str, Any] | None = None
     failure: str = ""
+    busy: str = ""
     skew: float = 0.0
     direct: Line | None = None
     peer: str = ""
@@ -114,13 +118,13 @@ def workers(seen: Seen) -> Iterable[Finding]:
     silent = [
         (part.address, part.failure or "the scheduler can't reach it")
         for part in seen.workers
-        if part.failure or not part.python
+        if part.failure or not (part.python or part.busy)
     ]
     remedy = (
         "Its address has to be reachable from the scheduler: start it with --interface or --host (--contact-address "
         "behind a proxy), and open the ports of workers between the machines."
     )
-    return about("workers", "bad", silent, remedy, f"{len(seen.workers)} answer")
+    return about("workers", "bad", silent, remedy, f"{sum(not part.busy for part in seen.workers)} answer")
 
 
 def scheduler(seen: Seen) -> Iterable[Finding]:
@@ -181,14 +185,8 @@ def precision(seen: Seen) -> Iterable[Finding]:
         for part, found in seen.asked()
         if found["flushes"] or (part.at_work or {}).get("flushes")
     ]
-    single = [(part.address, "JAX computes in float32") for part, found in seen.asked() if found["jax_x64"] is False]
-    if not flushing and not single:
-        return [Finding("precision", "ok", "double, with denormals")]
     remedy = "A library that was built with -ffast-math turns that on when it is loaded: load another build of it."
-    return [
-        *(about("precision", "bad", flushing, remedy, "") if flushing else ()),
-        *(about("precision", "look", single, "Set JAX_ENABLE_X64=1 where workers are started.", "") if single else ()),
-    ]
+    return about("precision", "bad", flushing, remedy, "double, with denormals")
 
 
 def threads(seen: Seen) -> Iterable[Finding]:
@@ -238,10 +236,9 @@ def encryption(seen: Seen) -> Iterable[Finding]:
     open_ones = [
         address for address in (seen.address, *(part.address for part in seen.workers)) if "tls" not in address
     ]
-    here = all(address.split("://")[-1].startswith(("127.", "[::1]")) for address in open_ones)
     if not open_ones:
         return [Finding("encryption", "ok", "TLS")]
-    if here or seen.address.startswith("inproc"):
+    if all(map(is_loopback, open_ones)):
         return [Finding("encryption", "ok", "none, and only this machine can reach it")]
     remedy = "Whoever reaches a port can run code in your name: make certificates, see deploy/tls."
     return [Finding("encryption", "look", "none", remedy)]
@@ -288,14 +285,21 @@ def worst(lines: Sequence[Line]) -> Line:
     return max(line[0] for line in lines), min(line[1] for line in lines)
 
 
-def graded(check: str, lines: Sequence[Line], between: str) -> Iterable[Finding]:
-    """Yield whether lines are fast."""
+def is_loopback(address: str) -> bool:
+    """Return whether an address can be reached from its own machine only."""
+    return address.split("://")[-1].startswith(("127.", "[::1]", "localhost")) or address.startswith("inproc")
+
+
+def graded(check: str, lines: Sequence[Line], between: str, here: bool) -> Iterable[Finding]:
+    """Yield whether lines are fast, which may be all on this machine."""
     if not lines:
         return ()
     line = worst(lines)
     if line[0] > SLOW_TRIP or line[1] < SLOW_LINE:
         remedy = (
-            "Run the client near the cluster, and use its fast network (--interface ib0): evaluations wait for both."
+            "Look again when this machine is less busy: both ends are on it."
+            if here
+            else "Run the client near the cluster, on its fast network (--interface ib0): evaluations wait for both."
         )
         return [Finding(check, "look", f"{between}: {as_line(line)}, at worst", remedy)]
     return [Finding(check, "ok", f"{between}: {as_line(line)}, at worst")]
@@ -309,18 +313,18 @@ def network(seen: Seen) -> Iterable[Finding]:
         for part in seen.workers
         if part.at_work and part.at_work.get("failure")
     ]
-    busy = [(part.address, part.failure) for part, _ in seen.asked() if part.failure]
+    busy = [(part.address, part.busy) for part in seen.workers if part.busy]
+    here = all(map(is_loopback, [seen.address, *(part.address for part in seen.workers)]))
+    between_workers = [tuple(p.at_work["line"]) for p in seen.workers if p.at_work and "line" in p.at_work]
     relayed = "Calls go through the scheduler, which is slower: run the client inside of the cluster's network."
     between = "Open the ports between workers (--worker-port gives a range): tasks whose inputs are elsewhere fail."
     return [
-        *graded("network", [seen.line], "client to scheduler"),
+        *graded("network", [seen.line], "client to scheduler", is_loopback(seen.address)),
         *(about("network", "look", apart, relayed, "") if apart else ()),
-        *graded("network", [part.direct for part in seen.workers if part.direct], "client to workers"),
+        *graded("network", [part.direct for part in seen.workers if part.direct], "client to workers", here),
         *(about("network", "bad", cut, between, "") if cut else ()),
-        *graded(
-            "network", [tuple(p.at_work["line"]) for p in seen.workers if p.at_work and "line" in p.at_work], "workers"
-        ),
-        *(about("tasks", "look", busy, "Look again when the cluster is quiet.", "") if busy else ()),
+        *graded("network", between_workers, "workers", here),
+        *(about("tasks", "look", busy, QUIET, "") if busy else ()),
     ]
 
 
@@ -331,9 +335,11 @@ def gradients(seen: Seen) -> Iterable[Finding]:
     for road in ("graph", "hot loop"):
         wrong = [(part.address, part.gradients[road]) for part in tried if part.gradients.get(road)]
         bits = [(address, text) for address, text in wrong if text == LAST_BITS]
-        rest = [(address, text) for address, text in wrong if text != LAST_BITS]
+        unseen = [(address, text.removeprefix(NOT_SEEN)) for address, text in wrong if text.startswith(NOT_SEEN)]
+        rest = [pair for pair in wrong if pair[1] != LAST_BITS and not pair[1].startswith(NOT_SEEN)]
         remedy = "Have the same versions and the same kind of processor everywhere, where bits matter."
         found += about(f"gradient ({road})", "look", bits, remedy, "") if bits else ()
+        found += about(f"gradient ({road})", "look", unseen, QUIET, "") if unseen else ()
         found += about(f"gradient ({road})", "bad", rest, "See the other findings first.", "") if rest else ()
         n_tried = sum(road in part.gradients for part in tried)
         if n_tried and not wrong:
@@ -345,7 +351,8 @@ def gradients(seen: Seen) -> Iterable[Finding]:
     return found
 
 
-LAST_BITS = "right but for the last bits"
+LAST_BITS, NOT_SEEN = "right but for the last bits", "not seen: "
+QUIET = "Look again when the cluster is quiet, or with more --patience: others may be at work on it."
 CHECKS: tuple[Callable[[Seen], Iterable[Finding]], ...] = (
     *(scheduler, workers, imports, versions, processors, precision, threads, memory),
     *(encryption, clocks, timeouts, network, gradients),

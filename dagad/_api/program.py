@@ -11,7 +11,7 @@ from dask.base import is_dask_collection
 
 from dagad._engines.autograd.forward import push
 from dagad._engines.autograd.tape import pull, record
-from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
+from dagad._errors import ArgumentsError, NotDifferentiableError, PortabilityError, StructureError
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical, handed_out, library_of
 from dagad._pytrees.fingerprint import identity_of
@@ -40,6 +40,12 @@ class Program:
             if not partition.positions:
                 raise NotDifferentiableError(_no_leaves(argument_of(fun, place), args[place]))
         self.leaves = [canonical(leaf) for p in self.partitions for leaf in p.taken]
+
+    def __reduce__(self) -> Any:
+        raise PortabilityError(
+            f"The pullback of `{self.name}` can't be sent to another process: what it needs was left here. Send the "
+            "function that calls `dagad.vjp`, or what `dagad.grad` and `dagad.value_and_grad` return."
+        )
 
     @property
     def name(self) -> str:

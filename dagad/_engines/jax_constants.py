@@ -19,6 +19,7 @@ import numpy as np
 from dagad._engines.base import Mark, Side
 from dagad._engines.own_arrays import Placed
 from dagad._errors import NotDifferentiableError, PortabilityError, StructureError
+from dagad._pytrees import pytree
 from dagad._pytrees.digest import digest
 from dagad._pytrees.fingerprint import fingerprint, identity_of, same
 from dagad._remembered import Remembered
@@ -39,8 +40,13 @@ class Kept:
         kinds = [0 if i in taken else 1 + (type(leaf) is Mark) for i, leaf in enumerate(partition.leaves)]
         rest = [leaf for kind, leaf in zip(kinds, partition.leaves, strict=True) if kind == 1]
         refuse_own(rest)
+        structure: Any = partition.treedef
+        if any(
+            isinstance(node[0], type) for node in pytree.metadata_of(structure)
+        ):  # records, whose metadata may change
+            structure, rest = None, [*rest, partition.treedef]
         contents = _contents(side.code, rest) if side.code or rest else None
-        self.key: Hashable = partition.treedef, tuple(kinds), tuple(map(shape_of, self.numbers)), contents
+        self.key: Hashable = structure, tuple(kinds), tuple(map(shape_of, self.numbers)), contents
 
 
 def refuse_own(parts: Sequence[Any]) -> None:
@@ -81,7 +87,7 @@ def _contents(code: tuple[Any, ...], rest: list[Any]) -> Hashable:
     if known is not None and same(known[0], found):
         return known[1]
     try:
-        made = digest(code, rest)
+        made = digest(code, rest, here=True)
     except PortabilityError:
         return object()  # equal to nothing: it is compiled again for each evaluation
     if found is not None:

@@ -2,7 +2,8 @@
 
 It runs a job as a graph of one task a chunk, each of which hands out what the chunk gave: for a reduction its value and
 its gradient for the seed 1 together. What was on disk already is left out of the graph; sums are added up here, along
-the tree of the plan, so the bits are those of a run without interruption. Jobs follow each other as the program has
+the tree of the plan, so the bits are those of a run without interruption. Once all chunks are there their sums take
+their place on the disk. Jobs follow each other as the program has
 them run: the n-th job of a program that runs again has to be the one that was the n-th before, or is refused.
 """
 
@@ -14,11 +15,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from dagad._errors import CheckpointError
+from dagad._errors import CheckpointError, StructureError
 from dagad._executors.evaluation import Scheduler, calm_here, is_inside_any_task, new_names, run_graph
 from dagad._executors.graph import land_sliced, lower
-from dagad._executors.journal import Journal, Record
+from dagad._executors.journal import Journal
 from dagad._executors.profile import users_name
+from dagad._executors.records import Record
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Subtree, assembled
 from dagad._operations.derivatives import ValueAndGrad
@@ -95,7 +97,7 @@ class CheckpointedExecutor:
         if self._bypasses(job):
             return self._inner.call(job)
         with self._lock:
-            return self._results(job, self._chunks(job, "call"))
+            return self._results(job, self._outcome(job, "call"))
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
         """Run a job; a reduction together with its gradient, others for what they give: pullbacks are further jobs."""
@@ -116,27 +118,27 @@ class CheckpointedExecutor:
             return self._inner.unit(job, policy, land)
         both = job._replace(kernel=ValueAndGrad(job.kernel, stacks=job.has_sliced))
         with self._lock:
-            parts = self._chunks(both, "unit")
+            total, own = self._outcome(both, "unit")
         results = Results.of(job)
-        value, shared, n_without = job.monoid.lower(_summed(job, parts))
+        value, shared, n_without = total
         results.reduced, results.has_gradient = job.monoid.lift(value), not n_without
         if results.has_gradient:
             if job.n_shared:
                 land(job.shared_targets, shared, 0)
-            for chunk, part in zip(job.plan, parts, strict=True) if job.has_sliced else ():
-                land_sliced(job, [chunk], [part.stacked], land)
+            for chunk, (stacked, _) in zip(job.plan, own, strict=True) if job.has_sliced else ():
+                land_sliced(job, [chunk], [stacked], land)
         return results, None
 
-    def _results(self, job: Job, parts: Sequence[Part]) -> Results:
+    def _results(self, job: Job, outcome: Outcome) -> Results:
         results = Results.of(job)
         if job.kernel.reduces:
-            results.reduced = _summed(job, parts)
-        for chunk, part in zip(job.plan, parts, strict=True) if job.kernel.stacks else ():
-            results.stacked[chunk.number], results.notes[chunk.number] = part.stacked, part.note
+            results.reduced = job.monoid.lift(outcome.total)
+        for chunk, (stacked, note) in zip(job.plan, outcome.own, strict=True) if job.kernel.stacks else ():
+            results.stacked[chunk.number], results.notes[chunk.number] = stacked, note
         return results
 
-    def _chunks(self, job: Job, asked: str) -> list[Part]:
-        """Return what each chunk gives, from disk where it is there."""
+    def _outcome(self, job: Job, asked: str) -> Outcome:
+        """Return what a job gives, from disk where it is there."""
         strand = self._strand.name
         # A state may have been saved while it waited for its turn: it is of what led there, and goes to no disk.
         place = {"strand": strand, "number": self._journal.numbers[strand], "generation": self._strand.generation}
@@ -144,16 +146,20 @@ class CheckpointedExecutor:
         past = self._journal.next(strand)
         if past is not None:
             self._refuse_other(past, about)
-            return [Part(*part) for part in past["data"]]
+            return Outcome(*past["data"]) if past["is_sum"] else Outcome.of(job, [Part(*one) for one in past["data"]])
         found = self._begun(about)
         missing = {chunk.number for chunk in job.plan} - found.keys()
         if missing:
-            self._run(job, missing, found, about["generation"])
+            self._run(job, missing, found, place)
         parts = [found[chunk.number] for chunk in job.plan]
-        self._journal.ended(about | {"data": list(map(tuple, parts))})
-        return parts
+        outcome = Outcome.of(job, parts)
+        try:
+            self._journal.ended(about | {"is_sum": True, "data": tuple(outcome)})
+        except StructureError:  # a sum may be what no record holds, as an int that needs more than 64 bits
+            self._journal.ended(about | {"is_sum": False, "data": list(map(tuple, parts))})
+        return outcome
 
-    def _run(self, job: Job, missing: Collection[int], found: dict[int, Part], generation: int) -> None:
+    def _run(self, job: Job, missing: Collection[int], found: dict[int, Part], place: Record) -> None:
         """Run some chunks, and write each down as it lands."""
         lowered = lower(job, new_names(job.kernel.name), 1)
         left_out = {key for key, (chunk,) in lowered.batches.items() if chunk.number not in missing}
@@ -162,7 +168,7 @@ class CheckpointedExecutor:
         def landed(key: Any, result: Any) -> None:
             (chunk,) = lowered.batches[key]
             own = (result.reduced, result.stacked[0], result.notes[0]) if job.kernel.stacks else (result, [], None)
-            self._journal.landed({"chunk": chunk.number, "generation": generation, "data": own})
+            self._journal.landed({"chunk": chunk.number, **place, "data": own})
             found[chunk.number] = Part(*own)
 
         wanted = [key for key in lowered.batches if key in graph]
@@ -206,9 +212,10 @@ class CheckpointedExecutor:
     def _begun(self, about: Record) -> dict[int, Part]:
         """Return what is on disk of the chunks of the operation that begins."""
         head, *landed = self._journal.chunks or [{}]
-        if all(head.get(name) == about[name] for name in ("strand", "number", "generation")):
+        if _is_at(head, about):
             self._refuse_other(head, about)
-            return {record["chunk"]: Part(*record["data"]) for record in landed}
+            # What the disk kept of chunks before a crash of the machine may be of an operation that was before.
+            return {record["chunk"]: Part(*record["data"]) for record in landed if _is_at(record, about)}
         self._journal.begun(about)
         return {}
 
@@ -286,6 +293,19 @@ class Part(NamedTuple):
     note: Any
 
 
+class Outcome(NamedTuple):
+    """What a job gave: the value of its sum, and what chunks have of their own, each with its note."""
+
+    total: Any
+    own: list[tuple[list[Any], Any]]
+
+    @classmethod
+    def of(cls, job: Job, parts: Sequence[Part]) -> Outcome:
+        """Add up what chunks gave."""
+        total = job.monoid.lower(_summed(job, parts)) if job.kernel.reduces else None
+        return cls(total, [(part.stacked, part.note) for part in parts] if job.kernel.stacks else [])
+
+
 class UnitGradient:
     """The gradient for the seed 1 of a reduction, that came with its value; see `Residuals`."""
 
@@ -315,6 +335,11 @@ def digest_of_rows(rows: Any) -> str:
 def _is_away(rows: Any) -> bool:
     """Return whether rows are elsewhere, or are made where they are used."""
     return isinstance(rows, GraphNode | TaskRef) or bool(getattr(opened(rows), "is_made", False))
+
+
+def _is_at(record: Record, about: Record) -> bool:
+    """Return whether a record is of the same operation of the program."""
+    return all(record.get(name) == about[name] for name in ("strand", "number", "generation"))
 
 
 def _summed(job: Job, parts: Sequence[Part]) -> Any:

@@ -25,7 +25,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, Protocol
 
 from dagad._config import setting
-from dagad._errors import CancelledError, PlanError, SchedulerLostError, TimedOutError
+from dagad._errors import CancelledError, PlanError, PortabilityError, SchedulerLostError, TimedOutError
 from dagad._executors.losses import results_lost, worker_lost, workers_unfit
 from dagad._executors.profile import CANCELLED, Profile
 from dagad._operations.context import VALUES_FIRST, Mode, current_profile, recorded, written_profile
@@ -215,6 +215,12 @@ class Evaluation(metaclass=Listing):
     """
 
     for_users = ("cancel", "gradient", "profile", "progress", "value")
+
+    def __reduce__(self) -> Any:
+        raise PortabilityError(
+            "An Evaluation can't be sent to another process: it is going on in this one. Send its `.value()` and "
+            "`.gradient()`, or start it there."
+        )
 
     def __init__(self, forward: Callable[[], tuple[Any, Backward]], lazy: bool, watch: Watch) -> None:
         self._value: Future[Any] = Future()

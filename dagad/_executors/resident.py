@@ -7,7 +7,7 @@ import time
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-from dagad._errors import StructureError
+from dagad._errors import ClosureError, StructureError
 from dagad._executors.evaluation import follow, new_names
 from dagad._executors.resident_program import PULL, RECORD, ROLES, UNIT, VALUE, Found, program_of
 from dagad._executors.resident_shards import LeftRows, PlacedRows, Remains, n_staying, own_messages
@@ -43,8 +43,8 @@ class ResidentExecutor:
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
         """Run a job, and leave behind what its policy says."""
         lease = self._lines.lease()
-        results = self._ask(job, RECORD, policy, lease=lease, keep=True).results
-        return results, ResidentResiduals(self, policy, lease)
+        answers = self._ask(job, RECORD, policy, lease=lease, keep=True)
+        return answers.results, ResidentResiduals(self, policy, lease, answers.ran)
 
     def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
         """Run a job together with its gradient for the seed 1; see `Executor`."""
@@ -56,14 +56,14 @@ class ResidentExecutor:
         if results.has_gradient:
             self._land(job, answers, land)
             return results, None
-        return results, None if lease is None else ResidentResiduals(self, None, lease)
+        return results, None if lease is None else ResidentResiduals(self, None, lease, answers.ran)
 
-    def pull(self, job: Job, policy: Policy | None, lease: Any, seeds: Sequence[Seeds], land: Land) -> None:
-        """Pull some seeds at what was left behind, or at what is run again where it is lost."""
+    def pull(self, job: Job, policy: Policy | None, lease: Any, ran: Ran, seeds: Sequence[Seeds], land: Land) -> None:
+        """Pull some seeds at what was left behind, or at what is run again, as it ran then, where that is lost."""
         landing = list[Answers]()
         for first in range(0, len(seeds), SEEDS_A_CALL):
             some = seeds[first : first + SEEDS_A_CALL]
-            landing.append(self._ask(job, PULL, policy, lease=lease, keep=len(seeds) > 1, seeds=some))
+            landing.append(self._ask(job, PULL, policy, lease=lease, ran=ran, keep=len(seeds) > 1, seeds=some))
         for number, answers in enumerate(landing):
             self._land(job, answers, land, number * SEEDS_A_CALL)
 
@@ -74,12 +74,15 @@ class ResidentExecutor:
         policy: Policy | None = None,
         *,
         lease: Any = None,
+        ran: Ran | None = None,
         keep: bool = False,
         seeds: Sequence[Seeds] = (),
     ) -> Answers:
         began, placed, n_chunks = time.perf_counter(), PlacedRows(job, seeds), len(job.plan)
         loop, (template, rows) = self._loop(job, placed), job.sliced.templates(job.plan)
-        program = self._program(job, loop, template, policy)
+        program = ran.program if ran is not None and ran.loop is loop else self._program(job, loop, template, policy)
+        if ran is not None:
+            ran.refuse_another(program.payload, job.kernel.name)
         message = _message(job, method, keep, seeds) | placed.message(job)
         has_left = placed.has_stays if method in (UNIT, PULL) else n_staying(job) > 0
         remains = Remains(self._lines.lease(), program.program, message, placed) if has_left else None
@@ -110,7 +113,7 @@ class ResidentExecutor:
             remains.left_at(homes.chunks)
         results.spent = Spent(seconds, time.perf_counter() - began, 0)
         results.n_compiled = n_compiled
-        return Answers(results, homes, found, remains)
+        return Answers(results, homes, found, remains, Ran(loop, program))
 
     @staticmethod
     def _results(job: Job, homes: Homes, found: list[tuple[str, Found]], remains: Remains | None) -> Results:
@@ -163,13 +166,19 @@ class ResidentExecutor:
         taken = fingerprint.fingerprint(job.kernel, policy)
 
         def packed() -> list[bytes]:
-            # A copy: what is pickled may point into arrays that change before the next evaluation.
-            return [bytes(part) for part in pack((job.kernel, template, policy)).payload]
+            return packed_program(job, policy)
 
         def made(payload: list[bytes]) -> list[memoryview]:
             return program_of(payload, job.monoid, job.plan, new_names(job.kernel.name))
 
         return loop.program(what, taken, fingerprint.same, packed, made)
+
+
+def packed_program(job: Job, policy: Policy | None) -> list[bytes]:
+    """Return what workers are to know, but for names."""
+    template = job.sliced.templates(job.plan)[0]
+    # A copy: what is pickled may point into arrays that change before the next evaluation.
+    return [bytes(part) for part in pack((job.kernel, template, policy)).payload]
 
 
 def _message(job: Job, method: str, keep: bool, seeds: Sequence[Seeds]) -> dict[str, Any]:
@@ -204,6 +213,22 @@ class Answers(NamedTuple):
     homes: Homes
     found: list[tuple[str, Found]]
     remains: Remains | None
+    ran: Ran
+
+
+class Ran(NamedTuple):
+    """What ran at the value: where it has to run again for the gradient, it is to be the same."""
+
+    loop: Loop
+    program: Sent
+
+    def refuse_another(self, payload: list[bytes], name: str) -> None:
+        """Raise if a program consists of something else."""
+        if payload != self.program.payload:
+            raise ClosureError(
+                f"A gradient has to run `{name}` once more, and something that `{name}` carries has changed since the "
+                "value. Pass what changes as a shared argument, which is kept as it was."
+            )
 
 
 class ResidentResiduals:
@@ -211,14 +236,15 @@ class ResidentResiduals:
 
     ran_by = "resident"
 
-    def __init__(self, executor: ResidentExecutor, policy: Policy | None, lease: Any) -> None:
-        self._executor, self._policy, self._lease = executor, policy, lease
+    def __init__(self, executor: ResidentExecutor, policy: Policy | None, lease: Any, ran: Ran) -> None:
+        self._executor, self._policy, self._lease, self._ran = executor, policy, lease, ran
 
     def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
         """Pull some seeds, and let their cotangents land; False where that can't be, and nothing has landed."""
         try:
-            self._executor.pull(job, self._policy, self._lease, seeds, land)
+            self._executor.pull(job, self._policy, self._lease, self._ran, seeds, land)
         except UnavailableError:
+            self._ran.refuse_another(packed_program(job, self._policy), job.kernel.name)
             return False
         return True
 

@@ -156,10 +156,10 @@ def handed_out(
 ) -> list[Any]:
     """Return collections that share one layer of the graph; `annotations` says what its keys are annotated with."""
     ends, whole = list(ends), dict(graph)
-    for end in ends:
-        if isinstance(end.like.made, Delayed):
-            whole |= end.tasks
-        else:
-            keep_unfused(whole)
+    kinds = [isinstance(end.like.made, Delayed) for end in ends]
+    for end, is_delayed in zip(ends, kinds, strict=True):
+        whole |= end.tasks if is_delayed else {}
+    if not all(kinds):
+        keep_unfused(whole)
     base = with_layer(None, name, whole, annotations(whole))
     return [end.rebuilt(base) for end in ends]

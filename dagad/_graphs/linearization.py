@@ -183,7 +183,7 @@ class Linearization:
         if pull is None:
             task, args = opened(self._recipe)
             if hasattr(opened(task), "pull_anew"):  # run after run, so that one tape is alive at a time
-                found: tuple[Any, ...] = opened(task).pull_anew(self._counters, cotangent, *args)
+                found: tuple[Any, ...] = opened(task).pull_anew(self._counters, self.value, cotangent, *args)
                 return found
             pull, self._n_runs = opened(task).record(*args)[1], n_runs(task, args)
             self._counters.recorded(self._n_runs)

@@ -52,6 +52,7 @@ class Counting:
 
     counters: Counters = field(default_factory=Counters, compare=False, repr=False, kw_only=True)
     together: ClassVar[bool] = False
+    runs_again: ClassVar[bool] = False
 
     @property
     def n_primal(self) -> int:
@@ -97,12 +98,17 @@ class Keep(Counting):
 class Recompute(Counting):
     """Keep the value only, and record when the gradient is asked for: the least memory, one more run of each chunk.
 
+    What the function uses beside its arguments, a global say, has to be the same by then. If it has changed, the
+    gradient is refused, and says what it was.
+
     Examples
     --------
     >>> from dagad.extend import Recompute
     >>> Recompute().n_primal
     0
     """
+
+    runs_again: ClassVar[bool] = True
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
         return Linearization.unrecorded(task, args, self.counters)

@@ -130,7 +130,7 @@ class _Course:
         if (action.n, on_disk) in self.states:
             self.at = action.n
             if on_disk:
-                self._tasks.read(action.n)
+                self._tasks.take_up(action.n)
             if _is_disk(action.to_storage) != on_disk:
                 self._store(action.n, not on_disk)
         elif not all(key in self._tasks.recorded for some in self._steps[action.n : action.n + 1] for key in some):
@@ -151,6 +151,7 @@ class _Tasks:
     `recorded`  key of the primal -> its linearization, if it needs one, until it is pulled
     `_states`   step -> keys of the primal that it reads from before, in files -> their files
     `_files`    key that has a value -> key of the file with that value
+    `_unread`   key of the primal -> the file that it is in, of a state that was taken up, until a step reads it
     `_gate`     the last gate; tasks that read something `_behind` it need not wait for it
     `_pulls`    what says that pullbacks are done, for the next gate before something runs again
     `_writes`   what says that the latest state is in its files, for the next gate of all
@@ -173,6 +174,7 @@ class _Tasks:
         self._pulled: dict[Key, Step] = {}
         self._states: dict[int, dict[Key, Key]] = {}
         self._files: dict[Key, Key] = {}
+        self._unread: dict[Key, Key] = {}
         self._gate: Key = None
         self._behind = set[Key]()
         self._pulls, self._writes = [seed], list[Key]()
@@ -180,8 +182,9 @@ class _Tasks:
     def run(self, key: Key, again: bool, record: bool) -> None:
         """Run a task of the primal."""
         node, name = self._graph[key], None
+        self._unread.pop(key, None)
         if isinstance(node, Alias):
-            self.latest[key] = self.latest.get(node.target, node.target)
+            self.latest[key] = self._newest(TaskRef(node.target)).key
         elif isinstance(node, Task) and not is_sum(node):
             name = self._ran(key, node, again, record)
         elif isinstance(node, Task) and not again:  # in a gradient that is differentiated again: it runs once
@@ -213,7 +216,11 @@ class _Tasks:
         return name
 
     def _newest(self, arg: Any) -> Any:
-        return TaskRef(self.latest.get(arg.key, arg.key)) if isinstance(arg, TaskRef) else arg
+        if not isinstance(arg, TaskRef):
+            return arg
+        if arg.key in self._unread:
+            self._read(arg.key, self._unread.pop(arg.key))
+        return TaskRef(self.latest.get(arg.key, arg.key))
 
     def _wait_for(self, *lists: list[Key]) -> None:
         """Let what runs from now on wait until what is in some lists is done; they are empty then."""
@@ -249,6 +256,9 @@ class _Tasks:
         self._wait_for(self._writes)
         self._states[place] = {}
         for key in self._crossing(place):
+            if key in self._unread:  # it is in its file still
+                self._states[place][key] = self._unread[key]
+                continue
             value = self.latest[key]
             if value not in self._files:
                 name = self._files[value] = self._names.about(key)("getitem", ("written", self._place[key], place))
@@ -256,15 +266,17 @@ class _Tasks:
                 self._writes.append(self._is_done(key, name))
             self._states[place][key] = self._files[value]
 
-    def read(self, place: int) -> None:
-        """Take the state before a step out of its files."""
+    def take_up(self, place: int) -> None:
+        """Go on from the state before a step, which is in files; what no step reads again stays there."""
         self._wait_for(self._pulls, self._writes)
-        for key, file in self._states[place].items():
-            number = self._place[key]
-            name = self.latest[key] = self._names.about(key)("getitem", ("read", number, len(self.made.graph)))
-            self.made.graph[name] = Task(name, read_state, TaskRef(file), TaskRef(self._gate))
-            self._files[name] = file
-            self._behind.add(name)
+        self._unread.update(self._states[place])
+
+    def _read(self, key: Key, file: Key) -> None:
+        number = self._place[key]
+        name = self.latest[key] = self._names.about(key)("getitem", ("read", number, len(self.made.graph)))
+        self.made.graph[name] = Task(name, read_state, TaskRef(file), TaskRef(self._gate))
+        self._files[name] = file
+        self._behind.add(name)
 
     def finished(self) -> Linearized:
         """Return the graph, complete."""

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dagad._engines.autograd.patches import patches
+from dagad._errors import ClosureError, add_note_once
 from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction, is_scalar, unused_pullback
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.sum_trees import Fold
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.kernel import Groups, Kernel, pulled_many
+from dagad._pytrees import pytree
 from dagad._pytrees.shipping import Portable, opened
 from dagad._sources.bundles import OpenChunk, has_bundles, zeros_of
 
@@ -97,25 +101,31 @@ class Batch(Portable):
     def pull_anew(
         self,
         counters: Counters,
+        value: Any,
         many: Sequence[BatchSeeds],
         contexts: Sequence[ChunkContext],
         rows: Sequence[Any],
         shared: Groups,
         sliced: Sequence[Groups] | None = None,
     ) -> tuple[Any, ...]:
-        """Record and pull chunk after chunk: the cotangents for some seeds."""
+        """Record and pull chunk after chunk: the cotangents for some seeds, at what gives the same value as before."""
+        gathered, is_all = Gathered(self.kernel, self.monoid), True
         gradient = Gradient(shared, sliced, self.monoid)
         with patches:
             for number, (args, opened_chunk) in enumerate(self._chunks(contexts, rows, shared, sliced)):
                 mine = [seeds.of(number) for seeds in many]
                 if all(seeds is None for seeds in mine):
                     gradient.push(*mine)
+                    is_all = False
                     continue
-                pull = self.kernel.record(*args)[1]
+                parts, pull, _ = self.kernel.record(*args)
+                gathered.push(_closed(opened_chunk, parts))
                 pull = pull if opened_chunk is None else opened_chunk.pulled(pull)
                 counters.recorded()
                 gradient.push(*pulled_many(pull, mine))
                 counters.used_up()
+        if is_all:
+            _refuse_another(value, gathered.result(), self.kernel.name, contexts[0].note("pullback"))
         return tuple(gradient.parts())
 
     def preaccumulate(
@@ -198,6 +208,31 @@ class BatchSeeds(NamedTuple):
         """Return the seeds of one chunk; None where all are zero."""
         mine = [*self.reduced, *(self.stacked[number] if self.stacked else ())]
         return mine if any(seed is not None for seed in mine) else None
+
+
+def _refuse_another(before: Any, now: Any, name: str, where: str) -> None:
+    """Raise if chunks give another value when they run again: their gradient would not be that of the first one."""
+    for one, other in zip(_numbers(before), _numbers(now), strict=False):
+        # An engine that compiles may round another way where a gradient is asked for.
+        close = 1e-4 if one.dtype.itemsize < np.dtype(float).itemsize else 1e-9
+        if one.shape == other.shape and not np.allclose(one, other, close, close * _size(one), equal_nan=True):
+            error = ClosureError(
+                f"`{name}` gives another value when it runs again for its gradient: something that it uses beside its "
+                "arguments is not what it was, a global, a file, a generator of random numbers. Pass what changes as a "
+                "shared argument, and draw random numbers outside, or with a seed that is an argument."
+            )
+            add_note_once(error, where)
+            raise error
+
+
+def _numbers(result: Any) -> list[Any]:
+    leaves = pytree.flatten((result.reduced, result.stacked) if isinstance(result, Batched) else result)[0]
+    return [np.asarray(leaf) for leaf in leaves if pytree.is_differentiable(leaf)]
+
+
+def _size(array: Any) -> float:
+    finite = np.abs(array[np.isfinite(array)])
+    return float(finite.max(initial=0.0))
 
 
 class Gathered:

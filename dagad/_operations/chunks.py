@@ -82,9 +82,14 @@ class ChunkFunction(Portable):
         return self._make, self._n_hoisted, self._shared, self.engine, self._nested
 
     @property
+    def fun(self) -> Any:
+        """The user's function, with None for the values that it closes over and that are being differentiated."""
+        return self._make([None] * self._n_hoisted)
+
+    @property
     def name(self) -> str:
         """What sentences call the function."""
-        return name_of(self._make([None] * self._n_hoisted))
+        return name_of(self.fun)
 
     def named_shared(self, leaves: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Yield the leaves of what all chunks share, constants too, each with what sentences call it."""

@@ -35,6 +35,7 @@ from dagad._operations.kernel import DIFFERENT, Kernel, Outputs, Seeds, check_al
 from dagad._operations.replay import bring_along, of_job
 from dagad._pytrees import pytree
 from dagad._pytrees.blocks import full
+from dagad._pytrees.carried import Carried
 from dagad._pytrees.partition import Partition
 from dagad._sources.base import Stays
 from dagad._sources.columns import Sliced
@@ -44,9 +45,10 @@ from dagad._sources.slots import Slots, SparseSlots, cut_rows
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Residuals were left behind."""
+    """Residuals were left behind, and what the user's function carried, if it has to run again."""
 
     residuals: Residuals
+    carried: Carried | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +144,12 @@ class Operation:
         """Run for the value, ready to be pulled back."""
         job = self.job(leaves)
         if not self.has_unit_kernel:
+            runs_again = getattr(self.policy, "runs_again", False)  # a user's own may not say
+            carried = Carried(self.kernel.of_user.fun) if runs_again else None
             results, residuals = self._noted(
                 job, "linearize", self.kernel.gives, lambda: self.executor.linearize(job, self.policy)
             )
-            return self._parts(results), _left(residuals)
+            return self._parts(results), _left(residuals, carried)
         slots = Slots(leaves)
         results, residuals = self._noted(
             job, "unit", "value and gradient", lambda: self.executor.unit(job, self.policy, slots.write_all)
@@ -221,6 +225,8 @@ class Operation:
         return slots.seal()
 
     def _pull(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Sequence[_Seeds], land: Land) -> None:
+        if isinstance(state, Recorded) and state.carried is not None:
+            state.carried.refuse_changes()
         if isinstance(state, Recorded) and self._pulls(state.residuals, self.job(leaves), seeds, land):
             return
         for number, one in enumerate(seeds):
@@ -266,8 +272,10 @@ class Operation:
         return slots.found, state
 
 
-def _left(residuals: Residuals | None) -> State:
-    return ValueOnly() if residuals is None else Recorded(residuals)
+def _left(residuals: Residuals | None, carried: Carried | None = None) -> State:
+    if residuals is None:
+        return ValueOnly()
+    return Recorded(residuals, None if carried is None else carried.settle())
 
 
 class _Seeds:

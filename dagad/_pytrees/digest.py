@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import enum
 import functools
 import gc
 import hashlib
@@ -26,9 +27,7 @@ from types import (
     CodeType,
     FunctionType,
     GetSetDescriptorType,
-    MappingProxyType,
     MemberDescriptorType,
-    MethodType,
     ModuleType,
 )
 from typing import Any
@@ -36,8 +35,8 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import PortabilityError
-from dagad._pytrees.kinds import contents_of
-from dagad._pytrees.pytree import TreeDef
+from dagad._pytrees.canonical import is_frozen
+from dagad._pytrees.kinds import INSTANCE, WHOLE, attributes_of, contents_of, kind_of
 from dagad._pytrees.shipping import Primitives, as_primitive
 from dagad._pytrees.walk import imports_of, used_in
 from dagad._words import described
@@ -52,11 +51,12 @@ _BUILT_IN: tuple[Any, ...] = (
     type(np.sum),
     GetSetDescriptorType,
 )
+_DISPATCH: CodeType = functools.singledispatch(id).__code__  # type: ignore[attr-defined]  # it is a function
 _PACKAGES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def digest(*parts: Any) -> str:
-    """Return a digest of some parts, as text.
+def digest(*parts: Any, here: bool = False) -> str:
+    """Return a digest of some parts, as text; with `here` as this process has them, pickles would leave out some.
 
     Raises
     ------
@@ -68,17 +68,56 @@ def digest(*parts: Any) -> str:
     >>> digest([1.0, 2.0]) == digest([1.0, 2.0]), digest([1.0]) == digest((1.0,))
     (True, False)
     """
-    writer = _Writer()
+    writer = _Writer(here)
     for part in parts:
         writer.take(part)
+    writer.take_named()
     return writer.hash.hexdigest()
 
 
-class _Writer:
+class States:
+    """Digests of parts as this process has them: of one function, which one may name what another holds.
+
+    Arrays that nobody can write into go by their identity; what can't be taken apart, too. They are `kept`, or another
+    object may come to stand at the same address.
+    """
+
     def __init__(self) -> None:
+        self.kept: list[Any] = []
+        self._names: set[str] = set()
+        self._modules: dict[str, ModuleType] = {}
+
+    def of(self, part: Any, names: tuple[str, ...]) -> str:
+        """Return the digest of a part, for a function that knows some names."""
+        self._names.update(names)
+        writer = self._writer()
+        try:
+            writer.take_of_names(part, names)
+        except Exception:  # by code of others', which must not stop a value
+            self.kept.append(part)
+            return f"itself {id(part)}"
+        return writer.hash.hexdigest()
+
+    def of_modules(self) -> str:
+        """Return the digest of what may be meant in modules that were found in parts."""
+        writer = self._writer()
+        writer.take_named()
+        return writer.hash.hexdigest()
+
+    def _writer(self) -> _Writer:
+        writer = _Writer(here=True, kept=self.kept)
+        writer.names, writer.modules = self._names, self._modules
+        return writer
+
+
+class _Writer:
+    def __init__(self, here: bool = False, kept: list[Any] | None = None) -> None:
+        self._here, self._kept = here, kept
         self.hash = hashlib.blake2b(digest_size=SIZE)
         self._seen: dict[int, int] = {}
         self._used: set[tuple[int, tuple[str, ...]]] = set()  # modules, and the names that a function knows
+        self.modules: dict[str, ModuleType] = {}
+        self.names: set[str] = set()  # of all functions
         self._alive: list[Any] = []  # or another object may come to stand at the same place
 
     def _say(self, *words: str | int) -> None:
@@ -94,32 +133,32 @@ class _Writer:
             self._say(kind.__name__, repr(part))
         elif kind is float or isinstance(part, np.generic):
             self._array(np.asarray(part), kind.__name__)
+        elif self._kept is not None and kind is np.ndarray and part.dtype != object and is_frozen(part):
+            self._itself(part, self._kept)
         elif kind in (np.ndarray, np.memmap) and part.dtype != object:  # others hold more than numbers, such as masks
             self._array(part, kind.__name__)
-        elif kind in (dict, MappingProxyType):
-            self._all(kind.__name__, len(part), (one for item in part.items() for one in item))
-        elif kind in (set, frozenset):
-            self._set(part)
-        elif kind in (tuple, list):
-            self._all(kind.__name__, len(part), part)
-        elif kind is TreeDef or kind.__name__ == "PyTreeDef":  # jax's
-            self._say("structure", str(part))
+        elif kind is tuple:  # two may be one object in one process and not in another, as two strings may
+            self._all("tuple", len(part), part)
         else:
             self._object(part)
 
-    def _set(self, part: Any) -> None:
-        if id(part) in self._seen:  # by a function in it, say
-            self._say("again", self._seen[id(part)])
-        else:
-            self._all(type(part).__name__, len(part), sorted(self._apart(one, part) for one in part))
-
-    def _apart(self, part: Any, whole: Any) -> str:
-        """Return a digest of a part alone, which may lead to the whole again."""
-        writer = _Writer()
+    def _alone(self, part: Any) -> str:
+        """Return a digest of a part by itself, which may lead to what it is a part of."""
+        writer = _Writer(self._here, self._kept)
         writer._seen, writer._alive = dict(self._seen), self._alive
-        writer._seen.setdefault(id(whole), len(self._seen))
+        writer.modules, writer.names = self.modules, self.names
         writer.take(part)
         return writer.hash.hexdigest()
+
+    def take_named(self) -> None:
+        """Add what any function may mean in a module that another one hands it."""
+        done: set[tuple[str, str]] = set()
+        while left := {(home, name) for home in self.modules for name in self.names} - done:
+            done |= left
+            for home, name in sorted(left):
+                if name in (scope := vars(self.modules[home])) and not isinstance(scope[name], ModuleType):
+                    with contextlib.suppress(PortabilityError):  # it may be meant of something else
+                        self._say("named", home, name, self._alone(scope[name]))
 
     def _all(self, name: str, count: int, parts: Iterable[Any]) -> None:
         self._say(name, count)
@@ -142,26 +181,41 @@ class _Writer:
         self._alive.append(part)
         if isinstance(part, ModuleType):
             self._say("module", part.__name__, _version(part.__name__))
+            if _is_own_module(part):
+                self.modules[part.__name__] = part
         elif isinstance(part, CodeType):
             self._code(part)
         elif isinstance(part, FunctionType):
             self._function(part)
-        elif isinstance(part, MethodType):
-            self._all("method", 2, (part.__func__, part.__self__))
         elif isinstance(part, type):
             self._class(part)
-        elif isinstance(part, staticmethod | classmethod):
-            self._all(type(part).__name__, 1, (part.__func__,))
-        elif isinstance(part, functools.cached_property):
-            self._all("property", 1, (part.func,))
-        elif isinstance(part, property):
-            self._all("property", 3, (part.fget, part.fset, part.fdel))
-        elif isinstance(part, functools.partial):
-            self._all("partial", 3, (part.func, part.args, part.keywords))
+        elif type(part) in (set, frozenset):
+            self._all(type(part).__name__, len(part), sorted(map(self._alone, part)))
+        elif type(part) in WHOLE or (self._here and not isinstance(part, _BUILT_IN)):
+            kind = kind_of(type(part))
+            self._all(type(part).__name__, 2, (kind.said(part), tuple(kind.parts(part))))
+            if kind is INSTANCE:
+                self._in_c(part)
+        elif type(part).__name__ == "PyTreeDef":
+            self._all("structure", 2, (part.node_data(), part.children()))  # of jax
         elif isinstance(part, _BUILT_IN):
             self._named(part)
         else:
             self._instance(part)
+
+    def _in_c(self, part: Any) -> None:
+        """Add what an object holds that is no attribute; it goes by its identity if it says nothing of that."""
+        self.take(type(part))
+        try:
+            self._instance(part)
+        except PortabilityError:
+            if self._kept is None:
+                raise
+            self._itself(part, self._kept)
+
+    def _itself(self, part: Any, kept: list[Any]) -> None:
+        kept.append(part)
+        self._say("itself", id(part))
 
     def _named(self, part: Any) -> None:
         module = str(getattr(part, "__module__", None))
@@ -197,15 +251,16 @@ class _Writer:
         if is_installed(function.__module__) and _has_own_name(function):
             self._named(function)
             return
-        by_class = getattr(function, "registry", None)
-        if isinstance(by_class, MappingProxyType):  # of `functools.singledispatch`
-            self.take(by_class)
+        if function.__code__ is _DISPATCH:
+            self.take(vars(function)["registry"])
             return
         used = tuple(sorted(used_in(function.__code__)))
+        self.names.update(used)
         held = [contents for cell in function.__closure__ or () for contents in contents_of(cell)]
         self._all("function", 3, (function.__code__, function.__defaults__, function.__kwdefaults__))
         for part in (*held, *_imported(function)):
-            self._of_names(part, used)
+            self.take_of_names(part, used)
+        self.modules.update((part.__name__, part) for part in held if _is_own_module(part))
         self._named_in(function.__globals__, used)
         wrapped = getattr(function, "__wrapped__", None)
         copied = {"__wrapped__": wrapped} | getattr(wrapped, "__dict__", {})  # `functools.wraps` has
@@ -216,11 +271,11 @@ class _Writer:
         for name in names:
             if name in scope:
                 self._say("global", name)
-                self._of_names(scope[name], names)
+                self.take_of_names(scope[name], names)
 
-    def _of_names(self, part: Any, names: tuple[str, ...]) -> None:
+    def take_of_names(self, part: Any, names: tuple[str, ...]) -> None:
         """Add what a function that has these names reaches: of a module that is not installed, what is called so."""
-        if not isinstance(part, ModuleType) or is_installed(part.__name__):
+        if not _is_own_module(part):
             self.take(part)
         elif (id(part), names) not in self._used:
             self._used.add((id(part), names))
@@ -228,13 +283,14 @@ class _Writer:
             self._named_in(vars(part), names)
 
     def _class(self, cls: type) -> None:
-        self._say("class", cls.__module__, cls.__qualname__, _version(cls.__module__))
-        if not is_installed(cls.__module__) or "<" in cls.__qualname__:  # a function of a package has made it
+        module = cls.__module__ if isinstance(cls.__module__, str) else ""  # a class of classes may have a descriptor
+        self._say("class", module, cls.__qualname__, _version(module))
+        if (module and not is_installed(module)) or "<" in cls.__qualname__:  # a function of a package has made it
             parts = sorted((name, value) for name, value in vars(cls).items() if _is_of_class(name, value))
             self._all("parts", len(parts), [one for pair in parts for one in pair])
             for name, value in sorted((name, value) for name, value in vars(cls).items() if _may_say(name, value)):
                 with contextlib.suppress(PortabilityError):  # a lock, say
-                    self._say("part", name, self._apart(value, cls))
+                    self._say("part", name, self._alone(value))
             self._all("bases", len(cls.__bases__), (*cls.__bases__, type(cls)))
 
     def _instance(self, part: Any) -> None:
@@ -264,6 +320,10 @@ class _Writer:
         made, args, *rest = reduced
         items = [list(one) if index > 0 and one is not None else one for index, one in enumerate(rest[:3])]
         self._all("object", 3, (made, args, items))
+        if isinstance(part, enum.Enum | np.ndarray):  # their pickles leave out what the user has put there
+            keys, values = attributes_of(part)
+            own = {str(key): value for key, value in zip(keys, values, strict=True) if key not in _OF_MEMBERS}
+            self.take(own)
 
 
 _METHODS: tuple[Any, ...] = (FunctionType, staticmethod, classmethod, property, functools.cached_property)
@@ -282,9 +342,23 @@ _CONSTANTS: tuple[Any, ...] = (
 )
 
 
+_OF_MEMBERS = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+_OF_PYTHON = frozenset(
+    "__module__ __qualname__ __name__ __doc__ __dict__ __weakref__ __annotations__ __firstlineno__ "
+    "__static_attributes__ __slots__ __match_args__ __abstractmethods__ __parameters__ __orig_bases__ __hash__ "
+    "__annotations_cache__ __annotate_func__ __slotnames__ __signature__ __text_signature__ __final__".split()
+)
+
+
+def _is_own_module(part: Any) -> bool:
+    """Return whether something is a module of nobody's package."""
+    return isinstance(part, ModuleType) and not is_installed(part.__name__)
+
+
 def _is_of_class(name: str, value: Any) -> bool:
     """Return whether an attribute of a class belongs to what it does; Python has some of its own there."""
-    return isinstance(value, _METHODS) or (isinstance(value, _CONSTANTS) and not name.startswith("__"))
+    own = name not in _OF_PYTHON and not name.startswith(("__dataclass_", "__attrs_"))
+    return isinstance(value, _METHODS) or (own and isinstance(value, _CONSTANTS))
 
 
 def _may_say(name: str, value: Any) -> bool:

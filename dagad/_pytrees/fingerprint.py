@@ -15,6 +15,8 @@ from types import (
     BuiltinFunctionType,
     CodeType,
     FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
     MethodDescriptorType,
     MethodType,
     MethodWrapperType,
@@ -25,17 +27,18 @@ from typing import Any
 import numpy as np
 
 from dagad._pytrees.digest import is_installed, is_jitted, jitted_parts
-from dagad._pytrees.kinds import contents_of
+from dagad._pytrees.kinds import MAPPING, SERIES, WHOLE, contents_of, kind_of
 from dagad._pytrees.partition import Partition
-from dagad._pytrees.pytree import TreeDef
-from dagad._pytrees.shipping import Portable, is_importable, is_imported
+from dagad._pytrees.pytree import TreeDef, may_hold_metadata, metadata_of
+from dagad._pytrees.shipping import NOT_STATE, Portable, is_importable, is_imported
 from dagad._pytrees.walk import imports_of, is_wrapper, used_in
 
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
-_ATOMS = _VALUES | {type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype, TreeDef}
+_ATOMS = _VALUES | {type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype}
 # Bound ones are made anew whenever they are looked up.
 _HAVE_A_NAME = (type, FunctionType, type(np.sum))
 _BY_NAME = (BuiltinFunctionType, MethodWrapperType, MethodDescriptorType, np.ufunc, type(np.sum))
+_LONG = (MAPPING, SERIES)  # they may be: pickled and compared that is quicker
 MOST = 32  # functions that an identity looks at, each once
 
 
@@ -72,7 +75,10 @@ def same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
 def _equal(a: Any, b: Any) -> bool:
     if type(a) in _VALUES:
         return bool(a == b) and repr(a) == repr(b)  # -0.0 equals 0.0 and is another number
-    return isinstance(a, TreeDef) and a == b
+    try:
+        return isinstance(a, TreeDef) and bool(a == b)
+    except Exception:  # of what a record's metadata say of themselves
+        return False
 
 
 def _take(parts: Sequence[Any], atoms: list[Any], seen: dict[int, int], by_name: Callable[[Any], bool]) -> None:
@@ -84,8 +90,12 @@ def _take(parts: Sequence[Any], atoms: list[Any], seen: dict[int, int], by_name:
             atoms += kind, len(part)  # or (1, (2,)) would be ((1,), 2)
             _take(part, atoms, seen, by_name)
         elif kind is functools.partial:
-            atoms += kind, len(part.keywords)
-            _take((part.func, part.args, *part.keywords.items()), atoms, seen, by_name)
+            atoms += kind, len(part.keywords), len(part.__dict__)
+            _take((part.func, part.args, *part.keywords.items(), *part.__dict__.items()), atoms, seen, by_name)
+        elif kind is TreeDef:
+            atoms.append(part)
+            if may_hold_metadata(part):
+                _take(metadata_of(part), atoms, seen, by_name)
         elif kind is Partition:
             atoms += kind, len(part.leaves)
             _take((part.treedef, part.positions, *part.leaves), atoms, seen, by_name)
@@ -106,10 +116,10 @@ def _take_one(part: Any, kind: Any, atoms: list[Any], seen: dict[int, int], by_n
     elif is_jitted(part):  # how it is compiled is part of it
         atoms.append(part)
         _take(jitted_parts(part)[:1], atoms, seen, by_name)
-    elif kind is FunctionType and id(part) in seen:
+    elif id(part) in seen:
         atoms += kind, seen[id(part)]  # which one it is counts too
     else:
-        if kind is FunctionType:
+        if kind is FunctionType or isinstance(part, type):
             seen[id(part)] = len(seen)
         inside = _inside(part, kind, by_name)
         atoms += kind, len(inside)
@@ -125,12 +135,15 @@ def _holds_nothing(kind: type) -> bool:
 
 
 def _inside(part: Any, kind: Any, by_name: Callable[[Any], bool]) -> Sequence[Any]:
-    if kind is frozenset:
-        return tuple(part)
     if is_wrapper(kind):
         return (part.fun,)
+    held = kind_of(kind)
+    if held.is_whole and held not in _LONG and (kind in WHOLE or by_name(kind)):
+        return [held.said(part), *held.parts(part)]
     if _is_frozen(kind) and by_name(kind):
         return [getattr(part, field.name) for field in dataclasses.fields(part)]
+    if isinstance(part, type):
+        return _of_class(part)
     if kind is not FunctionType or part.__dict__:  # autograd's primitives, and whatever else has been decorated
         raise _MutableError
     used = used_in(part.__code__)
@@ -141,6 +154,17 @@ def _inside(part: Any, kind: Any, by_name: Callable[[Any], bool]) -> Sequence[An
         *(contents_of(cell) for cell in part.__closure__ or ()),
         *(_named if by_name is _goes_by_name else _named_here)(part, used),
     ]
+
+
+def _of_class(cls: type) -> Sequence[Any]:
+    """Return what a class that goes by value consists of."""
+    own = [(name, value) for name, value in vars(cls).items() if _counts(name, value)]
+    return [cls, type(cls), cls.__bases__, *own]
+
+
+def _counts(name: str, value: Any) -> bool:
+    made = name in NOT_STATE or name == "__doc__" or name.startswith("__dataclass_")
+    return not made and not isinstance(value, GetSetDescriptorType | MemberDescriptorType)
 
 
 def _named(function: FunctionType, used: Iterable[str]) -> Iterator[tuple[str, Any]]:

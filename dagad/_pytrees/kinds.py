@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import ClosureError
+from dagad._pytrees.pytree import TreeDef, metadata_of
 
 Parts = Sequence[Any]
 Making = tuple[Callable[[Parts], Any], Callable[[Any, Parts], None]]
@@ -59,7 +60,9 @@ class Kind:
     `rest`        object -> the parts that may lead back to it, and are put in when it is there
     `making`      object -> how one like it is made of `first`, and how `rest` is put in: both travel
     `labels`      object -> how the user would call them, "{}" stands for the object; or one label for all
+    `words`       object -> what it is made of beside its parts: names, mostly
     `attributes`  whether it has attributes of its own, which come after the rest
+    `is_whole`    whether it is known again by its parts and words: nothing else is in it
     ============  ====================================================================================================
     """
 
@@ -67,11 +70,18 @@ class Kind:
     rest: Callable[[Any], Parts] = _none
     making: Callable[[Any], Making] = _refuse
     labels: Callable[[Any], Sequence[str]] | str = "{}"
+    words: Callable[[Any], Sequence[Any]] = _none
     attributes: bool = False
+    is_whole: bool = False
 
     def parts(self, obj: Any) -> Parts:
         own = attributes_of(obj)[1] if self.attributes else ()
         return [*self.first(obj), *self.rest(obj), *own]
+
+    def said(self, obj: Any) -> tuple[Any, ...]:
+        """Return what tells an object from others of the same parts: how many there are, and what they are called."""
+        first, rest = len(self.first(obj)), len(self.rest(obj))
+        return first, rest, *self.words(obj), *(attributes_of(obj)[0] if self.attributes else ())
 
     def label(self, obj: Any, index: int) -> str:
         """Return how the user would call one of the parts."""
@@ -328,31 +338,45 @@ MAPPING = Kind(
     making=lambda obj: (partial(_empty, _base_of(obj), type(obj), None), partial(_fill_mapping, _base_of(obj))),
     labels=_labels_of_mapping,
     attributes=True,
+    is_whole=True,
 )
-SERIES = Kind(rest=_items_of, making=_series_like, labels=_ITEM, attributes=True)
+SERIES = Kind(
+    rest=_items_of,
+    making=_series_like,
+    labels=_ITEM,
+    words=lambda obj: (getattr(obj, "maxlen", None),),
+    attributes=True,
+    is_whole=True,
+)
 FIXED = Kind(
     first=_items_of,
     making=lambda obj: (partial(_made_fixed, _base_of(obj), type(obj)), _leave),
     labels=_ITEM,
     attributes=True,
+    is_whole=True,
 )
-DESCRIPTOR = Kind(rest=_wrapped_in)  # what a class wraps its functions in
+DESCRIPTOR = Kind(rest=_wrapped_in, is_whole=True)  # what a class wraps its functions in
 CACHED = Kind(  # by `functools.lru_cache`; a copy begins with nothing remembered
     first=lambda obj: (obj.__wrapped__,),
     making=lambda obj: (partial(_made_cached, obj.cache_parameters()), _leave),
 )
 _FUNCTION = Kind(lambda obj: obj.__closure__ or (), _of_function, _function_like, _labels_of_function)
-_CELL = Kind(rest=contents_of, making=_always((partial(_made_by, CellType), _fill_cell)))  # its function names it
+_CELL = Kind(  # its function names it
+    rest=contents_of, making=_always((partial(_made_by, CellType), _fill_cell)), is_whole=True
+)
 _PARTIAL = Kind(
     first=lambda obj: (obj.func, *obj.args, *obj.keywords.values()),
     making=lambda obj: (partial(_made_partial, type(obj), 1 + len(obj.args), tuple(obj.keywords)), _leave),
     labels=lambda obj: ["{}", *["an argument of the partial {}"] * (len(obj.args) + len(obj.keywords))],
+    words=lambda obj: tuple(obj.keywords),
     attributes=True,
+    is_whole=True,
 )
 _METHOD = Kind(  # its attributes are the function's
     first=lambda obj: (obj.__func__, obj.__self__),
     making=_always((partial(_made_by, MethodType), _leave)),
     labels=lambda obj: ("{}", "the instance that {} is bound to"),
+    is_whole=True,
 )
 _METHOD_IN_C = Kind(  # such as ``{"a": t}.get``; or a function written in C
     first=lambda obj: () if isinstance(obj.__self__, ModuleType | type | None) else (obj.__self__,),
@@ -374,9 +398,10 @@ _WEAK_KEYS = Kind(
     rest=_of_weak_keys, making=_always((partial(_made_by, weakref.WeakKeyDictionary), _fill_weak_keys)), labels=_ITEM
 )
 _PROXY = Kind(  # of the mapping itself: others may hold it too
-    first=gc.get_referents, making=_always((partial(_made_by, MappingProxyType), _leave))
+    first=gc.get_referents, making=_always((partial(_made_by, MappingProxyType), _leave)), is_whole=True
 )
 _OPAQUE = Kind(rest=_inside, labels="what is held by {}")
+_STRUCTURE = Kind(first=metadata_of, labels="the metadata of {}", is_whole=True)
 
 _OPAQUE_TYPES: list[Any] = [
     *(GeneratorType, ContextVar, operator.itemgetter, operator.attrgetter, operator.methodcaller),
@@ -394,6 +419,7 @@ _EXACT: dict[type, Kind] = {
     weakref.ref: _WEAK,
     weakref.WeakKeyDictionary: _WEAK_KEYS,
     MappingProxyType: _PROXY,
+    TreeDef: _STRUCTURE,
     **dict.fromkeys(_OPAQUE_TYPES, _OPAQUE),
     **dict.fromkeys((functools.partialmethod, functools.singledispatchmethod), DESCRIPTOR),
 }
@@ -415,3 +441,6 @@ def kind_of(cls: type) -> Kind:
     if found is None and issubclass(cls, _ALL_BASES):
         return next(kind for base, kind in _BASES.items() if issubclass(cls, base))
     return found or INSTANCE
+
+
+WHOLE = frozenset(cls for cls, kind in _EXACT.items() if kind.is_whole)

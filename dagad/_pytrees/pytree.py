@@ -270,6 +270,37 @@ def is_list(obj: Any) -> bool:
     return isinstance(obj, list)
 
 
+def metadata_of(treedef: TreeDef) -> list[tuple[Any, ...]]:
+    """Return of each node its class, what it holds beside its children, and which of these are nodes.
+
+    Python's own classes go by their names. What a record holds there is the object itself, which may change.
+    """
+    found: list[tuple[Any, ...]] = []
+
+    def note(cls: type, held: Any, children: Sequence[Any]) -> None:
+        nodes = tuple([index for index, child in enumerate(children) if child is None])
+        of_python = cls in _BUILT_IN or cls is type(None)
+        found.append((cls.__name__, _fixed(held), len(children), nodes) if of_python else (cls, held, nodes))
+
+    if treedef is not LEAF:
+        treedef.walk([0] * treedef.num_leaves, note)
+    return found
+
+
+def may_hold_metadata(treedef: TreeDef) -> bool:
+    """Return whether a structure may hold more than Python's containers do: quickly, so it says yes of nested ones."""
+    if treedef is LEAF or treedef.num_nodes == treedef.num_leaves:
+        return False
+    return treedef.num_nodes > treedef.num_leaves + 1 or treedef.type not in _WITHOUT_METADATA
+
+
+def _fixed(held: Any) -> Any:
+    """Return the keys of a dict as a tuple; those of one with a factory stand beside it."""
+    if type(held) is list:
+        return tuple(held)
+    return (held[0], tuple(held[1])) if type(held) is tuple else held
+
+
 def is_structure(obj: Any) -> bool:
     """Return whether something is a class that trees consist of, or that describes them."""
     if not isinstance(obj, type):
@@ -278,6 +309,7 @@ def is_structure(obj: Any) -> bool:
     return known or (issubclass(obj, tuple) and hasattr(obj, "_fields"))
 
 
+_WITHOUT_METADATA = frozenset({list, dict, tuple, OrderedDict, deque, type(None)})
 _BUILT_IN = frozenset({list, dict, tuple, int, float, OrderedDict, defaultdict, deque})
 
 

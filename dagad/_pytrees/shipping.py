@@ -28,7 +28,7 @@ from dagad._errors import ClosureError, PortabilityError
 from dagad._pytrees import pytree
 
 # Made anew, or filled in, by Python itself; `cloudpickle` leaves them out or makes them again too.
-_NOT_STATE = frozenset({"__dict__", "__weakref__", "__annotations__", "_abc_impl", "__firstlineno__"})
+NOT_STATE = frozenset({"__dict__", "__weakref__", "__annotations__", "_abc_impl", "__firstlineno__"})
 _ABSENT = object()
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 
@@ -357,6 +357,6 @@ class _Content(Pickler):
 
 def _state(part: Any) -> dict[Any, Any]:
     if isinstance(part, type):
-        return {name: value for name, value in part.__dict__.items() if name not in _NOT_STATE}
+        return {name: value for name, value in part.__dict__.items() if name not in NOT_STATE}
     how = as_primitive(part)
     return dict(enumerate(how.state(part) if how else ()))

@@ -150,7 +150,7 @@ class Shards(metaclass=Listing):
         return self._kept[key] if self.is_here else TaskRef(key)
 
     def remembered(self, which: Hashable, make: Callable[[], Any]) -> Any:
-        return self._made.change(which, lambda found: make() if found is None else found)
+        return self._made.made(which, make)
 
     def like(self, keys: Sequence[Key], kept: Mapping[Key, Any]) -> Shards:
         """Return Shards of the same cut, from what a run has kept; nothing else of it is held."""

@@ -6,21 +6,28 @@ import contextlib
 import json
 import re
 import shutil
+import signal
+import socket
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import autograd
 import pytest
-from distributed import Client
+from distributed import Client, Event
 from distributed.comm.tcp import BaseTCPConnector
 
 from dagad import doctor
 from dagad._api import facts
-from dagad._api.fitness import LAST_BITS, Finding, Part, Seen, findings
+from dagad._api.bounded import bounded
+from dagad._api.fitness import LAST_BITS, NOT_SEEN, Finding, Part, Seen, findings
+from dagad._errors import TimedOutError
 from support.clusters import a_process, without_dagad
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, in_background, until
 
 pytestmark = [
     pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters"),
@@ -62,8 +69,10 @@ def settings(**some: Any) -> dict[str, Any]:
         (seen(refusal="E"), "scheduler", "look", r"runs no functions \(E\) -> Take run_function out"),
         (seen(Part("b", "3.12.1")), "versions", "bad", "b: python 3.12.1, the client has .* -> Install the same"),
         (seen(worker(cpu="A"), worker("b", cpu="B")), "processors", "look", "b: B -> numpy picks its loops"),
-        (seen(worker(jax_x64=False)), "precision", "look", "JAX computes in float32 -> Set JAX_ENABLE_X64=1"),
-        (seen(worker(jax_x64=True)), "precision", "ok", "double"),
+        (seen(worker()), "precision", "ok", "double"),
+        (seen(worker(part={"busy": "late"})), "tasks", "look", "late -> Look again when the cluster is quiet"),
+        (seen(worker(part={"busy": "late"})), "workers", "ok", "0 answer"),
+        (seen(Part("b", busy="late")), "workers", "ok", "0 answer"),
         (seen(worker(part={"n_threads": 9})), "threads", "look", "9 threads of workers on 8 cores -> Start fewer"),
         (seen(worker(part={"n_threads": 2})), "threads", "look", "OMP_NUM_THREADS is .* -> Set OMP_NUM_THREADS=1"),
         (seen(worker(settings=settings(worker__memory__spill=False))), "spill", "bad", "does not spill"),
@@ -76,6 +85,12 @@ def settings(**some: Any) -> dict[str, Any]:
         (seen(worker(part={"peer": "b", "at_work": {"flushes": False, "failure": "E"}})), "network", "bad", "reach b"),
         (seen(worker(part={"at_work": {"flushes": False, "line": (9e-3, 1e9)}})), "network", "look", "9.00 ms.*ib0"),
         (seen(worker(part={"gradients": {"graph": LAST_BITS}})), "gradient (graph)", "look", "last bits -> Have"),
+        (
+            seen(worker(part={"gradients": {"hot loop": f"{NOT_SEEN}E"}})),
+            "gradient (hot loop)",
+            "look",
+            "E -> Look again",
+        ),
         (seen(worker(part={"gradients": {"graph": "wrong by 1"}})), "gradient (graph)", "bad", "wrong by 1"),
     ],
 )
@@ -83,6 +98,83 @@ def test_the_doctor_grades_each_fact_of_a_cluster_and_names_a_remedy(
     cluster: Seen, check: str, grade: str, says: str
 ) -> None:
     assert re.search(says, graded(findings(cluster), check)[grade], re.DOTALL)
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://[::1]:1", "inproc://10.0.0.1/1/2"])
+def test_the_doctor_names_no_network_where_all_is_on_one_machine(address: str) -> None:
+    slow = {"flushes": False, "line": (9e-3, 1e3)}
+    here = replace(seen(worker(address, part={"at_work": slow})), address=address, line=(9e-3, 1e3))
+    said = graded(findings(here), "network")
+    assert "less busy: both ends are on it" in said["look"]
+    assert "--interface" not in said["look"]
+
+
+# Clusters that are silent, or busy
+
+
+def test_the_doctor_waits_no_longer_than_its_patience_for_a_port_that_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        address = f"tcp://127.0.0.1:{port.getsockname()[1]}"
+        (found,) = in_background(doctor.diagnosis, address, None, 0.5).result(PATIENCE)
+        assert (found.check, found.grade) == ("scheduler", "bad")
+        assert found.text == f"{address} takes connections, and does not answer in 0.5 s"
+        assert "not stopped (kill -CONT), and nothing in between" in found.remedy
+        command = [sys.executable, "-m", "dagad.doctor", address, "--patience", "0.5"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 1
+    assert "does not answer in 0.5 s" in done.stdout
+
+
+def test_a_call_that_hangs_is_left_behind_and_others_give_what_they_give() -> None:
+    gate = threading.Event()
+    with pytest.raises(TimedOutError, match=r"A word took more than 0\.01 s\. Look again .* with more patience"):
+        bounded(0.01, "A word", gate.wait)
+    gate.set()
+    assert bounded(PATIENCE, "A word", gate.wait) is True
+    with pytest.raises(ZeroDivisionError):
+        bounded(PATIENCE, "A word", lambda: 1 / 0)
+
+
+def wait_for(name: str) -> None:
+    Event(name).wait()
+
+
+def test_a_busy_cluster_is_not_found_broken(cluster: Client) -> None:
+    scheduler: Any = cluster.scheduler
+    gate = Event("gate", client=cluster)
+    workers = cluster.scheduler_info(n_workers=-1)["workers"]
+    holding = [
+        cluster.submit(wait_for, "gate", workers=[address], pure=False)
+        for address, said in workers.items()
+        for _ in range(said["nthreads"])
+    ]
+    until(lambda: sum(map(len, cluster.processing().values())) == len(holding))
+    try:
+        found = doctor.diagnosis(scheduler.address, patience=5.0)
+    finally:
+        gate.set()
+        cluster.gather(holding)
+    assert not [finding for finding in found if finding.grade == "bad"]
+    assert "it did not run a task in 5 s -> Look again when the cluster is quiet" in graded(found, "tasks")["look"]
+
+
+def test_a_worker_that_is_stopped_does_not_hold_up_the_doctor(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    alike = ["--scheduler-file", str(file), "--host", "127.0.0.1"]
+    worker_of = [*alike, "--no-nanny", "--nthreads", "1"]
+    with (
+        a_process("scheduler", *alike, "--port", "0"),
+        a_process("worker", *worker_of),
+        a_process("worker", *worker_of, "--name", "stopped") as stopped,
+    ):
+        with Client(scheduler_file=str(file), set_as_default=False, timeout=PATIENCE) as client:
+            client.wait_for_workers(2, PATIENCE)
+            info = client.scheduler_info(n_workers=-1)
+        stopped.send_signal(signal.SIGSTOP)
+        (silent,) = [address for address, said in info["workers"].items() if said["name"] == "stopped"]
+        found = in_background(doctor.diagnosis, info["address"], None, 5.0).result(PATIENCE)
+    assert f"{silent}: it did not answer in 5 s" in graded(found, "tasks").get("look", ""), found
+    assert graded(found, "workers") == {"ok": "1 answer -> \n"}
 
 
 # A healthy cluster
@@ -137,13 +229,6 @@ def an_older_autograd(folder: Path) -> str:
     return str(folder)
 
 
-def a_jax(folder: Path) -> str:
-    """A package that is found where JAX is looked for, whose numbers are float32 unless a flag is set."""
-    (folder / "jax").mkdir(parents=True)
-    (folder / "jax" / "__init__.py").touch()
-    return str(folder)
-
-
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory, no_room: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Start workers that are broken, each in one way; yield the scheduler's address, and theirs by name."""
@@ -156,7 +241,6 @@ def broken(tmp_path_factory: pytest.TempPathFactory, no_room: Path) -> Iterator[
         "healthy": ([], {}),
         "without": ([], {"path": without_dagad(place / "without")}),
         "older": ([], {"path": an_older_autograd(place / "older")}),
-        "single": ([], {"path": a_jax(place / "single"), "JAX_ENABLE_X64": "0"}),
         "flushing": (["--preload", str(flushing)], {}),
         "full": (["--local-directory", str(no_room)], {}),
         "away": (["--listen-address", "tcp://127.0.0.1:0", "--contact-address", "tcp://127.0.0.1:1"], {}),
@@ -167,8 +251,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory, no_room: Path) -> Iterator[
         for name, (more, own) in workers.items():
             where = [] if name == "full" else ["--local-directory", str(place)]
             where += [] if name == "away" else ["--host", "127.0.0.1"]
-            env = {"JAX_ENABLE_X64": "1", **own}
-            running.enter_context(a_process("worker", *alike, "--name", name, *where, *more, **env))
+            running.enter_context(a_process("worker", *alike, "--name", name, *where, *more, **own))
         with Client(scheduler_file=str(file), set_as_default=False, timeout=PATIENCE) as client:
             client.wait_for_workers(len(workers), PATIENCE)
             info = client.scheduler_info(n_workers=-1)
@@ -181,10 +264,9 @@ def test_the_doctor_names_each_broken_worker_with_its_remedy(broken: tuple[str, 
     assert f"{names['away']}: the scheduler can't reach it -> Its address" in graded(found, "workers")["bad"]
     assert f"{names['without']}: can't import dagad (ModuleNotFoundError" in graded(found, "imports")["bad"]
     assert f"{names['older']}: autograd 1.8.0, the client has" in graded(found, "versions")["look"]
-    assert f"{names['single']}: JAX computes in float32 -> Set JAX_ENABLE_X64=1" in graded(found, "precision")["look"]
     assert f"{names['flushing']}: numbers below 2.2e-308 are flushed" in graded(found, "precision")["bad"]
     assert f"{names['full']}: 0.00 GB free in" in graded(found, "spill")["bad"]
-    assert "on 5 workers" in graded(found, "gradient (graph)")["ok"]
+    assert "on 4 workers" in graded(found, "gradient (graph)")["ok"]
     assert "not tried: some workers can't run dagad -> Mend" in graded(found, "gradient (hot loop)")["look"]
 
 

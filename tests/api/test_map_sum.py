@@ -101,7 +101,7 @@ def test_cotangents_of_items_of_an_explicit_function_have_the_kind_of_their_rows
             seed * one * many.sum(),
         )
 
-    rows = {"one": onp.arange(1.0, 1 + len(RAGGED)), "many": RAGGED}
+    rows: dict[str, Any] = {"one": onp.arange(1.0, 1 + len(RAGGED)), "many": RAGGED}
     found = dagad.grad(lambda rows: dagad.map_sum(total_of, rows, 0.3, grainsize=2))(rows)
     assert type(found["many"]) is list
     assert type(found["one"]) is onp.ndarray

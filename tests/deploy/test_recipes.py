@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import signal
 import socket
@@ -9,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +55,15 @@ TESTED = {
     "slurm/driver.sbatch": ["the_slurm_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime"],
     "slurm/runner.sbatch": ["the_slurm_scripts_give_the_bits_of_threads_and_go_on_after_the_walltime"],
     "pbs/jobqueue.yaml": ["a_section_makes_jobs_whose_workers_retire_before_the_walltime"],
-    "pbs/driver.pbs": ["a_driver_that_gets_the_signal_submits_one_that_goes_on"],
+    "pbs/driver.pbs": [
+        "a_driver_of_pbs_submits_one_that_goes_on_before_its_walltime",
+        "a_driver_of_pbs_that_is_deleted_submits_nothing",
+    ],
     "sge/jobqueue.yaml": ["a_section_makes_jobs_whose_workers_retire_before_the_walltime"],
-    "sge/driver.sge": ["a_driver_that_gets_the_signal_submits_one_that_goes_on"],
+    "sge/driver.sge": [
+        "a_driver_of_grid_engine_submits_one_that_goes_on_at_its_walltime",
+        "a_driver_of_grid_engine_that_is_suspended_and_deleted_submits_nothing",
+    ],
     "kubernetes/cluster.yaml": ["manifests_are_what_the_operator_takes"],
     "container/Containerfile": ["an_image_has_pinned_versions_that_dagad_takes"],
     "container/requirements.txt": ["an_image_has_pinned_versions_that_dagad_takes"],
@@ -197,23 +205,67 @@ def test_an_image_has_pinned_versions_that_dagad_takes() -> None:
 # Drivers
 
 
-@pytest.mark.parametrize(("queue", "signals", "number"), [("pbs", "TERM", "PBS_JOBID"), ("sge", "USR1", "JOB_ID")])
-def test_a_driver_that_gets_the_signal_submits_one_that_goes_on(
-    queue: str, signals: str, number: str, tmp_path: Path
-) -> None:
-    """With stand-ins for the queue and the program, which write down how they are called."""
-    for name, does in {"python": "echo begun; exec sleep 60", "qsub": 'echo "$*"'}.items():
-        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{does}\n", encoding="utf-8")
-        (tmp_path / name).chmod(0o755)
-    env = environment(**{number: "17"})
-    env["PATH"] = f"{tmp_path}:{env['PATH']}"
-    script = DEPLOY / queue / f"driver.{queue}"
-    with subprocess.Popen(["bash", script], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as driver:
+# What stands for the program and the queue, and writes down how it is called. The program ends in order at TERM only:
+# other signals kill it, and all processes of a job get those of the queue.
+STAND_INS = {
+    "python": "trap 'echo stopped; exit 1' TERM; echo begun; while :; do sleep 0.05; done",
+    "qsub": 'echo "qsub $*"',
+    "qstat": 'echo "$SAID"',
+}
+OF_PBS, OF_SGE = "    Resource_List.walltime = {}", "hard resource_list:         h_rt={},mem_free=1G"
+FOLLOWS = {queue: f"qsub -v CHECKPOINT=checkpoint-17,JOBS=2 {queue}/driver.{queue}" for queue in ("pbs", "sge")}
+ENDED = {queue: f"ended by qdel; to go on: {FOLLOWS[queue].replace(',JOBS=2', '')}" for queue in FOLLOWS}
+UNKNOWN = "qstat shows no walltime of more than three minutes: at its end no job follows by itself"
+
+
+def said_by_driver(queue: str, signals: Sequence[str], qstat: str, directory: Path) -> list[str]:
+    """Return what a driver and its stand-ins say, when all of the job get some signals."""
+    for name, does in STAND_INS.items():
+        (directory / name).write_text(f"#!/usr/bin/env bash\n{does}\n", encoding="utf-8")
+        (directory / name).chmod(0o755)
+    env = environment(PBS_JOBID="17", JOB_ID="17", SAID=qstat)
+    env["PATH"] = f"{directory}:{env['PATH']}"
+    script = ["bash", str(DEPLOY / queue / f"driver.{queue}")]
+    options: dict[str, Any] = {"cwd": directory, "env": env, "text": True, "start_new_session": True}
+    with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options) as driver:
         assert driver.stdout is not None
-        assert driver.stdout.readline() == "begun\n"
-        driver.send_signal(getattr(signal, f"SIG{signals}"))
-        printed = driver.communicate(timeout=PATIENCE)[0]
-    assert printed.strip() == f"-v CHECKPOINT=checkpoint-17,JOBS=2 {queue}/driver.{queue}"
+        said = [driver.stdout.readline()]
+        while said[-1] not in ("begun\n", ""):
+            said.append(driver.stdout.readline())
+        try:
+            for name in signals:
+                os.killpg(driver.pid, getattr(signal, f"SIG{name}"))
+            said += driver.communicate(timeout=PATIENCE)[0].splitlines()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
+    # The program may be stopped twice, by the queue and by the script.
+    return [line for line in dict.fromkeys(map(str.strip, said)) if "Terminated" not in line]
+
+
+def test_a_driver_of_pbs_submits_one_that_goes_on_before_its_walltime(tmp_path: Path) -> None:
+    assert said_by_driver("pbs", [], OF_PBS.format("00:03:02"), tmp_path) == ["begun", "stopped", FOLLOWS["pbs"]]
+
+
+@pytest.mark.parametrize("walltime", ["24:00:00", "08:09:09"])
+def test_a_driver_of_pbs_that_is_deleted_submits_nothing(walltime: str, tmp_path: Path) -> None:
+    said = said_by_driver("pbs", ["TERM"], OF_PBS.format(walltime), tmp_path)
+    assert said == ["begun", "stopped", ENDED["pbs"]]
+
+
+def test_a_driver_of_pbs_that_does_not_know_its_walltime_says_so(tmp_path: Path) -> None:
+    said = said_by_driver("pbs", ["TERM"], "", tmp_path)
+    assert said == [UNKNOWN, "begun", "stopped", ENDED["pbs"]]
+
+
+@pytest.mark.parametrize("qstat", [OF_SGE.format(200), ""])
+def test_a_driver_of_grid_engine_submits_one_that_goes_on_at_its_walltime(qstat: str, tmp_path: Path) -> None:
+    assert said_by_driver("sge", ["USR2"], qstat, tmp_path) == ["begun", "stopped", FOLLOWS["sge"]]
+
+
+def test_a_driver_of_grid_engine_that_is_suspended_and_deleted_submits_nothing(tmp_path: Path) -> None:
+    said = said_by_driver("sge", ["USR1", "USR2"], OF_SGE.format(86400), tmp_path)
+    assert said == ["begun", "stopped", ENDED["sge"]]
 
 
 # A cluster on this machine, over TLS

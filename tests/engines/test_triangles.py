@@ -110,6 +110,7 @@ def assert_right(loss: Callable[[Any], Any], at: Any) -> Any:
     return gradient
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scalar", ["real", "complex"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")  # the matrix with garbage is nearly singular

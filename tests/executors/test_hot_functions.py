@@ -446,3 +446,26 @@ def test_rows_and_constants_are_read_only(kind: str, size: int, client: Client) 
         with pytest.raises(ValueError, match="read-only"):
             there(factor * THETA)
         assert there(THETA) == expected
+
+
+def test_a_pullback_that_is_called_again_runs_what_the_value_ran(client: Client) -> None:
+    """The tape is gone then, and what the function carries may have changed meanwhile."""
+    rate, rows = [1.0], np.arange(1.0, 13.0)
+
+    def grown(part: Any, t: Any) -> Any:
+        return anp.stack([anp.sum(part) * rate[0] * t**2, anp.sum(part) * t])
+
+    for data in (dagad.shard(rows, grainsize=4, scheduler=client), rows):
+        options: Any = {} if data is not rows else {"grainsize": 4, "scheduler": client}
+        rate[0] = 1.0
+
+        def loss(t: Any, data: Any = data, options: Any = options) -> Any:
+            return dagad.reduce_sum(grown, data, t, **options)
+
+        for _ in range(3):
+            value, pullback = dagad.vjp(loss, 1.5)
+            expected = pullback(np.array([1.0, 2.0]))[0]
+        rate[0] = 7.0
+        assert pullback(np.array([1.0, 2.0]))[0] == expected
+        assert pullback(np.array([2.0, 4.0]))[0] == pytest.approx(2.0 * expected)
+        assert dagad.vjp(loss, 1.5)[0][0] == pytest.approx(7.0 * value[0])

@@ -145,17 +145,28 @@ def test_moments_that_are_combined_over_many_levels_are_right(ddof: int) -> None
     at = np.sin(np.arange(1.0, 18.0))
     x = from_array(at, chunks=2)
     for name, plain in (("var", lambda x: anp.var(x, ddof=ddof)), ("std", lambda x: anp.std(x, ddof=ddof))):
-        y = getattr(da, name)(x, ddof=ddof, split_every=2) ** 2
+        spread: Any = getattr(da, name)
+        y = spread(x, ddof=ddof, split_every=2) ** 2
         value, gradient = compute(*dagad.value_and_gradient(y, x), scheduler="sync")
         assert same(value, plain(at) ** 2)
         assert same(gradient, autograd.grad(lambda x, plain=plain: plain(x) ** 2)(at))
-    cubed = (
-        da.stats.moment(x, 3)
-        if hasattr(da, "stats") and hasattr(da.stats, "moment")
-        else da.moment(x, 3, split_every=2)
-    )
+    moment: Any = da.moment
+    cubed = moment(x, 3, split_every=2)
     value, gradient = compute(*dagad.value_and_gradient(cubed, x), scheduler="sync")
     assert same(gradient, autograd.grad(lambda x: anp.mean((x - anp.mean(x)) ** 3))(at), 1e-10)
+
+
+@pytest.mark.parametrize("name", ["nanvar", "nanstd"])
+def test_moments_of_blocks_without_entries_are_right(name: str) -> None:
+    at = np.sin(np.arange(1.0, 18.0))
+    at[[2, 3, 4, 8, 9]] = np.nan  # two blocks have nothing else
+    x = from_array(at, chunks=2)
+    y = getattr(da, name)(x, split_every=2) ** 2
+    value, gradient = compute(*dagad.value_and_gradient(y, x), scheduler="sync")
+    assert same(value, getattr(np, name)(at) ** 2)
+    whole = autograd.grad(lambda x: getattr(anp, name.removeprefix("nan"))(x) ** 2)(at[~np.isnan(at)])
+    assert same(gradient[~np.isnan(at)], whole)
+    assert not np.any(gradient[np.isnan(at)])
 
 
 @pytest.mark.sampled(2)

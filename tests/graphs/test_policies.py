@@ -165,3 +165,42 @@ def test_policies_without_a_history_are_equal() -> None:
     assert keep == other
     assert keep != recompute
     assert repr(Recompute()) == "Recompute()"
+
+
+def counted(calls: list[int], factor: Any) -> Any:
+    def chunk(rows: Any, theta: Any) -> Any:
+        calls.append(1)  # of its own: that it changes is no reason to refuse
+        return anp.sum(rows * factor[0]) * theta**2
+
+    return chunk
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_change_since_the_value_is_named_when_a_gradient_runs_the_function_again(scheduler: Any, times: int) -> None:
+    factor, calls = [1.0], list[int]()
+    chunk = counted(calls, factor)
+
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(chunk, X, theta, grainsize=4, policy=Recompute(), scheduler=scheduler)
+
+    expected = 2.0 * X.sum() * 1.5
+    _, pull = dagad.vjp(loss, 1.5)
+    for _ in range(times):
+        assert pull(1.0)[0] == pytest.approx(expected)
+    _, pull = dagad.vjp(loss, 1.5)
+    factor[0] = 2.0
+    with pytest.raises(dagad.ClosureError, match=r"`chunk` uses is not what it was at the value: `factor` in its"):
+        pull(1.0)
+    factor[0] = 1.0
+    assert pull(1.0)[0] == pytest.approx(expected)
+
+
+def test_a_chunk_that_draws_random_numbers_is_refused_where_it_has_to_run_again() -> None:
+    rng = np.random.default_rng(0)
+
+    def noisy(rows: Any, theta: Any) -> Any:
+        return anp.sum(rows + rng.normal(size=rows.shape)) * theta
+
+    _, pull = dagad.vjp(lambda t: dagad.reduce_sum(noisy, X, t, policy=Recompute(), scheduler="sync"), 1.5)
+    with pytest.raises(dagad.ClosureError, match=r"another value when it runs again.*random numbers outside"):
+        pull(1.0)

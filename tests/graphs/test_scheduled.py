@@ -496,3 +496,23 @@ def test_a_schedule_of_ones_own_is_an_object_that_lists_actions() -> None:
 def test_a_graph_without_steps_has_a_gradient_under_a_schedule() -> None:
     x = delayed(2.0)
     assert dagad.gradient(x, x, policy=Revolve(3)).compute(scheduler="sync") == 1.0
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_tasks_of_a_schedule_grow_with_the_steps_where_all_states_are_read_late(on_disk: bool, tmp_path: Path) -> None:
+    """Each state would be read out of its file wherever an earlier one is taken up."""
+
+    def built(n_steps: int) -> tuple[int, Any, Any]:
+        rate = delayed(onp.array([0.3]))
+        states = [delayed(onp.ones(3))]
+        for _ in range(n_steps):
+            states.append(delayed(lambda x, t: x + 0.1 * np.sin(x * t))(states[-1], rate))
+        y = delayed(lambda *xs: sum(np.sum(x**2) for x in xs))(*states)
+        policy = Segment(10, disk=str(tmp_path)) if on_disk else Segment(10)
+        gradient = dagad.gradient(y, rate, policy=policy)
+        return len(dict(gradient.__dask_graph__())), gradient, dagad.gradient(y, rate)
+
+    few, gradient, plain = built(40)
+    found = compute(gradient, plain, scheduler="sync")
+    assert found[0] == found[1]
+    assert built(160)[0] < 4.2 * few

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import importlib
 import os
@@ -13,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import autograd.numpy as anp
@@ -24,6 +25,7 @@ from scipy import linalg, special
 from dagad import PortabilityError
 from dagad._pytrees.digest import digest
 from dagad._pytrees.fingerprint import fingerprint, same
+from dagad._pytrees.pytree import flatten, register
 
 SCALE = 2.0
 
@@ -278,3 +280,105 @@ def test_every_process_makes_the_same_digest() -> None:
 def test_a_digest_of_an_object_with_hidden_state_is_refused() -> None:
     with pytest.raises(PortabilityError, match="can't tell what"):
         digest(threading.Lock())
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Counted(np.ndarray[Any, Any]):
+    """An array with attributes."""
+
+
+class Rated:
+    __rate__ = 1.0
+
+    def rated(self, x: Any) -> Any:
+        return x * self.__rate__
+
+
+class Tuned:
+    """A record with metadata."""
+
+    def __init__(self, weight: Any, options: Any) -> None:
+        self.weight, self.options = weight, options
+
+
+register(Tuned, lambda model: ((model.weight,), model.options), lambda options, parts: Tuned(parts[0], options))
+
+
+def test_metadata_of_a_record_are_in_the_digest_of_its_structure() -> None:
+    knots = np.zeros(2000)  # numpy shows the first and last of them only
+    structure = flatten(Tuned(1.0, {"knots": knots}))[1]
+    before = digest(structure)
+    assert digest(flatten(Tuned(2.0, {"knots": np.zeros(2000)}))[1]) == before
+    knots[1000] = 1.0
+    assert digest(structure) != before
+    assert digest(flatten(Tuned(1.0, made(1.0)))[1]) == digest(flatten(Tuned(1.0, made(1.0)))[1])
+    assert digest(flatten(Tuned(1.0, made(1.0)))[1]) != digest(flatten(Tuned(1.0, made(2.0)))[1])
+    trees: list[Any] = [[1.0, [2.0]], [[1.0], 2.0], [[1.0, 2.0]], {"a": 1.0}, {"b": 1.0}, (1.0, None), None, 1.0]
+    assert len({digest(flatten(tree)[1]) for tree in trees}) == len(trees)
+
+
+def changes(part: Any, change: Callable[[Any], None], undo: Callable[[Any], None]) -> bool:
+    """Return whether a change is in the digest of a function that holds the part."""
+    before = digest(lambda: part)
+    change(part)
+    try:
+        return digest(lambda: part) != before
+    finally:
+        undo(part)
+        assert digest(lambda: part) == before
+
+
+def test_attributes_that_pickles_leave_out_are_in_a_digest() -> None:
+    scaled: Any = functools.partial(min, 1.0)
+    for part in (scaled, Colour.RED, np.ones(3).view(Counted)):
+        assert changes(part, lambda part: vars(part).update(scale=2.0), lambda part: vars(part).pop("scale"))
+
+
+def test_constants_between_two_underscores_are_in_the_digest_of_a_class() -> None:
+    assert changes(Rated, lambda cls: setattr(cls, "__rate__", 2.0), lambda cls: setattr(cls, "__rate__", 1.0))
+
+
+def test_slot_names_that_pickling_leaves_on_a_class_are_not_in_its_digest() -> None:
+    class Fresh:
+        x = 1.0
+
+    before = digest(Fresh)
+    assert Fresh().__reduce_ex__(2)
+    assert digest(Fresh) == before
+
+
+def test_a_function_that_looks_like_a_single_dispatch_is_digested_by_its_code() -> None:
+    one, other = made(1.0), made(2.0)
+    for each in (one, other):
+        vars(each)["registry"] = MappingProxyType({object: len})
+    assert digest(one) != digest(other)
+
+
+def test_which_of_two_equal_containers_is_meant_is_in_a_digest() -> None:
+    one: list[Any] = [0.5]
+    assert digest([one, one]) != digest([[0.5], [0.5]])
+    assert digest([(0.5,), (0.5,)]) == digest([(0.5,)] * 2)  # no difference that a program could rely on
+    held: list[Any] = [1.0]
+    held.append(held)
+    assert digest(held) == digest(held)
+
+
+def test_a_name_that_another_function_means_in_a_module_is_in_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("made_for_this_test")
+    module.rate = 1.0
+    monkeypatch.setitem(sys.modules, "made_for_this_test", module)
+
+    def reading(held: Any) -> Any:
+        return held.rate
+
+    def chunk() -> Any:
+        return reading(module)
+
+    before = digest(chunk)
+    module.unrelated = 1.0
+    assert digest(chunk) == before
+    module.rate = 2.0
+    assert digest(chunk) != before

@@ -7,7 +7,7 @@ import math
 import operator
 import sys
 import types
-from collections import namedtuple
+from collections import defaultdict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ from dagad._graphs.linearization import Counters
 from dagad._operations.items import ItemSum, item_sum
 from dagad._operations.kernel import Summed
 from dagad._pytrees.fingerprint import fingerprint, same
+from dagad._pytrees.pytree import flatten, register
 from dagad.extend import Keep, Recompute
 
 SCALE: Any = 2.0
@@ -125,6 +126,16 @@ class Further(Settings):
 
 FROZEN += [Settings(1.0), Settings((1, Settings("a"))), Keep(), Recompute(counters=Counters())]
 Pair = namedtuple("Pair", ["x", "y"])
+
+
+class Tuned:
+    """A record with metadata."""
+
+    def __init__(self, weight: Any, options: Any) -> None:
+        self.weight, self.options = weight, options
+
+
+register(Tuned, lambda model: ((model.weight,), model.options), lambda options, parts: Tuned(parts[0], options))
 
 MUTABLE = [
     *([1.0], {"a": 1.0}, {1.0}, bytearray(b"x"), np.ones(2), np.array(1.0), Record(1.0), object(), iter(()), range(3)),
@@ -282,13 +293,53 @@ def test_a_function_that_holds_a_mutable_object_is_not_frozen(way: Any, contents
     assert not is_frozen(way(contents))
 
 
-def test_a_class_that_is_not_found_by_its_name_is_not_frozen() -> None:
+def test_a_class_that_is_not_found_by_its_name_goes_by_what_it_consists_of() -> None:
     """Such a class travels with its attributes, and these may change."""
 
-    class Settings:
-        scale = 1.0
+    class Base:
+        rate = 1.0
 
-    assert not is_frozen(capturing(Settings))
+    class Settings(Base):
+        scale: Any = 1.0
+
+        def scaled(self, x: Any) -> Any:
+            return self.scale * x
+
+        @property
+        def twice(self) -> Any:
+            return self.scaled(2.0)
+
+    fun = capturing(Settings)
+    for change in ("Settings.scale = 2.0", "Settings.scaled = capturing(1.0)", "Base.rate = 2.0", "Settings.new = 1"):
+        before = fingerprint(fun)
+        assert same(before, fingerprint(fun))
+        exec(change, {"Settings": Settings, "Base": Base, "capturing": capturing})
+        assert not same(before, fingerprint(fun)), change
+    Settings.scale = [1.0]
+    assert not is_frozen(fun)
+
+
+def test_metadata_of_a_record_are_part_of_its_structure() -> None:
+    """The structure is the same object for ever, and equals itself whatever becomes of what is in it."""
+    options: dict[str, Any] = {"k": 1.0}
+    assert not is_frozen(flatten(Tuned(1.0, options))[1])
+    assert not is_frozen(flatten({"a": [Tuned(1.0, options)]})[1])
+    for one, other in ((1.0, 2.0), ("a", "b"), ((1.0, ()), (1.0, (1,))), (capturing(1.0), capturing(2.0))):
+        assert unchanged(flatten(Tuned(1.0, one))[1], flatten(Tuned(2.0, one))[1])
+        assert not unchanged(flatten(Tuned(1.0, one))[1], flatten(Tuned(1.0, other))[1])
+    assert unchanged(flatten({"a": 1.0, "b": [2.0]})[1], flatten({"a": 1.0, "b": [2.0]})[1])
+    assert is_frozen(flatten(defaultdict(list, a=[1.0]))[1])
+
+
+def test_attributes_of_a_partial_are_part_of_it() -> None:
+    made: Any = functools.partial(min, 1.0)
+    made.scale = 1.0
+    before = fingerprint(capturing(made))
+    assert same(before, fingerprint(capturing(made)))
+    made.scale = 2.0
+    assert not same(before, fingerprint(capturing(made)))
+    made.scale = [2.0]
+    assert not is_frozen(capturing(made))
 
 
 def test_a_function_of_a_module_that_is_pickled_by_value_is_not_frozen() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from threading import Event
 from typing import Any, NamedTuple
 
 import autograd.numpy as anp
@@ -17,6 +18,7 @@ from dagad._pytrees import pytree
 from support.clusters import pids_of
 from support.gated_chunks import bits
 from support.schedulers_of_shards import client as client, place as place, pool as pool
+from support.waiting import PATIENCE, in_background, until
 
 pytestmark = [
     pytest.mark.each_value("all combinations of parameters: each value of each is in this tier"),
@@ -271,6 +273,23 @@ def test_shards_do_not_travel_inside_a_chunk_function(client: Client) -> None:
 def test_shards_of_data_without_rows_are_refused(data: Any) -> None:
     with pytest.raises(dagad.StructureError, match=r"arrays|rows"):
         dagad.shard(data, scheduler="sync")
+
+
+def test_shards_answer_others_while_something_is_found_out_about_them() -> None:
+    shards, gate, began = dagad.shard(np.arange(4.0), grainsize=1, scheduler="threads"), Event(), Event()
+
+    def digest() -> str:
+        began.set()
+        gate.wait(PATIENCE)
+        return "digest"
+
+    slow = in_background(shards.remembered, "digest", digest)
+    until(began.is_set)
+    try:
+        assert in_background(shards.remembered, "loop", lambda: "loop").result(PATIENCE) == "loop"
+    finally:
+        gate.set()
+    assert slow.result(PATIENCE) == "digest"
 
 
 def test_a_gradient_in_shards_holds_no_more_than_itself(cluster: Client) -> None:

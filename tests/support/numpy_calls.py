@@ -164,6 +164,7 @@ m[None].transpose(-1, 0, 1) | m.T.flatten("A") | x.astype(int) * x | y[(9 * x).a
 """
 
 SPECIAL = """
+special.softmax(x) | special.softmax(m, axis=1) | special.log_softmax(x) | special.log_softmax(m, axis=0)
 special.beta(x, y) | special.betaln(x, y) | special.betainc(2.0, 3.0, x) | special.betaincc(2.0, 3.0, x)
 special.betaincinv(2.0, 3.0, x) | special.betainccinv(2.0, 3.0, x) | special.binom(5 * x, y) | special.boxcox(x, y)
 special.boxcox(y, x - x[0]) | special.boxcox1p(x, y) | special.inv_boxcox(x, y) | special.inv_boxcox1p(x, y)

@@ -88,6 +88,9 @@ class _Patches:
         self.stack: Any = None
         self.swaps: list[Swap] = []
 
+    def __reduce__(self) -> str:
+        return "patches"  # each process has its own: what `dagad.grad` returns leads here, and travels
+
     def __enter__(self) -> None:
         task = self.task
         if not task.depth:

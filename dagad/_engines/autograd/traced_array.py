@@ -24,7 +24,7 @@ from dagad._engines.autograd.private import (
     subvals,
     trace_primitives_map,
 )
-from dagad._errors import NotDifferentiableError
+from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._pytrees import pytree
 
 
@@ -40,9 +40,25 @@ IN_ANOTHER_WAY = CONSTANT | {np.sign}  # than by their primitive, whatever that 
 
 
 class OwnNode:
-    """Marks the nodes of dagad's own traces. Others' are none of our business."""
+    """Marks the nodes of dagad's own traces. Others' are none of our business.
+
+    A copy of a traced value has its node, by whatever way it is copied: Python would copy the tape otherwise, and the
+    derivative of the copy would end there.
+    """
 
     __slots__ = ()
+
+    def __copy__(self) -> OwnNode:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OwnNode:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ClosureError(
+            "A value being differentiated can't be pickled: what came out of the pickle would be a constant. Pass it "
+            "to the function as an argument, and copy it with `copy.deepcopy` if it is to be copied."
+        )
 
 
 class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has no types
