@@ -164,7 +164,7 @@ def moves(address: str, other: str) -> Callable[..., Any]:
 
 def test_rows_that_have_moved_are_found_again(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     there = heated(client)
-    one, other = client.scheduler_info(n_workers=-1)["workers"]
+    one, other = client.nthreads()
     with caplog.at_level(logging.INFO, "dagad"):
         client.run_on_scheduler(moves(one, other))
         assert not is_hot(client, lambda: there(THETA))
