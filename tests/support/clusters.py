@@ -42,7 +42,8 @@ def identity(client: Client) -> dict[str, Any]:
 
     `Client.scheduler_info` may lose its own answer: the client overwrites it twice a minute, and then without workers.
     """
-    found: dict[str, Any] = client.sync(client.scheduler.identity)
+    scheduler: Any = client.scheduler
+    found: dict[str, Any] = client.sync(scheduler.identity)
     return found
 
 
