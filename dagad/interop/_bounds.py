@@ -65,7 +65,7 @@ def ends_of_bounds(parameters: Parameters, low: Any, high: Any, feasible: Any) -
 def _spread(parameters: Parameters, held: Any, nowhere: float, what: str) -> Any:
     """Return what one of `Bounds` is for each number."""
     only = held.reshape(-1)[0] if held.size == 1 else None
-    if held.size == 1 and (only is None or isinstance(only, int | float | np.generic)):
+    if held.size == 1 and _is_one_end(only):
         ends = [only] * len(parameters.shapes)  # for all of them
     elif held.size == 1 and held.dtype == object:
         ends = _up_to(parameters, only, f"{what} of `Bounds`")
@@ -105,6 +105,8 @@ def _up_to(parameters: Parameters, tree: Any, what: str) -> list[Any]:
 
 
 def _up_to_one(child: Any, part: Any, parameters: Parameters, what: str) -> Sequence[Any]:
+    if _is_one_end(part):  # one end for all, of which scipy has made as many as the other ends are
+        return [part] * child.num_leaves
     try:
         found: Sequence[Any] = child.flatten_up_to(part)
         return found
@@ -140,6 +142,10 @@ def _end(end: Any, shape: tuple[int, ...], nowhere: float) -> Any:
     parts = np.array(end, object)  # there may be a None among them
     parts.flat[:] = [nowhere if part is None else part for part in parts.flat]
     return np.ravel(np.broadcast_to(parts.astype(float), shape))
+
+
+def _is_one_end(end: Any) -> bool:
+    return end is None or isinstance(end, int | float | np.generic)
 
 
 def _is_pair_of_numbers(bounds: Any) -> bool:
