@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import optree
 
 from dagad._errors import StructureError
+from dagad._pytrees import pytree
 from dagad.interop._parameters import Parameters
 
-_SEQUENCES = {optree.PyTreeKind[name] for name in ("LIST", "TUPLE", "NAMEDTUPLE")}
 Ends = tuple[Any, Any]  # the low and the high ones, as vectors
 
 
@@ -83,7 +82,7 @@ def _spread(parameters: Parameters, held: Any, nowhere: float, what: str) -> Any
 def _in_sequence(parameters: Parameters, held: Any, what: str) -> list[Any]:
     """Return the ends of the leaves from a list or tuple of them, of which scipy has made an array."""
     children = parameters.treedef.children()
-    if parameters.treedef.kind not in _SEQUENCES or len(children) != len(held):
+    if not pytree.is_sequence(parameters.treedef) or len(children) != len(held):
         raise StructureError(_unlike(parameters, what))
     ends: list[Any] = []
     for child, part in zip(children, held, strict=True):

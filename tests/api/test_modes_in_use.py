@@ -32,7 +32,7 @@ from support.cut_and_whole_programs import (
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
 
-@optree.dataclasses.dataclass(namespace="dagad")
+@optree.dataclasses.dataclass(namespace="dagad")  # type: ignore[call-overload]  # optree reads it
 class Registered:
     x: Any
     y: Any
