@@ -68,7 +68,7 @@ def explain(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
             )
     if "fun" in given:
         positional = given.get("primals", given.get("args"))
-        _refuse_function(given["fun"], positional if isinstance(positional, tuple | list) else (positional,))
+        _refuse_function(given["fun"], positional if type(positional) is tuple else (positional,))
     if "sliced" in given:
         _refuse_chunk_function(name_of(fun), given["f"], given.get("shared", ()))
 

@@ -1,6 +1,6 @@
-"""A look at whether a chunk function adds up, when it is first evaluated in several chunks: said in a warning if not.
+"""A look at whether a chunk function adds up, at its first evaluation on rows of a kind: said in a warning if not.
 
-State: `_SEEN`, the functions that were looked at.
+State: `_SEEN`, the functions that were looked at, each with what the rows looked like.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dagad._executors.choose import INLINE, executor_on
-from dagad._executors.evaluation import is_inside_any_task
+from dagad._executors.choose import INLINE, PROCESSES, executor_on
+from dagad._executors.evaluation import Scheduler, is_inside_any_task
 from dagad._graphs.monoids import PLAIN
 from dagad._operations.additivity import MOST_ROWS, Halves
 from dagad._operations.context import TOGETHER, Mode, recorded
@@ -27,33 +27,38 @@ SHORT = 1.0  # seconds: no row of an evaluation that took no longer needs to be 
 _SEEN: Remembered[bool] = Remembered(MOST_REMEMBERED)
 
 
-def warn_unless_sum(operation: Operation, leaves: Sequence[Any], began: float) -> None:
-    """Run a function again on a few rows, at once and in halves, after its first evaluation in several chunks."""
-    if len(operation.plan) < 2 or _SEEN.find(operation.owner) or is_inside_any_task():
+def warn_unless_sum(operation: Operation, place: Scheduler, leaves: Sequence[Any], began: float) -> None:
+    """Run a function again on a few rows, at once and in halves, after its first evaluation on rows of this kind."""
+    key = operation.owner, operation.sliced.row_kinds()
+    if operation.plan.n_rows < 2 or _SEEN.find(key) or is_inside_any_task():
         return
     seconds = time.perf_counter() - began
-    _SEEN.change(operation.owner, lambda _: True)
+    _SEEN.change(key, lambda _: True)
+    if seconds > SHORT and len(operation.plan) < 2:  # a call takes perhaps as long for one row as for all
+        return
     try:
-        why = str(_look(operation, [pytree.plain(leaf) for leaf in leaves], seconds > SHORT))
+        why = str(_look(operation, place, [pytree.plain(leaf) for leaf in leaves], seconds > SHORT))
     except Exception:  # the user's, of a run that only looks
         return
     if why:
         warn(why)
 
 
-def _look(operation: Operation, leaves: list[Any], is_long: bool) -> Any:
+def _look(operation: Operation, place: Scheduler, leaves: list[Any], is_long: bool) -> Any:
     shards, n_theta = operation.sliced.shards, operation.inputs.shared[0]
     stop = operation.plan.chunk(0).stop if shards else min(operation.plan.n_rows, MOST_ROWS)
     plan = GivenPlan((0, stop))
     inputs = Inputs.of(plan, operation.sliced, n_theta, len(leaves) - n_theta)
-    away = next((one for one in shards if not one.is_here), None)
+    # Where the function was to run, as it may not be able to run here; but no processes are started for it. It is not
+    # the operation's executor, which may write down what it runs.
+    elsewhere = place.remote and place.name != PROCESSES
     look = replace(
         operation,
         kernel=Halves(operation.kernel.function, is_long),
         plan=plan,
         inputs=inputs,
         monoid=PLAIN,
-        executor=INLINE if away is None else executor_on(away.scheduler),  # not one that writes down what it runs
+        executor=executor_on(place) if elsewhere else INLINE,
     )
     with Mode(TOGETHER), recorded(None):
         return look.call(leaves).reduced

@@ -329,8 +329,8 @@ class FunctionSubject:
         return self._fun(*args)
 
     @property
-    def _primals(self) -> list[Any]:
-        return [self._args[place] for place in self._partitions]
+    def _primals(self) -> tuple[Any, ...]:
+        return tuple([self._args[place] for place in self._partitions])
 
     def _trees(self, parts: Sequence[Any]) -> list[Any]:
         rest = iter(parts)
@@ -340,7 +340,7 @@ class FunctionSubject:
         return _floats(self._fun(*self._at(leaves)))
 
     def push(self, tangents: Sequence[Any]) -> list[Any]:
-        value, tangent = jvp(self._moving, self._primals, self._trees(tangents))
+        value, tangent = jvp(self._moving, self._primals, tuple(self._trees(tangents)))
         return Partition.of(value, pytree.is_differentiable_or_traced).extract(tangent)
 
     def pull(self, seeds: Sequence[Any]) -> list[Any]:
@@ -352,7 +352,7 @@ class FunctionSubject:
     def derived(self, mode: str, direction: Sequence[Any], seeds: Sequence[Any]) -> FunctionSubject:
         def moved(*args: Any) -> Any:
             subject = FunctionSubject(self._fun, self._args)
-            return jvp(subject._moving, args, self._trees(direction))[1]
+            return jvp(subject._moving, args, tuple(self._trees(direction)))[1]
 
         def pulled(*args: Any) -> Any:
             value, pullback = vjp(self._moving, *args)

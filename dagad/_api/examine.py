@@ -29,7 +29,7 @@ CLOSE = 1e-12  # of the gradient, relative
 def examine(client: Any, patience: float) -> Seen:
     """Ask all parts of a cluster, one after the other; each may take `patience` seconds."""
     here = facts.facts()
-    known = bounded(patience, "The list of workers", client.scheduler_info, n_workers=-1)["workers"]
+    known = bounded(patience, "The list of workers", client.sync, client.scheduler.identity)["workers"]
     parts = [Part(address, "", said["nthreads"], said["memory_limit"] or 0) for address, said in sorted(known.items())]
     versions = bounded(patience, "The version of the scheduler", client.sync, _version, client)
     scheduler: dict[str, Any] = {"python": _python(versions), "packages": {}, "failures": {}}

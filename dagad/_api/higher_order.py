@@ -34,11 +34,12 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
         A function written with numpy; it may return any pytree, and may call `reduce_sum` and the like,
         whose chunks then compute value and tangent together. Or a collection of Dask.
     primals
-        A tuple or list of its arguments, or a single argument as it is. Of a collection:
-        collections of its graph.
+        A tuple of its arguments; or a single argument as it is: an array, a number, a dict, a namedtuple, a registered
+        record. A list is refused, as it might be either: ``([a, b],)`` is one argument that is a list, ``(a, b)`` are
+        two. Of a collection: collections of its graph, in any pytree.
     tangents
         One tangent per primal, of its structure and shapes; None where nothing moves. For collections: numbers, or
-        collections of the same kind.
+        collections of the same kind, in the structure of the primals.
     has_aux
         Whether `fun` returns ``(value, aux)``; then `aux` is returned too, third and undifferentiated.
 
@@ -56,6 +57,8 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
         If a primal has no floating-point numbers in it, or `fun` uses what has no derivative.
     StructureError
         If a tangent has another structure or other shapes than its primal.
+    ArgumentsError
+        If the primals of a function are a list.
 
     Examples
     --------
@@ -66,6 +69,9 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
     >>> value, tangent = dagad.jvp(total, (3.0,), (1.0,))
     >>> float(value), float(tangent)
     (54.0, 36.0)
+    >>> value, tangent = dagad.jvp(lambda p: p[0] * p[1], ([2.0, 3.0],), ([1.0, None],))  # one argument, a list
+    >>> float(value), float(tangent)
+    (6.0, 3.0)
 
     >>> import dask.array as da
     >>> x = da.arange(4.0, chunks=2)
@@ -80,7 +86,7 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
                 "to come along beside the value."
             )
         return pushed(fun, primals, tangents)
-    primals, tangents, _ = _as_lists(primals, tangents)
+    primals, tangents, _ = _as_arguments("jvp", primals, tangents)
     program = Program(fun, tuple(range(len(primals))), primals, {}, has_aux)
     direction = program.direction(tangents)
     with watched(program.name) as watch:
@@ -91,14 +97,24 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
     return (value, tangent, aux) if has_aux else (value, tangent)
 
 
-def _as_lists(primals: Any, tangents: Any) -> tuple[Sequence[Any], Sequence[Any], bool]:
-    """Return primals and tangents as sequences, and whether there was one that was given as it is."""
-    if not isinstance(primals, tuple | list):
+def _as_arguments(mode: str, primals: Any, tangents: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], bool]:
+    """Return primals and tangents as tuples of arguments, and whether there was one that was given as it is.
+
+    Only a tuple itself holds arguments: a namedtuple is a record, so it is one argument.
+    """
+    primals, tangents = pytree.open_containers(primals), pytree.open_containers(tangents)
+    if isinstance(primals, list):
+        raise ArgumentsError(
+            "`primals` is a list, which may be one argument or several. Write "
+            f"`dagad.{mode}(f, ([...],), ([...],))` for one argument that is a list, `dagad.{mode}(f, (a, b), (u, v))` "
+            "for several arguments."
+        )
+    if type(primals) is not tuple:
         return (primals,), (tangents,), True
     if not primals:
         raise StructureError("`primals` is empty. Give at least one argument to differentiate with respect to.")
-    if not isinstance(tangents, tuple | list) or len(tangents) != len(primals):
-        found = len(tangents) if isinstance(tangents, tuple | list) else f"{described(tangents)}, not a tuple"
+    if type(tangents) is not tuple or len(tangents) != len(primals):
+        found = len(tangents) if type(tangents) is tuple else f"{described(tangents)}, not a tuple"
         raise StructureError(
             f"The number of `primals` is {len(primals)}, that of `tangents` is {found}. Give one tangent per primal, "
             "in a tuple; None where nothing moves."
@@ -115,7 +131,7 @@ def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     fun
         A function that returns one real number; it may call reductions and maps.
     primals
-        A tuple or list of its arguments, or a single argument as it is.
+        A tuple of its arguments, or a single argument as it is; see `jvp`.
     tangents
         The vector, as one tangent per primal.
 
@@ -126,7 +142,7 @@ def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
 
     Raises
     ------
-    NotDifferentiableError, StructureError
+    NotDifferentiableError, StructureError, ArgumentsError
         As by `grad` and `jvp`.
 
     Notes
@@ -139,11 +155,13 @@ def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     >>> import dagad
     >>> dagad.hvp(lambda x: np.sum(x**3), np.array([1.0, 2.0]), np.array([1.0, 10.0]))
     array([  6., 120.])
+    >>> [float(part) for part in dagad.hvp(lambda x, y: x**3 * y, (1.0, 2.0), (1.0, None))]
+    [12.0, 3.0]
     """
     check_function(fun, "hvp")
-    primals, tangents, single = _as_lists(primals, tangents)
+    primals, tangents, single = _as_arguments("hvp", primals, tangents)
     gradient = grad(fun, tuple(range(len(primals))))
-    moved: tuple[Any, ...] = jvp(gradient, tuple(primals), tuple(tangents))[1]
+    moved: tuple[Any, ...] = jvp(gradient, primals, tangents)[1]
     return moved[0] if single else moved
 
 

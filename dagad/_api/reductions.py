@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from dagad._api.adding_up import warn_unless_sum
@@ -85,7 +85,15 @@ def reduce_sum(
     Notes
     -----
     After Stan's ``reduce_sum`` (Stan Functions Reference, "Reduce-sum"). There are no `start` and `end`: what goes with
-    the rows is sliced too, ``reduce_sum(f, (y, x), theta)``. What `f` raises arrives as it was raised, with a note that
+    the rows is sliced too, ``reduce_sum(f, (y, x), theta)``.
+
+    The value is found by one call of `f` for each chunk. Once for each function and shape of rows there are a few calls
+    more: up to three of at most an eighth of the rows where `grainsize` is "auto", to find it, and afterwards three of
+    at most 64 rows in all and their halves, to see that chunks add up; a warning says if they don't. Where an
+    evaluation took longer than a second, one row is tried first, and nothing else where that took a quarter second; of
+    one chunk that took so long nothing is called again. On a cluster workers make these calls.
+
+    What `f` raises arrives as it was raised, with a note that
     names the chunk, its rows and its key.
 
     Examples
@@ -102,9 +110,10 @@ def reduce_sum(
     """
     options = {"grainsize": grainsize, "engine": engine, "policy": policy, "scheduler": scheduler}
     began = time.perf_counter()
-    operation, leaves = _summed(f, sliced, shared, options, sum)
-    total = differentiable(operation, leaves).reduced
-    warn_unless_sum(operation, leaves, began)
+    read = read_arguments(f, sliced, shared, options, Summed)
+    operation = bound(read, sum_by_length(read.function, read.plan), _checked_sum(sum))
+    total = differentiable(operation, read.leaves).reduced
+    warn_unless_sum(operation, read.place, read.leaves, began)
     return total
 
 
@@ -163,11 +172,6 @@ def map_sum(
     fun, kernel = sum_by_item(f, find_engine(engine, f))
     read = read_arguments(fun, sliced, shared, options, kernel)
     return differentiable(bound(read, kernel(read.function), _checked_sum(sum)), read.leaves).reduced
-
-
-def _summed(f: Any, sliced: Any, shared: Sequence[Any], options: dict[str, Any], monoid: Any) -> tuple[Any, list[Any]]:
-    read = read_arguments(f, sliced, shared, options, Summed)
-    return bound(read, sum_by_length(read.function, read.plan), _checked_sum(monoid)), read.leaves
 
 
 @public

@@ -86,7 +86,7 @@ def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Sh
     keys = [names("shard", chunk.number) for chunk in plan]
     rows = {key: columns.rows(chunk) for key, chunk in zip(keys, plan, strict=True)}
     if not place.remote and all(part.stays for part in rows.values()):
-        return Shards(plan, place, keys, rows, HOME)
+        return Shards(plan, place, keys, rows, HOME, None, columns.row_kinds())
     # Bound to a home that is gone, and waiting for nothing, a task would wait for ever. The anchor is bound to none.
     anchor = names("input", "anchor")
     graph: Graph = {anchor: Task(anchor, anchor_task)}
@@ -96,7 +96,9 @@ def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Sh
     for number, (key, part) in enumerate(rows.items()):
         refs = [TaskRef(by_chunk[number]) for _, by_chunk in blocks]
         graph[key] = Task(key, placed, part, not place.remote, TaskRef(anchor), *refs)
-    return Shards(plan, place, keys, run_graph(place, graph, (), ignore, keep=keys).kept, HOME)
+    return Shards(
+        plan, place, keys, run_graph(place, graph, (), ignore, keep=keys).kept, HOME, None, columns.row_kinds()
+    )
 
 
 def _refuse_shards(data: Any) -> None:

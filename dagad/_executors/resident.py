@@ -80,9 +80,7 @@ class ResidentExecutor:
     ) -> Answers:
         began, placed, n_chunks = time.perf_counter(), PlacedRows(job, seeds), len(job.plan)
         loop, (template, rows) = self._loop(job, placed), job.sliced.templates(job.plan)
-        program = ran.program if ran is not None and ran.loop is loop else self._program(job, loop, template, policy)
-        if ran is not None:
-            ran.refuse_another(program.payload, job.kernel.name)
+        program = self._program(job, loop, template, policy, ran)
         message = _message(job, method, keep, seeds) | placed.message(job)
         has_left = placed.has_stays if method in (UNIT, PULL) else n_staying(job) > 0
         remains = Remains(self._lines.lease(), program.program, message, placed) if has_left else None
@@ -160,7 +158,9 @@ class ResidentExecutor:
         return loop
 
     @staticmethod
-    def _program(job: Job, loop: Loop, template: Any, policy: Policy | None) -> Sent:
+    def _program(job: Job, loop: Loop, template: Any, policy: Policy | None, ran: Ran | None) -> Sent:
+        if ran is not None and ran.loop is loop:  # whatever the function carries by now
+            return ran.program
         marks = None if template is None else template.marks
         what: Hashable = job.signature, job.monoid, marks, type(policy)
         taken = fingerprint.fingerprint(job.kernel, policy)
@@ -171,7 +171,10 @@ class ResidentExecutor:
         def made(payload: list[bytes]) -> list[memoryview]:
             return program_of(payload, job.monoid, job.plan, new_names(job.kernel.name))
 
-        return loop.program(what, taken, fingerprint.same, packed, made)
+        program = loop.program(what, taken, fingerprint.same, packed, made)
+        if ran is not None:
+            ran.refuse_another(program.payload, job.kernel.name)
+        return program
 
 
 def packed_program(job: Job, policy: Policy | None) -> list[bytes]:

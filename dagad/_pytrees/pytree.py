@@ -78,6 +78,14 @@ def in_plain_containers(treedef: TreeDef, places: Iterable[int]) -> list[str]:
     return found
 
 
+_SEQUENCES = {optree.PyTreeKind[name] for name in ("LIST", "TUPLE", "NAMEDTUPLE")}
+
+
+def is_sequence(treedef: TreeDef) -> bool:
+    """Return whether a tree is a list, a tuple or a namedtuple, of whatever."""
+    return treedef.kind in _SEQUENCES
+
+
 def is_leaf(obj: Any) -> bool:
     """Return whether something has no parts; None is a leaf too."""
     leaf: bool = optree.tree_is_leaf(obj, none_is_leaf=True, namespace=NAMESPACE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ class ArraySource(Source):
     n_rows: int
     array: Any
     leaf: int | None
+    row_kind: Hashable = None
 
     def piece(self, chunk: Chunk) -> Piece:
         return GAP if self.leaf is not None else Constant(cut(self.array, slice(chunk.start, chunk.stop)))
@@ -35,11 +36,11 @@ class ArraySource(Source):
 def read_numbers(leaf: Any, taken: Taken) -> Source | None:
     """Return an array, or one that is being differentiated; None for what has no rows."""
     if type(leaf) is np.ndarray:
-        return ArraySource(len(leaf), _read_only(leaf), None) if leaf.ndim else None
+        return ArraySource(len(leaf), _read_only(leaf), None, leaf.shape[1:]) if leaf.ndim else None
     if not pytree.is_traced(leaf) or pytree.is_placed(leaf):
         return None
     shape = np.shape(pytree.plain(leaf))
-    return ArraySource(shape[0], None, taken.take(leaf)) if shape else None
+    return ArraySource(shape[0], None, taken.take(leaf), shape[1:]) if shape else None
 
 
 def read_array(leaf: Any, taken: Taken) -> Source | None:
@@ -56,7 +57,7 @@ def read_array(leaf: Any, taken: Taken) -> Source | None:
             "arithmetic skips what is masked silently. Give `array[:].filled(value)`, once you have decided what to do "
             "about missing numbers."
         )
-    return ArraySource(int(shape[0]), _read_only(leaf), None)
+    return ArraySource(int(shape[0]), _read_only(leaf), None, tuple(shape[1:]))
 
 
 def _read_only(array: Any) -> Any:

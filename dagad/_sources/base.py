@@ -45,6 +45,9 @@ class Source(Protocol):
         The Shards that they are, if they have been cut and placed.
     placed_leaf
         Their number among the leaves, if these Shards are being differentiated.
+    row_kind
+        What rows look like, their shape above all, where that is seen at a glance: a function is looked at anew for
+        rows of another kind.
     of_items
         Whether a row is an item of a list: few and dear more often than rows of arrays.
     """
@@ -54,6 +57,10 @@ class Source(Protocol):
     placed: Placed | None = None
     placed_leaf: int | None = None
     of_items: bool = False
+
+    @property
+    def row_kind(self) -> Hashable:
+        return None
 
     def piece(self, chunk: Chunk) -> Piece:
         """Return what a chunk's task is given of them."""
@@ -73,6 +80,10 @@ class Placed(Protocol):
     """Rows that were cut and placed before; what `shard` returns."""
 
     keys: Sequence[Key]
+
+    @property
+    def row_kind(self) -> Hashable:
+        """What rows look like; see `Source`."""
 
     @property
     def plan(self) -> AnyPlan:

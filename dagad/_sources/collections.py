@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -27,6 +27,7 @@ class BlockSource(Source):
     n_rows: int
     array: Any
     plan: AnyPlan | None
+    row_kind: Hashable = None
 
     def piece(self, chunk: Chunk) -> Piece:
         del chunk
@@ -48,7 +49,7 @@ def read_blocks(leaf: Any, taken: Taken) -> Source | None:
             "`compute_chunk_sizes()` first."
         )
     bounds = tuple(dict.fromkeys((0, *itertools.accumulate(leaf.chunks[0]))))  # without empty blocks
-    return BlockSource(int(leaf.shape[0]), leaf, GivenPlan(bounds))
+    return BlockSource(int(leaf.shape[0]), leaf, GivenPlan(bounds), leaf.shape[1:])
 
 
 def loaders_of(data: Any) -> Sequence[Delayed] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,6 +84,10 @@ class Sliced:
     def constant_shards(self) -> list[Placed]:
         """Those that are not being differentiated."""
         return [one.placed for one in self.columns if one.placed is not None and one.placed_leaf is None]
+
+    def row_kinds(self) -> tuple[Hashable, ...]:
+        """Return what the rows of each source look like."""
+        return tuple([column.row_kind for column in self.columns])
 
     def keys(self) -> list[tuple[Key, ...]]:
         """Return for each chunk the keys of its rows that live elsewhere and are not being differentiated."""

@@ -74,8 +74,10 @@ class Shards(metaclass=Listing):
         kept: Mapping[Key, Any],
         home: Home,
         recipe: Recipe | None = None,
+        row_kind: Hashable = None,
     ) -> None:
         tell_autograd()
+        self.row_kind = row_kind
         self.plan, self.scheduler, self._home = plan, scheduler, home
         self.keys, self._kept, self.recipe = list(keys), dict(kept), recipe  # None, when tasks have been submitted
         here = (hasattr(rows, "with_bundles") or hasattr(rows, "payload") for rows in self._kept.values())
@@ -154,13 +156,15 @@ class Shards(metaclass=Listing):
 
     def like(self, keys: Sequence[Key], kept: Mapping[Key, Any]) -> Shards:
         """Return Shards of the same cut, from what a run has kept; nothing else of it is held."""
-        return Shards(self.plan, self.scheduler, keys, {key: kept[key] for key in keys}, self._home)
+        return Shards(
+            self.plan, self.scheduler, keys, {key: kept[key] for key in keys}, self._home, None, self.row_kind
+        )
 
     def made_by(self, recipe: Recipe) -> Shards:
         """Return Shards of the same cut, whose rows are made when somebody asks for them."""
         names = self._home.names()
         keys = [names("shard", number) for number in range(len(self.keys))]
-        return Shards(self.plan, self.scheduler, keys, {}, self._home, recipe)
+        return Shards(self.plan, self.scheduler, keys, {}, self._home, recipe, self.row_kind)
 
     def of_chunks(self, rows: Mapping[int, Any]) -> Shards:
         """Return Shards of the same cut, of rows by chunk as whatever ran them keeps them; zeros for None."""
@@ -304,6 +308,10 @@ class ShardSource(Source):
     n_rows: int
     placed: Placed
     placed_leaf: int | None
+
+    @property
+    def row_kind(self) -> Hashable:
+        return self.placed.row_kind
 
     def piece(self, chunk: Chunk) -> Piece:
         del chunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ class StoredSource(Source):
     n_rows: int
     array: Any
     plan: AnyPlan | None
+    row_kind: Hashable = None
 
     def piece(self, chunk: Chunk) -> Piece:
         return Made(rows_read, self.array, chunk.start, chunk.stop)
@@ -39,4 +41,4 @@ def read_stored(leaf: Any, taken: Taken) -> Source | None:
         return None
     n_rows, together = int(shape[0]), max(int((getattr(leaf, "shards", None) or leaf.chunks)[0]), 1)
     several = max(-(-n_rows // (together * MOST_CHUNKS)), 1)
-    return StoredSource(n_rows, leaf, Plan(n_rows, together * several))
+    return StoredSource(n_rows, leaf, Plan(n_rows, together * several), tuple(shape[1:]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -83,6 +83,11 @@ class Table(Source, Mapping[str, Any]):
         parts = (self, *others)
         n_rows = sum(part.n_rows for part in parts)
         return Table({name: np.concatenate([part[name] for part in parts]) for name in self}, n_rows)
+
+    @property
+    def row_kind(self) -> Hashable:
+        """Names of the columns, each of which has one number in a row."""
+        return tuple(self._columns)
 
     @property
     def nbytes(self) -> int:

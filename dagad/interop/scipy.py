@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,13 @@ import numpy as np
 from dagad._api.higher_order import hessian, hvp, jacfwd
 from dagad._api.program import check_function
 from dagad._api.transforms import check_number, value_and_grad, vjp
-from dagad._errors import NotDifferentiableError, PlanError, StructureError
+from dagad._errors import ArgumentsError, PlanError, StructureError
 from dagad._pytrees import pytree
 from dagad._tracebacks import public
 from dagad._words import described, name_of
+from dagad.interop._bounds import ends_of_bounds, ends_of_pairs, ends_of_tree, ends_of_two
 from dagad.interop._objective import number
+from dagad.interop._parameters import Parameters
 
 try:
     from scipy import optimize
@@ -53,15 +55,17 @@ def minimize(
     x0
         Where to start: real floating-point numbers and arrays in any pytree. They are computed with in float64.
     args
-        What else the function is called with; not differentiated.
+        What else the function is called with, a tuple of arguments or one as it is; not differentiated. A list is
+        refused, as it might be either.
     method
         Any of scipy's names. "Newton-CG", "trust-ncg", "trust-krylov" and "trust-constr" get products with the Hessian,
         "trust-exact" and "dogleg" the Hessian; "Nelder-Mead", "Powell" and the like nothing but values. None takes
         BFGS, L-BFGS-B where there are bounds, SLSQP where there are constraints.
     bounds
-        A pair ``(low, high)`` for each leaf of `x0`, in a pytree like `x0`: numbers, arrays of the leaf's shape, or
-        None for no bound; None instead of a pair for neither. For an array also scipy's sequence of pairs, or its
-        ``Bounds``.
+        For an array what scipy takes: a sequence of pairs ``(low, high)``, one for each number, or its ``Bounds``; one
+        pair of numbers is for all. For other parameters a pytree like `x0` with a pair at each leaf, of numbers or of
+        arrays of the leaf's shape, or ``Bounds(low, high)`` of two pytrees like `x0`. None is no bound: for an end, or
+        in place of a leaf's pair.
     constraints, tol, options
         As for ``scipy.optimize.minimize``; `constraints` are of the flat vector.
     callback
@@ -100,7 +104,7 @@ def minimize(
     (2.0, 1.0)
     """
     flat = FlatFunction(fun, x0, args)
-    limits = flat.parameters.bounds(bounds)
+    limits = _limits(flat.parameters, bounds, ends_of_pairs)
     if method is None:
         method = "SLSQP" if constraints else "BFGS" if limits is None else "L-BFGS-B"
     keywords = _derivatives(flat, method)
@@ -127,8 +131,11 @@ def least_squares(
     ----------
     fun
         ``fun(x, *args)``, a function that returns the residuals, an array with one axis: of `dagad.map`, say.
-    x0, args, bounds
+    x0, args
         See `minimize`.
+    bounds
+        For an array what scipy takes here: ``(low, high)``, each a number or an array like `x0`, or ``Bounds``. For
+        other parameters as for `minimize`.
     **options
         As for ``scipy.optimize.least_squares``.
 
@@ -156,7 +163,7 @@ def least_squares(
     """
     check_function(fun, "interop.scipy.least_squares")
     parameters = Parameters(x0)
-    limits = parameters.bounds(bounds)
+    limits = _limits(parameters, bounds, ends_of_two)
     of_tree = _with(fun, args)
 
     def residuals(x: Any) -> Any:
@@ -274,94 +281,27 @@ class FlatFunction:
         return last if last is not None and np.array_equal(last[0], x) else None
 
 
-class Parameters:
-    """A pytree of real numbers as one vector, and back."""
-
-    def __init__(self, x0: Any) -> None:
-        leaves, self._treedef = pytree.flatten(x0)
-        self._paths = [f"`x0{path}`" for path in pytree.paths(x0)]
-        if not leaves:
-            raise StructureError("`x0` holds no numbers. Give a number, an array, or a pytree of these.")
-        for leaf, path in zip(leaves, self._paths, strict=True):
-            _check_parameter(leaf, path)
-        self._shapes = [np.shape(leaf) for leaf in leaves]
-        self.sizes = [np.size(leaf) for leaf in leaves]
-        self.x0 = self.flat(x0)
-
-    def flat(self, tree: Any) -> Any:
-        """Return a pytree of this structure as one vector."""
-        return np.concatenate([np.ravel(leaf) for leaf in pytree.flatten(tree)[0]], dtype=float)
-
-    def leaves(self, x: Any) -> list[Any]:
-        """Return the leaves that a vector has in it, copies of its parts."""
-        x = np.array(x, dtype=float)
-        if x.shape != self.x0.shape:
-            raise StructureError(f"A vector has the shape {x.shape}, where `x0` holds {self.x0.size} numbers.")
-        parts = np.split(x, np.cumsum(self.sizes[:-1]))
-        return [part.reshape(shape) if shape else part[0] for part, shape in zip(parts, self._shapes, strict=True)]
-
-    def joined(self, leaves: Sequence[Any]) -> Any:
-        """Return leaves as a pytree like `x0`."""
-        return pytree.unflatten(self._treedef, leaves)
-
-    def tree(self, x: Any) -> Any:
-        """Return a vector as a pytree like `x0`."""
-        return self.joined(self.leaves(x))
-
-    def bounds(self, bounds: Any) -> optimize.Bounds | None:
-        """Return bounds of the vector; see `minimize`."""
-        if bounds is None or isinstance(bounds, optimize.Bounds):
-            return bounds
-        try:
-            pairs = self._treedef.flatten_up_to(bounds)
-        except (ValueError, TypeError) as error:
-            raise StructureError(
-                f"`bounds` have another structure than `x0`. Give a pair `(low, high)` for each of "
-                f"{', '.join(self._paths)}, in the same containers; None where there is no bound. {error}"
-            ) from None
-        low, high = zip(*map(_ends, pairs, self._shapes, self._paths), strict=True)
-        return optimize.Bounds(np.concatenate(low), np.concatenate(high))
-
-
-def _check_parameter(leaf: Any, path: str) -> None:
-    kind = np.asarray(leaf).dtype.kind
-    if kind == "f":
-        return
-    if kind in "biu":
-        remedy = "Integers can't move by small steps: write `0.0` for `0`, or `.astype(float)`"
-    elif kind == "c":
-        remedy = "Give real and imaginary part as two parameters, and put them together in the function"
-    else:
-        remedy = "Give numbers"
-    raise NotDifferentiableError(
-        f"{path} is {described(leaf)}, which is no real floating-point number. {remedy}; what stays as it is goes into "
-        "`args=`."
-    )
-
-
-def _ends(pair: Any, shape: tuple[int, ...], path: str) -> tuple[Any, Any]:
-    """Return the lower and the upper bounds of a leaf, as vectors."""
-    if len(shape) == 1 and not isinstance(pair, tuple | None) and np.shape(pair) == (*shape, 2):
-        pair = tuple(zip(*pair, strict=True))  # scipy's own way: a pair for each number
-    try:
-        low, high = (None, None) if pair is None else pair
-        return _end(low, shape, -np.inf), _end(high, shape, np.inf)
-    except (ValueError, TypeError):
-        raise StructureError(
-            f"The bounds of {path} are {pair!r}. Give a pair `(low, high)` of numbers, of arrays of shape {shape}, or "
-            "of None where there is no bound."
-        ) from None
-
-
-def _end(end: Any, shape: tuple[int, ...], nowhere: float) -> Any:
-    parts = np.array(end, object)  # there may be a None among them
-    parts.flat[:] = [nowhere if part is None else part for part in parts.flat]
-    return np.ravel(np.broadcast_to(parts.astype(float), shape))
+def _limits(
+    parameters: Parameters, bounds: Any, of_array: Callable[[Any, tuple[int, ...], str], Any]
+) -> optimize.Bounds | None:
+    """Return bounds of the vector; of an array, where they are no `Bounds`, `of_array` knows what scipy's form is."""
+    if bounds is None:
+        return None
+    if isinstance(bounds, optimize.Bounds):
+        return optimize.Bounds(*ends_of_bounds(parameters, bounds.lb, bounds.ub, bounds.keep_feasible))
+    if parameters.treedef.is_leaf():
+        return optimize.Bounds(*of_array(bounds, parameters.shapes[0], parameters.names[0]))
+    return optimize.Bounds(*ends_of_tree(parameters, bounds))
 
 
 def _with(fun: Callable[..., Any], args: Any) -> Callable[[Any], Any]:
     """Return a function of the parameters alone."""
-    if not isinstance(args, tuple | list):
+    if isinstance(args, tuple | list) and type(args) is not tuple:
+        raise ArgumentsError(  # of scipy's functions some take it for one, some for several
+            f"`args=` is {described(args)}, which may be one argument or several. Write `args=(that,)` for one "
+            "argument, `args=(a, b)` for several arguments."
+        )
+    if type(args) is not tuple:
         args = (args,)  # as scipy does
 
     @functools.wraps(fun, updated=())

@@ -11,6 +11,7 @@ import autograd.numpy as np
 import numpy as onp
 import pandas
 import pytest
+from distributed import Client, get_worker
 
 import dagad
 from dagad._api import adding_up
@@ -133,11 +134,72 @@ def test_a_chunk_function_is_checked_on_a_few_rows_after_its_first_evaluation_on
         assert set(counted.seen) <= {4, n_rows % 4}
 
 
-def test_sums_of_one_chunk_maps_and_nested_sums_are_not_checked_for_adding_up() -> None:
+@pytest.mark.parametrize("grainsize", [50, "auto"])
+def test_a_column_beside_a_row_is_warned_of_in_one_chunk_and_after_rows_of_another_shape(grainsize: Any) -> None:
+    x, y = onp.linspace(0.0, 1.0, 50), onp.linspace(1.0, 2.0, 50)
+
+    def misses(rows: Any, theta: Any) -> Any:
+        x, y = rows
+        return np.sum((y - theta * x) ** 2)
+
+    def loss(y: Any) -> Any:
+        return lambda theta: dagad.reduce_sum(misses, (x, y), theta, grainsize=grainsize, scheduler="sync")
+
+    assert dagad.value_and_grad(loss(y))(2.0)[0] == pytest.approx(onp.sum((y - 2.0 * x) ** 2))
+    with pytest.warns(dagad.DagadWarning, match=NOT_A_SUM):
+        dagad.grad(loss(y[:, None]))(2.0)
+    dagad.grad(loss(y[:, None] + 1.0))(2.0)  # was warned of
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_rows_of_each_shape_are_looked_at_once(placed: bool) -> None:
     counted = Lengths()
-    dagad.reduce_sum(counted, ROWS, grainsize=90, scheduler="sync")
+    kinds = [ROWS, ROWS[:, None], onp.ones((90, 3)), onp.ones((60, 3)), pandas.DataFrame({"y": ROWS}), list(ROWS)]
+
+    def loss(rows: Any) -> Any:
+        if placed:
+            rows = dagad.shard(rows, grainsize=90, scheduler="sync")
+        return dagad.reduce_sum(lambda rows: counted(0 * np.ones(len(rows))), rows, grainsize=90, scheduler="sync")
+
+    looks = []
+    for _ in range(2):
+        for rows in kinds:
+            counted.seen.clear()
+            loss(rows)
+            looks.append(len(counted.seen) == 4)
+    assert looks == [True, True, True, False, True, True] + [False] * 6
+
+
+@pytest.mark.parametrize("n_chunks", [1, 2])
+def test_chunks_that_take_long_whatever_their_rows_are_not_run_again_alone(
+    n_chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, counted = [0.0], Lengths()
+
+    def slow(rows: Any) -> Any:
+        clock[0] += 30.0
+        return counted(rows)
+
+    for module in ("dagad._api.adding_up", "dagad._operations.additivity", "dagad._api.reductions"):
+        monkeypatch.setattr(f"{module}.time", Clock(clock))
+    dagad.reduce_sum(slow, ROWS, grainsize=90 // n_chunks, scheduler="sync")
+    assert counted.seen[n_chunks:] == [1] * (n_chunks - 1)
+
+
+def runs_on_a_worker(rows: Any) -> Any:
+    get_worker()  # raises in the client's process
+    return np.mean(rows)
+
+
+def test_workers_look_whether_a_function_adds_up_that_cannot_run_in_the_client(cluster: Client) -> None:
+    with pytest.warns(dagad.DagadWarning, match=NOT_A_SUM):
+        dagad.reduce_sum(runs_on_a_worker, ROWS, grainsize=45, scheduler=cluster)
+
+
+def test_maps_and_nested_sums_are_not_checked_for_adding_up() -> None:
+    counted = Lengths()
     dagad.map_reduce(counted, np.add, ROWS, grainsize=40, scheduler="sync")
-    assert counted.seen == [90, 40, 40, 10]
+    assert counted.seen == [40, 40, 10]
     assert dagad.map(mean, ROWS[:, None], 3.0, grainsize=40).shape == (90,)
 
     counted.seen.clear()

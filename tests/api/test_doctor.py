@@ -26,7 +26,7 @@ from dagad._api import facts
 from dagad._api.bounded import bounded
 from dagad._api.fitness import LAST_BITS, NOT_SEEN, Finding, Part, Seen, findings
 from dagad._errors import TimedOutError
-from support.clusters import a_process, without_dagad
+from support.clusters import a_process, identity, without_dagad
 from support.waiting import PATIENCE, in_background, until
 
 pytestmark = [
@@ -142,11 +142,11 @@ def wait_for(name: str) -> None:
 def test_a_busy_cluster_is_not_found_broken(cluster: Client) -> None:
     scheduler: Any = cluster.scheduler
     gate = Event("gate", client=cluster)
-    workers = cluster.scheduler_info(n_workers=-1)["workers"]
+    workers = cluster.nthreads()
     holding = [
         cluster.submit(wait_for, "gate", workers=[address], pure=False)
-        for address, said in workers.items()
-        for _ in range(said["nthreads"])
+        for address, n_threads in workers.items()
+        for _ in range(n_threads)
     ]
     until(lambda: sum(map(len, cluster.processing().values())) == len(holding))
     try:
@@ -169,7 +169,7 @@ def test_a_worker_that_is_stopped_does_not_hold_up_the_doctor(tmp_path: Path) ->
     ):
         with Client(scheduler_file=str(file), set_as_default=False, timeout=PATIENCE) as client:
             client.wait_for_workers(2, PATIENCE)
-            info = client.scheduler_info(n_workers=-1)
+            info = identity(client)
         stopped.send_signal(signal.SIGSTOP)
         (silent,) = [address for address, said in info["workers"].items() if said["name"] == "stopped"]
         found = in_background(doctor.diagnosis, info["address"], None, 5.0).result(PATIENCE)
@@ -254,7 +254,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory, no_room: Path) -> Iterator[
             running.enter_context(a_process("worker", *alike, "--name", name, *where, *more, **own))
         with Client(scheduler_file=str(file), set_as_default=False, timeout=PATIENCE) as client:
             client.wait_for_workers(len(workers), PATIENCE)
-            info = client.scheduler_info(n_workers=-1)
+            info = identity(client)
         yield info["address"], {said["name"]: address for address, said in info["workers"].items()}
 
 
@@ -280,7 +280,7 @@ def test_limits_that_a_site_sets_are_named_and_worked_with(monkeypatch: pytest.M
     ):
         with Client(scheduler_file=str(file), set_as_default=False, timeout=PATIENCE) as client:
             client.wait_for_workers(1, PATIENCE)
-            address = client.scheduler_info(n_workers=-1)["address"]
+            address = identity(client)["address"]
         connect: Any = BaseTCPConnector.connect
 
         async def behind_a_firewall(self: Any, address: str, *args: Any, **kwargs: Any) -> Any:

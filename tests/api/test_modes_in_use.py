@@ -8,6 +8,7 @@ from typing import Any
 import autograd
 import autograd.numpy as np
 import numpy as onp
+import optree
 import pytest
 
 import dagad
@@ -31,19 +32,72 @@ from support.cut_and_whole_programs import (
 pytestmark = pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 
 
-def test_primals_can_be_bare_a_tuple_or_a_list() -> None:
-    def product(a: Any, b: Any = 2.0) -> Any:
-        return np.sum(a**2) * b**3
+@optree.dataclasses.dataclass(namespace="dagad")  # type: ignore[call-overload]  # optree reads it
+class Registered:
+    x: Any
+    y: Any
 
+
+def product(a: Any, b: Any = 2.0) -> Any:
+    return np.sum(a**2) * b**3
+
+
+def of_a_pair(pair: Any) -> Any:
+    return np.sum(pair[0] ** 3) * pair[1]
+
+
+def test_a_tuple_of_primals_is_the_arguments_and_anything_bare_is_one() -> None:
     assert float(dagad.hvp(product, 3.0, 1.0)) == 16.0
     assert [float(part) for part in dagad.hvp(product, (3.0,), (1.0,))] == [16.0]
-    for kind in (tuple, list):
-        assert float(dagad.jvp(product, kind((3.0, 2.0)), kind((1.0, None)))[1]) == 48.0
-        products = dagad.hvp(product, kind((3.0, 2.0)), kind((None, 1.0)))
-        assert type(products) is tuple
-        assert [float(part) for part in products] == [72.0, 108.0]
+    assert float(dagad.jvp(product, (3.0, 2.0), (1.0, None))[1]) == 48.0
+    products = dagad.hvp(product, (3.0, 2.0), (None, 1.0))
+    assert type(products) is tuple
+    assert [float(part) for part in products] == [72.0, 108.0]
     assert dagad.jvp(product, (3.0, 2.0), (None, None)) == (72.0, 0.0)
     assert float(dagad.hvp(product, 3.0, None)) == 0.0
+    of_a_dict = dagad.hvp(lambda p: of_a_pair([p["a"], p["b"]]), {"a": 2.0, "b": 1.0}, {"a": 1.0, "b": None})
+    assert of_a_dict == {"a": 12.0, "b": 12.0}
+
+
+@pytest.mark.parametrize("kind", [Point, Registered])
+def test_a_record_is_one_primal_and_comes_back_as_a_record(kind: Any) -> None:
+    def total(p: Any) -> Any:
+        return of_a_pair([p.x, p.y])
+
+    at, along = kind(onp.ones(2), 1.0), kind(onp.ones(2), None)
+    assert float(dagad.jvp(total, at, along)[1]) == 6.0
+    for found in (dagad.hvp(total, at, along), *dagad.hvp(total, (at,), (along,))):
+        assert type(found) is kind
+        assert found.x.tolist() == [6.0, 6.0]
+        assert float(found.y) == 6.0
+    with pytest.raises(dagad.StructureError, match=r"tangent of argument 0 .* has another structure"):
+        dagad.jvp(total, at, (onp.ones(2), None))
+
+
+@pytest.mark.parametrize("mode", ["jvp", "hvp"])
+def test_a_list_of_primals_is_refused_with_both_ways_to_write_it(mode: str) -> None:
+    point, along = [onp.ones(2), 1.0], [onp.ones(2), None]
+    both_ways = (
+        rf"`dagad\.{mode}\(f, \(\[...\],\), \(\[...\],\)\)` for one .* `dagad\.{mode}\(f, \(a, b\), \(u, v\)\)` for"
+    )
+    for fun in (of_a_pair, product):
+        with pytest.raises(TypeError, match=both_ways) as caught:
+            getattr(dagad, mode)(fun, point, along)
+        assert type(caught.value) is dagad.ArgumentsError
+    # Both ways, one after the other.
+    assert float(dagad.jvp(of_a_pair, (point,), (along,))[1]) == 6.0
+    assert dagad.hvp(of_a_pair, (point,), (along,))[0][0].tolist() == [6.0, 6.0]
+    assert dagad.hvp(product, tuple(point), tuple(along))[0].tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("outer", [autograd.grad, dagad.grad])
+def test_traced_primals_are_read_as_plain_ones_are(outer: Any) -> None:
+    def along(point: Any) -> Any:
+        return dagad.jvp(lambda a, b: a**2 * b, point, (1.0, 0.0))[1]
+
+    assert outer(along)((2.0, 3.0)) == (6.0, 4.0)
+    with pytest.raises(dagad.ArgumentsError, match="`primals` is a list"):
+        outer(along)([2.0, 3.0])
 
 
 @pytest.mark.filterwarnings("ignore:Argument . .*holds integers:dagad.DagadWarning")  # constants on purpose
@@ -170,9 +224,12 @@ def test_a_policy_does_not_change_an_hvp(policy: Any, scheduler: Any) -> None:
     [
         ((1.0, 2.0), (1.0,), "`primals` is 2, that of `tangents` is 1.*one tangent per primal"),
         ((1.0, 2.0), 1.0, "`tangents` is a float.*None where nothing moves"),
+        ((1.0, 2.0), [1.0, 2.0], "`tangents` is a list, not a tuple.*in a tuple; None where nothing moves"),
+        ((1.0, 2.0), Point(1.0, 2.0), "`tangents` is a Point, not a tuple"),
         ((), (), "`primals` is empty"),
         (THETA, onp.ones(2), r"tangent of argument 0 .* has the shape \(2,\), where \(3,\) is needed"),
         ((1.0, {"a": THETA}), (1.0, {"b": THETA}), "tangent of argument 1 .* has another structure"),
+        (1.0, (1.0,), r"tangent of argument 0 .* has the shape \(1,\), where \(\) is needed"),
         (1.0, {"a": 1.0}, "tangent of argument 0 .* is a dict"),
         (1.0, "north", "is a str. Give a number"),
     ],

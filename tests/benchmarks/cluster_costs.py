@@ -43,7 +43,7 @@ def wire(client: Client, n_rounds: int) -> Section:
             check(f"wire, {family} with {n_chunks} chunks", call(*case.params), expected)
             turns[family, n_chunks] = partial(counted, partial(call, *case.params))
     samples = interleaved(turns, n_rounds or WIRE_ROUNDS)
-    n_workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    n_workers = len(client.nthreads())
     needed = n_workers * 2 * case.params[0].nbytes / 1e6
     rows = [Row("needed", None, "MB", needed, needed, 0)]
     rows += [row_of(family, count, "MB", [v for (v,) in times]) for (family, count), times in samples.items()]

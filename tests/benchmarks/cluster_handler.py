@@ -42,7 +42,7 @@ class Share:
 
 def shares(client: Client, case: Case, n_chunks: int) -> list[Share]:
     """The chunks, dealt out to the workers that get any."""
-    addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    addresses = sorted(client.nthreads())
     pieces, size = [piece[0] for piece in cut(case, n_chunks)], grainsize(case, n_chunks)
     each = -(-len(pieces) // len(addresses))
     dealt = []

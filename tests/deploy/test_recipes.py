@@ -345,7 +345,7 @@ def test_certificates_are_their_owners_and_nobody_elses_are_taken(started: tuple
     with pytest.raises(AssertionError, match="has certificates already"):
         run(script, str(tmp_path / "others"), cwd=tmp_path)
     with Client(address, security=certificates(place / "tls"), set_as_default=False) as client:
-        parts = [address, *client.scheduler_info(n_workers=-1)["workers"]]
+        parts = [address, *client.nthreads()]
     assert len(parts) == 3
     context = certificates(tmp_path / "others").get_connection_args("client")["ssl_context"]
     for part in parts:  # scheduler and workers, where hot loops are answered too

@@ -386,7 +386,7 @@ def n_held(dask_worker: Any) -> int:
 def test_a_worker_that_has_forgotten_a_program_gets_it_again(client: Client) -> None:
     there, expected = in_all(on(shards_on(client))), in_all(on_one_thread())(THETA)
     heat_up(client, lambda: there(THETA))
-    for workers in (None, list(client.scheduler_info(n_workers=-1)["workers"])[:1]):
+    for workers in (None, list(client.nthreads())[:1]):
         client.run(forget, workers=workers)
         assert is_hot(client, lambda: there(THETA))
         client.run(forget, workers=workers)

@@ -144,6 +144,7 @@ def test_assignment_to_entries_of_dask_arrays_is_right_in_what_is_assigned_and_i
 def test_moments_that_are_combined_over_many_levels_are_right(ddof: int) -> None:
     at = np.sin(np.arange(1.0, 18.0))
     x = from_array(at, chunks=2)
+    plain: Any
     for name, plain in (("var", lambda x: anp.var(x, ddof=ddof)), ("std", lambda x: anp.std(x, ddof=ddof))):
         spread: Any = getattr(da, name)
         y = spread(x, ddof=ddof, split_every=2) ** 2

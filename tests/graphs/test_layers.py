@@ -20,6 +20,7 @@ import dagad
 from dagad._graphs.layers import annotations_of
 from dagad.extend import Recompute
 from dagad_scheduler import Role, role_of
+from support.clusters import identity
 
 A = onp.array([0.5, -1.0, 2.0])
 
@@ -145,7 +146,7 @@ def two_kinds() -> Iterator[Client]:
 
 
 def pids_of(client: Client) -> dict[str, int]:
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    workers = identity(client)["workers"]
     names = {address: worker["name"] for address, worker in workers.items()}
     return {names[address]: pid for address, pid in client.run(os.getpid).items()}
 

@@ -9,7 +9,7 @@ import functools
 import queue
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import autograd.numpy as np
@@ -230,6 +230,12 @@ def test_a_chunk_function_may_keep_counts_and_words() -> None:
 LOG: list[Any] = []
 
 
+@pytest.fixture(autouse=True)
+def _log_is_empty() -> Iterator[None]:
+    yield
+    LOG.clear()
+
+
 def test_a_chunk_function_may_write_a_log_that_it_does_not_read() -> None:
     seen: list[Any] = []
 
@@ -241,7 +247,6 @@ def test_a_chunk_function_may_write_a_log_that_it_does_not_read() -> None:
     for gradient in gradients(chunk, ROWS, Recompute(), grainsize=4, scheduler="threads"):
         assert gradient() == pytest.approx(3.0 * ROWS.sum())
     assert len(seen) == len(LOG) >= 4 * 4
-    LOG.clear()
 
 
 def test_a_chunk_function_that_reads_its_log_is_refused() -> None:
@@ -267,8 +272,6 @@ def read_from_a_module() -> Any:
 
 
 def read_by_a_string() -> Any:
-    LOG.clear()
-
     def chunk(rows: Any, t: Any) -> Any:
         LOG.append(t**2)
         return np.sum(rows * globals()["LOG"][0])

@@ -12,6 +12,7 @@ import scipy.optimize
 import dagad
 from dagad.interop.scipy import FlatFunction, least_squares, minimize
 from support.tiers import optional
+from support.two_array_program import Pair
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -129,34 +130,6 @@ def test_steps_that_a_trust_region_turns_down_start_no_pullback() -> None:
     assert set(pulled) == {0}  # a gradient after its value does not run the function again
 
 
-def test_bounds_are_a_pair_for_each_leaf() -> None:
-    def bowl(p: Any, shift: float) -> Any:
-        return np.sum((p["a"] - shift) ** 2) + (p["b"] + 5.0) ** 2 + (p["c"] - 1.0) ** 2
-
-    start: dict[str, Any] = {"a": np.zeros((2, 2)), "b": 0.0, "c": 0.0}
-    bounds: dict[str, Any] = {"a": (None, np.array([[1.0, 2.0], [3.0, 4.0]])), "b": (-1, None), "c": None}
-    for method in ("L-BFGS-B", "TNC", "SLSQP", "trust-constr", "Nelder-Mead", None):
-        found = minimize(bowl, start, (2.5,), method, bounds=bounds).x
-        np.testing.assert_allclose(found["a"], [[1.0, 2.0], [2.5, 2.5]], rtol=1e-2)
-        np.testing.assert_allclose([found["b"], found["c"]], [-1.0, 1.0], rtol=1e-2)
-
-
-@pytest.mark.parametrize(
-    "bounds",
-    [[(0, 1), (None, 2)], np.array([[0, 1], [-9, 2]]), scipy.optimize.Bounds([0, -9], [1, 2]), ([0, -9], [1, 2])],
-)
-def test_bounds_of_an_array_are_what_scipy_takes(bounds: Any) -> None:
-    found = minimize(lambda x: np.sum((x - 3.0) ** 2), np.zeros(2), bounds=bounds)
-    np.testing.assert_allclose(found.x, [1.0, 2.0])
-
-
-@pytest.mark.parametrize("method", ["Nelder-Mead", "Powell", "trust-constr", "L-BFGS-B"])
-def test_there_may_be_no_bound_for_some_numbers_of_an_array(method: str) -> None:
-    bounds = {"a": ([None, -9.0], np.array([1.0, None]))}
-    found = minimize(lambda p: np.sum((p["a"] - 3.0) ** 2), {"a": np.zeros(2)}, method=method, bounds=bounds)
-    np.testing.assert_allclose(found.x["a"], [1.0, 3.0], rtol=1e-2)
-
-
 def test_a_gradient_that_somebody_writes_into_is_not_remembered_so() -> None:
     flat = FlatFunction(lambda x: np.sum(x**2), np.ones(2))
     for _ in range(2):
@@ -214,9 +187,11 @@ def test_least_squares_gets_its_jacobian_from_a_map(scheduler: Any) -> None:
         (lambda: minimize(lambda x: x, np.ones(2)), "Return its sum"),
         (lambda: minimize(lambda x: x, np.ones(2), method="Powell"), "Return its sum"),
         (lambda: minimize(np.sum, np.ones(2), method="adam"), "'adam'` is none of scipy's .*'bfgs'.*FlatFunction"),
-        (lambda: minimize(np.sum, {"a": 1.0}, bounds={"b": (0, 1)}), r"pair `\(low, high\)` for each of `x0\['a'\]`"),
-        (lambda: minimize(np.sum, {"a": np.ones(3)}, bounds={"a": (0, np.ones(2))}), r"arrays of shape \(3,\)"),
-        (lambda: minimize(np.sum, 1.0, bounds=3), r"The bounds of `x0` are 3. Give a pair"),
+        (
+            lambda: minimize(np.dot, np.ones(2), args=[1.0, 2.0]),  # type: ignore[arg-type]  # on purpose
+            r"`args=\(that,\)` for one .*`args=\(a, b\)` for several",
+        ),
+        (lambda: least_squares(np.dot, np.ones(2), args=Pair(1.0, 2.0)), r"`args=` is a Pair, .*`args=\(that,\)`"),
         (lambda: minimize(3, 1.0), "takes a function"),  # type: ignore[arg-type]  # on purpose
         (lambda: FlatFunction(np.sum, np.ones(2)).value(np.ones(3)), r"shape \(3,\), where `x0` holds 2 numbers"),
         (lambda: least_squares(np.sum, np.ones(2)), "the residuals are an array with one axis.*`minimize`"),

@@ -47,7 +47,7 @@ def port(address: str) -> float:
 
 
 def addresses(client: Client) -> list[str]:
-    return list(client.scheduler_info(n_workers=-1)["workers"])
+    return list(client.nthreads())
 
 
 def holders(client: Client, shards: Any) -> set[str]:

@@ -294,7 +294,7 @@ def kill_one(client: Client) -> None:
     """Kill a worker that holds linearizations, and wait until the cluster knows."""
     address = max(holders(client).items(), key=lambda item: item[1])[0]
     os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
-    until(lambda: address not in client.scheduler_info(n_workers=-1)["workers"])
+    until(lambda: address not in client.nthreads())
 
 
 def test_a_gradient_and_a_pullback_survive_the_death_of_their_worker(frail: Client) -> None:

@@ -131,7 +131,7 @@ def test_all_workers_may_be_replaced_in_the_middle(end: str, gate: str, tmp_path
         else:
             for pid in before.values():
                 kill(pid)
-        until(lambda: not before.keys() & client.scheduler_info(n_workers=-1)["workers"].keys())
+        until(lambda: not before.keys() & client.nthreads().keys())
         cluster.scale(2)
         watch.open("value", "pullback")
         assert bits([evaluation.value(PATIENCE), *evaluation.gradient(PATIENCE)]) == expected()

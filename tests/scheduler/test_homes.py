@@ -63,7 +63,7 @@ def test_rows_that_several_read_have_no_home() -> None:
 
 def test_rows_of_a_chunk_land_with_its_value(cluster: Client) -> None:
     """Half of them would travel on otherwise; the scheduler's word for where they were made is asked."""
-    workers, names = sorted(cluster.scheduler_info(n_workers=-1)["workers"]), Names(uuid.uuid4().hex)
+    workers, names = sorted(cluster.nthreads()), Names(uuid.uuid4().hex)
     graph = graph_of(names)
     keys = [names(Role.INPUT, ("rows", number)) for number in range(N)]
     from dagad_scheduler.cluster import Cluster

@@ -38,7 +38,6 @@ from support.hot_loops import (
     shards_on,
     until_hung_up,
 )
-from support.nonsense_replies import IMPOSSIBLE, NONSENSE
 from support.waiting import PATIENCE, in_background, interrupted_when, until
 
 pytestmark = [
@@ -164,7 +163,7 @@ def moves(address: str, other: str) -> Callable[..., Any]:
 
 def test_rows_that_have_moved_are_found_again(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     there = heated(client)
-    one, other = client.scheduler_info(n_workers=-1)["workers"]
+    one, other = client.nthreads()
     with caplog.at_level(logging.INFO, "dagad"):
         client.run_on_scheduler(moves(one, other))
         assert not is_hot(client, lambda: there(THETA))
@@ -504,50 +503,3 @@ def gated(sliced: Any, watch: Watch) -> Callable[[Any], Any]:
 
 def gated_here(theta: Any) -> Any:
     return dagad.reduce_sum(watched_chunk, WATCHED, theta, "", grainsize=4, scheduler="sync")
-
-
-# What nobody asked for
-
-
-@pytest.fixture(scope="module")
-def hot(client: Client) -> Iterator[list[Act]]:
-    until_hung_up(client)
-    made = [heated(client)]
-    yield made
-    made.clear()  # the last test may still hold the list
-
-
-@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
-@pytest.mark.parametrize("spoil", NONSENSE.values(), ids=NONSENSE)
-def test_a_nonsensical_reply_of_a_worker_is_not_believed(
-    spoil: Any, hot: list[Act], client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (there,), exchange = hot, Lines._exchange
-
-    async def spoiled(self: Any, calls: Any) -> Any:
-        replies = await exchange(self, calls)
-        return replies | {address: spoil(replies[address]) for address in list(replies)[:1]}
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Lines, "_exchange", spoiled)
-        found: list[bytes] = []
-        assert not is_hot(client, lambda: found.extend(there(THETA)))
-        assert found == EXPECTED(THETA)
-    assert is_hot(client, lambda: there(THETA))
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("spoil", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_gradients_of_another_kind_are_refused(
-    spoil: Any, hot: list[Act], client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (there,), exchange = hot, Lines._exchange
-
-    async def spoiled(self: Any, calls: Any) -> Any:
-        return {address: spoil(reply) for address, reply in (await exchange(self, calls)).items()}
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Lines, "_exchange", spoiled)
-        with pytest.raises((dagad.StructureError, ValueError)):
-            there(THETA)
-    assert is_hot(client, lambda: there(THETA))

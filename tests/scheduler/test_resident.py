@@ -111,7 +111,7 @@ def test_tapes_of_a_value_that_did_not_come_go_too(client: Client) -> None:
     """One worker has answered, the other one has not: the graph gives the value, nobody asks for what was left."""
     fun = hot_on(client)
     kept = dagad.vjp(fun, THETA)
-    other = list(client.scheduler_info(n_workers=-1)["workers"])[:1]
+    other = list(client.nthreads())[:1]
     client.run(lose_rows, workers=other)
     value, pullback = dagad.vjp(fun, THETA)
     until(lambda: held(client) <= {0, 1})
@@ -183,7 +183,7 @@ class Weighty:
 @pytest.mark.parametrize("is_large", [False, True])
 def test_a_tape_is_measured_once_in_a_thread_after_the_answer(is_large: bool, client: Client, tmp_path: Path) -> None:
     hot_on(client)  # the workers have desks
-    lines, address = Cluster(client).lines(), next(iter(client.scheduler_info(n_workers=-1)["workers"]))
+    lines, address = Cluster(client).lines(), next(iter(client.nthreads()))
     program = dagad_parcel(Weighty(str(tmp_path), 2**40 if is_large else 8))
     call = {"token": "weighty", "method": "value", "keep": True, "number": "first"}
     told = {"program": program, "keys": [], "parts": [(0, 0)], "instead": []}
@@ -219,7 +219,7 @@ def dagad_parcel(program: Any) -> list[Any]:
 
 def test_a_tape_whose_gradient_follows_at_once_is_not_measured(client: Client, tmp_path: Path) -> None:
     hot_on(client)
-    lines, address = Cluster(client).lines(), next(iter(client.scheduler_info(n_workers=-1)["workers"]))
+    lines, address = Cluster(client).lines(), next(iter(client.nthreads()))
     call = {"token": "weighty", "method": "value", "keep": True, "number": "first"}
     told = {"program": dagad_parcel(Weighty(str(tmp_path), 8)), "keys": [], "parts": [(0, 0)], "instead": []}
     for number in map(str, range(10)):

@@ -19,7 +19,7 @@ from distributed.comm.core import connect
 from distributed.security import Security
 
 import dagad
-from support.clusters import a_cluster, assert_empty, kill, pids_of
+from support.clusters import a_cluster, assert_empty, identity, kill, pids_of
 from support.gated_chunks import THETA, TROUBLING, X, bits, chunk, fresh
 from support.tls import tls_settings
 from support.waiting import PATIENCE
@@ -82,7 +82,7 @@ def listening() -> set[tuple[int, str, int]]:
 
 def addresses_of(client: Client) -> dict[str, list[str]]:
     """Return where one can speak with the parts of a cluster."""
-    info = client.scheduler_info(n_workers=-1)
+    info = identity(client)
     workers = info["workers"]
     return {"scheduler": [info["address"]], "workers": list(workers), "nannies": [w["nanny"] for w in workers.values()]}
 
@@ -178,7 +178,7 @@ def test_a_cluster_over_tls_listens_on_dasks_encrypted_ports_only() -> None:
         spoken_with = [address for some in addresses_of(client).values() for address in some]
         assert len(spoken_with) == 5
         assert all(address.startswith("tls://127.0.0.1:") for address in spoken_with)
-        info = client.scheduler_info(n_workers=-1)
+        info = identity(client)
         dashboards = {part["services"]["dashboard"] for part in (info, *info["workers"].values())}
         ports = {int(address.rpartition(":")[2]) for address in spoken_with}
         assert {port for _, _, port in before - elsewhere} == ports | dashboards

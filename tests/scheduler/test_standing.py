@@ -138,7 +138,7 @@ def test_a_few_tasks_stand_for_hundreds_of_evaluations_and_end_with_them(client:
 def test_standing_tasks_of_a_hot_loop_keep_no_other_task_from_running(client: Client) -> None:
     evaluate = hot_on(client)
     evaluate_while(evaluate, lambda: not on_all(client))
-    workers = list(client.scheduler_info(n_workers=-1)["workers"])
+    workers = list(client.nthreads())
     others = [client.submit(os.getpid, workers=[address], pure=False) for address in workers for _ in range(4)]
     assert len(set(client.gather(others))) == 2
     evaluate()

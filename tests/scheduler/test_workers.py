@@ -63,14 +63,14 @@ def a_worker_without_dagad(client: Client, folder: Path) -> contextlib.AbstractC
 def test_a_worker_without_dagad_is_named_before_anything_is_sent_to_it(empty: Client, tmp_path: Path) -> None:
     with a_worker_without_dagad(empty, tmp_path) as process:
         empty.wait_for_workers(1, PATIENCE)
-        (address,) = empty.scheduler_info(n_workers=-1)["workers"]
+        (address,) = empty.nthreads()
         remedy = rf"worker {address}: it can't import dagad \(ModuleNotFoundError.*retire_workers\(\['{address}'\]\)"
         for act in (lambda: loss_on(empty)(0.3), lambda: dagad.shard(X, scheduler=empty)):
             with pytest.raises(dagad.PortabilityError, match=remedy):
                 act()
         assert process.poll() is None  # nothing that it could die of
         empty.retire_workers([address])
-        until(lambda: not empty.scheduler_info(n_workers=-1)["workers"])
+        until(lambda: not empty.nthreads())
     made: Any = empty.cluster
     made.scale(1)
     assert loss_on(empty)(0.3) == EXPECTED
@@ -86,7 +86,7 @@ def test_a_worker_without_dagad_that_joins_later_is_named(empty: Client, tmp_pat
         empty.wait_for_workers(2, PATIENCE)
         with pytest.raises(dagad.PortabilityError, match="it can't import dagad"):
             loss_on(empty)(0.3)
-    until(lambda: len(empty.scheduler_info(n_workers=-1)["workers"]) == 1)
+    until(lambda: len(empty.nthreads()) == 1)
     assert loss_on(empty)(0.3) == EXPECTED
 
 

@@ -236,7 +236,7 @@ def kill_workers(client: Client, number: int = 2) -> None:
     before = pids_of(client)
     for pid in list(before.values())[:number]:
         kill(pid)
-    until(lambda: len(set(client.scheduler_info(n_workers=-1)["workers"]) - set(before)) == number)
+    until(lambda: len(set(client.nthreads()) - set(before)) == number)
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
@@ -265,7 +265,7 @@ def test_rows_wait_for_a_worker_to_come(frail: Client) -> None:
     shards = dagad.shard(X, grainsize=4, scheduler=frail)
     expected = outcome(shards)
     cluster.scale(0)
-    until(lambda: not frail.scheduler_info()["workers"])
+    until(lambda: not frail.nthreads())
     cluster.scale(1)
     assert outcome(shards) == expected == on_one_thread(X)
 

@@ -34,7 +34,17 @@ def a_cluster(n_workers: int, **options: Any) -> Iterator[Client]:
             assert_empty(client)
         finally:  # distributed hangs when it closes a nanny that is just starting its worker
             with contextlib.suppress(AssertionError):
-                until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) >= len(made.workers))
+                until(lambda: len(client.nthreads()) >= len(made.workers))
+
+
+def identity(client: Client) -> dict[str, Any]:
+    """Return what the scheduler says of itself and of all workers.
+
+    `Client.scheduler_info` may lose its own answer: the client overwrites it twice a minute, and then without workers.
+    """
+    scheduler: Any = client.scheduler
+    found: dict[str, Any] = client.sync(scheduler.identity)
+    return found
 
 
 HIDES_DAGAD = """

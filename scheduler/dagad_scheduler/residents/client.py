@@ -306,9 +306,14 @@ class Lines:
 
     async def _refuse_gone(self, addresses: Collection[str]) -> None:
         """Raise for workers that are gone, which is not out of reach: the graph knows where else to go."""
-        there = await self._client.scheduler.ncores()
+        there = await self._scheduler().ncores()
         if gone := set(addresses) - there.keys():
             raise OSError(f"There is no worker at {', '.join(sorted(gone))} any more.")
+
+    def _scheduler(self) -> Any:
+        if self._client.scheduler is None:  # the client was closed while something was still to be told
+            raise OSError(f"The client {self._client.id} is {self._client.status}.")
+        return self._client.scheduler
 
     async def _relay(self, calls: dict[str, dict[str, Any]]) -> Replies:
         await self._refuse_gone(calls)  # the scheduler itself would try to reach a dead one for half a minute
@@ -320,7 +325,7 @@ class Lines:
         first, common = next(iter(calls.values())), _common(calls)
         own = {address: {name: call[name] for name in call.keys() - common} for address, call in calls.items()}
         own = {address: words for address, words in own.items() if words}
-        replies: Replies = await self._client.scheduler.broadcast(
+        replies: Replies = await self._scheduler().broadcast(
             msg={"op": "dagad_relayed", "call": {name: first[name] for name in common}, "own": own}, workers=list(calls)
         )
         return replies

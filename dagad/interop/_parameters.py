@@ -1,0 +1,63 @@
+"""What scipy's optimizers move: a pytree of real numbers as one vector, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._errors import NotDifferentiableError, StructureError
+from dagad._pytrees import pytree
+from dagad._words import described
+
+
+class Parameters:
+    """A pytree of real numbers as one vector, and back."""
+
+    def __init__(self, x0: Any) -> None:
+        leaves, self.treedef = pytree.flatten(x0)
+        self.names = [f"`x0{path}`" for path in pytree.paths(x0)]
+        if not leaves:
+            raise StructureError("`x0` holds no numbers. Give a number, an array, or a pytree of these.")
+        for leaf, path in zip(leaves, self.names, strict=True):
+            _check_parameter(leaf, path)
+        self.shapes = [np.shape(leaf) for leaf in leaves]
+        self.sizes = [np.size(leaf) for leaf in leaves]
+        self.x0 = self.flat(x0)
+
+    def flat(self, tree: Any) -> Any:
+        """Return a pytree of this structure as one vector."""
+        return np.concatenate([np.ravel(leaf) for leaf in pytree.flatten(tree)[0]], dtype=float)
+
+    def leaves(self, x: Any) -> list[Any]:
+        """Return the leaves that a vector has in it, copies of its parts."""
+        x = np.array(x, dtype=float)
+        if x.shape != self.x0.shape:
+            raise StructureError(f"A vector has the shape {x.shape}, where `x0` holds {self.x0.size} numbers.")
+        parts = np.split(x, np.cumsum(self.sizes[:-1]))
+        return [part.reshape(shape) if shape else part[0] for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def joined(self, leaves: Sequence[Any]) -> Any:
+        """Return leaves as a pytree like `x0`."""
+        return pytree.unflatten(self.treedef, leaves)
+
+    def tree(self, x: Any) -> Any:
+        """Return a vector as a pytree like `x0`."""
+        return self.joined(self.leaves(x))
+
+
+def _check_parameter(leaf: Any, path: str) -> None:
+    kind = np.asarray(leaf).dtype.kind
+    if kind == "f":
+        return
+    if kind in "biu":
+        remedy = "Integers can't move by small steps: write `0.0` for `0`, or `.astype(float)`"
+    elif kind == "c":
+        remedy = "Give real and imaginary part as two parameters, and put them together in the function"
+    else:
+        remedy = "Give numbers"
+    raise NotDifferentiableError(
+        f"{path} is {described(leaf)}, which is no real floating-point number. {remedy}; what stays as it is goes into "
+        "`args=`."
+    )
