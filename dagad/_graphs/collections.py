@@ -13,7 +13,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from dagad._graphs.activity import Key
 from dagad._graphs.drawing import drawn
-from dagad._graphs.expressions import as_read, graph_as_written, is_expression, named_like, over
+from dagad._graphs.expressions import as_read, graph_as_written, is_expression, named_like, over, over_blocks
 from dagad._graphs.labelled import arrays_of, constants_of, is_labelled, with_arrays
 from dagad._graphs.layers import high_level, inherited, with_layer
 from dagad_scheduler.private import GraphNode, Task, ensure_dict, flatten
@@ -76,6 +76,14 @@ class Collection:
     def constants(self) -> dict[Any, Any]:
         """What it labels that is no array of Dask's, by its name."""
         return constants_of(self.made)
+
+    def over_blocks(self, wrt: Iterable[Collection]) -> Collection:
+        """Return the same, computed from the blocks of other collections as they are."""
+        arrays = [part.made for one in wrt for part in one.parts if is_expression(part.made)]
+        if not arrays or not any(is_expression(part.made) for part in self.parts):
+            return self
+        parts = [Part.of(over_blocks(part.made, arrays)) if is_expression(part.made) else part for part in self.parts]
+        return replace(self, parts=parts)
 
     def as_read_in(self, graph: Mapping[Key, Any]) -> Collection:
         """Return the same by the keys under which a graph reads it."""

@@ -8,7 +8,7 @@ keys of the arrays it was written with, so we take the one that Dask makes witho
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import dask
@@ -35,12 +35,51 @@ def as_read(keys: Collection[Key], made: Any, graph: Mapping[Key, Any]) -> list[
     The keys of dask-array's arrays are aliases of those that the lowered expression has, which are what others read.
     """
     own, found = graph_as_written(made), list(keys)
+    name = _held_name(made)
+    if any((name, *key[1:]) in graph for key in found):
+        return [(name, *key[1:]) for key in found]
     while not any(key in graph for key in found):
         nodes = [own.get(key) for key in found]
         if not all(isinstance(node, Alias) for node in nodes):
             return list(keys)
         found = [node.target for node in nodes if isinstance(node, Alias)]
     return found
+
+
+def over_blocks(made: Any, arrays: Iterable[Any]) -> Any:
+    """Return an array computed from the blocks of others as they are.
+
+    Dask moves slices, cuts and transposes past what an expression reads, up to the data, and then no task has a block
+    of the array that the user wrote. Past an array over a graph it moves nothing: each of `arrays` becomes one, those
+    that others of them are made of first.
+    """
+    held: list[tuple[Any, Any]] = []
+    for one in sorted(arrays, key=_size):
+        graph, name = graph_as_written(_substituted(one, held)), _held_name(one)
+        form, keys = named_like(one, name)
+        blocks = {new: Alias(new, old) for new, old in zip(keys, _keys(_substituted(one, held)), strict=True)}
+        held.append((one, over(form, {**graph, **blocks}, name)))
+    return _substituted(made, held)
+
+
+def _substituted(made: Any, held: Sequence[tuple[Any, Any]]) -> Any:
+    expr = made.expr
+    for one, block in reversed(held):  # what is made of others goes first
+        if one.name != made.name and hasattr(expr, "substitute"):
+            expr = expr.substitute(one.expr, block.expr)
+    return made if expr is made.expr else type(made)(expr)
+
+
+def _size(made: Any) -> int:
+    return sum(1 for _ in made.expr.walk())
+
+
+def _held_name(made: Any) -> str:
+    return f"dagad-held-{made.name}"
+
+
+def _keys(made: Any) -> list[Key]:
+    return list(flatten(made.__dask_keys__()))
 
 
 def named_like(made: Any, name: str) -> tuple[Any, list[Key]]:
@@ -50,7 +89,7 @@ def named_like(made: Any, name: str) -> tuple[Any, list[Key]]:
     and those of `made` are taken.
     """
     form = made.map_blocks(_block, name=name, dtype=made.dtype)
-    return form, list(flatten(form.__dask_keys__()))
+    return form, _keys(form)
 
 
 def _block(block: Any) -> Any:

@@ -1,4 +1,4 @@
-"""xarray's objects: the arrays that they label, and the same labels on other arrays.
+"""Objects of xarray: the arrays that they label, and the same labels on other arrays.
 
 What is differentiated are variables; coordinates and attributes come along as they are. A variable that is no
 collection of Dask's is a constant of every graph: its own numbers are neither its gradient nor its tangent.

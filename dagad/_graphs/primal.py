@@ -65,6 +65,7 @@ class Primal:
         beside: Sequence[Collection] = (),
     ) -> Primal:
         """Read the graph of a collection; see `gradient` for `unused`. `beside` are collections needed as well."""
+        y = y.over_blocks(wrt)
         whole = y.graph
         wrt = [one.as_read_in(whole) for one in wrt]
         keys = {key for one in wrt for key in one.keys}

@@ -102,7 +102,7 @@ def test_a_gradient_in_a_variable_of_xarray_is_a_variable() -> None:
     np.testing.assert_array_equal(found.compute(scheduler="sync"), B)
 
 
-def test_what_is_constant_in_y_has_the_tangent_zero() -> None:
+def test_constants_in_y_have_the_tangent_zero() -> None:
     data = whole()
     y = xarray.Dataset({"s": (data["a"] ** 2).sum(), "c": 5.0, "d": ("x", B)})
     value, tangent = dagad.jvp(y, data["a"], np.ones(4))
