@@ -49,7 +49,8 @@ def gradient(y: Any, wrt: Any, *, policy: Any = None, engine: Any = None, unused
         The collections to differentiate with respect to, in any pytree. Each is a leaf of the graph of `y`, or any
         other of its nodes. What only loads data for a task that depends on them becomes part of that task, so that a
         task which is run again reads again, and holds nothing meanwhile: under ``extend.Recompute()`` a loader has to
-        give the same numbers each time, so give one that draws them its seed.
+        give the same numbers each time, so give one that draws them its seed. Where one is made of another, the
+        gradient in the latter is the total derivative, by way of the former too.
     policy
         What happens to the tape of a task between value and gradient: ``extend.Keep()``, the default,
         ``extend.Recompute()`` or ``extend.Preaccumulate()``. Or which steps of the graph are stored and run again, so

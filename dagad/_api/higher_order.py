@@ -39,7 +39,8 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
         two. Of a collection: collections of its graph, in any pytree.
     tangents
         One tangent per primal, of its structure and shapes; None where nothing moves. For collections: numbers, or
-        collections of the same kind, in the structure of the primals.
+        collections of the same kind, in the structure of the primals; one that is made of another moves with it, and by
+        its own tangent on top.
     has_aux
         Whether `fun` returns ``(value, aux)``; then `aux` is returned too, third and undifferentiated.
 

@@ -35,9 +35,6 @@ def as_read(keys: Collection[Key], made: Any, graph: Mapping[Key, Any]) -> list[
     The keys of dask-array's arrays are aliases of those that the lowered expression has, which are what others read.
     """
     own, found = graph_as_written(made), list(keys)
-    name = _held_name(made)
-    if any((name, *key[1:]) in graph for key in found):
-        return [(name, *key[1:]) for key in found]
     while not any(key in graph for key in found):
         nodes = [own.get(key) for key in found]
         if not all(isinstance(node, Alias) for node in nodes):
@@ -51,14 +48,18 @@ def over_blocks(made: Any, arrays: Iterable[Any]) -> Any:
 
     Dask moves slices, cuts and transposes past what an expression reads, up to the data, and then no task has a block
     of the array that the user wrote. Past an array over a graph it moves nothing: each of `arrays` becomes one, those
-    that others of them are made of first.
+    that others of them are made of first. Its blocks go by the keys of the array, as others may read them by these.
     """
     held: list[tuple[Any, Any]] = []
     for one in sorted(arrays, key=_size):
-        graph, name = graph_as_written(_substituted(one, held)), _held_name(one)
+        made_anew, name = _substituted(one, held), f"dagad-held-{one.name}"
         form, keys = named_like(one, name)
-        blocks = {new: Alias(new, old) for new, old in zip(keys, _keys(_substituted(one, held)), strict=True)}
-        held.append((one, over(form, {**graph, **blocks}, name)))
+        graph = dict(graph_as_written(made_anew))
+        for key, own, anew in zip(keys, _keys(one), _keys(made_anew), strict=True):
+            graph[key] = Alias(key, own)
+            if own != anew:
+                graph[own] = Alias(own, anew)
+        held.append((one, over(form, graph, name)))
     return _substituted(made, held)
 
 
@@ -72,10 +73,6 @@ def _substituted(made: Any, held: Sequence[tuple[Any, Any]]) -> Any:
 
 def _size(made: Any) -> int:
     return sum(1 for _ in made.expr.walk())
-
-
-def _held_name(made: Any) -> str:
-    return f"dagad-held-{made.name}"
 
 
 def _keys(made: Any) -> list[Key]:

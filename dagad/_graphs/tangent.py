@@ -10,6 +10,7 @@ from dagad._engines.base import Engine
 from dagad._graphs.activity import Graph, Key, active, topological
 from dagad._graphs.linearization import cotangent_part
 from dagad._graphs.linearize import inputs_of
+from dagad._graphs.sum_trees import add_up
 from dagad._graphs.tasks import as_recordable
 from dagad._pytrees.shipping import opened
 from dagad._tracebacks import public
@@ -32,7 +33,8 @@ def tangent(
 ) -> Tangents:
     """Return a graph of values and tangents.
 
-    `moving` maps keys to references to their tangents; what does not depend on them keeps its key and has no tangent.
+    `moving` maps keys to references to their tangents, to which those are added that they have from one another; what
+    does not depend on them keeps its key and has no tangent.
     `engine` moves the tasks that bring none; None is autograd's.
     """
     order = topological(graph, keys)
@@ -41,7 +43,7 @@ def tangent(
         node = made.graph.pop(key)
         if isinstance(node, Alias):
             made.values[key] = made.values.get(node.target, TaskRef(node.target))
-            made.tangents.setdefault(key, made.tangents[node.target])
+            _move(made, key, made.tangents[node.target], names, place)
             continue
         assert isinstance(node, Task)
         called = names.about(key)
@@ -51,9 +53,18 @@ def tangent(
         for number, part in enumerate(parts):
             made.graph[part] = Task(part, cotangent_part, TaskRef(both), number)
         made.values[key], made.numbers[place] = TaskRef(parts[0]), key
-        # A key that moves by itself does so whatever it depends on.
-        made.tangents.setdefault(key, TaskRef(parts[1]))
+        _move(made, key, TaskRef(parts[1]), names, place)
     return made
+
+
+def _move(made: Tangents, key: Key, moved: Any, names: Names, place: int) -> None:
+    """Note how a key moves with what it depends on, and in a direction of its own: as gradients, these add up."""
+    own = made.tangents.get(key)
+    if own is not None:
+        both = names("sum", ("direction", place))
+        made.graph[both] = Task(both, add_up, own, moved)
+        moved = TaskRef(both)
+    made.tangents[key] = moved
 
 
 def _pushed(name: Key, node: Task, inputs: Sequence[Key], made: Tangents, engine: Engine | None) -> Task:

@@ -14,47 +14,27 @@ import pytest
 from dask.base import compute as dask_compute
 
 import dagad
-from support.array_programs import DATA, MATRIX, PROGRAMS, Program
+from support.array_programs import (
+    DATA,
+    MATRIX,
+    PROGRAMS,
+    REFUSED,
+    TWICE,
+    Program,
+    plain_total,
+    same,
+    total,
+    weights,
+)
 
 compute: Any = dask_compute  # Dask has few types
 from_array: Any = da.from_array
 PAGE = Path(__file__).parents[2] / "examples" / "guide" / "dask_arrays.md"
-REFUSED = {  # and what the sentence names
-    "as_gufunc, vectorized": "np.vectorize",
-    "vectorize": "np.vectorize",
-    "frompyfunc": "np.frompyfunc",
-}
-TWICE = [  # and pushed
-    "sin", "divide", "where", "prod along an axis", "var", "nanmean", "cumprod", "median", "moment", "einsum", "solve",
-    "matmul with itself", "cholesky", "svd, values", "qr", "concatenate", "pad, reflect", "assignment", "apply_gufunc",
-    "map_overlap, reflect", "fft",
-]  # fmt: skip
 BY_NAME = {program.name: program for programs in PROGRAMS.values() for program in programs}
 
 
 def where(scheduler: Any) -> dict[str, Any]:
     return {"scheduler": scheduler} if isinstance(scheduler, str) else {"scheduler": scheduler.get}
-
-
-def weights(shape: tuple[int, ...]) -> Any:
-    """Return other weights for each entry: what goes to a wrong place shows."""
-    return np.cos(np.arange(1.0, 1 + int(np.prod(shape)))).reshape(shape)
-
-
-def total(result: Any) -> Any:
-    if not result.ndim:
-        return result
-    held = weights(result.shape)
-    return (result * (from_array(held, chunks=result.chunks) if isinstance(result, da.Array) else held)).sum()
-
-
-def plain_total(program: Program, x: Any) -> Any:
-    result = program.plain(x)
-    return anp.sum(result * weights(result.shape)) if result.shape else result
-
-
-def same(actual: Any, expected: Any, rtol: float = 1e-11) -> bool:
-    return bool(np.max(np.abs(actual - expected)) <= rtol * np.max(np.abs(expected)))
 
 
 def cut(program: Program, chunks: Any) -> Any:

@@ -174,3 +174,36 @@ def programs(lines: list[str]) -> Iterator[tuple[str, Program]]:
 PROGRAMS: dict[str, list[Program]] = {}
 for _kind, _program in programs(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()):
     PROGRAMS.setdefault(_kind, []).append(_program)
+
+
+REFUSED = {  # and what the sentence names
+    "as_gufunc, vectorized": "np.vectorize",
+    "vectorize": "np.vectorize",
+    "frompyfunc": "np.frompyfunc",
+}
+TWICE = [  # and pushed
+    "sin", "divide", "where", "prod along an axis", "var", "nanmean", "cumprod", "median", "moment", "einsum", "solve",
+    "matmul with itself", "cholesky", "svd, values", "qr", "concatenate", "pad, reflect", "assignment", "apply_gufunc",
+    "map_overlap, reflect", "fft",
+]  # fmt: skip
+
+
+def weights(shape: tuple[int, ...]) -> Any:
+    """Return other weights for each entry: what goes to a wrong place shows."""
+    return np.cos(np.arange(1.0, 1 + int(np.prod(shape)))).reshape(shape)
+
+
+def total(result: Any) -> Any:
+    if not result.ndim:
+        return result
+    held = weights(result.shape)
+    return (result * (da.from_array(held, chunks=result.chunks) if isinstance(result, da.Array) else held)).sum()
+
+
+def plain_total(program: Program, x: Any) -> Any:
+    result = program.plain(x)
+    return anp.sum(result * weights(result.shape)) if result.shape else result
+
+
+def same(actual: Any, expected: Any, rtol: float = 1e-11) -> bool:
+    return bool(np.max(np.abs(actual - expected)) <= rtol * np.max(np.abs(expected)))

@@ -148,12 +148,17 @@ def _unique(ar: Any, indices: Any, counts: Any, return_inverse: bool = False) ->
     return {"values": ar[np.unique(plain(ar), return_index=True)[1]]}
 
 
+def _merged_unique(parts: Any, return_inverse: bool = False) -> Any:
+    return _unique(anp.concatenate([part["values"] for part in parts]), None, None, return_inverse)
+
+
 _IN_PLACE: dict[str, Function] = {
     "dask.array.core.finalize": joined,
     "dask.array.core._vindex_merge": _merged_points,
     "dask.array.creation.linear_ramp_chunk": _ramp,
     "dask.array.routines._bincount_agg": _added_counts,
     "dask.array.routines._unique_internal": _unique,
+    "dask_array.routines._unique._unique_aggregate_func": _merged_unique,
     "dask.utils.percentile": lambda a, q, method="linear": (np.percentile(a, q, method=method), len(a)),
 }
 _AROUND: dict[str, Callable[[Function], Function]] = {
@@ -174,6 +179,9 @@ _AROUND: dict[str, Callable[[Function], Function]] = {
 }
 
 
+_NAMES = {name.rpartition(".")[2]: name for name in (*_IN_PLACE, *_AROUND)}
+
+
 def substitute(function: Any) -> Any:
     """Return what is called in place of a function; the function itself if traced arrays can go through it."""
     module = getattr(function, "__module__", None)
@@ -184,9 +192,11 @@ def substitute(function: Any) -> Any:
         parts: Sequence[Any] = [*reversed(function.funcs), function.first]
         found = list(map(substitute, parts))
         return function if found == parts else type(function)(found)
-    if not isinstance(module, str) or not module.startswith("dask."):
+    if not isinstance(module, str) or not module.startswith(("dask.", "dask_array.")):
         return function
-    name = f"{module}.{getattr(function, '__name__', '')}"
+    own = getattr(function, "__name__", "")
+    # The package dask-array has the same functions in other modules.
+    name = f"{module}.{own}" if module.startswith("dask.") else _NAMES.get(own, own)
     if name in _AROUND:
         return _AROUND[name](function)
     return _IN_PLACE.get(name, function)

@@ -213,6 +213,12 @@ def _unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2.0 * 
     return p + 0.0
 
 
+def _angle(z: Any, deg: Any = False) -> Any:
+    is_complex = np.iscomplexobj(plain(z))
+    angle = anp.arctan2(anp.imag(z), anp.real(z)) if is_complex else anp.arctan2(0.0, z)
+    return angle * (180.0 / np.pi) if deg else angle
+
+
 def _pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
     if kwargs.get("reflect_type") == "odd":
         raise NotDifferentiableError(refusals.of_option("np.pad", ["reflect_type='odd'"]))
@@ -341,6 +347,11 @@ def _differ(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     return bool(np.shape(plain(args[0])) != np.shape(plain(args[1])))
 
 
+def _has_more(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether there is more than one argument, as there is none that autograd's rule knows."""
+    return len(args) + len(kwargs) > 1
+
+
 def _grows(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     del kwargs
     return any(np.shape(plain(args[argnum])) != np.shape(plain(ans)) for argnum in argnums)
@@ -361,6 +372,7 @@ BETTER: dict[Any, tuple[Function, Better]] = {
     np.diff: (_diff, _always),
     np.nan_to_num: (_nan_to_num, _always),
     np.pad: (_pad, _always),
+    np.angle: (_angle, _has_more),
     np.where: (_where, _grows),
     np.transpose: (moved(np.transpose, 0), _from_end),
     np.reshape: (_reshape, _of_any_layout),

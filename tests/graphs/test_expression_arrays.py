@@ -1,0 +1,49 @@
+"""Arrays of Dask's expressions: have the programs that Dask knows for them the derivatives that plain autograd has?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.expression_arrays import PACKAGE, PLANNED
+
+TESTS = Path(__file__).parents[1]
+# What Dask's own arrays of expressions can't do yet, as of this release, is more than half of the programs.
+FEWEST = {PLANNED: 400, PACKAGE: 1000}  # programs times cuts
+
+
+def said(kind: str, *arguments: str) -> Any:
+    """Return what a process says in which arrays are of a kind."""
+    if kind == PACKAGE:
+        pytest.importorskip("dask_array")
+    command = [sys.executable, "-m", "support.expression_arrays", *arguments]
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True)
+    assert not done.returncode, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_some_programs_of_expression_arrays_have_the_derivatives_of_autograd() -> None:
+    found = said(PLANNED, "main", PLANNED, "15")
+    assert not found["failures"]
+    assert found["right"] >= 5
+
+
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
+@pytest.mark.parametrize("kind", FEWEST)
+def test_each_program_of_expression_arrays_has_the_derivatives_of_autograd(kind: str) -> None:
+    found = said(kind, "main", kind, "1")
+    assert not found["failures"]
+    assert found["right"] >= FEWEST[kind]
+
+
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
+@pytest.mark.parametrize("kind", FEWEST)
+def test_derivatives_in_pieces_of_expression_arrays_are_right_on_each_scheduler(kind: str) -> None:
+    gaps = said(kind, "pieces", kind)
+    assert set(gaps) == {"sync", "threads", "cluster"}
+    assert max(gaps.values()) < 1e-11, gaps
