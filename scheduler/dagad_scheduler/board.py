@@ -11,6 +11,7 @@ State of a `Board`, touched by the scheduler's event loop only:
 `_workers`      what workers did and hold in hot loops, by address
 `_fallbacks`    why evaluations took the graph instead, with how many and when the last one did
 `_errors`       the last errors, each with where it was
+`_departures`   the last workers that went, when, whether they were lost, and what had been computed again by then
 `_totals`       for each road, how many evaluations are over, and their seconds
 `_history`      these totals every second
 `_closed`       how many values and gradients there were in evaluations that the board has let go of
@@ -31,7 +32,7 @@ from typing import Any
 from dagad_scheduler.evaluations import GRAPH, RESIDENT, ROADS, STOPPED, Evaluation, Loop, Tasks, Worker
 from dagad_scheduler.roles import Key, Role, function_of, role_of
 
-MOST_EVALUATIONS, MOST_LOOPS, MOST_REASONS, MOST_ERRORS = 50, 20, 20, 20
+MOST_EVALUATIONS, MOST_LOOPS, MOST_REASONS, MOST_ERRORS, MOST_DEPARTURES = 50, 20, 20, 20, 20
 NOTHING: Mapping[str, tuple[int, int]] = MappingProxyType({})
 MOST_LETTERS = 500  # of an error
 SECONDS_SHOWN = 300
@@ -59,6 +60,7 @@ class Board:
         self._workers: dict[str, Worker] = {}
         self._fallbacks: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._errors: deque[dict[str, Any]] = deque(maxlen=MOST_ERRORS)
+        self._departures: deque[dict[str, Any]] = deque(maxlen=MOST_DEPARTURES)
         self._totals: dict[str, tuple[int, float]] = {road: (0, 0.0) for road in ROADS}
         self._history: deque[tuple[float, dict[str, tuple[int, float]]]] = deque(maxlen=SECONDS_SHOWN)
         self._closed = [0, 0]
@@ -76,6 +78,8 @@ class Board:
             if start != "released" or finish == "forgotten" or (tasks := self._begin(key)) is None:
                 return
         index, states = key[1], tasks.states
+        if tasks.failed and finish in ("memory", "processing"):
+            tasks.failed.discard(index)  # it was tried again
         if finish == "memory":
             tasks.evaluation.last = self._clock()
             if index in tasks.landed:
@@ -88,6 +92,7 @@ class Board:
         elif index not in states:
             tasks.n_left += 1
         elif finish == "erred":
+            tasks.failed.add(index)
             self._failed(key, tasks, kwargs)
         elif finish == "forgotten":
             tasks.n_forgotten += 1
@@ -211,9 +216,11 @@ class Board:
             self._loops.popitem(last=False)
         self._add(RESIDENT, n, seconds)
 
-    def forget_worker(self, address: str) -> None:
-        """Let go of what a worker said that is gone."""
+    def forget_worker(self, address: str, *, is_lost: bool = True) -> None:
+        """Let go of what a worker said that is gone; it `is_lost` if nobody had asked it to go."""
         self._workers.pop(address, None)
+        found = {"time": self._clock(), "worker": address, "is_lost": is_lost, "recomputed": self.n_recomputed}
+        self._departures.append(found)
 
     def restart(self) -> None:
         """Let go of what was under way: the cluster has been restarted."""
@@ -262,20 +269,23 @@ class Board:
             "latency": spent / lately if lately else None,
         }
 
-    def _recent(self, executing: Collection[Key]) -> list[dict[str, Any]]:
+    def _recent(self, executing: Collection[Key], holding: Collection[str]) -> list[dict[str, Any]]:
         """Return what is known of each evaluation by tasks and each hot loop, the latest first."""
         now = self._clock()
-        found = [one.shown(now, executing) for one in self._evaluations]
+        found = [one.shown(now, executing, holding) for one in self._evaluations]
         found += [one.shown(now) for one in self._loops.values()]
         return sorted(found, key=lambda one: (one["is_running"], one["last"]), reverse=True)
 
     def snapshot(
-        self, held: Mapping[str, tuple[int, int]] = NOTHING, executing: Collection[Key] = ()
+        self,
+        held: Mapping[str, tuple[int, int]] = NOTHING,
+        executing: Collection[Key] = (),
+        holding: Collection[str] = (),
     ) -> dict[str, Any]:
         """Return all of it as plain numbers and words.
 
-        Tasks hold linearizations: `held` says how many there are on each worker, and their bytes. `executing` are tasks
-        on which somebody works.
+        Tasks hold linearizations: `held` says how many there are on each worker, and their bytes, and `holding` are the
+        groups of these tasks. `executing` are tasks on which somebody works.
         """
         values, gradients = self._closed
         for one in self._evaluations:
@@ -290,14 +300,23 @@ class Board:
             "recomputed": self.n_recomputed,
             "failed": self.n_failed,
             "fell_back": self.n_fallbacks,
-            "evaluations": self._recent(executing),
+            "evaluations": self._recent(executing, holding),
             "workers": self._of_workers(held),
             "fallbacks": [
                 {"reason": reason, "count": count, "last": last}
                 for reason, (count, last) in reversed(self._fallbacks.items())
             ],
             "errors": list(reversed(self._errors)),
+            "departures": self._gone(),
         }
+
+    def _gone(self) -> list[dict[str, Any]]:
+        """Return the workers that went, the last first, each with what was computed again until the next one did."""
+        found, until = list[dict[str, Any]](), self.n_recomputed
+        for one in reversed(self._departures):
+            found.append(one | {"recomputed": until - one["recomputed"]})
+            until = one["recomputed"]
+        return found
 
     def _of_workers(self, held: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, Any]]:
         found = {}

@@ -12,7 +12,15 @@ import dask
 from bokeh.application import Application
 from bokeh.application.handlers.function import FunctionHandler
 from bokeh.layouts import column, row
-from bokeh.models import ColumnDataSource, Div, HoverTool, Range1d
+from bokeh.models import (
+    ColumnDataSource,
+    Div,
+    FixedTicker,
+    GlobalInlineStyleSheet,
+    HoverTool,
+    NumeralTickFormatter,
+    Range1d,
+)
 from bokeh.plotting import figure
 from dask.utils import format_bytes
 from tornado.ioloop import IOLoop
@@ -49,10 +57,30 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space:
 td.text { font-family: monospace; word-break: break-word; }
 .none { color: #57606a; font-size: 13px; }
 .bk-clearfix { width: 100%; }
-.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(480px, 1fr)); column-gap: 28px; }
+.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); column-gap: 28px; }
+.wide { overflow-x: auto; }
 .legend { font-size: 12px; color: #57606a; }
 .legend i { display: inline-block; width: 11px; height: 11px; margin: 0 4px 0 12px; border-radius: 2px; }
+.legend span { white-space: nowrap; }
+@media (max-width: 700px) {
+  .card { padding: 4px 8px; min-width: 64px; }
+  .card b { font-size: 17px; }
+  td:first-child { white-space: normal; overflow-wrap: anywhere; }
+  th, td { padding: 3px 5px; font-size: 12px; }
+}
+@media (prefers-color-scheme: dark) {
+  :host { color: #d8dee6; }
+  .card, table { background: #161b22; }
+  .card { border-color: #30363d; }
+  .card span, th, .none, .legend { color: #9aa4b0; }
+  th, td { border-color: #30363d; }
+  .bad b { color: #f2706b; }
+}
 """
+PAGE_CSS = "@media (prefers-color-scheme: dark) { body { background: #0d1117; } }"  # what is around what we draw
+INK, LINES = "#7d8793", "#8b949e"  # of charts, to be read on white and on black
+LEAST_WIDTH = 300  # pixels of a chart; where there is no room for two, one is below the other
+MOST_TICKS = 4
 
 
 def bokeh_application_of(application: Any) -> Any:
@@ -113,13 +141,16 @@ class View:
     def __init__(self, plugin: Callable[[], Any]) -> None:
         self._plugin = plugin
         self._looked = 0.0
-        self._cards, self._title, self._tables = (Div(sizing_mode="stretch_width", stylesheets=[CSS]) for _ in range(3))
+        sheets = [CSS, GlobalInlineStyleSheet(css=PAGE_CSS)]
+        self._cards, self._title, self._tables = (
+            Div(sizing_mode="stretch_width", stylesheets=sheets) for _ in range(3)
+        )
         self._rate, self._rates = _chart("Evaluations per second")
         self._latency, self._latencies = _chart(
             "Latency of an evaluation, ms", y_axis_type="log", y_range=Range1d(start=1, end=1000)
         )
         self._strip, self._cells = _strip()
-        charts = row(self._rate, self._latency, sizing_mode="stretch_width")
+        charts = row(self._rate, self._latency, sizing_mode="stretch_width", styles={"flex-wrap": "wrap"})
         parts = [self._cards, charts, self._title, self._strip, self._tables]
         self.root = column(*parts, sizing_mode="stretch_width", name="dagad")
 
@@ -147,8 +178,12 @@ class View:
         found = [1e3 * one["latency"] for one in series if one["latency"]]
         if found:
             least, most = (math.floor(math.log10(one)) for one in (min(found), max(found)))
-            self._latency.y_range.start = 10.0**least
-            self._latency.y_range.end = 10.0 ** max(most + 1, least + 2)  # within one decade every tick has a label
+            most = max(most + 1, least + 2)
+            self._latency.y_range.start, self._latency.y_range.end = 10.0**least, 10.0**most
+            decades = range(least, most + 1, -(-(most - least) // MOST_TICKS))
+            ticks = [10.0**decade for decade in decades]
+            if ticks != self._latency.yaxis[0].ticker.ticks:
+                self._latency.yaxis[0].ticker.ticks = ticks
 
     def _show_slots(self, evaluations: list[dict[str, Any]]) -> None:
         if not evaluations:
@@ -181,18 +216,35 @@ def _set(model: Any, name: str, value: Any) -> None:
 
 
 def _chart(title: str, **options: Any) -> tuple[Any, dict[str, ColumnDataSource]]:
-    plot = figure(title=title, height=190, tools="", toolbar_location=None, sizing_mode="stretch_width", **options)
+    styles = {"flex": f"1 1 {LEAST_WIDTH}px", "min-width": f"{LEAST_WIDTH}px"}
+    plot = figure(
+        title=title, height=190, tools="", toolbar_location=None, sizing_mode="stretch_width", styles=styles, **options
+    )
     sources = {road: ColumnDataSource({"x": [], "y": []}) for road in ROADS}
     for road, source in sources.items():
         plot.line("x", "y", source=source, line_width=2, color=ROAD_COLORS[road], legend_label=ROAD_NAMES[road])
-    if not options:
+    if options:
+        # Bokeh's own ticks of a logarithmic axis have labels within a decade too, which lie on top of each other.
+        plot.yaxis.ticker = FixedTicker(ticks=[1.0, 10.0, 100.0, 1000.0])
+        plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[000]")
+    else:
         plot.y_range.start = 0
+    _on_any_ground(plot)
     plot.x_range = Range1d(-120, 0)
     plot.xaxis.axis_label = "seconds ago"
-    plot.legend.location, plot.legend.background_fill_alpha = "top_left", 0.6
+    plot.legend.location = "top_left"
     plot.legend.label_text_font_size, plot.legend.padding = "10px", 4
-    plot.grid.grid_line_alpha = 0.5
+    plot.grid.grid_line_alpha = 0.25
     return plot, sources
+
+
+def _on_any_ground(plot: Any) -> None:
+    """Draw on whatever is behind, light or dark, in a color that is read on both."""
+    plot.background_fill_color = plot.border_fill_color = plot.legend.background_fill_color = None
+    plot.title.text_color = plot.axis.axis_label_text_color = plot.axis.major_label_text_color = INK
+    plot.legend.label_text_color, plot.grid.grid_line_color = INK, LINES
+    plot.axis.axis_line_color = plot.axis.major_tick_line_color = plot.axis.minor_tick_line_color = LINES
+    plot.outline_line_color = None
 
 
 def _strip() -> tuple[Any, ColumnDataSource]:
@@ -206,6 +258,8 @@ def _strip() -> tuple[Any, ColumnDataSource]:
         sizing_mode="stretch_width",
         outline_line_color=None,
         min_border=4,
+        background_fill_color=None,
+        border_fill_color=None,
     )
     plot.rect("x", "y", width=0.92, height=0.86, color="color", line_color=None, source=source)
     plot.axis.visible = plot.grid.visible = False
@@ -246,7 +300,8 @@ def _cards(found: dict[str, Any]) -> str:
 
 def _title(one: dict[str, Any]) -> str:
     what = "one cell for each chunk" if one["road"] == RESIDENT else "one cell for each task of chunks"
-    legend = "".join(f"<i style='background:{COLORS[letter]}'></i>{word}" for letter, word in CELLS.items())
+    cells = CELLS.items()
+    legend = " ".join(f"<span><i style='background:{COLORS[letter]}'></i>{word}</span>" for letter, word in cells)
     return (
         f"<h3>Slots of <span id='slots'>{html.escape(one['function'])}: {_filled(one)}</span></h3>"
         f"<div class='legend'>by {ROAD_NAMES[one['road']]}, {what}:{legend}</div>"
@@ -269,13 +324,19 @@ def _ago(seconds: float) -> str:
     return f"{max(seconds, 0.0):.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
 
 
+def _when(one: dict[str, Any], now: float) -> str:
+    if one["awaits_gradient"]:
+        return "awaits gradient"
+    return "running" if one["is_running"] else _ago(now - one["last"])
+
+
 def _tables(found: dict[str, Any]) -> str:
     now = found["time"]
     evaluations = [
         [
             one["function"],
             ROAD_NAMES[one["road"]],
-            "running" if one["is_running"] else _ago(now - one["last"]),
+            _when(one, now),
             f"{one['count']:,}",
             "/".join(map(str, one["values"])),
             "/".join(map(str, one["gradients"])) if one["gradients"][1] else "",
@@ -307,7 +368,22 @@ def _tables(found: dict[str, Any]) -> str:
         _table("Workers", "worker|#linearizations held|#bytes|#hot calls|#chunks in them|#compute time", workers),
         _table("Last errors", "where|error|worker|#when", errors),
     ]
+    if found["departures"]:
+        right.insert(1, _gone(found["departures"], now))
     return f"<div class='two'><div>{''.join(left)}</div><div>{''.join(right)}</div></div>"
+
+
+def _gone(departures: list[dict[str, Any]], now: float) -> str:
+    rows = [
+        [
+            one["worker"],
+            "lost" if one["is_lost"] else "was closed",
+            _ago(now - one["time"]),
+            f"{one['recomputed']:,}",
+        ]
+        for one in departures[:MOST_ROWS]
+    ]
+    return _table("Workers that went", "worker|how|#when|#chunks computed again since", rows)
 
 
 def _alike_together(evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -339,4 +415,4 @@ def _table(title: str, heads: str, rows: list[list[str]]) -> str:
         + "</tr>"
         for cells in rows
     )
-    return f"<h3>{title}</h3><table><tr>{top}</tr>{body}</table>"
+    return f"<h3>{title}</h3><div class='wide'><table><tr>{top}</tr>{body}</table></div>"

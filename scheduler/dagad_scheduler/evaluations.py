@@ -20,19 +20,20 @@ CELLS = {"w": "waiting", "r": "running", "v": "value", "g": "gradient", "f": "fa
 class Tasks:
     """Tasks of one role in one evaluation."""
 
-    __slots__ = ("evaluation", "landed", "n_forgotten", "n_left", "role", "states")
+    __slots__ = ("evaluation", "failed", "landed", "n_forgotten", "n_left", "role", "states")
 
     def __init__(self, evaluation: Evaluation, role: Role) -> None:
         self.evaluation, self.role = evaluation, role
         self.states: dict[Any, str] = {}  # by index
         self.landed: dict[Any, int] = {}  # how often each of them has
+        self.failed: set[Any] = set()  # those that raised something, or needed one that did, and were not tried again
         self.n_left = self.n_forgotten = 0
 
     def letter(self, index: Any) -> str:
         """Return what the slot of a chunk is by its task."""
         state, n_landed = self.states[index], self.landed.get(index, 0)
-        if state == "erred" or not n_landed:
-            return "f" if state == "erred" else "w"
+        if index in self.failed or not n_landed:
+            return "f" if index in self.failed else "w"
         if n_landed > 1 or state not in ("memory", "released", "forgotten"):
             return "c"
         return "v" if self.role is Role.VALUE else "g"
@@ -59,8 +60,11 @@ class Evaluation:
         values = sum(len(one.landed) for one in self.of(Role.VALUE, Role.VALUEGRAD))
         return values, sum(len(one.landed) for one in self.of(Role.VALUEGRAD, Role.PULLBACK))
 
-    def shown(self, now: float, executing: Collection[Key] = ()) -> dict[str, Any]:
-        """Return what is shown of it; `executing` are the tasks on which somebody works."""
+    def shown(self, now: float, executing: Collection[Key] = (), holding: Collection[str] = ()) -> dict[str, Any]:
+        """Return what is shown of it.
+
+        `executing` are the tasks on which somebody works, `holding` the groups of tasks that hold linearizations.
+        """
         if self.over is not None:
             return self.over
         values, pulls = self.of(Role.VALUE, Role.VALUEGRAD), self.of(Role.PULLBACK)
@@ -74,6 +78,8 @@ class Evaluation:
         cells = "".join(letters[index] for index in sorted(letters, key=_place))
         pulled = {index for one in self.of(Role.VALUEGRAD, Role.PULLBACK) for index in one.landed}
         is_running = any(one.n_left for one in (*values, *pulls))
+        # Between values and gradient it is not over, nor does it take time.
+        awaits = not is_running and len(pulled) < len(cells) and any(head in holding for head in self.groups)
         has_gradients = bool(self.of(Role.VALUEGRAD, Role.PULLBACK))
         return {
             "function": self.function,
@@ -86,13 +92,15 @@ class Evaluation:
             "gradients": [len(pulled), len(cells) * has_gradients],
             "failed": cells.count("f"),
             "recomputed": cells.count("c"),
-            "is_running": is_running,
+            "is_running": is_running or awaits,
+            "awaits_gradient": awaits,
             "cells": cells[:MOST_CELLS],
         }
 
     def close(self) -> None:
         """Keep what is shown of it, and let go of the rest."""
-        self.over = self.shown(self.last) | {"last": self.last, "is_running": False}
+        over = {"last": self.last, "is_running": False, "awaits_gradient": False}
+        self.over = self.shown(self.last) | over
         self.groups, self.tokens = {}, []
 
 
@@ -128,6 +136,7 @@ class Loop:
             "failed": 0,
             "recomputed": 0,
             "is_running": now < self.last + STOPPED,
+            "awaits_gradient": False,
             "cells": (("g" if self.n_gradients else "v") * max(self.n_values, self.n_gradients))[:MOST_CELLS],
         }
 

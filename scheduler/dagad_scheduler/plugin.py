@@ -22,6 +22,7 @@ from dagad_scheduler.residents.reports import DESKS, TOPIC, WANTED
 from dagad_scheduler.roles import Key
 
 TICK_EVERY = 1000  # milliseconds
+LOST = "handle-worker-cleanup", "check-worker-ttl"  # why a scheduler removes a worker that has not said good-bye
 MOST_SORTED = 5_000  # tasks in a worker's queue
 MOST_HELD = 20_000  # tasks that are looked at for what they hold
 
@@ -72,10 +73,10 @@ class DagadPlugin(SchedulerPlugin):
         """Take note of a task; see `Board`."""
         self.board.transition(key, start, finish, *args, **kwargs)
 
-    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
+    def remove_worker(self, scheduler: Any, worker: str, *, stimulus_id: str = "", **kwargs: Any) -> None:
         """Take note of a worker that is gone."""
         self._desks.discard(worker)
-        self.board.forget_worker(worker)
+        self.board.forget_worker(worker, is_lost=stimulus_id.startswith(LOST))
 
     def restart(self, scheduler: Any) -> None:
         """Take note that the cluster begins anew."""
@@ -115,14 +116,16 @@ class DagadPlugin(SchedulerPlugin):
     def snapshot(self) -> dict[str, Any]:
         """Return what is shown, as plain numbers and words."""
         held: dict[str, tuple[int, int]] = {}
+        holding = set[str]()
         for key in itertools.islice(self.board.held_keys(), MOST_HELD):
             task = self._scheduler.tasks.get(key)
             if task is None or not str(task.type).endswith("Linearization"):
                 continue
+            holding.add(key[0])
             for worker in task.who_has:
                 n, nbytes = held.get(worker.address, (0, 0))
                 held[worker.address] = n + 1, nbytes + max(task.nbytes, 0)
-        return self.board.snapshot(held, self._executing())
+        return self.board.snapshot(held, self._executing(), holding)
 
     def _executing(self) -> set[Key]:
         """Return what workers execute: what they said last, half a second ago, and the first in their queues."""

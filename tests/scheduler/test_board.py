@@ -125,6 +125,53 @@ def test_the_board_shows_the_error_of_a_chunk_and_not_of_its_dependents(cluster:
     assert len(cluster.board.snapshot()["errors"]) == MOST_ERRORS
 
 
+def test_a_failed_chunk_stays_on_the_board_until_it_is_tried_again(cluster: Cluster) -> None:
+    values = keys_of("valuegrad", Names("t1", "loss"))
+    cluster.say(values, *SENT)
+    cluster.say(values[:2], *LANDED)
+    cluster.say(values[2:3], "processing", "erred", exception_text="ValueError('singular')", cause=values[2])
+    assert (cluster.first()["cells"], cluster.first()["failed"]) == ("ggfw", 1)
+    cluster.say(values[2:3], "erred", "released")
+    assert (cluster.first()["cells"], cluster.first()["failed"]) == ("ggfw", 1)
+    cluster.say(values[2:3], "released", "waiting", "processing")
+    assert (cluster.first()["cells"], cluster.first()["failed"]) == ("ggww", 0)
+    cluster.say(values[2:3], "processing", "erred", exception_text="ValueError('singular')", cause=values[2])
+    cluster.say([values[2], values[3]], "erred", "released", "forgotten")
+    cluster.say(values[:2], *GONE)
+    over = cluster.first()
+    assert (over["cells"], over["failed"], over["is_running"]) == ("ggfw", 1, False)
+
+
+def test_an_evaluation_on_the_board_goes_on_while_it_awaits_its_gradient(cluster: Cluster) -> None:
+    names, reverse = Names("t1", "loss"), Names("t2", "loss")
+    values, pullbacks = keys_of("value", names), keys_of("pullback", reverse)
+    cluster.say(values, *SENT, "memory")
+    holding = {values[0][0]}
+    seen = cluster.first(holding=holding)
+    assert (seen["is_running"], seen["awaits_gradient"]) == (True, True)
+    assert not cluster.first()["is_running"]  # a value that nobody wants to differentiate
+    cluster.dependencies = dict(zip(pullbacks, ([value] for value in values), strict=True))
+    cluster.say(pullbacks, *SENT)
+    seen = cluster.first(holding=holding)
+    assert (seen["is_running"], seen["awaits_gradient"]) == (True, False)
+    cluster.say(pullbacks, *LANDED)
+    seen = cluster.first(holding=holding)  # a pullback may be called once more
+    assert (seen["is_running"], seen["awaits_gradient"]) == (False, False)
+
+
+def test_the_board_remembers_workers_that_went_with_what_was_computed_again(cluster: Cluster) -> None:
+    values = keys_of("value", Names("t1", "loss"))
+    cluster.say(values, *SENT, "memory")
+    cluster.board.forget_worker("one", is_lost=True)
+    cluster.say(values[:3], "memory", "released", "waiting", "processing", "memory")
+    cluster.after(5.0)
+    cluster.board.forget_worker("other", is_lost=False)
+    cluster.say(values[:1], "memory", "released", "waiting", "processing", "memory")
+    other, one = cluster.board.snapshot()["departures"]
+    assert other == {"time": 105.0, "worker": "other", "is_lost": False, "recomputed": 1}
+    assert one == {"time": 100.0, "worker": "one", "is_lost": True, "recomputed": 3}
+
+
 def test_rates_and_latencies_on_the_board_are_those_of_lately(cluster: Cluster) -> None:
     for number in range(20):
         keys = keys_of("value", Names(f"t{number}", "loss", together=True))

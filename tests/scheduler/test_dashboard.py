@@ -23,6 +23,7 @@ from distributed.dashboard.scheduler import template_variables
 
 import dagad
 from dagad.extend import Keep
+from dagad_scheduler.board import Board
 from dagad_scheduler.dashboard import View
 from dagad_scheduler.plugin import DagadPlugin
 from dagad_scheduler.residents.service import Known
@@ -303,6 +304,20 @@ def test_the_dashboard_escapes_names_of_users_and_wraps_a_long_strip() -> None:
     assert "100 ms" in tables.text
     assert (strip.x_range.end, strip.y_range.start, strip.visible) == (100, 3, True)
     assert ">3</b><span>evaluations<" in cards.text
+
+
+def test_the_axis_of_latencies_has_few_ticks_over_many_decades() -> None:
+    plugin, now = DagadPlugin(), [100.0]
+    plugin.board = Board(clock=lambda: now[0])
+    plugin.snapshot = plugin.board.snapshot  # type: ignore[method-assign]  # there is no scheduler
+    view = View(lambda: plugin)
+    for seconds in (1e-3, 1e-2, 0.3, 5.0, 70.0):
+        plugin.board.take({"client": "c", "loops": [["f", "value", 1, seconds, seconds, 4, 0]]})
+        now[0] += 1.0
+        plugin.board.tick()
+    view.update()
+    (axis,) = view.root.children[1].children[1].yaxis
+    assert axis.ticker.ticks == [1.0, 100.0, 10_000.0]
 
 
 # Started with the scheduler
