@@ -53,7 +53,8 @@ table { border-collapse: collapse; width: 100%; background: #fff; font-size: 13p
 th { text-align: left; color: #57606a; font-weight: normal; }
 th, td { border-bottom: 1px solid #e7eaee; padding: 4px 8px; vertical-align: top; }
 td:first-child { white-space: nowrap; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+td.n { white-space: nowrap; }
 td.text { font-family: monospace; word-break: break-word; }
 .none { color: #57606a; font-size: 13px; }
 .bk-clearfix { width: 100%; }
@@ -65,11 +66,11 @@ td.text { font-family: monospace; word-break: break-word; }
 @media (max-width: 700px) {
   .card { padding: 4px 8px; min-width: 64px; }
   .card b { font-size: 17px; }
-  td:first-child { white-space: normal; overflow-wrap: anywhere; }
+  td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 8em; }
   th, td { padding: 3px 5px; font-size: 12px; }
 }
 @media (prefers-color-scheme: dark) {
-  :host { color: #d8dee6; }
+  :host { color: #d8dee6; color-scheme: dark; }
   .card, table { background: #161b22; }
   .card { border-color: #30363d; }
   .card span, th, .none, .legend { color: #9aa4b0; }
@@ -327,7 +328,9 @@ def _ago(seconds: float) -> str:
 def _when(one: dict[str, Any], now: float) -> str:
     if one["awaits_gradient"]:
         return "awaits gradient"
-    return "running" if one["is_running"] else _ago(now - one["last"])
+    if one["is_running"]:
+        return "running"
+    return f"{'failed ' * bool(one['failed'])}{_ago(now - one['last'])}"
 
 
 def _tables(found: dict[str, Any]) -> str:

@@ -112,6 +112,18 @@ def test_a_browser_sees_the_slots_of_a_graph_fill(client: Client, browser: Any) 
     assert text(browser, "slots").startswith("slow-likelihood")
 
 
+def test_a_browser_that_is_dark_and_narrow_shows_a_page_of_its_kind(client: Client, browser: Any) -> None:
+    command = browser.execute_cdp_cmd
+    command("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
+    size = {"width": 480, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    command("Emulation.setDeviceMetricsOverride", size)
+    browser.get(dagad.dashboard(client))
+    until(lambda: "evaluations / s" in text(browser, "rate"), 60.0)
+    ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert max(map(int, re.findall(r"\d+", ground)[:3])) < 64
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 480
+
+
 def test_a_browser_sees_a_hot_loop_go_on(client: Client, browser: Any) -> None:
     shards = dagad.shard(X, grainsize=20, scheduler=client)
     evaluate = dagad.value_and_grad(lambda theta: dagad.reduce_sum(log_likelihood, shards, theta))
