@@ -6,11 +6,12 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from dagad._errors import ArgumentsError, CheckpointDiskError, CheckpointError
 from dagad._executors.checkpointed import checkpointing
 from dagad._executors.journal import SYNC_EVERY, Journal
+from dagad._habits import answering
 from dagad._pytrees import pytree
 from dagad._words import described
 
@@ -80,8 +81,15 @@ class Checkpoint:
         return f"<Checkpoint: {self._journal.numbers.total()} operations in {str(self.path)!r}>"
 
 
-class Opening(contextlib.ContextDecorator):
-    """A checkpoint that is opened by ``with``, for each block anew."""
+def _instead(name: str) -> str:
+    return f"Write `with dagad.checkpoint(path) as run:`, and `run.{name}` in that block, with what is to be kept."
+
+
+@answering("A checkpoint that is not open has", _instead, {})
+class Unopened(contextlib.ContextDecorator):
+    """A checkpoint that is not open: ``with`` opens it, for each block anew."""
+
+    for_users = ()
 
     def __init__(self, path: Path, sync_every: float) -> None:
         self._path, self._sync_every = path, sync_every
@@ -92,14 +100,6 @@ class Opening(contextlib.ContextDecorator):
 
     def __exit__(self, *error: Any) -> bool | None:
         return self._blocks.__exit__(*error)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in dir(Checkpoint):
-            raise ArgumentsError(
-                f"`.{name}` was asked of a checkpoint that is not open. Write `with dagad.checkpoint(path) as run:`, "
-                f"and `run.{name}` in that block, with what is to be written down."
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"<Checkpoint in {str(self._path)!r}, not open: use it by `with ... as run:`>"
@@ -118,9 +118,7 @@ def _opened(path: Path, sync_every: float) -> Iterator[Checkpoint]:
     journal.close()
 
 
-def checkpoint(
-    path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY
-) -> contextlib.AbstractContextManager[Checkpoint]:
+def checkpoint(path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY) -> Unopened:
     """Write what is computed in this block to disk, so that the same program goes on from there when it runs again.
 
     What each chunk of a reduction or map gives, its value and its gradient, is written as it lands. If the program is
@@ -185,4 +183,4 @@ def checkpoint(
             f"`dagad.checkpoint(..., sync_every={sync_every!r})` is no number of seconds. Give 0 to wait for the disk "
             "after each chunk, or leave it out."
         )
-    return Opening(Path(path), sync_every)
+    return Unopened(Path(path), sync_every)
