@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from dagad._config import setting
 from dagad._errors import DagadError
 from dagad._frames import is_hidden, module_of, warn as warn
-from dagad._misuse import add_hint, explain
+from dagad._misuse import add_hint, explain, refuse_in_jax
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +36,7 @@ def public(fun: F) -> F:
             try:
                 if type(error) is TypeError and _is_ours(error):
                     explain(fun, args, kwargs)
+                refuse_in_jax(error, sys._getframe(1))
                 add_hint(error)
                 raise
             except Exception as told:

@@ -275,11 +275,15 @@ def _no_leaves(what: str, argument: Any) -> str:
         )
     foreign = next((leaf for leaf in leaves if "float" in str(getattr(leaf, "dtype", ""))), None)
     if foreign is not None:
-        kind = type(foreign)
+        kind, name = type(foreign), what.partition("`")[2].rstrip("`)") or "..."
+        asked = f"np.asarray({name})" if foreign is argument else f"optree.tree_map(np.asarray, {name})"
         return (
             f"{what} holds {a(kind.__name__)} of {kind.__module__.partition('.')[0]}, which is no array of numpy's. "
-            "Give `np.asarray(...)` of it."
+            f"Give `{asked}`."
         )
+    future = next((leaf for leaf in leaves if hasattr(leaf, "result") and hasattr(leaf, "add_done_callback")), None)
+    if future is not None:
+        return f"{what} holds {a(type(future).__name__)}, whose value may not be there yet. Give its `.result()`."
     kinds = {str(getattr(leaf, "dtype", type(leaf).__name__)): leaf for leaf in leaves}
     if not leaves:
         held = "is None" if argument is None else "holds no numbers"

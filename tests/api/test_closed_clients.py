@@ -58,12 +58,8 @@ DOORS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_every_public_function_names_a_client_that_is_closed(
-    door: str, closed: Client, place: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(
-        dagad.SchedulerLostError, match=r"`distributed.Client` that was closed.*Connect a new one, `client = distr"
-    ):
+def test_every_public_function_names_a_client_that_is_closed(door: str, closed: Client, place: LocalCluster) -> None:
+    with pytest.raises(dagad.SchedulerLostError, match=r"Client` that was closed.*Connect a new one, `client ="):
         DOORS[door](closed)
     with Client(place, set_as_default=False) as client:
         assert DOORS[door](client) is not None
