@@ -19,14 +19,15 @@ import asyncio
 import contextlib
 import contextvars
 import os
+import sys
 import threading
 from collections.abc import Callable, Collection, Generator, Mapping
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import BrokenExecutor, Future, InvalidStateError
 from typing import Any, Protocol
 
 from dagad._config import setting
 from dagad._errors import CancelledError, PlanError, PortabilityError, SchedulerLostError, TimedOutError
-from dagad._executors.losses import results_lost, worker_lost, workers_unfit
+from dagad._executors.losses import processes_lost, results_lost, worker_lost, workers_unfit
 from dagad._executors.profile import CANCELLED, Profile
 from dagad._habits import ARITHMETIC, answering
 from dagad._operations.context import VALUES_FIRST, Mode, current_profile, recorded, written_profile
@@ -173,6 +174,8 @@ def run_graph(
         raise SchedulerLostError(
             f"{error} Start a cluster, connect a new `distributed.Client`, and begin again."
         ) from error
+    except BrokenExecutor as error:
+        raise processes_lost(sys.modules["__main__"]) from error
     except WorkersUnfit as error:
         raise workers_unfit(error.reasons) from error
     except ResultsLost as error:
@@ -221,8 +224,6 @@ _INSTEAD = {
     ),
     **dict.fromkeys(("cancelled", "close", "abort", "stop"), "`evaluation.cancel()` ends it."),
     **dict.fromkeys(("grad", "jacobian", "backward"), "`evaluation.gradient()` waits for the gradient."),
-    "values": "`evaluation.value()` waits for the value.",
-    "add_done_callback": "`with dagad.progress(callback=...)` calls a function with the profile of each evaluation.",
 }
 
 
