@@ -316,7 +316,7 @@ def _derivatives(flat: FlatFunction, method: Any) -> dict[str, Any]:
     name = method.lower() if isinstance(method, str) else ""
     if name not in METHODS:
         raise PlanError(
-            f"`method={method!r}` is none of scipy's that dagad knows. Choose one of {sorted(METHODS)}; for "
+            f"`method={method!r}` is not a method of scipy's that dagad knows. Choose one of {sorted(METHODS)}; for "
             "other optimizers there is `FlatFunction`."
         )
     if name in VALUES_ONLY:
