@@ -186,7 +186,7 @@ def test_least_squares_gets_its_jacobian_from_a_map(scheduler: Any) -> None:
         (lambda: minimize(np.sum, {}), "`x0` holds no numbers"),
         (lambda: minimize(lambda x: x, np.ones(2)), "Return its sum"),
         (lambda: minimize(lambda x: x, np.ones(2), method="Powell"), "Return its sum"),
-        (lambda: minimize(np.sum, np.ones(2), method="adam"), "'adam'` is not a method of scipy's .*'bfgs'.*FlatFunction"),
+        (lambda: minimize(np.sum, np.ones(2), method="adam"), "'adam'` is not a method of scipy's .*'bfgs'.*Flat"),
         (
             lambda: minimize(np.dot, np.ones(2), args=[1.0, 2.0]),  # type: ignore[arg-type]  # on purpose
             r"`args=\(that,\)` for one .*`args=\(a, b\)` for several",
