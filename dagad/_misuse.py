@@ -19,6 +19,7 @@ _MANY = "How many threads run is Dask's setting: `dask.config.set(num_workers=4)
 # What users of other packages look for, and what it is called here.
 _KEYWORDS = {
     "holomorphic": "Complex numbers are differentiated as autograd does it: use `dagad.vjp` or `dagad.jvp`.",
+    **dict.fromkeys(("jac", "hess", "hessp"), "Leave it out: dagad computes it. `fun` returns the value alone."),
     "allow_int": "Integers have no derivative: make them floating point, with `float(...)` or `.astype(float)`.",
     "argnum": "Write `argnums=`.",
     "has_aux": "Use `dagad.value_and_grad` or `dagad.vjp`, which have it.",

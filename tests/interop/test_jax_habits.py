@@ -94,3 +94,22 @@ def test_parameters_of_jax_are_refused_with_what_to_give(argument: Any, remedy: 
     with pytest.raises(dagad.NotDifferentiableError, match=f"no array of numpy's. Give {remedy}"):
         dagad.grad(of_any)(given)
     assert dagad.grad(of_any)(optree.tree_map(np.asarray, given)) is not None
+
+
+def test_an_if_under_jax_names_the_users_function_and_no_file_of_dagads() -> None:
+    def branches(rows: Any, theta: Any) -> Any:
+        total = jax.numpy.sum(rows @ theta)
+        return total if total > 0 else -total
+
+    def chosen(rows: Any, theta: Any) -> Any:
+        total = jax.numpy.sum(rows @ theta)
+        return jax.numpy.where(total > 0, total, -total)
+
+    def gradient(fun: Any) -> Any:
+        return dagad.grad(lambda t: dagad.reduce_sum(fun, X, t, grainsize=6, engine="jax", scheduler="sync"))(THETA)
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="while `branches` was being compiled") as seen:
+        gradient(branches)
+    assert "_engines" not in str(seen.value)
+    assert any("`jnp.where`" in note for note in seen.value.__notes__)
+    np.testing.assert_allclose(gradient(chosen), X.sum(axis=0))
