@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
-from dagad._errors import ArgumentsError, DagadError, add_note_once
+from dagad._errors import ArgumentsError, DagadError, NotDifferentiableError, add_note_once
+from dagad._frames import module_of
 from dagad._words import described, name_of
 
 _ITEMS = "Items lie along the first axis: move it there by `np.moveaxis`; what all items share follows the data."
@@ -16,6 +19,7 @@ _MANY = "How many threads run is Dask's setting: `dask.config.set(num_workers=4)
 # What users of other packages look for, and what it is called here.
 _KEYWORDS = {
     "holomorphic": "Complex numbers are differentiated as autograd does it: use `dagad.vjp` or `dagad.jvp`.",
+    **dict.fromkeys(("jac", "hess", "hessp"), "Leave it out: dagad computes it. `fun` returns the value alone."),
     "allow_int": "Integers have no derivative: make them floating point, with `float(...)` or `.astype(float)`.",
     "argnum": "Write `argnums=`.",
     "has_aux": "Use `dagad.value_and_grad` or `dagad.vjp`, which have it.",
@@ -48,6 +52,7 @@ _HINTS = {
     "has no attribute 'values'": "the columns of a table are numpy's arrays inside a chunk: leave it out.",
     "'method' and": "a method was not called: `name(...)`. A column of a table is `rows[name]` inside a chunk.",
 }
+_TRACED_BY_JAX = re.compile(r"Tracer|traced (array|value)|jax is compiling")
 _PER_CHUNK = frozenset({"reduce_sum", "map_reduce", "find_grainsize"})
 
 
@@ -80,6 +85,25 @@ def add_hint(error: Exception) -> None:
         if part in said and not isinstance(error, DagadError):
             add_note_once(error, f"dagad: {hint}")
             return
+
+
+def refuse_in_jax(error: Exception, caller: FrameType) -> None:
+    """Raise what helps if a public function has failed at a value that jax traces, since jax called its caller."""
+    frame: FrameType | None = caller if _TRACED_BY_JAX.search(str(error)) else None
+    while frame is not None:
+        module = module_of(frame)
+        if module.startswith(("dagad.interop.", "dagad._engines.")):  # these know what they do
+            return
+        if module.partition(".")[0] == "jax":
+            break
+        frame = frame.f_back
+    else:
+        return
+    raise NotDifferentiableError(
+        "dagad was called in a function that jax traces, as `jax.jit`, `jax.grad` and `jax.vmap` do, and chunks run "
+        "outside of jax. Make one of jax's functions of the whole objective, `from dagad.interop.jax "
+        "import as_jax` and `jax.grad(as_jax(loss))`, or differentiate it by dagad, `dagad.grad(loss)`."
+    ) from None
 
 
 def _written(signature: inspect.Signature) -> str:

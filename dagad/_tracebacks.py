@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, TypeVar
 
 from dagad._config import setting
-from dagad._errors import DagadError, DagadWarning
-from dagad._misuse import add_hint, explain
+from dagad._errors import DagadError
+from dagad._frames import is_hidden, module_of, warn as warn
+from dagad._misuse import add_hint, explain, refuse_in_jax
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OURS = frozenset({"dagad", "dagad_scheduler", "dask", "distributed"})
 HANDED = ("autograd", "dagad._engines.", "dagad._sources.")  # what a user's line in a chunk may call
 # Shown where users call them, hidden where the above do.
 SERVANTS = sys.stdlib_module_names | {"numpy", "scipy", "tornado", "optree", "cloudpickle", "tblib"} - {"__main__"}
@@ -37,6 +36,7 @@ def public(fun: F) -> F:
             try:
                 if type(error) is TypeError and _is_ours(error):
                     explain(fun, args, kwargs)
+                refuse_in_jax(error, sys._getframe(1))
                 add_hint(error)
                 raise
             except Exception as told:
@@ -67,14 +67,6 @@ def shorten(error: BaseException) -> None:
             one.__cause__, one.__suppress_context__ = None, True
 
 
-def warn(message: str) -> None:
-    """Warn, at the user's line that led here."""
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and _is_hidden(frame):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, DagadWarning, stacklevel=level)
-
-
 def _frames(traceback: TracebackType | None) -> list[TracebackType]:
     found = []
     while traceback is not None:
@@ -88,7 +80,7 @@ def _shortened(error: BaseException, is_told: bool) -> TracebackType | None:
     kept, last = [], -1
     for place, frame in enumerate(frames):
         served = place and last != place - 1 and _module(frame).partition(".")[0] in SERVANTS
-        if not _is_hidden(frame.tb_frame) and not served:
+        if not is_hidden(frame.tb_frame) and not served:
             kept.append(frame)
             last = place
     joined: TracebackType | None = None
@@ -111,13 +103,5 @@ def _telling(error: BaseException, rest: list[TracebackType]) -> list[TracebackT
     return rest[first:] if in_chunk and rest[first:] else rest
 
 
-def _is_hidden(frame: FrameType) -> bool:
-    return _named(frame).partition(".")[0] in OURS | {"autograd"}
-
-
 def _module(frame: TracebackType) -> str:
-    return _named(frame.tb_frame)
-
-
-def _named(frame: FrameType) -> str:
-    return frame.f_globals.get("__name__") or ""
+    return module_of(frame.tb_frame)

@@ -31,6 +31,13 @@ def security(directory: str | None) -> Any:
     return Security(require_encryption=True, tls_ca_file=str(place / "ca.pem"), **shown)
 
 
+def missing_files(directory: str | None) -> str:
+    """Return which of the files that `security` takes are not in a directory, in words; nothing if all are."""
+    names = () if directory is None else ("ca.pem", *(f"client{end}" for end in PARTS.values()))
+    place = Path(directory or "").expanduser()
+    return ", ".join(name for name in names if not (place / name).is_file())
+
+
 async def _reach(address: str, shown: Any, patience: float) -> None:
     """Say something to the scheduler: where that fails a Client would, and complain again when it is collected."""
     from distributed import rpc
@@ -84,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--patience", type=float, default=30.0, help="seconds that each part may take to answer")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args(argv)
+    if missing := missing_files(options.security):
+        parser.error(f"--security {options.security}: there is no {missing}. deploy/tls/make_certificates.sh makes it.")
     found = diagnosis(options.address, options.security, options.patience)
     if options.json:
         print(json.dumps([asdict(finding) for finding in found], indent=1))

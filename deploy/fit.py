@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import difflib
 import signal
 import sys
 import time
@@ -74,6 +75,12 @@ def main():
     parser.add_argument("--security", help="the directory of the certificates, for TLS")
     parser.add_argument("--interface", help="the network of the cluster (srun), such as ib0")
     options = parser.parse_args()
+    if options.where not in {*QUEUES, "srun", "threads", "sync", "processes"} and "://" not in options.where:
+        near = difflib.get_close_matches(options.where, [*QUEUES, "srun", "threads", "sync", "processes"], n=1)
+        guess = f" Did you mean {near[0]}?" if near else ""
+        parser.error(f"{options.where} is neither of those nor an address such as tcp://10.0.0.1:8786.{guess}")
+    if options.security and not (Path(options.security) / "ca.pem").is_file():
+        parser.error(f"--security {options.security}: there is no ca.pem. tls/make_certificates.sh makes it.")
     signal.signal(signal.SIGTERM, stop)
 
     began = time.perf_counter()

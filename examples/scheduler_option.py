@@ -26,6 +26,8 @@ def certificates(directory: str | None) -> Security | None:
     if directory is None:
         return None
     place, parts = Path(directory).expanduser().resolve(), {"cert": ".pem", "key": "-key.pem"}
+    if not (place / "ca.pem").is_file():
+        raise SystemExit(f"--security {directory}: there is no ca.pem. deploy/tls/make_certificates.sh makes it.")
     shown: Any = {f"tls_{role}_{part}": str(place / f"{role}{end}") for role in ROLES for part, end in parts.items()}
     return Security(require_encryption=True, tls_ca_file=str(place / "ca.pem"), **shown)
 

@@ -10,7 +10,7 @@ from dagad._config import setting
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import refuse_stale
 from dagad._engines.registry import find_engine
-from dagad._errors import NotDifferentiableError, PlanError
+from dagad._errors import NotDifferentiableError, PlanError, SchedulerLostError
 from dagad._executors.checkpointed import remembered_grainsize
 from dagad._executors.evaluation import Scheduler, calm_process, find_scheduler, new_names
 from dagad._executors.grainsize import find_grainsize
@@ -82,12 +82,27 @@ def _place(scheduler: Any, columns: Sliced) -> Scheduler:
         # An executor of the user's own runs jobs itself; anything else is what Dask calls a scheduler.
         chosen = scheduler if hasattr(scheduler, "linearize") else find_scheduler(scheduler)
     for shards in columns.shards:
-        if not shards.is_here and shards.scheduler != chosen:
-            raise PlanError(
-                f"The Shards are on {shards.scheduler.name}, but the reduction is to run on {chosen.name}. Leave "
-                "`scheduler=` out, place the data there with `dagad.shard`, or pass what `.gather()` returns."
-            )
+        if not shards.is_here:
+            _refuse_elsewhere(shards, chosen)
     return chosen
+
+
+def _refuse_elsewhere(shards: Any, chosen: Any) -> None:
+    """Raise if Shards are not where a reduction is to run, or are gone."""
+    there, here, another = shards.scheduler, chosen.name, ""
+    if getattr(there, "is_closed", False):
+        raise SchedulerLostError(
+            "The Shards were placed by a `distributed.Client` that was closed, and are gone with it. Place the data "
+            "again, `shards = dagad.shard(data)`, while a client is open."
+        )
+    if there == chosen:
+        return
+    if there.name == here:
+        here, another = "the cluster of another client", ", or pass the client that placed them,"
+    raise PlanError(
+        f"The Shards are on {there.name}, but the reduction is to run on {here}. Leave `scheduler=` out{another} to "
+        "run it where they are; or place the data there, `dagad.shard(shards.gather(), scheduler=...)`."
+    )
 
 
 def _grainsize(grainsize: Any, columns: Sliced) -> int | None:

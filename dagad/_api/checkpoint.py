@@ -11,6 +11,7 @@ from typing import Any
 from dagad._errors import ArgumentsError, CheckpointDiskError, CheckpointError
 from dagad._executors.checkpointed import checkpointing
 from dagad._executors.journal import SYNC_EVERY, Journal
+from dagad._habits import answering
 from dagad._pytrees import pytree
 from dagad._words import described
 
@@ -80,12 +81,48 @@ class Checkpoint:
         return f"<Checkpoint: {self._journal.numbers.total()} operations in {str(self.path)!r}>"
 
 
+def _instead(name: str) -> str:
+    return f"Write `with dagad.checkpoint(path) as run:`, and `run.{name}` in that block, with what is to be kept."
+
+
+@answering("A checkpoint that is not open has", _instead, {})
+class Unopened(contextlib.ContextDecorator):
+    """A checkpoint that is not open: ``with`` opens it, for each block anew."""
+
+    for_users = ()
+
+    def __init__(self, path: Path, sync_every: float) -> None:
+        self._path, self._sync_every = path, sync_every
+        self._blocks = contextlib.ExitStack()
+
+    def __enter__(self) -> Checkpoint:
+        return self._blocks.enter_context(_opened(self._path, self._sync_every))
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._blocks.__exit__(*error)
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint in {str(self._path)!r}, not open: use it by `with ... as run:`>"
+
+
 @contextlib.contextmanager
-def checkpoint(path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY) -> Iterator[Checkpoint]:
+def _opened(path: Path, sync_every: float) -> Iterator[Checkpoint]:
+    journal = Journal(path, sync_every)
+    try:
+        with checkpointing(journal):
+            yield Checkpoint(journal)
+    except BaseException:
+        with contextlib.suppress(CheckpointDiskError):  # most likely the same once more
+            journal.close()
+        raise
+    journal.close()
+
+
+def checkpoint(path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY) -> Unopened:
     """Write what is computed in this block to disk, so that the same program goes on from there when it runs again.
 
     What each chunk of a reduction or map gives, its value and its gradient, is written as it lands. If the program is
-    interrupted, be it by a signal or by the loss of the cluster or the machine, run it again: evaluations that had
+    interrupted, by a signal or by the loss of the cluster or the machine, run it again: evaluations that had
     ended are read, the one in progress computes the chunks that are missing, and the results have the bits of a run
     without interruption. The program has to take the same way again: the same data, start and random numbers.
 
@@ -101,10 +138,10 @@ def checkpoint(path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY) 
         How many seconds of work a crash of the whole machine may cost: as often at most is it waited until what was
         written has come to the disk. Whatever happens to the process alone costs nothing of what was written.
 
-    Yields
-    ------
-    Checkpoint
-        With the state that was saved last.
+    Returns
+    -------
+    ContextManager
+        Entered, it gives a `Checkpoint`, with the state that was saved last.
 
     Raises
     ------
@@ -136,7 +173,7 @@ def checkpoint(path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY) 
     ...     run(path), run(path)
     ((0, np.float64(-4.0)), (1, np.float64(-4.0)))
     """
-    if callable(path):
+    if not isinstance(path, str | os.PathLike):
         raise ArgumentsError(
             "`dagad.checkpoint` takes the path of a directory, to which a run is written, and was given "
             f"{described(path)}. For tapes that are not kept, pass `policy=dagad.extend.Recompute()`."
@@ -146,12 +183,4 @@ def checkpoint(path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY) 
             f"`dagad.checkpoint(..., sync_every={sync_every!r})` is no number of seconds. Give 0 to wait for the disk "
             "after each chunk, or leave it out."
         )
-    journal = Journal(Path(path), sync_every)
-    try:
-        with checkpointing(journal):
-            yield Checkpoint(journal)
-    except BaseException:
-        with contextlib.suppress(CheckpointDiskError):  # most likely the same once more
-            journal.close()
-        raise
-    journal.close()
+    return Unopened(Path(path), sync_every)

@@ -143,7 +143,7 @@ def by_graph(client: Any, address: str, patience: float) -> Any:
 
 
 def by_hot_loop(client: Any, address: str, patience: float) -> Any:
-    """Return the gradient as a worker computes it that holds the rows and is called directly; or why it is not."""
+    """Return the gradient as a worker computes it in a hot loop; or why it is not."""
     with annotate(workers=[address]):
         rows = shard(X, grainsize=N_ROWS, scheduler=client)
     for _ in range(6):  # by the graph first; and a worker that was asked may just have lost its copy of the rows

@@ -244,7 +244,11 @@ def _refuse_tables(what: str, argument: Partition) -> None:
         if getattr(type(leaf), "is_rows", False) or library_of(leaf):
             raise NotDifferentiableError(
                 f"{what} holds a `{type(leaf).__name__}`, which can't be differentiated with respect to. "
-                + ("Give the array behind it, `.to_numpy()`." if np.ndim(leaf) == 1 else BY_COLUMN)
+                + (
+                    "Give the array behind it, `.to_numpy()`."
+                    if hasattr(leaf, "to_numpy") and not hasattr(leaf, "columns")
+                    else BY_COLUMN
+                )
             )
 
 
@@ -275,11 +279,15 @@ def _no_leaves(what: str, argument: Any) -> str:
         )
     foreign = next((leaf for leaf in leaves if "float" in str(getattr(leaf, "dtype", ""))), None)
     if foreign is not None:
-        kind = type(foreign)
+        kind, name = type(foreign), what.partition("`")[2].rstrip("`)") or "..."
+        asked = f"np.asarray({name})" if foreign is argument else f"optree.tree_map(np.asarray, {name})"
         return (
             f"{what} holds {a(kind.__name__)} of {kind.__module__.partition('.')[0]}, which is no array of numpy's. "
-            "Give `np.asarray(...)` of it."
+            f"Give `{asked}`."
         )
+    future = next((leaf for leaf in leaves if hasattr(leaf, "result") and hasattr(leaf, "add_done_callback")), None)
+    if future is not None:
+        return f"{what} holds {a(type(future).__name__)}, whose value may not be there yet. Give its `.result()`."
     kinds = {str(getattr(leaf, "dtype", type(leaf).__name__)): leaf for leaf in leaves}
     if not leaves:
         held = "is None" if argument is None else "holds no numbers"
@@ -297,6 +305,9 @@ def _how_to_float(leaves: Sequence[Any]) -> str:
     own = next((type(leaf) for leaf in leaves if hasattr(leaf, "__dict__")), None)
     if own is None:
         return "Give numbers, arrays, or lists, tuples and dicts of these."
+    if base := next((base for base in (dict, list, tuple, set) if issubclass(own, base)), None):
+        name = base.__name__
+        return f"`{own.__name__}` is derived from `{name}`, and may hold more than that: give `{name}(...)` of it."
     names = [field.name for field in dataclasses.fields(own)] if dataclasses.is_dataclass(own) else ["x", "y"]
     parts = "".join(f"m.{name}, " for name in names)
     return (

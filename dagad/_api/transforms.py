@@ -47,6 +47,10 @@ def _remedy(value: Any) -> str:
         return "Return that number: is a `return` missing?"
     if isinstance(value, tuple) and len(value) == 2:
         return "If the second is not to be differentiated, say `has_aux=True`; else return a sum, or use `dagad.vjp`."
+    if isinstance(value, dict | list | tuple):
+        return "Return that number itself; what else there is goes along by `has_aux=True`, as `return number, rest`."
+    if isinstance(value, str):
+        return "Return a number that was computed from the arguments."
     if isinstance(value, int | np.integer | np.bool_):
         return "Integers have no derivative: make it floating point, `float(...)`."
     if np.iscomplexobj(value):

@@ -14,6 +14,7 @@ State, for all engines of a process, since each program brings its own:
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ logger = logging.getLogger("dagad")
 
 BASE = 16  # lengths up to a million are 5 shapes
 MOST_COMPILED = 512
+_OF_OURS = re.compile(r"The error occurred while tracing the function run at \S+ for jit\.")
 # One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
 OPTIONS: Any = {"xla_cpu_multi_thread_eigen": False}
 x64: Any = jax.enable_x64  # of this thread, while it is entered; jax has no type for it
@@ -262,6 +264,8 @@ def _compile(function: Callable[..., Any], inputs: list[list[Any]], name: str) -
             "what it has in closures."
         ) from error
     except jax.errors.ConcretizationTypeError as error:
+        # jax names the function that it was given, which is ours.
+        error.args = (_OF_OURS.sub(f"The error occurred while `{name}` was being compiled.", str(error)),)
         add_note_once(
             error,
             f"dagad: `{name}` was being compiled by jax, which knows shapes, and no numbers but Python's own ints and "

@@ -11,6 +11,7 @@ from dagad._engines.autograd.engine import AutogradEngine
 from dagad._engines.base import Engine
 from dagad._engines.explicit import ExplicitEngine
 from dagad._errors import PlanError
+from dagad._words import described
 
 
 def _jax() -> Engine:
@@ -69,7 +70,8 @@ def find_engine(engine: Any, fun: Any) -> Engine:
     if missing or isinstance(chosen, type):
         what = f"has no method `{missing[0]}`" if missing else "is a class; give an object of it"
         raise PlanError(
-            f"`engine={chosen!r}` is not an engine: it {what}. Give a name, one of {sorted(_ENGINES)}, or an object "
-            "with the methods of `dagad.extend.Engine`."
+            f"`engine=` was given {described(chosen)}, which is not an engine: it {what}. Give a name, one of "
+            f"{sorted(_ENGINES)}, or an object with the methods of `dagad.extend.Engine`. What chunks get follows the "
+            "data, by position."
         )
     return chosen  # type: ignore[no-any-return]  # anything with the methods is an engine

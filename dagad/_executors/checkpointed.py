@@ -226,7 +226,8 @@ class CheckpointedExecutor:
             number, name = about["number"], about["name"]
             raise CheckpointError(
                 f"The checkpoint {self._journal.path} does not belong to this run: operation {number} was of "
-                f"`{past['name']}`, now it is of `{name}`, and {', and '.join(other)}. Run the program that wrote it, "
+                f"`{past['name']}`{'' if past['name'] == name else f', now it is of `{name}`'}, and "
+                f"{', and '.join(other)}. Run the program that wrote it, "
                 "with the same data, start and seeds of random numbers; or give another directory to begin anew."
             )
 

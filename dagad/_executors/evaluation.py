@@ -19,15 +19,17 @@ import asyncio
 import contextlib
 import contextvars
 import os
+import sys
 import threading
 from collections.abc import Callable, Collection, Generator, Mapping
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import BrokenExecutor, Future, InvalidStateError
 from typing import Any, Protocol
 
 from dagad._config import setting
 from dagad._errors import CancelledError, PlanError, PortabilityError, SchedulerLostError, TimedOutError
-from dagad._executors.losses import results_lost, worker_lost, workers_unfit
+from dagad._executors.losses import processes_lost, results_lost, worker_lost, workers_unfit
 from dagad._executors.profile import CANCELLED, Profile
+from dagad._habits import ARITHMETIC, answering
 from dagad._operations.context import VALUES_FIRST, Mode, current_profile, recorded, written_profile
 from dagad._pytrees.shipping import Portable
 from dagad._tracebacks import public, shorten
@@ -81,9 +83,20 @@ def new_names(function: str = "", token: str | None = None) -> Names:
 def find_scheduler(scheduler: Any) -> Scheduler:
     """Return what runs graphs, from what a user writes after ``scheduler=``."""
     try:
-        return resolve(scheduler)
+        found = resolve(scheduler)
     except (ValueError, TypeError, RuntimeError) as error:
         raise PlanError(_no_scheduler(scheduler, error)) from None
+    refuse_closed(found)
+    return found
+
+
+def refuse_closed(scheduler: Any) -> None:
+    """Raise if a scheduler is a cluster's whose client was closed, before anything asks it and waits."""
+    if getattr(scheduler, "is_closed", False):
+        raise SchedulerLostError(
+            "`scheduler=` is a `distributed.Client` that was closed, so nothing can run on its cluster. Connect a new "
+            "one, `client = distributed.Client(...)`, and pass that, or leave `scheduler=` out."
+        )
 
 
 def _no_scheduler(scheduler: Any, error: Exception) -> str:
@@ -161,6 +174,8 @@ def run_graph(
         raise SchedulerLostError(
             f"{error} Start a cluster, connect a new `distributed.Client`, and begin again."
         ) from error
+    except BrokenExecutor as error:
+        raise processes_lost(sys.modules["__main__"]) from error
     except WorkersUnfit as error:
         raise workers_unfit(error.reasons) from error
     except ResultsLost as error:
@@ -200,6 +215,27 @@ def _pack(graph: Mapping[Any, Any]) -> list[Portable]:
     return list(packed.values())
 
 
+_BOTH = "`evaluation.value()` and `evaluation.gradient()` wait for their results; `await evaluation` gives both."
+_INSTEAD = {
+    **dict.fromkeys(("result", "compute", "get", "wait", "gather", "join", "exception"), _BOTH),
+    **dict.fromkeys(
+        ("done", "running", "status", "is_done"),
+        "`evaluation.progress` says how far it is: `values_done` of `values_total` chunks, and `gradients_done`.",
+    ),
+    **dict.fromkeys(("cancelled", "close", "abort", "stop"), "`evaluation.cancel()` ends it."),
+    **dict.fromkeys(("grad", "jacobian", "backward"), "`evaluation.gradient()` waits for the gradient."),
+}
+
+
+@answering(
+    "An Evaluation has",
+    _INSTEAD.get,
+    {
+        "__getitem__": ("indexed or unpacked", _BOTH),
+        **dict.fromkeys(("__float__", "__array__"), ("used as a number or an array", _BOTH)),
+        **dict.fromkeys(ARITHMETIC, ("added or multiplied", _BOTH)),
+    },
+)
 class Evaluation(metaclass=Listing):
     """A value and a gradient that are being computed; `evaluate` starts it, and returns it at once.
 

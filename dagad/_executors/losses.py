@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from dagad._errors import DataLostError, PlanError, PortabilityError, WorkerLostError
+from dagad._errors import DagadError, DataLostError, PlanError, PortabilityError, WorkerLostError
 from dagad._tracebacks import public
 from dagad._words import described
 
@@ -34,6 +35,22 @@ def worker_lost(error: Any, graph: Mapping[Any, Any]) -> WorkerLostError:
     told.suspects = tuple(suspects)
     told.experiment = functools.partial(_found, error.find_deadly, dict(zip(error.suspects, suspects, strict=True)))
     return told
+
+
+def processes_lost(program: Any) -> DagadError:
+    """Return what to tell when processes of a pool have ended before their tasks: by the program, or by its work."""
+    main = Path(getattr(program, "__file__", None) or "")
+    if main.is_file() and "__main__" not in main.read_text(encoding="utf-8", errors="ignore"):
+        return PlanError(
+            f'`scheduler="processes"` starts new processes, which import the program {main}, and would run it again '
+            "from its start. Put what runs into a function, `def main():`, and call it under "
+            '`if __name__ == "__main__":`; or use `scheduler="threads"`.'
+        )
+    return WorkerLostError(
+        "A process ended while it ran a chunk. It may have needed more memory than there is, or a library has brought "
+        'it down: run the rows with `scheduler="sync"` to see, or use fewer processes, '
+        "`dask.config.set(num_workers=2)`."
+    )
 
 
 def _found(find_deadly: Any, suspects: Mapping[Any, str], timeout: float | None) -> str | None:

@@ -217,8 +217,9 @@ def pack(obj: Any) -> Parcel:
     except Exception as error:
         raise PortabilityError(
             f"{_what_cannot(obj)} can't be pickled ({type(error).__name__}: {error}), so it can't be sent to another "
-            "process. Make locks, open files, connections and generators inside the function, or use "
-            '`scheduler="threads"`.'
+            "process. Make locks, open files, connections and generators inside the function; put what Python "
+            "itself gives locks and caches, as `functools.singledispatch` and `cached_property` do, into a module that "
+            'workers import; or use `scheduler="threads"`.'
         ) from error
     parcel = Parcel((file.getvalue(), *(buffer.raw() for buffer in buffers)), PYTHON, obj)
     parcel.singletons = tuple(pickler.singletons)
@@ -255,7 +256,19 @@ def _what_cannot(obj: Any) -> str:
         for name, value in held.items():
             if guilty is value or any(guilty is part for part in getattr(value, "__dict__", {}).values()):
                 return f"`{fun.__name__}` uses `{name}`, which"
-    return "A chunk function or its data"
+    # The innermost function or class that can't travel by itself either.
+    named = (met for met in reversed(pickler.met) if isinstance(met, FunctionType | type))
+    own = (met for met in named if met.__module__.partition(".")[0] not in sys.stdlib_module_names - {"__main__"})
+    innermost = next((met for met in own if _fails(met)), None)
+    return "A chunk function or its data" if innermost is None else f"`{innermost.__qualname__}`, or what it holds,"
+
+
+def _fails(obj: Any) -> bool:
+    try:
+        Pickler(io.BytesIO(), protocol=5, buffer_callback=_drop).dump(obj)
+    except Exception:
+        return True
+    return False
 
 
 def pack_call(function: Callable[..., Any], *args: Any) -> Parcel:

@@ -182,6 +182,8 @@ def _remedy(leaf: Any) -> str:
         return "Its items have no order: make a list of it, `sorted(...)`."
     if isinstance(leaf, str | bytes):
         return "Read the data first, `np.loadtxt(path)` for instance, or give a list of words, `[word, ...]`."
+    if hasattr(leaf, "result") and hasattr(leaf, "add_done_callback"):
+        return "Its value may not be there yet: give `future.result()`, or loaders, `[dask.delayed(load)(path)]`."
     if callable(leaf):
         return "The function comes first, then the data."
     return (

@@ -14,6 +14,7 @@ import numpy as np
 from autograd.extend import Box, VSpace, defjvp, primitive
 
 from dagad._errors import ArgumentsError, PlanError, PortabilityError
+from dagad._habits import ARITHMETIC, answering
 from dagad._html import bytes_of
 from dagad._pytrees import pytree
 from dagad._remembered import Remembered
@@ -44,6 +45,32 @@ class Kept(NamedTuple):
     value: Any
 
 
+_NO_ARRAY = (
+    "They are no array: their rows are in several places. Sum a function over them, `dagad.reduce_sum(f, shards)`, in "
+    "which the rows of each chunk are arrays; or take the data back in one piece, `shards.gather()`."
+)
+_COUNTS = "`shards.n_rows` is the number of rows, `shards.n_chunks` that of chunks."
+_GATHER = "`shards.gather()` returns the data in one piece."
+_INSTEAD = {
+    **dict.fromkeys(("shape", "size", "ndim", "numblocks", "npartitions", "count"), _COUNTS),
+    **dict.fromkeys(("chunks", "chunksize"), "`shards.grainsize` is the number of rows in a chunk."),
+    **dict.fromkeys(("compute", "result", "persist", "data", "to_numpy", "values", "collect"), _GATHER),
+}
+
+
+def _instead(name: str) -> str | None:
+    return _INSTEAD.get(name) or (_NO_ARRAY if hasattr(np.ndarray, name) else None)
+
+
+@answering(
+    "Shards have",
+    _instead,
+    {
+        "__len__": ("measured by `len`", _COUNTS),
+        "__getitem__": ("indexed, nor gone through one by one", _NO_ARRAY),
+        **dict.fromkeys(ARITHMETIC, ("added or multiplied", _NO_ARRAY)),
+    },
+)
 class Shards(metaclass=Listing):
     """Rows that were cut and put in place once, for many evaluations; `shard` makes them.
 
@@ -99,6 +126,9 @@ class Shards(metaclass=Listing):
     def n_chunks(self) -> int:
         """Number of chunks."""
         return len(self.plan)
+
+    def __bool__(self) -> bool:
+        return True
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
         _refuse_numpy(func.__name__)

@@ -225,6 +225,8 @@ def _frame_of(table: Any, library: str) -> Any:
 def _numbers_of(leaf: Any, library: str) -> str:
     if isinstance(leaf, np.ma.MaskedArray):
         return "`array.filled(value)`"
+    if library == "xarray" and hasattr(leaf, "to_numpy"):
+        return "the array in it, `data.to_numpy()`; of one in chunks, what `dagad.shard(data)` makes of it"
     if library == "xarray":
         return "its arrays, `{name: data[name].to_numpy() for name in names}`, or what `dagad.shard(data)` makes of it"
     return "the array behind it, `column.to_numpy()`"

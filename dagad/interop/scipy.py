@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from dagad._api.higher_order import hessian, hvp, jacfwd
 from dagad._api.program import check_function
 from dagad._api.transforms import check_number, value_and_grad, vjp
-from dagad._errors import ArgumentsError, PlanError, StructureError
+from dagad._errors import ArgumentsError, PlanError, StructureError, add_note_once
 from dagad._pytrees import pytree
 from dagad._tracebacks import public
 from dagad._words import described, name_of
@@ -67,7 +68,8 @@ def minimize(
         arrays of the leaf's shape, or ``Bounds(low, high)`` of two pytrees like `x0`. None is no bound: for an end, or
         in place of a leaf's pair.
     constraints, tol, options
-        As for ``scipy.optimize.minimize``; `constraints` are of the flat vector.
+        As for ``scipy.optimize.minimize``; `constraints` are of the flat vector, of which `FlatFunction.tree` makes
+        parameters.
     callback
         As for ``scipy.optimize.minimize``, called with the pytree.
 
@@ -108,17 +110,34 @@ def minimize(
     if method is None:
         method = "SLSQP" if constraints else "BFGS" if limits is None else "L-BFGS-B"
     keywords = _derivatives(flat, method)
-    found = optimize.minimize(
-        **keywords,
-        x0=flat.x0,
-        method=method,
-        bounds=limits,
-        constraints=constraints,
-        tol=tol,
-        callback=_told(callback, flat.parameters.tree),
-        options=options,
-    )
+    try:
+        found = optimize.minimize(
+            **keywords,
+            x0=flat.x0,
+            method=method,
+            bounds=limits,
+            constraints=constraints,
+            tol=tol,
+            callback=_told(callback, flat.parameters.tree),
+            options=options,
+        )
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        _note_vector(error, constraints)
+        raise
     return _as_trees(found, flat.parameters.tree)
+
+
+def _note_vector(error: Exception, constraints: Any) -> None:
+    """Say what a constraint gets, if it was one that has failed."""
+    each = constraints if isinstance(constraints, list | tuple) else [constraints]
+    funs = [one.get("fun") if isinstance(one, dict) else getattr(one, "fun", None) for one in each]
+    codes = [getattr(fun, "__code__", None) for fun in funs]
+    if any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)):
+        add_note_once(
+            error,
+            "dagad: a constraint gets the vector of all parameters, as in scipy. To have them as they were, write "
+            "`tree = dagad.interop.scipy.FlatFunction(fun, x0).tree`, and `tree(x)` in the constraint.",
+        )
 
 
 @public
@@ -316,7 +335,7 @@ def _derivatives(flat: FlatFunction, method: Any) -> dict[str, Any]:
     name = method.lower() if isinstance(method, str) else ""
     if name not in METHODS:
         raise PlanError(
-            f"`method={method!r}` is none of scipy's that dagad knows. Choose one of {sorted(METHODS)}; for "
+            f"`method={method!r}` is not a method of scipy's that dagad knows. Choose one of {sorted(METHODS)}; for "
             "other optimizers there is `FlatFunction`."
         )
     if name in VALUES_ONLY:

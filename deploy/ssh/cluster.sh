@@ -38,7 +38,12 @@ start() {
     begin "${hosts[0]}" scheduler "${dask}_scheduler" "${options[@]}" --port "$PORT" --dashboard-address "$DASHBOARD" \
         --preload dagad_scheduler.preload --scheduler-file "$RUN/scheduler.json"
     for _ in $(seq 300); do [ -s "$RUN/scheduler.json" ] || ! running "${hosts[0]}" scheduler && break; sleep 0.1; done
-    [ -s "$RUN/scheduler.json" ] || { tail -n 5 "$RUN/scheduler.log" >&2; stop; exit 1; }
+    if [ ! -s "$RUN/scheduler.json" ]; then
+        tail -n 5 "$RUN/scheduler.log" >&2
+        ! grep -qi "address.* in use" "$RUN/scheduler.log" ||
+            echo "port $PORT of ${hosts[0]} is taken: choose another one, PORT=8790 cluster.sh start" >&2
+        stop; exit 1
+    fi
     address=$("$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["address"])' "$RUN/scheduler.json")
     for host in "${hosts[@]}"; do
         begin "$host" "worker-$host" "${dask}_worker" "$address" "${options[@]}" --nworkers "$WORKERS" --nthreads 1 \

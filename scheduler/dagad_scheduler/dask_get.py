@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +57,10 @@ class Foreign:
         self, graph: Graph, keys: Keys, on_result: OnResult, *, keep: Keys = (), kept: Graph | None = None
     ) -> ForeignRun:
         """Prepare the run; `wait` does it."""
+        # In a process that is being made and imports a program without a main guard, as `multiprocessing` itself finds
+        # out. It can't go on, and its tracebacks, one for each process, would hide what its parent says.
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            sys.exit(1)
         whole = calmed(dict(graph))
         whole.update({key: DataNode(key, value) for key, value in (kept or {}).items()})
         return ForeignRun(self._get, whole, list(keys), on_result, set(keep))

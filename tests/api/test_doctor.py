@@ -295,3 +295,12 @@ def test_limits_that_a_site_sets_are_named_and_worked_with(monkeypatch: pytest.M
     assert "ok" in graded(found, "versions")
     assert "can't be reached from the client -> Calls go through the scheduler" in graded(found, "network")["look"]
     assert "on 1 workers" in graded(found, "gradient (hot loop)")["ok"]
+
+
+def test_certificates_that_are_not_there_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ca.pem").touch()
+    with pytest.raises(SystemExit):
+        doctor.main(["tls://127.0.0.1:1", "--security", str(tmp_path)])
+    said = capsys.readouterr().err
+    assert "there is no client.pem, client-key.pem. deploy/tls/make_certificates.sh makes it." in said
+    assert "Traceback" not in said

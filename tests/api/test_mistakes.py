@@ -247,7 +247,11 @@ CALLS: dict[str, Case] = {
     "elsewhere": (lambda: dagad.gradient(B, delayed(1.0)), NotDifferentiableError, 'unused="zeros"'),
     # what functions return
     "forgot to sum": (lambda: grad(unsummed, Y, 1.0), NotDifferentiableError, r"`<lambda>` returned an array.*np\.sum"),
-    "a list": (lambda: dagad.grad(lambda x: [x])(1.0), NotDifferentiableError, "returned a list.*Return its sum"),
+    "a list": (
+        lambda: dagad.grad(lambda x: [x])(1.0),
+        NotDifferentiableError,
+        "returned a list.*Return that number itself",
+    ),
     "forgot has_aux": (
         lambda: dagad.grad(with_aux)(Y),
         NotDifferentiableError,

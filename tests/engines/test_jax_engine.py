@@ -269,7 +269,7 @@ def test_reductions_inside_and_arrays_of_jaxs_own_are_refused_with_the_remedy(ou
 
     with pytest.raises(dagad.NotDifferentiableError, match="Put the reduction around that function"):
         total(nested, ROWS, 0.7)
-    with pytest.raises(dagad.NotDifferentiableError, match=r'written with `jax.numpy` needs `engine="jax"`'):
+    with pytest.raises(dagad.NotDifferentiableError, match=r'written with `jax\.numpy`: .*engine="jax"\)`'):
         dagad.grad(lambda t: dagad.reduce_sum(wave, ROWS, t, grainsize=6, scheduler=outside))(0.7)
     with pytest.raises(dagad.StructureError, match=r"Give it numpy's, `np.asarray\(array\)`"):
         total(wave, jnp.asarray(ROWS), 0.7)

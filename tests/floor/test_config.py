@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import dagad
-from dagad import extend, reduce_sum
+from dagad import _config, extend, reduce_sum
 from dagad._config import setting
 
 DEFAULTS = yaml.safe_load(Path(dagad.__file__).with_name("dagad.yaml").read_text(encoding="utf-8"))["dagad"]
@@ -69,6 +69,35 @@ def test_the_configured_grainsize_is_used() -> None:
 def test_a_given_grainsize_goes_before_the_configured_one() -> None:
     with dask.config.set({"dagad.grainsize": 10}):
         assert chunk_lengths(7, grainsize=3) == [3, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("unknown", "meant"), [("grain_size", "grainsize"), ("checkfinite", "check-finite"), ("Progress", "progress")]
+)
+@pytest.mark.parametrize("whole", [False, True], ids=["one", "all"])
+def test_a_setting_that_nobody_reads_is_named_once_with_the_nearest_one(unknown: str, meant: str, whole: bool) -> None:
+    _config._NAMED._entries.clear()
+    asked = {"dagad": {unknown: 1}} if whole else {f"dagad.{unknown}": 1}
+    with dask.config.set(asked):
+        with pytest.warns(dagad.DagadWarning, match=rf"`dagad\.{unknown}` is none.* mean `dagad\.{meant}`") as seen:
+            chunk_lengths(4)
+        assert [Path(warning.filename).name for warning in seen] == [Path(__file__).name]
+        chunk_lengths(4)
+    with dask.config.set({f"dagad.{meant}": DEFAULTS[meant]}):
+        chunk_lengths(4)
+
+
+def test_a_setting_like_none_of_dagads_is_named_with_all_of_them() -> None:
+    _config._NAMED._entries.clear()
+    with dask.config.set({"dagad.zzz": 1}), pytest.warns(dagad.DagadWarning, match="Choose one of check-finite, eng"):
+        chunk_lengths(4)
+
+
+def test_a_setting_with_an_underscore_for_a_hyphen_is_known() -> None:
+    _config._NAMED._entries.clear()
+    with dask.config.set({"dagad": {"check_finite": True, "full_tracebacks": True}}):
+        assert chunk_lengths(4)
+        assert setting("check-finite") is True
 
 
 @pytest.mark.parametrize("grainsize", [0, "many", 2.5])

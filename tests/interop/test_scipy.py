@@ -186,7 +186,7 @@ def test_least_squares_gets_its_jacobian_from_a_map(scheduler: Any) -> None:
         (lambda: minimize(np.sum, {}), "`x0` holds no numbers"),
         (lambda: minimize(lambda x: x, np.ones(2)), "Return its sum"),
         (lambda: minimize(lambda x: x, np.ones(2), method="Powell"), "Return its sum"),
-        (lambda: minimize(np.sum, np.ones(2), method="adam"), "'adam'` is none of scipy's .*'bfgs'.*FlatFunction"),
+        (lambda: minimize(np.sum, np.ones(2), method="adam"), "'adam'` is not a method of scipy's .*'bfgs'.*Flat"),
         (
             lambda: minimize(np.dot, np.ones(2), args=[1.0, 2.0]),  # type: ignore[arg-type]  # on purpose
             r"`args=\(that,\)` for one .*`args=\(a, b\)` for several",
@@ -200,3 +200,25 @@ def test_least_squares_gets_its_jacobian_from_a_map(scheduler: Any) -> None:
 def test_minimize_and_least_squares_refuse_wrong_arguments_with_the_remedy(wrong: Any, said: str) -> None:
     with pytest.raises(dagad.DagadError, match=said):
         wrong()
+
+
+@pytest.mark.parametrize("kind", ["dict", "object", "list"])
+def test_a_constraint_that_takes_its_vector_for_parameters_is_shown_the_tree(kind: str) -> None:
+    def fun(p: Any) -> Any:
+        return np.sum((p["a"] - 3.0) ** 2) + p["b"] ** 2
+
+    def constrained(of: Any) -> Any:
+        one: Any = {"type": "eq", "fun": of} if kind == "dict" else scipy.optimize.NonlinearConstraint(of, 0.0, 0.0)
+        return minimize(fun, start, constraints=[one] if kind == "list" else one)
+
+    start = {"a": np.zeros(2), "b": 1.0}
+    with pytest.raises(IndexError) as seen:
+        constrained(lambda p: p["a"][0] - 1.0)
+    assert "`tree = dagad.interop.scipy.FlatFunction(fun, x0).tree`, and `tree(x)`" in seen.value.__notes__[-1]
+    tree = FlatFunction(fun, start).tree
+    np.testing.assert_allclose(constrained(lambda x: tree(x)["a"][0] - 1.0).x["a"], [1.0, 3.0], atol=1e-6)
+
+
+def test_a_jacobian_that_is_asked_for_is_left_to_dagad() -> None:
+    with pytest.raises(dagad.ArgumentsError, match=r"no keyword `jac`\. Leave it out: dagad computes it"):
+        minimize(np.sum, np.ones(2), jac=True)  # type: ignore[call-arg]  # on purpose

@@ -18,6 +18,7 @@ _COLLECT = (
     "`np.stack(parts)` or `np.concatenate(parts)`; to change some entries write `np.where(mask, new, old)`; to add up "
     "by group `np.bincount(group, weights=x, minlength=n_groups)`."
 )
+_NO_TYPE = "Can't differentiate w.r.t. type "
 _LIBRARIES = frozenset({"numpy", "scipy", "pandas", "xarray", "polars", "statsmodels", "sklearn"})
 
 
@@ -48,7 +49,7 @@ def of_number() -> str:
     return (
         "A Python number was asked for, by `float()`, `int()`, `.item()`, a function of `math` or the like, of a value "
         "that is being differentiated: a Python number carries no derivative. Use the value as it is, and write "
-        "`np.exp(x)` instead of `math.exp(x)`."
+        "`np.exp(x)` instead of `math.exp(x)`. An index or a count has no derivative: take it from what is constant."
     )
 
 
@@ -122,6 +123,22 @@ def of_option(name: str, options: Iterable[Any]) -> str:
     )
 
 
+def _of_library(text: str) -> str:
+    """Return what to write instead, by which library complains."""
+    engine = "jax" if "JAX" in text else "torch" if "Tensor" in text else None
+    if engine is None:
+        return (
+            "Take the numbers out of its own objects first, by `.to_numpy()` or `np.asarray(data)`, and compute with "
+            "these."
+        )
+    module = {"jax": "jax.numpy", "torch": "torch"}[engine]
+    return (
+        f'Chunk functions may be written with `{module}`: `dagad.reduce_sum(f, data, theta, engine="{engine}")`. '
+        f"What stands around a reduction, and a function without one, has no engine, whatever the setting says: write "
+        "it with numpy."
+    )
+
+
 def told(error: Exception) -> Exception:
     """Return the sentence for an error of numpy's, autograd's or another library's that hides one, else the error."""
     cause, text = error.__cause__, str(error)
@@ -132,11 +149,16 @@ def told(error: Exception) -> Exception:
         sentence = of_function(text.split()[2], f" with respect to its argument {places[0]}" if places else IN_ONE)
     elif text.startswith("Gradient of ") and isinstance(error, NotImplementedError):
         sentence = of_function(text.split()[2], f" in this form ({text})")
-    elif isinstance(error, TypeError) and ("TracedArray" in text or text.startswith("Can't differentiate w.r.t.")):
+    elif isinstance(error, NotImplementedError) and cause is not None and str(cause).startswith(_NO_TYPE):
+        kind = str(cause).removeprefix(_NO_TYPE).strip("<>' ").removeprefix("class '").rpartition(".")[2]
         sentence = (
-            f"A library other than numpy was given a value being differentiated, and says: {text}. Take the numbers "
-            "out of its own objects first, by `.to_numpy()` or `np.asarray(data)`, and compute with these. A function "
-            'that is written with `jax.numpy` needs `engine="jax"`, one that is written with `torch` `engine="torch"`.'
+            f"An operation on a value being differentiated gave a `{kind}`, which carries no derivative: one of its "
+            "operands is such an object. Make a plain array of it first, `np.asarray(rows)`."
+        )
+    elif isinstance(error, TypeError) and ("TracedArray" in text or text.startswith(_NO_TYPE)):
+        sentence = (
+            f"A library other than numpy was given a value being differentiated, and says: {text.rstrip('.')}. "
+            f"{_of_library(text)}"
         )
     else:
         sentence = ""

@@ -97,6 +97,9 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __index__(self) -> int:
         raise NotDifferentiableError(refusals.of_index())
 
+    def __repr__(self) -> str:
+        return f"<traced {pytree.plain(self)!r}>"
+
     def __format__(self, spec: str) -> str:
         return format(pytree.plain(self), spec) if spec else str(self)
 
