@@ -63,7 +63,7 @@ def test_a_variable_of_numpy_in_a_dataset_has_zeros_where_they_are_asked_for() -
 
 
 @pytest.mark.parametrize("unused", ["raise", "zeros"])
-@pytest.mark.parametrize("constant", [np.arange(4), np.array(list("wxyz")), np.arange(4).astype("M8[D]")])
+@pytest.mark.parametrize("constant", [np.arange(4), np.array(list("wxyz")), np.arange(4).astype("M8[ns]")])
 def test_a_variable_of_numpy_without_a_derivative_is_refused_whatever_is_asked(constant: Any, unused: str) -> None:
     data = xarray.Dataset({"a": cut(A), "n": ("x", constant)})
     with pytest.raises(dagad.NotDifferentiableError, match=r"'n' of dtype .* no derivative.*`dataset\[\['a'\]\]`"):
@@ -79,12 +79,16 @@ def test_an_array_of_numpy_with_a_coordinate_of_dask_is_refused_with_the_remedy(
     np.testing.assert_array_equal(pull(y, data["c"]), A)
 
 
-def test_an_array_of_numpy_and_a_tree_of_datasets_are_refused_with_the_remedy() -> None:
+def test_an_array_of_numpy_is_refused_with_the_remedy() -> None:
     y = whole()["a"].sum()
     with pytest.raises(dagad.NotDifferentiableError, match=r"in memory.*`chunk\(\)`"):
         dagad.gradient(y, xarray.DataArray(A, dims="x"))
+
+
+@pytest.mark.skipif(not hasattr(xarray, "DataTree"), reason="this release of xarray has no trees")
+def test_a_tree_of_datasets_is_refused_with_the_remedy() -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=r"DataTree.*`tree\.to_dict\(\)`"):
-        dagad.gradient(y, xarray.DataTree(whole()))
+        dagad.gradient(whole()["a"].sum(), xarray.DataTree(whole()))
 
 
 def test_coordinates_of_dask_come_along_as_they_are() -> None:
@@ -150,8 +154,9 @@ def test_a_tangent_with_other_names_or_labels_is_refused_with_the_remedy(change:
 
 
 def test_a_variable_in_a_file_is_not_read_to_build_a_graph(tmp_path: Any) -> None:
-    whole().compute(scheduler="sync").to_zarr(tmp_path / "data", consolidated=False)
-    lazy = xarray.open_zarr(tmp_path / "data", chunks=None, consolidated=False).assign(a=cut(A))
+    whole().compute(scheduler="sync").to_netcdf(tmp_path / "data", engine="scipy")
+    lazy = xarray.open_dataset(tmp_path / "data", engine="scipy").assign(a=cut(A))
     with pytest.raises(dagad.NotDifferentiableError, match="'b' is in memory or in a file"):
         dagad.gradient((lazy["a"] ** 2).sum(), lazy)
     assert not lazy["b"].variable._in_memory
+    lazy.close()

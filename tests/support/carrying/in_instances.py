@@ -82,15 +82,13 @@ class Pickled:
 
 
 class Closing:
-    """Closes when it goes."""
-
-    closed = 0
+    """Closes when it goes; nobody counts it, as a count in the class would be one of the things that are carried."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def __del__(self) -> None:
-        type(self).closed += 1
+        self.value = None
 
 
 class Member(enum.Enum):
