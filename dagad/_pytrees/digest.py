@@ -191,13 +191,15 @@ class _Writer:
             self._class(part)
         elif type(part) in (set, frozenset):
             self._all(type(part).__name__, len(part), sorted(map(self._alone, part)))
-        elif type(part) in WHOLE or (self._here and not isinstance(part, _BUILT_IN)):
+        elif type(part).__name__ == "PyTreeDef":
+            self._all("structure", 2, (part.node_data(), part.children()))  # of jax
+        elif is_jitted(part):  # before its attributes are looked at, which are bound methods and change
+            self._all("jitted", 4, jitted_parts(part))
+        elif type(part) in WHOLE or (self._here and not isinstance(part, _BUILT_IN) and not _is_of_package(part)):
             kind = kind_of(type(part))
             self._all(type(part).__name__, 2, (kind.said(part), tuple(kind.parts(part))))
             if kind is INSTANCE:
                 self._in_c(part)
-        elif type(part).__name__ == "PyTreeDef":
-            self._all("structure", 2, (part.node_data(), part.children()))  # of jax
         elif isinstance(part, _BUILT_IN):
             self._named(part)
         else:
@@ -314,9 +316,6 @@ class _Writer:
             self._say("named", type(part).__qualname__, reduced)
             self.take(getattr(part, "__wrapped__", None))  # of a function that remembers what it gave
             return
-        if is_jitted(part):
-            self._all("jitted", 4, jitted_parts(part))
-            return
         made, args, *rest = reduced
         items = [list(one) if index > 0 and one is not None else one for index, one in enumerate(rest[:3])]
         self._all("object", 3, (made, args, items))
@@ -405,8 +404,10 @@ def jitted_parts(part: Any) -> tuple[Any, ...]:
 def is_installed(module: str | None) -> bool:
     """Return whether a module belongs to an installed package, or to Python."""
     found = sys.modules.get(module or "")
-    if module in (None, "__main__") or found is None:
+    if module in (None, "__main__"):
         return False
+    if found is None:  # of a part of what is written in C, say, which nobody imports by that name
+        return is_installed(str(module).rpartition(".")[0] or None)
     if getattr(found, "__file__", None) is None and getattr(found, "__spec__", None) is None:
         return False  # made by hand, and not imported
     if (module or "").partition(".")[0] in sys.builtin_module_names:

@@ -262,9 +262,10 @@ class Board:
         now, (n, seconds) = self._clock(), self._totals[road]
         then, before = next((one for one in self._history if one[0] >= now - RATE_OVER), self._history[-1])
         lately, spent = n - before[road][0], seconds - before[road][1]
+        landing = [one.last - one.began for one in self._landing] if road == GRAPH else []
         return {
-            "evaluations": n + (len(self._landing) if road == GRAPH else 0),
-            "seconds": seconds,
+            "evaluations": n + len(landing),
+            "seconds": seconds + sum(landing),
             "per_second": lately / max(now - then, 1.0),
             "latency": spent / lately if lately else None,
         }

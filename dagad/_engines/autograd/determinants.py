@@ -12,10 +12,9 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 
 from dagad._engines.autograd import refusals
-from dagad._engines.autograd.private import trace_primitives_map
+from dagad._engines.autograd.rules import own_primitive
 from dagad._engines.autograd.triangles import transposed
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
@@ -80,11 +79,6 @@ def _adjoint(x: Any) -> Any:
     return np.conj(np.swapaxes(x, -1, -2))
 
 
-adjugate, adjugate_along = primitive(_adjugate), primitive(_adjugate_along)
-for _raw in (_adjugate, _adjugate_along):
-    trace_primitives_map.pop(_raw, None)  # nobody gives these to numpy
-
-
 def _turned(a: Any, g: Any) -> Any:
     """Return the pullback of the derivative along something: the second derivative of a determinant is symmetric."""
     return transposed(adjugate_along(a, transposed(g)))
@@ -108,7 +102,9 @@ def _along_jvp(argnums: Any, tangents: Any, ans: Any, args: Any, kwargs: Any) ->
     return adjugate_along(args[0], tangents[0])
 
 
-defvjp_argnums(adjugate, lambda argnums, ans, args, kwargs: lambda g: (_turned(args[0], g),))
-defjvp_argnums(adjugate, lambda argnums, tangents, ans, args, kwargs: adjugate_along(args[0], tangents[0]))
-defvjp_argnums(adjugate_along, _along_vjp)
-defjvp_argnums(adjugate_along, _along_jvp)
+adjugate: Any = own_primitive(
+    _adjugate,
+    lambda argnums, ans, args, kwargs: lambda g: (_turned(args[0], g),),
+    lambda argnums, tangents, ans, args, kwargs: adjugate_along(args[0], tangents[0]),
+)
+adjugate_along: Any = own_primitive(_adjugate_along, _along_vjp, _along_jvp)

@@ -8,7 +8,6 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 from autograd.numpy import linalg
 
 from dagad._engines.autograd import refusals, triangles
@@ -16,8 +15,7 @@ from dagad._engines.autograd.by_definition import moved, rules_of
 from dagad._engines.autograd.determinants import determinant_vjp, is_nearly_singular
 from dagad._engines.autograd.numpy_protocols import WRITTEN
 from dagad._engines.autograd.operands import array_of
-from dagad._engines.autograd.private import trace_primitives_map
-from dagad._engines.autograd.rules import HOMES, define, keep_real
+from dagad._engines.autograd.rules import HOMES, define, keep_real, own_primitive
 from dagad._engines.autograd.triangles import adjoint, mirrored, transposed
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
@@ -293,17 +291,9 @@ def _of_lists() -> tuple[Any, Any]:
         x, residuals, _, sizes = np.linalg.lstsq(a, b, rcond)
         return x, residuals, sizes
 
-    made = []
-    for raw, definition in (
-        (multi_dot, lambda *arrays: functools.reduce(anp.dot, arrays)),
-        (lstsq, lambda a, b, rcond: _lstsq(a, b)[: 3 if len(plain(b)) else 2]),
-    ):
-        made.append(primitive(raw))
-        trace_primitives_map.pop(raw, None)  # nobody gives these to numpy
-        vjp, jvp = rules_of(raw.__name__, definition)
-        defvjp_argnums(made[-1], vjp)
-        defjvp_argnums(made[-1], jvp)
-    return made[0], made[1]
+    product = rules_of("multi_dot", lambda *arrays: functools.reduce(anp.dot, arrays))
+    solution = rules_of("lstsq", lambda a, b, rcond: _lstsq(a, b)[: 3 if len(plain(b)) else 2])
+    return own_primitive(multi_dot, *product), own_primitive(lstsq, *solution)
 
 
 def _written_multi_dot(arrays: Sequence[Any]) -> Any:

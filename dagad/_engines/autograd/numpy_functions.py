@@ -8,14 +8,13 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import moved, rules_of
 from dagad._engines.autograd.numpy_protocols import WRITTEN
 from dagad._engines.autograd.operands import array_of
-from dagad._engines.autograd.private import isbox, trace_primitives_map
-from dagad._engines.autograd.rules import cast
+from dagad._engines.autograd.private import isbox
+from dagad._engines.autograd.rules import cast, own_primitive
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
@@ -128,12 +127,7 @@ def _of_diagonals() -> Any:
         ]
         return anp.einsum(f"{','.join(kept)}->{right}", *taken, optimize=optimize)
 
-    made = primitive(einsum)
-    trace_primitives_map.pop(einsum, None)  # nobody gives this one to numpy
-    vjp, jvp = rules_of("einsum", definition)
-    defvjp_argnums(made, vjp)
-    defjvp_argnums(made, jvp)
-    return made
+    return own_primitive(einsum, *rules_of("einsum", definition))
 
 
 def _insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:

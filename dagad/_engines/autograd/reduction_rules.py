@@ -8,13 +8,12 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.by_definition import moved, rules_of
 from dagad._engines.autograd.numpy_protocols import WRITTEN
-from dagad._engines.autograd.private import isbox, trace_primitives_map
-from dagad._engines.autograd.rules import Better
+from dagad._engines.autograd.private import isbox
+from dagad._engines.autograd.rules import Better, own_primitive
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 
@@ -200,12 +199,7 @@ def running(ufunc: Any, is_new: Function) -> Any:
     def accumulate(a: Any, axis: int = 0) -> Any:
         return ufunc.accumulate(a, axis)
 
-    made = primitive(accumulate)
-    trace_primitives_map.pop(accumulate, None)  # nobody gives this one to numpy
-    vjp, jvp = rules_of(f"{ufunc.__name__}.accumulate", _running(ufunc, is_new))
-    defvjp_argnums(made, vjp)
-    defjvp_argnums(made, jvp)
-    return made
+    return own_primitive(accumulate, *rules_of(f"{ufunc.__name__}.accumulate", _running(ufunc, is_new)))
 
 
 WRITTEN["maximum.accumulate"] = running(np.maximum, np.greater)

@@ -26,7 +26,7 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defvjp, primitive
+from autograd.extend import defjvp_argnums, defvjp, defvjp_argnums, primitive
 
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.private import primitive_jvps, primitive_vjps, trace_primitives_map, unbroadcast_f
@@ -82,6 +82,24 @@ def define(function: Any, vjp: Any, jvp: Any, better: Better | None = None) -> N
         return (jvp if better(argnums, ans, args, kwargs) else stock_jvp)(argnums, tangents, ans, args, kwargs)
 
     _replace(_JVPS, primitive_jvps, fun, pushed)
+
+
+def own_primitive(raw: Callable[..., Any], vjp: Any, jvp: Any) -> Callable[..., Any]:
+    """Return a function of our own as a primitive, which autograd has the rules of from the first call on.
+
+    Not before: to import dagad changes nothing. And nobody gives this function to numpy: its name for it is forgotten.
+    """
+    made = primitive(raw)
+    trace_primitives_map.pop(raw, None)
+
+    @functools.wraps(raw)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if made not in primitive_jvps:  # the one that is entered last
+            defvjp_argnums(made, vjp)
+            defjvp_argnums(made, jvp)
+        return made(*args, **kwargs)
+
+    return call
 
 
 def keep_real(*funs: Any) -> None:

@@ -14,13 +14,11 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
-from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
-
 from dagad._engines.autograd.by_definition import rules_of
 from dagad._engines.autograd.numpy_protocols import Called
 from dagad._engines.autograd.operands import arrays_among
 from dagad._engines.autograd.patches import Swap
-from dagad._engines.autograd.private import trace_primitives_map
+from dagad._engines.autograd.rules import own_primitive
 from dagad._engines.autograd.traced_array import TracedArray
 
 Function = Callable[..., Any]
@@ -92,23 +90,15 @@ def replaced(function: Any, first: Function) -> Swap:
     return function, code, ours.replace(co_consts=consts)
 
 
-def _primitive(raw: Function, vjp: Function, jvp: Function) -> Any:
-    made = primitive(raw)
-    trace_primitives_map.pop(raw, None)  # nobody gives this one to numpy
-    defvjp_argnums(made, vjp)
-    defjvp_argnums(made, jvp)
-    return made
-
-
 def primitive_of(raw: Function, definition: Function) -> Any:
     """Return a function as a primitive that is differentiated by its definition."""
-    return _primitive(raw, *rules_of(raw.__name__, definition))
+    return own_primitive(raw, *rules_of(raw.__name__, definition))
 
 
 def with_rules(function: Any, vjp: Function, jvp: Function) -> tuple[Swap, Any]:
     """Return the swap of a function with these rules, and the primitive."""
     own = stock(function)
-    made = _primitive(own, vjp, jvp)
+    made = own_primitive(own, vjp, jvp)
     return swap(function, _Kept(own, made)), made
 
 

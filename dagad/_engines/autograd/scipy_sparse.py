@@ -11,12 +11,11 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 import scipy.sparse as sparse
-from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.patches import Swap
-from dagad._engines.autograd.private import isbox, trace_primitives_map
-from dagad._engines.autograd.rules import shaped
+from dagad._engines.autograd.private import isbox
+from dagad._engines.autograd.rules import own_primitive, shaped
 from dagad._engines.autograd.scipy_functions import stock, swap
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
@@ -27,8 +26,6 @@ plain = pytree.plain
 
 def _linear(raw: Function) -> Any:
     """Return a function of a matrix and an array as a primitive: it is linear in the array."""
-    made = primitive(raw)
-    trace_primitives_map.pop(raw, None)  # nobody gives this one to numpy
 
     def vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
         del argnums, ans, kwargs
@@ -38,8 +35,7 @@ def _linear(raw: Function) -> Any:
         del argnums, ans, kwargs
         return made(args[0], tangents[0])
 
-    defvjp_argnums(made, vjp)
-    defjvp_argnums(made, jvp)
+    made = own_primitive(raw, vjp, jvp)
     return made
 
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
 
 from dagad._engines.autograd.by_definition import entrywise
-from dagad._engines.autograd.private import trace_primitives_map
+from dagad._engines.autograd.rules import own_primitive
 from dagad._pytrees import pytree
 
 plain = pytree.plain
@@ -109,8 +108,5 @@ def _share(d: Any) -> Any:
     return np.where(d >= 0, 1.0, small) / (1.0 + small)
 
 
-share = primitive(_share)
-trace_primitives_map.pop(_share, None)  # nobody gives this one to numpy
-_VJP, _JVP = entrywise("share", lambda ans, d: ans * share(-d))  # 1 - ans would be 0 where ans is nearly 1
-defvjp_argnums(share, _VJP)
-defjvp_argnums(share, _JVP)
+# 1 - ans would be 0 where ans is nearly 1
+share: Any = own_primitive(_share, *entrywise("share", lambda ans, d: ans * share(-d)))
