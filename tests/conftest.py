@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -50,6 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it in a job in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     tiers.configure(config)
     tls.configure(config)
     config.pluginmanager.register(leaks.LEAKS, "leaks")
