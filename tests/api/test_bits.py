@@ -58,6 +58,7 @@ EXPRESSIONS: dict[str, Callable[[Any, Any], Any]] = {
 NUMBERS = [1.37, onp.float64(1.37), onp.float32(1.37), onp.array(1.37), onp.full(6, 1.37)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", NUMBERS, ids=repr)
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_the_bits_of_a_value_are_the_same_whichever_gradients_are_asked_for(name: str, number: Any) -> None:

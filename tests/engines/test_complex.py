@@ -94,6 +94,7 @@ def slope(fun: Callable[[Any], Any], step: float = 1e-4) -> Any:
     return (8 * ahead - behind) / (12 * step)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
 def test_a_function_of_complex_numbers_is_right_in_every_mode(call: str) -> None:

@@ -150,6 +150,7 @@ def check(chunk: Any, plain: Any, scheduler: Any = "sync") -> None:
     np.testing.assert_allclose(dagad.hvp(loss, AT, V), dagad.hvp(uncut, AT, V), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_of_a_parameter_in_a_chunk_keeps_its_derivatives(way: str) -> None:
     for seed in range(3):
@@ -168,6 +169,7 @@ def test_a_copy_of_a_parameter_keeps_its_derivatives_wherever_chunks_run(way: st
     check(model(7, [way, way]), model(7, []), scheduler)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_of_a_parameter_around_chunks_keeps_its_derivatives(way: str) -> None:
     def loss(t: Any, copies: bool) -> Any:
@@ -184,6 +186,7 @@ def test_a_copy_of_a_parameter_around_chunks_keeps_its_derivatives(way: str) -> 
         np.testing.assert_allclose(dagad.grad(loss_of)(AT), expected, rtol=1e-12)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_of_a_parameter_in_a_task_of_a_graph_keeps_its_derivatives(way: str) -> None:
     def task(t: Any, ways: list[str]) -> Any:

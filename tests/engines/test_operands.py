@@ -105,6 +105,7 @@ def is_taken(loss: Callable[[Any], Any]) -> bool:
 VARIANTS = list(variants())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("function", "given", "at", "others"), VARIANTS)
 @pytest.mark.filterwarnings("ignore")
 def test_a_list_beside_a_traced_array_is_an_array(

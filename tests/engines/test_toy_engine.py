@@ -153,6 +153,7 @@ class Cutting(ComplexStep):
         return [n_rows] if n_rows in (grainsize, 2) else [n_rows - n_rows // 2, n_rows // 2]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["reduce_sum", "of rows", "compensated"])
 def test_an_engine_that_cuts_chunks_further_has_the_same_derivatives(name: str) -> None:
     operation = OPERATIONS[name][0]

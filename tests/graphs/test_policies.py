@@ -126,6 +126,7 @@ def leftovers() -> list[Any]:
     return [found for found in gc.get_objects() if issubclass(type(found), kept)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("local", ["sync", "threads"])
 @pytest.mark.parametrize("policy", [None, *POLICIES])
 @pytest.mark.parametrize("fun", [logistic, moments])

@@ -58,6 +58,7 @@ def refusal(mode: str, ways: tuple[str, ...], how: str, data: Any, **options: An
     return ""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WAYS)
 def test_each_way_of_carrying_a_traced_value_is_right_or_refused_as_documented(name: str, scheduler: Any) -> None:
     for mode in ("value_and_grad", "hessian") if isinstance(scheduler, str) else ("hessian",):
