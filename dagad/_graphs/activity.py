@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
+from dagad_scheduler.roles import role_of
 
 Key = Any
 Graph = Mapping[Key, GraphNode]
@@ -56,6 +57,11 @@ def _collect_inside(part: Task, found: dict[Key, None]) -> None:
         for ref in references(node):
             if ref in outside:
                 _collect(outside[ref], found)
+
+
+def is_ours(key: Key) -> bool:
+    """Return whether a key is one of dagad's."""
+    return isinstance(key, tuple) and role_of(key) is not None
 
 
 def is_copy(node: GraphNode) -> bool:

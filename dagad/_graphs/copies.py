@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from dagad._graphs.activity import Graph, Key, is_copy, references, substituted
+from dagad._graphs.activity import Graph, Key, is_copy, is_ours, references, substituted
 from dagad_scheduler.private import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 
 CONTAINERS = (List, Tuple, Set, Dict)
+INSIDE = "dagad-inside"  # (INSIDE, the task that held it, where, its own key): a key within one task, where keys of blocks repeat
 
 
 def laid_open(graph: Graph, keys: Iterable[Key], matters: Callable[[Key], bool]) -> dict[Key, GraphNode]:
@@ -21,7 +22,7 @@ def laid_open(graph: Graph, keys: Iterable[Key], matters: Callable[[Key], bool])
 
     Dask gives equal keys to equal values only, so what is found twice is the same.
     """
-    opening, work, seen = _Opening(graph, matters), list(keys), set[Key]()
+    opening, work, seen = _Opening(_under_own_keys(graph, matters), matters), list(keys), set[Key]()
     if not any(map(opening.holds, graph.values())):
         return opening.graph
     while work:
@@ -36,6 +37,20 @@ def laid_open(graph: Graph, keys: Iterable[Key], matters: Callable[[Key], bool])
     return opening.graph
 
 
+def own_key(key: Key) -> Key:
+    """Return the key that a node had before it was found inside a task: what it is known by to whoever differentiates."""
+    while type(key) is tuple and key and key[0] == INSIDE:
+        key = key[-1]
+    return key
+
+
+def _under_own_keys(graph: Graph, matters: Callable[[Key], bool]) -> Graph:
+    """Return the graph with what an earlier derivative has found inside tasks under its own key, where that matters."""
+    moved = {key: own for key in graph if (own := own_key(key)) != key and matters(own)}
+    own = {new: substituted(graph[old], {}, new) for old, new in moved.items() if new not in graph}
+    return {**graph, **own, **{old: Alias(old, new) for old, new in moved.items()}} if moved else graph
+
+
 class _Opening:
     """A graph that is being laid open."""
 
@@ -48,7 +63,10 @@ class _Opening:
         if not self.holds(node):
             return []
         inside = self._taken_apart(key, node)
-        marks = {name for name in inside if self._matters(name)} - {key}
+        marks = {name for name in inside if self._matters(name)}
+        # A task of ours is known by its function, so what it reads is not put into it.
+        marks.update(ref for name in {key, *marks} if is_ours(name) for ref in references(inside[name]) if ref in inside)
+        marks.discard(key)
         self.graph[key] = _put_together(inside, key, marks)
         # An alias under such a name leads to the task that it was fused into.
         new = [name for name in marks if isinstance(self.graph.get(name), Alias) or name not in self.graph]
@@ -61,19 +79,27 @@ class _Opening:
             return False
         if node.has_subgraph():
             inside = node.args[0]
-            return any(self._matters(key) or self.holds(part) for key, part in inside.items())
+            return any(self._matters(own_key(key)) or self.holds(part) for key, part in inside.items())
         parts = [part for part in node.args if type(part) is not TaskRef and isinstance(part, GraphNode)]
         if node.kwargs:
             parts += [part for part in node.kwargs.values() if isinstance(part, GraphNode)]
-        return any(self._matters(part.key) or self.holds(part) for part in parts) if parts else False
+        return any(self._matters(own_key(part.key)) or self.holds(part) for part in parts) if parts else False
 
     def _taken_apart(self, key: Key, node: GraphNode) -> dict[Key, GraphNode]:
         """Return a node and all that it holds, each under a key of its own; new ones can't meet others."""
         found: dict[Key, GraphNode] = {}
         work: list[tuple[Key, Any]] = [(key, node)]
 
+        def named(part: Key, *where: Any) -> Key:
+            if self._matters(own := own_key(part)):
+                return own
+            new = (INSIDE, key, *where, part)
+            while new in self.graph:
+                new = (INSIDE, new)
+            return new
+
         def put(part: GraphNode) -> Key:
-            name = part.key if self._matters(part.key) else ("inside", key, len(found), len(work))
+            name = named(part.key, len(found), len(work))
             work.append((name, part))
             return name
 
@@ -83,7 +109,7 @@ class _Opening:
                 found[name] = substituted(part, {}, name)
             elif part.has_subgraph():
                 inside, result, outer, *given = part.args
-                renamed = {own: own if self._matters(own) else ("inside", key, name, own) for own in inside}
+                renamed = {own: named(own, name) for own in inside}
                 for own, ref in zip(outer, given, strict=True):
                     renamed[own] = ref.key if isinstance(ref, TaskRef) else put(_node(ref))
                 work.extend((renamed[own], substituted(each, renamed, renamed[own])) for own, each in inside.items())
@@ -98,7 +124,7 @@ class _Opening:
         def outside(part: Any) -> Any:
             if not isinstance(part, GraphNode) or isinstance(part, Alias):
                 return part
-            if not self._matters(part.key) and not self.holds(part):
+            if not self._matters(own_key(part.key)) and not self.holds(part):
                 return part
             if isinstance(part, CONTAINERS):
                 return container(part, list(map(outside, part.args)))
@@ -114,6 +140,9 @@ class _Opening:
 
 def _put_together(inside: Graph, key: Key, marks: Collection[Key]) -> GraphNode:
     """Return one task for a key and all that only it needs; it reads those in `marks`."""
+    target = _end_of_aliases(inside, key, marks)
+    if target != key and (target not in inside or target in marks):
+        return Alias(key, target)
     own, work = {key: inside[key]}, [key]
     while work:
         for ref in references(inside[work.pop()]):
@@ -121,6 +150,16 @@ def _put_together(inside: Graph, key: Key, marks: Collection[Key]) -> GraphNode:
                 own[ref] = inside[ref]
                 work.append(ref)
     return substituted(Task.fuse(*own.values()), {}, key)
+
+
+def _end_of_aliases(inside: Graph, key: Key, marks: Collection[Key]) -> Key:
+    """Return what a key stands for: fused, a chain of aliases would be a task, which nobody looks through."""
+    if not isinstance(inside[key], Alias):
+        return key
+    target = inside[key].target
+    while target not in marks and isinstance(node := inside.get(target), Alias):
+        target = node.target
+    return target
 
 
 def _node(part: Any) -> GraphNode:

@@ -10,13 +10,13 @@ from collections.abc import Collection
 from typing import Any
 
 from dagad._errors import NotDifferentiableError
-from dagad._graphs.activity import Graph, Key, substituted
+from dagad._graphs.activity import Graph, Key, is_ours, substituted
 from dagad._graphs.linearization import pull_back, value_and_pullback, value_of_task, value_part
 from dagad._graphs.scheduled import value_alone
 from dagad._graphs.states import read_state, write_state
 from dagad._pytrees.shipping import opened
 from dagad_scheduler.private import Alias, GraphNode, Task
-from dagad_scheduler.roles import Names, role_of
+from dagad_scheduler.roles import Names
 
 
 def forget(
@@ -37,11 +37,6 @@ def forget(
         new = renamed.get(key, key)
         result[new] = substituted(_plain(new, graph[key], graph), renamed, new)
     return result, renamed
-
-
-def is_ours(key: Key) -> bool:
-    """Return whether a key is one of dagad's."""
-    return isinstance(key, tuple) and role_of(key) is not None
 
 
 def _plain(key: Key, node: GraphNode, graph: Graph) -> GraphNode:

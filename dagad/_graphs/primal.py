@@ -10,11 +10,11 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._graphs.activity import Graph, Key, Order, active, substituted, topological
+from dagad._graphs.activity import Graph, Key, Order, active, is_ours, substituted, topological
 from dagad._graphs.coarsen import coarsened
 from dagad._graphs.collections import Collection
 from dagad._graphs.copies import laid_open
-from dagad._graphs.delinearize import forget, is_ours
+from dagad._graphs.delinearize import forget
 from dagad._graphs.layers import MARK, Annotations, annotations_of, inherited
 from dagad._graphs.loaders import with_loaders_inside
 from dagad_scheduler.private import (
