@@ -64,6 +64,27 @@ def is_ours(key: Key) -> bool:
     return isinstance(key, tuple) and role_of(key) is not None
 
 
+INSIDE = "dagad-inside"  # (INSIDE, the task that held it, where, its own key): keys inside of tasks repeat
+PLAIN = "plain"  # the first part of the number of what `forget` has rewritten, before its key
+SAME = "same"  # of what `unfused` has found, before its own key
+
+
+def own_key(key: Key) -> Key:
+    """Return the key that the user knows a node by, before it was found inside a task or rewritten by `forget`."""
+    while type(key) is tuple and key:
+        if key[0] == INSIDE:
+            key = key[-1]
+        elif len(key) != 2 or type(key[1]) is not tuple or not is_ours(key):
+            break
+        elif key[1][:1] == (PLAIN,):
+            key = key[1][1:]
+        elif key[1][:1] == (SAME,):
+            key = key[1][1]
+        else:
+            break
+    return key
+
+
 def is_copy(node: GraphNode) -> bool:
     """Return whether Dask has wrapped a node to be a copy of it: the node is the only argument."""
     return isinstance(node, Task) and getattr(node.func, "__qualname__", None) == "ProhibitReuse._identity"

@@ -7,22 +7,22 @@ key to differentiate with respect to stands nowhere, or not everywhere, and a gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from dagad._graphs.activity import Graph, Key, is_copy, is_ours, references, substituted
+from dagad._graphs.activity import INSIDE, Graph, Key, is_copy, is_ours, own_key, references, substituted
 from dagad_scheduler.private import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 
 CONTAINERS = (List, Tuple, Set, Dict)
-INSIDE = "dagad-inside"  # (INSIDE, the task that held it, where, its own key): a key within one task, where keys of blocks repeat
 
 
-def laid_open(graph: Graph, keys: Iterable[Key], matters: Callable[[Key], bool]) -> dict[Key, GraphNode]:
+def laid_open(graph: Graph, keys: Iterable[Key], wrt: Collection[Key]) -> dict[Key, GraphNode]:
     """Return the graph with all nodes that matter under their own keys; what else stood together stays together.
 
-    Dask gives equal keys to equal values only, so what is found twice is the same.
+    Those of `wrt` matter, and dagad's own. Dask gives equal keys to equal values only, so what is found twice is the
+    same.
     """
-    opening, work, seen = _Opening(_under_own_keys(graph, matters), matters), list(keys), set[Key]()
+    opening, work, seen = _Opening(_under_own_keys(graph, wrt), wrt), list(keys), set[Key]()
     if not any(map(opening.holds, graph.values())):
         return opening.graph
     while work:
@@ -37,16 +37,20 @@ def laid_open(graph: Graph, keys: Iterable[Key], matters: Callable[[Key], bool])
     return opening.graph
 
 
-def own_key(key: Key) -> Key:
-    """Return the key that a node had before it was found inside a task: what it is known by to whoever differentiates."""
-    while type(key) is tuple and key and key[0] == INSIDE:
-        key = key[-1]
-    return key
+def standing_in(node: GraphNode) -> Iterator[tuple[Key, GraphNode]]:
+    """Return all nodes that stand inside a task, with their keys."""
+    if not isinstance(node, Task):
+        return
+    inside = node.args[0].items() if node.has_subgraph() else ()
+    parts = [(part.key, part) for part in (*node.args, *node.kwargs.values()) if isinstance(part, GraphNode)]
+    for key, part in (*inside, *parts):
+        yield key, part
+        yield from standing_in(part)
 
 
-def _under_own_keys(graph: Graph, matters: Callable[[Key], bool]) -> Graph:
-    """Return the graph with what an earlier derivative has found inside tasks under its own key, where that matters."""
-    moved = {key: own for key in graph if (own := own_key(key)) != key and matters(own)}
+def _under_own_keys(graph: Graph, wrt: Collection[Key]) -> Graph:
+    """Return the graph with nodes of `wrt` that an earlier derivative has renamed under their own keys."""
+    moved = {key: own for key in graph if (own := own_key(key)) != key and own in wrt}
     own = {new: substituted(graph[old], {}, new) for old, new in moved.items() if new not in graph}
     return {**graph, **own, **{old: Alias(old, new) for old, new in moved.items()}} if moved else graph
 
@@ -54,8 +58,11 @@ def _under_own_keys(graph: Graph, matters: Callable[[Key], bool]) -> Graph:
 class _Opening:
     """A graph that is being laid open."""
 
-    def __init__(self, graph: Graph, matters: Callable[[Key], bool]) -> None:
-        self.graph, self._matters = dict(graph), matters
+    def __init__(self, graph: Graph, wrt: Collection[Key]) -> None:
+        self.graph, self._wrt = dict(graph), wrt
+
+    def _matters(self, key: Key) -> bool:
+        return is_ours(key) or own_key(key) in self._wrt
 
     def open(self, key: Key) -> list[Key]:
         """Put the nodes that matter and stand inside one node beside it; return the keys of those that are new."""
@@ -65,7 +72,9 @@ class _Opening:
         inside = self._taken_apart(key, node)
         marks = {name for name in inside if self._matters(name)}
         # A task of ours is known by its function, so what it reads is not put into it.
-        marks.update(ref for name in {key, *marks} if is_ours(name) for ref in references(inside[name]) if ref in inside)
+        marks.update(
+            ref for name in {key, *marks} if is_ours(name) for ref in references(inside[name]) if ref in inside
+        )
         marks.discard(key)
         self.graph[key] = _put_together(inside, key, marks)
         # An alias under such a name leads to the task that it was fused into.
@@ -79,11 +88,11 @@ class _Opening:
             return False
         if node.has_subgraph():
             inside = node.args[0]
-            return any(self._matters(own_key(key)) or self.holds(part) for key, part in inside.items())
+            return any(self._matters(key) or self.holds(part) for key, part in inside.items())
         parts = [part for part in node.args if type(part) is not TaskRef and isinstance(part, GraphNode)]
         if node.kwargs:
             parts += [part for part in node.kwargs.values() if isinstance(part, GraphNode)]
-        return any(self._matters(own_key(part.key)) or self.holds(part) for part in parts) if parts else False
+        return any(self._matters(part.key) or self.holds(part) for part in parts) if parts else False
 
     def _taken_apart(self, key: Key, node: GraphNode) -> dict[Key, GraphNode]:
         """Return a node and all that it holds, each under a key of its own; new ones can't meet others."""
@@ -91,8 +100,10 @@ class _Opening:
         work: list[tuple[Key, Any]] = [(key, node)]
 
         def named(part: Key, *where: Any) -> Key:
-            if self._matters(own := own_key(part)):
+            if (own := own_key(part)) in self._wrt:
                 return own
+            if is_ours(part):
+                return part
             new = (INSIDE, key, *where, part)
             while new in self.graph:
                 new = (INSIDE, new)
@@ -124,7 +135,7 @@ class _Opening:
         def outside(part: Any) -> Any:
             if not isinstance(part, GraphNode) or isinstance(part, Alias):
                 return part
-            if not self._matters(own_key(part.key)) and not self.holds(part):
+            if not self._matters(part.key) and not self.holds(part):
                 return part
             if isinstance(part, CONTAINERS):
                 return container(part, list(map(outside, part.args)))
@@ -154,12 +165,11 @@ def _put_together(inside: Graph, key: Key, marks: Collection[Key]) -> GraphNode:
 
 def _end_of_aliases(inside: Graph, key: Key, marks: Collection[Key]) -> Key:
     """Return what a key stands for: fused, a chain of aliases would be a task, which nobody looks through."""
-    if not isinstance(inside[key], Alias):
-        return key
-    target = inside[key].target
-    while target not in marks and isinstance(node := inside.get(target), Alias):
-        target = node.target
-    return target
+    while isinstance(node := inside.get(key), Alias):
+        key = node.target
+        if key in marks:
+            break
+    return key
 
 
 def _node(part: Any) -> GraphNode:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from dagad._errors import NotDifferentiableError
-from dagad._graphs.activity import Graph, Key, is_ours, substituted
+from dagad._graphs.activity import PLAIN, Graph, Key, is_ours, substituted
 from dagad._graphs.linearization import pull_back, value_and_pullback, value_of_task, value_part
 from dagad._graphs.scheduled import value_alone
 from dagad._graphs.states import read_state, write_state
@@ -28,7 +28,7 @@ def forget(
     default all: they have to be closed under "depends on them", so that no key of the user's changes its meaning.
     """
     chosen = graph.keys() if keys is None else keys
-    renamed = {key: names.about(key)("input", ("plain", *key)) for key in chosen if is_ours(key)}
+    renamed = {key: names.about(key)("input", (PLAIN, *key)) for key in chosen if is_ours(key)}
     if not renamed:
         return dict(graph), {}
     result = dict(graph) if keys is not None else {}

@@ -6,17 +6,20 @@ several of them read the same input, its cotangents are added up along the fixed
 
 from __future__ import annotations
 
+import operator
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dagad._engines.autograd.patches import patches
-from dagad._graphs.linearization import PullbackFunction, portable_recipe
+from dagad._graphs.activity import Key
+from dagad._graphs.linearization import PullbackFunction, portable_recipe, value_of_task
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Span, summed
 from dagad._pytrees.pytree import nbytes_of
 from dagad._pytrees.shipping import Portable, opened
+from dagad_scheduler.private import GraphNode, Task, TaskRef
 from dagad_scheduler.process import Spared, calm_process, patient_collector
 
 
@@ -64,6 +67,40 @@ class FusedTasks(Portable):
     def names(self) -> list[str]:
         """Return what the tasks are called, for pictures."""
         return [name for member in self._members for name in member.function.names()]
+
+    @property
+    def functions(self) -> list[Any]:
+        """What the tasks run, one after the other."""
+        return [member.function for member in self._members]
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """The places of the arguments that are differentiated."""
+        return self._active
+
+    @property
+    def spans(self) -> tuple[Span | None, ...]:
+        """For each of these, which terms of its cotangent arise here; see the class."""
+        return self._spans or (None,) * len(self._active)
+
+    def as_nodes(self, arguments: Sequence[Any], key_of: Callable[[Any, Any], Key]) -> tuple[dict[Key, GraphNode], Key]:
+        """Return the tasks as nodes of a graph that read `arguments`, and the key of what all give together.
+
+        `key_of` gives the key of a function's value.
+        """
+        found, nodes = list(arguments), dict[Key, GraphNode]()
+
+        def add(key: Key, function: Any, *parts: Any) -> None:
+            nodes[key] = Task(key, function, *parts)
+            found.append(TaskRef(key))
+
+        for place, (arg, index) in enumerate(self._opened):
+            add(key_of(None, ("component", place)), operator.getitem, found[arg], index)
+        for number, (function, places, _) in enumerate(self._members):
+            add(key_of(function, number), value_of_task, function, *[found[place] for place in places])
+        if self._outputs is not None:
+            add(key_of(None, "results"), as_tuple, *[found[place] for place in self._outputs])
+        return nodes, found[-1].key
 
     def activated(self, active: tuple[int, ...], engine: Any) -> FusedTasks:
         """Return the same tasks, differentiated with respect to these arguments."""
@@ -201,6 +238,11 @@ class FusedTasks(Portable):
 
         value = self._run(values, call, moving)
         return value, moving[-1] if self._outputs is None else tuple(moving[place] for place in self._outputs)
+
+
+def as_tuple(*parts: Any) -> tuple[Any, ...]:
+    """Return several results as those of one task."""
+    return parts
 
 
 def _sum_of(terms: list[Any]) -> Any:

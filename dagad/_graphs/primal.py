@@ -17,7 +17,9 @@ from dagad._graphs.copies import laid_open
 from dagad._graphs.delinearize import forget
 from dagad._graphs.layers import MARK, Annotations, annotations_of, inherited
 from dagad._graphs.loaders import with_loaders_inside
+from dagad._graphs.unfused import hidden, unfused
 from dagad_scheduler.private import (
+    Alias,
     DataNode,
     GraphNode,
     Task,
@@ -71,10 +73,12 @@ class Primal:
         keys = {key for one in wrt for key in one.keys}
         layers = optimized(whole, y.keys, keys)
         nodes, futures = _read(ensure_dict(layers))
-        nodes = laid_open(nodes, y.keys, lambda key: key in keys or is_ours(key))
+        nodes = laid_open(nodes, y.keys, keys)
         order = topological(nodes, y.keys)
         beyond = _checked(order, y.keys, futures)
-        missing = [one for one in wrt if not any(key in order or key in beyond for key in one.keys)]
+        held = {key: found for key in order if (found := hidden(nodes[key], keys))}
+        seen = set(order).union(beyond, *held.values())
+        missing = [one for one in wrt if seen.isdisjoint(one.keys)]
         if missing and unused == "raise":
             raise NotDifferentiableError(_not_in_graph(y, missing))
         nodes, others, annotations = {key: nodes[key] for key in order}, dict[Key, GraphNode](), annotations_of(layers)
@@ -88,7 +92,7 @@ class Primal:
                 # What carries derivatives has another key in the end, and what is fused has none: both are here too.
                 others |= {key: own[key] for key in topological(own, apart)}
                 futures, annotations = own_futures | futures, annotations_of(one.graph) | annotations
-        nodes, order, renamed = _without_pairs_and_tapes(nodes, order, y.keys, keys, names)
+        nodes, order, renamed = _without_pairs_and_tapes(nodes, order, y.keys, keys, held, names)
         annotations |= {new: annotations[old] for old, new in renamed.items() if old in annotations}
         sources = [[renamed.get(key, key) for key in one.keys] for one in wrt]
         live = active(order, {key for each in sources for key in each})
@@ -152,14 +156,27 @@ def optimized(graph: HighLevelGraph, outputs: Sequence[Key], kept: Container[Key
 
 
 def _without_pairs_and_tapes(
-    nodes: dict[Key, GraphNode], order: Order, outputs: Sequence[Key], wrt: Container[Key], names: Names
+    nodes: dict[Key, GraphNode],
+    order: Order,
+    outputs: Sequence[Key],
+    wrt: Container[Key],
+    held: Container[Key],
+    names: Names,
 ) -> tuple[dict[Key, GraphNode], Order, dict[Key, Key]]:
-    """Rewrite what can't be differentiated as it stands; return also what got new names by it."""
+    """Rewrite what can't be differentiated as it stands; return also what got new names by it.
+
+    `held` are tasks that hold nodes of `wrt`, as `hidden` says.
+    """
     if not any(is_ours(key) or _gives_pairs(node) for key, node in nodes.items()):
         return nodes, order, {}
     nodes, valued = _explicit_as_values(nodes, names)
     outputs, carrying = [valued.get(key, key) for key in outputs], {valued.get(key, key) for key in wrt}
-    nodes, forgotten = forget(nodes, names, active(topological(nodes, outputs), carrying))
+    holding = dict.fromkeys([valued.get(key, key) for key in held])
+    rewritten = {**holding, **active(topological(nodes, outputs), carrying.union(holding))}
+    nodes, forgotten = forget(nodes, names, rewritten)
+    if held:
+        here = {key: forgotten[key] for key in wrt if key in forgotten}
+        nodes = unfused(nodes | {key: Alias(key, new) for key, new in here.items()}, wrt, names)
     renamed = forgotten | {old: forgotten.get(new, new) for old, new in valued.items()}
     order = topological(nodes, [renamed.get(key, key) for key in outputs])
     return {key: nodes[key] for key in order}, order, renamed

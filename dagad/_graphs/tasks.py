@@ -20,7 +20,7 @@ from dagad._engines.calls import by_engine, is_autograds
 from dagad._engines.explicit import check_count, refuse_keywords
 from dagad._engines.registry import own_engine
 from dagad._errors import add_note_once
-from dagad._graphs.activity import Key, is_copy, references, topological
+from dagad._graphs.activity import Key, is_copy, references, substituted, topological
 from dagad._graphs.copies import CONTAINERS, container
 from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction, is_scalar, unit_seed, value_of_task
 from dagad._pytrees import pytree
@@ -175,6 +175,32 @@ class TaskFunction(Portable):
 
     def state(self) -> tuple[Any, ...]:
         return self._task, self._keys, self._active, self._engine
+
+    @property
+    def task(self) -> Task:
+        """The task itself, as it stood in a graph."""
+        return self._task
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """What it reads, as its arguments come."""
+        return self._keys
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """The places of those that are differentiated."""
+        return self._active
+
+    def under(self, key: Key) -> TaskFunction:
+        """Return the same task under another key."""
+        task: Any = substituted(self._task, {}, key)
+        return TaskFunction(task, self._keys, self._active, self._engine)
+
+    def on(self, task: Any, moving: Container[Key]) -> Task:
+        """Return a node that does what another task does, by the same engine."""
+        keys = references(task)
+        active = tuple([place for place, key in enumerate(keys) if key in moving])
+        return Task(task.key, value_of_task, TaskFunction(task, keys, active, self._engine), *map(TaskRef, keys))
 
     def names(self) -> list[str]:
         """Return what the task is called, for pictures."""

@@ -1,0 +1,198 @@
+"""Derivatives of derivatives by any node: also one that an earlier derivative has put into a task, or renamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd
+import autograd.numpy as np
+import dask.array as da
+import numpy as onp
+import pytest
+from dask._task_spec import fuse_linear_task_spec
+from dask.base import compute as dask_compute, optimize as dask_optimize
+from dask.config import set as dask_set
+from dask.delayed import Delayed, delayed
+from hypothesis import given, settings, strategies as st
+
+import dagad
+from dagad import extend
+
+compute: Any = dask_compute  # Dask has few types
+optimize: Any = dask_optimize
+A, B, DIRECTION = onp.array([0.5, -1.0, 2.0]), onp.array([1.5, 0.25, -0.75]), onp.array([0.3, -0.2, 0.7])
+
+
+def loaded(factor: float) -> Any:
+    return factor * B
+
+
+def added(x: Any, y: Any) -> Any:
+    return x + 0.5 * y
+
+
+def multiplied(x: Any, y: Any) -> Any:
+    return 0.3 * x * y
+
+
+def curved(x: Any, y: Any) -> Any:
+    return np.sin(x) * y
+
+
+def bent(x: Any, y: Any) -> Any:
+    return np.tanh(x - y)
+
+
+def total(*parts: Any) -> Any:
+    return sum([np.sum(np.sin(part)) for part in parts])
+
+
+def along(tangent: Any) -> Any:
+    return tangent * DIRECTION
+
+
+STEPS: list[Any] = [added, multiplied, curved, bent]
+POLICIES: dict[str, Any] = {
+    "keep": lambda: extend.Keep(),
+    "recompute": lambda: extend.Recompute(),
+    "preaccumulate": lambda: extend.Preaccumulate(),
+    "segment": lambda: extend.Segment(2),
+}
+LEAVES = 2
+
+
+class OnDask:
+    """A program as a Dask graph."""
+
+    def __init__(self, steps: Any, as_arrays: bool = False) -> None:
+        self.nodes: list[Any] = [delayed(A), delayed(loaded)(delayed(1.0))]
+        for how, left, right, policy in steps:
+            n = len(self.nodes)
+            x, y = self.nodes[left % n], self.nodes[right % n]
+            if how == "gradient":
+                made = dagad.gradient(delayed(total)(x), y, policy=POLICIES[policy](), unused="zeros")
+            elif how == "tangent":
+                reached = delayed(total)(x, y)  # so that it depends on y
+                made = delayed(along)(dagad.jvp(reached, y, DIRECTION)[1])
+            elif how == "copy":
+                made = da.from_delayed(delayed(x), (3,), float).rechunk(2)
+                made = delayed(added)(made, y)
+            else:
+                made = delayed(STEPS[how])(x, y)
+            self.nodes.append(made)
+
+    def end(self) -> Any:
+        return delayed(total)(*self.nodes[-2:], self.nodes[len(self.nodes) // 2])
+
+
+class Plain:
+    """The same program by numpy and autograd; `moved` adds something to one node."""
+
+    def __init__(self, steps: Any, moved: dict[int, Any]) -> None:
+        self.steps, self.moved = steps, moved
+
+    def value(self, number: int, given: dict[int, Any]) -> Any:
+        if number in given:
+            return given[number]
+        found = self._found(number, given)
+        return found + self.moved[number] if number in self.moved else found
+
+    def _found(self, number: int, given: dict[int, Any]) -> Any:
+        if number < LEAVES:
+            return (A, B)[number]
+        how, left, right, _ = self.steps[number - LEAVES]
+        left, right = left % number, right % number
+        if how in ("gradient", "tangent"):
+            point = self.value(right, given)
+
+            def reached(v: Any) -> Any:
+                inner = {**given, right: v}
+                parts = [self.value(left, inner)] + ([self.value(right, inner)] if how == "tangent" else [])
+                return total(*parts) + 0.0 * np.sum(v)  # depends on it in any case
+
+            slope = autograd.grad(reached)(point)
+            return slope if how == "gradient" else along(np.sum(slope * DIRECTION))
+        x, y = self.value(left, given), self.value(right, given)
+        return added(x, y) if how == "copy" else STEPS[how](x, y)
+
+    def end(self) -> Any:
+        n = LEAVES + len(self.steps)
+        return total(*[self.value(number, {}) for number in (n - 2, n - 1, n // 2)])
+
+
+def fused(y: Any) -> Any:
+    return Delayed(y.key, fuse_linear_task_spec(dict(optimize(y)[0].dask), {y.key}))
+
+
+def optimized_and_fused(y: Any) -> Any:
+    with dask_set({"optimization.fuse.delayed": True}):
+        return optimize(y)[0]
+
+
+WAYS: dict[str, Any] = {"as built": lambda y: y, "fused": fused, "optimized": optimized_and_fused}
+
+
+def assert_right(steps: Any, way: str) -> None:
+    made = OnDask(steps)
+    y = WAYS[way](made.end())
+    for number, node in enumerate(made.nodes):
+        expected = autograd.grad(lambda delta, at=number: Plain(steps, {at: delta}).end() + 0.0 * np.sum(delta))(
+            onp.zeros(3)
+        )
+        refused, found = "", None
+        try:
+            found = dagad.gradient(y, node)
+        except dagad.NotDifferentiableError as error:
+            refused = str(error)
+        if found is None:  # nothing reads it, or Dask's own optimization has fused it away
+            assert "does not need" in refused
+            assert way != "as built" or not expected.any(), (number, expected)
+            continue
+        onp.testing.assert_allclose(
+            compute(found, scheduler="sync")[0], expected, 1e-9, 1e-11, err_msg=f"node {number}"
+        )
+        tangent = compute(dagad.jvp(y, node, DIRECTION)[1], scheduler="sync")[0]
+        onp.testing.assert_allclose(tangent, onp.sum(expected * DIRECTION), 1e-9, 1e-11, err_msg=f"jvp {number}")
+
+
+STEP = st.tuples(
+    st.one_of(st.integers(0, len(STEPS) - 1), st.sampled_from(["gradient", "gradient", "tangent", "copy"])),
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.sampled_from(list(POLICIES)),
+)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.lists(STEP, min_size=2, max_size=6), st.sampled_from(list(WAYS)))
+def test_a_derivative_by_any_node_of_a_derivative_is_right(steps: Any, way: str) -> None:
+    assert_right(steps, way)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("way", WAYS)
+def test_data_that_an_inner_gradient_loads_in_its_tasks_are_differentiated_in(policy: str, way: str) -> None:
+    # gradient by a leaf that the data stand beside; the data are read once more, outside of it
+    assert_right([(1, 0, 1, policy), ("gradient", 2, 0, policy), (0, 3, 1, policy)], way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_node_in_the_middle_of_a_chain_of_an_inner_gradient_is_differentiated_in(way: str) -> None:
+    chain = [(2, 0, 0, "keep"), (2, 2, 2, "keep"), (3, 3, 0, "keep")]
+    assert_right([*chain, ("gradient", 4, 0, "keep"), (0, 5, 2, "keep"), (0, 6, 3, "keep")], way)
+
+
+def test_an_earlier_gradient_is_a_node_of_a_later_one() -> None:
+    assert_right(
+        [("gradient", 0, 0, "keep"), (1, 2, 1, "keep"), ("gradient", 3, 1, "keep"), (0, 4, 2, "keep")], "as built"
+    )
+
+
+def test_a_node_in_a_chain_of_an_inner_tangent_is_differentiated_in() -> None:
+    chain = [(2, 0, 0, "keep"), (2, 2, 2, "keep"), (3, 3, 0, "keep")]
+    assert_right([*chain, ("tangent", 4, 0, "keep"), (0, 5, 2, "keep"), (0, 6, 3, "keep")], "as built")
+
+
+def test_third_derivatives_by_hidden_nodes_are_right() -> None:
+    chain = [(2, 0, 1, "keep"), (2, 2, 2, "keep"), ("gradient", 3, 0, "keep")]
+    assert_right([*chain, (2, 4, 2, "keep"), ("gradient", 5, 1, "keep"), (0, 6, 2, "keep")], "as built")
