@@ -11,9 +11,10 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._graphs.activity import Graph, Key, Order, active, is_ours, substituted, topological
+from dagad._graphs.blockwise import refuse_nameless, with_blocks_fused
 from dagad._graphs.coarsen import coarsened
 from dagad._graphs.collections import Collection
-from dagad._graphs.copies import laid_open
+from dagad._graphs.copies import laid_open, standing_in
 from dagad._graphs.delinearize import forget
 from dagad._graphs.layers import MARK, Annotations, annotations_of, inherited
 from dagad._graphs.loaders import with_loaders_inside
@@ -26,8 +27,6 @@ from dagad_scheduler.private import (
     TaskRef,
     convert_legacy_graph,
     ensure_dict,
-    fuse_roots,
-    optimize_blockwise,
 )
 from dagad_scheduler.roles import Names
 
@@ -76,6 +75,7 @@ class Primal:
         nodes = laid_open(nodes, y.keys, keys)
         order = topological(nodes, y.keys)
         beyond = _checked(order, y.keys, futures)
+        refuse_nameless((part for key in order for part, _ in standing_in(nodes[key])), keys)
         held = {key: found for key in order if (found := hidden(nodes[key], keys))}
         seen = set(order).union(beyond, *held.values())
         missing = [one for one in wrt if seen.isdisjoint(one.keys)]
@@ -150,9 +150,7 @@ def optimized(graph: HighLevelGraph, outputs: Sequence[Key], kept: Container[Key
     """Return what some keys need, with runs of blockwise operations made one; tasks under `kept` keys stay apart."""
     if all(type(layer) is MaterializedLayer for layer in graph.layers.values()):
         return graph  # nothing blockwise
-    keys = [*outputs, *kept]
-    made: HighLevelGraph = fuse_roots(optimize_blockwise(graph, keys=keys), keys=keys).cull(set(outputs))
-    return made
+    return with_blocks_fused(graph, outputs, kept)
 
 
 def _without_pairs_and_tapes(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from dagad._graphs.activity import INSIDE, SAME, Graph, Key, own_key, substituted
+from dagad._graphs.blockwise import refuse_nameless
 from dagad._graphs.copies import laid_open, standing_in
 from dagad._graphs.delinearize import forget, pull_back_of_task
 from dagad._graphs.fused import as_tuple
@@ -33,7 +34,9 @@ def hidden(node: GraphNode, wrt: Collection[Key]) -> set[Key]:
     """Return which nodes of `wrt` a task of a derivative holds, or gives under another key."""
     if not isinstance(node, Task) or node.func not in _FUNCTION:
         return set()
-    return {key for key in _keys_run(node) if key in wrt and key != node.key}
+    run = set(_keys_run(node))
+    refuse_nameless(run, wrt)
+    return {key for key in run if key in wrt and key != node.key}
 
 
 def _keys_run(task: Task) -> Iterator[Key]:

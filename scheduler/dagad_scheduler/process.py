@@ -44,6 +44,7 @@ LARGE_TAPE = 100_000  # containers; to walk fewer of them takes less than 20 ms
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 TRIM_VARIABLE = "MALLOC_TRIM_THRESHOLD_"
 LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc refuses more
+LOOK_EVERY = 0.5  # seconds, whether Dask has paused a worker
 
 Thresholds = tuple[int, int, int]
 
@@ -220,11 +221,32 @@ def keep_freed_memory(nbytes: int | None) -> bool:
     except (AttributeError, OSError):
         return False
     if _is_child_of_a_nanny():
+        _return_memory_while_paused(libc)
         largest = min(nbytes, LARGEST_MMAP_THRESHOLD)
         return bool(mallopt(M_MMAP_THRESHOLD, largest) and mallopt(M_TRIM_THRESHOLD, nbytes))
     malloc.restype, malloc.argtypes, free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
     free(malloc(min(nbytes, LARGEST_MMAP_THRESHOLD) - 2**16))  # with its head it must not be larger than that
     return True
+
+
+def _return_memory_while_paused(libc: Any) -> None:
+    """Have this process's Dask worker return what is kept whenever Dask has paused it for want of memory.
+
+    It goes on when the process is smaller. What is kept does not shrink by itself while nothing runs, so that it would
+    wait for ever.
+    """
+    distributed: Any = sys.modules.get("distributed")
+    try:
+        worker = distributed.get_worker()
+    except (AttributeError, ValueError):  # no worker's thread
+        return
+
+    def look() -> None:
+        if worker.status.name == "paused":
+            libc.malloc_trim(0)
+        worker.loop.call_later(LOOK_EVERY, look)
+
+    worker.loop.add_callback(look)
 
 
 def _is_child_of_a_nanny() -> bool:

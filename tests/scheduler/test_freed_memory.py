@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from distributed import Client
 
 import dagad
-from dagad_scheduler.process import keep_freed_memory
+from dagad_scheduler.process import _return_memory_while_paused, keep_freed_memory
 
 pytestmark = pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 
@@ -28,6 +29,39 @@ def test_glibc_can_be_set_to_keep_memory() -> None:
 @pytest.mark.parametrize("nbytes", [None, 0])
 def test_the_allocator_can_be_left_alone(nbytes: Any) -> None:
     assert not keep_freed_memory(nbytes)
+
+
+class Worker:
+    """A Dask worker as far as memory is concerned: whether it is paused, and a loop that runs what is due when told."""
+
+    def __init__(self) -> None:
+        self.status = SimpleNamespace(name="running")
+        self.loop, self.due = self, list[Any]()
+
+    def add_callback(self, call: Any) -> None:
+        self.due.append(call)
+
+    def call_later(self, seconds: float, call: Any) -> None:
+        assert seconds < 5.0
+        self.due.append(call)
+
+    def turn(self) -> None:
+        self.due.pop(0)()
+
+
+def test_a_worker_that_dask_has_paused_returns_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, returned = Worker(), list[int]()
+    monkeypatch.setattr("distributed.get_worker", lambda: worker)
+    _return_memory_while_paused(SimpleNamespace(malloc_trim=returned.append))
+    worker.turn()
+    assert returned == []
+    worker.status.name = "paused"
+    worker.turn()
+    assert returned == [0]
+    worker.status.name = "running"
+    worker.turn()
+    assert returned == [0]
+    assert len(worker.due) == 1  # it goes on looking
 
 
 FAULTS = """
