@@ -31,7 +31,7 @@ TAKEN = {
         {
             "dask._expr": "LLGExpr",
             "dask._task_spec": TASKS,
-            "dask.blockwise": "fuse_roots optimize_blockwise",
+            "dask.blockwise": "Blockwise fuse_roots optimize_blockwise",
             "dask.callbacks": "local_callbacks unpack_callbacks",
             "dask.core": "flatten",
             "dask.dot": "graphviz_to_file",

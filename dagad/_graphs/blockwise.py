@@ -33,7 +33,8 @@ def _under_own_keys(node: Any, layer: Any, graph: HighLevelGraph) -> Any:
     """Return the task of a block with its parts under their own keys; `graph` is as it was before."""
     if not isinstance(node, Task) or not node.has_subgraph():
         return node
-    return _with_keys(node, dict(zip(layer.output_indices, node.key[1:], strict=True)), graph)
+    key: Any = node.key
+    return _with_keys(node, dict(zip(layer.output_indices, key[1:], strict=True)), graph)
 
 
 def _with_keys(node: Task, at: Mapping[str, int], graph: HighLevelGraph) -> Task:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,15 @@ from dask.highlevelgraph import HighLevelGraph
 
 from dagad._graphs.activity import Key
 from dagad._graphs.drawing import drawn
-from dagad._graphs.expressions import as_read, graph_as_written, is_expression, named_like, over, over_blocks
+from dagad._graphs.expressions import (
+    as_named_before,
+    as_read,
+    graph_as_written,
+    is_expression,
+    named_like,
+    over,
+    over_blocks,
+)
 from dagad._graphs.labelled import arrays_of, constants_of, is_labelled, with_arrays
 from dagad._graphs.layers import high_level, inherited, with_layer
 from dagad_scheduler.private import GraphNode, Task, ensure_dict, flatten
@@ -30,6 +38,7 @@ class Part:
     `shapes`     of the block behind each key; None where that is not known
     `dtype`      of its entries; None where that is not known
     `chunks`     Dask's, of an array; None of others
+    `nodes`      its graph, where that is not as `made` has it
     ===========  ==========================================================
     """
 
@@ -38,6 +47,7 @@ class Part:
     shapes: list[tuple[int, ...] | None]
     dtype: Any
     chunks: Any
+    nodes: dict[Key, GraphNode] | None = None
 
     @classmethod
     def of(cls, made: Any) -> Part:
@@ -53,8 +63,19 @@ class Part:
 
     @property
     def graph(self) -> HighLevelGraph:
-        graph = graph_as_written(self.made) if is_expression(self.made) else self.made.__dask_graph__()
+        if self.nodes is not None:
+            graph: Any = self.nodes
+        else:
+            graph = graph_as_written(self.made) if is_expression(self.made) else self.made.__dask_graph__()
         return high_level(graph, f"dagad-primal-{self.name}")
+
+    def over_blocks(self, arrays: Sequence[Any]) -> Part:
+        """Return the same, computed from the blocks of arrays of expressions as they are."""
+        if not is_expression(self.made):
+            return self
+        made = Part.of(over_blocks(self.made, arrays))
+        nodes, keys = as_named_before(graph_as_written(made.made), made.keys, self.made)
+        return replace(made, keys=keys, nodes=nodes)
 
     def as_read_in(self, graph: Mapping[Key, Any]) -> Part:
         """Return the same by the keys under which a graph reads it."""
@@ -82,8 +103,7 @@ class Collection:
         arrays = [part.made for one in wrt for part in one.parts if is_expression(part.made)]
         if not arrays or not any(is_expression(part.made) for part in self.parts):
             return self
-        parts = [Part.of(over_blocks(part.made, arrays)) if is_expression(part.made) else part for part in self.parts]
-        return replace(self, parts=parts)
+        return replace(self, parts=[part.over_blocks(arrays) for part in self.parts])
 
     def as_read_in(self, graph: Mapping[Key, Any]) -> Collection:
         """Return the same by the keys under which a graph reads it."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import dask
 
-from dagad._graphs.activity import Key
-from dagad_scheduler.private import Alias, GraphNode, convert_legacy_graph, flatten
+from dagad._graphs.activity import Key, references, substituted
+from dagad_scheduler.private import Alias, GraphNode, Task, convert_legacy_graph, flatten
 
 
 def is_expression(made: Any) -> bool:
@@ -61,6 +61,38 @@ def over_blocks(made: Any, arrays: Iterable[Any]) -> Any:
                 graph[own] = Alias(own, anew)
         held.append((one, over(form, graph, name)))
     return _substituted(made, held)
+
+
+def as_named_before(
+    nodes: dict[Key, GraphNode], keys: Sequence[Key], written: Any
+) -> tuple[dict[Key, GraphNode], list[Key]]:
+    """Return the graph of what `over_blocks` made of an array, and its keys, all by the names that they had before.
+
+    Dask names what is made of an array after it. Over blocks they are computed from the same numbers, and whoever
+    differentiates once more knows them by the names that the user's arrays have.
+    """
+    before, renamed, work = graph_as_written(written), dict[Key, Key](), list(zip(keys, _keys(written), strict=True))
+    while work:
+        key, old = work.pop()
+        one, other = nodes.get(key), before.get(old)
+        known = key == old or key in renamed or old in nodes
+        if known or one is None or other is None or not _are_alike(one, other):
+            continue
+        renamed[key] = old
+        work += zip(references(one), references(other), strict=True)
+    found = {renamed.get(key, key): substituted(node, renamed, renamed.get(key, key)) for key, node in nodes.items()}
+    return (found if renamed else nodes), [renamed.get(key, key) for key in keys]
+
+
+def _are_alike(one: GraphNode, other: GraphNode) -> bool:
+    """Return whether two nodes do the same with as many others."""
+    if type(one) is not type(other) or len(references(one)) != len(references(other)):
+        return False
+    return isinstance(one, Alias) or (isinstance(one, Task) and _does(one) == _does(other))
+
+
+def _does(task: Any) -> str:
+    return getattr(task.func, "__qualname__", type(task.func).__qualname__)
 
 
 def _substituted(made: Any, held: Sequence[tuple[Any, Any]]) -> Any:

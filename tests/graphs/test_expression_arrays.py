@@ -47,3 +47,11 @@ def test_derivatives_in_pieces_of_expression_arrays_are_right_on_each_scheduler(
     gaps = said(kind, "pieces", kind)
     assert set(gaps) == {"sync", "threads", "cluster"}
     assert max(gaps.values()) < 1e-11, gaps
+
+
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
+@pytest.mark.parametrize("kind", FEWEST)
+def test_derivatives_by_expression_arrays_that_earlier_derivatives_read_are_right(kind: str) -> None:
+    gaps = said(kind, "hidden", kind)
+    assert len(gaps) == 4
+    assert max(gaps.values()) < 1e-12

@@ -110,7 +110,34 @@ def pieces(kind: str) -> None:
     print(json.dumps(gaps))
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"main": main, "pieces": pieces}
+def hidden(kind: str) -> None:
+    """Print as JSON how far derivatives by an array that an earlier derivative reads too are from autograd's."""
+    da, at = take(kind), np.array([0.5, 2.0, 3.0, 0.1])
+    gaps = {}
+    for chunks in (4, 2):
+        x = da.from_array(at, chunks=chunks)
+        a = da.sin(x)
+        slope = dagad.gradient(da.exp(a).sum(), x)
+        gradient = dagad.gradient((slope**2).sum() + (a**2).sum(), a)
+        of_a = autograd.grad(lambda a: anp.sum((anp.exp(a) * np.cos(at)) ** 2) + anp.sum(a**2))(np.sin(at))
+        found = compute(gradient, scheduler="sync")[0]
+        gaps[f"in the middle, {chunks}"] = float(np.max(np.abs(found - of_a)))
+        w = da.map_blocks(_doubled, x, dtype=float)
+        z = da.from_array(at + 1, chunks=chunks)
+        slope = dagad.gradient(da.sin(z * w).sum(), z)
+        y = (slope**2).sum() + (w**2).sum()
+        moved = dagad.jvp(y, w, np.ones(4))[1]
+        of_w = autograd.grad(lambda w: anp.sum((anp.cos((at + 1) * w) * w) ** 2) + anp.sum(w**2))(2 * at)
+        found, tangent = compute(dagad.gradient(y, w), moved, scheduler="sync")
+        gaps[f"beside, {chunks}"] = float(np.max(np.abs(found - of_w)) + abs(tangent - np.sum(of_w)))
+    print(json.dumps(gaps))
+
+
+def _doubled(block: Any) -> Any:
+    return block * 2.0
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"main": main, "pieces": pieces, "hidden": hidden}
 
 if __name__ == "__main__":
     COMMANDS[sys.argv[1]](*sys.argv[2:])
