@@ -7,14 +7,14 @@ Dask fuses such operations once for all blocks, and calls a part by its array an
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from dask.highlevelgraph import HighLevelGraph
 
 from dagad._errors import NotDifferentiableError
 from dagad._graphs.activity import Key, substituted
-from dagad_scheduler.private import Blockwise, Task, fuse_roots, give_tasks, optimize_blockwise
+from dagad_scheduler.private import Blockwise, GraphNode, Task, TaskRef, fuse_roots, give_tasks, optimize_blockwise
 
 _FUSED = re.compile(r"(.+?)_((?:\.\d+(?:_\.\d+)*)?)")
 
@@ -24,49 +24,75 @@ def with_blocks_fused(graph: HighLevelGraph, outputs: Collection[Key], kept: Col
     keys = [*outputs, *kept]
     made: Any = optimize_blockwise(graph, keys=keys).cull(set(outputs))
     for layer in made.layers.values():
-        if isinstance(layer, Blockwise) and layer.task.has_subgraph():
-            give_tasks(layer, {key: _under_own_keys(node, layer, graph) for key, node in layer.items()})
-    return fuse_roots(made, keys=keys).cull(set(outputs))  # type: ignore[no-any-return]  # a graph
+        if isinstance(layer, Blockwise) and isinstance(layer.task, Task) and layer.task.has_subgraph():
+            found = {part: at for part in layer.task.args[0] if (at := _block_of(part, layer, graph))}
+            give_tasks(layer, {key: _under_own_keys(node, found) for key, node in layer.items()})
+    return fuse_roots(made, keys=keys)  # type: ignore[no-any-return]  # a graph
 
 
-def _under_own_keys(node: Any, layer: Any, graph: HighLevelGraph) -> Any:
-    """Return the task of a block with its parts under their own keys; `graph` is as it was before."""
-    if not isinstance(node, Task) or not node.has_subgraph():
+# The array that a part is a block of, and for each of its indices where that stands in the result's key; None: it is 0.
+Block = tuple[str, tuple[int | None, ...]]
+
+
+def _block_of(part: Any, layer: Any, graph: HighLevelGraph) -> Block | None:
+    """Return which block a part of a fused layer's tasks is; `graph` is as it was before."""
+    match = _FUSED.fullmatch(part) if isinstance(part, str) else None
+    own: Any = None if match is None else graph.layers.get(match[1])
+    if match is None or not isinstance(own, Blockwise):
+        return None
+    indices, at = (
+        match[2].split("_") if match[2] else [],
+        {index: 1 + n for n, index in enumerate(layer.output_indices)},
+    )
+    counts = [own.dims[index] for index in own.output_indices]
+    if len(indices) != len(counts):
+        return None
+    found = [at.get(index) if count > 1 else None for index, count in zip(indices, counts, strict=True)]
+    if any(count > 1 and place is None for place, count in zip(found, counts, strict=True)):
+        return None  # it is several blocks
+    return match[1], tuple(found)
+
+
+def _under_own_keys(node: Any, blocks: Mapping[str, Block]) -> Any:
+    """Return the task of a block with its parts under their own keys."""
+    if not blocks or not isinstance(node, Task) or not node.has_subgraph():
         return node
-    key: Any = node.key
-    return _with_keys(node, dict(zip(layer.output_indices, key[1:], strict=True)), graph)
-
-
-def _with_keys(node: Task, at: Mapping[str, int], graph: HighLevelGraph) -> Task:
+    at: Any = node.key
+    keys = {
+        part: (name, *(0 if place is None else at[place] for place in places))
+        for part, (name, places) in blocks.items()
+    }
     inside, *rest = node.args
-    keys = {part: key for part in inside if (key := _key_of(part, at, graph)) is not None}
-    parts = {keys.get(part, part): substituted(one, keys, keys.get(part, part)) for part, one in inside.items()}
+    parts = {(key := keys.get(part, part)): _renamed(one, keys, key) for part, one in inside.items()}
     return Task(node.key, node.func, parts, *rest, **node.kwargs)
 
 
-def _key_of(part: Any, at: Mapping[str, int], graph: HighLevelGraph) -> Key | None:
-    """Return the key of a part of a fused task, from what Dask calls it and where the result's indices stand."""
-    found = _FUSED.fullmatch(part) if isinstance(part, str) else None
-    layer = None if found is None else graph.layers.get(found[1])
-    if found is None or not isinstance(layer, Blockwise):
-        return None
-    indices = found[2].split("_") if found[2] else []
-    counts = [layer.dims[index] for index in layer.output_indices]
-    if len(indices) != len(counts) or any(
-        count > 1 and index not in at for index, count in zip(indices, counts, strict=True)
-    ):
-        return None
-    return (found[1], *(at[index] if count > 1 else 0 for index, count in zip(indices, counts, strict=True)))
+def _renamed(node: Any, keys: Mapping[str, Key], key: Key) -> Any:
+    """Return what `substituted` does; most parts read nothing deeper, and there are many."""
+    if type(node) is not Task or node.kwargs or any(isinstance(arg, GraphNode) for arg in node.args):
+        return substituted(node, dict(keys), key)
+    args = [TaskRef(keys[arg.key]) if type(arg) is TaskRef and arg.key in keys else arg for arg in node.args]
+    return Task(key, node.func, *args)
 
 
-def refuse_nameless(found: Iterable[Key], wrt: Collection[Key]) -> None:
-    """Refuse tasks of which one is known to be a block to differentiate with respect to, but not which."""
+def refuse_nameless(nodes: Iterable[Any], wrt: Collection[Key]) -> None:
+    """Refuse tasks in which Dask has put a block to differentiate with respect to, and it can't be told which."""
     names = {key[0] for key in wrt if isinstance(key, tuple)}
-    for part in found:
-        match = _FUSED.fullmatch(part) if isinstance(part, str) else None
-        if match and match[1] in names:
-            raise NotDifferentiableError(
-                f"Blocks of {match[1]!r} stand inside of tasks in which Dask has fused them with others: a gradient "
-                "by them would miss that part. Take the derivative before `y` is optimized. Where an earlier "
-                "derivative in `y` was taken of an optimized collection, take it of that collection as it was before."
-            )
+    for node in nodes if names else ():
+        for part in _texts(node):
+            match = _FUSED.fullmatch(part)
+            if match and match[1] in names:
+                raise NotDifferentiableError(
+                    f"Blocks of {match[1]!r} stand inside of tasks in which Dask has fused them with others: a "
+                    "gradient by them would miss that part. Take the derivative before `y` is optimized. Where an "
+                    "earlier derivative in `y` was taken of an optimized collection, take it of that as it was."
+                )
+
+
+def _texts(node: Any) -> Iterator[str]:
+    """Yield the names in a fused task that are texts: those of blocks that could be any."""
+    if isinstance(node, Task) and node.has_subgraph():
+        for part, one in node.args[0].items():
+            if type(part) is str:
+                yield part
+            yield from _texts(one) if type(one) is Task else ()

@@ -14,7 +14,7 @@ from dagad._graphs.activity import Graph, Key, Order, active, is_ours, substitut
 from dagad._graphs.blockwise import refuse_nameless, with_blocks_fused
 from dagad._graphs.coarsen import coarsened
 from dagad._graphs.collections import Collection
-from dagad._graphs.copies import laid_open, standing_in
+from dagad._graphs.copies import laid_open
 from dagad._graphs.delinearize import forget
 from dagad._graphs.layers import MARK, Annotations, annotations_of, inherited
 from dagad._graphs.loaders import with_loaders_inside
@@ -75,7 +75,7 @@ class Primal:
         nodes = laid_open(nodes, y.keys, keys)
         order = topological(nodes, y.keys)
         beyond = _checked(order, y.keys, futures)
-        refuse_nameless((part for key in order for part, _ in standing_in(nodes[key])), keys)
+        refuse_nameless((nodes[key] for key in order), keys)
         held = {key: found for key in order if (found := hidden(nodes[key], keys))}
         seen = set(order).union(beyond, *held.values())
         missing = [one for one in wrt if seen.isdisjoint(one.keys)]

@@ -34,9 +34,8 @@ def hidden(node: GraphNode, wrt: Collection[Key]) -> set[Key]:
     """Return which nodes of `wrt` a task of a derivative holds, or gives under another key."""
     if not isinstance(node, Task) or node.func not in _FUNCTION:
         return set()
-    run = set(_keys_run(node))
-    refuse_nameless(run, wrt)
-    return {key for key in run if key in wrt and key != node.key}
+    refuse_nameless(_tasks_run(node), wrt)
+    return {key for key in _keys_run(node) if key in wrt and key != node.key}
 
 
 def _keys_run(task: Task) -> Iterator[Key]:
@@ -45,6 +44,19 @@ def _keys_run(task: Task) -> Iterator[Key]:
     if task.func is not pull_back_of_task:
         yield _key_of(function)
     yield from _keys_inside(function)
+
+
+def _tasks_run(task: Task) -> Iterator[Task]:
+    """Yield the user's tasks that a task of a derivative runs."""
+    work = [opened(task.args[_FUNCTION[task.func]])]
+    while work:
+        function = work.pop()
+        work += getattr(function, "functions", ())
+        inner = getattr(function, "task", None)
+        if inner is not None and inner.func in _FUNCTION:
+            work.append(opened(inner.args[_FUNCTION[inner.func]]))
+        elif inner is not None:
+            yield inner
 
 
 def _key_of(function: Any) -> Key:
