@@ -67,7 +67,7 @@ def _under_own_keys(node: Any, blocks: Mapping[str, Block]) -> Any:
     return Task(node.key, node.func, parts, *rest, **node.kwargs)
 
 
-def _renamed(node: Any, keys: Mapping[str, Key], key: Key) -> Any:
+def _renamed(node: Any, keys: Mapping[Any, Key], key: Key) -> Any:
     """Return what `substituted` does; most parts read nothing deeper, and there are many."""
     if type(node) is not Task or node.kwargs or any(isinstance(arg, GraphNode) for arg in node.args):
         return substituted(node, dict(keys), key)
