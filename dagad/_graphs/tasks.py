@@ -194,6 +194,11 @@ class TaskFunction(Portable):
     def under(self, key: Key) -> TaskFunction:
         """Return the same task under another key."""
         task: Any = substituted(self._task, {}, key)
+        if task.has_subgraph() and task.args[1] == self._task.key:  # its last part has its name
+            inside, last, *rest = task.args
+            parts = {**inside, key: substituted(inside[last], {}, key)}
+            del parts[last]
+            task = Task(key, task.func, parts, key, *rest)
         return TaskFunction(task, self._keys, self._active, self._engine)
 
     def on(self, task: Any, moving: Container[Key]) -> Task:
