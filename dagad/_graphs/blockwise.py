@@ -25,7 +25,7 @@ def with_blocks_fused(graph: HighLevelGraph, outputs: Collection[Key], kept: Col
     made: Any = optimize_blockwise(graph, keys=keys).cull(set(outputs))
     for layer in made.layers.values():
         if isinstance(layer, Blockwise) and isinstance(layer.task, Task) and layer.task.has_subgraph():
-            found = {part: at for part in layer.task.args[0] if (at := _block_of(part, layer, graph))}
+            found = {part: at for part in _texts(layer.task) if (at := _block_of(part, layer, graph))}
             give_tasks(layer, {key: _under_own_keys(node, found) for key, node in layer.items()})
     return fuse_roots(made, keys=keys)  # type: ignore[no-any-return]  # a graph
 
@@ -62,13 +62,19 @@ def _under_own_keys(node: Any, blocks: Mapping[str, Block]) -> Any:
         part: (name, *(0 if place is None else at[place] for place in places))
         for part, (name, places) in blocks.items()
     }
-    inside, *rest = node.args
-    parts = {(key := keys.get(part, part)): _renamed(one, keys, key) for part, one in inside.items()}
-    return Task(node.key, node.func, parts, *rest, **node.kwargs)
+    return _with_keys(node, keys, at)
+
+
+def _with_keys(node: Any, keys: Mapping[Any, Key], key: Key) -> Any:
+    inside, last, *rest = node.args
+    parts = {(own := keys.get(part, part)): _renamed(one, keys, own) for part, one in inside.items()}
+    return Task(key, node.func, parts, keys.get(last, last), *rest, **node.kwargs)
 
 
 def _renamed(node: Any, keys: Mapping[Any, Key], key: Key) -> Any:
     """Return what `substituted` does; most parts read nothing deeper, and there are many."""
+    if isinstance(node, Task) and node.has_subgraph():
+        return _with_keys(substituted(node, dict(keys), key), keys, key)
     if type(node) is not Task or node.kwargs or any(isinstance(arg, GraphNode) for arg in node.args):
         return substituted(node, dict(keys), key)
     args = [TaskRef(keys[arg.key]) if type(arg) is TaskRef and arg.key in keys else arg for arg in node.args]
