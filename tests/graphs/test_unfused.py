@@ -271,3 +271,14 @@ def test_a_node_in_a_chain_of_an_inner_tangent_is_differentiated_in() -> None:
 def test_third_derivatives_by_hidden_nodes_are_right() -> None:
     chain = [(2, 0, 1, "keep"), (2, 2, 2, "keep"), ("gradient", 3, 0, "keep")]
     assert_right([*chain, (2, 4, 2, "keep"), ("gradient", 5, 1, "keep"), (0, 6, 2, "keep")], "as built")
+
+
+def test_derivatives_by_hidden_nodes_have_the_same_bits_on_every_scheduler(scheduler: Any) -> None:
+    chain = [(2, 0, 1, "keep"), (2, 2, 2, "recompute"), ("gradient", 3, 0, "keep"), (2, 4, 2, "keep")]
+    get = scheduler if isinstance(scheduler, str) else scheduler.get
+    for made in (OnDask([*chain, ("tangent", 3, 2, "keep")]), OnArrays(chain, 2)):
+        gradients = [dagad.gradient(made.end(), node, unused="zeros") for node in made.nodes]
+        for found, right in zip(
+            compute(gradients, scheduler=get)[0], compute(gradients, scheduler="sync")[0], strict=True
+        ):
+            onp.testing.assert_array_equal(found, right)
