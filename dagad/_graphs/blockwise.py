@@ -25,7 +25,7 @@ def with_blocks_fused(graph: HighLevelGraph, outputs: Collection[Key], kept: Col
     made: Any = optimize_blockwise(graph, keys=keys).cull(set(outputs))
     for layer in made.layers.values():
         if isinstance(layer, Blockwise) and isinstance(layer.task, Task) and layer.task.has_subgraph():
-            found = {part: at for part in _texts(layer.task) if (at := _block_of(part, layer, graph))}
+            found = {part: at for part in names_in(layer.task) if (at := _block_of(part, layer, graph))}
             give_tasks(layer, {key: _under_own_keys(node, found) for key, node in layer.items()})
     return fuse_roots(made, keys=keys)  # type: ignore[no-any-return]  # a graph
 
@@ -40,10 +40,8 @@ def _block_of(part: Any, layer: Any, graph: HighLevelGraph) -> Block | None:
     own: Any = None if match is None else graph.layers.get(match[1])
     if match is None or not isinstance(own, Blockwise):
         return None
-    indices, at = (
-        match[2].split("_") if match[2] else [],
-        {index: 1 + n for n, index in enumerate(layer.output_indices)},
-    )
+    at = {index: place for place, index in enumerate(layer.output_indices, 1)}
+    indices = match[2].split("_") if match[2] else []
     counts = [own.dims[index] for index in own.output_indices]
     if len(indices) != len(counts):
         return None
@@ -81,24 +79,23 @@ def _renamed(node: Any, keys: Mapping[Any, Key], key: Key) -> Any:
     return Task(key, node.func, *args)
 
 
-def refuse_nameless(nodes: Iterable[Any], wrt: Collection[Key]) -> None:
-    """Refuse tasks in which Dask has put a block to differentiate with respect to, and it can't be told which."""
+def refuse_nameless(parts: Iterable[Key], wrt: Collection[Key]) -> None:
+    """Refuse parts of tasks of which one is a block to differentiate with respect to, and it can't be told which."""
     names = {key[0] for key in wrt if isinstance(key, tuple)}
-    for node in nodes if names else ():
-        for part in _texts(node):
-            match = _FUSED.fullmatch(part)
-            if match and match[1] in names:
-                raise NotDifferentiableError(
-                    f"Blocks of {match[1]!r} stand inside of tasks in which Dask has fused them with others: a "
-                    "gradient by them would miss that part. Take the derivative before `y` is optimized. Where an "
-                    "earlier derivative in `y` was taken of an optimized collection, take it of that as it was."
-                )
+    for part in parts if names else ():
+        match = _FUSED.fullmatch(part) if isinstance(part, str) else None
+        if match and match[1] in names:
+            raise NotDifferentiableError(
+                f"Blocks of {match[1]!r} stand inside of tasks in which Dask has fused them with others: a gradient by "
+                "them would miss that part. Take the derivative before `y` is optimized. Where an earlier derivative "
+                "in `y` was taken of an optimized collection, take it of that as it was."
+            )
 
 
-def _texts(node: Any) -> Iterator[str]:
-    """Yield the names in a fused task that are texts: those of blocks that could be any."""
+def names_in(node: Any) -> Iterator[str]:
+    """Yield what Dask calls the parts of a fused task that have no key of their own."""
     if isinstance(node, Task) and node.has_subgraph():
         for part, one in node.args[0].items():
             if type(part) is str:
                 yield part
-            yield from _texts(one) if type(one) is Task else ()
+            yield from names_in(one) if type(one) is Task else ()

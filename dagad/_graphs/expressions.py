@@ -16,6 +16,8 @@ import dask
 from dagad._graphs.activity import Key, references, substituted
 from dagad_scheduler.private import Alias, GraphNode, Task, convert_legacy_graph, flatten
 
+_PLAIN = frozenset({int, float, str, slice, type(None)})
+
 
 def is_expression(made: Any) -> bool:
     """Return whether a collection is an array of an expression."""
@@ -91,8 +93,10 @@ def _are_alike(one: GraphNode, other: GraphNode) -> bool:
     return isinstance(one, Alias) or (isinstance(one, Task) and _does(one) == _does(other))
 
 
-def _does(task: Any) -> str:
-    return getattr(task.func, "__qualname__", type(task.func).__qualname__)
+def _does(task: Any) -> tuple[str, list[str]]:
+    """Return what a task's function is called, and its arguments that are written down in a few words."""
+    plain = [repr(arg) for arg in task.args if type(arg) in _PLAIN]
+    return getattr(task.func, "__qualname__", type(task.func).__qualname__), plain
 
 
 def _substituted(made: Any, held: Sequence[tuple[Any, Any]]) -> Any:

@@ -11,7 +11,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dagad._engines.registry import own_engine
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._graphs.activity import Graph, Key, Order, active, is_ours, substituted, topological
-from dagad._graphs.blockwise import refuse_nameless, with_blocks_fused
+from dagad._graphs.blockwise import names_in, refuse_nameless, with_blocks_fused
 from dagad._graphs.coarsen import coarsened
 from dagad._graphs.collections import Collection
 from dagad._graphs.copies import laid_open
@@ -75,7 +75,7 @@ class Primal:
         nodes = laid_open(nodes, y.keys, keys)
         order = topological(nodes, y.keys)
         beyond = _checked(order, y.keys, futures)
-        refuse_nameless((nodes[key] for key in order), keys)
+        refuse_nameless((part for key in order for part in names_in(nodes[key])), keys)
         held = {key: found for key in order if (found := hidden(nodes[key], keys))}
         seen = set(order).union(beyond, *held.values())
         missing = [one for one in wrt if seen.isdisjoint(one.keys)]

@@ -19,7 +19,7 @@ from dagad._graphs.linearization import value_and_pullback, value_of_task
 from dagad._graphs.linearize import linearize
 from dagad._graphs.policies import Keep
 from dagad._graphs.scheduled import value_alone
-from dagad._graphs.sum_trees import Span, sum_tree, summed
+from dagad._graphs.sum_trees import Span, add_up_spans, sum_tree
 from dagad._graphs.tangent import tangent, value_and_tangent
 from dagad._graphs.transpose import transpose
 from dagad._pytrees.shipping import opened
@@ -34,8 +34,9 @@ def hidden(node: GraphNode, wrt: Collection[Key]) -> set[Key]:
     """Return which nodes of `wrt` a task of a derivative holds, or gives under another key."""
     if not isinstance(node, Task) or node.func not in _FUNCTION:
         return set()
-    refuse_nameless(_tasks_run(node), wrt)
-    return {key for key in _keys_run(node) if key in wrt and key != node.key}
+    found = set(_keys_run(node))
+    refuse_nameless(found, wrt)
+    return {key for key in found if key in wrt and key != node.key}
 
 
 def _keys_run(task: Task) -> Iterator[Key]:
@@ -44,19 +45,6 @@ def _keys_run(task: Task) -> Iterator[Key]:
     if task.func is not pull_back_of_task:
         yield _key_of(function)
     yield from _keys_inside(function)
-
-
-def _tasks_run(task: Task) -> Iterator[Task]:
-    """Yield the user's tasks that a task of a derivative runs."""
-    work = [opened(task.args[_FUNCTION[task.func]])]
-    while work:
-        function = work.pop()
-        work += getattr(function, "functions", ())
-        inner = getattr(function, "task", None)
-        if inner is not None and inner.func in _FUNCTION:
-            work.append(opened(inner.args[_FUNCTION[inner.func]]))
-        elif inner is not None:
-            yield inner
 
 
 def _key_of(function: Any) -> Key:
@@ -160,15 +148,15 @@ class _Opening:
     def _pulled(self, key: Key, output: Key, moving: Mapping[Key, Span | None], cotangent: Any) -> GraphNode:
         """Return the cotangents of arguments, by pullbacks of the tasks that there are now.
 
-        Of an argument with a span they are what `summed` makes of its terms, for whoever adds up all of them.
+        Of an argument with a span they are what `FusedTasks` gives: sums of subtrees, for whoever adds up all terms.
         """
 
         def added(source: Key, terms: Sequence[Any], key_of: Callable[..., Key]) -> tuple[Any, dict[Key, Task]]:
             span = moving.get(source)
             if span is None:
                 return sum_tree(terms, key_of)
-            name = key_of(0, 0)
-            return TaskRef(name), {name: Task(name, summed_terms, span, *terms)}
+            name, single = key_of(0, 0), [Span(at, at + 1, span.n_terms) for at in range(span.start, span.stop)]
+            return TaskRef(name), {name: Task(name, add_up_spans, single, *terms)}
 
         values, names = dict(self.nodes), Names(f"{self._names.token}-linearized")
         linearized = linearize(values, [output], list(moving), names, Keep())
@@ -211,8 +199,3 @@ def _together(key: Key, parts: Sequence[Any]) -> Task:
 
 def _alone(key: Key, part: Any) -> GraphNode:
     return Alias(key, part.key) if isinstance(part, TaskRef) else DataNode(key, part)
-
-
-def summed_terms(span: Span, *terms: Any) -> Any:
-    """Return what `summed` makes of terms."""
-    return summed(span, terms)

@@ -1,8 +1,8 @@
 """What a process is told while chunks run in it: one BLAS thread, a patient collector, memory that stays.
 
 All of it is taken back when the last chunk has left; a setting that somebody else has changed meanwhile is left as it
-is. Only two things outlast the chunks: the collector stays patient while large tapes live, and what the allocator has
-learned can't be unlearned (`keep_freed_memory`).
+is. Three things outlast the chunks: the collector stays patient while large tapes live, what the allocator has learned
+can't be unlearned (`keep_freed_memory`), and a Dask worker looks whether it is paused (`_return_memory_while_paused`).
 
 State, all of it in `_Calm` and changed only under its lock (but `spared`, which is changed by single operations):
 

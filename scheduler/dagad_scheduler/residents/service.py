@@ -284,7 +284,7 @@ class Desk:
             return job, job.split(parts, worker.state.nthreads)
 
         def compute(job: Job, some: Sequence[Part]) -> dict[Part, Any]:
-            with calm_process, inside_task, as_task(worker, called, spans):
+            with as_task(worker, called, spans), calm_process, inside_task:
                 return {part: job.part(part, rows, stopped) for part in some}
 
         def alone() -> tuple[Job, dict[str, Any], Any]:
