@@ -106,7 +106,7 @@ def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: s
     else:
         why = ' with an index twice at one array in this form. It has one with letters, as in `np.einsum("ii->i", a)`'
         raise NotDifferentiableError(refusals.of_function("np.einsum", why))
-    return found if dtype is None or found.dtype == dtype else found.astype(dtype)
+    return found if dtype is None or found.dtype == dtype else cast(found, dtype)
 
 
 @functools.cache
