@@ -159,7 +159,7 @@ x.max(where=y > 1, initial=0.1) | m.min(axis=1) | m.cumsum(axis=0) | x.cumprod()
 m.compress([True, False, True], axis=0) | m.transpose(1, 0) | m.T | m.mT | m.reshape(2, -1) | m.ravel() | m.flatten()
 m[None].squeeze() | m.swapaxes(0, 1) | m.trace() | m.diagonal() | x.take([1, 2, 1]) | x.repeat(2) | x.clip(0.4, 0.7)
 x.dot(y) | x.copy() | z.conj() | z.real | z.imag | x.argmax() * x | x.argsort() * x | (9 * x).round() * x
-x.astype(float) | x.astype(complex) |
+x.astype(float) | x.astype(complex)
 x[::-2] | m[:, 1] | m[[2, 0, 2]] | x[x > 0.5] | m @ m.T | y @ x | x**2 | 2.0**x | x**y | y / x | -x
 abs(x - 0.5) | x % 0.3 | divmod(2 * x, 0.7)[1] | x // 0.2 * x
 m[None].transpose(-1, 0, 1) | m.T.flatten("A") | x.astype(int) * x | y[(9 * x).astype(int)] * x
