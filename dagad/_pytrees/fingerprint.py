@@ -14,9 +14,12 @@ from types import (
     CellType,
     CodeType,
     FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
     MethodDescriptorType,
     MethodType,
     MethodWrapperType,
+    WrapperDescriptorType,
 )
 from typing import Any
 
@@ -43,7 +46,8 @@ from dagad._pytrees.pytree import TreeDef
 from dagad._pytrees.shipping import Portable
 
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
-_ATOMS = _VALUES | {type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype}
+_DESCRIPTORS = frozenset({GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType})
+_ATOMS = _VALUES | _DESCRIPTORS | {type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype}
 _BY_NAME = (BuiltinFunctionType, MethodWrapperType, MethodDescriptorType, np.ufunc, type(np.sum))
 _NAMELESS = frozenset({functools.partial, TreeDef, Partition, CellType})
 _LONG = (MAPPING, SERIES, SET)  # they may be: pickled and compared that is quicker

@@ -132,7 +132,9 @@ SET = dataclasses.replace(SERIES, is_ordered=False)
 FIXED = Kind(contents.items_of, making=contents.fixed_like, labels=_ITEM, attributes=True, is_whole=True)
 FROZEN_SET = dataclasses.replace(FIXED, is_ordered=False)
 DESCRIPTOR = Kind(rest=contents.wrapped_in, is_whole=True)  # what a class wraps its functions in
-CACHED = Kind(lambda obj: (obj.__wrapped__,), making=contents.cached_like)  # a copy begins with nothing remembered
+CACHED = Kind(  # by `functools.lru_cache`; a copy begins with nothing remembered
+    first=lambda obj: (obj.__wrapped__,), making=contents.cached_like, needs_table=True
+)
 FUNCTION = Kind(
     first=lambda obj: obj.__closure__ or (),
     rest=contents.held_by_function,

@@ -62,6 +62,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
                 "A chunk function holds a value that is being differentiated where dagad does not see it (a global, "
                 "or an attribute of a class). Pass that value to the function as a shared argument."
             )
+        if (held := kind_of(kind)).needs_table and not (hasattr(obj, "__qualname__") and is_importable(obj)):
+            return held.reduced(obj)
         own = as_primitive(obj) if kind is FunctionType and obj.__dict__ else None
         reduced = own.reduce(obj) if own else super().reducer_override(obj)
         if (own or isinstance(obj, type)) and isinstance(reduced, tuple) and len(reduced) > 2:  # with a state: by value
