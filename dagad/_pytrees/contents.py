@@ -62,7 +62,7 @@ def _made_cached(parameters: dict[str, Any], parts: Parts) -> Any:
 
 def attributes_of(obj: Any) -> tuple[list[Attribute], list[Any]]:
     """Return an instance's own attributes, those in slots too: how they are called, and their values."""
-    own = getattr(obj, "__dict__", None)
+    own = object.__getattribute__(obj, "__dict__") if type(obj).__dictoffset__ else None  # not by code of the user's
     keys: list[Attribute] = list(own) if own else []
     values: list[Any] = list(own.values()) if own else []
     for cls in type(obj).__mro__:

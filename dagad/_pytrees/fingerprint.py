@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from dagad._pytrees.contents import contents_of
-from dagad._pytrees.homes import goes_by_name, is_of_a_package
+from dagad._pytrees.homes import goes_by_name, is_of_a_package, own
 from dagad._pytrees.kinds import (
     COMPILED,
     FUNCTION,
@@ -182,7 +182,7 @@ def identity_of(fun: Any) -> Hashable:
     if _is_bare(fun):
         code: Hashable = fun.__code__
         return code  # nearly always
-    inner: Any = getattr(fun, "fun", None) if type(fun) is not FunctionType else None  # of what is marked explicit, say
+    inner: Any = own(fun, "fun") if type(fun) is not FunctionType else None  # of what is marked explicit, say
     return (type(fun), inner.__code__) if _is_bare(inner) else _identity(fun, set())
 
 
@@ -200,7 +200,7 @@ def _identity(fun: Any, seen: set[int]) -> Hashable:
     if kind is FunctionType:
         return _with_held(fun.__code__, _held_by(fun), seen)
     if isinstance(fun, _BY_NAME):
-        return kind, getattr(fun, "__module__", None), getattr(fun, "__qualname__", getattr(fun, "__name__", None))
+        return kind, own(fun, "__module__"), own(fun, "__qualname__", own(fun, "__name__"))
     if isinstance(fun, functools.partial):
         return _with_held(kind, (fun.func, *fun.args, *fun.keywords.values()), seen)
     if isinstance(fun, MethodType):
@@ -220,7 +220,7 @@ def _held_by(function: FunctionType) -> Sequence[Any]:
 
 
 def _wrapped_by(fun: Any) -> Sequence[Any]:
-    return getattr(fun, "__wrapped__", None), getattr(fun, "fun", None)
+    return own(fun, "__wrapped__"), own(fun, "fun")
 
 
 def _with_held(own: Hashable, held: Sequence[Any], seen: set[int]) -> Hashable:

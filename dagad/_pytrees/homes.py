@@ -25,6 +25,17 @@ _PACKAGES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 _HAVE_A_NAME = (type, FunctionType, type(np.sum))
 
 
+def own(obj: Any, name: str, default: Any = None) -> Any:
+    """Return an attribute as an object has it: no ``__getattr__`` of the user's runs."""
+    try:
+        return _own(obj, name)
+    except AttributeError:
+        return default
+
+
+_own = object.__getattribute__
+
+
 def root_of(thing: Any) -> str:
     """Return the top-level package that a module or a class belongs to."""
     home = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
@@ -113,13 +124,13 @@ def is_of_a_package(part: Any) -> bool:
         return is_installed(part.__name__)
     if isinstance(part, BuiltinFunctionType):
         return goes_by_name(part)
-    named = isinstance(part, _HAVE_A_NAME) or hasattr(part, "__wrapped__")  # jitted, say
-    return named and is_installed(getattr(part, "__module__", None)) and is_importable(part)
+    named = isinstance(part, _HAVE_A_NAME) or own(part, "__wrapped__") is not None  # jitted, say
+    return named and is_installed(own(part, "__module__")) and is_importable(part)
 
 
 def is_attribute_of_a_package(part: Any) -> bool:
     """Return whether an object, whatever it is, is what a module of an installed package has under its name."""
-    module, name = getattr(part, "__module__", None), getattr(part, "__qualname__", getattr(part, "__name__", None))
+    module, name = own(part, "__module__"), own(part, "__qualname__", own(part, "__name__"))
     return isinstance(name, str) and is_installed(module) and getattr(sys.modules.get(str(module)), name, None) is part
 
 
