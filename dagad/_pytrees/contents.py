@@ -318,6 +318,11 @@ def words_of_code(code: CodeType) -> Parts:
     return [code.co_name, *counts, code.co_flags, code.co_code, getattr(code, "co_exceptiontable", b""), *names]
 
 
+def computed_by(ufunc: Any) -> Parts:
+    """Return the function that `numpy.frompyfunc` was given; there is none in numpy's own."""
+    return [part for part in gc.get_referents(ufunc) if callable(part)]
+
+
 def compiled_by_jax(jitted: Any) -> Parts:
     """Return the function that is compiled, which has travelled where `__wrapped__` has not; all else of it changes."""
     return (jitted.__reduce_ex__(2)[2]["fun"],)

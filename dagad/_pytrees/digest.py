@@ -13,7 +13,6 @@ import contextlib
 import copyreg
 import enum
 import functools
-import gc
 import hashlib
 import importlib
 import struct
@@ -30,9 +29,9 @@ from dagad._pytrees.canonical import is_frozen
 from dagad._pytrees.contents import attributes_of
 from dagad._pytrees.homes import (
     has_own_name,
-    is_attribute_of_a_package,
     is_file_of_packages,
     is_installed,
+    is_of_a_package,
     is_own_module,
     version_of,
 )
@@ -182,7 +181,7 @@ class _Writer:
             self._class(part)
         elif isinstance(part, _BUILT_IN):
             self._named(part)
-        elif is_whole(cls) or (self._here and not is_attribute_of_a_package(part)) or _is_set(cls):
+        elif is_whole(cls) or (self._here and not is_of_a_package(part)) or _is_set(cls):
             self._opened(part, kind)
             if kind is INSTANCE:
                 self._in_c(part)
@@ -217,10 +216,9 @@ class _Writer:
         name = str(getattr(part, "__qualname__", getattr(part, "__name__", repr(part))))
         self._say("named", module, name, version_of(module))
         owner = getattr(part, "__self__", None)
-        if owner is not None and not isinstance(owner, ModuleType):  # of a dict or the like
-            self.take(owner)
-        for made_of in filter(callable, gc.get_referents(part) if isinstance(part, np.ufunc) else ()):
-            self.take(made_of)  # by `numpy.frompyfunc`
+        held = kind_of(type(part)).first(part)  # by a method of a dict, say, or a function that is one of numpy's now
+        for one in held or ([owner] if isinstance(owner, type) else ()):
+            self.take(one)
 
     def _primitive(self, function: FunctionType, how: Primitives) -> None:
         """Add what an engine computes and its rules: the function itself leads to all of the engine's tables."""
@@ -276,7 +274,7 @@ class _Writer:
         if isinstance(part, Portable):  # without packing it
             self._all("portable", 2, (type(part), part.state()))
             return
-        if is_attribute_of_a_package(part):
+        if is_of_a_package(part):
             self._named(part)
             return
         reduce = copyreg.dispatch_table.get(type(part))  # of a compiled regular expression, say

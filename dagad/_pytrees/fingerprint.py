@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -17,7 +17,6 @@ from types import (
     GetSetDescriptorType,
     MemberDescriptorType,
     MethodDescriptorType,
-    MethodType,
     MethodWrapperType,
     WrapperDescriptorType,
 )
@@ -28,14 +27,19 @@ import numpy as np
 from dagad._pytrees.contents import contents_of
 from dagad._pytrees.homes import goes_by_name, is_of_a_package, own
 from dagad._pytrees.kinds import (
+    CACHED,
     COMPILED,
     FUNCTION,
     HOMES,
     INSTANCE,
     MAPPING,
+    METHOD,
     MODULE,
+    PARTIAL,
     SERIES,
     SET,
+    UFUNC,
+    WRAPPER,
     Kind,
     is_whole,
     kind_of,
@@ -47,11 +51,12 @@ from dagad._pytrees.shipping import Portable
 
 _VALUES = frozenset({int, float, complex, str, bytes, bool, np.float64, np.float32, np.int64, np.bool_})
 _DESCRIPTORS = frozenset({GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType})
-_ATOMS = _VALUES | _DESCRIPTORS | {type(None), type(Ellipsis), CodeType, np.ufunc, np.dtype}
+_ATOMS = _VALUES | _DESCRIPTORS | {type(None), type(Ellipsis), CodeType, np.dtype}
 _BY_NAME = (BuiltinFunctionType, MethodWrapperType, MethodDescriptorType, np.ufunc, type(np.sum))
 _NAMELESS = frozenset({functools.partial, TreeDef, Partition, CellType})
 _LONG = (MAPPING, SERIES, SET)  # they may be: pickled and compared that is quicker
-_THEMSELVES = HOMES | {COMPILED}  # what is in one says less than which one it is
+_THEMSELVES = HOMES | {COMPILED, UFUNC}  # what is in one says less than which one it is
+_OF_FUNCTIONS = frozenset({FUNCTION, PARTIAL, WRAPPER, CACHED, COMPILED})
 MOST = 32  # functions that an identity looks at, each once
 
 
@@ -192,40 +197,29 @@ def _is_bare(fun: Any) -> bool:
 
 
 def _identity(fun: Any, seen: set[int]) -> Hashable:
-    kind: Any = type(fun)
-    first = not seen
+    cls: Any = type(fun)
+    kind, first = kind_of(cls), not seen
     if id(fun) in seen or len(seen) > MOST:
         return None
     seen.add(id(fun))
-    if kind is FunctionType:
-        return _with_held(fun.__code__, _held_by(fun), seen)
     if isinstance(fun, _BY_NAME):
-        return kind, own(fun, "__module__"), own(fun, "__qualname__", own(fun, "__name__"))
-    if isinstance(fun, functools.partial):
-        return _with_held(kind, (fun.func, *fun.args, *fun.keywords.values()), seen)
-    if isinstance(fun, MethodType):
+        return cls, own(fun, "__module__"), own(fun, "__qualname__", own(fun, "__name__"))
+    if kind is METHOD:
         return _identity(fun.__func__, seen), type(fun.__self__)
-    call = getattr(kind, "__call__", None)  # noqa: B004  # the function is wanted, not whether there is one
+    call = fun if kind is FUNCTION else getattr(cls, "__call__", None)  # noqa: B004  # the function is wanted
     code = call.__code__ if isinstance(call, FunctionType) else None
-    held = _wrapped_by(fun)
-    if code is not None or any(map(callable, held)):
-        return _with_held((kind, code), held, seen)
-    return _itself(fun) if first else kind
+    # Anything else goes by its class, and by what it wraps.
+    held = kind.parts(fun) if kind in _OF_FUNCTIONS else (own(fun, "__wrapped__"), own(fun, "fun"))
+    found = [_identity(part, seen) for part in _out_of_cells(held) if callable(part)]
+    mine: Hashable = code if kind is FUNCTION else (cls, code)
+    if found:
+        return mine, *found
+    return mine if code is not None or kind is PARTIAL else _itself(fun) if first else cls
 
 
-def _held_by(function: FunctionType) -> Sequence[Any]:
-    held = [contents for cell in function.__closure__ or () for contents in contents_of(cell)]
-    held.extend((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
-    return [*held, *_wrapped_by(function)] if function.__dict__ else held
-
-
-def _wrapped_by(fun: Any) -> Sequence[Any]:
-    return own(fun, "__wrapped__"), own(fun, "fun")
-
-
-def _with_held(own: Hashable, held: Sequence[Any], seen: set[int]) -> Hashable:
-    found = [_identity(part, seen) for part in held if callable(part)]
-    return (own, *found) if found else own
+def _out_of_cells(parts: Sequence[Any]) -> Iterator[Any]:
+    for part in parts:
+        yield from contents_of(part) if type(part) is CellType else (part,)
 
 
 def _itself(fun: Any) -> Hashable:

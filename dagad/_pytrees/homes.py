@@ -98,15 +98,17 @@ def is_imported(name: str) -> bool:
 def is_importable(thing: Any) -> bool:
     """Return whether every process finds a class or a function under its name."""
     module: str = thing.__module__ or ""
-    if not is_imported(module):
-        return False
-    found: Any = sys.modules[module]
-    name: str = thing.__qualname__
+    return is_imported(module) and _found(module, thing.__qualname__) is thing
+
+
+def _found(module: str, name: str) -> Any:
+    """Return what a module that is imported has under a name."""
+    found: Any = sys.modules.get(module)
     if "." not in name:  # nearly always
-        return getattr(found, name, None) is thing
+        return getattr(found, name, None)
     for part in name.split("."):
         found = getattr(found, part, None)
-    return found is thing
+    return found
 
 
 def goes_by_name(part: Any) -> bool:
@@ -124,23 +126,12 @@ def is_of_a_package(part: Any) -> bool:
         return is_installed(part.__name__)
     if isinstance(part, BuiltinFunctionType):
         return goes_by_name(part)
-    named = isinstance(part, _HAVE_A_NAME) or own(part, "__wrapped__") is not None  # jitted, say
-    return named and is_installed(own(part, "__module__")) and is_importable(part)
-
-
-def is_attribute_of_a_package(part: Any) -> bool:
-    """Return whether an object, whatever it is, is what a module of an installed package has under its name."""
     module, name = own(part, "__module__"), own(part, "__qualname__", own(part, "__name__"))
-    return isinstance(name, str) and is_installed(module) and getattr(sys.modules.get(str(module)), name, None) is part
+    return isinstance(name, str) and is_installed(str(module)) and is_imported(module) and _found(module, name) is part
 
 
 def has_own_name(function: FunctionType) -> bool:
     """Return whether a function has a name that is no other's, as lambdas and what wraps a function have not."""
     if "<" in function.__qualname__:  # a lambda, or local to a function
         return False
-    if not hasattr(function, "__wrapped__"):
-        return True
-    found: Any = sys.modules.get(function.__module__)
-    for name in function.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is function
+    return not hasattr(function, "__wrapped__") or _found(function.__module__, function.__qualname__) is function

@@ -177,6 +177,7 @@ _METHOD_IN_C = Kind(  # such as ``{"a": t}.get``; or a function written in C
     labels="the object that {} is bound to",
     words=lambda obj: (obj.__name__,),
 )
+UFUNC = Kind(first=contents.computed_by, is_whole=True)
 _ARRAY = Kind(
     rest=lambda obj: list(obj.view(np.ndarray).flat) if obj.dtype.kind == "O" else (),
     making=contents.array_like,
@@ -234,6 +235,7 @@ _BASES: dict[type, Kind] = {
     frozenset: FROZEN_SET,
     tuple: FIXED,
     partial: PARTIAL,
+    np.ufunc: UFUNC,
     np.ndarray: _ARRAY,
     BaseException: _OPAQUE,
     type: CLASS,

@@ -17,7 +17,7 @@ from dagad._pytrees.kinds import CACHED, CONTAINERS, DESCRIPTOR, FUNCTION, HOMES
 from dagad._pytrees.pytree import TRACED
 
 _PLAIN = frozenset(
-    {np.ndarray, np.float64, np.float32, np.int64, np.int32, np.bool_, np.dtype, np.ufunc}
+    {np.ndarray, np.float64, np.float32, np.int64, np.int32, np.bool_, np.dtype}
     | {int, float, complex, bool, str, bytes, type(None), range, slice, CodeType}
 )
 # What runs where nobody names it, as long as nobody makes an instance.

@@ -70,6 +70,13 @@ def a_module_that_is_imported_by_a_word() -> Case:
     return chunk, lambda: setattr(RATES, "rate", 2.0)
 
 
+@case
+def a_function_that_numpy_was_given() -> Case:
+    held = [1.0]
+    scaled = np.frompyfunc(lambda x: x * held[0], 1, 1)
+    return lambda rows, t: np.sum(rows) * t**2 * scaled(1.0), lambda: held.__setitem__(0, 2.0)
+
+
 class Weights(np.ndarray[Any, Any]):
     pass
 
