@@ -111,6 +111,15 @@ def an_attribute_of_a_class_of_counters() -> Case:
     return lambda rows, t: np.sum(rows) * t**2 * table.rate, lambda: setattr(Table, "rate", 2.0)
 
 
+@case
+def an_attribute_of_a_class_of_lists() -> Case:
+    class Table(list[float]):
+        rate = 1.0
+
+    table = Table()
+    return lambda rows, t: np.sum(rows) * t**2 * table.rate, lambda: setattr(Table, "rate", 2.0)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_change_is_in_the_digest_and_in_the_fingerprint_of_its_function(name: str) -> None:
     chunk, change = CASES[name]()
