@@ -74,7 +74,7 @@ def fingerprint(*parts: Any, here: bool = False) -> tuple[Any, ...] | None:
     try:
         look.take(parts)
         look.take_named()
-    except _MutableError:
+    except (_MutableError, RecursionError):  # what can't change may lead back to itself, by an attribute of a partial
         return None
     return tuple(look.atoms)
 

@@ -13,7 +13,7 @@ from dagad._errors import ClosureError
 from dagad._pytrees import names
 from dagad._pytrees.contents import contents_of
 from dagad._pytrees.homes import is_closed, root_of
-from dagad._pytrees.kinds import CACHED, CONTAINERS, DESCRIPTOR, FUNCTION, HOMES, INSTANCE, Kind, kind_of
+from dagad._pytrees.kinds import CACHED, CONTAINERS, DESCRIPTOR, FUNCTION, HOMES, INSTANCE, UFUNC, Kind, kind_of
 from dagad._pytrees.pytree import TRACED
 
 _PLAIN = frozenset(
@@ -32,6 +32,9 @@ def leads_nowhere(fun: Any) -> bool:
         kind = type(value)
         if kind is ModuleType:
             if not is_closed(root_of(value)):
+                return False
+        elif kind is np.ufunc:
+            if UFUNC.first(value):
                 return False
         elif kind not in _PLAIN or kind is np.ndarray:  # of objects, it may be
             return False
