@@ -6,7 +6,7 @@ import contextlib
 import dis
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from importlib import util
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
@@ -101,33 +101,55 @@ _OF_PYTHON = frozenset(
 class Scopes:
     """Modules and classes that were met, and the names that were: one function may hand another what that one names.
 
-    `counts` says of a home, a name in it, what it means and all names whether it counts.
+    `unnamed` says of a class, what is in it, what that is, and all names whether it counts though nobody names it.
     """
 
-    __slots__ = ("_counts", "_homes", "names")
+    __slots__ = ("_homes", "_met", "_names", "_unnamed")
 
-    def __init__(self, counts: Callable[[Any, str, Any, Mapping[str, None]], bool] | None = None) -> None:
-        self.names: dict[str, None] = {}
-        self._counts = counts
-        self._homes: dict[int, tuple[Any, set[str]]] = {}  # by id: kept alive, and what has been yielded
+    def __init__(self, unnamed: Callable[[type, str, Any, Container[str]], bool] | None = None) -> None:
+        self._unnamed = unnamed
+        self._met: set[str] = set()
+        self._names: list[str] = []
+        self._homes: dict[int, _Home] = {}
 
     def meet(self, names: Iterable[str]) -> None:
-        self.names.update(dict.fromkeys(names))
+        fresh = [name for name in names if name not in self._met]
+        self._met.update(fresh)
+        self._names += fresh
 
-    def enter(self, home: Any) -> bool:
-        """Add a module or a class; return whether it is new."""
-        is_new = id(home) not in self._homes
-        if is_new:
-            self._homes[id(home)] = home, set()
-        return is_new
+    def enter(self, home: Any) -> None:
+        """Add a module or a class."""
+        if id(home) not in self._homes:
+            self._homes[id(home)] = _Home(home)
 
     def fresh(self) -> list[tuple[Any, str, Any]]:
         """Return homes, names and meanings that have not been returned before: more may be met in them."""
         found = []
-        for home, seen in list(self._homes.values()):
-            reached = of_module if isinstance(home, ModuleType) else of_class
-            for name, value in reached(home, self.names):
-                if name not in seen and (self._counts is None or self._counts(home, name, value, self.names)):
-                    seen.add(name)
-                    found.append((home, name, value))
+        for each in list(self._homes.values()):
+            names = self._names[each.n_names :]  # it has been asked for the others
+            for name in each.not_returned(names, self._unnamed, self._met):
+                found.append((each.home, name, each.members[name]))
+            each.n_names = len(self._names)
+        return found
+
+
+class _Home:
+    """A module or a class, what is in it, and what of it has been returned."""
+
+    __slots__ = ("home", "is_class", "members", "n_names", "returned")
+
+    def __init__(self, home: Any) -> None:
+        self.home, self.is_class, self.n_names = home, isinstance(home, type), 0
+        self.members: dict[str, Any] = dict(of_class(home)) if self.is_class else vars(home)
+        self.returned: set[str] = set()
+
+    def not_returned(self, names: list[str], unnamed: Any, met: set[str]) -> list[str]:
+        found = [name for name in names if name in self.members and name not in self.returned]
+        if self.is_class and unnamed is not None and (self.n_names == 0 or self.home.__name__ in names):
+            found += [
+                name
+                for name, value in self.members.items()
+                if name not in self.returned and name not in found and unnamed(self.home, name, value, met)
+            ]
+        self.returned.update(found)
         return found

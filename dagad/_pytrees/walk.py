@@ -66,7 +66,7 @@ class Walk:
         self._links: dict[int, tuple[int, int]] = {}
         self._entries: dict[int, tuple[str, int]] = {}
         self._functions: list[FunctionType] = []
-        self._scopes = names.Scopes(self._counts)
+        self._scopes = names.Scopes(self._runs_unnamed)
         self._homes: dict[int, tuple[str, int]] = {}
         self._keyed: list[Any] = []
         self._stack: list[Any] = [fun]
@@ -131,13 +131,13 @@ class Walk:
                 if not is_closed(root_of(each)):
                     self._scopes.enter(each)
 
-    def _counts(self, home: Any, key: str, value: Any, known: Container[str]) -> bool:
-        """Return whether it may be meant: what code names, and what runs or is looked for without a name."""
-        if isinstance(home, ModuleType) or key in known or type(value) in self._traced:
+    def _runs_unnamed(self, cls: type, key: str, value: Any, known: Container[str]) -> bool:
+        """Return whether what is in a class counts though no code names it."""
+        if type(value) in self._traced:
             return True
         if not (key.startswith("__") and key.endswith("__") and _is_code(value)):
             return False
-        return key not in _MAKERS or home.__name__ in known
+        return key not in _MAKERS or cls.__name__ in known
 
     def _look_by_name(self) -> None:
         fresh = True
