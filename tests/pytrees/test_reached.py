@@ -147,7 +147,7 @@ def test_recompute_notices_what_a_function_reaches_by_name(name: str) -> None:
 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("name", CASES)
-def test_what_jax_has_compiled_is_compiled_again_for_what_a_function_reaches_by_name(name: str) -> None:
+def test_jax_compiles_again_for_what_a_function_reaches_by_name(name: str) -> None:
     pytest.importorskip("jax")
     chunk, change = CASES[name]()
 
