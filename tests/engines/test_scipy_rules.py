@@ -56,7 +56,7 @@ def test_on_the_edge_of_a_support_parameters_have_their_slope() -> None:
 
 
 # What the calls of the table give to scipy's functions; each argument that has a rule is moved in turn.
-ARGUMENTS = {"x": np.linspace(0.31, 0.87, 12), "y": np.linspace(1.7, 0.4, 12), "np": np}
+ARGUMENTS: dict[str, Any] = {"x": np.linspace(0.31, 0.87, 12), "y": np.linspace(1.7, 0.4, 12), "np": np}
 ARGUMENTS["m"] = ARGUMENTS["x"].reshape(3, 4)
 RULES = {**{name: (slope,) for name, slope in ONE.items()}, **MORE, **BETTER}
 
