@@ -104,7 +104,7 @@ def _traced(operation: Operation, below: list[Any], places: tuple[int, ...]) -> 
     # Whatever the policy: there is no tape to keep, and it is not to show in the bits.
     if not operation.kernel.is_reduction:
         return (value := _applied(operation, below)), TracedPull(operation, below, value, None, places)
-    both = _applied(operation.with_unit(), below)
+    both = _applied(operation.value_and_grad(), below)
     reduced, shared, n_without = both.reduced
     unit = None if n_without else [*shared, *both.stacked]
     return (value := Outputs(reduced, [])), TracedPull(operation, below, value, unit, places)

@@ -108,7 +108,7 @@ class JaxEngine:
         values = list(map(_as_numpy, outputs))
         return values, _Pullback(self, fun, leaves, values, compiled, residuals)
 
-    def linearize_with_unit(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
+    def value_and_grad(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
         """Do the same, but where the value is one real number, compute its gradient for the seed 1 along with it."""
         compiled, (outputs, rest) = self._run(UNIT, fun, leaves)
         values = list(map(_as_numpy, outputs))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dagad._executors.evaluation import calm_process, inside_task, new_names
-from dagad._executors.graph import land_sliced
 from dagad._graphs.linearization import Linearization
 from dagad._graphs.policies import Policy
 from dagad._operations.batch import BatchSeeds
@@ -24,29 +23,15 @@ class Inline:
         """Run a job for what it gives."""
         return self._results(job, lambda args: (job.batch.value(*args), None))[0]
 
-    def linearize(self, job: Job, policy: Policy) -> tuple[Results, InlineResiduals]:
+    def linearize(self, job: Job, policy: Policy) -> tuple[Results, InlineResiduals | None]:
         """Run a job, and leave behind what its policy says."""
 
-        def run(args: tuple[Any, ...]) -> tuple[Any, Linearization]:
-            made = policy.linearize(job.batch, args)
-            return made.value, made
-
-        results, made = self._results(job, run)
-        return results, InlineResiduals(made)
-
-    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, InlineResiduals | None]:
-        """Run a job together with its gradient for the seed 1; see `Executor`."""
-
         def run(args: tuple[Any, ...]) -> tuple[Any, Linearization | None]:
-            value, gradient, pull, nbytes = job.batch.preaccumulate(policy.counters, *args)
-            if gradient is None:
-                return value, Linearization.pulled_by(pull, nbytes, value, (job.batch, args), policy.counters)
-            _land(job, gradient, land)
-            return value, None
+            made = policy.linearize(job.batch, args)
+            return made.value, made.left()
 
-        results, made = self._results(job, run)
-        results.has_gradient = made is None
-        return results, None if made is None else InlineResiduals(made)
+        results, left = self._results(job, run)
+        return results, None if left is None else InlineResiduals(left)
 
     @staticmethod
     def _results(job: Job, run: Callable[[tuple[Any, ...]], tuple[Any, Any]]) -> tuple[Results, Any]:
@@ -118,4 +103,4 @@ def _land(job: Job, cotangents: Sequence[Any], land: Land) -> None:
     if job.n_shared:
         land(job.shared_targets, job.monoid.lower(cotangents[0]), 0)
     if job.has_sliced:
-        land_sliced(job, list(job.plan), cotangents[-1], land)
+        job.land_rows(list(job.plan), cotangents[-1], land)

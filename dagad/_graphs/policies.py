@@ -95,6 +95,14 @@ class Keep(Counting):
 
 
 @dataclass(frozen=True, slots=True)
+class KeepRest(Counting):
+    """Keep the tape of what is left to be pulled of a task that pulls itself, and counts what it has run."""
+
+    def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+        return Linearization.counted(task, args, self.counters)
+
+
+@dataclass(frozen=True, slots=True)
 class Recompute(Counting):
     """Keep the value only, and record when the gradient is asked for: the least memory, one more run of each chunk.
 

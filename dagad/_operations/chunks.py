@@ -62,7 +62,7 @@ class ChunkFunction(Portable):
         Default policy of reductions inside it: in another process nobody else could tell them.
     """
 
-    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "_traced", "_unit", "engine", "kept")
+    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "_traced", "_with_grad", "engine", "kept")
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ChunkFunction(Portable):
         self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
         self.engine, self._nested = engine, nested
         self._traced = traced_engine(engine)
-        self._unit = getattr(self._traced, "linearize_with_unit", self._traced.linearize)
+        self._with_grad = getattr(self._traced, "value_and_grad", self._traced.linearize)
         self.kept: dict[str, Any] = {}  # what an engine has made of what is shared
 
     def state(self) -> tuple[Any, ...]:
@@ -150,13 +150,13 @@ class ChunkFunction(Portable):
         rows: Any,
         shared: Sequence[Any],
         sliced: Sequence[Any] | None,
-        with_unit: bool = False,
+        with_grad: bool = False,
     ) -> tuple[Any, PullLeaves, Callable[[], int]]:
-        """Run one chunk, ready to be pulled; `with_unit` tells the engine that the seed 1 of a number comes next."""
+        """Run one chunk, ready to be pulled; `with_grad` tells the engine that the seed 1 of a number comes next."""
         leaves = [canonical(leaf) for leaf in (shared if sliced is None else (*shared, *sliced))]
         fun = BoundChunk(self, rows, len(shared), len(leaves))
         try:
-            values, pull = self._as_told(self._unit if with_unit else self._traced.linearize, fun, leaves)
+            values, pull = self._as_told(self._with_grad if with_grad else self._traced.linearize, fun, leaves)
             value = values[0] if fun.out is None else fun.merge(values)
             if type(value) not in _NUMBERS and not any(map(pytree.is_traced, leaves)):
                 _checked(value, context, fun.called)

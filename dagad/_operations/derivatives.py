@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from dagad._engines.autograd.forward import push
-from dagad._graphs.linearization import is_scalar, unit_seed
+from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, unit_seed
 from dagad._operations.chunks import ChunkContext, ChunkFunction
-from dagad._operations.kernel import Groups, Kernel, LeafNames, Outputs, regrouped
+from dagad._operations.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, pulled_many, regrouped
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
+from dagad_scheduler.roles import Role
 
 
 class _Derivative(Kernel):
@@ -186,7 +187,7 @@ class ValueAndGrad(_Derivative):
     """A function of a reduction with its gradient for the seed 1, and whether there is none: 1, or 0, to be summed."""
 
     __slots__ = ("function", "reduces", "stacks")
-    gives = "value and gradient"
+    gives, role = "value and gradient", Role.VALUEGRAD
 
     def __init__(self, function: Kernel, stacks: bool) -> None:
         self.function: Kernel = opened(function)
@@ -208,9 +209,75 @@ class ValueAndGrad(_Derivative):
         yield from self.function.named(Outputs(value, []), names)
         yield from named_gradient(self.function, Outputs(gradient, parts.stacked), names)
 
+    @property
+    def name(self) -> str:
+        """What the user's function is called: the role of its tasks says that this gives a gradient, too."""
+        return str(self.function.name)
+
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return all inputs: the outputs are their cotangents."""
         return [leaf for group in sliced for leaf in group]
+
+
+class GradOrPullback(ValueAndGrad):
+    """The same where nobody differentiates it further. Recorded, it leaves the pullback of what is no number.
+
+    A chunk that gives a number is pulled at once: its tape dies while it is in cache, and nothing is left of it, nor
+    where all that it gives are integers. Of other chunks the value comes, and the pullback, which takes seeds of the
+    value: those of what comes with it are None. `counters` count what has been run.
+    """
+
+    __slots__ = ("counters",)
+    pulls_itself = True
+
+    def __init__(self, function: Kernel, stacks: bool, counters: Counters | None = None) -> None:
+        super().__init__(function, stacks)
+        self.counters = counters or Counters()
+
+    def state(self) -> tuple[Any, ...]:
+        return self.function, self.stacks, self.counters
+
+    def value(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Outputs:
+        """Run one chunk and pull the seed 1 of a number."""
+        parts, pull, _ = self.record(context, rows, shared, sliced)
+        if pull is not None:
+            self.counters.dropped()
+        return parts
+
+    def record(
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+    ) -> Any:
+        """Do so; the pullback of what is no number is left, None of a number."""
+        del with_grad
+        parts, pull, nbytes = self.function.record(context, rows, shared, sliced, with_grad=True)
+        self.counters.recorded()
+        value = parts.reduced
+        if is_scalar(value):
+            groups = pull([unit_seed(value)])
+            self.counters.used_up()
+            return Outputs((value, groups[0] if any(shared) else [], 0), groups[-1] if self.stacks else []), None, int
+        theta, own = ([None] * sum(map(len, groups)) for groups in (shared, sliced))
+        if parts.floats():
+            pull = _PullbackOfValue(pull, len(parts.all_leaves())) if self.stacks else pull
+            return Outputs((value, theta, 1), own), pull, nbytes
+        self.counters.used_up()  # integers have no derivative
+        return Outputs((value, theta, 0), own), None, int
+
+
+class _PullbackOfValue:
+    """The pullback of a value that takes the seeds of what comes with it, too: those are last, and None."""
+
+    __slots__ = ("_n_leaves", "_pull")
+
+    def __init__(self, pull: PullbackFunction, n_leaves: int) -> None:
+        self._pull, self._n_leaves = pull, n_leaves
+
+    def __call__(self, seeds: Seeds) -> tuple[Any, ...]:
+        return self._pull(seeds[: self._n_leaves])
+
+    def many(self, many: Sequence[Seeds | None]) -> list[tuple[Any, ...] | None]:
+        """Pull many seeds; None where there are none."""
+        return pulled_many(self._pull, [None if seeds is None else seeds[: self._n_leaves] for seeds in many])
 
 
 SEED = "the seed of a pullback"

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dagad._graphs.linearization import Counters
 from dagad._operations.batch import Batch, BatchSeeds
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.job import Job, Seeds, nested
@@ -104,8 +103,6 @@ def attempt(
     args = contexts, rows, shared, *([] if sliced is None else [sliced])
     if method == "call":
         value = batch.value(*args)
-    elif method == "unit":
-        value = batch.preaccumulate(Counters(), *args)[0]
     else:
         value, pull, _ = batch.record(*args)
         if method == "pull":

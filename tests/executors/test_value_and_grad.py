@@ -1,4 +1,4 @@
-"""Value with gradient is a kernel that any executor calls: are its bits those of the value, and of the pullback of 1?"""
+"""Value with gradient is a kernel that any executor calls: are its bits those of the value and the pullback of 1?"""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_value_and_grad_has_the_bits_of_the_value_and_of_the_pullback_of_one(
         run = Run(made, leaves)
         assert bits([run.value.reduced, *run.pulled([1.0])]) == expected
     # As a kernel that others may differentiate in turn.
-    reduced, shared, n_without = (both := made.with_unit().call(leaves)).reduced
+    reduced, shared, n_without = (both := made.value_and_grad().call(leaves)).reduced
     assert not n_without
     here, there = [run.value.reduced, *run.pulled([1.0])], [reduced, *shared, *both.stacked]
     assert bits([part + 0.0 for part in there]) == bits([part + 0.0 for part in here])  # of zeros, either sign

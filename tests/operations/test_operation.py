@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -157,6 +158,26 @@ def test_no_chunk_is_run_once_more_than_the_policy_says(fun: Any, policy: Any, r
         run.pulled(seeds_of(run.value))
         assert sorted(calls) == sorted([*X] * (runs // 8))
         assert own.n_primal - before == runs
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_functions_that_nothing_tells_apart_are_taken_for_numbers_once_at_most(place: str) -> None:
+    """One gives numbers, one vectors: where numbers were expected, all chunks run again for their gradients."""
+    n_runs = []
+
+    def counted(rows: Any, t: Any, fun: Any) -> Any:
+        n_runs.append(rows)
+        return fun(rows, t)
+
+    wasted = 0
+    for turn in range(20):
+        fun = functools.partial(counted, fun=vector if turn % 2 else number)
+        made = operation(fun, X, [THETA], PLAN, executor=PLACES[place](), policy=Preaccumulate())
+        n_runs.clear()
+        run = Run(dataclasses.replace(made, owner=("shared", place)), [THETA])
+        run.pulled(seeds_of(run.value))
+        wasted += len(n_runs) > 8
+    assert wasted <= 1
 
 
 @pytest.mark.parametrize("place", PLACES)
