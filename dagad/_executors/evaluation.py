@@ -23,7 +23,6 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import BrokenExecutor, Future, InvalidStateError
-from dataclasses import replace
 from typing import Any, Protocol
 
 from dagad._config import setting
@@ -79,11 +78,6 @@ class Watch(Protocol):
 def new_names(function: str = "", token: str | None = None) -> Names:
     """Return names for the keys of one evaluation of a function; fresh ones unless a token is given."""
     return Names(os.urandom(16).hex() if token is None else token, words_of(function))
-
-
-def names_of(kernel: Any) -> Names:
-    """Return new names for the keys of one evaluation of a kernel, which say whether it gives a gradient, too."""
-    return replace(new_names(kernel.name), together=kernel.role is Role.VALUEGRAD)
 
 
 def find_scheduler(scheduler: Any) -> Scheduler:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dagad._executors.evaluation import LocalRun, Run, Scheduler, calm_here, names_of, new_names, run_graph
+from dagad._executors.evaluation import LocalRun, Run, Scheduler, calm_here, new_names, run_graph
 from dagad._executors.first import first_refused
 from dagad._executors.graph_tasks import (
-    Measured,
+    Measure,
     MeasuredBatch,
     MeasuredSum,
     landing_part,
-    plain_result,
     plain_value,
     pull_batch,
     pull_batch_again,
@@ -36,10 +35,16 @@ from dagad._sources.base import Stays
 from dagad._sources.plan import Chunk
 from dagad._sources.shards import Kept
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
+from dagad_scheduler.roles import Role
 
 Key = Any
 # So many seeds make a task: few enough that the workers share them, enough that a task's own cost is small.
 SEEDS_A_TASK = 16
+
+
+def names_of(job: Job) -> Any:
+    """Return new names for the keys of a job, which say whether it gives a gradient, too."""
+    return replace(new_names(job.kernel.name), together=job.kernel.role is Role.VALUEGRAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ class GraphExecutor:
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        names, results = names_of(job.kernel), Results.of(job)
+        names, results = names_of(job), Results.of(job)
         with calm_here(self._scheduler):
             lowered = lower(job, names, self.group, measured=self.remote)
             self._run_values(job, lowered, lowered.graph, list(lowered.batches), names, results, ())
@@ -128,7 +133,7 @@ class GraphExecutor:
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, GraphResiduals]:
         """Run a job, and leave behind what its policy says."""
-        names, results = names_of(job.kernel), Results.of(job)
+        names, results = names_of(job), Results.of(job)
         with calm_here(self._scheduler):
             lowered = lower(job, names, self.group, measured=self.remote)
             lin = linearize(lowered.graph, lowered.batches, lowered.inputs, names, policy, apart=self.remote)
@@ -167,23 +172,18 @@ class GraphExecutor:
                 if stays := _stays(job.stacked_at, some, functools.partial(results.keeper, job)):
                     chunks[staying.split(key, names("getitem", ("landing", key[1])), stays)] = chunks.pop(key)
 
-        measured: list[Measured] = []
+        measured = Measure()
 
         def landed(key: Key, result: Any) -> None:
-            plain = plain_result(result)
-            if type(plain) is Measured:
-                measured.append(plain._replace(value=None))
-                plain = plain.value
             if key == total:
-                results.reduced = plain
+                results.reduced = measured.taken(result)
             else:
-                results.put(job, chunks[key], plain)
+                results.put(job, chunks[key], measured.taken(result))
 
         keys = [*([total] if total else []), *chunks]
         run = self._run(job, graph, keys, landed, results, [*keep, *staying.keys])
-        if measured:
-            results.spent = results.spent._replace(cpu=sum(one.seconds for one in measured))
-            results.n_compiled = sum(one.n_compiled for one in measured)
+        if self.remote:
+            results.spent, results.n_compiled = results.spent._replace(cpu=measured.seconds), measured.n_compiled
         staying.deliver(run)
         return run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,6 +92,21 @@ class Measured(NamedTuple):
     n_compiled: int
 
 
+class Measure:
+    """What all results of a graph took."""
+
+    def __init__(self) -> None:
+        self.seconds, self.n_compiled = 0.0, 0
+
+    def taken(self, result: Any) -> Any:
+        """Return what a result is of, after adding what that took."""
+        plain = plain_result(result)
+        if type(plain) is not Measured:
+            return plain
+        self.seconds, self.n_compiled = self.seconds + plain.seconds, self.n_compiled + plain.n_compiled
+        return plain.value
+
+
 def unmeasured(result: Any) -> Any:
     return result.value if type(result) is Measured else result
 
@@ -114,22 +129,26 @@ class MeasuredBatch(Portable):
 
     def value(self, *args: Any) -> Measured:
         """Run the chunks for what they give."""
-        return self._measured(lambda: (self.batch.value(*args),))[0]
+        begun = self._begun()
+        return self._measured(self.batch.value(*args), begun)
 
     def rehearse(self, *args: Any) -> Measured:
         """Do so traced, each tape dying before the next is recorded."""
-        return self._measured(lambda: (self.batch.rehearse(*args),))[0]
+        begun = self._begun()
+        return self._measured(self.batch.rehearse(*args), begun)
 
     def record(self, *args: Any) -> Any:
         """Record every chunk; see `Recordable`."""
-        return self._measured(lambda: self.batch.record(*args))
+        begun = self._begun()
+        value, pull, nbytes = self.batch.record(*args)
+        return self._measured(value, begun), pull, nbytes
 
-    def _measured(self, act: Callable[[], Sequence[Any]]) -> tuple[Any, ...]:
-        """Return what `act` does, its first part measured."""
-        began, before = time.perf_counter(), n_compiled(self.batch.kernel, BY_THREAD)
-        value, *rest = act()
-        spent = time.perf_counter() - began
-        return Measured(value, spent, n_compiled(self.batch.kernel, BY_THREAD) - before), *rest
+    def _begun(self) -> tuple[float, int]:
+        return time.perf_counter(), n_compiled(self.batch.kernel, BY_THREAD)
+
+    def _measured(self, value: Any, begun: tuple[float, int]) -> Measured:
+        seconds, compiled = (now - before for now, before in zip(self._begun(), begun, strict=True))
+        return Measured(value, seconds, int(compiled))
 
     def pull_anew(self, counters: Counters, value: Measured, *args: Any) -> tuple[Any, ...]:
         """Record and pull chunk after chunk."""

@@ -67,10 +67,10 @@ class ResidentExecutor:
         seeds: Sequence[Seeds] = (),
     ) -> Answers:
         began, placed, n_chunks = time.perf_counter(), PlacedRows(job, seeds), len(job.plan)
-        gives_gradient = method == PULL or job.kernel.role is Role.VALUEGRAD
         loop, (template, rows) = self._loop(job, placed), job.sliced.templates(job.plan)
         program = self._program(job, loop, template, policy, ran)
         message = _message(job, method, keep, seeds) | placed.message(job)
+        gives_gradient = message["role"] is not Role.VALUE
         has_left = placed.has_stays if method == PULL else n_staying(job) > 0
         remains = Remains(self._lines.lease(), program.program, message, placed) if has_left else None
         found: list[tuple[str, Found]] = []
@@ -98,8 +98,7 @@ class ResidentExecutor:
             raise loop.off(f"a worker sent something else than was asked for ({error})") from error
         if remains is not None:
             remains.left_at(homes.chunks)
-        results.spent = Spent(seconds, time.perf_counter() - began, 0)
-        results.n_compiled = n_compiled
+        results.spent, results.n_compiled = Spent(seconds, time.perf_counter() - began, 0), n_compiled
         return Answers(results, homes, found, remains, Ran(loop, program))
 
     @staticmethod
@@ -107,6 +106,7 @@ class ResidentExecutor:
         results = Results.of(job)
         if job.kernel.reduces:
             results.reduced = _assembled(job, [(homes.parts[address], part.reduced) for address, part in found])
+            job.kernel.check(job.monoid.lower(results.reduced), job.n_shared)
         for address, part in found if job.kernel.stacks else ():
             for number, own, note in zip(homes.chunks[address], part.stacked, part.notes, strict=True):
                 results.stacked[number], results.notes[number] = own, note

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dagad._engines.autograd.forward import push
+from dagad._errors import StructureError
 from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, unit_seed
 from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._operations.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, pulled_many, regrouped
@@ -214,6 +215,12 @@ class ValueAndGrad(_Derivative):
         """What the user's function is called: the role of its tasks says that this gives a gradient, too."""
         return str(self.function.name)
 
+    def check(self, reduced: Any, n_shared: int) -> None:
+        """Raise unless what somebody has sent is a value, so many cotangents, and a count."""
+        is_one = type(reduced) is tuple and len(reduced) == 3 and type(reduced[1]) is list and type(reduced[2]) is int
+        if not is_one or len(reduced[1]) != n_shared:
+            raise StructureError("It is no value with its gradient.")
+
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return all inputs: the outputs are their cotangents."""
         return [leaf for group in sliced for leaf in group]
@@ -239,6 +246,7 @@ class GradOrPullback(ValueAndGrad):
 
     def value(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Outputs:
         """Run one chunk and pull the seed 1 of a number."""
+        parts: Outputs
         parts, pull, _ = self.record(context, rows, shared, sliced)
         if pull is not None:
             self.counters.dropped()

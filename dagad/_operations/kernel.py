@@ -173,6 +173,9 @@ class Kernel(Portable):
         found: ChunkFunction = self.function
         return found
 
+    def check(self, reduced: Any, n_shared: int) -> None:
+        """Raise unless what somebody has sent as the sum of what is reduced may be one."""
+
     def narrowed(self, *args: Any) -> tuple[Any, ...]:
         """Return the arguments of the chunk among those of a run whose value is not finite."""
         return args

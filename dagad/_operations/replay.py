@@ -105,7 +105,7 @@ def attempt(
         value = batch.value(*args)
     else:
         value, pull, _ = batch.record(*args)
-        if method == "pull":
+        if method == "pull" and pull is not None:
             return pull([BatchSeeds(some, own) for some, own in zip(reduced, stacked, strict=True)])
     if not batch.kernel.stacks:
         return batch.monoid.lower(value)
