@@ -107,6 +107,8 @@ def attempt(
         value, pull, _ = batch.record(*args)
         if method == "pull" and pull is not None:
             return pull([BatchSeeds(some, own) for some, own in zip(reduced, stacked, strict=True)])
+    if batch.kernel.pulls_itself:  # the gradient beside the value is not what the function gave
+        return batch.monoid.lower(value.reduced if batch.kernel.stacks else value)[0]
     if not batch.kernel.stacks:
         return batch.monoid.lower(value)
     return value.stacked[0] if value.reduced is None else (batch.monoid.lower(value.reduced), value.stacked[0])
