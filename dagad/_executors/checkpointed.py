@@ -99,7 +99,7 @@ class CheckpointedExecutor:
             return self._results(job, self._outcome(job))
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
-        """Run a job; a reduction together with its gradient, others for what they give: pullbacks are further jobs."""
+        """Run a job; a reduction with its gradient, others for what they give: pullbacks are further jobs."""
         if self._bypasses(job):
             return self._inner.linearize(job, policy)
         if not job.kernel.is_reduction:

@@ -44,7 +44,7 @@ SEEDS_A_TASK = 16
 
 def names_of(job: Job) -> Any:
     """Return new names for the keys of a job, which say whether it gives a gradient, too."""
-    return replace(new_names(job.kernel.name), together=job.kernel.role is Role.VALUEGRAD)
+    return replace(new_names(job.kernel.name), gives_gradient=job.kernel.role is Role.VALUE_AND_GRAD)
 
 
 @dataclass(frozen=True, slots=True)

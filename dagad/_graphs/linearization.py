@@ -157,12 +157,12 @@ class Linearization:
         return None if self._recipe is None else self
 
     @classmethod
-    def preaccumulated(cls, task: Any, args: tuple[Any, ...], counters: Counters) -> Linearization:
+    def with_grad(cls, task: Any, args: tuple[Any, ...], counters: Counters) -> Linearization:
         """Run a task and pull the seed 1 at once; one without a scalar value is recorded instead."""
         made = cls.recorded(task, args, counters)
         # Of chunks `GradOrPullback` pulls one before it records the next: they are seeded otherwise.
         if is_scalar(made.value) and not hasattr(opened(task), "pull_anew"):
-            made._gradient = list(made.pull(unit_seed(made.value)))
+            made._gradient = list(made.pull(seed_of_one(made.value)))
         return made
 
     @classmethod
@@ -218,8 +218,8 @@ class Linearization:
             return self.pull(cotangent)
         with self._lock:
             held, self._gradient = self._gradient, None
-        unit = self.pull(unit_seed(self.value)) if held is None else tuple(held)
-        return tuple(scaled(part, cotangent) for part in unit)
+        gradient = self.pull(seed_of_one(self.value)) if held is None else tuple(held)
+        return tuple(scaled(part, cotangent) for part in gradient)
 
     def pull_again(self, cotangent: Any, count: int) -> tuple[Any, ...]:
         """Return the same as `pull` for what counts as so many cotangents; the tape stays for more of them."""
@@ -330,7 +330,7 @@ class _Lost:
 _ONE = np.float64(1.0)  # Python's own has no shape, which some of autograd's rules ask for
 
 
-def unit_seed(value: Any) -> Any:
+def seed_of_one(value: Any) -> Any:
     """Return the number 1 in a scalar value's own dtype."""
     if type(value) is np.float64 or type(value) is float:
         return _ONE

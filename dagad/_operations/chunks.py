@@ -19,7 +19,7 @@ from dagad._engines.base import Engine, FlatFunction, LeafPullback, Mark, Side, 
 from dagad._engines.explicit import check_count
 from dagad._errors import ClosureError, StructureError, add_note_once
 from dagad._graphs.linearization import PullbackFunction
-from dagad._operations.context import TOGETHER, DefaultPolicy, like_here
+from dagad._operations.context import VALUE_AND_GRAD, DefaultPolicy, like_here
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.partition import Partition
@@ -70,7 +70,7 @@ class ChunkFunction(Portable):
         n_hoisted: int,
         shared: tuple[Partition, ...],
         engine: Engine,
-        nested: DefaultPolicy = TOGETHER,
+        nested: DefaultPolicy = VALUE_AND_GRAD,
     ) -> None:
         self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
         self.engine, self._nested = engine, nested
@@ -124,7 +124,7 @@ class ChunkFunction(Portable):
 
     def _as_told(self, run: Callable[..., Any], fun: BoundChunk, leaves: Sequence[Any]) -> Any:
         """Run with the default policy of those who made the chunks; the patches are held by who runs the batch."""
-        if self._nested is TOGETHER:  # nearly always
+        if self._nested is VALUE_AND_GRAD:  # nearly always
             return run(fun, leaves)
         with like_here(self._nested):
             return run(fun, leaves)

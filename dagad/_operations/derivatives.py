@@ -10,7 +10,7 @@ import numpy as np
 
 from dagad._engines.autograd.forward import push
 from dagad._errors import StructureError
-from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, unit_seed
+from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, seed_of_one
 from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._operations.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, pulled_many, regrouped
 from dagad._pytrees import pytree
@@ -188,7 +188,7 @@ class ValueAndGrad(_Derivative):
     """A function of a reduction with its gradient for the seed 1, and whether there is none: 1, or 0, to be summed."""
 
     __slots__ = ("function", "reduces", "stacks")
-    gives, role = "value and gradient", Role.VALUEGRAD
+    gives, role = "value and gradient", Role.VALUE_AND_GRAD
 
     def __init__(self, function: Kernel, stacks: bool) -> None:
         self.function: Kernel = opened(function)
@@ -261,7 +261,7 @@ class GradOrPullback(ValueAndGrad):
         self.counters.recorded()
         value = parts.reduced
         if is_scalar(value):
-            groups = pull([unit_seed(value)])
+            groups = pull([seed_of_one(value)])
             self.counters.used_up()
             return Outputs((value, groups[0] if any(shared) else [], 0), groups[-1] if self.stacks else []), None, int
         theta, own = ([None] * sum(map(len, groups)) for groups in (shared, sliced))
@@ -319,7 +319,7 @@ def pulled_at(function: Kernel, args: Any, given: tuple[Any, ...] | None) -> tup
         total = pytree.plain(value.reduced)
         if not is_scalar(total) and not isinstance(total, int | np.integer):
             return value, None
-        seeds = [unit_seed(total) if is_scalar(total) else None]  # a sum of nothing is the integer 0
+        seeds = [seed_of_one(total) if is_scalar(total) else None]  # a sum of nothing is the integer 0
     else:
         seeds = [*given[0], *value.own_seeds(*given[1:])]
     cotangents = list(pullback(seeds))

@@ -4,7 +4,7 @@ What becomes of it between value and gradient is a state, one of three:
 
 =================  ===================================================================================
 `Recorded`         residuals were left behind, to be pulled with any cotangents
-`LocalGradient`    the gradients for the seed 1 are there, to be scaled by the one cotangent of a number
+`WithGrad`    the gradients for the seed 1 are there, to be scaled by the one cotangent of a number
 `ValueOnly`        nothing was left: a pullback is a job of its own
 =================  ===================================================================================
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from dagad._config import setting
 from dagad._engines.autograd.patches import patches
-from dagad._graphs.linearization import is_scalar, scaled, unit_seed
+from dagad._graphs.linearization import is_scalar, scaled, seed_of_one
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.policies import Keep, KeepRest, Policy
 from dagad._operations.context import written_profile
@@ -58,7 +58,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalGradient:
+class WithGrad:
     """The gradients for the seed 1 are there."""
 
     gradient: list[Any]
@@ -69,7 +69,7 @@ class ValueOnly:
     """Nothing was left behind."""
 
 
-State = Recorded | LocalGradient | ValueOnly
+State = Recorded | WithGrad | ValueOnly
 Found = tuple[Results, Residuals | None]
 MOST_REMEMBERED = 4096
 _GIVES_NUMBERS: Remembered[bool] = Remembered(MOST_REMEMBERED)
@@ -146,7 +146,7 @@ class Operation:
     def forward(self, leaves: Sequence[Any]) -> tuple[Outputs, State]:
         """Run for the value, ready to be pulled back."""
         job, policy = self.job(leaves), self.policy
-        if getattr(policy, "together", False) and self.kernel.is_reduction:
+        if getattr(policy, "value_and_grad", False) and self.kernel.is_reduction:
             if (known := _GIVES_NUMBERS.find(job.signature)) is not False:
                 return self._with_gradient(job, is_known=bool(known))
             policy = Keep(counters=policy.counters)
@@ -183,7 +183,7 @@ class Operation:
             for number, own in enumerate(results.stacked):
                 if own:  # as not all executors let it land
                     job.land_rows([job.plan.chunk(number)], [own], slots.write_all)
-            return Outputs(value, []), LocalGradient(slots.seal())
+            return Outputs(value, []), WithGrad(slots.seal())
         if n_without < len(job.plan) and pytree.is_differentiable(value) and np.iscomplexobj(value):
             residuals = None  # of real numbers among complex ones, whose tapes are gone
         return Outputs(value, [], places=job.stacked_at), _left(residuals, of_both=True)
@@ -235,16 +235,16 @@ class Operation:
 
     # Pullbacks
 
-    def has_unit(self, value: Outputs) -> bool:
+    def gives_number(self, value: Outputs) -> bool:
         """Return whether all is computed for the seed 1, and scaled."""
         return self.kernel.is_reduction and is_scalar(value.reduced)
 
     def backward(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Seeds) -> tuple[list[Any], State]:
         """Return the cotangents of `leaves`, and the state that is left; may be called again, with other seeds."""
-        if not self.has_unit(value):
+        if not self.gives_number(value):
             return self._pulled(leaves, value, state, seeds), state
-        if not isinstance(state, LocalGradient):
-            before, state = state, LocalGradient(self._pulled(leaves, value, state, [unit_seed(value.reduced)]))
+        if not isinstance(state, WithGrad):
+            before, state = state, WithGrad(self._pulled(leaves, value, state, [seed_of_one(value.reduced)]))
             if isinstance(before, Recorded):
                 before.residuals.release()
         return [scaled(part, seeds[0]) for part in state.gradient], state
@@ -290,7 +290,7 @@ class Operation:
         self, leaves: Sequence[Any], value: Outputs, state: State, many: Sequence[Seeds | None]
     ) -> tuple[list[list[Any]], State]:
         """Return for each of `leaves` its cotangents for many seeds, None for zero; no chunk is recorded again."""
-        if self.has_unit(value):
+        if self.gives_number(value):
             rows = []
             for some in many:
                 if some is None or some[0] is None:

@@ -22,7 +22,7 @@ from dagad._graphs.sum_trees import Subtree
 from dagad._operations.inputs import Inputs
 from dagad._operations.item_outputs import EndToEnd, Items, Stack
 from dagad._operations.kernel import Apart, Kernel, Outputs, Summed
-from dagad._operations.operation import LocalGradient, Operation, Recorded
+from dagad._operations.operation import Operation, Recorded, WithGrad
 from dagad._pytrees import pytree
 from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad._sources.arrays import ArraySource
@@ -277,7 +277,7 @@ def test_a_pullback_uses_what_the_value_left_behind(
     runs.n_runs = 0
     run = Run(there, leaves_of(plan))
     is_number = name in ("number", "sometimes nothing")
-    assert isinstance(run.state, LocalGradient if is_number and policy is Preaccumulate else Recorded)
+    assert isinstance(run.state, WithGrad if is_number and policy is Preaccumulate else Recorded)
     assert bits_of(run.value) == bits_of(expected.value)
     assert runs.n_runs == len(plan)
     assert bits(run.pulled(seeds)) == gradient
