@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -246,8 +246,8 @@ class GradOrPullback(ValueAndGrad):
 
     def value(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Outputs:
         """Run one chunk and pull the seed 1 of a number."""
-        parts: Outputs
-        parts, pull, _ = self.record(context, rows, shared, sliced)
+        recorded = self.function.record(context, rows, shared, sliced, with_grad=True)
+        parts, pull, _ = self._pulled(*recorded, shared, sliced)
         if pull is not None:
             self.counters.dropped()
         return parts
@@ -257,7 +257,12 @@ class GradOrPullback(ValueAndGrad):
     ) -> Any:
         """Do so; the pullback of what is no number is left, None of a number."""
         del with_grad
-        parts, pull, nbytes = self.function.record(context, rows, shared, sliced, with_grad=True)
+        return self._pulled(*self.function.record(context, rows, shared, sliced, with_grad=True), shared, sliced)
+
+    def _pulled(
+        self, parts: Outputs, pull: PullbackFunction, nbytes: Callable[[], int], shared: Groups, sliced: Groups
+    ) -> tuple[Outputs, PullbackFunction | None, Callable[[], int]]:
+        """Return what a chunk gives, from how it was recorded."""
         self.counters.recorded()
         value = parts.reduced
         if is_scalar(value):
