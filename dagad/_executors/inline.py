@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dagad._executors.evaluation import calm_process, inside_task, new_names
@@ -21,31 +21,38 @@ class Inline:
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        return self._results(job, lambda args: (job.batch.value(*args), None))[0]
+        run = _Running(job)
+        with calm_process, inside_task:
+            value = job.batch.value(*run.args)
+        return run.results(value)
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, InlineResiduals | None]:
         """Run a job, and leave behind what its policy says."""
-
-        def run(args: tuple[Any, ...]) -> tuple[Any, Linearization | None]:
-            made = policy.linearize(job.batch, args)
-            return made.value, made.left()
-
-        results, left = self._results(job, run)
-        return results, None if left is None else InlineResiduals(left)
-
-    @staticmethod
-    def _results(job: Job, run: Callable[[tuple[Any, ...]], tuple[Any, Any]]) -> tuple[Results, Any]:
-        began, began_cpu, chunks = time.perf_counter(), time.thread_time(), list(job.plan)
-        args, profile = job.arguments(chunks, new_names()), written_profile()
-        if profile is not None:
-            args = (profile.counting(Counted(args[0])), *args[1:])
+        run = _Running(job)
         with calm_process, inside_task:
-            value, made = run(args)
-        results = Results.of(job)
-        results.reduced = value.reduced if job.kernel.stacks else value
-        results.put(job, chunks, value)
+            made = policy.linearize(job.batch, run.args)
+        left = made.left()
+        return run.results(made.value), None if left is None else InlineResiduals(left)
+
+
+class _Running:
+    """A job that runs here: its arguments, and when it began."""
+
+    __slots__ = ("_began", "_chunks", "_job", "args")
+
+    def __init__(self, job: Job) -> None:
+        self._began, self._job = (time.thread_time(), time.perf_counter()), job
+        self._chunks = list(job.plan)
+        args, profile = job.arguments(self._chunks, new_names()), written_profile()
+        self.args = args if profile is None else (profile.counting(Counted(args[0])), *args[1:])
+
+    def results(self, value: Any) -> Results:
+        """Return what the job has given, and what that took."""
+        results, (began_cpu, began) = Results.of(self._job), self._began
+        results.reduced = value.reduced if self._job.kernel.stacks else value
+        results.put(self._job, self._chunks, value)
         results.spent = Spent(time.thread_time() - began_cpu, time.perf_counter() - began, 1)
-        return results, made
+        return results
 
 
 class Counted(list[Any]):
