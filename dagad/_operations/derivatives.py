@@ -217,7 +217,7 @@ class ValueAndGrad(_Derivative):
 
     def check(self, reduced: Any, n_shared: int) -> None:
         """Raise unless what somebody has sent is a value, so many cotangents, and a count."""
-        is_one = type(reduced) is tuple and len(reduced) == 3 and type(reduced[1]) is list and type(reduced[2]) is int
+        is_one = type(reduced) is tuple and len(reduced) == 3 and type(reduced[1]) is list and np.isscalar(reduced[2])
         if not is_one or len(reduced[1]) != n_shared:
             raise StructureError("It is no value with its gradient.")
 

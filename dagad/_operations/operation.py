@@ -147,8 +147,8 @@ class Operation:
         """Run for the value, ready to be pulled back."""
         job, policy = self.job(leaves), self.policy
         if getattr(policy, "value_and_grad", False) and self.kernel.is_reduction:
-            if (known := _GIVES_NUMBERS.find(job.signature)) is not False:
-                return self._with_gradient(job, is_known=bool(known))
+            if (known := _GIVES_NUMBERS.find(signature := job.signature)) is not False:
+                return self._with_gradient(job, signature, is_known=bool(known))
             policy = Keep(counters=policy.counters)
         runs_again = getattr(policy, "runs_again", False)  # a user's own may not say
         carried = Carried(self.kernel.of_user.fun) if runs_again else None
@@ -157,16 +157,19 @@ class Operation:
         )
         return self._parts(results), _left(residuals, carried)
 
-    def _with_gradient(self, job: Job, *, is_known: bool) -> tuple[Outputs, State]:
+    def _with_gradient(self, job: Job, signature: Hashable, *, is_known: bool) -> tuple[Outputs, State]:
         """Run for value and gradient at once: by a call where it is known that each chunk gives a number.
 
         Else what gives none leaves its pullback, so that it need not run again.
         """
-        slots, signature, policy = Slots(job.leaves), job.signature, KeepRest(counters=self.policy.counters)
-        job = job.value_and_grad(policy.counters, slots.write_all)
+        slots, counters = Slots(job.leaves), self.policy.counters
+        job = job.value_and_grad(counters, slots.write_all)
 
         def act() -> Found:
-            found = (self.executor.call(job), None) if is_known else self.executor.linearize(job, policy)
+            if is_known:
+                found: Found = self.executor.call(job), None
+            else:
+                found = self.executor.linearize(job, KeepRest(counters=counters))
             if job.monoid.lower(found[0].reduced)[2]:
                 found[0].gives = "value"
             return found
