@@ -58,8 +58,7 @@ class Call:
     recomputed
         How many chunks were run again in this process, since what their first run had left was gone or never kept.
     n_compiled
-        How often its engine compiled something meanwhile, in this process, and for it on workers. Not known are tasks
-        of a cluster's graph that leave pullbacks behind, as those of `evaluate` do.
+        How often its engine compiled something meanwhile, in this process, and for its values on workers.
     reached
         How many chunks are known to have been done when it failed; None if it did not.
     """

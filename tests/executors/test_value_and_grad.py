@@ -16,7 +16,7 @@ from dagad._operations.chunks import ChunkFunction
 from dagad._operations.finite import Finite
 from dagad._operations.inputs import Inputs
 from dagad._operations.kernel import Kernel, Summed
-from dagad._operations.operation import Operation
+from dagad._operations.operation import Operation, WithGrad
 from dagad._operations.pieces import ByItem, SumOfPieces
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
@@ -111,6 +111,35 @@ def pulled_by_one(made: Operation, leaves: Sequence[Any]) -> list[bytes]:
     assert residuals.pull(job, [OfOne(seed)], slots.write_all)
     assert bits([value]) == bits([run.value.reduced])
     return bits([value, *slots.seal()])
+
+
+class Wide:
+    """A monoid of a user's own, in more precision: value, gradient and count come as one tree."""
+
+    def lift(self, term: Any) -> Any:
+        return self._cast(term, onp.longdouble)
+
+    def add(self, a: Any, b: Any, ours: bool) -> Any:
+        del ours
+        (mine, treedef), (others, _) = pytree.flatten(a), pytree.flatten(b)
+        return pytree.unflatten(treedef, [x + y for x, y in zip(mine, others, strict=True)])
+
+    def lower(self, total: Any) -> Any:
+        return self._cast(total, onp.float64)
+
+    def _cast(self, tree: Any, dtype: Any) -> Any:
+        leaves, treedef = pytree.flatten(tree)
+        return pytree.unflatten(treedef, [onp.asarray(leaf, dtype)[()] for leaf in leaves])
+
+
+@pytest.mark.parametrize("executor", [*EXECUTORS, "residents"])
+def test_a_monoid_of_the_users_own_adds_up_value_and_gradient(executor: str) -> None:
+    made = operation("number", "whole", executor, Wide(), Preaccumulate(), active=True)
+    expected = pulled_by_one(made, [THETA, SCALE, Y])
+    for _ in range(2):
+        run = Run(made, [THETA, SCALE, Y])
+        assert isinstance(run.state, WithGrad)
+        assert bits([run.value.reduced, *run.pulled([1.0])]) == expected
 
 
 class OfOne:
