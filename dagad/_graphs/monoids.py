@@ -139,7 +139,7 @@ _PLAIN_NUMBERS = {*NUMBERS, int}
 
 def _add(total: Any, term: Any, ours: bool) -> Any:
     kind = type(total)
-    if kind is type(term) and (kind is np.float64 or kind is float):
+    if kind is type(term) and kind in _PLAIN_NUMBERS:
         return total + term
     if kind is list and type(term) is list and len(total) == len(term):
         return [_add_leaf(a, b, ours) for a, b in zip(total, term, strict=True)]

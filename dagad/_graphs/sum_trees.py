@@ -156,8 +156,10 @@ FEWEST_STACKED, MOST_STACKED, LARGEST_STACKED = 8, 4096, 2**20
 
 def _is_small(term: Any) -> bool:
     """Return whether many such terms may be held at the same time."""
-    if type(term) in NUMBERS:
+    if type(term) in NUMBERS or type(term) is int:
         return True
+    if type(term) is tuple:
+        return all([_is_small(part) for part in term])
     nbytes = 0
     for leaf in term if type(term) is list else pytree.flatten(term)[0]:
         nbytes += leaf.nbytes if type(leaf) is np.ndarray else 8

@@ -65,7 +65,8 @@ class Batch(Portable):
         gathered = Gathered(self.kernel, self.monoid)
         with patches:  # once for all chunks
             for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
-                gathered.push(_closed(opened_chunk, self.kernel.value(*args)))
+                parts = self.kernel.value(*args)
+                gathered.push(parts if opened_chunk is None else _closed(opened_chunk, parts))
         return gathered.result()
 
     def rehearse(

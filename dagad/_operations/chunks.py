@@ -166,7 +166,7 @@ class ChunkFunction(Portable):
         return value, pull if fun.out is None else _selecting(fun, pull), pull.nbytes
 
     def pull(
-        self, context: ChunkContext, pull: PullLeaves, seeds: list[Any], n_shared: int, sliced: Sequence[Any] | None
+        self, context: ChunkContext, pull: PullLeaves, seeds: Sequence[Any], n_shared: int, sliced: Sequence[Any] | None
     ) -> tuple[Any, ...]:
         """Return the cotangents in groups, as the task has its arguments: of shared, of the rows."""
         try:
@@ -180,7 +180,7 @@ class ChunkFunction(Portable):
         self,
         context: ChunkContext,
         pull: PullLeaves,
-        many: Sequence[list[Any] | None],
+        many: Sequence[Sequence[Any] | None],
         n_shared: int,
         sliced: Sequence[Any] | None,
     ) -> list[tuple[Any, ...] | None]:

@@ -246,11 +246,11 @@ class GradOrPullback(ValueAndGrad):
 
     def value(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Outputs:
         """Run one chunk and pull the seed 1 of a number."""
-        recorded = self.function.record(context, rows, shared, sliced, with_grad=True)
-        parts, pull, _ = self._pulled(*recorded, shared, sliced)
-        if pull is not None:
+        parts, pull, nbytes = self.function.record(context, rows, shared, sliced, with_grad=True)
+        found, left, _ = self._pulled(parts, pull, nbytes, shared, sliced)
+        if left is not None:
             self.counters.dropped()
-        return parts
+        return found
 
     def record(
         self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False

@@ -65,14 +65,14 @@ class Outputs(NamedTuple):
         flags = map(pytree.is_differentiable_or_traced, self.stacked) if floats is None else floats
         return [next(rest) if is_float else None for is_float in flags]
 
-    def seeds(self, seeds: Seeds) -> list[Any]:
+    def seeds(self, seeds: Seeds) -> Seeds:
         """Return one seed per leaf; there may be seeds for those with derivatives only.
 
         A sum of nothing is the integer 0: what is an integer in this chunk may be floating point in others, and so have
         a seed, which is not to be taken for that of the next leaf.
         """
         if not self.stacked and type(self.reduced) in NUMBERS and len(seeds) == 1:  # nearly always
-            return [_cast(seeds[0], self.reduced)]
+            return seeds if type(seeds[0]) is np.float64 else [_cast(seeds[0], self.reduced)]
         leaves, count = self.all_leaves(), len(self.floats())
         if len(seeds) not in (len(leaves), count):
             raise StructureError(
@@ -89,8 +89,6 @@ class Outputs(NamedTuple):
 
 
 def _cast(seed: Any, leaf: Any) -> Any:
-    if type(seed) is np.float64 and type(leaf) in NUMBERS:  # nearly always
-        return seed
     plain = seed is not None and not pytree.is_traced(seed) and not pytree.is_traced(leaf)
     return pytree.cast_like(seed, leaf, "A cotangent") if plain else seed
 
@@ -235,20 +233,21 @@ def regrouped(groups: Groups, leaves: Iterator[Any]) -> list[list[Any]]:
 class ChunkPullback:
     """The pullback of one chunk, which may pull many seeds at once."""
 
-    __slots__ = ("_function", "_how", "_parts", "_sizes")
+    __slots__ = ("_context", "_function", "_n_shared", "_own", "_parts", "_pull")
 
     def __init__(
         self, function: ChunkFunction, context: ChunkContext, pull: Any, parts: Outputs, n_shared: int, own: Any
     ) -> None:
-        self._function, self._how, self._parts, self._sizes = function, (context, pull), parts, (n_shared, own)
+        self._function, self._context, self._pull = function, context, pull
+        self._parts, self._n_shared, self._own = parts, n_shared, own
 
     def __call__(self, seeds: Seeds) -> tuple[Any, ...]:
-        return self._function.pull(*self._how, self._parts.seeds(seeds), *self._sizes)
+        return self._function.pull(self._context, self._pull, self._parts.seeds(seeds), self._n_shared, self._own)
 
     def many(self, many: Sequence[Seeds | None]) -> list[tuple[Any, ...] | None]:
         """Pull many seeds; None where there are none."""
         each = [None if seeds is None else self._parts.seeds(seeds) for seeds in many]
-        return self._function.pull_many(*self._how, each, *self._sizes)
+        return self._function.pull_many(self._context, self._pull, each, self._n_shared, self._own)
 
 
 def pulled_many(pull: PullbackFunction, many: Sequence[Seeds | None]) -> list[tuple[Any, ...] | None]:
