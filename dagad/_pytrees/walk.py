@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Container, Iterable, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
@@ -66,7 +67,7 @@ class Walk:
         self._links: dict[int, tuple[int, int]] = {}
         self._entries: dict[int, tuple[str, int]] = {}
         self._functions: list[FunctionType] = []
-        self._scopes = names.Scopes(self._runs_unnamed)
+        self._scopes = names.Scopes(functools.partial(_runs_unnamed, traced))  # a method would be a cycle
         self._homes: dict[int, tuple[str, int]] = {}
         self._keyed: list[Any] = []
         self._stack: list[Any] = [fun]
@@ -130,14 +131,6 @@ class Walk:
                 self._homes[id(each)] = name, owner
                 if not is_closed(root_of(each)):
                     self._scopes.enter(each)
-
-    def _runs_unnamed(self, cls: type, key: str, value: Any, known: Container[str]) -> bool:
-        """Return whether what is in a class counts though no code names it."""
-        if type(value) in self._traced:
-            return True
-        if not (key.startswith("__") and key.endswith("__") and _is_code(value)):
-            return False
-        return key not in _MAKERS or cls.__name__ in known
 
     def _look_by_name(self) -> None:
         fresh = True
@@ -245,6 +238,15 @@ def leading_to(keys: Iterable[int], owners: Mapping[int, Sequence[int]]) -> set[
 
 
 _WEAK = (weakref.ref, weakref.WeakKeyDictionary)
+
+
+def _runs_unnamed(traced: Container[type], cls: type, key: str, value: Any, known: Container[str]) -> bool:
+    """Return whether what is in a class counts though no code names it."""
+    if type(value) in traced:
+        return True
+    if not (key.startswith("__") and key.endswith("__") and _is_code(value)):
+        return False
+    return key not in _MAKERS or cls.__name__ in known
 
 
 def _is_code(value: Any) -> bool:
