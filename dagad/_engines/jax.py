@@ -176,7 +176,7 @@ class _Compiled:
 
     =============  ====================================================================
     `out`          the structure of what the task's function returns
-    `has_gradient`     whether there is a gradient instead of residuals
+    `has_gradient` whether there is a gradient instead of residuals
     `_treedef`     the structure of the pullback that the residuals are of
     `_forwarded`   which residuals are inputs, by their numbers, and None for the others
     `_call`        set once, under `_lock`

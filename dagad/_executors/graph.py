@@ -139,7 +139,9 @@ class GraphExecutor:
             lin = linearize(lowered.graph, lowered.batches, lowered.inputs, names, policy, apart=self.remote)
             values, left = [lin.values.get(key, key) for key in lowered.batches], lin.recorded()
             if job.kernel.pulls_itself:  # what chunks gave is not to be kept where nothing else is left of them
-                left = _parts(names, lin.graph, residual_part, left)
+                # Names of their own: a group of Dask's that is larger than what it depends on is spread over workers as
+                # if it depended on nothing, and tapes don't travel.
+                left = _parts(names_of(job), lin.graph, residual_part, left)
             run = self._run_values(job, lowered, lin.graph, values, names, results, left)
         steps = [Step(step.key, step.inputs, key) for step, key in zip(lin.steps, left, strict=True)]
         return results, GraphResiduals(self._scheduler, lowered, steps, run.kept)

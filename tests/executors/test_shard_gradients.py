@@ -14,7 +14,7 @@ from distributed import Client
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute
 from support.gated_chunks import bits
-from support.hot_loops import a_watched_cluster, heat_up
+from support.hot_loops import a_watched_cluster, heat_up, is_hot
 from support.waiting import PATIENCE
 
 X = np.random.default_rng(0).standard_normal((10, 3))
@@ -79,7 +79,7 @@ def test_a_gradient_in_shards_after_a_hot_loop_has_the_bits_of_arrays(how: Any, 
     value, (of_x, of_theta) = how(loss, shards, THETA)
     expected = dagad.value_and_grad(lambda *args: loss(*args, grainsize=4, scheduler="sync"), argnums=(0, 1))(X, THETA)
     assert bits([value, of_x.gather(), of_theta]) == bits([expected[0], *expected[1]])
-    heat_up(client, lambda: dagad.value_and_grad(lambda theta: loss(shards, theta))(THETA))
+    assert is_hot(client, lambda: dagad.value_and_grad(lambda theta: loss(shards, theta))(THETA))
 
 
 @pytest.mark.parametrize("policy", [Keep(), Recompute()], ids=str)
