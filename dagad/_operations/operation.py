@@ -4,7 +4,7 @@ What becomes of it between value and gradient is a state, one of three:
 
 =================  ===================================================================================
 `Recorded`         residuals were left behind, to be pulled with any cotangents
-`WithGrad`    the gradients for the seed 1 are there, to be scaled by the one cotangent of a number
+`WithGrad`         the gradients for the seed 1 are there, to be scaled by the one cotangent of a number
 `ValueOnly`        nothing was left: a pullback is a job of its own
 =================  ===================================================================================
 
