@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import autograd.numpy as anp
+import dask
 import pytest
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 from distributed import Client, SchedulerPlugin
@@ -55,8 +56,12 @@ def _soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def client() -> Iterator[Client]:
-    """A cluster that is to be empty in the end."""
-    with a_watched_cluster() as client:
+    """A cluster that is to be empty in the end.
+
+    Dask drops no copy of rows after a while: of an evaluation that just looks for them there it would make a graph.
+    """
+    still = dask.config.set({"distributed.scheduler.active-memory-manager.start": False})
+    with still, a_watched_cluster() as client:
         client.register_plugin(Sent())
         yield client
 
