@@ -192,7 +192,7 @@ class _Writer:
         """Add an object as the table of kinds has it."""
         cls = type(part)
         said, parts = kind.opened(part)
-        self._all(cls.__name__, 2, (tuple(said), () if is_exact(cls) else cls))
+        self._all(cls.__name__, 2, (tuple(said), () if is_exact(cls, kind) else cls))
         if kind.is_ordered:
             self._all("parts", len(parts), ["copied" if id(one) in copied else one for one in parts])
         else:

@@ -41,7 +41,7 @@ from dagad._pytrees.kinds import (
     UFUNC,
     WRAPPER,
     Kind,
-    is_whole,
+    is_exact,
     kind_of,
 )
 from dagad._pytrees.names import Scopes, used_in
@@ -159,9 +159,10 @@ class _Look:
         """Return whether all that may change of something is in its parts, and these are few."""
         if kind is FUNCTION:
             return not part.__dict__  # autograd's primitives, and whatever else has been decorated
-        if kind in HOMES or (kind not in _LONG and is_whole(cls)):
+        is_told = kind.is_whole and kind not in _LONG
+        if kind in HOMES or (is_told and is_exact(cls, kind)):
             return True
-        return (_is_frozen(cls) or (kind.is_whole and kind not in _LONG)) and self._by_name(cls)
+        return (is_told or _is_frozen(cls)) and self._by_name(cls)
 
 
 def _holds_nothing(cls: type) -> bool:

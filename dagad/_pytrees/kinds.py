@@ -264,12 +264,13 @@ def kind_of(cls: type) -> Kind:
 
 def is_whole(cls: type) -> bool:
     """Return whether all that is in the objects of a class, and not of what derives from one, is in the table."""
-    return kind_of(cls).is_whole and is_exact(cls)
+    kind = kind_of(cls)
+    return kind.is_whole and is_exact(cls, kind)
 
 
-def is_exact(cls: type) -> bool:
-    """Return whether a class is in the table, and does not derive from one that is."""
-    return cls in _EXACT or kind_of(cls) in _SEEN_BY_NAME
+def is_exact(cls: type, kind: Kind) -> bool:
+    """Return whether a class of a kind is in the table, and does not derive from one that is."""
+    return cls in _EXACT or kind in _SEEN_BY_NAME
 
 
 _SEEN_BY_NAME = (WRAPPER, *_OF_JAX.values())
