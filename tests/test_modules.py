@@ -51,12 +51,13 @@ def importers(package: str) -> set[str]:
 # Imported when there is a cluster.
 NEED_DISTRIBUTED = {
     f"dagad_scheduler.{name}"
-    for name in ("residents.plugin", "private_distributed", "plugin", "dashboard", "private_dashboard")
+    for name in (
+        *("residents.plugin", "watching.plugin", "watching.dashboard"),
+        *("private_distributed", "private_dashboard"),
+    )
 }
 # Imported when somebody has imported that part of scipy.
-NEED_SCIPY = {
-    f"dagad._engines.autograd.{name}" for name in ("scipy_rules", "scipy_linalg", "scipy_sparse", "scipy_stats")
-}
+NEED_SCIPY = {f"dagad._rules.{name}" for name in ("scipy_rules", "scipy_linalg", "scipy_sparse", "scipy_stats")}
 # Imported when somebody asks for that engine.
 OTHER_ENGINES = {f"dagad._engines.{name}" for name in ("jax", "jax_constants", "torch")}
 NEIGHBOURS = {name for name in FILES if name.startswith("dagad.interop.")}  # imported by those who want them
@@ -65,7 +66,10 @@ IMPORTED_LATE = NEED_DISTRIBUTED | NEED_SCIPY | OTHER_ENGINES | NEIGHBOURS
 
 # Order
 
-ROOMS = ["_pytrees", "_engines", "_graphs", "_sources", "_operations", "_executors", "_api", "interop"]
+ROOMS = [
+    *("_values", "_tracing", "_rules", "_engines", "_graphs", "_sources", "_kernels", "_executors", "_watching"),
+    *("_api", "_diagnosis", "interop"),
+]
 
 
 def room_of(module: str) -> int:
@@ -96,7 +100,7 @@ def test_contributors_read_of_modules_that_there_are() -> None:
 
 
 def test_residents_answer_and_know_no_runs() -> None:
-    ends = {f"dagad_scheduler.{one}" for one in ("cluster", "plugin", "preload")}
+    ends = {f"dagad_scheduler.{one}" for one in ("running.cluster", "watching.plugin", "preload")}
     below = {"annotations", "departures", "private", "private_distributed", "process", "roles", "run", "workers"}
     for name, needed in imports().items():
         inside = name.startswith("dagad_scheduler.residents")
@@ -105,6 +109,21 @@ def test_residents_answer_and_know_no_runs() -> None:
         assert inside or may or not theirs
         ours = {module.partition(".")[2] for module in needed - theirs if module.startswith("dagad_scheduler")}
         assert not inside or ours <= below
+
+
+# What the other folders of the scheduler are made of stands beside them; `preload` is a door.
+FOLDERS = ["residents", "watching", "running"]
+
+
+def folder_of(module: str) -> int:
+    folder = module.split(".")[1] if "." in module else ""
+    return FOLDERS.index(folder) if folder in FOLDERS else -1
+
+
+def test_a_folder_of_the_scheduler_imports_those_before_it_only() -> None:
+    theirs = {name for name in FILES if name.startswith("dagad_scheduler.")} - {"dagad_scheduler.preload"}
+    needs = [(name, needed) for name in theirs for needed in imports()[name] & theirs]
+    assert not [pair for pair in needs if folder_of(pair[1]) > folder_of(pair[0])]
 
 
 def test_no_module_needs_itself_by_way_of_others() -> None:
@@ -122,7 +141,7 @@ def test_the_scheduler_knows_nothing_of_dagad() -> None:
 OF_GRAPHS = {f"dagad_scheduler.{name}" for name in ("private", "releases", "roles")}
 
 
-HOLD_THE_COLLECTOR = {"dagad._engines.autograd.tape", "dagad._graphs.fused", "dagad._api.collections"}
+HOLD_THE_COLLECTOR = {"dagad._tracing.tape", "dagad._graphs.fused", "dagad._api.collections"}
 
 
 def test_only_the_evaluation_talks_to_the_scheduler() -> None:
@@ -142,8 +161,8 @@ def test_only_the_evaluation_talks_to_the_scheduler() -> None:
 
 
 def test_only_the_tree_talks_to_optree_and_knows_traced_values() -> None:
-    assert importers("optree") == {"dagad._pytrees.pytree"}
-    assert {name for name in importers("autograd") if "_pytrees" in name} == {"dagad._pytrees.pytree"}
+    assert importers("optree") == {"dagad._values.pytree"}
+    assert {name for name in importers("autograd") if "_values" in name} == {"dagad._values.pytree"}
 
 
 def test_derivatives_and_schedulers_do_not_meet() -> None:

@@ -36,11 +36,12 @@ SECOND = 400, 90.0
 ALL = sys.maxsize, float("inf")
 LINT = ("tests/test_modules.py", "tests/test_words.py", "tests/test_private.py")
 OF_A_ROOM = {
-    "_operations": ("operations", "matrix", "api"),
+    "_kernels": ("kernels", "matrix", "api"),
     "_graphs": ("graphs", "executors", "matrix"),
     "_sources": ("sources", "matrix", "executors"),
     "_executors": ("executors", "matrix", "scheduler"),
-    "_engines": ("engines", "matrix", "api"),
+    "_tracing": ("tracing", "rules", "engines", "matrix", "api"),
+    "_rules": ("rules", "tracing", "matrix", "api"),
 }
 
 
