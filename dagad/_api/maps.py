@@ -13,10 +13,11 @@ from dagad._api.reductions import bound
 from dagad._errors import PlanError
 from dagad._graphs.sum_trees import Subtree
 from dagad._kernels.chunks import ChunkFunction
-from dagad._kernels.combined import CANT, Combined, combined
-from dagad._kernels.item_outputs import EndToEnd, Items, Stack, numbers_of
+from dagad._kernels.cuts import ByChunk, ByItem
+from dagad._kernels.joins import CANT, Combined, EndToEnd, Stack, combined, numbers_of
 from dagad._kernels.kernel import Apart, Outputs
 from dagad._kernels.operation import Operation
+from dagad._kernels.over_parts import OverParts
 from dagad._sources.runs import Runs, runs_for
 from dagad._tracebacks import public
 from dagad._tracing.patches import patches
@@ -234,7 +235,10 @@ def _by_runs(read: Arguments, combine: Any, parts: list[Subtree] | None) -> Oper
     if parts is None:
         return bound(read, Apart(read.function))
     runs: Any = Runs(read.columns, read.plan, parts)
-    return bound(read._replace(plan=runs.plan, columns=runs), Combined(read.function, combine, read.plan, tuple(parts)))
+    return bound(
+        read._replace(plan=runs.plan, columns=runs),
+        OverParts(read.function, ByChunk(read.plan, tuple(parts)), Combined(combine)),
+    )
 
 
 def _outputs(
@@ -242,8 +246,8 @@ def _outputs(
 ) -> Outputs | None:
     """Return the outputs of all items; None for no items."""
 
-    def kernel(function: ChunkFunction) -> Items:
-        return Items(function, arrange)
+    def kernel(function: ChunkFunction) -> OverParts:
+        return OverParts(function, ByItem(), arrange)
 
     read = read_arguments(f, sliced, shared, options, kernel)
     return differentiable(bound(read, kernel(read.function)), read.leaves) if len(read.plan) else None

@@ -17,7 +17,7 @@ from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._kernels.inputs import Inputs
 from dagad._kernels.kernel import Kernel, Summed
 from dagad._kernels.operation import Operation
-from dagad._kernels.pieces import sum_by_item, sum_by_length
+from dagad._kernels.sums import sum_by_item, sum_by_length
 from dagad._tracebacks import public
 
 

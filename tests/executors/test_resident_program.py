@@ -19,10 +19,12 @@ from dagad._executors.evaluation import new_names
 from dagad._executors.resident import UnavailableError
 from dagad._executors.resident_program import PULL, RECORD, VALUE, Found, ResidentProgram
 from dagad._graphs.sum_trees import Subtree
+from dagad._kernels.cuts import ByItem
 from dagad._kernels.inputs import Inputs
-from dagad._kernels.item_outputs import EndToEnd, Items, Stack
+from dagad._kernels.joins import EndToEnd, Stack
 from dagad._kernels.kernel import Apart, Kernel, Outputs, Summed
 from dagad._kernels.operation import Operation, Recorded, WithGrad
+from dagad._kernels.over_parts import OverParts
 from dagad._sources.arrays import ArraySource
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import Plan
@@ -87,8 +89,8 @@ KERNELS: dict[str, tuple[Any, Maker]] = {
     "integers and trees": (integers_and_trees, Summed),
     "single precision": (single, Summed),
     "apart": (tree, Apart),
-    "map": (item, lambda function: Items(function, Stack())),
-    "map_rect": (ragged, lambda function: Items(function, EndToEnd())),
+    "map": (item, lambda function: OverParts(function, ByItem(), Stack())),
+    "map_rect": (ragged, lambda function: OverParts(function, ByItem(), EndToEnd())),
 }
 MIXED = pytest.mark.parametrize("name", KERNELS)
 
@@ -240,7 +242,7 @@ class Counting:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_runs, self._inside = 0, False
-        for kind, method in itertools.product((Summed, Items), ("value", "record")):
+        for kind, method in itertools.product((Summed, OverParts), ("value", "record")):
             inner = getattr(kind, method)
 
             def watched(made: Any, *args: Any, inner: Any = inner, **how: Any) -> Any:

@@ -13,11 +13,13 @@ import pytest
 from dagad._engines.autograd import AutogradEngine
 from dagad._engines.explicit import Explicit, ExplicitEngine
 from dagad._kernels.chunks import ChunkFunction
+from dagad._kernels.cuts import ByItem
 from dagad._kernels.finite import Finite
 from dagad._kernels.inputs import Inputs
+from dagad._kernels.joins import Added
 from dagad._kernels.kernel import Kernel, Summed
 from dagad._kernels.operation import Operation, WithGrad
-from dagad._kernels.pieces import ByItem, SumOfPieces
+from dagad._kernels.over_parts import OverParts
 from dagad._sources.arrays import ArraySource
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import Plan
@@ -78,7 +80,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Any]] = {
 KERNELS: dict[str, Callable[[ChunkFunction], Kernel]] = {
     "whole": Summed,
     "looked at": lambda function: Finite(Summed(function)),
-    "by item": lambda function: SumOfPieces(function, ByItem()),
+    "by item": lambda function: OverParts(function, ByItem(keeps=True), Added()),
 }
 
 

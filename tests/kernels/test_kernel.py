@@ -22,11 +22,13 @@ from dagad._executors.graph import GraphExecutor, lower
 from dagad._executors.inline import Inline
 from dagad._graphs.activity import topological
 from dagad._kernels.chunks import ChunkContext, ChunkFunction
+from dagad._kernels.cuts import ByItem
 from dagad._kernels.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._kernels.inputs import Inputs
-from dagad._kernels.item_outputs import EndToEnd, Items, Stack
+from dagad._kernels.joins import EndToEnd, Stack
 from dagad._kernels.kernel import Apart, Kernel, Outputs, Summed
 from dagad._kernels.operation import Operation
+from dagad._kernels.over_parts import OverParts
 from dagad._sources.arrays import ArraySource
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import GivenPlan, Plan
@@ -72,8 +74,8 @@ def chunk_function(fun: Callable[..., Any]) -> ChunkFunction:
 FUNCTIONS: dict[str, Kernel] = {
     "summed": Summed(chunk_function(total)),
     "apart": Apart(chunk_function(total)),
-    "stacked": Items(chunk_function(one), Stack()),
-    "end to end": Items(chunk_function(row), EndToEnd()),
+    "stacked": OverParts(chunk_function(one), ByItem(), Stack()),
+    "end to end": OverParts(chunk_function(row), ByItem(), EndToEnd()),
 }
 SLICED = Sliced(pytree.flatten(0)[1], [ArraySource(N, None, 2)], N)
 
