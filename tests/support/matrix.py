@@ -183,9 +183,12 @@ def times_run(cell: Cell) -> int:
     """Return how often a function has to run on each chunk.
 
     Once, but that a forward pass takes a limited number of directions, and that what is no single number is run again
-    for its second derivative: that of the pullback, at cotangents that only the rest of the program knows.
+    for its second derivative in many directions: that of the pullback, at cotangents that only the rest of the program
+    knows. Whether a reduction gives a single number is known when it has run.
     """
     if cell.mode == "jacfwd":
         n_inputs = sum(map(np.size, cells.leaves_of(cells.SOURCES[cell.source].arguments)))
         return -(-n_inputs // DIRECTIONS_AT_ONCE)
+    if cell.mode == "hvp":
+        return 2 if cell.feature == "pytree" else 1
     return 2 if cell.mode in cells.SECOND_ORDER and cell.feature in cells.MANY_NUMBERS else 1
