@@ -11,28 +11,25 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from dagad._executors.cost_model import (
+from dagad._executors.evaluation import Scheduler, is_inside_any_task, is_watched
+from dagad._executors.graph import GraphExecutor
+from dagad._executors.inline import Inline
+from dagad._executors.planning import (
     Cost,
-    Pace,
+    History,
     choose_group,
     choose_group_of_tree,
-    choose_road,
+    choose_strategy,
     cost_of,
     history_of,
     remember_cost,
     remember_pace,
 )
-from dagad._executors.evaluation import Scheduler, is_inside_any_task, is_watched
-from dagad._executors.graph import GraphExecutor
-from dagad._executors.inline import Inline
 from dagad._executors.resident import ResidentExecutor, UnavailableError, is_all_sums
 from dagad._executors.threaded import ThreadedExecutor
 from dagad._graphs.policies import Policy
 from dagad._kernels.context import current_profile
 from dagad._kernels.job import Executor, Job, Residuals, Results
-
-# Longer ones are better tasks of their own: to be seen on the dashboard, moved to whoever is free, tried again.
-LONGEST_HOT_CHUNK, LONGEST_HOT_CALL = 0.25, 10.0
 
 logger = logging.getLogger("dagad")
 
@@ -69,22 +66,22 @@ class Chosen:
         signature = job.signature, method
         if self.remote:
             return _run_elsewhere(self._scheduler, job, signature, act)
-        executor, reason = _executor_here(self._scheduler, job, signature)
+        executor, reason = _executor_here(self._scheduler, job, history := history_of(signature))
         results, residuals = act(executor)
-        results.ran_by, results.reason = executor, reason
+        results.ran_by, results.reason, results.reckoned = executor, reason, history
         if results.spent.workers:
-            remember_pace(signature, Pace(*results.spent))
+            remember_pace(signature, results.spent)
         return results, residuals
 
 
-def _executor_here(scheduler: Scheduler, job: Job, signature: tuple[Any, str]) -> tuple[Executor, str]:
+def _executor_here(scheduler: Scheduler, job: Job, history: History) -> tuple[Executor, str]:
     workers = scheduler.workers
     if workers is None or is_watched() or _is_seen_by_chunk() or not hasattr(scheduler, "share"):
         return GraphExecutor(scheduler), SEEN_BY_CHUNK
-    road = choose_road(job.plan, history_of(signature), workers)
-    if road.alone:
+    strategy = choose_strategy(job.plan, history, workers)
+    if strategy.alone:
         return INLINE, "threads gain nothing here"
-    return ThreadedExecutor(scheduler, road.group), "threads share the chunks"
+    return ThreadedExecutor(scheduler, strategy.group), "threads share the chunks"
 
 
 def _is_seen_by_chunk() -> bool:
@@ -110,6 +107,7 @@ def _run_elsewhere(
             refusals.append(f"residents: {error}")
         else:
             spent, results.ran_by, results.reason = results.spent, resident, "rows live on workers, chunks are short"
+            results.reckoned = cost
             remember_cost(signature, lambda cost: cost.after_call(spent.cpu, spent.wall, resident.trip))
             return results, residuals
     # Runs of chunks are tasks as they are: several of them need not be a part of the tree of sums. Who watches counts
@@ -119,7 +117,7 @@ def _run_elsewhere(
     graph = GraphExecutor(scheduler, group)
     results, residuals = act(graph)
     spent, results.ran_by, results.refusals = results.spent, graph, refusals
-    results.reason = _why_graph(job, cost)
+    results.reason, results.reckoned = _why_graph(job, cost), cost
     if scheduler.name == PROCESSES and 2 * spent.cpu < spent.wall and cost_of(PROCESSES) is None:
         remember_cost(PROCESSES, lambda cost: cost)  # said once
         logger.warning(
@@ -143,6 +141,7 @@ def _run_tree(
     graph = GraphExecutor(scheduler, group)
     results, residuals = act(graph)
     wall, results.ran_by, results.reason = results.spent.wall, graph, FROM_WORKER_TO_WORKER
+    results.reckoned = cost
     remember_cost(signature, lambda cost: cost.after_tree(wall))
     return results, residuals
 
@@ -159,6 +158,4 @@ def _why_graph(job: Job, cost: Cost | None) -> str:
 
 def is_short(job: Job, cost: Cost) -> bool:
     """Return whether residents are to run a job that costs this."""
-    if cost.rest or cost.longest > LONGEST_HOT_CALL or not job.is_resident:
-        return False
-    return cost.seconds <= LONGEST_HOT_CHUNK * len(job.plan)
+    return cost.is_short(len(job.plan)) and job.is_resident

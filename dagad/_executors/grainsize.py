@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from dagad._executors.planning import Timing, choose_grainsize
 from dagad._remembered import Remembered
-from dagad._sources.plan import Timing, choose_grainsize
 from dagad._values import pytree
 from dagad._values.fingerprint import identity_of
 from dagad._words import name_of

@@ -49,6 +49,8 @@ class Call:
         What ran it, how it was asked, and how many chunks made a task.
     reason
         Why that executor.
+    reckoned
+        What was known when it was chosen: what such calls took before.
     refusals
         Why executors that were asked before it did not.
     began, seconds
@@ -72,6 +74,7 @@ class Call:
     executor: str = ""
     group: int = 1
     reason: str = ""
+    reckoned: str = ""
     refusals: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.time)
     seconds: float | None = None
@@ -176,6 +179,7 @@ class Profile:
         """Write down who ran an operation, and why."""
         executor = results.ran_by or executor
         call.reason, call.refusals, call.n_compiled = results.reason, list(results.refusals), results.n_compiled
+        call.reckoned = "" if results.reckoned is None else results.reckoned.words
         call.executor, call.group = executor.name, getattr(executor, "group", 1)
         if not call.account.seconds:  # nothing that ran has said more
             call.account.seconds["chunks"] = results.spent.cpu
@@ -315,7 +319,7 @@ def _row_of(call: Call) -> tuple[Any, ...]:
         call.n_rows,
         call.n_chunks,
         ran_by,
-        "; ".join(filter(None, (call.reason, *call.refusals))),
+        "; ".join(filter(None, (call.reason, *call.refusals))) + (f" ({call.reckoned})" if call.reckoned else ""),
         seconds_of(call.seconds) or "running",
         spent,
         bytes_of(call.account.sent),

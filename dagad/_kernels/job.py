@@ -206,6 +206,14 @@ class Spent(NamedTuple):
 NOTHING_SPENT = Spent(0.0, 0.0, 0)
 
 
+class Reckoned(Protocol):
+    """What such jobs took before."""
+
+    @property
+    def words(self) -> str:
+        """The same, for the profile."""
+
+
 @dataclass(slots=True)
 class Results:
     """What a job has given so far: `stacked` and `notes` by chunk."""
@@ -217,6 +225,7 @@ class Results:
     spent: Spent = NOTHING_SPENT
     ran_by: Executor | None = None  # the executor that did, where the one that was asked chose among several
     reason: str = ""  # why it was chosen
+    reckoned: Reckoned | None = None  # what was known when it was chosen
     refusals: Sequence[str] = ()  # why others, asked before, did not
     n_compiled: int = 0  # how often something was compiled in other processes, as far as they say
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -115,45 +114,3 @@ def check_grainsize(grainsize: Any, n_rows: int) -> int | None:
     if size > 0:
         return size
     raise PlanError(f'Cannot cut {n_rows} rows by `grainsize={grainsize!r}`. Give a positive int or `"auto"`.')
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long one call took on how many rows."""
-
-    n_rows: int
-    seconds: float
-
-
-# Measured on two shared cores with models of a millisecond to seconds (tests/benchmarks): chunks of about seven
-# milliseconds lose little to the interpreter lock and fit the cache; a call's cost that does not shrink with the rows
-# has to stay below an eighth of the whole; beyond 64 chunks nothing is gained but by those who have more workers.
-WORTH_CUTTING = 3e-3
-USUAL_CHUNK = 7e-3
-FIXED_SHARE = 0.125
-USUAL_CHUNKS = 64
-MOST_CHUNKS = 1024
-LONG_CHUNK = 0.1
-LONG_ROW = 5e-3
-
-
-def choose_grainsize(n_rows: int, small: Timing, large: Timing | None) -> int:
-    """Return the rows per chunk that two timed calls speak for.
-
-    The cost of a call is taken as ``fixed + slope * rows``; only what shrinks with the rows can be shared out. Chunk
-    counts are powers of two, so that noise in the timings seldom changes the plan. The number of workers plays no
-    part, or the bits would depend on it.
-    """
-    if n_rows < 2 or small.seconds / small.n_rows * n_rows < WORTH_CUTTING or large is None:
-        return max(n_rows, 1)
-    slope = max((large.seconds - small.seconds) / (large.n_rows - small.n_rows), 0.0)
-    fixed = max(small.seconds - slope * small.n_rows, 0.0)
-    work = slope * n_rows
-    if work < WORTH_CUTTING:
-        return n_rows
-    if slope >= LONG_ROW:  # a row is a task of its own right: short tapes, even loads
-        return max(1, -(-n_rows // MOST_CHUNKS))
-    most = min(max(USUAL_CHUNKS, work / LONG_CHUNK), MOST_CHUNKS)
-    chunks = min(most, work / USUAL_CHUNK, FIXED_SHARE * work / fixed if fixed else most)
-    count = 1 << max(round(math.log2(chunks)), 0) if chunks > 1 else 1
-    return -(-n_rows // count)

@@ -16,7 +16,7 @@ from distributed import Client
 
 import dagad
 from dagad._executors import choose
-from dagad._executors.cost_model import Cost
+from dagad._executors.planning import Cost
 from dagad._remembered import Remembered
 from dagad.testing import check_grads
 from support.waiting import PATIENCE, until
@@ -377,7 +377,7 @@ def test_threads_are_advised_where_processes_take_longer_to_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     costs: Remembered[Cost] = Remembered(64)
-    monkeypatch.setattr("dagad._executors.cost_model._COSTS", costs)
+    monkeypatch.setattr("dagad._executors.planning._COSTS", costs)
     for _ in range(2):
         dagad.grad(lambda theta: dagad.reduce_sum(logarithms, ROWS, theta, grainsize=10, scheduler="processes"))(2.0)
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

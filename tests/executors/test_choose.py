@@ -15,8 +15,8 @@ import pytest
 from distributed import Client, Event
 
 import dagad
-from dagad._executors import choose
-from dagad._executors.cost_model import TRY_AGAIN
+from dagad._executors import planning
+from dagad._executors.planning import TRY_AGAIN
 from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, is_hot, shards_on
 from support.waiting import PATIENCE, until
@@ -112,7 +112,7 @@ def test_a_slow_start_does_not_keep_a_loop_from_getting_hot(
     how: Any, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reproducer: the first call waits in a queue, for longer than any evaluation that is worth being hot."""
-    monkeypatch.setattr(choose, "LONGEST_HOT_CALL", 0.5)
+    monkeypatch.setattr(planning, "LONGEST_HOT_CALL", 0.5)
     shards, name = shards_on(client), f"slow start {how.__name__}"
 
     def fun(rows: Any, theta: Any) -> Any:
@@ -141,7 +141,7 @@ def _n_processing(dask_scheduler: Any) -> int:
 def test_a_hot_loop_on_many_workers_is_judged_by_the_time_of_each(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "LONGEST_HOT_CALL", 0.8)
+    monkeypatch.setattr(planning, "LONGEST_HOT_CALL", 0.8)
     shards = shards_on(client, np.ones((24, 3)), grainsize=1)
 
     def fun(rows: Any, theta: Any) -> Any:

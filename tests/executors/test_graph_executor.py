@@ -14,9 +14,9 @@ from distributed import Client
 
 import dagad
 from dagad._executors import choose, graph
-from dagad._executors.cost_model import Cost
 from dagad._executors.evaluation import find_scheduler, new_names
 from dagad._executors.graph import GraphExecutor, lower
+from dagad._executors.planning import Cost
 from dagad._sources.plan import Plan
 from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute
 from dagad_scheduler import Role, role_of

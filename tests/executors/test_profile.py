@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -90,9 +91,9 @@ def test_a_hot_loop_says_who_answers_and_how_much_it_was_sent(cluster: Client) -
 
 def test_progress_counts_the_chunks_of_tasks_that_have_several(monkeypatch: pytest.MonkeyPatch) -> None:
     from dagad._executors import choose
-    from dagad._executors.cost_model import Road
+    from dagad._executors.planning import Strategy
 
-    monkeypatch.setattr(choose, "choose_road", lambda *args, **kwargs: Road(group=4))
+    monkeypatch.setattr(choose, "choose_strategy", lambda *args, **kwargs: Strategy(group=4))
     half, go, n_runs = threading.Event(), threading.Event(), 0
 
     def slow(rows: Any, theta: Any) -> Any:
@@ -189,3 +190,17 @@ def test_an_evaluation_that_nobody_watches_writes_no_profile() -> None:
     dagad.grad(lambda theta: dagad.reduce_sum(chunk, X, theta, scheduler="sync"))(THETA)
     assert seen.begun == []
     assert isinstance(Profile("f").progress, Progress)
+
+
+def test_a_profile_says_what_was_reckoned_with() -> None:
+    def loss(theta: Any) -> Any:
+        return dagad.reduce_sum(
+            lambda rows, t: np.sum(rows * t), np.arange(8.0), theta, grainsize=2, scheduler="threads"
+        )
+
+    with evaluations_seen() as seen:
+        for _ in range(3):
+            dagad.value_and_grad(loss)(2.0)
+    assert seen.calls[0].reckoned == ""
+    assert re.fullmatch(r"[\d.e+-]+ m?s on \d+ threads(, [\d.e+-]+ m?s alone)?", seen.calls[-1].reckoned)
+    assert f"({seen.calls[-1].reckoned})" in seen.over[-1]._repr_html_()

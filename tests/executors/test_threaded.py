@@ -14,8 +14,8 @@ import pytest
 
 import dagad
 from dagad._executors import choose
-from dagad._executors.cost_model import Road
 from dagad._executors.graph import GraphExecutor
+from dagad._executors.planning import Strategy
 from dagad._executors.profile import Profile
 from dagad._executors.threaded import ThreadedExecutor
 from dagad._kernels.context import recorded
@@ -154,7 +154,7 @@ def test_partial_sums_are_let_go_of_as_they_are_added() -> None:
 
 
 def test_the_threaded_executor_leaves_jobs_that_callbacks_watch_to_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "choose_road", lambda *args: Road())
+    monkeypatch.setattr(choose, "choose_strategy", lambda *args: Strategy())
 
     def loss(theta: Any) -> Any:
         return dagad.reduce_sum(chunk, X, theta, grainsize=2, scheduler="threads")
@@ -207,7 +207,7 @@ def test_the_threaded_executor_names_the_chunk_of_an_exception() -> None:
 
 
 def test_the_first_chunk_that_is_not_finite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "choose_road", lambda *args: Road(group=2))
+    monkeypatch.setattr(choose, "choose_strategy", lambda *args: Strategy(group=2))
 
     def poles(rows: Any, theta: Any) -> Any:
         return anp.sum(anp.where(rows[:, 0] == rows[0, 0], theta, 0.0)) / (

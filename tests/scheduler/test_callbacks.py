@@ -24,7 +24,7 @@ from dask.diagnostics.progress import ProgressBar
 
 import dagad
 import dagad_scheduler
-from dagad._executors import cost_model
+from dagad._executors import planning
 from dagad._remembered import Remembered
 from support.waiting import PATIENCE
 
@@ -197,7 +197,7 @@ def test_an_evaluation_in_a_thread_of_its_own_leaves_callbacks_alone() -> None:
 @pytest.mark.parametrize("by", ["argument", "setting"])
 def test_as_many_tasks_run_at_once_as_the_pool_has_threads(kind: Any, by: str, monkeypatch: Any) -> None:
     # Chunks that took no time when they ran before would run one after the other.
-    monkeypatch.setattr(cost_model, "_HISTORIES", Remembered(1))
+    monkeypatch.setattr(planning, "_HISTORIES", Remembered(1))
     barrier, seen = threading.Barrier(20), set[int]()
 
     def meet(i: int) -> int:

@@ -18,7 +18,7 @@ import pytest
 
 from dagad._api.jacobian import DIRECTIONS_AT_ONCE
 from dagad._executors import choose
-from dagad._executors.cost_model import Road
+from dagad._executors.planning import Strategy
 from support import matrix_cells as cells
 from support.evaluations_seen import evaluations_seen
 
@@ -138,7 +138,9 @@ def on_one_thread(mode: str, feature: str, source: str) -> Any:
 def steer(executor: Executor, patch: pytest.MonkeyPatch) -> None:
     """Have the cost model say what it says of cheap or dear chunks, so that no test depends on how long they take."""
     group = executor.group or 1
-    patch.setattr(choose, "choose_road", lambda *args, **kwargs: Road(alone=executor.name == "inline", group=group))
+    patch.setattr(
+        choose, "choose_strategy", lambda *args, **kwargs: Strategy(alone=executor.name == "inline", group=group)
+    )
     patch.setattr(choose, "is_short", lambda job, cost: executor.name != "graph")
     if executor.name == "graph":
         patch.setattr(choose, "choose_group", lambda *args, **kwargs: group)

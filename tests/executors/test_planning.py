@@ -6,24 +6,24 @@ import itertools
 
 import pytest
 
-from dagad._executors.cost_model import (
+from dagad._executors.planning import (
     TASKS_FOR_WORKERS,
     TRY_AGAIN,
     WORTH_THREADS,
     Cost,
     History,
-    Pace,
-    Road,
+    Strategy,
     choose_group,
-    choose_road,
+    choose_strategy,
 )
+from dagad._kernels.job import Spent
 from dagad._sources.plan import Plan
 
 PLAN = Plan(8, 1)
-PARALLEL, IN_TURNS, WAITING = Pace(1.9, 1.0, 2), Pace(1.0, 1.0, 2), Pace(0.01, 1.0, 2)
+PARALLEL, IN_TURNS, WAITING = Spent(1.9, 1.0, 2), Spent(1.0, 1.0, 2), Spent(0.01, 1.0, 2)
 
 
-def after(*paces: Pace) -> History:
+def after(*paces: Spent) -> History:
     history = History()
     for pace in paces:
         history = history.after(pace)
@@ -31,33 +31,33 @@ def after(*paces: Pace) -> History:
 
 
 def test_a_plan_without_a_history_is_run_by_threads() -> None:
-    assert choose_road(PLAN, History(), 2) == Road()
+    assert choose_strategy(PLAN, History(), 2) == Strategy()
 
 
 @pytest.mark.parametrize(("plan", "workers"), [(Plan(8, 8), 2), (PLAN, 1)])
 def test_one_chunk_or_one_worker_needs_no_graph(plan: Plan, workers: int) -> None:
-    assert choose_road(plan, after(PARALLEL, PARALLEL), workers).alone
+    assert choose_strategy(plan, after(PARALLEL, PARALLEL), workers).alone
 
 
 @pytest.mark.parametrize("pace", [PARALLEL, WAITING])
-def test_threads_that_overlap_or_wait_are_kept_for_a_plan(pace: Pace) -> None:
-    assert not choose_road(PLAN, after(*[pace] * 1000), 2).alone
+def test_threads_that_overlap_or_wait_are_kept_for_a_plan(pace: Spent) -> None:
+    assert not choose_strategy(PLAN, after(*[pace] * 1000), 2).alone
 
 
 def test_threads_that_take_turns_are_compared_with_one() -> None:
     history = after(IN_TURNS, IN_TURNS)
-    assert choose_road(PLAN, history, 2).alone
-    assert choose_road(PLAN, history.after(Pace(0.8, 0.8, 1)), 2).alone
-    assert not choose_road(PLAN, history.after(Pace(1.2, 1.2, 1)), 2).alone
+    assert choose_strategy(PLAN, history, 2).alone
+    assert choose_strategy(PLAN, history.after(Spent(0.8, 0.8, 1)), 2).alone
+    assert not choose_strategy(PLAN, history.after(Spent(1.2, 1.2, 1)), 2).alone
 
 
 @pytest.mark.parametrize("alone", [0.8, 1.2])
 def test_a_slower_way_to_run_a_plan_is_tried_again_ever_more_seldom(alone: float) -> None:
     history, tried = History(), []
     for number in range(40 * TRY_AGAIN):
-        road = choose_road(PLAN, history, 2)
+        road = choose_strategy(PLAN, history, 2)
         tried.append(road.alone)
-        history = history.after(Pace(alone, alone, 1) if road.alone else IN_TURNS)
+        history = history.after(Spent(alone, alone, 1) if road.alone else IN_TURNS)
         if number > 2 * TRY_AGAIN:
             assert (road.alone == (alone < 1.0)) or tried[-2] != road.alone
     loser = [number for number, was_alone in enumerate(tried) if was_alone == (alone > 1.0) and number > 3]
@@ -69,17 +69,17 @@ def test_a_slower_way_to_run_a_plan_is_tried_again_ever_more_seldom(alone: float
 def test_a_way_to_run_a_plan_that_has_become_faster_is_found() -> None:
     history = after(IN_TURNS, IN_TURNS)
     for _ in range(2 * TRY_AGAIN):
-        alone = choose_road(PLAN, history, 2).alone
-        history = history.after(Pace(0.8, 0.8, 1) if alone else Pace(0.9, 0.5, 2))
-    assert not choose_road(PLAN, history, 2).alone
+        alone = choose_strategy(PLAN, history, 2).alone
+        history = history.after(Spent(0.8, 0.8, 1) if alone else Spent(0.9, 0.5, 2))
+    assert not choose_strategy(PLAN, history, 2).alone
 
 
 def test_a_cheap_plan_never_starts_a_thread_again() -> None:
     cheap = WORTH_THREADS / 3
-    history = after(Pace(cheap, cheap, 2))
+    history = after(Spent(cheap, cheap, 2))
     for _ in range(5 * TRY_AGAIN):
-        assert choose_road(PLAN, history, 2).alone
-        history = history.after(Pace(cheap, cheap, 1))
+        assert choose_strategy(PLAN, history, 2).alone
+        history = history.after(Spent(cheap, cheap, 1))
 
 
 # Other processes
