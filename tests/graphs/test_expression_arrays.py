@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import operator
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dask._task_spec import Task, TaskRef
 
+import dagad
+from dagad._graphs import expressions
 from support.expression_arrays import PACKAGE, PLANNED
 
 TESTS = Path(__file__).parents[1]
@@ -55,3 +59,14 @@ def test_derivatives_by_expression_arrays_that_earlier_derivatives_read_are_righ
     gaps = said(kind, "hidden", kind)
     assert len(gaps) == 4
     assert max(gaps.values()) < 1e-12
+
+
+def test_no_task_takes_the_name_of_another_one_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {"y": Task("y", operator.neg, TaskRef("x")), "x": Task("x", abs, 1.0)}
+    monkeypatch.setattr(expressions, "graph_as_written", lambda written: before)
+    monkeypatch.setattr(expressions, "_keys", lambda written: ["y"])
+    made = {"y2": Task("y2", operator.neg, TaskRef("x2")), "x2": Task("x2", abs, 1.0), "x": Task("x", abs, -5.0)}
+    nodes, keys = expressions.as_named_before(dict(made), ["y2"], None)
+    assert keys == ["y"]
+    assert set(nodes) == {"y", "x2", "x"}
+    assert dagad.get(nodes, ["y", "x"]) == (-1.0, 5.0)

@@ -80,6 +80,15 @@ def test_a_users_function_that_several_read_runs_once(module: str, options: Any)
     assert (value, slope, runs) == (18.0, 15.0, [1])
 
 
+def test_data_of_numpys_own_functions_are_made_inside_each_of_several_readers() -> None:
+    t = delayed(2.0)
+    data = delayed(onp.linspace)(0.0, 1.0, num=3)  # which gives the same whenever it runs
+    y = delayed(scaled_sum)(data, t) + delayed(scaled_sum)(data, t * t)
+    value, slope = dagad.value_and_gradient(y, t)
+    assert not [key for key in slope.__dask_graph__() if role_of(key) is None and key not in (t.key, (t * t).key)]
+    assert compute(value, slope, scheduler="sync") == (1.5 * 6.0, 1.5 * 5.0)
+
+
 def test_all_who_read_random_numbers_read_the_same() -> None:
     t, data = delayed(2.0), delayed(onp.random.normal)(size=3)  # from numpy's own state: others with each call
     y = delayed(scaled_sum)(data, t) + delayed(scaled_sum)(data, t * t)

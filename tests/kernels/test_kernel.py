@@ -337,3 +337,10 @@ def test_a_sum_to_one_number_is_pulled_once_and_scaled() -> None:
         one, two = pullback(1.0)[0], pullback(2.0)[0]
         assert onp.array_equal(two, 2.0 * one)
         assert policy.n_pullback == 3
+
+
+def test_the_outputs_of_a_pullback_are_cotangents_of_all_groups_that_it_takes_but_of_seeds() -> None:
+    rows, tangents, seeds = ["x"], ["dx"], ["the seed"]
+    moving = Pushforward(FUNCTIONS["stacked"], 1)
+    assert Pullback(moving, (), None, True, True).stacked_like([rows, tangents, seeds]) == ["x", "dx"]
+    assert Pullback(FUNCTIONS["summed"], (True,), None, True, True).stacked_like([rows, tangents]) == ["x", "dx"]
