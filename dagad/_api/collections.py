@@ -25,6 +25,7 @@ from dagad._graphs.schedules import schedule_of
 from dagad._graphs.tangent import tangent
 from dagad._graphs.transpose import is_part, transpose
 from dagad._tracebacks import public
+from dagad._tracing.flat_functions import Traits
 from dagad._values import pytree
 from dagad._values.partition import Partition
 from dagad._words import described
@@ -171,7 +172,7 @@ def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: st
     chosen = Keep() if policy is None or schedule else checked_policy(policy)
     names = new_names()
     primal = Primal.of(whole, moving, names, unused)
-    if getattr(found, "is_autograds", False):  # others would take data that they load for constants of their programs
+    if Traits.of(found).is_autograds:  # others would take data that they load for constants of their programs
         primal = primal.loading_inside(only_stored=schedule is not None)
     (output,) = primal.outputs
     seed = names("input", "seed")

@@ -19,7 +19,6 @@ from dagad._errors import CheckpointError, StructureError
 from dagad._executors.evaluation import Scheduler, calm_here, is_inside_any_task, new_names, run_graph
 from dagad._executors.graph import lower
 from dagad._executors.journal import Journal
-from dagad._executors.profile import users_name
 from dagad._executors.records import Record
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Subtree, assembled
@@ -160,7 +159,7 @@ class CheckpointedExecutor:
     def _about(self, job: Job) -> Record:
         """Return what tells an operation from others, in digests."""
         return {
-            "name": users_name(job.kernel),
+            "name": job.kernel.of_user.name,
             "function": digest(job.kernel, job.monoid),
             "plan": digest(job.plan.key),
             "rows": self._of_rows(job),

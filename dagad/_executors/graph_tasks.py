@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dagad._errors import NonFiniteError
 from dagad._executors.evaluation import say_where
-from dagad._graphs.linearization import Counters, Linearization
+from dagad._graphs.linearization import Counters, Linearization, Recordable
 from dagad._graphs.monoids import Monoid
 from dagad._kernels.batch import Batch, Batched, BatchSeeds
 from dagad._kernels.job import STAYED
@@ -116,10 +116,11 @@ def _like(result: Any, value: Any) -> Any:
     return result._replace(value=value) if type(result) is Measured else value
 
 
-class MeasuredBatch(Portable):
+class MeasuredBatch(Recordable, Portable):
     """A batch in another process: its values are `Measured`."""
 
     __slots__ = ("batch",)
+    pulls_by_run = True
 
     def __init__(self, batch: Batch) -> None:
         self.batch: Batch = opened(batch)

@@ -170,7 +170,7 @@ class Profile:
     def calling(self, job: Job, method: str, gives: str, counters: Any) -> Calling:
         """Write down that an operation runs."""
         plan = job.plan
-        call = Call(users_name(job.kernel), gives, plan.n_rows, len(plan), plan.grainsize, method)
+        call = Call(job.kernel.of_user.name, gives, plan.n_rows, len(plan), plan.grainsize, method)
         if len(self.calls) < MOST_CALLS:
             self.calls.append(call)
         return Calling(self._open, call, counters, job.kernel)
@@ -327,10 +327,3 @@ def _row_of(call: Call) -> tuple[Any, ...]:
         call.recomputed or "",
         call.n_compiled or "",
     )
-
-
-def users_name(kernel: Any) -> str:
-    """Return what the user's function is called, whichever derivative of it runs."""
-    while hasattr(kernel.function, "function"):
-        kernel = kernel.function
-    return str(kernel.function.name)

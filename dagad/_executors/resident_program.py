@@ -16,7 +16,7 @@ from dagad._graphs.policies import Keep, KeepRest, Policy
 from dagad._graphs.sum_trees import Subtree, assembled_into, halves
 from dagad._kernels.batch import Batch, Batched, BatchSeeds
 from dagad._kernels.chunks import ChunkContext
-from dagad._kernels.kernel import BY_THREAD, Kernel, engine_of
+from dagad._kernels.kernel import BY_THREAD, Kernel, n_compiled
 from dagad._sources.bundles import is_bundle
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.recipes import Form, by_form, scaled_rows
@@ -70,7 +70,7 @@ class ResidentProgram:
         names: Any,
         singletons: Sequence[Any] = (),
     ) -> None:
-        self.batch, self.monoid, self.policy, self.engine = Batch(kernel, monoid), monoid, policy, engine_of(kernel)
+        self.batch, self.monoid, self.policy = Batch(kernel, monoid), monoid, policy
         self.template = template
         self.chunks, self._singletons = list(plan), Singletons(singletons)
         self.contexts = [ChunkContext(chunk, names) for chunk in self.chunks]
@@ -148,10 +148,10 @@ class ResidentJob:
 
     def part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Batched:
         """Return what a subtree's chunks give, or the cotangents of shared and of sliced leaves."""
-        engine = self._program.engine
-        before = getattr(engine, BY_THREAD, 0)
+        kernel = self._program.batch.kernel
+        before = n_compiled(kernel, BY_THREAD)
         found = self._part(part, rows, stopped)
-        self._compiled.append(getattr(engine, BY_THREAD, 0) - before)
+        self._compiled.append(n_compiled(kernel, BY_THREAD) - before)
         return found
 
     def _part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Batched:

@@ -255,5 +255,5 @@ def _is_one_task(node: GraphNode) -> bool:
     """Return whether a node is a task that is not made of several, nor a sum or an alias."""
     if not isinstance(node, Task) or node.func in _SUMS:
         return False
-    first = node.args[0] if node.args else None
+    first = node.args[0] if node.args else None  # of the user's, it may be anything
     return type(first) is TaskRef or not getattr(opened(first), "is_fused", False)

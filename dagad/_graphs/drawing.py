@@ -16,7 +16,7 @@ from dagad._graphs.activity import Key
 from dagad._graphs.linearization import value_and_pullback
 from dagad._values import pytree
 from dagad._values.shipping import opened
-from dagad_scheduler.private import Task, convert_legacy_graph, ensure_dict, graphviz_to_file
+from dagad_scheduler.private import Task, TaskRef, convert_legacy_graph, ensure_dict, graphviz_to_file
 from dagad_scheduler.roles import Role, role_of, words_about
 
 
@@ -180,7 +180,8 @@ def _label(key: Key, graph: Mapping[Key, Any]) -> str:
 
 def _functions_of(task: Any) -> list[str]:
     """Return the names of the functions that a task runs, in their order, those that come in a row as one."""
-    runs = [(name, len(list(same))) for name, same in itertools.groupby(getattr(task, "names", list)())]
+    names = [] if isinstance(task, TaskRef) else task.names()
+    runs = [(name, len(list(same))) for name, same in itertools.groupby(names)]
     return [name if count == 1 else f"{name} \u00d7 {count}" for name, count in runs]
 
 

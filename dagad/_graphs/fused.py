@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dagad._graphs.activity import Key
-from dagad._graphs.linearization import PullbackFunction, portable_recipe, value_of_task
+from dagad._graphs.linearization import PullbackFunction, Recordable, portable_recipe, value_of_task
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Span, summed
 from dagad._tracing.patches import patches
@@ -31,7 +31,7 @@ class Member(NamedTuple):
     active: tuple[int, ...]
 
 
-class FusedTasks(Portable):
+class FusedTasks(Recordable, Portable):
     """Tasks that run one after the other, as a function of what they need from outside.
 
     ==========  ================================================================================================
@@ -69,7 +69,7 @@ class FusedTasks(Portable):
         return [name for member in self._members for name in member.function.names()]
 
     @property
-    def functions(self) -> list[Any]:
+    def functions(self) -> Sequence[Any]:
         """What the tasks run, one after the other."""
         return [member.function for member in self._members]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -76,17 +76,71 @@ class Counters:
 PullbackFunction = Callable[[Any], tuple[Any, ...]]
 
 
-class Recordable(Protocol):
-    """A task that can be run for its value alone, or for its value and its pullback."""
+class Recordable:
+    """A task that can be run for its value alone, or for its value and its pullback.
+
+    Attributes
+    ----------
+    pulls_by_run
+        Whether it is many runs of a function, which `pull_anew` records and pulls one by one.
+    is_fused
+        Whether it is several tasks of a graph, `functions`; else it may be one of them, `task`.
+    """
+
+    __slots__ = ()
+    pulls_by_run = is_fused = False
+    task: Any = None
+
+    @property
+    def functions(self) -> Sequence[Any]:
+        """What the tasks run, one after the other, where it is several."""
+        return ()
 
     def value(self, *args: Any) -> Any:
         """Run the task, tracing nothing."""
+        raise NotImplementedError(f"`{type(self).__name__}.value` has to run a task.")
 
     def record(self, *args: Any) -> tuple[Any, PullbackFunction | None, Callable[[], int]]:
         """Run the task: its value, its pullback, and the bytes that the pullback holds on to.
 
         The pullback is None where nothing is left to be pulled: see `GradOrPullback`.
         """
+        raise NotImplementedError(f"`{type(self).__name__}.record` has to run a task traced.")
+
+    def rehearse(self, *args: Any) -> Any:
+        """Run the task traced, for its value."""
+        return self.record(*args)[0]
+
+    def pull_anew(self, counters: Counters, value: Any, cotangent: Any, *args: Any) -> tuple[Any, ...]:
+        """Record and pull run after run, so that one tape is alive at a time."""
+        raise NotImplementedError(f"`{type(self).__name__}.pull_anew` has to record and pull.")
+
+    def linearized(self, policy: Any, args: tuple[Any, ...]) -> Any:
+        """Run the task as a policy says."""
+        return policy.linearize(self, args)
+
+    def activated(self, active: tuple[int, ...], engine: Any) -> Any:
+        """Return the same task, differentiated with respect to these arguments."""
+        del active, engine
+        return self
+
+    def names(self) -> list[str]:
+        """Return what the tasks are called, for pictures."""
+        return []
+
+    def counts(self) -> tuple[int, ...] | None:
+        """Return how many terms of the cotangent of each differentiated argument arise here; None: one of each."""
+        return None
+
+    def n_runs(self, *args: Any) -> int:
+        """Return how many runs of a user's function one run is."""
+        del args
+        return 1
+
+    def n_pulls(self, count: int, cotangent: Any, *args: Any) -> int:
+        """Return how many pullbacks of a user's function one pullback is, for what counts as so many cotangents."""
+        del cotangent, args
+        return count
 
 
 class Linearization:
@@ -131,9 +185,7 @@ class Linearization:
         It is recorded all the same, and the tape let go of. What a function keeps of a run that traces nothing would be
         constants for the one that is recorded later; of a recorded one it keeps traced values, which are refused.
         """
-        whole = opened(task)
-        by_chunk = getattr(whole, "rehearse", None)  # so that one tape is alive at a time
-        made = cls(by_chunk(*args) if by_chunk else whole.record(*args)[0], (task, args), counters)
+        made = cls(opened(task).rehearse(*args), (task, args), counters)
         made._counters.ran(n_runs(task, args))
         return made
 
@@ -161,7 +213,7 @@ class Linearization:
         """Run a task and pull the seed 1 at once; one without a scalar value is recorded instead."""
         made = cls.recorded(task, args, counters)
         # Of chunks `GradOrPullback` pulls one before it records the next: they are seeded otherwise.
-        if is_scalar(made.value) and not hasattr(opened(task), "pull_anew"):
+        if is_scalar(made.value) and not opened(task).pulls_by_run:
             made._gradient = list(made.pull(seed_of_one(made.value)))
         return made
 
@@ -190,7 +242,7 @@ class Linearization:
             pull, self._pull, self._nbytes = self._pull, None, int
         if pull is None:
             task, args = opened(self._recipe)
-            if hasattr(opened(task), "pull_anew"):  # run after run, so that one tape is alive at a time
+            if opened(task).pulls_by_run:
                 found: tuple[Any, ...] = opened(task).pull_anew(self._counters, self.value, cotangent, *args)
                 return found
             pull, self._n_runs = opened(task).record(*args)[1], n_runs(task, args)
@@ -206,8 +258,7 @@ class Linearization:
     def _n_pulls(self, cotangent: Any, count: int) -> int:
         """Return how many pullbacks of a user's function a pullback is, for what counts as so many cotangents."""
         task, args = opened(self._recipe)
-        counted = getattr(opened(task), "n_pulls", None)
-        return count if counted is None else int(counted(cotangent, *args))
+        return int(opened(task).n_pulls(count, cotangent, *args))
 
     def pull_scaled(self, cotangent: Any) -> tuple[Any, ...]:
         """Return the same as `pull`; of a real number those for the seed 1, times the cotangent.
@@ -265,8 +316,7 @@ def portable_recipe(recipe: Any) -> Any:
 
 def n_runs(task: Any, args: tuple[Any, ...]) -> int:
     """Return how many runs of a user's function one run of a task is."""
-    count = getattr(opened(task), "n_runs", None)
-    return 1 if count is None else int(count(*args))
+    return int(opened(task).n_runs(*args))
 
 
 def value_of_task(task: Any, *args: Any) -> Any:
@@ -277,10 +327,7 @@ def value_of_task(task: Any, *args: Any) -> Any:
 @public
 def value_and_pullback(policy: Any, task: Any, *args: Any) -> Any:
     """Run a task as its policy says: a node of a linearized graph."""
-    whole = opened(task)
-    if hasattr(whole, "linearized"):  # several tasks, each as the policy says
-        return whole.linearized(policy, args)
-    return policy.linearize(task, args)
+    return opened(task).linearized(policy, args)
 
 
 def value_part(linearization: Linearization) -> Any:

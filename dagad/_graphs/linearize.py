@@ -119,7 +119,10 @@ def _record(
 
 def counts_of(task: Any) -> tuple[int, ...] | None:
     """Return how many terms of the cotangent of each input a task gives that is several; None: one of each."""
-    return task.counts() if getattr(task, "is_fused", False) else None
+    if isinstance(task, TaskRef):  # what all chunks share, which is a node
+        return None
+    found: tuple[int, ...] | None = task.counts()
+    return found
 
 
 def tell_spans(result: Linearized) -> None:

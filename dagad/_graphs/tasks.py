@@ -16,10 +16,10 @@ from dagad._engines.registry import own_engine
 from dagad._errors import add_note_once
 from dagad._graphs.activity import Key, is_copy, references, substituted, topological
 from dagad._graphs.copies import CONTAINERS, container
-from dagad._graphs.linearization import PullbackFunction, value_of_task
+from dagad._graphs.linearization import PullbackFunction, Recordable, value_of_task
 from dagad._rules.dask_functions import substitute
 from dagad._tracing.embedded import traced_engine
-from dagad._tracing.flat_functions import Engine, FlatFunction
+from dagad._tracing.flat_functions import Engine, FlatFunction, Traits
 from dagad._tracing.forward import push
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import pull, record, refuse_boxes
@@ -40,8 +40,10 @@ def as_recordable(node: Task, inputs: Sequence[Key], engine: Engine | None = Non
 
     It gives a cotangent for each of `inputs_of`.
     """
-    if node.func is value_of_task and not hasattr(opened(node.args[0]), "activated"):
-        return opened(node.args[0]), node.args[1:]
+    if node.func is value_of_task:
+        one = opened(node.args[0])
+        if isinstance(one, TaskRef) or not (one.is_fused or one.task):  # no task of the user's graph
+            return one, node.args[1:]
     function, keys = recordable(node, inputs, engine)
     return function, tuple(map(TaskRef, keys))
 
@@ -52,8 +54,7 @@ def recordable(
     """Return the same with the keys of the arguments, of a node that takes nothing else; `read` is what it reads."""
     if node.func is value_of_task:
         function, keys = opened(node.args[0]), tuple([ref.key for ref in node.args[1:]])
-        activated = getattr(function, "activated", None)
-        return function if activated is None else activated(_places(keys, inputs), engine), keys
+        return function.activated(_places(keys, inputs), engine), keys
     if is_copy(node):
         node, read = _without_copies(node), None
     keys = references(node) if read is None else read
@@ -154,7 +155,7 @@ def _places(keys: Sequence[Key], inputs: Sequence[Key]) -> tuple[int, ...]:
     return tuple([place for place, key in enumerate(keys) if key in known])
 
 
-class TaskFunction(Portable):
+class TaskFunction(Recordable, Portable):
     """A task as a function of its dependencies; what is dagad's own in a graph is autograd's to differentiate."""
 
     __slots__ = ("_active", "_engine", "_keys", "_task")
@@ -167,7 +168,7 @@ class TaskFunction(Portable):
             task, engine = Task(task.key, fun, *task.args, **task.kwargs), own
         elif engine is None:
             engine = _AUTOGRAD
-        elif getattr(engine, "has_own_arrays", False):
+        elif Traits.of(engine).has_own_arrays:
             task, engine = task_by_engine(task, engine, {keys[place] for place in active}), _AUTOGRAD
         elif str(getattr(fun, "__module__", "")).startswith("dagad."):
             engine = _AUTOGRAD
@@ -206,6 +207,11 @@ class TaskFunction(Portable):
         keys = references(task)
         active = tuple([place for place, key in enumerate(keys) if key in moving])
         return Task(task.key, value_of_task, TaskFunction(task, keys, active, self._engine), *map(TaskRef, keys))
+
+    @property
+    def spans(self) -> tuple[None, ...]:
+        """For each of these, which terms of its cotangent arise here: all."""
+        return (None,) * len(self._active)
 
     def names(self) -> list[str]:
         """Return what the task is called, for pictures."""

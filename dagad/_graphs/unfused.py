@@ -49,16 +49,15 @@ def _keys_run(task: Task) -> Iterator[Key]:
 
 def _key_of(function: Any) -> Key:
     """Return the key that the user knows a task by, or None for what is not one task."""
-    task = getattr(function, "task", None)
-    return None if task is None else own_key(task.key)
+    return None if function.task is None else own_key(function.task.key)
 
 
 def _keys_inside(function: Any) -> Iterator[Key]:
     """Return the keys of all nodes that a function runs before it has its value."""
-    for member in getattr(function, "functions", ()):
+    for member in function.functions:
         yield _key_of(member)
         yield from _keys_inside(member)
-    task = getattr(function, "task", None)
+    task = function.task
     if task is not None and task.func in _FUNCTION:
         yield from _keys_run(task)
     elif task is not None:
@@ -102,7 +101,7 @@ class _Opening:
         moving = [arguments[place] for place in function.active]
         if node.func is value_and_tangent:
             return self._pushed(node.key, output, dict(zip(moving, rest[1:first], strict=True)))
-        spans = dict(zip(moving, getattr(function, "spans", (None,) * len(moving)), strict=True))
+        spans = dict(zip(moving, function.spans, strict=True))
         return self._pulled(node.key, output, spans, rest[0])
 
     def _argument(self, place: int, ref: Any) -> Key:
@@ -113,7 +112,7 @@ class _Opening:
 
     def _values(self, function: Any, arguments: Sequence[Any]) -> Key:
         """Add the tasks that a function runs; return the key of its value."""
-        if hasattr(function, "functions"):
+        if function.is_fused:
             nodes, output = function.as_nodes(arguments, self._name)
             self.nodes |= nodes
             return output

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dagad._errors import ClosureError, add_note_once
-from dagad._graphs.linearization import Counters, PullbackFunction
+from dagad._graphs.linearization import Counters, PullbackFunction, Recordable
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.sum_trees import Fold
 from dagad._kernels.chunks import ChunkContext
@@ -30,7 +30,7 @@ class Batched(NamedTuple):
     notes: list[Any]
 
 
-class Batch(Portable):
+class Batch(Recordable, Portable):
     """A kernel on a run of chunks. Without stacked results it returns what is reduced, bare.
 
     All methods take ``(contexts, rows, shared, sliced)``: one context and one entry of rows a chunk; groups of shared
@@ -38,6 +38,7 @@ class Batch(Portable):
     """
 
     __slots__ = ("kernel", "monoid")
+    pulls_by_run = True
 
     def __init__(self, kernel: Kernel, monoid: Monoid = PLAIN) -> None:
         self.kernel: Kernel = opened(kernel)
@@ -50,8 +51,9 @@ class Batch(Portable):
         """Return how many runs of the kernel one run of the batch is."""
         return len(contexts)
 
-    def n_pulls(self, many: Sequence[BatchSeeds], contexts: Sequence[ChunkContext], *_: Any) -> int:
+    def n_pulls(self, count: int, many: Sequence[BatchSeeds], contexts: Sequence[ChunkContext], *_: Any) -> int:
         """Return how many pullbacks of the kernel one pullback of the batch is."""
+        del count
         return sum(seeds.of(number) is not None for seeds in many for number in range(len(contexts)))
 
     def value(

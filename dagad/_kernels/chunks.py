@@ -14,12 +14,12 @@ import numpy as np
 
 from dagad._engines.explicit import check_count
 from dagad._errors import ClosureError, StructureError, add_note_once
-from dagad._graphs.linearization import PullbackFunction
+from dagad._graphs.linearization import PullbackFunction, Recordable
 from dagad._kernels.context import VALUE_AND_GRAD, DefaultPolicy, like_here
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Rows
 from dagad._tracing.embedded import traced_engine
-from dagad._tracing.flat_functions import Engine, FlatFunction, LeafPullback, Mark, Side, constants_of
+from dagad._tracing.flat_functions import Engine, FlatFunction, LeafPullback, Mark, Side, Traits, constants_of
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_boxes, refuse_strangers
 from dagad._values import pytree
@@ -45,7 +45,7 @@ class ChunkContext(NamedTuple):
         return f"dagad: {role} of chunk {number} (rows {start}:{stop}), key {self.names(role, number)!r}"
 
 
-class ChunkFunction(Portable):
+class ChunkFunction(Recordable, Portable):
     """The user's chunk function with everything that all chunks share.
 
     Parameters
@@ -75,11 +75,16 @@ class ChunkFunction(Portable):
         self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
         self.engine, self._nested = engine, nested
         self._traced = traced_engine(engine)
-        self._with_grad = getattr(self._traced, "value_and_grad", self._traced.linearize)
+        self._with_grad = Traits.of(self._traced).value_and_grad or self._traced.linearize
         self.kept: dict[str, Any] = {}  # what an engine has made of what is shared
 
     def state(self) -> tuple[Any, ...]:
         return self._make, self._n_hoisted, self._shared, self.engine, self._nested
+
+    @property
+    def of_user(self) -> ChunkFunction:
+        """Itself; kernels have it somewhere inside."""
+        return self
 
     @property
     def fun(self) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dagad._errors import StructureError
 from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, seed_of_one
-from dagad._kernels.chunks import ChunkContext, ChunkFunction
+from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, pulled_many, regrouped
 from dagad._tracing.forward import push
 from dagad._values import pytree
@@ -31,12 +31,6 @@ class _Derivative(Kernel):
     def signature(self) -> tuple[Any, ...]:
         """What tells derivatives of one function apart: they don't cost the same."""
         return type(self), self.n_directions, *self.function.signature
-
-    @property
-    def of_user(self) -> ChunkFunction:
-        """The user's function, whatever derivative of it this is."""
-        found: ChunkFunction = self.function.of_user
-        return found
 
     def narrowed(self, context: Any, rows: Any, shared: Groups, sliced: Groups) -> tuple[Any, ...]:
         """Return the arguments of the chunk among those of a run whose value is not finite."""

@@ -103,12 +103,13 @@ class Job(NamedTuple):
     @property
     def runs(self) -> list[Subtree] | None:
         """Which parts of the tree the chunks are, where each is a run of chunks itself; None where they are not."""
-        return getattr(self.sliced, "parts", None)
+        return self.sliced.parts
 
     @property
     def n_terms(self) -> int:
         """How many terms the tree of sums has."""
-        return int(getattr(self.sliced, "n_chunks", len(self.plan)))
+        n_chunks = self.sliced.n_chunks
+        return len(self.plan) if n_chunks is None else n_chunks
 
     def part_of(self, chunks: Sequence[Chunk]) -> Subtree:
         """Return which part of the tree of sums some chunks are: a run that makes a task."""

@@ -168,7 +168,7 @@ class Kernel(Portable):
     @property
     def of_user(self) -> ChunkFunction:
         """The user's function, whatever derivative of it this is."""
-        found: ChunkFunction = self.function
+        found: ChunkFunction = self.function.of_user
         return found
 
     def check(self, reduced: Any, n_shared: int) -> None:
@@ -210,16 +210,9 @@ def in_groups(cotangents: Sequence[Any], shared: Groups, sliced: Groups) -> tupl
 BY_THREAD = "n_compiled_by_thread"
 
 
-def n_compiled(kernel: Any, where: str = "n_compiled") -> int:
+def n_compiled(kernel: Kernel, where: str = "n_compiled") -> int:
     """Return how often the engine of the user's function has compiled something, whichever derivative a kernel is."""
-    return int(getattr(engine_of(kernel), where, 0))
-
-
-def engine_of(kernel: Any) -> Any:
-    """Return the engine of the user's function, whichever derivative a kernel is; None if it has none."""
-    while hasattr(kernel, "function"):
-        kernel = kernel.function
-    return getattr(kernel, "engine", None)
+    return int(getattr(kernel.of_user.engine, where, 0))
 
 
 def _canonical(groups: Groups) -> list[list[Any]]:

@@ -12,19 +12,18 @@ from dagad._kernels.joins import Added
 from dagad._kernels.kernel import Kernel, Summed
 from dagad._kernels.over_parts import OverParts
 from dagad._sources.plan import AnyPlan
-from dagad._tracing.flat_functions import Engine
+from dagad._tracing.flat_functions import Engine, Traits
 
 
 def sum_by_length(function: ChunkFunction, plan: AnyPlan) -> Kernel:
     """Return the kernel of a sum over rows."""
-    engine = function.engine
-    if not hasattr(engine, "pieces"):
+    if Traits.of(function.engine).pieces is None:
         return Summed(function)
-    return OverParts(function, ByLength(engine, plan.grainsize), Added())
+    return OverParts(function, ByLength(function.engine, plan.grainsize), Added())
 
 
 def sum_by_item(fun: Any, engine: Engine) -> tuple[Any, Callable[[ChunkFunction], Kernel]]:
     """Return what is called, and as which kernel, to sum a function of one item."""
-    if not hasattr(engine, "pieces"):
+    if Traits.of(engine).pieces is None:
         return item_sum(fun, engine), Summed
     return fun, lambda function: OverParts(function, ByItem(keeps=True), Added())

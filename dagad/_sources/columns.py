@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dagad._errors import PlanError, StructureError
+from dagad._graphs.sum_trees import Subtree
 from dagad._sources.arrays import read_array, read_numbers
 from dagad._sources.base import Key, Placed, Reader, Source, Taken, Targets
 from dagad._sources.collections import refuse_collection
@@ -50,6 +51,16 @@ class Sliced:
     n_rows: int
     shards: tuple[Placed, ...] = ()
     taken: dict[Chunk, Any] | None = None  # the rows of chunks, where they are to stay what they were
+
+    @property
+    def parts(self) -> list[Subtree] | None:
+        """Which parts of the tree of sums its chunks are, where they are runs of chunks of another plan."""
+        return None
+
+    @property
+    def n_chunks(self) -> int | None:
+        """How many chunks that other plan has."""
+        return None
 
     def rows(self, chunk: Chunk) -> Any:
         """Return the rows of a chunk, without what is being differentiated; a node of a graph if some are elsewhere."""

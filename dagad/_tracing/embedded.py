@@ -16,7 +16,7 @@ import numpy as np
 from autograd.extend import JVPNode, VJPNode
 
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._tracing.flat_functions import Composed, Engine, Flat, FlatFunction, LeafPullback, Leaves, outputs_of
+from dagad._tracing.flat_functions import Composed, Engine, Flat, FlatFunction, LeafPullback, Leaves, Traits, outputs_of
 from dagad._tracing.forward import TangentNode
 from dagad._tracing.rules import shaped
 from dagad._tracing.tape import traceable
@@ -104,11 +104,11 @@ def _strange(pull: Any, *leaves: Any) -> Any:
 class TracedEngine:
     """An engine whose functions may be given leaves that autograd traces."""
 
-    __slots__ = ("_pulls_all", "engine")
+    __slots__ = ("_traits", "engine")
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._pulls_all = getattr(engine, "pulls_all", False)
+        self._traits = Traits.of(engine)
 
     def run(self, fun: FlatFunction, leaves: Leaves) -> Any:
         """Return what a task returns, free of the engine's own types."""
@@ -123,13 +123,13 @@ class TracedEngine:
 
     def value_and_grad(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
         """Return what `linearize` does where the seed 1 of a number comes next: some engines compile both as one."""
-        return self.linearize(fun, leaves, getattr(self.engine, "value_and_grad", None))
+        return self.linearize(fun, leaves, self._traits.value_and_grad)
 
     def linearize(self, fun: Flat, leaves: Leaves, how: Any = None) -> tuple[list[Any], LeafPullback]:
         own: LeafPullback | None
         if _BARE.issuperset(map(type, leaves)):  # nearly always
             values, own = (how or self.engine.linearize)(fun, leaves)
-            if self._pulls_all:
+            if self._traits.pulls_all:
                 return values, own
         elif any(map(pytree.is_traced, leaves)):
             values, own = self.value(fun, leaves), None
@@ -185,7 +185,7 @@ def _refuse_complex(part: Any, what: str) -> None:
 
 def traced_engine(engine: Any) -> Any:
     """Return an engine as one whose functions may be given traced leaves: autograd's may be already."""
-    return engine if getattr(engine, "is_autograds", False) else TracedEngine(engine)
+    return engine if Traits.of(engine).is_autograds else TracedEngine(engine)
 
 
 def pushforward_in(engine: Engine, fun: Flat, moving: Sequence[int], count: int) -> Composed:

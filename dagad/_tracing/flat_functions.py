@@ -338,3 +338,31 @@ class Engine(Protocol):
 
     def pullback(self, fun: Flat, n: int) -> Flat:
         """Return ``[*x, *ybar] -> xbar``, with `n` leaves in x: a function in the engine's own language."""
+
+
+class Traits(NamedTuple):
+    """What an engine may say beside what it has to; see `Engine`. Asked for here only: engines of users are anything.
+
+    Attributes
+    ----------
+    pieces, value_and_grad
+        The two methods that one has that compiles; None of others.
+    has_own_arrays
+        Whether its functions can't be numpy's.
+    pulls_all
+        Whether its pullback looks at the cotangents itself, those that it gets and those that it returns.
+    is_autograds
+        Whether what traces outside is what traces inside.
+    """
+
+    pieces: Callable[[int, int], list[int]] | None = None
+    value_and_grad: Callable[[Flat, Leaves], tuple[list[Any], LeafPullback]] | None = None
+    has_own_arrays: bool = False
+    pulls_all: bool = False
+    is_autograds: bool = False
+
+    @classmethod
+    def of(cls, engine: Engine) -> Traits:
+        """Return what an engine says."""
+        found: Any = [getattr(engine, name, default) for name, default in cls._field_defaults.items()]
+        return cls(*found)

@@ -19,6 +19,7 @@ from distributed import Client
 
 import dagad
 from dagad import reduce_sum
+from dagad._graphs.linearization import Recordable
 from dagad.extend import Linearization
 from support.small_sums import X, grad, squares, total
 from support.waiting import SOON
@@ -122,7 +123,7 @@ def test_a_result_that_cannot_be_pickled_does_not_hang(cluster: Client) -> None:
 
 
 def test_a_linearization_that_lost_its_recipe_says_so_when_it_is_pulled() -> None:
-    class Task:
+    class Task(Recordable):
         lock = threading.Lock()
 
         def __init__(self) -> None:
