@@ -1,4 +1,4 @@
-"""Guides: does every block of every page run, in order, and print what the page shows?"""
+"""Pages of the site: does every block of every page run, in order, and print what the page shows?"""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ import dagad
 
 pytestmark = pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 
-GUIDE = Path(__file__).parents[2] / "examples" / "guide"
-PAGES = sorted(page.name for page in GUIDE.glob("*.md"))
+DOCS = Path(__file__).parents[2] / "docs"
+MADE = {"gallery", "api"}  # folders that hold what the build has written
+PAGES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page.parent.name not in MADE)
 # A block of Python, and what it prints, if that is shown: the next thing on the page, in a block of its own.
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 AS_SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -51,17 +52,17 @@ def printed(block: Block, page: str, names: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_of_a_guide_runs_and_prints_what_its_page_shows(page: str) -> None:
+def test_every_block_of_a_page_runs_and_prints_what_is_shown(page: str) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}  # as in a script: workers get functions by value
     checker = doctest.OutputChecker()
-    for block in blocks((GUIDE / page).read_text(encoding="utf-8")):
+    for block in blocks((DOCS / page).read_text(encoding="utf-8")):
         found, shown = printed(block, page, names), block.shown or ""
         assert checker.check_output(shown, found, AS_SHOWN), f"{page}, line {block.line}, printed:\n{found}"
 
 
-def test_every_output_that_a_guide_shows_belongs_to_a_block() -> None:
+def test_every_output_that_a_page_shows_belongs_to_a_block() -> None:
     for page in PAGES:
-        text = (GUIDE / page).read_text(encoding="utf-8")
+        text = (DOCS / page).read_text(encoding="utf-8")
         assert len(re.findall("^```text", text, re.MULTILINE)) == sum(b.shown is not None for b in blocks(text)), page
 
 
@@ -72,17 +73,19 @@ def headings(page: Path) -> set[str]:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in [*GUIDE.glob("*.md"), GUIDE.parents[1] / "README.md"]:
+    for page in [*(DOCS / page for page in PAGES), DOCS.parent / "README.md"]:
         for target in re.findall(r"\]\((?!https?:)([^)]+)", page.read_text(encoding="utf-8")):
             file, _, heading = target.partition("#")
+            if Path(file).parent.name in MADE:
+                continue  # the test of the built site follows these
             there = page.parent / file if file else page
             assert there.exists(), f"{page.name} links to {target}"
             assert not heading or heading in headings(there), f"{page.name} links to {target}"
 
 
-def test_the_guide_of_settings_has_every_setting_with_its_default() -> None:
+def test_the_page_of_settings_has_every_setting_with_its_default() -> None:
     defaults = yaml.safe_load(Path(dagad.__file__).with_name("dagad.yaml").read_text(encoding="utf-8"))["dagad"]
     rows = re.findall(
-        r"^\| `dagad\.([\w.-]+)` \| `([^`]*)` \|", (GUIDE / "settings.md").read_text("utf-8"), re.MULTILINE
+        r"^\| `dagad\.([\w.-]+)` \| `([^`]*)` \|", (DOCS / "reference" / "settings.md").read_text("utf-8"), re.MULTILINE
     )
     assert {name: yaml.safe_load(default) for name, default in rows} == defaults
