@@ -45,6 +45,7 @@ python_use_unqualified_type_names = True
 html_theme = "pydata_sphinx_theme"
 html_title = "dagad"
 html_static_path = ["made/static"]
+html_favicon = "made/static/icon.svg"
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
