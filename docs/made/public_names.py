@@ -45,7 +45,21 @@ def names_of(door: str) -> list[Name]:
     listed = _listed(door)
     if door == "dagad":
         listed += sorted(name for name in vars(dagad) if name.endswith(("Error", "Warning")))
-    return [_read(f"{door}.{name}", door) for name in listed if f"{door}.{name}" not in doors()]
+    found = [_read(f"{door}.{name}", door) for name in listed if f"{door}.{name}" not in doors()]
+    docstring = importlib.import_module(door).__doc__ if _is_here(door) else None
+    table = [re.sub(r" \(``.*?\)", "", heading) for heading, _ in BLOCK.findall(docstring or "")]
+    return sorted(found, key=lambda name: _place(name.group, table))
+
+
+def _place(group: str, table: list[str]) -> int:
+    """Return where a group stands: as in the table of the module's docstring, errors and the rest behind."""
+    places = [place for place, heading in enumerate(table) if heading == group]
+    return places[0] if places else len(table) + (group == ERRORS)
+
+
+def _is_here(door: str) -> bool:
+    """Return whether a module can be imported to be looked at: neighbours need packages of their own."""
+    return not door.startswith("dagad.interop.")
 
 
 def all_names() -> list[Name]:
@@ -77,7 +91,7 @@ def _definitions(tree: ast.Module) -> dict[str, ast.FunctionDef | ast.ClassDef]:
 def _read(path: str, door: str) -> Name:
     """Read a name where it is; of neighbours, whose packages may not be here, only its source is read."""
     last = path.rpartition(".")[2]
-    if door.startswith("dagad.interop."):
+    if not _is_here(door):
         node = _definitions(_tree(_file_of(door)))[last]
         kind, docstring = "class" if isinstance(node, ast.ClassDef) else "function", ast.get_docstring(node) or ""
         return Name(path, kind, _summary(docstring), OTHERS)

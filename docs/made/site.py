@@ -74,9 +74,10 @@ def index() -> str:
     for door in public_names.doors():
         names = public_names.names_of(door)
         parts += [f"## {HEADINGS.get(door, door)}", ""]
-        for group in dict.fromkeys(name.group for name in names):
+        groups = list(dict.fromkeys(name.group for name in names))
+        for group in groups:
             inside = [name for name in names if name.group == group]
-            parts += [f"### {group}", ""] if group != public_names.OTHERS else []
+            parts += [f"### {group}", ""] if groups != [public_names.OTHERS] else []
             parts += ["| name | what it is |", "|---|---|"]
             parts += [f"| [`{name.path}`]({name.page}.md) | {_cell(name.summary)} |" for name in inside]
             parts.append("")
@@ -88,7 +89,7 @@ def _cell(text: str) -> str:
     return text.replace("``", "`").replace("|", r"\|").replace("*", r"\*")
 
 
-NAME = """# `{path}`
+NAME = """# {path}
 
 ```{{eval-rst}}
 .. auto{kind}:: {path}{members}
@@ -112,15 +113,25 @@ CALL = re.compile(r"^(dagad\.[\w.]+)(?:\(.*)?$")
 def link_names(app: Any, doctree: nodes.document) -> None:
     """Have each public name that stands in a page by itself, as code, lead to its page."""
     known = {name.path for name in public_names.all_names()}
-    known_short = {name.path.partition(".")[2]: name.path for name in public_names.all_names()}
+    short = {path.partition(".")[2]: path for path in known}
+    in_reference = app.env.docname.startswith("reference/api/")  # where docstrings name `shard` and `Shards`
     for literal in list(doctree.findall(nodes.literal)):
-        if isinstance(literal.parent, nodes.reference | addnodes.pending_xref | nodes.title):
+        if _is_in(literal, nodes.reference | addnodes.pending_xref | nodes.title):
             continue
         text = literal.astext()
         found = CALL.match(text)
-        path = found[1] if found else known_short.get(text if text.startswith(("extend.", "testing.")) else "")
+        is_short = in_reference or text.startswith(("extend.", "testing."))
+        path = found[1] if found else short.get(text if is_short else "")
         if path in known and not app.env.docname.endswith(path.lower()):
             link = addnodes.pending_xref("", refdomain="py", reftype="obj", reftarget=path, refexplicit=True)
             link["refdoc"], link["refwarn"] = app.env.docname, True
             literal.replace_self(link)
             link += literal
+
+
+def _is_in(node: Any, kinds: Any) -> bool:
+    """Return whether something above a node is of these kinds: a link in a link would have no words."""
+    while (node := node.parent) is not None:
+        if isinstance(node, kinds):
+            return True
+    return False

@@ -46,9 +46,9 @@ def test_pages_need_nothing_from_elsewhere(site: Path) -> None:
     assert built_site.loaded_from_elsewhere(site) == set()
 
 
-def test_each_picture_has_words_for_those_who_do_not_see_it(site: Path) -> None:
+def test_each_link_and_each_picture_has_words(site: Path) -> None:
     found = {path.name: built_site.page(path).without_words for path in built_site.pages_of(site)}
-    assert {name: pictures for name, pictures in found.items() if pictures} == {}
+    assert {name: silent for name, silent in found.items() if silent} == {}
 
 
 def public_names(door: ModuleType) -> set[str]:

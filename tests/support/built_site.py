@@ -31,6 +31,7 @@ class Page(HTMLParser):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.links, self.anchors, self.without_words = list[str](), set[str](), list[str]()
+        self._link, self._words = "", ""
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -39,6 +40,18 @@ class Page(HTMLParser):
         self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
         if tag == "img" and not found.get("alt"):
             self.without_words.append(found.get("src", ""))
+        if tag == "a" and "href" in found:
+            self._link, self._words = found["href"], found.get("aria-label", "")
+        self._words += found.get("alt", "")
+
+    def handle_data(self, data: str) -> None:
+        self._words += data.strip()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "a" and self._link:
+            if not self._words:
+                self.without_words.append(self._link)
+            self._link = ""
 
 
 @functools.cache
