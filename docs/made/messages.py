@@ -33,8 +33,8 @@ def _said(tree: ast.AST) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not node.args:
             continue
-        called = ast.unparse(node.func).rpartition(".")[2]
-        kind = "DagadWarning" if called == "warn" and len(node.args) > 1 else called
+        called = ast.unparse(node.func)
+        kind = "DagadWarning" if called == "warn" else called.rpartition(".")[2]  # `_tracebacks.warn` has one kind
         text = " ".join(_text(node.args[0]).split())
         if kind in KINDS and len(text.replace(FILLED_IN, "").split()) >= 3:
             yield kind, text

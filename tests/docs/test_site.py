@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import threading
@@ -9,14 +10,11 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import dagad
-import dagad.extend
-import dagad.testing
 from support import built_site
 from support.source_files import FILES
 from support.waiting import until
@@ -25,6 +23,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 DRIVER = shutil.which("chromedriver")
 BROWSER = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium with its driver")
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-sync --window-size=400,900"
+NO_DOORS = "dagad.doctor", "dagad.interop"  # a command, and a folder of modules
 pytestmark = [
     pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters"),
     pytest.mark.needs("sphinx", "myst_nb", "numpydoc", "pydata_sphinx_theme", "sphinx_design", "sphinx_copybutton"),
@@ -51,13 +50,17 @@ def test_each_link_and_each_picture_has_words(site: Path) -> None:
     assert {name: silent for name, silent in found.items() if silent} == {}
 
 
-def public_names(door: ModuleType) -> set[str]:
-    errors = {name for name in vars(door) if name.endswith(("Error", "Warning"))} if door is dagad else set()
-    return {f"{door.__name__}.{name}" for name in {*door.__all__} | errors} - {"dagad.extend", "dagad.testing"}
+DOORS = [name for name in FILES if re.fullmatch(r"dagad(\.[a-z]\w*)?", name) and name not in NO_DOORS]
 
 
-@pytest.mark.parametrize("door", [dagad, dagad.extend, dagad.testing], ids=lambda door: door.__name__)
-def test_each_public_name_has_a_page(site: Path, door: ModuleType) -> None:
+def public_names(door: str) -> set[str]:
+    module = importlib.import_module(door)
+    errors = {name for name in vars(module) if name.endswith(("Error", "Warning"))} if module is dagad else set()
+    return {f"{door}.{name}" for name in {*module.__all__} | errors} - {*DOORS}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_each_public_name_has_a_page(site: Path, door: str) -> None:
     anchors = {one for path in (site / "reference" / "api").glob("*.html") for one in built_site.page(path).anchors}
     assert public_names(door) - anchors == set()
 
@@ -66,6 +69,13 @@ def test_each_neighbour_has_a_page(site: Path) -> None:
     text = (site / "reference" / "api" / "index.html").read_text(encoding="utf-8")
     neighbours = [name for name in FILES if re.fullmatch(r"dagad\.interop\.[a-z]\w*", name)]
     assert [name for name in neighbours if f"{name}." not in text] == []
+
+
+def test_each_error_and_the_warning_have_sentences_with_anchors(site: Path) -> None:
+    anchors = built_site.page(site / "reference" / "api" / "errors.html").anchors
+    kinds = {name.lower() for name in vars(dagad) if name.endswith(("Error", "Warning"))} - {"dagaderror"}
+    assert {kind for kind in kinds if not any(one.startswith(f"{kind}-") for one in anchors)} == set()
+    assert any(one.startswith("planerror-cannot-cut-rows-by-grainsize") for one in anchors)
 
 
 @pytest.fixture
