@@ -63,7 +63,7 @@ To go further
     interop                                           objectives for scipy, jax and torch: import the module you want
 
 Dask's configuration holds the settings: ``dask.config.set({"dagad.grainsize": 10_000})``, or in the environment
-``DASK_DAGAD__GRAINSIZE=10000``. The page ``examples/guide/settings.md`` explains them.
+``DASK_DAGAD__GRAINSIZE=10000``. The page ``docs/reference/settings.md`` explains them.
 """
 
 from __future__ import annotations

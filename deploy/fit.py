@@ -97,7 +97,8 @@ def main():
         gradient(start)
         print(f"first gradient after {time.perf_counter() - began:.1f} s, {run.n_known} evaluations known", flush=True)
         found = minimize(gradient, start, jac=True, method="L-BFGS-B")
-    print("theta", *map(float.hex, found.x.tolist()), flush=True)
+    print(f"log-likelihood {-found.fun:.4f} after {found.nit} iterations", flush=True)
+    print("theta", *found.x.tolist(), flush=True)  # as many digits as tell each number apart from its neighbours
 
 
 if __name__ == "__main__":

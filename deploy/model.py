@@ -1,6 +1,6 @@
 """The user's own module, which the workers get from the driver: data, and the log-likelihood of one chunk of rows."""
 
-import autograd.numpy as np
+import numpy as np
 
 
 def load():

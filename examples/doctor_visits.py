@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import autograd.numpy as np
+import numpy as np
 import statsmodels.api as sm
-from autograd.scipy.special import gammaln
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from scipy.optimize import OptimizeResult, minimize
+from scipy.special import gammaln
 
 import dagad
 from scheduler_option import add_options, opened

@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import autograd.numpy as np
 import dask
 import dask.array as da
+import numpy as np
 from matplotlib.figure import Figure
 from scipy.optimize import minimize
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import autograd.numpy as np
 import jax
 import jax.numpy as jnp
+import numpy as np
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
@@ -69,7 +69,7 @@ def log_likelihood(rows: Any, effects: Any) -> Any:
 
 
 def log_density(params: Any, of_rows: Callable[[Any], Any], np: Any) -> Any:
-    """Return the log of the posterior density, written with autograd.numpy or with jax.numpy."""
+    """Return the log of the posterior density, written with numpy or with jax.numpy."""
     away = (params["effects"] - params["mean"]) / np.exp(params["log_spread"])
     of_groups = -0.5 * np.sum(away**2) - len(params["effects"]) * np.sum(params["log_spread"])
     return (
@@ -171,11 +171,12 @@ def draw_parameter(runs: Sequence[Run], place: int, trace: Any, density: Any) ->
     key, at = tuple(TRUTH)[place // 2], place % 2
     for draws in runs[0].draws[key]:
         trace.plot(draws[:, at], linewidth=0.5)
+    trace.locator_params(axis="both", nbins=4)
     trace.set_title(NAMES[place], fontsize="medium")
     for run, style in zip(runs, ("-", "--", "-.", ":"), strict=False):
         density.plot(*arviz.kde(run.draws[key][..., at].ravel()), style, label=run.name)
     density.axvline(TRUTH[key][at], color="0.6", linewidth=0.8)
-    density.locator_params(axis="x", nbins=4)
+    density.locator_params(axis="x", nbins=3)
     density.set_yticks([])
     if place == 0:
         density.figure.legend(*density.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import autograd.numpy as np
+import numpy as np
 from autograd.misc.flatten import flatten
 from matplotlib.figure import Figure, SubFigure
 from rich import box
@@ -59,14 +59,14 @@ class Fit:
 def flows(log_theta: Any, log_v2: Any, xp: Any = np) -> Any:
     """Amounts per hour that flow into gut, centre and periphery (rows), per amount in each of them (columns).
 
-    What computes, `xp`, is autograd's numpy or jax's.
+    What computes, `xp`, is numpy or jax's.
     """
     absorption, clearance, v1, exchange = xp.exp(log_theta)
     away, back = exchange / v1, exchange / xp.exp(log_v2)
     gut = [-absorption, 0.0, 0.0]
     centre = [absorption, -clearance / v1 - away, back]
     periphery = [0.0, away, -back]
-    return xp.array([gut, centre, periphery])
+    return xp.stack([xp.stack(gut), xp.stack(centre), xp.stack(periphery)])
 
 
 def runge_kutta_step(A: Any, x: Any, xp: Any = np) -> Any:

@@ -5,8 +5,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import autograd.numpy as np
 import dask.array as da
+import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 

@@ -13,7 +13,7 @@ import dask.array as da
 import numpy as np
 import zarr
 from dask.distributed import Client, LocalCluster
-from dask.utils import format_bytes, parse_bytes
+from dask.utils import parse_bytes
 from distributed.diagnostics import MemorySampler
 from matplotlib.figure import Figure
 from scipy.optimize import minimize
@@ -87,7 +87,7 @@ def draw(found: np.ndarray, memory: Any, n_bytes: int, limit: int, path: str) ->
     right.fill_between(seconds, memory / 1e6, color="C0", alpha=0.4)
     for what, amount, colour in (("the data", n_bytes, "C3"), ("what the worker may use", limit, "0.3")):
         right.axhline(amount / 1e6, color=colour, linestyle="--")
-        right.text(0.0, amount / 1e6, f" {what}: {format_bytes(amount)}", color=colour, va="bottom")
+        right.text(0.0, amount / 1e6, f" {what}: {amount / 1e6:.0f} MB", color=colour, va="bottom")
     right.set_xlabel("seconds")
     right.set_title("memory of the worker in MB")
     right.set_ylim(0.0, 1.15 * max(n_bytes, limit) / 1e6)
@@ -118,8 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         seconds, memory = time.perf_counter() - began, sampler.to_pandas()["worker"]
     expected = np.linalg.solve(gram + PENALTY * np.eye(COLUMNS), moment)
     gap = float(np.max(np.abs(found - expected)))
-    print(f"{n_evaluations} values and gradients in {seconds:.1f} s; the worker used {format_bytes(int(memory.max()))}")
-    print(f"of {format_bytes(options.data)}; off from the normal equations by {gap:.1e}")
+    print(f"{n_evaluations} values and gradients in {seconds:.1f} s; the worker used {memory.max() / 1e6:.0f} MB")
+    print(f"of {options.data / 1e6:.0f} MB; off from the normal equations by {gap:.1e}")
     draw(found, memory, options.data, options.memory, options.picture)
     print(f"drawn: {options.picture}")
     return int(options.check and gap > 1e-6)

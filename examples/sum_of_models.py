@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import autograd
-import autograd.numpy as np
+import autograd.numpy as np  # and not numpy itself: plain autograd runs the same models, to compare with
 import optree
 from matplotlib.figure import Figure
 from optree.dataclasses import dataclass, field

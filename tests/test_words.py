@@ -118,6 +118,12 @@ def test_help_is_in_plain_words(door: Any) -> None:
     assert not said
 
 
+def test_help_on_dagad_lists_functions_that_users_call_and_no_others() -> None:
+    functions = help_on(dagad).partition("\nFUNCTIONS\n")[2].partition("\nDATA\n")[0]
+    assert functions.startswith("    checkpoint(")
+    assert "__getattr__" not in functions
+
+
 @pytest.mark.parametrize("made", [dagad.Shards, dagad.Evaluation], ids=lambda made: made.__name__)
 def test_help_on_what_functions_return_shows_what_users_call(made: type) -> None:
     text = help_on(made)

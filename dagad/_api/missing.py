@@ -6,6 +6,7 @@ import ast
 import difflib
 import sys
 from pathlib import Path
+from typing import final
 
 from dagad._errors import MissingNameError
 from dagad._tracebacks import public
@@ -74,10 +75,20 @@ _INSTEAD = {
 }
 
 
-@public
-def missing(name: str) -> None:
-    """Say what there is instead of a name that is not in `dagad`: its `__getattr__`."""
-    raise MissingNameError(f"There is no `dagad.{name}`. {_INSTEAD.get(name) or _guess(name)}".rstrip())
+@final
+class _Missing:
+    """The module's `__getattr__`. It is no function, since `help(dagad)` would begin its functions with it."""
+
+    @public
+    def __call__(self, name: str) -> None:
+        """Say what there is instead of a name that is not in `dagad`."""
+        raise MissingNameError(f"There is no `dagad.{name}`. {_INSTEAD.get(name) or _guess(name)}".rstrip())
+
+    def __repr__(self) -> str:
+        return "<says what there is instead of a name that is not here>"
+
+
+missing = _Missing()
 
 
 def _guess(name: str) -> str:

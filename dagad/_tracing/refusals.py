@@ -88,7 +88,7 @@ def of_conversion() -> str:
 
 _SOLVERS = (
     "Write the steps of the method with numpy, or give its derivative by `dagad.extend.explicit`: the page "
-    "`examples/guide/equations.md` shows both."
+    "`docs/how-to/equations.md` shows both."
 )
 _ADVICE = {
     "scipy.integrate": _SOLVERS,

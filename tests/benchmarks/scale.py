@@ -55,7 +55,7 @@ SITES = {
     "1 Gbit/s": Site(bandwidth=0.125e9, client_bandwidth=0.125e9),
     "10 Gbit/s": Site(),
     "100 Gbit/s": Site(bandwidth=12.5e9, client_bandwidth=12.5e9),
-    "10 Gbit/s, client 0.1": Site(client_bandwidth=0.0125e9),
+    "10 Gbit/s, 100 Mbit/s to the client": Site(client_bandwidth=0.0125e9),
 }
 COMPUTING = 0.01  # seconds of a worker for its chunks: a station that is busy for longer keeps workers waiting
 
@@ -279,7 +279,7 @@ def print_model() -> None:
                 numbers = [saturation(route, station, theta) for theta in THETAS]
                 table.add_row(f"{name}: {station}", *map(number, numbers))
     console.print(table)
-    table = Table("links", "called", title="workers from which the tree is faster")
+    table = Table("links", "called", title="workers from which the graph is faster")
     for theta in THETAS:
         table.add_column(size_of(theta), justify="right")
     for links, site in SITES.items():
@@ -309,6 +309,10 @@ def saturation(route: Callable[[Work, Site], Any], station: str, theta: float) -
     return None
 
 
+# What the page with the picture calls them.
+SHOWN = {"direct": "hot loop", "relayed": "by the scheduler", "tree": "graph"}
+
+
 def draw(path: str) -> None:
     """Times by workers, and the crossing by size of the parameters."""
     import matplotlib
@@ -316,25 +320,25 @@ def draw(path: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.0, 3.6), constrained_layout=True)
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12.0, 4.0), constrained_layout=True)
     numbers = np.unique(np.geomspace(10, 10_000, 60).astype(int))
     for theta, style in ((1e5, "-"), (1e6, ":")):
         for (name, route), colour in zip(ROUTES.items(), ("C0", "C1", "0.6", "C2"), strict=True):
             if name == "graph":  # differs from the tree by its tasks only
                 continue
             times = [1e3 * route(Work(int(n), theta, theta, seconds=COMPUTING), Site()).seconds for n in numbers]
-            left.loglog(numbers, times, style, color=colour, label=f"{name}, {size_of(theta)}")
+            left.loglog(numbers, times, style, color=colour, label=f"{SHOWN[name]}, {size_of(theta)}")
     left.set(xlabel="workers", ylabel="ms of an evaluation", title="links of 10 Gbit/s, workers compute 10 ms")
     left.legend(fontsize=7)
     sizes = np.geomspace(1e4, 1e8, 80)
     for (links, site), colour in zip(SITES.items(), ("C3", "C4", "C5", "C6"), strict=True):
         for name, style in (("direct", "-"), ("relayed", "--")):
             found = [crossing(Work(1, t, t), site, ROUTES[name]) or np.nan for t in sizes]
-            right.loglog(sizes / 1e3, found, style, color=colour, label=f"{links}, {name}")
+            right.loglog(sizes / 1e3, found, style, color=colour, label=f"{links}, {SHOWN[name]}")
     right.set(
-        xlabel="kB of parameters, and of the gradient", title="workers from which the tree is faster", ylim=(5, 1e5)
+        xlabel="kB of parameters, and of the gradient", title="workers from which the graph is faster", ylim=(5, 1e5)
     )
-    right.legend(fontsize=7)
+    right.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.savefig(path, dpi=90)
 
 

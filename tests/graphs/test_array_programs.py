@@ -29,7 +29,7 @@ from support.array_programs import (
 
 compute: Any = dask_compute  # Dask has few types
 from_array: Any = da.from_array
-PAGE = Path(__file__).parents[2] / "examples" / "guide" / "dask_arrays.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "dask_array_programs.md"
 BY_NAME = {program.name: program for programs in PROGRAMS.values() for program in programs}
 
 

@@ -24,8 +24,8 @@ SUPPORT = Path(__file__).parent
 # Packages of the extra `test-all` that are not in `test`, by the names that one imports.
 HEAVY = frozenset(
     "arviz blackjax bokeh cryptography dask_jobqueue graphviz IPython jax jupyter_client "
-    "matplotlib nbclient nbformat nutpie optax polars prometheus_client pyarrow pymc pytensor selenium "
-    "statsmodels torch".split()
+    "matplotlib myst_nb nbclient nbformat nutpie numpydoc optax polars prometheus_client pyarrow pydata_sphinx_theme "
+    "pymc pytensor selenium sphinx sphinx_copybutton sphinx_design statsmodels torch".split()
 )
 HOMES = {
     name: SUPPORT.parents[1] / folder

@@ -42,7 +42,7 @@ TRACED = {
     "integrate": scipy.integrate,
 }
 CALLS = [call for family in FAMILIES.values() for call in calls(family) if is_here(call, PLAIN)]
-GUIDE = Path(__file__).parents[2] / "examples" / "guide" / "numpy_functions.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "reference" / "numpy_functions.md"
 
 
 def weighed(out: Any, xp: Any) -> Any:

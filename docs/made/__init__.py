@@ -1,0 +1,1 @@
+"""Pages that are made of what dagad and its examples say of themselves."""

@@ -1,0 +1,144 @@
+"""The site: is it built without a warning, does every link lead somewhere, has every public name a page?"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dagad
+from support import built_site
+from support.source_files import FILES
+from support.waiting import until
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+BROWSER = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium with its driver")
+FLAGS = "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-sync --window-size=400,900"
+NO_DOORS = "dagad.doctor", "dagad.interop"  # a command, and a folder of modules
+pytestmark = [
+    pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters"),
+    pytest.mark.needs("sphinx", "myst_nb", "numpydoc", "pydata_sphinx_theme", "sphinx_design", "sphinx_copybutton"),
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found, said = built_site.build(tmp_path_factory.mktemp("site"))
+    assert "build succeeded.\n" in said, said  # it would count warnings
+    return found
+
+
+def test_each_link_of_the_site_leads_somewhere(site: Path) -> None:
+    assert built_site.dead_links(site) == []
+
+
+def test_pages_need_nothing_from_elsewhere(site: Path) -> None:
+    assert built_site.loaded_from_elsewhere(site) == set()
+
+
+def test_each_link_and_each_picture_has_words(site: Path) -> None:
+    found = {path.name: built_site.page(path).without_words for path in built_site.pages_of(site)}
+    assert {name: silent for name, silent in found.items() if silent} == {}
+
+
+DOORS = [name for name in FILES if re.fullmatch(r"dagad(\.[a-z]\w*)?", name) and name not in NO_DOORS]
+
+
+def public_names(door: str) -> set[str]:
+    module = importlib.import_module(door)
+    errors = {name for name in vars(module) if name.endswith(("Error", "Warning"))} if module is dagad else set()
+    return {f"{door}.{name}" for name in {*module.__all__} | errors} - {*DOORS}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_each_public_name_has_a_page(site: Path, door: str) -> None:
+    anchors = {one for path in (site / "reference" / "api").glob("*.html") for one in built_site.page(path).anchors}
+    assert public_names(door) - anchors == set()
+
+
+def test_each_neighbour_has_a_page(site: Path) -> None:
+    text = (site / "reference" / "api" / "index.html").read_text(encoding="utf-8")
+    neighbours = [name for name in FILES if re.fullmatch(r"dagad\.interop\.[a-z]\w*", name)]
+    assert [name for name in neighbours if f"{name}." not in text] == []
+
+
+def test_each_error_and_the_warning_have_sentences_with_anchors(site: Path) -> None:
+    anchors = built_site.page(site / "reference" / "api" / "errors.html").anchors
+    kinds = {name.lower() for name in vars(dagad) if name.endswith(("Error", "Warning"))} - {"dagaderror"}
+    assert {kind for kind in kinds if not any(one.startswith(f"{kind}-") for one in anchors)} == set()
+    assert any(one.startswith("planerror-cannot-cut-rows-by-grainsize") for one in anchors)
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    handler = partial(Quiet, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args: Any) -> None:
+        del args
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Any]:
+    from selenium.webdriver import Chrome, ChromeOptions
+    from selenium.webdriver.chrome.service import Service
+
+    options = ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path / 'profile'}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = Chrome(options=options, service=Service(str(DRIVER)))
+    try:
+        yield found
+        log: Any = found.get_log
+        assert [entry for entry in log("browser") if entry["level"] == "SEVERE"] == []
+    finally:
+        found.quit()
+
+
+def found_by(browser: Any, address: str, words: str) -> list[str]:
+    """Return the pages that the site's search finds, the best first."""
+    browser.get(f"{address}/search.html?q={words.replace(' ', '+')}")
+    of_results = "return [...document.querySelectorAll('#search-results li > a')].map(one => one.getAttribute('href'))"
+    done = "return !!document.querySelector('#search-results .search-summary')?.innerText.match(/found|match/)"
+    until(lambda: browser.execute_script(done))
+    return [str(link) for link in browser.execute_script(of_results)]
+
+
+@BROWSER
+@pytest.mark.needs("selenium")
+def test_the_search_finds_what_newcomers_look_for(address: str, browser: Any) -> None:
+    found = {words: found_by(browser, address, words) for words in ("hvp", "checkpoint", "standard errors", "Slurm")}
+    assert [words for words, pages in found.items() if not pages] == []
+    assert any("dagad.hvp" in link for link in found["hvp"])
+    assert any("checkpoint" in link for link in found["checkpoint"])
+
+
+@BROWSER
+@pytest.mark.needs("selenium")
+def test_pages_fit_a_phone_and_run_their_scripts(site: Path, address: str, browser: Any) -> None:
+    wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    too_wide = []
+    for path in built_site.pages_of(site):
+        if path.parent.name != "api" or path.name in ("index.html", "errors.html"):
+            browser.get(f"{address}/{path.relative_to(site)}")
+            if browser.execute_script(wide) > 0:
+                too_wide.append(path.name)
+    assert too_wide == []
