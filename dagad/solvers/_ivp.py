@@ -160,7 +160,8 @@ def solve_ivp(
     start, end = _ends(t_span)
     y0, t_eval = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t_eval))
     call = Call(fun, () if args is None else args)
-    if not is_anything_traced(start, end, y0, t_eval, call.params):
+    is_traced = is_anything_traced(start, end, y0, t_eval, call.params)
+    if not is_traced and (not dense_output or events is not None):  # else a time may be traced that comes later
         return integrate.solve_ivp(fun, t_span, y0, method, **stock, **options)
     if events is not None:
         raise NotDifferentiableError(_EVENTS)
@@ -171,8 +172,9 @@ def solve_ivp(
     is_dense = dense_output or _may_be_adjoint(sensitivity, [y0, *call.params])
     stock |= {"t_eval": plain(t_eval), "dense_output": is_dense, "args": arguments or None}
     found = integrate.solve_ivp(bare, (plain(start), plain(end)), plain(y0), method, **stock, **own)
-    check_solved(found, "it")
-    if not len(found.t):  # no times were asked for
+    if is_traced:
+        check_solved(found, "it")
+    if not len(found.t) or found.status != 0:  # no times were asked for, or what is known ends early
         return found
     atol = np.broadcast_to(options.get("atol", 1e-6), len(found.y))
     settings = _settings(method, own, plain(start), plain(y0), arguments)
