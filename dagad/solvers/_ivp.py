@@ -10,43 +10,15 @@ import numpy as np
 
 from dagad._engines.autograd.operands import array_of
 from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.tape import refuse_stale, traceable
+from dagad._engines.autograd.tape import refuse_stale
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._pytrees import pytree
-from dagad._pytrees.closures import hoist
-from dagad._pytrees.partition import Partition
 from dagad._tracebacks import public
+from dagad.solvers._calls import Call, is_anything_traced, plain
 from dagad.solvers._equations import Field, Settings, Written, check_solved
 from dagad.solvers._trajectory import DIRECTIONS, Moments, Problem, solution
 
 SENSITIVITIES = ("auto", "forward", "adjoint")
-
-
-class Call:
-    """A function with its arguments beyond the first ones, and the traced values that it is made of."""
-
-    def __init__(self, fun: Callable[..., Any], args: Any) -> None:
-        self.hoisted, self._make = hoist(fun)
-        self._args = Partition.of(pytree.all_opened(tuple(args)), pytree.is_traced)
-
-    @property
-    def params(self) -> list[Any]:
-        """The traced values, from closures and among the arguments."""
-        return [*self.hoisted, *self._args.taken]
-
-    def at(self, params: Sequence[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Return the function and its further arguments, with these in the place of the traced values."""
-        n = len(self.hoisted)
-        return self._make(params[:n]), self._args.merge(iter(params[n:]))
-
-    def plain(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Return the function and its further arguments, with nothing traced."""
-        return self.at(list(map(plain, self.params)))
-
-
-def plain(leaf: Any) -> Any:
-    """Return a value that nobody traces, as functions are given it where nobody does."""
-    return traceable(pytree.plain(leaf))
 
 
 class _RightHandSide:
@@ -64,11 +36,6 @@ class _RightHandSide:
             return fun(y, t, *args) if self._is_time_second else fun(t, y, *args)
 
         return field
-
-
-def is_anything_traced(*values: Any) -> bool:
-    """Return whether any leaf of some values is traced."""
-    return any(map(pytree.is_traced, pytree.flatten(values)[0]))
 
 
 def check_sensitivity(sensitivity: Any) -> None:
