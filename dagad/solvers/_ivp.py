@@ -240,6 +240,8 @@ class Solution:
         return found if known.ndim > 1 else found[:, 0]
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked by who copies it, before it is made
+            raise AttributeError(name)
         return getattr(self._stock, name)
 
 
