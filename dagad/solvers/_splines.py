@@ -113,7 +113,7 @@ def _cubic(x: Any, y: Any, first: Any, last: Any, orders: Any, axis: int) -> Any
     if n == 3 and orders == ("not-a-knot", "not-a-knot"):  # a parabola
         middle = (h[0] * secant[1] + h[1] * secant[0]) / (h[0] + h[1])
         return by_slopes(x, y, anp.stack([2.0 * secant[0] - middle, middle, 2.0 * secant[1] - middle]))
-    start = _end(*ends[0], widths, h, secant)
+    start = _end(ends[0][0], ends[0][1], widths, h, secant)
     # The same from the other side: there slopes have the other sign.
     stop = _end(ends[1][0], ends[1][1] * (-1.0 if ends[1][0] == 1 else 1.0), widths[::-1], h[::-1], -secant[::-1])
     lower = anp.concatenate([widths[1:], anp.stack([stop[1]])])

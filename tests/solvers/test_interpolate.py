@@ -196,7 +196,7 @@ def test_splines_travel_and_have_what_scipys_have() -> None:
     assert cloudpickle.loads(cloudpickle.dumps(interp1d(X, Y)))(BETWEEN) == np.interp(BETWEEN, X, Y)
 
 
-def test_what_splines_can_not_be_differentiated_in_is_refused() -> None:
+def test_roots_of_splines_and_other_kinds_are_refused() -> None:
     with pytest.raises(dagad.NotDifferentiableError, match="a step of Newton's"):
         dagad.grad(lambda y: CubicSpline(X, y).roots()[0])(Y)
     with pytest.raises(dagad.NotDifferentiableError, match=r"Use `dagad.solvers.CubicSpline`"):
