@@ -18,6 +18,7 @@ import numpy as np
 from dagad._engines.autograd.forward import TangentNode, push
 from dagad._engines.autograd.operands import array_of
 from dagad._engines.autograd.patches import patches
+from dagad._engines.autograd.private import numpy_wrapper
 from dagad._engines.autograd.rules import learn_rules
 from dagad._engines.autograd.tape import refuse_stale, traceable, traced
 from dagad._engines.autograd.traced_array import new_box
@@ -106,7 +107,10 @@ class Written:
 
 def _shaped_slope(field: Field, n_states: int, t: Any, y: Any) -> Any:
     """Return the slope as an array, as scipy makes one of it."""
-    slope = array_of(field(t, y))
+    slope = field(t, y)
+    if type(slope) in (list, tuple) and all(np.ndim(pytree.plain(part)) == 0 for part in slope):
+        slope = numpy_wrapper.array_from_args((), {}, *slope)  # a list of numbers, nearly always
+    slope = array_of(slope)
     if np.shape(pytree.plain(slope)) != (n_states,):
         slope = anp.reshape(slope, (-1,)) * np.ones(n_states)
     if not (pytree.is_traced(slope) or pytree.is_traced(y)):

@@ -11,6 +11,7 @@ from autograd.extend import JVPNode, vspace
 from dagad._engines.autograd import refusals
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.private import isbox
+from dagad._engines.autograd.quick_tangents import quickly_pushed
 from dagad._engines.autograd.rules import jvp_rule, learn_rules, vjp_rule
 from dagad._engines.autograd.tape import (
     RETURNED,
@@ -36,6 +37,10 @@ class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no ty
     g: Any
 
     def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
+        quick = None if kwargs else quickly_pushed(fun, value, args, argnums, parents)
+        if quick is not None:
+            self.g = quick
+            return
         directions = zip(*[parent.g for parent in parents], strict=True)
         self.g = [_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions]
 
