@@ -16,6 +16,7 @@ from dagad._engines.autograd.private import primitive_jvps
 
 X = np.array([0.3, -1.7, 2.9])
 Z = np.array([0.3 + 1.0j, -1.7, 2.9 - 0.4j])
+M = np.arange(9.0).reshape(3, 3) / 7.0
 PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "products": lambda x: x * x + x * 3.0 + 2 * x,
     "products of numbers": lambda x: x[0] * x[1] * x[0] * 1.7,
@@ -26,6 +27,9 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "entries": lambda x: x[[2, 0]] * x[1:] + x[x > 0.0],
     "made of numbers": lambda x: np.stack([x[0], 2.0, x[2] * x[1], -x[1]]),
     "made of a list": lambda x: anp.array([x[0], 0.0, x[2] * x[1]]) * anp.array([[x[0]], [x[1]]]),
+    "end to end": lambda x: np.concatenate([x, np.ones(2), x[:1] * x[1:2]]) * np.concatenate([np.zeros(3), x]),
+    "functions of entries": lambda x: np.sin(x) * np.cos(x) + np.tanh(x) + np.log(x * x) + np.sqrt(2.0 + x * x),
+    "products of matrices": lambda x: (x[:, None] * M) @ x + M @ x + np.dot(x, M) + x @ x + np.dot(M, x[:, None])[:, 0],
     "in place of none": lambda x: x * np.ones((2, 3)) + 0.0 * x,
 }
 

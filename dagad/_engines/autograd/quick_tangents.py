@@ -50,14 +50,36 @@ def _divide(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
     return of_y if dx is None else dx / y + of_y
 
 
-_BINARY = {anp.multiply: _multiply, anp.add: _add, anp.subtract: _subtract, anp.true_divide: _divide}
+def _product(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def push(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+        del value
+        if dy is None:
+            return function(dx, y)
+        return function(x, dy) if dx is None else function(dx, y) + function(x, dy)
+
+    return push
+
+
+_BINARY = {
+    anp.multiply: _multiply,
+    anp.add: _add,
+    anp.subtract: _subtract,
+    anp.true_divide: _divide,
+    anp.matmul: _product(np.matmul),
+    anp.dot: _product(np.dot),
+}
 _UNARY: dict[Any, Callable[[Any, Any, Any], Any]] = {
     anp.negative: lambda value, x, dx: -dx,
     anp.exp: lambda value, x, dx: value * dx,
+    anp.log: lambda value, x, dx: dx / x,
+    anp.sin: lambda value, x, dx: dx * np.cos(x),
+    anp.cos: lambda value, x, dx: -dx * np.sin(x),
+    anp.tanh: lambda value, x, dx: dx / np.cosh(x) ** 2,
+    anp.sqrt: lambda value, x, dx: dx * 0.5 * x**-0.5,
 }
 _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
-_ARRAY = numpy_wrapper.array_from_args
-_STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *_UNARY, _GETITEM, _ARRAY)}
+_ARRAY, _CONCATENATE = numpy_wrapper.array_from_args, numpy_wrapper.concatenate_args
+_STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *_UNARY, _GETITEM, _ARRAY, _CONCATENATE)}
 
 
 def quickly_pushed(
@@ -74,6 +96,8 @@ def quickly_pushed(
                 return None
     if fun is _ARRAY:
         return _gathered(value, args, argnums, tangents)
+    if fun is _CONCATENATE:
+        return _joined(value, args, argnums, tangents)
     if fun is _GETITEM:
         if type(args[0]) is not np.ndarray:
             return None
@@ -101,6 +125,20 @@ def _fitting(tangents: list[Any], value: Any) -> list[Any] | None:
     shape = np.shape(value)
     fits = kind is np.ndarray and all(type(each) is np.ndarray and each.shape == shape for each in tangents)
     return tangents if fits else None
+
+
+def _joined(value: Any, args: Any, argnums: Sequence[int], tangents: Sequence[Any]) -> list[Any] | None:
+    """Return the tangents of arrays that were laid end to end."""
+    if any(type(arg) is not np.ndarray or arg.dtype != np.float64 for arg in args[1:]):
+        return None
+    moving = dict(zip(argnums, tangents, strict=True))
+    nothing = {place: np.zeros(arg.shape) for place, arg in enumerate(args[1:], 1) if place not in moving}
+    parts = [
+        [moving[place][number] if place in moving else nothing[place] for place in range(1, len(args))]
+        for number in range(len(tangents[0]))
+    ]
+    found = [np.concatenate(each, args[0]) for each in parts]
+    return _fitting([each + 0.0 for each in found] if len(argnums) > 1 else found, value)
 
 
 def _gathered(value: Any, args: Any, argnums: Sequence[int], tangents: Sequence[Any]) -> list[Any] | None:
