@@ -18,7 +18,7 @@ from dagad._engines.autograd.rules import learn_rules
 from dagad._engines.autograd.tape import TapeNode, pull, traceable, traced
 from dagad._engines.autograd.traced_array import new_box
 from dagad._pytrees import pytree
-from dagad.solvers._equations import Equation, check_solved
+from dagad.solvers._equations import Equation, check_solved, solved
 
 
 def pulled_through_time(
@@ -50,8 +50,9 @@ def pulled_through_time(
     wanted, where = np.unique(times, return_inverse=True)
     columns = np.zeros((n, len(wanted)), dtype)
     np.add.at(columns.T, where, cotangent.T)
-    order = np.argsort(-np.abs(wanted - t0), kind="stable")
-    if np.any(columns):
+    stops = np.flatnonzero(np.any(columns, axis=0))
+    order = stops[np.argsort(-np.abs(wanted[stops] - t0), kind="stable")]
+    if len(order):
         atol = _tolerances(equation, params, moving, dense, wanted, columns)
         backward = _Backward(equation, params, moving, dense, atol)
         for position, index in enumerate(order):
@@ -96,8 +97,6 @@ class _Backward:
         self._dense, self._atol = dense, atol
 
     def __call__(self, state: Any, start: float, stop: float) -> Any:
-        from scipy.integrate import solve_ivp
-
         learn_rules()
         params, leaves = list(self._params), [traceable(self._params[place]) for place in self._moving]
         with patches.new_trace() as level:
@@ -109,7 +108,7 @@ class _Backward:
                 options = self._options(abs(stop - start))
                 if self._equation.settings.is_implicit:
                     options["jac"] = functools.partial(self._jacobian, slope)
-                found = solve_ivp(slope, (start, stop), state, t_eval=[stop], **options)
+                found = solved(slope, (start, stop), state, t_eval=[stop], **options)
         check_solved(found, "the adjoint of its equations")
         return found.y[:, -1]
 

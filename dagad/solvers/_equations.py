@@ -3,12 +3,15 @@
 An equation has parameters, which are all traced values that its right-hand side is made of. Its `extended` equation has
 the states ``[y, s_1, ..., s_k]``, where each s is moved by ``ds/dt = (df/dy) s + (df/dp) dp``, and the parameters
 ``[*p, *dp_1, ..., *dp_k]``. It is an equation like any other, so it can be extended again.
+
+State: `_LSODA`, a lock: before scipy 1.17 one LSODA of a process refuses to go on when another one has begun.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -253,13 +256,24 @@ def as_array(matrix: Any) -> np.ndarray:
     return matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
 
 
+_LSODA = threading.RLock()
+
+
+def solved(*args: Any, **kwargs: Any) -> Any:
+    """Return what scipy's `solve_ivp` does, which is called with keywords; threads take turns where they have to."""
+    from scipy import integrate
+
+    method = kwargs["method"]
+    is_alone = getattr(method, "__name__", method) == "LSODA" and hasattr(integrate._ode, "LSODA_LOCK")
+    with _LSODA if is_alone else contextlib.nullcontext():
+        return integrate.solve_ivp(*args, **kwargs)
+
+
 def integrate(equation: Equation, params: Sequence[Any], y0: Any, span: tuple[float, float], **asked: Any) -> Any:
     """Return scipy's result at plain values; what failed is refused."""
-    from scipy.integrate import solve_ivp
-
     with equation.field(params) as field:
         options = solver_options(equation, params, abs(span[1] - span[0]))
-        found = solve_ivp(field, span, y0, **asked, **options)
+        found = solved(field, span, y0, **asked, **options)
     check_solved(found, "the equations of its sensitivities, or of its adjoint,")
     return found
 

@@ -15,7 +15,7 @@ from dagad._errors import NotDifferentiableError, PlanError
 from dagad._pytrees import pytree
 from dagad._tracebacks import public
 from dagad.solvers._calls import Call, is_anything_traced, plain
-from dagad.solvers._equations import Field, Settings, Written, check_solved
+from dagad.solvers._equations import Field, Settings, Written, check_solved, solved
 from dagad.solvers._trajectory import DIRECTIONS, Moments, Problem, solution
 
 SENSITIVITIES = ("auto", "forward", "adjoint")
@@ -118,18 +118,16 @@ def solve_ivp(
     >>> print(round(float(slope), 5), round(-6.0 * np.exp(-1.0), 5))
     -2.20728 -2.20728
     """
-    from scipy import integrate
-
     check_sensitivity(sensitivity)
     stock = {"t_eval": t_eval, "dense_output": dense_output, "events": events, "vectorized": vectorized, "args": args}
     if not patches.somebody_traces():
-        return integrate.solve_ivp(fun, t_span, y0, method, **stock, **options)
+        return solved(fun, t_span, y0, method=method, **stock, **options)
     start, end = _ends(t_span)
     y0, t_eval = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t_eval))
     call = Call(fun, () if args is None else args)
     is_traced = is_anything_traced(start, end, y0, t_eval, call.params)
     if not is_traced and (not dense_output or events is not None):  # else a time may be traced that comes later
-        return integrate.solve_ivp(fun, t_span, y0, method, **stock, **options)
+        return solved(fun, t_span, y0, method=method, **stock, **options)
     if events is not None:
         raise NotDifferentiableError(_EVENTS)
     for leaf in (start, end, y0, t_eval, *call.params):
@@ -138,7 +136,7 @@ def solve_ivp(
     own = options | _plain_jacobian(options, args)
     is_dense = dense_output or _may_be_adjoint(sensitivity, [y0, *call.params])
     stock |= {"t_eval": plain(t_eval), "dense_output": is_dense, "args": arguments or None}
-    found = integrate.solve_ivp(bare, (plain(start), plain(end)), plain(y0), method, **stock, **own)
+    found = solved(bare, (plain(start), plain(end)), plain(y0), method=method, **stock, **own)
     if is_traced:
         check_solved(found, "it")
     if not len(found.t) or found.status != 0:  # no times were asked for, or what is known ends early

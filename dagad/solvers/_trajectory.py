@@ -202,7 +202,7 @@ class _Pull:
         problem, leaves = self._problem, self._leaves
         if not len(problem.moments.times):
             return [pytree.zeros_like(leaves[place]) for place in self._places]
-        if self._found is None and is_adjoint(problem, leaves, self._places, count):
+        if self._found is None and is_adjoint(problem, leaves, self._places, cotangent, count):
             return adjoint(problem, leaves, cotangent, self._places)
         if self._found is None:
             self._found = _sensitivities(problem, leaves, self._places)
@@ -210,16 +210,24 @@ class _Pull:
         return _contracted(problem, leaves, self._places, value, sensitivities, cotangent)
 
 
-# An adjoint solution costs about as much as this many directions of the extended equation, and three more per restart.
-DIRECTIONS, PER_RESTART = 12, 0.5
+# In directions of the extended equation: what an adjoint solution costs, then each time at which it stops for a
+# cotangent. That takes some calls of the right-hand side, which count for less where many states are integrated.
+DIRECTIONS = 3
 
 
-def is_adjoint(problem: Problem, leaves: Sequence[Any], places: Sequence[int], count: int) -> bool:
-    """Return whether so many cotangents are pulled by the adjoint equation."""
+def _per_stop(n_states: int) -> float:
+    return 0.5 + 3.5 / (1.0 + n_states / 100.0)
+
+
+def is_adjoint(
+    problem: Problem, leaves: Sequence[Any], places: Sequence[int], cotangent: Any, n_cotangents: int
+) -> bool:
+    """Return whether so many cotangents like this one are pulled by the adjoint equation."""
     if problem.sensitivity != "auto":
         return problem.sensitivity == "adjoint"
     n_directions = sum(np.size(pytree.plain(leaves[place])) for place in places if place != MOVING)
-    return n_directions > count * (DIRECTIONS + PER_RESTART * len(problem.moments.times))
+    n_stops = np.count_nonzero(np.any(pytree.plain(cotangent), axis=0))
+    return n_directions > n_cotangents * (DIRECTIONS + _per_stop(len(problem.equation.atol)) * int(n_stops))
 
 
 def _sensitivities(problem: Problem, leaves: Sequence[Any], places: Sequence[int]) -> tuple[Any, Any]:
