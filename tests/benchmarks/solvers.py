@@ -19,7 +19,7 @@ from scipy.integrate import solve_ivp as stock_solve_ivp
 import dagad
 from dagad.solvers import solve_ivp
 
-TOLERANCES = {"rtol": 1e-6, "atol": 1e-8}
+TOLERANCES: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-8}
 
 
 def least(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
