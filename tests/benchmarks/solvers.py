@@ -7,6 +7,7 @@ extended system written by hand, for scipy alone.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -108,7 +109,10 @@ class Network(Front):
 
 def forward(front: Front, rounds: int) -> None:
     n_states, n_params = front.shapes.shape
-    cost = lambda params, **options: front.weights @ front.end(params, **options)  # noqa: E731  # two words
+
+    def cost(params: Any, **options: Any) -> Any:
+        return front.weights @ front.end(params, **options)
+
     ways: dict[str, Callable[[], Any]] = {
         "the solution, by scipy": lambda: front.end(front.params, stock_solve_ivp),
         "the extended system, by hand": front.by_hand,
@@ -178,8 +182,7 @@ def one_subject(rounds: int) -> None:
 def many_subjects(n: int, rounds: int) -> None:
     """A gradient of two-compartment curves of many subjects: by adaptive steps, and by those of the example."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-    import pharmacokinetics as example
-
+    example = importlib.import_module("pharmacokinetics")
     rng = np.random.default_rng(0)
     subjects = [example.Subject({0: 100.0}, sorted(rng.choice(48, 6, replace=False) + 1)) for _ in range(n)]
     log_theta = np.log([1.2, 5.0, 30.0, 4.0]) + 0.2 * rng.normal(size=(n, 4))
