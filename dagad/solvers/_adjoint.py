@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.private import isbox
-from dagad._engines.autograd.rules import learn_rules
-from dagad._engines.autograd.tape import TapeNode, pull, traceable, traced
-from dagad._engines.autograd.traced_array import new_box
-from dagad._pytrees import pytree
+from dagad._tracing.patches import patches
+from dagad._tracing.private import isbox
+from dagad._tracing.rules import learn_rules
+from dagad._tracing.tape import TapeNode, pull, traceable, traced
+from dagad._tracing.traced_array import new_box
+from dagad._values import pytree
 from dagad.solvers._equations import Equation, check_solved, solved
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dagad._engines.autograd.tape import traceable
-from dagad._pytrees import pytree
-from dagad._pytrees.closures import hoist
-from dagad._pytrees.partition import Partition
+from dagad._tracing.tape import traceable
+from dagad._values import pytree
+from dagad._values.closures import hoist
+from dagad._values.partition import Partition
 
 
 class Call:

@@ -18,15 +18,15 @@ from typing import Any, NamedTuple, Protocol
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._engines.autograd.forward import TangentNode, push
-from dagad._engines.autograd.operands import array_of
-from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.private import numpy_wrapper
-from dagad._engines.autograd.rules import learn_rules
-from dagad._engines.autograd.tape import refuse_stale, traceable, traced
-from dagad._engines.autograd.traced_array import new_box
 from dagad._errors import NotDifferentiableError
-from dagad._pytrees import pytree
+from dagad._tracing.forward import TangentNode, push
+from dagad._tracing.operands import array_of
+from dagad._tracing.patches import patches
+from dagad._tracing.private import numpy_wrapper
+from dagad._tracing.rules import learn_rules
+from dagad._tracing.tape import refuse_stale, traceable, traced
+from dagad._tracing.traced_array import new_box
+from dagad._values import pytree
 
 # From a time and a state to its slope.
 Field = Callable[[Any, Any], Any]

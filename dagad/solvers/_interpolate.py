@@ -7,10 +7,10 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._engines.autograd.operands import array_of
 from dagad._errors import NotDifferentiableError
-from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._tracing.operands import array_of
+from dagad._values import pytree
 from dagad.solvers import _splines
 from dagad.solvers._calls import is_anything_traced, plain
 

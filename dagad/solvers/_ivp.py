@@ -8,12 +8,12 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._engines.autograd.operands import array_of
-from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.tape import refuse_stale
 from dagad._errors import NotDifferentiableError, PlanError
-from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._tracing.operands import array_of
+from dagad._tracing.patches import patches
+from dagad._tracing.tape import refuse_stale
+from dagad._values import pytree
 from dagad.solvers._calls import Call, is_anything_traced, plain
 from dagad.solvers._equations import Field, Settings, Written, check_solved, solved
 from dagad.solvers._trajectory import DIRECTIONS, Moments, Problem, solution

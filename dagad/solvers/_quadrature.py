@@ -14,17 +14,17 @@ from typing import Any, NamedTuple, Protocol
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._engines.autograd.embedded import Trace, innermost
-from dagad._engines.autograd.forward import TangentNode
-from dagad._engines.autograd.operands import array_of
-from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.private import isbox
-from dagad._engines.autograd.rules import learn_rules, shaped
-from dagad._engines.autograd.tape import TapeNode, pull, refuse_stale, traceable, traced
-from dagad._engines.autograd.traced_array import new_box
 from dagad._errors import NotDifferentiableError
-from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._tracing.embedded import Trace, innermost
+from dagad._tracing.forward import TangentNode
+from dagad._tracing.operands import array_of
+from dagad._tracing.patches import patches
+from dagad._tracing.private import isbox
+from dagad._tracing.rules import learn_rules, shaped
+from dagad._tracing.tape import TapeNode, pull, refuse_stale, traceable, traced
+from dagad._tracing.traced_array import new_box
+from dagad._values import pytree
 from dagad.solvers._calls import Call, is_anything_traced, plain
 
 # From a place to what is integrated, a flat array.

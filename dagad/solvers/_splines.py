@@ -11,9 +11,9 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._engines.autograd.by_definition import rules_of
-from dagad._engines.autograd.rules import own_primitive
-from dagad._pytrees import pytree
+from dagad._tracing.by_definition import rules_of
+from dagad._tracing.rules import own_primitive
+from dagad._values import pytree
 
 plain = pytree.plain
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._engines.autograd.embedded import Trace, innermost
-from dagad._engines.autograd.rules import shaped
-from dagad._engines.autograd.tape import pull, record_flat, traceable
-from dagad._engines.autograd.traced_array import new_box
-from dagad._pytrees import pytree
-from dagad._pytrees.blocks import full
+from dagad._tracing.embedded import Trace, innermost
+from dagad._tracing.rules import shaped
+from dagad._tracing.tape import pull, record_flat, traceable
+from dagad._tracing.traced_array import new_box
+from dagad._values import pytree
+from dagad._values.blocks import full
 from dagad.solvers._adjoint import pulled_through_time
 from dagad.solvers._equations import Equation, Extended, integrate
 
