@@ -16,6 +16,7 @@ import pytest
 
 import dagad
 import dagad.extend
+import dagad.solvers
 import dagad.testing
 import dagad_scheduler
 from support.source_files import FILES, trees
@@ -32,7 +33,7 @@ def test_each_module_begins_by_saying_where_it_stands() -> None:
     assert not [name for name, docstring in docstrings.items() if not is_summary(docstring.split("\n\n")[0] or "-")]
 
 
-DOORS = [dagad, dagad.extend, dagad.testing, dagad_scheduler]
+DOORS = [dagad, dagad.extend, dagad.solvers, dagad.testing, dagad_scheduler]
 PUBLIC = {
     f"{door.__name__}.{name}": found
     for door in DOORS
@@ -46,7 +47,7 @@ def test_a_public_module_offers_what_it_lists(door: Any) -> None:
     errors = {name for name, found in vars(dagad).items() if isinstance(found, type) and issubclass(found, Exception)}
     own = {name for name, found in vars(door).items() if getattr(found, "__module__", "").startswith("dagad")}
     own = {name for name in own if not name.startswith("_")} - errors - {"public"}
-    assert own | ({"extend", "testing"} if door is dagad else set()) == set(door.__all__)
+    assert own | ({"extend", "solvers", "testing"} if door is dagad else set()) == set(door.__all__)
 
 
 def test_each_public_name_is_explained() -> None:
@@ -110,7 +111,7 @@ def help_on(door: Any) -> str:
     return pydoc.plain(pydoc.render_doc(door))
 
 
-@pytest.mark.parametrize("door", [dagad, dagad.extend, dagad.testing], ids=lambda door: door.__name__)
+@pytest.mark.parametrize("door", [dagad, dagad.extend, dagad.solvers, dagad.testing], ids=lambda door: door.__name__)
 def test_help_is_in_plain_words(door: Any) -> None:
     text = help_on(door)
     assert not re.search(r" \|  _(?!_)", text)  # nothing of what is our own

@@ -124,6 +124,7 @@ def _public_paths() -> list[str]:
     root = Path(module.__file__ or "").parent
     for file in sorted(root.glob("[a-z]*.py")):
         paths += [f"dagad.{file.stem}", *(f"dagad.{file.stem}.{name}" for name in _listed(file))]
+    paths += [f"dagad.solvers.{name}" for name in _listed(root / "solvers" / "__init__.py")]
     for file in sorted(root.glob("interop/[a-z]*.py")):
         paths.append(f"dagad.interop.{file.stem}")
         tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._tracing import refusals
 from dagad._tracing.patches import patches
 from dagad._tracing.private import isbox
+from dagad._tracing.quick_tangents import quickly_pushed
 from dagad._tracing.rules import jvp_rule, learn_rules, vjp_rule
 from dagad._tracing.tape import (
     RETURNED,
@@ -36,6 +37,10 @@ class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no ty
     g: Any
 
     def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
+        quick = None if kwargs else quickly_pushed(fun, value, args, argnums, parents)
+        if quick is not None:
+            self.g = quick
+            return
         directions = zip(*[parent.g for parent in parents], strict=True)
         self.g = [_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions]
 

@@ -44,7 +44,7 @@ def of_number() -> str:
     if name is not None and name.startswith(("scipy.integrate.", "scipy.optimize.")):
         return (
             f"`{name}` computes with ordinary numbers, which carry no derivative, and was given a value that is being "
-            f"differentiated, or a function that returns one. {_ADVICE['scipy.integrate']}"
+            f"differentiated, or a function that returns one. {_ADVICE.get(name) or _SOLVERS}"
         )
     return (
         "A Python number was asked for, by `float()`, `int()`, `.item()`, a function of `math` or the like, of a value "
@@ -90,8 +90,23 @@ _SOLVERS = (
     "Write the steps of the method with numpy, or give its derivative by `dagad.extend.explicit`: the page "
     "`docs/how-to/equations.md` shows both."
 )
+_INTEGRATION = (
+    "`dagad.solvers` has `solve_ivp`, `odeint` and `quad`, with scipy's arguments and values, and with derivatives; "
+    "what else there is has to be written with numpy. The page `docs/how-to/equations.md` shows it."
+)
 _ADVICE = {
-    "scipy.integrate": _SOLVERS,
+    **{
+        f"scipy.integrate.{name}": (
+            f"Write `dagad.solvers.{name}`, which has the arguments and the values of scipy's, and derivatives: the "
+            "page `docs/how-to/equations.md` shows it."
+        )
+        for name in ("solve_ivp", "odeint", "quad")
+    },
+    "scipy.integrate": _INTEGRATION,
+    "scipy.interpolate": (
+        "`dagad.solvers` has `CubicSpline`, `PchipInterpolator` and `interp1d`, with scipy's arguments and values, and "
+        "with derivatives in data, nodes and points."
+    ),
     "scipy.optimize": _SOLVERS,
     "scipy.sparse": (
         "What a sparse matrix holds is constant; its products `A @ x` and `x @ A` have a derivative. Scale the "

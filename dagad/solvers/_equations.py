@@ -1,0 +1,289 @@
+"""Equations that scipy integrates: what the user wrote, and the same with tangents of its states beside them.
+
+An equation has parameters, which are all traced values that its right-hand side is made of. Its `extended` equation has
+the states ``[y, s_1, ..., s_k]``, where each s is moved by ``ds/dt = (df/dy) s + (df/dp) dp``, and the parameters
+``[*p, *dp_1, ..., *dp_k]``. It is an equation like any other, so it can be extended again.
+
+State: `_LSODA`, a lock: before scipy 1.17 one LSODA of a process refuses to go on when another one has begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._errors import NotDifferentiableError
+from dagad._tracing.forward import TangentNode, push
+from dagad._tracing.operands import array_of
+from dagad._tracing.patches import patches
+from dagad._tracing.private import numpy_wrapper
+from dagad._tracing.rules import learn_rules
+from dagad._tracing.tape import refuse_stale, traceable, traced
+from dagad._tracing.traced_array import new_box
+from dagad._values import pytree
+
+# From a time and a state to its slope.
+Field = Callable[[Any, Any], Any]
+IMPLICIT = frozenset({"Radau", "BDF", "LSODA"})
+_STEPS = ("max_step", "min_step")
+
+
+class Settings(NamedTuple):
+    """How scipy is to integrate; tolerances are the equation's own affair.
+
+    Attributes
+    ----------
+    method
+        A name that `scipy.integrate.solve_ivp` knows, or a class of solvers.
+    options
+        What the user gave to it, but for tolerances and Jacobians.
+    rtol
+        Relative tolerance, one for all states or one for each.
+    pattern
+        Where the Jacobian is not zero, a sparse matrix; None for everywhere.
+    """
+
+    method: Any
+    options: dict[str, Any]
+    rtol: Any
+    pattern: Any = None
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return str(getattr(self.method, "__name__", self.method))
+
+    @property
+    def is_implicit(self) -> bool:
+        """Whether the method asks for Jacobians."""
+        return self.name in IMPLICIT
+
+    def for_span(self, span: float) -> dict[str, Any]:
+        """Return the options of an integration over a span that may be shorter than the user's."""
+        found = {name: self.options[name] for name in _STEPS if name in self.options}
+        if not isinstance(self.method, str):
+            found |= {name: value for name, value in self.options.items() if name not in ("lband", "uband")}
+        first = self.options.get("first_step")
+        if first is not None:
+            found["first_step"] = min(first, span)
+        return found
+
+
+class Equation(Protocol):
+    """A right-hand side that depends on parameters.
+
+    Attributes
+    ----------
+    settings
+        How it is integrated.
+    atol
+        Absolute tolerances, one for each state.
+    n_moving
+        How many states come first of which none depends on a later one.
+    """
+
+    settings: Settings
+    atol: np.ndarray
+    n_moving: int
+
+    def field(self, params: Sequence[Any]) -> contextlib.AbstractContextManager[Field]:
+        """Give the right-hand side at some parameters, for as long as it is needed."""
+
+
+class Written:
+    """The user's equation: `make` returns its right-hand side for some parameters."""
+
+    def __init__(self, make: Callable[[Sequence[Any]], Field], settings: Settings, atol: np.ndarray) -> None:
+        self._make, self.settings, self.atol, self.n_moving = make, settings, atol, len(atol)
+
+    @contextlib.contextmanager
+    def field(self, params: Sequence[Any]) -> Iterator[Field]:
+        """Give the right-hand side, which returns an array; see `Equation.field`."""
+        yield functools.partial(_shaped_slope, self._make(params), len(self.atol))
+
+
+def _shaped_slope(field: Field, n_states: int, t: Any, y: Any) -> Any:
+    """Return the slope as an array, as scipy makes one of it."""
+    slope = field(t, y)
+    if type(slope) in (list, tuple) and all(np.ndim(pytree.plain(part)) == 0 for part in slope):
+        slope = numpy_wrapper.array_from_args((), {}, *slope)  # a list of numbers, nearly always
+    slope = array_of(slope)
+    if np.shape(pytree.plain(slope)) != (n_states,):
+        slope = anp.reshape(slope, (-1,)) * np.ones(n_states)
+    if not (pytree.is_traced(slope) or pytree.is_traced(y)):
+        return np.asarray(slope)
+    refuse_stale(slope, "What the right-hand side of a differential equation returned")
+    return slope
+
+
+class Extended:
+    """An equation with tangents of its states; the tolerances of a tangent are those of the states in its own scale."""
+
+    def __init__(self, below: Equation, moving: Sequence[int], scales: Sequence[float]) -> None:
+        self._below, self._moving = below, tuple(moving)
+        self.settings = below.settings
+        self.atol = np.concatenate([below.atol, *(below.atol * scale for scale in scales)])
+        self.n_moving, self._count = len(below.atol), len(scales)
+
+    @contextlib.contextmanager
+    def field(self, params: Sequence[Any]) -> Iterator[Field]:
+        """Give the slopes of states and tangents, whose trace is open for as long; see `Equation.field`."""
+        each, count = len(self._moving), self._count
+        n_below = len(params) - each * count
+        boxed = list(params[:n_below])
+        learn_rules()
+        with patches.new_trace() as level:
+            for index, place in enumerate(self._moving):
+                tangents = list(params[n_below + index :: each])
+                node = TangentNode.new_root(tangents)
+                boxed[place] = new_box(traceable(boxed[place]), level, node)
+            with self._below.field(boxed) as field:
+                yield functools.partial(self._moved, field, level)
+
+    def _moved(self, field: Field, level: int, t: Any, y: Any) -> Any:
+        """Return the slopes of the states and of their tangents."""
+        count, n = self._count, self.n_moving
+        rows = anp.reshape(y, (1 + count, n))
+        state = rows[0]
+        box = new_box(state, level, TangentNode.new_root([rows[1 + number] for number in range(count)]))
+        slope = traced(functools.partial(field, t), box)
+        if not (pytree.is_traced(slope) and slope._trace == level):
+            return anp.concatenate([slope, np.zeros(count * n, _dtype_of(slope))])
+        value, tangents = slope._value, slope._node.g
+        if not any(map(pytree.is_traced, (value, *tangents))):
+            found = np.zeros((1 + count, n), np.result_type(value, *(part for part in tangents if part is not None)))
+            found[0] = value
+            for number, part in enumerate(tangents):
+                if part is not None:
+                    found[1 + number] = part
+            return found.reshape(-1)
+        nothing = np.zeros(n, _dtype_of(value))
+        return anp.concatenate([value, *(nothing if part is None else part for part in tangents)])
+
+
+def _dtype_of(leaf: Any) -> Any:
+    return pytree.dtype_of(pytree.plain(leaf))
+
+
+# Integration, by scipy, of plain values
+
+
+def solver_options(equation: Equation, params: Sequence[Any], span: float) -> dict[str, Any]:
+    """Return what scipy is told about how to integrate an equation."""
+    settings = equation.settings
+    rtol = settings.rtol
+    if np.ndim(rtol):
+        rtol = np.tile(rtol, len(equation.atol) // len(rtol))
+    options = {**settings.for_span(span), "rtol": rtol, "atol": equation.atol, "method": settings.method}
+    if settings.is_implicit:
+        options["jac"] = Jacobian(equation, params)
+    return options
+
+
+class Jacobian:
+    """The Jacobian of a right-hand side in its states, by tangents.
+
+    That of an extended equation is made of the derivative in the states alone: A on the diagonal, and below it in the
+    first column how A moves along each tangent. Without what is below the diagonal Newton's method would not converge.
+    """
+
+    def __init__(self, equation: Equation, params: Sequence[Any]) -> None:
+        self._equation, self._params, self._n = equation, params, equation.n_moving
+        pattern = equation.settings.pattern
+        n_blocks = 1 if pattern is None else self._n // pattern.shape[0]
+        self._sparsity = None if pattern is None else Sparsity(pattern, n_blocks)
+        self._seeds = np.eye(self._n) if self._sparsity is None else self._sparsity.seeds
+
+    def __call__(self, t: float, y: Any) -> Any:
+        from scipy import sparse
+
+        n, blocks = self._n, len(y) // self._n
+        seeds = np.zeros((len(self._seeds), len(y)))
+        seeds[:, :n] = self._seeds
+        _, tangents = push(lambda leaves: self._slope(t, leaves[0]), [y], [[seed] for seed in seeds])
+        columns = np.stack([np.zeros_like(y) if part is None else part for (part,) in tangents], axis=-1)
+        parts = [columns[n * row : n * (row + 1)] for row in range(blocks)]
+        if self._sparsity is not None:
+            parts = [self._sparsity.matrix(part) for part in parts]
+        if blocks == 1:
+            return as_array(parts[0]) if self._equation.settings.name == "LSODA" else parts[0]
+        rows = [[parts[0], *[None] * (blocks - 1)]]
+        for row in range(1, blocks):
+            rows.append([parts[row], *[None] * (row - 1), parts[0], *[None] * (blocks - row - 1)])
+        whole = sparse.bmat(rows, "csc")
+        return whole.toarray() if self._equation.settings.name == "LSODA" else whole
+
+    def _slope(self, t: float, y: Any) -> Any:
+        with self._equation.field(self._params) as field:
+            return field(t, y)
+
+
+class Sparsity:
+    """Where a Jacobian of lower blocks is not zero; columns that share no row are found by one tangent."""
+
+    def __init__(self, pattern: Any, n_blocks: int) -> None:
+        from scipy import sparse
+
+        self._pattern = sparse.kron(np.tri(n_blocks), pattern, "csc")
+        self._rows, ends = self._pattern.indices, self._pattern.indptr
+        n = self._pattern.shape[1]
+        taken: list[set[int]] = [set() for _ in range(n)]
+        colours = np.zeros(n, int)
+        for column in range(n):
+            rows = self._rows[ends[column] : ends[column + 1]]
+            used = set().union(*(taken[row] for row in rows))
+            colours[column] = next(colour for colour in range(n) if colour not in used)
+            for row in rows:
+                taken[row].add(int(colours[column]))
+        self.seeds = (colours == np.arange(colours.max(initial=0) + 1)[:, None]).astype(float)
+        self._colours = np.repeat(colours, np.diff(ends))
+
+    def matrix(self, columns: np.ndarray) -> Any:
+        """Return the Jacobian, from its products with the seeds."""
+        found = self._pattern.astype(columns.dtype)
+        found.data = columns[self._rows, self._colours]
+        return found
+
+
+def as_array(matrix: Any) -> np.ndarray:
+    """Return a matrix, sparse or not, as an array."""
+    return matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
+
+
+_LSODA = threading.RLock()
+
+
+def solved(*args: Any, **kwargs: Any) -> Any:
+    """Return what scipy's `solve_ivp` does, which is called with keywords; threads take turns where they have to."""
+    from scipy import integrate
+
+    method = kwargs["method"]
+    is_alone = getattr(method, "__name__", method) == "LSODA" and hasattr(integrate._ode, "LSODA_LOCK")
+    with _LSODA if is_alone else contextlib.nullcontext():
+        return integrate.solve_ivp(*args, **kwargs)
+
+
+def integrate(equation: Equation, params: Sequence[Any], y0: Any, span: tuple[float, float], **asked: Any) -> Any:
+    """Return scipy's result at plain values; what failed is refused."""
+    with equation.field(params) as field:
+        options = solver_options(equation, params, abs(span[1] - span[0]))
+        found = solved(field, span, y0, **asked, **options)
+    check_solved(found, "the equations of its sensitivities, or of its adjoint,")
+    return found
+
+
+def check_solved(found: Any, what: str) -> None:
+    """Refuse to differentiate what scipy did not integrate to the end."""
+    if found.status != 0:
+        reached = found.t[-1] if len(found.t) else "the beginning"
+        raise NotDifferentiableError(
+            f"A solution of differential equations is being differentiated, and scipy could not integrate {what} "
+            f"beyond t = {reached}: {found.message} Try another `method` (Radau, BDF and LSODA are for stiff "
+            "equations), other tolerances, or a shorter `t_span`."
+        )

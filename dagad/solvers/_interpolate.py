@@ -1,0 +1,375 @@
+"""`CubicSpline`, `PchipInterpolator` and `interp1d` of scipy.interpolate, with derivatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._errors import NotDifferentiableError
+from dagad._tracebacks import public
+from dagad._tracing.operands import array_of
+from dagad._values import pytree
+from dagad.solvers import _splines
+from dagad.solvers._calls import is_anything_traced, plain
+
+_ORDERS = {"clamped": (1, 0.0), "natural": (2, 0.0)}
+
+
+class Piecewise:
+    """Piecewise polynomials as scipy has them, which may be made of traced data and asked at traced points."""
+
+    def __init__(self, stock: Any, c: Any, x: Any) -> None:
+        self._stock, self.c, self.x = stock, c, x
+
+    def __call__(self, x: Any, nu: int = 0, extrapolate: Any = None) -> Any:
+        """Return the values at some points, or those of a derivative."""
+        points = array_of(pytree.all_opened(x))
+        if not is_anything_traced(self.c, self.x, points):
+            return self._stock(x, nu, extrapolate)
+        mode = self._mode(extrapolate)
+        return _splines.value_at(self.c, self.x, points, nu=nu, extrapolate=mode, axis=self._stock.axis)
+
+    def derivative(self, nu: int = 1) -> Piecewise:
+        """Return the derivative, piecewise polynomials too."""
+        if nu < 0:
+            return self.antiderivative(-nu)
+        found = self._stock.derivative(nu)
+        if not is_anything_traced(self.c, self.x):
+            return Piecewise(found, found.c, found.x)
+        c, degree = self.c, len(plain(self.c)) - 1
+        for _ in range(nu):
+            powers = np.arange(degree, 0, -1.0)
+            c = c[:-1] * _splines.along(powers, c) if degree > 0 else 0.0 * c
+            degree -= 1
+        return Piecewise(found, c, self.x)
+
+    def antiderivative(self, nu: int = 1) -> Piecewise:
+        """Return the integral from the first node on, piecewise polynomials too."""
+        if nu < 0:
+            return self.derivative(-nu)
+        found = self._stock.antiderivative(nu)
+        if not is_anything_traced(self.c, self.x):
+            return Piecewise(found, found.c, found.x)
+        c = self.c
+        for _ in range(nu):
+            c = _splines.antiderivative(c, self.x)
+        return Piecewise(found, c, self.x)
+
+    def integrate(self, a: Any, b: Any, extrapolate: Any = None) -> Any:
+        """Return the integral between two limits."""
+        if not is_anything_traced(self.c, self.x, a, b):
+            return self._stock.integrate(a, b, extrapolate)
+        mode = self._mode(extrapolate)
+        if mode == "periodic":
+            raise NotDifferentiableError(
+                "The integral of a periodic spline is being differentiated, which dagad can't. Integrate within the "
+                "period, with `extrapolate=True`."
+            )
+        return _splines.integral_between(self.c, self.x, a, b, extrapolate=mode)
+
+    def _mode(self, extrapolate: Any) -> Any:
+        return self._stock.extrapolate if extrapolate is None else extrapolate
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked by who copies it or unpickles it, before it is made
+            raise AttributeError(name)
+        if name in ("roots", "solve") and is_anything_traced(self.c, self.x):
+            raise NotDifferentiableError(
+                f"`{name}` of a spline is being differentiated, which dagad can't. Take a root of the plain spline, "
+                "and make it exact by a step of Newton's: `root - spline(root) / spline(root, 1)`."
+            )
+        return getattr(self._stock, name)
+
+
+@public
+def CubicSpline(x: Any, y: Any, axis: int = 0, bc_type: Any = "not-a-knot", extrapolate: Any = None) -> Piecewise:
+    """Interpolate data by a cubic spline as `scipy.interpolate.CubicSpline` does, with derivatives.
+
+    The values are scipy's own. Derivatives are those of the spline: in the data, in the nodes, in the values that
+    `bc_type` prescribes, and in the points at which it is called.
+
+    Parameters
+    ----------
+    x
+        The nodes, in ascending order.
+    y
+        The data, along `axis`.
+    axis
+        Along which axis of `y` the nodes are.
+    bc_type
+        What the spline does at its ends, as scipy takes it.
+    extrapolate
+        What is beyond the ends, as scipy takes it.
+
+    Returns
+    -------
+    Piecewise
+        What is called for values, with scipy's methods; ``derivative``, ``antiderivative`` and ``integrate`` are
+        differentiable too.
+
+    Raises
+    ------
+    ValueError
+        As scipy raises it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.solvers import CubicSpline
+    >>> nodes = np.array([0.0, 1.0, 2.0, 3.0])
+    >>> def between(data):
+    ...     return CubicSpline(nodes, data)(1.5)
+    >>> print(dagad.grad(between)(nodes**2))
+    [-0.0625  0.5625  0.5625 -0.0625]
+    """
+    from scipy import interpolate
+
+    x, y, (orders, values) = *map(_opened, (x, y)), _ends(bc_type)
+    is_traced = is_anything_traced(x, y, values)
+    asked = bc_type
+    if is_traced and not isinstance(bc_type, str):
+        pairs = zip(orders, map(plain, values), strict=True)
+        asked = tuple(order if isinstance(order, str) else (order, value) for order, value in pairs)
+    stock = interpolate.CubicSpline(plain(x), plain(y), axis, asked, extrapolate)
+    if not is_traced:
+        return Piecewise(stock, stock.c, stock.x)
+    return Piecewise(stock, _splines.cubic(_exact(x), _exact(y), *values, orders=orders, axis=axis), _exact(x))
+
+
+def _opened(data: Any) -> Any:
+    return array_of(pytree.all_opened(data))
+
+
+def _exact(data: Any) -> Any:
+    """Return data in the precision in which scipy computes."""
+    if not pytree.is_traced(data):
+        return np.asarray(data, np.result_type(data, float))
+    dtype = pytree.dtype_of(plain(data))
+    exact = np.result_type(dtype, float)
+    return data if dtype == exact else data.astype(exact)
+
+
+def _ends(bc_type: Any) -> tuple[tuple[Any, ...], list[Any]]:
+    """Return for both ends a word or the order of the derivative that is prescribed, and its value."""
+    ends = (bc_type, bc_type) if isinstance(bc_type, str) else bc_type
+    if len(ends) != 2:
+        return (ends, ends), [0.0, 0.0]  # scipy says what is wrong
+    pairs = [_ORDERS.get(end, (end, 0.0)) if isinstance(end, str) else tuple(end) for end in ends]
+    return tuple(order for order, _ in pairs), [array_of(value) for _, value in pairs]
+
+
+@public
+def PchipInterpolator(x: Any, y: Any, axis: int = 0, extrapolate: Any = None) -> Piecewise:
+    """Interpolate data monotonically as `scipy.interpolate.PchipInterpolator` does, with derivatives.
+
+    The values are scipy's own. Derivatives are those of the interpolant: in the data, in the nodes, and in the points
+    at which it is called. It has no second derivative at the nodes, and where data turn none in the data.
+
+    Parameters
+    ----------
+    x
+        The nodes, in ascending order.
+    y
+        The data, along `axis`.
+    axis
+        Along which axis of `y` the nodes are.
+    extrapolate
+        What is beyond the ends, as scipy takes it.
+
+    Returns
+    -------
+    Piecewise
+        What is called for values; see `CubicSpline`.
+
+    Raises
+    ------
+    ValueError
+        As scipy raises it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.solvers import PchipInterpolator
+    >>> nodes = np.array([0.0, 1.0, 2.0, 3.0])
+    >>> def between(data):
+    ...     return PchipInterpolator(nodes, data)(1.5)
+    >>> print(dagad.grad(between)(nodes**2).round(4))
+    [-0.1406  0.7227  0.4531 -0.0352]
+    """
+    from scipy import interpolate
+
+    x, y = map(_opened, (x, y))
+    stock = interpolate.PchipInterpolator(plain(x), plain(y), axis, extrapolate)
+    if not is_anything_traced(x, y):
+        return Piecewise(stock, stock.c, stock.x)
+    return Piecewise(stock, _splines.monotone(_exact(x), _exact(y), axis=axis), _exact(x))
+
+
+# What interp1d takes between two nodes: those at the left and at the right for "linear", one of them otherwise.
+_KINDS = frozenset({"linear", "slinear", "previous", "next", "nearest", "nearest-up"})
+
+
+class Interpolated:
+    """Data with values in between, as `scipy.interpolate.interp1d` has them; data and points may be traced."""
+
+    def __init__(self, stock: Any, x: Any, y: Any, options: dict[str, Any]) -> None:
+        self._stock, self.x, self.y, self._options = stock, x, y, options
+
+    def __call__(self, x: Any) -> Any:
+        """Return the values at some points."""
+        points = array_of(pytree.all_opened(x))
+        if not is_anything_traced(self.x, self.y, points):
+            return self._stock(x)
+        self.check()
+        return _interpolated(self.x, self.y, points, **self._options)
+
+    def check(self) -> None:
+        """Refuse to differentiate another kind."""
+        kind = self._options["kind"]
+        if kind not in _KINDS:
+            raise NotDifferentiableError(
+                f"`interp1d` with `kind={kind!r}` is being differentiated. Use `dagad.solvers.CubicSpline`, which is "
+                'the kind "cubic", or one of the kinds "linear", "previous", "next" and "nearest".'
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked by who copies it or unpickles it, before it is made
+            raise AttributeError(name)
+        return getattr(self._stock, name)
+
+
+def _stock_interpolated(x: Any, y: Any, points: Any, **options: Any) -> Any:
+    from scipy.interpolate import interp1d
+
+    return interp1d(x, y, **options)(points)
+
+
+def _definition(
+    x: Any,
+    y: Any,
+    points: Any,
+    kind: str,
+    axis: int,
+    copy: bool,
+    bounds_error: Any,
+    fill_value: Any,
+    assume_sorted: bool,
+) -> Any:
+    """Return the values at some points, written with numpy; what is beyond the nodes is constant where it is filled."""
+    del copy, bounds_error
+    axis = axis % np.ndim(plain(y))
+    y = anp.moveaxis(y, axis, 0)
+    if not assume_sorted:
+        order = np.argsort(plain(x), kind="mergesort")
+        x, y = x[order], y[order]
+    nodes, at = plain(x), np.ravel(plain(points))
+    if kind in ("linear", "slinear"):
+        high = np.clip(np.searchsorted(nodes, at), 1, len(nodes) - 1)
+        share = (anp.reshape(points, (-1,)) - x[high - 1]) / (x[high] - x[high - 1])
+        found = y[high - 1] + _splines.along(share, y) * (y[high] - y[high - 1])
+    else:
+        found = y[_chosen(nodes, at, kind)]
+    is_filled = np.zeros(len(at), bool)
+    if not (isinstance(fill_value, str) and fill_value == "extrapolate"):
+        is_filled = (at < nodes[0]) | (at > nodes[-1])
+    elif kind in ("previous", "next"):  # nothing is before the first one, or after the last
+        is_filled = at < nodes[0] if kind == "previous" else at > nodes[-1]
+    found = anp.where(_splines.along(is_filled, y), 0.0, found)
+    shape = np.shape(plain(points))
+    found = anp.reshape(found, (*shape, *np.shape(plain(y))[1:]))
+    return anp.moveaxis(found, list(range(len(shape))), list(range(axis, axis + len(shape)))) if axis else found
+
+
+def _chosen(nodes: Any, at: Any, kind: str) -> Any:
+    """Return which node each point takes its value from."""
+    if kind == "previous":
+        index = np.searchsorted(nodes, at, "right") - 1
+    elif kind == "next":
+        index = np.searchsorted(nodes, at, "left")
+    else:
+        middle = nodes / 2.0
+        index = np.searchsorted(middle[1:] + middle[:-1], at, "left" if kind == "nearest" else "right")
+    return np.clip(index, 0, len(nodes) - 1)
+
+
+_interpolated = _splines.primitive_of(_stock_interpolated, _definition)
+
+
+@public
+def interp1d(
+    x: Any,
+    y: Any,
+    kind: Any = "linear",
+    axis: int = -1,
+    copy: bool = True,
+    bounds_error: Any = None,
+    fill_value: Any = np.nan,
+    assume_sorted: bool = False,
+) -> Interpolated:
+    """Interpolate data as `scipy.interpolate.interp1d` does, with derivatives.
+
+    The values are scipy's own. Derivatives are those of the interpolant: in the data, in the nodes, and in the points
+    at which it is called; at a node it is the one from the left.
+
+    Parameters
+    ----------
+    x
+        The nodes.
+    y
+        The data, along `axis`.
+    kind
+        "linear", "previous", "next", "nearest" or "nearest-up"; others for plain values only.
+    axis
+        Along which axis of `y` the nodes are.
+    copy, bounds_error, fill_value, assume_sorted
+        As scipy takes them; what is filled in has no derivative.
+
+    Returns
+    -------
+    Interpolated
+        What is called for values.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If a derivative is asked for of another kind, or in `fill_value`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.solvers import interp1d
+    >>> def between(data):
+    ...     return interp1d(np.array([0.0, 1.0, 2.0]), data)(1.25)
+    >>> print(dagad.grad(between)(np.array([1.0, 4.0, 9.0])))
+    [0.   0.75 0.25]
+    """
+    from scipy import interpolate
+
+    x, y = map(_opened, (x, y))
+    options = {
+        "kind": kind,
+        "axis": axis,
+        "copy": copy,
+        "bounds_error": bounds_error,
+        "fill_value": fill_value,
+        "assume_sorted": assume_sorted,
+    }
+    if is_anything_traced(fill_value):
+        raise NotDifferentiableError(
+            "A derivative in `fill_value` of `interp1d` was asked for. Leave it a plain number, and choose what is "
+            "beyond the nodes by `np.where(x > end, value, inside)`."
+        )
+    stock = interpolate.interp1d(plain(x), plain(y), **options)
+    found = Interpolated(stock, _kept(x), _kept(y), options)
+    if is_anything_traced(x, y):
+        found.check()
+    return found
+
+
+def _kept(data: Any) -> Any:
+    return data if pytree.is_traced(data) else np.asarray(data)

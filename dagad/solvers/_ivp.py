@@ -1,0 +1,353 @@
+"""`solve_ivp` and `odeint` of scipy.integrate, with derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._errors import NotDifferentiableError, PlanError
+from dagad._tracebacks import public
+from dagad._tracing.operands import array_of
+from dagad._tracing.patches import patches
+from dagad._tracing.tape import refuse_stale
+from dagad._values import pytree
+from dagad.solvers._calls import Call, is_anything_traced, plain
+from dagad.solvers._equations import Field, Settings, Written, check_solved, solved
+from dagad.solvers._trajectory import DIRECTIONS, Moments, Problem, solution
+
+SENSITIVITIES = ("auto", "forward", "adjoint")
+
+
+class _RightHandSide:
+    """Makes the right-hand side of an equation, from its parameters."""
+
+    def __init__(self, call: Call, is_vectorized: bool, is_time_second: bool = False) -> None:
+        self._call, self._is_vectorized, self._is_time_second = call, is_vectorized, is_time_second
+
+    def __call__(self, params: Sequence[Any]) -> Field:
+        fun, args = self._call.at(params)
+
+        def field(t: Any, y: Any) -> Any:
+            if self._is_vectorized:
+                return anp.ravel(array_of(fun(t, y[:, None], *args)))
+            return fun(y, t, *args) if self._is_time_second else fun(t, y, *args)
+
+        return field
+
+
+def check_sensitivity(sensitivity: Any) -> None:
+    """Refuse what is no way to find sensitivities."""
+    if sensitivity not in SENSITIVITIES:
+        raise PlanError(
+            f'`sensitivity={sensitivity!r}` is no way to differentiate a solution. Give "forward", "adjoint" or "auto".'
+        )
+
+
+@public
+def solve_ivp(
+    fun: Callable[..., Any],
+    t_span: Sequence[Any],
+    y0: Any,
+    method: Any = "RK45",
+    t_eval: Any = None,
+    dense_output: bool = False,
+    events: Any = None,
+    vectorized: bool = False,
+    args: Any = None,
+    *,
+    sensitivity: str = "auto",
+    **options: Any,
+) -> Any:
+    """Solve an initial value problem as `scipy.integrate.solve_ivp` does, with derivatives.
+
+    The values are scipy's own. Derivatives are those of the solution: in `y0`, in both ends of `t_span`, in `t_eval`,
+    and in whatever values `fun` takes from `args` or from where it was defined. They are found by scipy's method too,
+    with the same tolerances; those of a sensitivity are scaled by its parameter. All modes, of any order.
+
+    Parameters
+    ----------
+    fun
+        The right-hand side, ``fun(t, y, *args)``, written with numpy.
+    t_span
+        Where the integration begins and ends.
+    y0
+        The state at the beginning: an array, or a list of numbers.
+    method
+        "RK45", "RK23", "DOP853", "Radau", "BDF", "LSODA" or a class of solvers, as scipy takes it.
+    t_eval
+        Times at which the solution is wanted; None for the steps of the method.
+    dense_output
+        Whether to return the solution as a function of time, too.
+    events
+        Functions whose zeros are looked for: for plain values only.
+    vectorized
+        Whether `fun` takes states in columns.
+    args
+        Further arguments of `fun`, and of the option `jac`.
+    sensitivity
+        "forward" solves the equations of all sensitivities together with those of the states; "adjoint" solves the
+        adjoint equation, backwards in time, whose size doesn't grow with the number of parameters; "auto" takes the one
+        that should take less. In forward mode there is no choice.
+    options
+        What scipy takes: ``rtol``, ``atol``, ``first_step``, ``max_step``, ``jac``, ``jac_sparsity`` and others.
+
+    Returns
+    -------
+    OdeResult
+        What scipy returns. ``y`` is differentiable, and ``sol`` where it is called; the rest is plain.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If a derivative is asked for with `events`, or scipy did not integrate to the end.
+    PlanError
+        If `sensitivity` is none of the three.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.solvers import solve_ivp
+    >>> def left(rate):
+    ...     decay = solve_ivp(lambda t, y: -rate * y, (0.0, 2.0), [3.0], rtol=1e-8, atol=1e-8)
+    ...     return decay.y[0, -1]
+    >>> slope = dagad.grad(left)(0.5)  # of 3 exp(-2 rate)
+    >>> print(round(float(slope), 5), round(-6.0 * np.exp(-1.0), 5))
+    -2.20728 -2.20728
+    """
+    check_sensitivity(sensitivity)
+    stock = {"t_eval": t_eval, "dense_output": dense_output, "events": events, "vectorized": vectorized, "args": args}
+    if not patches.somebody_traces():
+        return solved(fun, t_span, y0, method=method, **stock, **options)
+    start, end = _ends(t_span)
+    y0, t_eval = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t_eval))
+    call = Call(fun, () if args is None else args)
+    is_traced = is_anything_traced(start, end, y0, t_eval, call.params)
+    if not is_traced and (not dense_output or events is not None):  # else a time may be traced that comes later
+        return solved(fun, t_span, y0, method=method, **stock, **options)
+    if events is not None:
+        raise NotDifferentiableError(_EVENTS)
+    for leaf in (start, end, y0, t_eval, *call.params):
+        refuse_stale(leaf, "A value that `solve_ivp` is given, or that its function carries,")
+    bare, arguments = call.plain()
+    own = options | _plain_jacobian(options, args)
+    is_dense = dense_output or _may_be_adjoint(sensitivity, [y0, *call.params])
+    stock |= {"t_eval": plain(t_eval), "dense_output": is_dense, "args": arguments or None}
+    found = solved(bare, (plain(start), plain(end)), plain(y0), method=method, **stock, **own)
+    if is_traced:
+        check_solved(found, "it")
+    if not len(found.t) or found.status != 0:  # no times were asked for, or what is known ends early
+        return found
+    atol = np.broadcast_to(options.get("atol", 1e-6), len(found.y))
+    settings = _settings(method, own, plain(start), plain(y0), arguments)
+    equation = Written(_RightHandSide(call, vectorized), settings, atol)
+    moments, moving = _moments(found.t, start, end, t_eval)
+    problem = Problem(equation, moments, sensitivity, found.y, (lambda: found.sol) if is_dense else None)
+    return _result(found, problem, [_state(y0), start, moving, *call.params], dense_output)
+
+
+_EVENTS = (
+    "A solution of differential equations with `events` is being differentiated, and the time at which an event takes "
+    "place would have a derivative of its own. Find the time first, with plain values, and integrate to it without "
+    "`events`; where it depends on what is differentiated, write it as a root of `dagad.solvers.root_scalar`."
+)
+
+
+def _ends(t_span: Any) -> tuple[Any, Any]:
+    start, end = pytree.all_opened(t_span)
+    return (start if pytree.is_traced(start) else float(start)), (end if pytree.is_traced(end) else float(end))
+
+
+def _plain_jacobian(options: dict[str, Any], args: Any) -> dict[str, Any]:
+    """Return the user's Jacobian without anything traced in it: it steers Newton's method, and is no derivative."""
+    jac = options.get("jac")
+    return {"jac": Call(jac, () if args is None else args).plain()[0]} if callable(jac) else {}
+
+
+def _settings(method: Any, options: dict[str, Any], start: float, y0: Any, args: tuple[Any, ...]) -> Settings:
+    """Return how to integrate, and where the Jacobian is not zero as far as the user says so."""
+    jac, pattern = options.get("jac"), options.get("jac_sparsity")
+    if pattern is None and jac is not None and getattr(method, "__name__", method) != "LSODA":
+        pattern = jac(start, y0, *args) if callable(jac) else jac
+        pattern = pattern if hasattr(pattern, "toarray") else None
+    if pattern is not None:
+        from scipy import sparse
+
+        pattern = sparse.csc_matrix(pattern)
+        pattern = sparse.csc_matrix((np.ones(pattern.nnz), pattern.indices, pattern.indptr), pattern.shape)
+    return Settings(method, options, options.get("rtol", 1e-3), pattern)
+
+
+def _may_be_adjoint(sensitivity: str, leaves: Sequence[Any]) -> bool:
+    """Return whether the solution between the times may be wanted, to go back along it."""
+    sizes = sum(np.size(pytree.plain(leaf)) for leaf in leaves if pytree.is_traced(leaf))
+    return sensitivity == "adjoint" or (sensitivity == "auto" and sizes > DIRECTIONS)
+
+
+def _state(y0: Any) -> Any:
+    """Return the initial state in the precision in which scipy computes."""
+    if not pytree.is_traced(y0):
+        return np.asarray(y0, np.result_type(y0, float))
+    dtype = pytree.dtype_of(pytree.plain(y0))
+    exact = np.result_type(dtype, float)
+    return y0 if dtype == exact else y0.astype(exact)
+
+
+def _moments(times: Any, start: Any, end: Any, t_eval: Any) -> tuple[Moments, Any]:
+    """Return when the solution is wanted, and those of these times that are being differentiated."""
+    times, span = np.asarray(times, float), abs(pytree.plain(end) - pytree.plain(start))
+    if pytree.is_traced(t_eval):
+        return Moments(times, np.arange(len(times)), span), t_eval
+    if t_eval is None and is_anything_traced(start, end):  # the steps in between stay where they are
+        return Moments(times, np.array([0, len(times) - 1]), span), anp.stack([start, end])
+    return Moments(times, np.zeros(0, int), span), np.zeros(0)
+
+
+def _result(found: Any, problem: Problem, leaves: list[Any], dense_output: bool) -> Any:
+    result = type(found)(found)
+    result.y = solution(problem, leaves)
+    result.sol = Solution(found.sol, problem, leaves) if dense_output else None
+    return result
+
+
+class Solution:
+    """A solution as a function of time: what scipy returns as ``sol``, differentiable between the steps."""
+
+    def __init__(self, stock: Any, problem: Problem, leaves: list[Any]) -> None:
+        self._stock, self._problem, self._leaves = stock, problem, leaves
+
+    def __call__(self, t: Any) -> Any:
+        """Return the solution at a time, or in columns for several."""
+        t = array_of(pytree.all_opened(t))
+        at = plain(t)
+        known, times = self._stock(at), np.atleast_1d(np.asarray(at, float))
+        if np.any(times < self.t_min) or np.any(times > self.t_max):
+            raise NotDifferentiableError(
+                f"A solution was asked for at a time beyond {self.t_min} to {self.t_max}, between which it is known, "
+                "and is being differentiated: what is beyond is a polynomial of the method's. Make `t_span` longer."
+            )
+        moving = np.arange(len(times)) if pytree.is_traced(t) else np.zeros(0, int)
+        moments = self._problem.moments._replace(times=times, moving=moving)
+        problem = self._problem._replace(moments=moments, known=known.reshape(len(known), -1))
+        start, begin, _, *params = self._leaves
+        ends = anp.reshape(t, (-1,)) if pytree.is_traced(t) else np.zeros(0)
+        found = solution(problem, [start, begin, ends, *params])
+        return found if known.ndim > 1 else found[:, 0]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked by who copies it, before it is made
+            raise AttributeError(name)
+        return getattr(self._stock, name)
+
+
+@public
+def odeint(
+    func: Callable[..., Any],
+    y0: Any,
+    t: Any,
+    args: tuple[Any, ...] = (),
+    Dfun: Any = None,
+    col_deriv: int = 0,
+    full_output: int = 0,
+    *,
+    tfirst: bool = False,
+    sensitivity: str = "auto",
+    **options: Any,
+) -> Any:
+    """Integrate a system of differential equations as `scipy.integrate.odeint` does, with derivatives.
+
+    The values are scipy's own. Derivatives are those of the solution, in `y0`, in the times and in whatever values
+    `func` takes from `args` or from where it was defined; see `solve_ivp`. They are found by LSODA too.
+
+    Parameters
+    ----------
+    func
+        The right-hand side, ``func(y, t, *args)``, written with numpy.
+    y0
+        The state at the first of the times.
+    t
+        The times, the first of which is the beginning.
+    args
+        Further arguments of `func`.
+    Dfun, col_deriv, full_output
+        As scipy takes them.
+    tfirst
+        Whether `func` takes the time first.
+    sensitivity
+        "forward", "adjoint" or "auto"; see `solve_ivp`.
+    options
+        What scipy takes: ``rtol``, ``atol``, ``hmax`` and others. ``tcrit`` is for plain values only.
+
+    Returns
+    -------
+    array
+        The states, a row for each time; with `full_output` a dict beside it.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If a derivative is asked for with ``tcrit``, or scipy did not integrate to the end.
+    PlanError
+        If `sensitivity` is none of the three.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.solvers import odeint
+    >>> times = np.array([0.0, 1.0, 2.0])
+    >>> slopes = dagad.jacfwd(lambda rate: odeint(lambda y, t: -rate * y, 3.0, times)[:, 0])(0.5)
+    >>> print(slopes.round(4), (-3.0 * times * np.exp(-0.5 * times)).round(4))
+    [ 0.     -1.8196 -2.2073] [-0.     -1.8196 -2.2073]
+    """
+    from scipy import integrate
+
+    check_sensitivity(sensitivity)
+    stock = {"Dfun": Dfun, "col_deriv": col_deriv, "tfirst": tfirst, **options}
+    if not patches.somebody_traces():
+        return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
+    y0, t = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t))
+    call = Call(func, args if isinstance(args, tuple) else (args,))
+    if not is_anything_traced(y0, t, call.params):
+        return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
+    if options.get("tcrit") is not None:
+        raise NotDifferentiableError(
+            "A solution with `tcrit` is being differentiated. Integrate from one such time to the next, each with a "
+            "call of its own, or use `dagad.solvers.solve_ivp` with `max_step`."
+        )
+    for leaf in (y0, t, *call.params):
+        refuse_stale(leaf, "A value that `odeint` is given, or that its function carries,")
+    bare, arguments = call.plain()
+    if callable(Dfun):
+        stock["Dfun"] = Call(Dfun, arguments).plain()[0]
+    known, facts = integrate.odeint(bare, plain(y0), plain(t), arguments, full_output=1, **stock)
+    if "successful" not in facts["message"]:
+        raise NotDifferentiableError(
+            f"A solution of `odeint` is being differentiated, and scipy says: {facts['message']} Try other tolerances, "
+            "or `dagad.solvers.solve_ivp` with another method."
+        )
+    found = _integrated(call, known, y0, t, {**options, "tfirst": tfirst}, sensitivity)
+    return (found, facts) if full_output else found
+
+
+_TOLERANCE = 1.49012e-8  # of odeint, where none is given
+_AS_SOLVE_IVP = {"hmax": "max_step", "hmin": "min_step", "h0": "first_step"}
+
+
+def _integrated(call: Call, known: Any, y0: Any, t: Any, options: dict[str, Any], sensitivity: str) -> Any:
+    """Return what odeint found, as a function of what it depends on."""
+    steps = {name: options[own] for own, name in _AS_SOLVE_IVP.items() if options.get(own)}
+    rtol, atol = (_TOLERANCE if options.get(name) is None else options[name] for name in ("rtol", "atol"))
+    equation = Written(
+        _RightHandSide(call, False, not options["tfirst"]),
+        Settings("LSODA", steps, rtol),
+        np.broadcast_to(atol, known.shape[1]),
+    )
+    times = np.asarray(plain(t), float)
+    moving = np.arange(len(times)) if pytree.is_traced(t) else np.zeros(0, int)
+    moments = Moments(times, moving, abs(times[-1] - times[0]))
+    leaves = [anp.reshape(_state(y0), (-1,)), t[0], t if len(moving) else np.zeros(0), *call.params]
+    return anp.transpose(solution(Problem(equation, moments, sensitivity, known.T), leaves))

@@ -1,0 +1,332 @@
+"""`quad` of scipy.integrate, with derivatives in the limits and in what the integrand is made of.
+
+An integral of arrays is one node on the tape of whoever traces its limits or parameters. Forward mode integrates the
+integrand's tangents, reverse mode its pullback at a cotangent: integrals of arrays again, which others may trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._errors import NotDifferentiableError
+from dagad._tracebacks import public
+from dagad._tracing.embedded import Trace, innermost
+from dagad._tracing.forward import TangentNode
+from dagad._tracing.operands import array_of
+from dagad._tracing.patches import patches
+from dagad._tracing.private import isbox
+from dagad._tracing.rules import learn_rules, shaped
+from dagad._tracing.tape import TapeNode, pull, refuse_stale, traceable, traced
+from dagad._tracing.traced_array import new_box
+from dagad._values import pytree
+from dagad.solvers._calls import Call, is_anything_traced, plain
+
+# From a place to what is integrated, a flat array.
+Field = Callable[[Any], Any]
+A, B, PARAMS = range(3)  # where they stand among the leaves
+
+
+class Settings(NamedTuple):
+    """How exact an integral of arrays is to be, and where its integrand has edges."""
+
+    epsabs: float
+    epsrel: float
+    limit: int
+    points: Any
+
+
+class Integrand(Protocol):
+    """A function of one number that depends on parameters.
+
+    Attributes
+    ----------
+    sizes
+        How large each of its entries is when its parameters move by their own size: errors are measured by that.
+    """
+
+    sizes: np.ndarray
+
+    def field(self, params: Sequence[Any]) -> contextlib.AbstractContextManager[Field]:
+        """Give the integrand at some parameters, for as long as it is needed."""
+
+
+class Written:
+    """The user's integrand: one number."""
+
+    sizes = np.ones(1)
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    @contextlib.contextmanager
+    def field(self, params: Sequence[Any]) -> Iterator[Field]:
+        """Give the integrand; see `Integrand.field`."""
+        fun, args = self._call.at(params)
+
+        def integrand(x: Any) -> Any:
+            found = array_of(fun(x, *args))
+            refuse_stale(found, "What an integrand returned")
+            return anp.reshape(found, (1,))
+
+        yield integrand
+
+
+class Moved:
+    """The tangents of an integrand, one for each direction: the parameters at `moving` move."""
+
+    def __init__(self, below: Integrand, moving: Sequence[int], scales: Sequence[float]) -> None:
+        self._below, self._moving = below, tuple(moving)
+        self._count = len(scales)
+        self.sizes = np.concatenate([below.sizes / scale for scale in scales])
+
+    @contextlib.contextmanager
+    def field(self, params: Sequence[Any]) -> Iterator[Field]:
+        """Give the tangents, whose trace is open for as long; see `Integrand.field`."""
+        each = len(self._moving)
+        n_below = len(params) - each * self._count
+        boxed = list(params[:n_below])
+        learn_rules()
+        with patches.new_trace() as level:
+            for index, place in enumerate(self._moving):
+                node = TangentNode.new_root(list(params[n_below + index :: each]))
+                boxed[place] = new_box(traceable(boxed[place]), level, node)
+            with self._below.field(boxed) as field:
+                yield functools.partial(self._tangents, field, level)
+
+    def _tangents(self, field: Field, level: int, x: Any) -> Any:
+        found, nothing = traced(field, x), np.zeros(len(self.sizes) // self._count)
+        if not (isbox(found) and found._trace == level):
+            return np.zeros(len(self.sizes))
+        return anp.concatenate([nothing if part is None else part for part in found._node.g])
+
+
+class Pulled:
+    """The cotangents of the parameters at `moving`, for a cotangent of the integrand, which is its last parameter."""
+
+    def __init__(self, below: Integrand, params: Sequence[Any], moving: Sequence[int]) -> None:
+        self._below, self._moving = below, tuple(moving)
+        lengths = [np.abs(np.ravel(pytree.plain(params[place]))) for place in moving]
+        self.sizes = np.concatenate([np.where(length > 0, length, 1.0) for length in lengths])
+
+    @contextlib.contextmanager
+    def field(self, params: Sequence[Any]) -> Iterator[Field]:
+        """Give the cotangents, whose trace is open for as long; see `Integrand.field`."""
+        *boxed, seed = params
+        leaves = [traceable(boxed[place]) for place in self._moving]
+        learn_rules()
+        with patches.new_trace() as level:
+            roots = [TapeNode.new_root() for _ in leaves]
+            for place, leaf, root in zip(self._moving, leaves, roots, strict=True):
+                boxed[place] = new_box(leaf, level, root)
+            with self._below.field(boxed) as field:
+                yield functools.partial(self._cotangents, field, level, seed, leaves, roots)
+
+    def _cotangents(self, field: Field, level: int, seed: Any, leaves: Any, roots: Any, x: Any) -> Any:
+        found = traced(field, x)
+        if not (isbox(found) and found._trace == level):
+            return np.zeros(len(self.sizes))
+        parts = pull([found._node], [shaped(seed, found._value)], roots, leaves)
+        return anp.concatenate([anp.reshape(part, (-1,)) for part in pytree.filled(parts, leaves)])
+
+
+class Problem(NamedTuple):
+    """An integral, but for its leaves ``[a, b, *parameters]``; `known` is its value, where that is known."""
+
+    integrand: Integrand
+    settings: Settings
+    known: Any = None
+
+
+def integral(problem: Problem, leaves: Sequence[Any]) -> Any:
+    """Return an integral, a flat array: a differentiable function of the leaves."""
+    trace = innermost(leaves)
+    if trace is None:
+        return _integrated(problem, leaves) if problem.known is None else problem.known
+    value = integral(problem, trace.below)
+    if not trace.moves:
+        return trace.pulled([value], functools.partial(_pulled, problem, trace))[0]
+    tangents, count = trace.tangents()
+    return trace.moved(value, _moved(problem, trace.below, tangents, count))
+
+
+def _moved(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any]], count: int) -> list[Any]:
+    """Return the tangents of an integral, from those of its leaves; None is zero."""
+    n = len(problem.integrand.sizes)
+    moved: list[Any] = [np.zeros(n)] * count
+    moving = [place for place in tangents if place >= PARAMS]
+    if moving:
+        dense = {
+            place: [pytree.zeros_like(leaves[place]) if part is None else part for part in tangents[place]]
+            for place in moving
+        }
+        directions = [dense[place][number] for number in range(count) for place in moving]
+        scales = [_scale(leaves, {place: dense[place][number] for place in moving}) for number in range(count)]
+        integrand = Moved(problem.integrand, [place - PARAMS for place in moving], scales)
+        together = integral(Problem(integrand, problem.settings), [*leaves, *directions])
+        moved = [together[n * number : n * (number + 1)] for number in range(count)]
+    for place, sign in ((A, -1.0), (B, 1.0)):
+        if place in tangents:
+            height = sign * _at_limit(problem, leaves, place)
+            pairs = zip(moved, tangents[place], strict=True)
+            moved = [one if part is None else one + height * part for one, part in pairs]
+    return moved
+
+
+def _scale(leaves: Sequence[Any], direction: dict[int, Any]) -> float:
+    """Return the size of a direction beside that of what moves along it."""
+    size = length = 0.0
+    for place, part in direction.items():
+        part, leaf = (np.abs(np.ravel(pytree.plain(each))) for each in (part, leaves[place]))
+        size = max(size, np.max(part, initial=0.0))
+        length = max(length, np.max(leaf[part > 0], initial=0.0))
+    return float(size / (length or 1.0)) or 1.0
+
+
+def _at_limit(problem: Problem, leaves: Sequence[Any], place: int) -> Any:
+    """Return the integrand at a limit; zero at an infinite one, or there would be no integral."""
+    if np.isinf(pytree.plain(leaves[place])):
+        return np.zeros(len(problem.integrand.sizes))
+    with problem.integrand.field(leaves[PARAMS:]) as field:
+        return field(leaves[place])
+
+
+def _pulled(problem: Problem, trace: Trace, cotangent: Any) -> tuple[Any, ...]:
+    leaves, found = trace.below, {}
+    for place, sign in ((A, -1.0), (B, 1.0)):
+        if place in trace.nodes:
+            height = anp.sum(cotangent * _at_limit(problem, leaves, place))
+            found[place] = sign * shaped(height, pytree.plain(leaves[place]))
+    moving = [place for place in trace.nodes if place >= PARAMS]
+    if moving:
+        params = leaves[PARAMS:]
+        integrand = Pulled(problem.integrand, params, [place - PARAMS for place in moving])
+        together, start = integral(Problem(integrand, problem.settings), [*leaves, cotangent]), 0
+        for place in moving:
+            shape = np.shape(pytree.plain(leaves[place]))
+            stop = start + int(np.prod(shape, dtype=int))
+            part = together[start:stop]
+            found[place] = anp.reshape(shaped(part, pytree.plain(leaves[place])), shape) if shape else part[0]
+            start = stop
+    return tuple(found[place] for place in trace.nodes)
+
+
+def _integrated(problem: Problem, leaves: Sequence[Any]) -> Any:
+    """Return an integral of plain values: an array by `quad_vec`, one number by `quad`, which sees singularities."""
+    from scipy import integrate
+
+    a, b, settings, sizes = float(leaves[A]), float(leaves[B]), problem.settings, problem.integrand.sizes
+    if not len(sizes) or a == b:
+        return np.zeros(len(sizes))
+    with problem.integrand.field(leaves[PARAMS:]) as field:
+        sample = field(0.5 * (a + b) if np.isfinite(a + b) else a + 1.0 if np.isfinite(a) else 0.0)
+        if len(sizes) == 1 and not np.iscomplexobj(sample):
+            options: Any = {**settings._asdict(), "epsabs": settings.epsabs / sizes[0], "full_output": 1}
+            found, error, _, *trouble = integrate.quad(lambda x: field(x)[0], a, b, **options)
+            _check(found, error, trouble, settings)
+            return np.array([found])
+        options = settings._asdict() | {"limit": 10_000, "norm": "max", "full_output": True}
+        found, error, facts = integrate.quad_vec(lambda x: field(x) * sizes, a, b, **options)
+    _check(np.max(np.abs(found)), error, [] if facts.success else [facts.message], settings)
+    return found / sizes
+
+
+def _check(value: Any, error: float, trouble: Sequence[Any], settings: Settings) -> None:
+    """Refuse to differentiate an integral that scipy complains of, unless its error is as small as was asked for."""
+    if trouble and not error <= max(settings.epsabs, settings.epsrel * abs(value)):
+        said = " ".join(str(trouble[0]).split()).rstrip(".")
+        raise NotDifferentiableError(
+            f"An integral is being differentiated, and scipy says of it, or of what it takes: {said}. Name the "
+            "places where the integrand has edges by `points=`, split the interval there, or raise `limit`."
+        )
+
+
+@public
+def quad(
+    func: Callable[..., Any],
+    a: Any,
+    b: Any,
+    args: Any = (),
+    full_output: int = 0,
+    epsabs: float = 1.49e-8,
+    epsrel: float = 1.49e-8,
+    limit: int = 50,
+    points: Any = None,
+    weight: Any = None,
+    **options: Any,
+) -> Any:
+    """Integrate a function between two limits as `scipy.integrate.quad` does, with derivatives.
+
+    The values are scipy's own. Derivatives are those of the integral, in both limits and in whatever values `func`
+    takes from `args` or from where it was defined, of any order, in every mode.
+
+    Parameters
+    ----------
+    func
+        The integrand, ``func(x, *args)``, written with numpy.
+    a, b
+        The limits; they may be infinite.
+    args
+        Further arguments of `func`.
+    full_output, epsabs, epsrel, limit
+        As scipy takes them; the tolerances go for derivatives too, scaled by their parameters.
+    points
+        Places in between where the integrand has edges or is singular; they have no derivative.
+    weight, options
+        What scipy takes, for plain values only.
+
+    Returns
+    -------
+    tuple
+        The integral, which is differentiable, and scipy's estimate of its error; more with `full_output`.
+
+    Raises
+    ------
+    NotDifferentiableError
+        If a derivative is asked for with a `weight` or in `points`, or of an integral that scipy has not found.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.solvers import quad
+    >>> def gaussian(width, end):
+    ...     return quad(lambda x: np.exp(-0.5 * (x / width) ** 2), -np.inf, end)[0]
+    >>> of_width, of_end = dagad.grad(gaussian, (0, 1))(2.0, 0.0)
+    >>> print(round(float(of_width), 6), round(np.sqrt(np.pi / 2.0), 6), float(of_end))
+    1.253314 1.253314 1.0
+    """
+    from scipy import integrate
+
+    stock: dict[str, Any] = {"epsabs": epsabs, "epsrel": epsrel, "limit": limit, "points": points}
+    if not patches.somebody_traces():
+        return integrate.quad(func, a, b, args, full_output, weight=weight, **stock, **options)
+    call = Call(func, args if isinstance(args, tuple) else (args,))
+    if not is_anything_traced(a, b, points, call.params):
+        return integrate.quad(func, a, b, args, full_output, weight=weight, **stock, **options)
+    if weight is not None or is_anything_traced(points):
+        raise NotDifferentiableError(_WEIGHT if weight is not None else _POINTS)
+    for leaf in (a, b, *call.params):
+        refuse_stale(leaf, "A value that `quad` is given, or that its integrand carries,")
+    bare, arguments = call.plain()
+    found = integrate.quad(bare, plain(a), plain(b), arguments, 1, **stock, **options)
+    _check(found[0], abs(found[1]), found[3:], Settings(**stock))
+    problem = Problem(Written(call), Settings(**stock), np.array([found[0]]))
+    limits = [end if pytree.is_traced(end) else float(end) for end in (a, b)]
+    value = integral(problem, [*limits, *call.params])[0]
+    return (value, *found[1:]) if full_output else (value, found[1])
+
+
+_WEIGHT = (
+    "An integral with a `weight` is being differentiated. Write the weight into the integrand, and call `quad` without "
+    "`weight=`."
+)
+_POINTS = (
+    "A derivative in `points` of an integral was asked for: at an edge of the integrand it is what the integrand jumps "
+    "by. Split the interval there, `quad(f, a, c)[0] + quad(f, c, b)[0]`: limits have a derivative."
+)

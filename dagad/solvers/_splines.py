@@ -1,0 +1,245 @@
+"""Piecewise polynomials: their coefficients from data, and their values, written with numpy for their derivatives.
+
+Values are scipy's own, traced or not. What is written here is differentiated in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._tracing.by_definition import rules_of
+from dagad._tracing.rules import own_primitive
+from dagad._values import pytree
+
+plain = pytree.plain
+
+
+def primitive_of(raw: Callable[..., Any], definition: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function as a primitive that is differentiated by its definition."""
+    return own_primitive(raw, *rules_of(raw.__name__.strip("_"), definition))
+
+
+def along(width: Any, y: Any) -> Any:
+    """Return a number for each row of an array, in a shape that is broadcast to that of the array."""
+    return anp.reshape(width, (-1, *[1] * (np.ndim(plain(y)) - 1)))
+
+
+# Tridiagonal systems
+
+
+def _stock_tridiagonal(lower: Any, diagonal: Any, upper: Any, b: Any) -> Any:
+    from scipy.linalg import solve_banded
+
+    bands = np.zeros((3, len(diagonal)), np.result_type(lower, diagonal, upper))
+    bands[0, 1:], bands[1], bands[2, :-1] = upper, diagonal, lower
+    return solve_banded((1, 1), bands, b.reshape(len(b), -1)).reshape(b.shape)
+
+
+def _tridiagonal_vjp(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
+    del kwargs
+    lower, diagonal, upper, _ = args
+
+    def product(left: Any, right: Any) -> Any:
+        return -anp.sum(anp.reshape(left * right, (np.shape(plain(left))[0], -1)), axis=1)
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        back = tridiagonal(upper, diagonal, lower, cotangent)
+        of: list[Callable[[], Any]] = [
+            lambda: product(back[1:], ans[:-1]),
+            lambda: product(back, ans),
+            lambda: product(back[:-1], ans[1:]),
+            lambda: back,
+        ]
+        return tuple(of[argnum]() for argnum in argnums)
+
+    return pullback
+
+
+def _tridiagonal_jvp(argnums: Sequence[int], tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+    del kwargs
+    moved = dict(zip(argnums, tangents, strict=True))
+    nothing = np.zeros((1, *np.shape(plain(ans))[1:]))
+    right = moved.get(3, 0.0 * ans)
+    if 0 in moved:
+        right = right - anp.concatenate([nothing, along(moved[0], ans) * ans[:-1]])
+    if 1 in moved:
+        right = right - along(moved[1], ans) * ans
+    if 2 in moved:
+        right = right - anp.concatenate([along(moved[2], ans) * ans[1:], nothing])
+    return tridiagonal(*args[:3], right)
+
+
+# Solves a system with these diagonals; what stands on the right may have columns.
+tridiagonal = own_primitive(_stock_tridiagonal, _tridiagonal_vjp, _tridiagonal_jvp)
+
+
+# Coefficients: a row for each power, the highest first, a column for each interval
+
+
+def by_slopes(x: Any, y: Any, slopes: Any) -> Any:
+    """Return the coefficients of cubic polynomials that have these values and slopes at the nodes."""
+    width = along(x[1:] - x[:-1], y)
+    secant = (y[1:] - y[:-1]) / width
+    bend = (slopes[:-1] + slopes[1:] - 2.0 * secant) / width
+    return anp.stack([bend / width, (secant - slopes[:-1]) / width - bend, slopes[:-1], y[:-1]])
+
+
+def _stock_cubic(x: Any, y: Any, first: Any, last: Any, orders: Any, axis: int) -> Any:
+    from scipy.interpolate import CubicSpline
+
+    pairs = zip(orders, (first, last), strict=True)
+    ends = tuple(order if isinstance(order, str) else (order, value) for order, value in pairs)
+    return CubicSpline(x, y, axis, "periodic" if orders[0] == "periodic" else ends).c
+
+
+def _cubic(x: Any, y: Any, first: Any, last: Any, orders: Any, axis: int) -> Any:
+    """Return the coefficients of a cubic spline; an end has a word, or the order of its derivative and its value."""
+    y = anp.moveaxis(y, axis, 0)
+    widths = x[1:] - x[:-1]
+    h, n = along(widths, y), len(plain(x))
+    secant = (y[1:] - y[:-1]) / h
+    # With two nodes every spline that is asked for less than slopes is the straight line.
+    pairs = zip(orders, (first, last), strict=True)
+    ends: Any = [(1, secant[0]) if n == 2 and type(order) is str else (order, value) for order, value in pairs]
+    if n == 3 and orders[0] == "periodic":
+        common = anp.sum(secant / h, axis=0) / anp.sum(1.0 / h, axis=0)
+        return by_slopes(x, y, anp.stack([common] * 3))
+    if n > 2 and orders[0] == "periodic":
+        return by_slopes(x, y, _periodic_slopes(widths, h, secant))
+    if n == 3 and orders == ("not-a-knot", "not-a-knot"):  # a parabola
+        middle = (h[0] * secant[1] + h[1] * secant[0]) / (h[0] + h[1])
+        return by_slopes(x, y, anp.stack([2.0 * secant[0] - middle, middle, 2.0 * secant[1] - middle]))
+    start = _end(ends[0][0], ends[0][1], widths, h, secant)
+    # The same from the other side: there slopes have the other sign.
+    stop = _end(ends[1][0], ends[1][1] * (-1.0 if ends[1][0] == 1 else 1.0), widths[::-1], h[::-1], -secant[::-1])
+    lower = anp.concatenate([widths[1:], anp.stack([stop[1]])])
+    upper = anp.concatenate([anp.stack([start[1]]), widths[:-1]])
+    inner = 2.0 * (widths[:-1] + widths[1:])
+    diagonal = anp.concatenate([anp.stack([start[0]]), inner, anp.stack([stop[0]])])
+    right = 3.0 * (h[1:] * secant[:-1] + h[:-1] * secant[1:])
+    whole = anp.concatenate([start[2][None] + 0.0 * y[:1], right, -stop[2][None] + 0.0 * y[:1]])
+    return by_slopes(x, y, tridiagonal(lower, diagonal, upper, whole))
+
+
+def _end(order: Any, value: Any, widths: Any, h: Any, secant: Any) -> tuple[Any, Any, Any]:
+    """Return the first row of the system for slopes: two entries, and what stands on the right."""
+    if order == "not-a-knot":
+        both = widths[0] + widths[1]
+        far = h[0] + h[1]
+        return widths[1], both, ((h[0] + 2.0 * far) * h[1] * secant[0] + h[0] ** 2 * secant[1]) / far
+    if order == 1:
+        return 1.0 + 0.0 * widths[0], 0.0 * widths[0], value + 0.0 * secant[0]
+    return 2.0 * widths[0], widths[0], 3.0 * secant[0] * h[0] - 0.5 * value * h[0] ** 2
+
+
+def _periodic_slopes(widths: Any, h: Any, secant: Any) -> Any:
+    """Return the slopes of a periodic spline: but for the last of them the system is tridiagonal."""
+    before, h_before, secant_before = (anp.roll(each, 1, axis=0) for each in (widths, h, secant))
+    right = 3.0 * (h * secant_before + h_before * secant)
+    diagonal = 2.0 * (before + widths)
+    lower, upper = widths[1:-1], before[:-2]
+    n = len(plain(widths))
+    rows, corner = np.arange(n - 1), [1] * (np.ndim(plain(secant)) - 1)
+    first, last = ((rows == row).astype(float).reshape(-1, *corner) for row in (0, n - 2))
+    without = tridiagonal(lower, diagonal[:-1], upper, right[:-1])
+    # Where only one is in between, both ends are next to it.
+    beside = tridiagonal(lower, diagonal[:-1], upper, -first * widths[0] - last * before[-2] + 0.0 * right[:-1])
+    known = right[-1] - before[-1] * without[0] - widths[-1] * without[-1]
+    one = known / (diagonal[-1] + before[-1] * beside[0] + widths[-1] * beside[-1])
+    slopes = without + one * beside
+    return anp.concatenate([slopes, one[None], slopes[:1]])
+
+
+def _stock_monotone(x: Any, y: Any, axis: int) -> Any:
+    from scipy.interpolate import PchipInterpolator
+
+    return PchipInterpolator(x, y, axis).c
+
+
+def _monotone(x: Any, y: Any, axis: int) -> Any:
+    """Return the coefficients of Fritsch and Butland's cubic polynomials, which are monotone where the data are."""
+    y = anp.moveaxis(y, axis, 0)
+    h = along(x[1:] - x[:-1], y)
+    secant = (y[1:] - y[:-1]) / h
+    if len(plain(x)) == 2:
+        return by_slopes(x, y, anp.concatenate([secant, secant]))
+    is_flat = plain(secant[1:]) * plain(secant[:-1]) <= 0.0
+    left, right = (anp.where(is_flat, 1.0, each) for each in (secant[:-1], secant[1:]))
+    of_left, of_right = 2.0 * h[1:] + h[:-1], h[1:] + 2.0 * h[:-1]
+    inner = anp.where(is_flat, 0.0, (of_left + of_right) / (of_left / left + of_right / right))
+    ends = [_outermost(h[0], h[1], secant[0], secant[1]), _outermost(h[-1], h[-2], secant[-1], secant[-2])]
+    return by_slopes(x, y, anp.concatenate([ends[0][None], inner, ends[1][None]]))
+
+
+def _outermost(h0: Any, h1: Any, m0: Any, m1: Any) -> Any:
+    slope = ((2.0 * h0 + h1) * m0 - h0 * m1) / (h0 + h1)
+    turns = np.sign(plain(slope)) != np.sign(plain(m0))
+    is_steep = (np.sign(plain(m0)) != np.sign(plain(m1))) & (np.abs(plain(slope)) > 3.0 * np.abs(plain(m0)))
+    return anp.where(turns, 0.0, anp.where(is_steep, 3.0 * m0, slope))
+
+
+cubic, monotone = primitive_of(_stock_cubic, _cubic), primitive_of(_stock_monotone, _monotone)
+
+
+# Values
+
+
+def _stock_value(c: Any, x: Any, points: Any, nu: int, extrapolate: Any, axis: int) -> Any:
+    from scipy.interpolate import PPoly
+
+    return PPoly.construct_fast(c, x, extrapolate, axis)(points, nu)
+
+
+def _value(c: Any, x: Any, points: Any, nu: int, extrapolate: Any, axis: int) -> Any:
+    """Return a derivative of piecewise polynomials at some points, as scipy arranges its axes."""
+    if extrapolate == "periodic":
+        period = x[-1] - x[0]
+        points = points - period * np.floor((plain(points) - plain(x[0])) / plain(period))
+    shape, trail = np.shape(plain(points)), np.shape(plain(c))[2:]
+    index = np.clip(np.searchsorted(plain(x), np.ravel(plain(points)), "right") - 1, 0, len(plain(x)) - 2)
+    beyond = along(anp.reshape(points, (-1,)) - x[index], np.zeros((1, *trail)))
+    degree = len(plain(c)) - 1
+    found: Any = np.zeros((len(index), *trail))
+    for row in range(degree + 1 - nu):
+        factor = float(np.prod(np.arange(degree - row - nu + 1, degree - row + 1)))
+        found = found * beyond + factor * c[row][index]
+    found = anp.reshape(found, (*shape, *trail))
+    return anp.moveaxis(found, list(range(len(shape))), list(range(axis, axis + len(shape)))) if axis else found
+
+
+def _stock_antiderivative(c: Any, x: Any) -> Any:
+    from scipy.interpolate import PPoly
+
+    return PPoly.construct_fast(c, x).antiderivative().c
+
+
+def _antiderivative(c: Any, x: Any) -> Any:
+    """Return the coefficients of the integral from the first node on."""
+    powers = along(np.arange(len(plain(c)), 0, -1), c)
+    raised, width = c / powers, along(x[1:] - x[:-1], c[0])
+    pieces = raised[0] * width
+    for row in range(1, len(plain(c))):
+        pieces = (pieces + raised[row]) * width
+    sums = anp.cumsum(pieces, axis=0)
+    starts = anp.concatenate([0.0 * sums[:1], sums[:-1]])
+    return anp.concatenate([raised, starts[None]])
+
+
+def _stock_integral(c: Any, x: Any, a: Any, b: Any, extrapolate: Any) -> Any:
+    from scipy.interpolate import PPoly
+
+    return PPoly.construct_fast(c, x, extrapolate).integrate(a, b)
+
+
+def _integral(c: Any, x: Any, a: Any, b: Any, extrapolate: Any) -> Any:
+    """Return the integral between two limits."""
+    whole = _antiderivative(c, x)
+    return _value(whole, x, b, 0, extrapolate, 0) - _value(whole, x, a, 0, extrapolate, 0)
+
+
+value_at, integral_between = primitive_of(_stock_value, _value), primitive_of(_stock_integral, _integral)
+antiderivative = primitive_of(_stock_antiderivative, _antiderivative)

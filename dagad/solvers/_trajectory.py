@@ -1,0 +1,382 @@
+"""Solutions at some times, as functions of what they depend on, which somebody may trace: one node on his tape.
+
+Traces are taken off one by one, the innermost first. Forward mode solves the extended equation, for all directions at
+once. Reverse mode multiplies cotangents by the solution of the extended equation for all unit directions, or solves the
+adjoint equation. Each of these is a solution again, of leaves that others may trace: so derivatives are of any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._tracing.embedded import Trace, innermost
+from dagad._tracing.rules import shaped
+from dagad._tracing.tape import pull, record_flat, traceable
+from dagad._tracing.traced_array import new_box
+from dagad._values import pytree
+from dagad._values.blocks import full
+from dagad.solvers._adjoint import pulled_through_time
+from dagad.solvers._equations import Equation, Extended, integrate
+
+Y0, T0, MOVING, PARAMS = range(4)  # where they stand among the leaves; the parameters are the rest
+
+
+class Moments(NamedTuple):
+    """The times at which a solution is wanted.
+
+    Attributes
+    ----------
+    times
+        All of them.
+    moving
+        Which of them are leaves.
+    span
+        How long the user's own integration is: the scale of times.
+    """
+
+    times: np.ndarray
+    moving: np.ndarray
+    span: float
+
+
+class Problem(NamedTuple):
+    """A solution at some times, but for the leaves: ``[y0, t0, the times that move, *parameters]``.
+
+    Attributes
+    ----------
+    equation
+        What is solved.
+    moments
+        When it is wanted.
+    sensitivity
+        How it is pulled: "forward", "adjoint" or "auto".
+    known
+        The solution at these times, where it is known; None if it has to be computed.
+    dense
+        Returns the solution as a function of time, of plain numbers.
+    """
+
+    equation: Equation
+    moments: Moments
+    sensitivity: str
+    known: Any = None
+    dense: Callable[[], Any] | None = None
+
+
+def solution(problem: Problem, leaves: Sequence[Any]) -> Any:
+    """Return the solution at the times, a column for each: a differentiable function of the leaves."""
+    trace = innermost(leaves)
+    if trace is None:
+        return _solved(problem, leaves) if problem.known is None else problem.known
+    if trace.moves:
+        tangents, count = trace.tangents()
+        value, moved = pushed(problem, trace.below, tangents, count)
+        return trace.moved(value, moved)
+    value = solution(problem, trace.below)
+    return trace.pulled([value], _Pull(problem, trace))[0]
+
+
+def _solved(problem: Problem, leaves: Sequence[Any]) -> Any:
+    """Return the solution at plain leaves."""
+    y0, t0, times = leaves[Y0], float(leaves[T0]), problem.moments.times
+    wanted, places = np.unique(times, return_inverse=True)
+    if np.all(times == t0):
+        return np.repeat(y0[:, None], len(times), axis=1)
+    if wanted[0] < t0:
+        wanted, places = wanted[::-1], len(wanted) - 1 - places
+    found = integrate(problem.equation, leaves[PARAMS:], y0, (t0, wanted[-1]), t_eval=wanted)
+    return found.y[:, places]
+
+
+# Forward
+
+
+def pushed(
+    problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any]], count: int
+) -> tuple[Any, list[Any]]:
+    """Return the solution and its tangents, from those of the leaves by their places; None is zero."""
+    if not len(problem.moments.times):
+        return problem.known, [np.zeros_like(problem.known)] * count
+    if set(tangents) == {MOVING}:
+        value, moved = solution(problem, leaves), [0.0] * count
+    else:
+        value, moved = _flown(problem, leaves, tangents, count)
+    if MOVING in tangents:
+        slopes, spread = _slopes(problem, leaves, value), _spread(problem.moments)
+        ends = [None if part is None else anp.dot(slopes * part, spread) for part in tangents[MOVING]]
+        moved = [part if end is None else part + end for part, end in zip(moved, ends, strict=True)]
+    shape = np.shape(pytree.plain(value))
+    return value, [part if np.shape(pytree.plain(part)) == shape else part + np.zeros(shape) for part in moved]
+
+
+def _flown(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any]], count: int) -> Any:
+    """Solve the extended equation."""
+    equation, y0, params = problem.equation, leaves[Y0], leaves[PARAMS:]
+    dense = {place: _dense(parts, leaves[place]) for place, parts in tangents.items()}
+    starts = list(dense.get(Y0, [np.zeros_like(pytree.plain(y0))] * count))
+    if T0 in dense:
+        slope = _slope_at(equation, leaves[T0], y0, params)
+        starts = [start - slope * part for start, part in zip(starts, dense[T0], strict=True)]
+    moving = [place for place in dense if place >= PARAMS]
+    scales = [_scale(leaves, {p: parts[number] for p, parts in dense.items()}, problem) for number in range(count)]
+    extended = Extended(equation, [place - PARAMS for place in moving], scales)
+    directions = [dense[place][number] for number in range(count) for place in moving]
+    start = anp.concatenate([y0, *starts])
+    of_extended = problem._replace(equation=extended, known=None, dense=None)
+    both = solution(of_extended, [start, leaves[T0], leaves[MOVING], *params, *directions])
+    n = len(equation.atol)
+    value, *moved = (both[n * row : n * (row + 1)] for row in range(1 + count))
+    return (value if problem.known is None else with_value(value, problem.known)), moved
+
+
+def _dense(parts: Sequence[Any], leaf: Any) -> list[Any]:
+    return [pytree.zeros_like(leaf) if part is None else pytree.fitted(part, leaf, "A tangent") for part in parts]
+
+
+def with_value(leaf: Any, value: Any) -> Any:
+    """Return a leaf, traced or not, with another plain value: the bits that scipy gives to those who trace nothing."""
+    if not pytree.is_traced(leaf):
+        return value
+    return new_box(with_value(leaf._value, value), leaf._trace, leaf._node)
+
+
+def _scale(leaves: Sequence[Any], direction: dict[int, Any], problem: Problem) -> float:
+    """Return the size of a direction beside that of what moves along it: a tangent's absolute tolerance has it.
+
+    Of the unit direction of a parameter p it is ``1 / |p|``, as in CVODES.
+    """
+    size = length = 0.0
+    for place, part in direction.items():
+        part = np.abs(np.ravel(pytree.plain(part)))
+        leaf = np.abs(np.ravel(pytree.plain(leaves[place])))
+        if place in (T0, MOVING):
+            leaf = np.full(leaf.shape, problem.moments.span)
+        size = max(size, np.max(part, initial=0.0))
+        length = max(length, np.max(leaf[part > 0], initial=0.0))
+    return float(size / (length or 1.0)) or 1.0
+
+
+def _slope_at(equation: Equation, t: Any, y: Any, params: Sequence[Any]) -> Any:
+    with equation.field(params) as field:
+        return field(t, y)
+
+
+def _slopes(problem: Problem, leaves: Sequence[Any], value: Any) -> Any:
+    """Return the slopes of the solution at the times that move, a column for each."""
+    with problem.equation.field(leaves[PARAMS:]) as field:
+        columns = [field(leaves[MOVING][index], value[:, place]) for index, place in enumerate(problem.moments.moving)]
+    return anp.stack(columns, axis=1)
+
+
+def _spread(moments: Moments) -> np.ndarray:
+    """Return the matrix that puts columns of the times that move among those of all times."""
+    spread: np.ndarray = np.eye(len(moments.times))[moments.moving]
+    return spread
+
+
+# Reverse
+
+
+class _Pull:
+    """The pullback of a solution at leaves that others may trace; the sensitivities are found when it is first used."""
+
+    def __init__(self, problem: Problem, trace: Trace) -> None:
+        self._problem, self._leaves, self._places = problem, trace.below, list(trace.nodes)
+        self._found: Any = None
+
+    def __call__(self, cotangent: Any) -> tuple[Any, ...]:
+        return tuple(self._pulled(cotangent, 1))
+
+    def many(self, cotangents: Sequence[Any]) -> list[list[Any]]:
+        """Return for each parent its cotangents for many seeds, None for zero."""
+        nothing = [None] * len(self._places)
+        count = sum(each is not None for each in cotangents)
+        rows = [nothing if each is None else self._pulled(full(each), count) for each in cotangents]
+        return [list(column) for column in zip(*rows, strict=True)]
+
+    def _pulled(self, cotangent: Any, count: int) -> list[Any]:
+        problem, leaves = self._problem, self._leaves
+        if not len(problem.moments.times):
+            return [pytree.zeros_like(leaves[place]) for place in self._places]
+        if self._found is None and is_adjoint(problem, leaves, self._places, cotangent, count):
+            return adjoint(problem, leaves, cotangent, self._places)
+        if self._found is None:
+            self._found = _sensitivities(problem, leaves, self._places)
+        value, sensitivities = self._found
+        return _contracted(problem, leaves, self._places, value, sensitivities, cotangent)
+
+
+# In directions of the extended equation: what an adjoint solution costs, then each time at which it stops for a
+# cotangent. That takes some calls of the right-hand side, which count for less where many states are integrated.
+DIRECTIONS = 3
+
+
+def _per_stop(n_states: int) -> float:
+    return 0.5 + 3.5 / (1.0 + n_states / 100.0)
+
+
+def is_adjoint(
+    problem: Problem, leaves: Sequence[Any], places: Sequence[int], cotangent: Any, n_cotangents: int
+) -> bool:
+    """Return whether so many cotangents like this one are pulled by the adjoint equation."""
+    if problem.sensitivity != "auto":
+        return problem.sensitivity == "adjoint"
+    n_directions = sum(np.size(pytree.plain(leaves[place])) for place in places if place != MOVING)
+    n_stops = np.count_nonzero(np.any(pytree.plain(cotangent), axis=0))
+    return n_directions > n_cotangents * (DIRECTIONS + _per_stop(len(problem.equation.atol)) * int(n_stops))
+
+
+def _sensitivities(problem: Problem, leaves: Sequence[Any], places: Sequence[int]) -> tuple[Any, Any]:
+    """Return the solution, and how it moves in all unit directions of the leaves at `places`."""
+    moving = [place for place in places if place != MOVING]
+    units = {place: _units(pytree.plain(leaves[place])) for place in moving}
+    count = sum(map(len, units.values()))
+    if not count:
+        return solution(problem, leaves), ()
+    tangents: dict[int, list[Any]] = {place: [] for place in moving}
+    for place in moving:
+        for each in moving:
+            tangents[each] += units[place] if each == place else [None] * len(units[place])
+    return pushed(problem, leaves, tangents, count)
+
+
+def _units(leaf: Any) -> list[Any]:
+    """Return the unit directions of a leaf; of a complex one the imaginary ones too."""
+    shape, size, dtype = np.shape(leaf), np.size(leaf), pytree.dtype_of(leaf)
+    found = [unit.reshape(shape)[()] for unit in np.eye(size, dtype=dtype)]
+    return [*found, *(1j * unit for unit in found)] if dtype.kind == "c" else found
+
+
+def _contracted(
+    problem: Problem, leaves: Sequence[Any], places: Sequence[int], value: Any, sensitivities: Any, cotangent: Any
+) -> list[Any]:
+    """Return the cotangents of the leaves at `places`, from how the solution moves in all their unit directions."""
+    found, start = [], 0
+    for place in places:
+        leaf = pytree.plain(leaves[place])
+        if place == MOVING:
+            found.append(_of_times(problem, leaves, value, cotangent))
+            continue
+        size = np.size(leaf) * (2 if np.iscomplexobj(leaf) else 1)
+        parts = [_real(anp.sum(cotangent * part)) for part in sensitivities[start : start + size]]
+        start += size
+        if np.iscomplexobj(leaf):
+            half = size // 2
+            parts = [real - 1j * imaginary for real, imaginary in zip(parts[:half], parts[half:], strict=True)]
+        found.append(anp.reshape(anp.stack(parts), np.shape(leaf)) if np.ndim(leaf) else parts[0])
+    return found
+
+
+def _of_times(problem: Problem, leaves: Sequence[Any], value: Any, cotangent: Any) -> Any:
+    slopes = _slopes(problem, leaves, value)
+    return _real(anp.sum(cotangent[:, problem.moments.moving] * slopes, axis=0))
+
+
+def _real(number: Any) -> Any:
+    return anp.real(number) if np.iscomplexobj(pytree.plain(number)) else number
+
+
+# The pullback by the adjoint equation, as a function of leaves and cotangent that somebody may trace
+
+
+def adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Any, places: Sequence[int]) -> list[Any]:
+    """Return the cotangents of the leaves at `places`, by the adjoint equation: differentiable in leaves and cotangent.
+
+    What moves ``J(x)' w`` along dx and dw is the pullback, in x, of what the solution and its tangent along dx give,
+    at the cotangents dw and w: the adjoint of the extended equation. What pulls c through it is ``J(x) c`` for w, and
+    for x the same with dx = c and dw = 0.
+    """
+    trace = innermost([*leaves, cotangent])
+    if trace is None:
+        return _plain_adjoint(problem, leaves, cotangent, places)
+    *below, seed = trace.below
+    if not trace.moves:
+        values = adjoint(problem, below, seed, places)
+        return trace.pulled(values, _PullOfAdjoint(problem, trace, places))
+    tangents, count = trace.tangents()
+    values = adjoint(problem, below, seed, places)
+    moved = [
+        _moved_adjoint(problem, below, seed, {place: parts[number] for place, parts in tangents.items()}, places)
+        for number in range(count)
+    ]
+    return [trace.moved(value, list(parts)) for value, parts in zip(values, zip(*moved, strict=True), strict=True)]
+
+
+def _moved_adjoint(
+    problem: Problem, leaves: Sequence[Any], seed: Any, direction: dict[int, Any], places: Sequence[int]
+) -> list[Any]:
+    along = {place: [part] for place, part in direction.items() if place < len(leaves) and part is not None}
+    of_seed = direction.get(len(leaves))
+    if not along:
+        if of_seed is None:
+            return [None] * len(places)
+        return adjoint(problem, leaves, of_seed, places)
+    return _pulled_of_pushed(problem, leaves, along, of_seed, seed, places)
+
+
+def _pulled_of_pushed(
+    problem: Problem, leaves: Sequence[Any], along: dict[int, list[Any]], first: Any, second: Any, places: Sequence[int]
+) -> list[Any]:
+    """Pull cotangents of the solution and of its tangent back to the leaves at `places`."""
+
+    def both(some: Sequence[Any]) -> list[Any]:
+        at = dict(zip(places, some, strict=True))
+        value, moved = pushed(problem, [at.get(place, leaf) for place, leaf in enumerate(leaves)], along, 1)
+        return [value, moved[0]]
+
+    some = [leaves[place] for place in places]
+    _, ends, roots = record_flat(both, some)
+    return pytree.filled(pull(ends, [first, second], roots, some), some)
+
+
+class _PullOfAdjoint:
+    """The pullback of the adjoint's solution, at leaves and a cotangent that others may trace."""
+
+    def __init__(self, problem: Problem, trace: Trace, places: Sequence[int]) -> None:
+        *self._leaves, self._seed = trace.below
+        self._problem, self._asked, self._places = problem, list(trace.nodes), places
+
+    def __call__(self, cotangent: Any) -> tuple[Any, ...]:
+        opened = pytree.open_containers(cotangent)
+        parts = list(opened) if isinstance(opened, tuple | list) else [opened]
+        along = {place: [part] for place, part in zip(self._places, parts, strict=True)}
+        problem, leaves, n = self._problem, self._leaves, len(self._leaves)
+        asked = [place for place in self._asked if place < n]
+        found = dict(zip(asked, _pulled_of_pushed(problem, leaves, along, None, self._seed, asked), strict=True))
+        if n in self._asked:
+            found[n] = pushed(problem, leaves, along, 1)[1][0]
+        return tuple(found[place] for place in self._asked)
+
+
+def _plain_adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Any, places: Sequence[int]) -> list[Any]:
+    leaves, cotangent = list(map(traceable, leaves)), np.asarray(cotangent)
+    y0, t0, params = leaves[Y0], float(leaves[T0]), leaves[PARAMS:]
+    value = solution(problem, leaves)
+    dense = problem.dense() if problem.dense is not None else _dense_solution(problem, leaves)
+    moving = [place - PARAMS for place in places if place >= PARAMS]
+    times = problem.moments.times
+    of_state, of_params = pulled_through_time(problem.equation, params, moving, dense, t0, y0, times, cotangent)
+    rest = dict(zip(moving, of_params, strict=True))
+    found = []
+    for place in places:
+        if place == Y0:
+            found.append(shaped(of_state, y0))
+        elif place == T0:
+            found.append(-np.real(np.sum(of_state * _slope_at(problem.equation, t0, y0, params))))
+        elif place == MOVING:
+            found.append(_of_times(problem, leaves, value, cotangent))
+        else:
+            found.append(rest[place - PARAMS])
+    return found
+
+
+def _dense_solution(problem: Problem, leaves: Sequence[Any]) -> Any:
+    t0, times = float(leaves[T0]), problem.moments.times
+    last = times[np.argmax(np.abs(times - t0))]
+    if last == t0:
+        return lambda t: leaves[Y0]
+    return integrate(problem.equation, leaves[PARAMS:], leaves[Y0], (t0, last), dense_output=True).sol

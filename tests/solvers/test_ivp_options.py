@@ -1,0 +1,208 @@
+"""Differential equations: ends, times, functions of time, complex states, Jacobians, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.sparse
+
+import dagad
+from dagad.solvers import odeint, solve_ivp
+
+TIGHT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-10}
+
+
+def decay(t: Any, y: Any, rate: Any) -> Any:
+    del t
+    return -rate * y
+
+
+def test_times_that_depend_on_parameters_move_along_the_solution() -> None:
+    def at(p: Any) -> Any:  # the last time is the end
+        times = np.stack([0.5 * p, p])
+        return solve_ivp(decay, (0.0, p), [3.0], t_eval=times, args=(p,), **TIGHT).y[0]
+
+    for derivative in (dagad.jacfwd(at), dagad.jacrev(at)):  # of 3 exp(-p^2 / 2) and 3 exp(-p^2)
+        np.testing.assert_allclose(derivative(0.8), [-2.4 * np.exp(-0.32), -4.8 * np.exp(-0.64)], rtol=1e-7)
+    second = dagad.jacfwd(dagad.jacrev(at))(0.8)
+    np.testing.assert_allclose(second[0], 3.0 * (0.64 - 1.0) * np.exp(-0.32), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sensitivity", ["forward", "adjoint"])
+def test_steps_between_moving_ends_stay_where_they_are(sensitivity: str) -> None:
+    def states(ends: Any) -> Any:
+        return solve_ivp(decay, (ends[0], ends[1]), [3.0], args=(0.5,), sensitivity=sensitivity, **TIGHT).y[0]
+
+    ends = np.array([0.2, 1.7])
+    times = scipy.integrate.solve_ivp(decay, ends, [3.0], args=(0.5,), **TIGHT).t
+    jacobian = dagad.jacrev(states)(ends)
+    right = np.stack([1.5 * np.exp(-0.5 * (times - 0.2)), np.zeros(len(times))], axis=1)
+    right[0] = 0.0  # where it begins it has its initial value, wherever that is
+    right[-1, 1] = -1.5 * np.exp(-0.75)
+    np.testing.assert_allclose(jacobian, right, atol=1e-7)
+    np.testing.assert_allclose(dagad.jacfwd(states)(ends), right, atol=1e-7)
+
+
+@pytest.mark.parametrize("sensitivity", ["forward", "adjoint"])
+def test_a_function_of_time_is_differentiated_where_it_is_called(sensitivity: str) -> None:
+    def of_time(p: Any, t: Any) -> Any:
+        options: Any = {"dense_output": True, "sensitivity": sensitivity, "method": "DOP853"}
+        return solve_ivp(decay, (0.0, 2.0), [3.0, 1.0], args=(p,), **TIGHT | options).sol(t)
+
+    stock = scipy.integrate.solve_ivp(decay, (0.0, 2.0), [3.0, 1.0], "DOP853", args=(0.7,), dense_output=True, **TIGHT)
+    times = np.array([1.3, 0.4, 1.3])
+    np.testing.assert_array_equal(dagad.vjp(of_time, 0.7, times)[0], stock.sol(times))
+    of_p, of_t = dagad.jacrev(of_time, (0, 1))(0.7, times)
+    np.testing.assert_allclose(of_p[0], -3.0 * times * np.exp(-0.7 * times), rtol=1e-6)
+    np.testing.assert_allclose(of_t[1], np.diag(-0.7 * np.exp(-0.7 * times)), atol=1e-7)
+    one = dagad.jacfwd(lambda t: of_time(0.7, t))(1.3)
+    np.testing.assert_allclose(one, -0.7 * np.exp(-0.91) * np.array([3.0, 1.0]), rtol=1e-6)
+    with pytest.raises(dagad.NotDifferentiableError, match="Make `t_span` longer"):
+        dagad.grad(lambda p: of_time(p, 2.5)[0])(0.7)
+
+
+@pytest.mark.parametrize("sensitivity", ["forward", "adjoint"])
+def test_complex_states_have_derivatives(sensitivity: str) -> None:
+    def real_part(v: Any) -> Any:
+        rate, turn, re, im = v
+        start = np.stack([re + 1j * im])
+        found = solve_ivp(lambda t, y: (-rate + 1j * turn) * y, (0.0, 1.5), start, sensitivity=sensitivity, **TIGHT)
+        return np.real(found.y[0, -1])
+
+    def exact(v: Any) -> Any:
+        rate, turn, re, im = v
+        return np.exp(-1.5 * rate) * (re * np.cos(1.5 * turn) - im * np.sin(1.5 * turn))
+
+    v = np.array([0.3, 2.0, 1.0, -0.5])
+    np.testing.assert_allclose(dagad.grad(real_part)(v), dagad.grad(exact)(v), atol=1e-7)
+    np.testing.assert_allclose(dagad.hessian(real_part)(v), dagad.hessian(exact)(v), atol=1e-6)
+
+    def of_start(start: Any) -> Any:
+        return np.real(solve_ivp(lambda t, y: (-0.3 + 2j) * y, (0.0, 1.5), start, sensitivity=sensitivity).y[0, -1])
+
+    gradient = dagad.grad(of_start)(np.array([1.0 - 0.5j]))  # du/dx - i du/dy
+    np.testing.assert_allclose(gradient, np.exp((-0.3 + 2j) * 1.5), rtol=1e-2)
+
+
+def test_a_vectorized_right_hand_side_is_given_columns() -> None:
+    def field(t: Any, y: Any, rate: Any) -> Any:
+        assert y.ndim == 2
+        return np.stack([-rate * y[0], rate * y[0] - y[1]])
+
+    def end(rate: Any) -> Any:
+        return solve_ivp(field, (0.0, 1.0), [1.0, 0.0], "Radau", vectorized=True, args=(rate,), **TIGHT).y[0, -1]
+
+    assert dagad.grad(end)(0.5) == pytest.approx(-np.exp(-0.5), rel=1e-7)
+    assert dagad.hessian(end)(0.5) == pytest.approx(np.exp(-0.5), rel=1e-6)
+
+
+N = 12
+LAPLACIAN = scipy.sparse.diags([1.0, -2.0, 1.0], [-1, 0, 1], shape=(N, N), format="csc")
+HELPS: dict[str, Any] = {
+    "sparsity": {"jac_sparsity": LAPLACIAN},
+    "function": {"jac": lambda t, y, k: k * LAPLACIAN.toarray()},
+    "sparse function": {"jac": lambda t, y, k: k * LAPLACIAN},
+    "matrix": {"jac": 2.0 * LAPLACIAN.toarray()},
+    "bands": {"method": "LSODA", "lband": 1, "uband": 1},
+}
+
+
+@pytest.mark.parametrize("sensitivity", ["forward", "adjoint"])
+@pytest.mark.parametrize("given", HELPS)
+def test_jacobians_of_the_user_steer_the_method_and_are_no_derivative(given: str, sensitivity: str) -> None:
+    options = {"method": "BDF", "sensitivity": sensitivity, "rtol": 1e-8, "atol": 1e-10} | HELPS[given]
+    start = np.sin(np.pi * np.arange(1, N + 1) / (N + 1))
+    mode = 2.0 - 2.0 * np.cos(np.pi / (N + 1))  # the first one is an eigenvector
+
+    def end(k: Any) -> Any:
+        def heat(t: Any, y: Any, k: Any) -> Any:
+            left, right = np.concatenate([np.zeros(1), y[:-1]]), np.concatenate([y[1:], np.zeros(1)])
+            return k * (left - 2.0 * y + right)
+
+        return solve_ivp(heat, (0.0, 3.0), start, args=(k,), **options).y[3, -1]
+
+    value, slope = dagad.value_and_grad(end)(2.0)
+    assert value == pytest.approx(start[3] * np.exp(-6.0 * mode), rel=1e-5)
+    assert slope == pytest.approx(-3.0 * mode * value, rel=1e-5)
+
+
+def test_many_parameters_are_pulled_by_the_adjoint() -> None:
+    calls = [0]
+
+    def end(weights: Any) -> Any:
+        def field(t: Any, y: Any) -> Any:
+            calls[0] += 1
+            return -np.sum(weights) * y
+
+        return solve_ivp(field, (0.0, 1.0), [1.0]).y[0, -1]
+
+    weights = np.full(400, 1.0 / 400)
+    gradient = dagad.grad(end)(weights)
+    np.testing.assert_allclose(gradient, -np.exp(-1.0), rtol=1e-2)
+    assert calls[0] < 200  # not one solution for each
+
+
+def test_odeint_has_scipys_bits_and_derivatives() -> None:
+    times = np.array([0.0, 0.5, 2.0, 2.0, 3.0])
+
+    def states(v: Any) -> Any:
+        return odeint(lambda y, t, rate: [y[1], -rate * y[0]], [v[1], 0.0], times, (v[0],))
+
+    v = np.array([2.0, 1.5])
+    stock = scipy.integrate.odeint(lambda y, t, rate: [y[1], -rate * y[0]], [v[1], 0.0], times, (v[0],))
+    np.testing.assert_array_equal(states(v), stock)
+    np.testing.assert_array_equal(dagad.vjp(states, v)[0], stock)
+    root = np.sqrt(2.0)
+    of_rate = -1.5 * times * np.sin(root * times) / (2.0 * root)
+    for derivative in (dagad.jacfwd(states)(v), dagad.jacrev(states)(v)):
+        np.testing.assert_allclose(derivative[:, 0, 0], of_rate, atol=1e-6)
+        np.testing.assert_allclose(derivative[:, 0, 1], np.cos(root * times), atol=1e-6)
+    moved = dagad.jacrev(lambda t: odeint(lambda y, t: -0.5 * y, 3.0, t)[:, 0])(times[[0, 1, 2]])
+    slope = 1.5 * np.exp(-0.5 * times[:3])
+    right = [[0.0, 0.0, 0.0], [slope[1], -slope[1], 0.0], [slope[2], 0.0, -slope[2]]]
+    np.testing.assert_allclose(moved, right, atol=1e-6)
+    found, facts = odeint(lambda y, t: -y, 1.0, times, full_output=1)
+    assert "successful" in facts["message"]
+    assert found.shape == (5, 1)
+
+
+# What is refused
+
+
+def test_events_are_refused_where_they_would_need_a_derivative() -> None:
+    def end(rate: Any) -> Any:
+        return solve_ivp(decay, (0.0, 1.0), [1.0], args=(rate,), events=lambda t, y, rate: y[0] - 0.5).y[0, -1]
+
+    assert end(0.5) == pytest.approx(np.exp(-0.5), rel=1e-3)
+    with pytest.raises(dagad.NotDifferentiableError, match="integrate to it without `events`"):
+        dagad.grad(end)(0.5)
+
+
+def test_a_solution_that_ends_early_is_refused() -> None:
+    def end(rate: Any) -> Any:
+        return solve_ivp(lambda t, y: rate * y**2, (0.0, 2.0), [1.0]).y[0, -1]
+
+    assert np.isfinite(dagad.grad(end)(0.2))
+    with pytest.raises(dagad.NotDifferentiableError, match=r"could not integrate it beyond t = 0\.99.*Try another"):
+        dagad.grad(end)(1.0)  # it has a pole there
+
+
+def test_a_word_that_is_no_sensitivity_is_refused() -> None:
+    with pytest.raises(dagad.PlanError, match='Give "forward", "adjoint" or "auto"'):
+        solve_ivp(decay, (0.0, 1.0), [1.0], args=(0.5,), sensitivity="backward")
+
+
+def test_times_beyond_which_a_method_may_not_look_are_refused() -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match="with a call of its own"):
+        dagad.grad(lambda r: odeint(lambda y, t: -r * y, 1.0, np.array([0.0, 1.0]), tcrit=np.array([0.5]))[-1, 0])(0.3)
+
+
+def test_wrong_calls_are_explained_by_scipy() -> None:
+    for rate in (0.5, np.array(0.5)):
+        with pytest.raises(ValueError, match="`t_eval` are not within `t_span`"):
+            solve_ivp(decay, (0.0, 1.0), [1.0], t_eval=[2.0], args=(rate,))
+    with pytest.raises(ValueError, match="`t_eval` are not within `t_span`"):
+        dagad.grad(lambda rate: solve_ivp(decay, (0.0, 1.0), [1.0], t_eval=[2.0], args=(rate,)).y[0, 0])(0.5)

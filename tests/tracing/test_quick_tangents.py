@@ -1,0 +1,60 @@
+"""Quick tangents: have they the bits of autograd's rules, and are others' rules the ones that count?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from autograd.extend import defjvp
+
+import dagad
+from dagad._tracing import forward
+from dagad._tracing.private import primitive_jvps
+
+X = np.array([0.3, -1.7, 2.9])
+Z = np.array([0.3 + 1.0j, -1.7, 2.9 - 0.4j])
+M = np.arange(9.0).reshape(3, 3) / 7.0
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "products": lambda x: x * x + x * 3.0 + 2 * x,
+    "products of numbers": lambda x: x[0] * x[1] * x[0] * 1.7,
+    "differences": lambda x: x - x[::-1] - (1.0 - x),
+    "quotients": lambda x: x / (x * x) + 1.0 / x + x / 3.0,
+    "powers of e": lambda x: np.exp(-x) + np.exp(x[0]),
+    "broadcast": lambda x: x[:, None] * x + x[0] - x / x[1],
+    "entries": lambda x: x[[2, 0]] * x[1:] + x[x > 0.0],
+    "made of numbers": lambda x: np.stack([x[0], 2.0, x[2] * x[1], -x[1]]),
+    "made of a list": lambda x: anp.array([x[0], 0.0, x[2] * x[1]]) * anp.array([[x[0]], [x[1]]]),
+    "end to end": lambda x: np.concatenate([x, np.ones(2), x[:1] * x[1:2]]) * np.concatenate([np.zeros(3), x]),
+    "functions of entries": lambda x: np.sin(x) * np.cos(x) + np.tanh(x) + np.log(x * x) + np.sqrt(2.0 + x * x),
+    "products of matrices": lambda x: (x[:, None] * M) @ x + M @ x + np.dot(x, M) + x @ x + np.dot(M, x[:, None])[:, 0],
+    "in place of none": lambda x: x * np.ones((2, 3)) + 0.0 * x,
+}
+
+
+@pytest.mark.parametrize("at", [X, X.astype(np.float32), Z], ids=["double", "single", "complex"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_quick_tangents_have_the_bits_of_autograds_rules(
+    program: str, at: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if program == "entries" and at is Z:
+        pytest.skip("complex numbers have no order")
+    fun = PROGRAMS[program]
+
+    def tangents() -> list[Any]:
+        moved = [part for each in (at, np.ones_like(at)) for part in dagad.jvp(fun, (at,), (each,))]
+        return moved if at is Z else [*moved, dagad.jacfwd(fun)(at), dagad.jacfwd(dagad.jacfwd(fun))(at)]
+
+    quick = tangents()
+    monkeypatch.setattr(forward, "quickly_pushed", lambda *_: None)
+    for one, other in zip(quick, tangents(), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert (type(one), one.dtype) == (type(other), other.dtype)
+
+
+def test_a_rule_that_a_user_gives_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(primitive_jvps, anp.multiply, primitive_jvps[anp.multiply])  # put back afterwards
+    defjvp(anp.multiply, lambda g, ans, x, y: 10.0 * g, lambda g, ans, x, y: 100.0 * g)
+    assert dagad.jvp(lambda x: x * 2.0, (3.0,), (1.0,))[1] == 10.0
