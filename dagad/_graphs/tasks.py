@@ -17,7 +17,7 @@ from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import pull, record, refuse_boxes
 from dagad._engines.base import Engine, FlatFunction
 from dagad._engines.calls import by_engine, is_autograds
-from dagad._engines.explicit import check_count, refuse_keywords
+from dagad._engines.explicit_rules import check_count, fitted_cotangent, refuse_keywords
 from dagad._engines.registry import own_engine
 from dagad._errors import add_note_once
 from dagad._graphs.activity import Key, is_copy, references, substituted, topological
@@ -316,8 +316,7 @@ class _BoundTask(FlatFunction):
         for (seed, leaf), end in zip(pairs, ends[:n_positional], strict=True):
             if end is not None and seed is None:  # one that is asked for; the engine says so
                 return [None] * len(self.leaves)
-            what = "A cotangent that an explicit pullback returned"
-            seeds.append(None if end is None else pytree.cast_like(seed, leaf, what))
+            seeds.append(None if end is None else fitted_cotangent(seed, leaf))
         return pull(ends[:n_positional], seeds, roots, self.leaves)
 
     def _gathered(self, leaves: Sequence[Any]) -> Any:

@@ -16,7 +16,7 @@ from dagad._engines.autograd.embedded import traced_engine
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import refuse_boxes, refuse_strangers
 from dagad._engines.base import Engine, FlatFunction, LeafPullback, Mark, Side, constants_of
-from dagad._engines.explicit import check_count
+from dagad._engines.explicit_rules import check_count
 from dagad._errors import ClosureError, StructureError, add_note_once
 from dagad._graphs.linearization import PullbackFunction
 from dagad._operations.context import VALUE_AND_GRAD, DefaultPolicy, like_here
