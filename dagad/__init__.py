@@ -58,6 +58,9 @@ When something is wrong
                                                       rows that make nan, gradients that are nan, integers
                                                       among parameters
 
+What scipy solves, with derivatives
+    solvers                                           `solvers.implicit` and what has the names of scipy's functions
+
 To go further
     extend                                            engines, policies, functions with derivatives of their own
     interop                                           objectives for scipy, jax and torch: import the module you want

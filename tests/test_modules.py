@@ -60,7 +60,8 @@ NEED_SCIPY = {
 # Imported when somebody asks for that engine.
 OTHER_ENGINES = {f"dagad._engines.{name}" for name in ("jax", "jax_constants", "torch")}
 NEIGHBOURS = {name for name in FILES if name.startswith("dagad.interop.")}  # imported by those who want them
-IMPORTED_LATE = NEED_DISTRIBUTED | NEED_SCIPY | OTHER_ENGINES | NEIGHBOURS
+SOLVERS = {name for name in FILES if name.startswith("dagad.solvers")}  # they are scipy's
+IMPORTED_LATE = NEED_DISTRIBUTED | NEED_SCIPY | OTHER_ENGINES | NEIGHBOURS | SOLVERS
 
 
 # Order
@@ -70,7 +71,7 @@ ROOMS = ["_pytrees", "_engines", "_graphs", "_sources", "_operations", "_executo
 
 def room_of(module: str) -> int:
     """Return which room a module is in: the floor is below them all, the doors above."""
-    if module in ("dagad", "dagad.extend", "dagad.testing", "dagad.doctor"):
+    if module in ("dagad", "dagad.extend", "dagad.testing", "dagad.doctor") or module in SOLVERS:
         return len(ROOMS)
     room = module.split(".")[1]
     return ROOMS.index(room) if room in ROOMS else -1
@@ -190,9 +191,9 @@ def test_importing_brings_in_no_optional_package(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_dagad_has_three_public_submodules() -> None:
+def test_dagad_has_four_public_submodules() -> None:
     public = {name for name in FILES if name.startswith("dagad.") and "._" not in name and ".interop" not in name}
-    assert public == {"dagad.extend", "dagad.testing", "dagad.doctor"}  # the last one is a command
+    assert public == {"dagad.extend", "dagad.solvers", "dagad.testing", "dagad.doctor"}  # the last one is a command
 
 
 def test_the_init_modules_hold_imported_names_only() -> None:

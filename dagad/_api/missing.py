@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 from dagad._errors import MissingNameError
 from dagad._tracebacks import public
@@ -75,8 +77,13 @@ _INSTEAD = {
 
 
 @public
-def missing(name: str) -> None:
-    """Say what there is instead of a name that is not in `dagad`: its `__getattr__`."""
+def missing(name: str) -> Any:
+    """Say what there is instead of a name that is not in `dagad`: its `__getattr__`.
+
+    `dagad.solvers` is there when somebody asks for it: it imports scipy.
+    """
+    if name == "solvers":
+        return importlib.import_module("dagad.solvers")
     raise MissingNameError(f"There is no `dagad.{name}`. {_INSTEAD.get(name) or _guess(name)}".rstrip())
 
 
@@ -113,6 +120,7 @@ def _public_paths() -> list[str]:
     root = Path(module.__file__ or "").parent
     for file in sorted(root.glob("[a-z]*.py")):
         paths += [f"dagad.{file.stem}", *(f"dagad.{file.stem}.{name}" for name in _listed(file))]
+    paths += [f"dagad.solvers.{name}" for name in _listed(root / "solvers" / "__init__.py")]
     for file in sorted(root.glob("interop/[a-z]*.py")):
         paths.append(f"dagad.interop.{file.stem}")
         tree = ast.parse(file.read_text(encoding="utf-8"))
