@@ -33,6 +33,7 @@ AT_ONCE = 64  # columns of it that are computed together
 TOLERANCE = 1e-12  # of the iterations, relative to the right-hand side
 RESTARTS = 10  # of up to 200 products each
 FAR = 1e-2  # by how much of its size Newton's step may move what is said to be a solution
+BENT = 0.1  # by how much of itself the slope may change on that step
 
 
 class System:
@@ -153,14 +154,26 @@ class System:
                 f"unknowns is singular there (its reciprocal condition number is {rcond:.1e}), so that the solution is "
                 "not the only one nearby, or a multiple one. Add the equations that fix it, or a small ridge."
             )
-        step, at = lu_solve(factors, self.residual(xs, leaves), check_finite=False), joined(xs)
+        self._refuse_far(lu_solve(factors, self.residual(xs, leaves), check_finite=False), xs, leaves)
+        return factors
+
+    def _refuse_far(self, step: Any, xs: Leaves, leaves: Leaves) -> None:
+        """Refuse what is no solution, or a multiple one: there Newton's step is long, or goes to other slopes."""
+        at = joined(xs)
         if np.linalg.norm(step) > FAR * (np.linalg.norm(at) + FAR):
             raise NotDifferentiableError(
                 f"What `{self.name}` found is no solution of the equations that it is differentiated by: a step of "
                 f"Newton's moves it by {np.linalg.norm(step):.3g}, and its size is {np.linalg.norm(at):.3g}. Solve "
                 "to a smaller tolerance, and see that `residual` is zero at the solution."
             )
-        return factors
+        here = self.product(step, False, xs, leaves)
+        there = self.product(step, False, self.split(at - step), leaves)
+        if np.linalg.norm(there - here) > BENT * np.linalg.norm(here):
+            raise NotDifferentiableError(
+                f"What `{self.name}` found has no derivative that can be trusted: from there a step of Newton's, by "
+                f"{np.linalg.norm(step):.3g}, leads to where the equations have another slope, as it is at a multiple "
+                "root. Solve to a smaller tolerance, or write equations whose root is a simple one."
+            )
 
     def _matrix(self, xs: Leaves, leaves: Leaves) -> Any:
         """Return the derivative of the residual with respect to the unknowns, some columns at a time."""
