@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import autograd.numpy as anp
 import numpy as np
 
 from dagad._engines.base import Leaves
@@ -14,6 +15,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 from dagad._pytrees.closures import hoist
 from dagad._words import name_of
+from dagad.solvers._implicit import given_to_solvers, vector_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,7 +47,7 @@ class Call:
     def __init__(self, scipys: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.given = dict(inspect.signature(scipys).bind(*args, **kwargs).arguments)
         self.boxes, self._make = hoist(self.given)
-        self.plain = self.at([pytree.plain(box) for box in self.boxes]) if self.boxes else self.given
+        self.plain = self.at(list(map(given_to_solvers, self.boxes))) if self.boxes else self.given
         self.result = scipys(**self.plain)
         self._scipys = scipys
 
@@ -64,8 +66,8 @@ class Call:
         is_array = isinstance(value, np.ndarray)
 
         def flat(leaves: Leaves) -> list[Any]:
-            found = fun(leaves[0], self.at(leaves[1:]))
-            return [found if np.shape(pytree.plain(found)) == np.shape(value) else np.reshape(found, np.shape(value))]
+            found = vector_of(fun(leaves[0], self.at(leaves[1:])))
+            return [anp.reshape(found, np.shape(value)) if np.ndim(value) else found[0]]
 
         if not pytree.is_differentiable(value) or (is_array and not value.size):
             return value

@@ -82,7 +82,7 @@ class System:
     def residual(self, xs: Leaves, leaves: Leaves) -> Any:
         """Return the residual as one vector."""
         found = self._equations(self._partition.merge(iter(xs)), leaves)
-        vector = joined(pytree.flatten(pytree.all_opened(found))[0])
+        vector = vector_of(found)
         if vector.size != self.size:
             raise StructureError(
                 f"`residual` returned {vector.size} numbers for {self.size} unknowns of `{self.name}`. Return as many "
@@ -208,6 +208,17 @@ def joined(parts: Sequence[Any]) -> Any:
     return anp.concatenate([anp.ravel(part) for part in parts])
 
 
+def vector_of(found: Any) -> Any:
+    """Return what a user's function returned, an array, a list of numbers or any pytree, as one vector."""
+    return joined(pytree.flatten(pytree.all_opened(found))[0])
+
+
+def given_to_solvers(box: Any) -> Any:
+    """Return the plain value of what somebody traces, as a solver gets it: its own, which it may write into."""
+    plain = pytree.plain(box)
+    return np.array(plain) if isinstance(plain, np.ndarray) else plain
+
+
 class _Solution:
     """The solution of a system as a function of the leaves that its equations have."""
 
@@ -315,7 +326,7 @@ def implicit(
         boxes, make = hoist((solve, residual, args, linear_solve))
         if not boxes:
             return solve(*args)
-        own_solve, _, plain, own_linear = make([pytree.plain(box) for box in boxes])
+        own_solve, _, plain, own_linear = make(list(map(given_to_solvers, boxes)))
 
         def equations(x: Any, leaves: Leaves) -> Any:
             _, own_residual, own_args, _ = make(leaves)

@@ -15,7 +15,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
 from dagad._tracebacks import public
 from dagad.solvers._call import Call, called_like, positional
-from dagad.solvers._implicit import System, joined
+from dagad.solvers._implicit import System, joined, vector_of
 
 Given = dict[str, Any]
 NEAR = 1e-6  # how near to a bound, relative to it, an unknown is held by it
@@ -126,8 +126,8 @@ def minimize(*args: Any, **kwargs: Any) -> Any:
     def slope(x: Any, given: Given) -> Any:
         args = positional(given)
         if callable(jac):
-            return given["jac"](x, *args)
-        return given["fun"](x, *args)[1] if jac is True else grad(given["fun"])(x, *args)
+            return vector_of(given["jac"](x, *args))
+        return vector_of(given["fun"](x, *args)[1] if jac is True else grad(given["fun"])(x, *args))
 
     bounds, at = plain.get("bounds"), np.array(result.x)
     held = None if bounds is None else Held(at, *_both(bounds))
@@ -217,7 +217,7 @@ def least_squares(*args: Any, **kwargs: Any) -> Any:
     loss, at = plain.get("loss", "linear"), np.array(result.x)
 
     def residuals(x: Any, given: Given) -> Any:
-        return anp.ravel(given["fun"](x, *positional(given), **(given.get("kwargs") or {})))
+        return vector_of(given["fun"](x, *positional(given), **(given.get("kwargs") or {})))
 
     def cost(x: Any, given: Given) -> Any:
         scale = given.get("f_scale", 1.0)

@@ -11,7 +11,7 @@ from scipy import optimize
 from dagad._engines.base import Leaves
 from dagad._tracebacks import public
 from dagad.solvers._call import Call, called_like, positional
-from dagad.solvers._implicit import System
+from dagad.solvers._implicit import System, vector_of
 
 
 def _first(found: Any, has_more: bool) -> Any:
@@ -158,6 +158,6 @@ def fixed_point(*args: Any, **kwargs: Any) -> Any:
 
     def equations(x: Any, leaves: Leaves) -> Any:
         given = call.at(leaves)
-        return x - given["func"](x, *positional(given))
+        return vector_of(x) - vector_of(given["func"](x, *positional(given)))
 
     return System(equations, call.result, call.name).unknowns(call.boxes)

@@ -159,6 +159,15 @@ def test_a_solution_of_an_equation_that_is_a_reduction_has_every_mode(mode: str)
     check(mode, functools.partial(around, scheduler="sync"), right)
 
 
+def test_a_solver_may_write_into_what_it_gets() -> None:
+    def in_place(a: Any) -> Any:
+        a /= 2.0
+        return a
+
+    solution = implicit(in_place, lambda x, a: 2.0 * x - a)
+    np.testing.assert_allclose(dagad.grad(lambda a: np.sum(solution(a * 1.0) * a))(np.ones(3)), np.ones(3))
+
+
 # Pytrees, sizes, methods
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 import pytest
+from dask.base import compute as dask_compute
+from dask.delayed import delayed
 from scipy import optimize
 
 import dagad
@@ -18,6 +20,7 @@ from dagad.solvers import fixed_point, least_squares, minimize, root, root_scala
 from support.every_mode import AT, MODES, check, derivatives
 from support.plain_autograd import bits
 
+compute: Any = dask_compute  # Dask has few types
 ROWS = np.linspace(0.3, 1.8, 5)
 POINTS = np.array([1.0, 2.0, 4.0])
 OPTIONS = {"gtol": 1e-10}
@@ -199,6 +202,31 @@ def test_a_minimum_around_a_reduction_is_differentiated_by_the_reduction(schedul
     assert dagad.jacfwd(estimate)(0.5) == pytest.approx(dagad.grad(closed)(0.5), rel=1e-9)
 
 
+def test_solutions_may_stand_inside_the_equations_of_others() -> None:
+    def inner(a: Any) -> Any:
+        return root_scalar(lambda y: y**3 + y - a, bracket=(-9.0, 9.0), xtol=1e-14).root
+
+    def outer(t: Any) -> Any:
+        def loss(x: Any) -> Any:
+            return (x[0] - t) ** 2 + inner(x[0] * t) ** 2
+
+        return minimize(loss, np.zeros(1), jac=dagad.grad(loss), method="BFGS", options={"gtol": 1e-11}).x[0]
+
+    step = 3e-3
+    slope = dagad.grad(outer)
+    assert slope(AT) == pytest.approx((outer(AT + step) - outer(AT - step)) / (2.0 * step), rel=1e-4)
+    assert dagad.hessian(outer)(AT) == pytest.approx((slope(AT + step) - slope(AT - step)) / (2.0 * step), rel=1e-4)
+
+
+def test_a_task_of_a_graph_may_find_a_root(scheduler: Any) -> None:
+    a = delayed(1.3)
+    y = delayed(lambda a: np.sum(root(lambda x: [x[0] ** 2 - a, x[0] * x[1] - 1.0], [1.0, 1.0], tol=1e-13).x))(a)
+    slope = dagad.gradient(y, a)
+    found = compute(y, slope, dagad.jvp(y, a, 1.0)[1], dagad.gradient(slope, a), scheduler=scheduler)
+    first, second = 0.5 * (1.3**-0.5 - 1.3**-1.5), 0.25 * (3.0 * 1.3**-2.5 - 1.3**-1.5)
+    np.testing.assert_allclose(found, [1.3**0.5 + 1.3**-0.5, first, first, second], rtol=1e-9)
+
+
 # Bounds and losses
 
 
@@ -242,6 +270,24 @@ def test_robust_losses_have_derivatives(loss: str) -> None:
 
 
 # What is refused
+
+BY_SCIPY: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "minimize": (lambda t: optimize.minimize(lambda x: np.sum((x - t) ** 2), np.zeros(1)).x[0], "minimize"),
+    "with args": (lambda t: optimize.minimize(loss_of, np.zeros(2), args=(t,)).x[0], "minimize"),
+    "root": (lambda t: optimize.root(lambda x: x - t, np.zeros(1)).x[0], "root"),
+    "root_scalar": (lambda t: optimize.root_scalar(lambda x: x - t, bracket=(0.0, 2.0)).root, "root_scalar"),
+    "brentq": (lambda t: optimize.brentq(lambda x: x - t, 0.0, 2.0), "root_scalar"),
+    "fsolve": (lambda t: optimize.fsolve(lambda x: x - t, np.zeros(1))[0], "root"),
+    "fixed_point": (lambda t: optimize.fixed_point(lambda x: 0.0 * x + t, 1.0), "fixed_point"),
+    "least_squares": (lambda t: optimize.least_squares(lambda x: x - t, np.zeros(1)).x[0], "least_squares"),
+}
+
+
+@pytest.mark.parametrize("name", BY_SCIPY)
+def test_solvers_of_scipys_own_are_refused_with_the_one_to_use(name: str) -> None:
+    find, instead = BY_SCIPY[name]
+    with pytest.raises(dagad.NotDifferentiableError, match=rf"^`scipy.optimize.*Write `dagad.solvers.{instead}`,"):
+        dagad.grad(lambda t: dagad.map_sum(lambda row, t: find(row * t), ROWS, t, scheduler="sync"))(AT)
 
 
 def drop(x: Any, a: Any) -> Any:
