@@ -33,6 +33,7 @@ AT_ONCE = 64  # columns of it that are computed together
 TOLERANCE = 1e-12  # of the iterations, relative to the right-hand side
 RESTARTS = 10  # of up to 200 products each
 FAR = 1e-2  # by how much of its size Newton's step may move what is said to be a solution
+EXACT = 1e-13  # how short, of the size of the solution, a step is that nobody needs to look at
 BENT = 0.1  # by how much of itself the slope may change on that step
 
 
@@ -140,7 +141,7 @@ class System:
         return lu_solve(self._factors, b, trans=int(transposed), check_finite=False)
 
     def _factored(self, xs: Leaves, leaves: Leaves) -> Any:
-        matrix = self._matrix(xs, leaves)
+        matrix, residual = self._matrix(xs, leaves)
         if not np.isfinite(matrix).all():
             return _NOT_FINITE
         with warnings.catch_warnings():
@@ -154,10 +155,10 @@ class System:
                 f"unknowns is singular there (its reciprocal condition number is {rcond:.1e}), so that the solution is "
                 "not the only one nearby, or a multiple one. Add the equations that fix it, or a small ridge."
             )
-        self._refuse_far(lu_solve(factors, self.residual(xs, leaves), check_finite=False), xs, leaves)
+        self._refuse_far(residual, lu_solve(factors, residual, check_finite=False), xs, leaves)
         return factors
 
-    def _refuse_far(self, step: Any, xs: Leaves, leaves: Leaves) -> None:
+    def _refuse_far(self, residual: Any, step: Any, xs: Leaves, leaves: Leaves) -> None:
         """Refuse what is no solution, or a multiple one: there Newton's step is long, or goes to other slopes."""
         at = joined(xs)
         if np.linalg.norm(step) > FAR * (np.linalg.norm(at) + FAR):
@@ -166,23 +167,26 @@ class System:
                 f"Newton's moves it by {np.linalg.norm(step):.3g}, and its size is {np.linalg.norm(at):.3g}. Solve "
                 "to a smaller tolerance, and see that `residual` is zero at the solution."
             )
-        here = self.product(step, False, xs, leaves)
-        there = self.product(step, False, self.split(at - step), leaves)
-        if np.linalg.norm(there - here) > BENT * np.linalg.norm(here):
+        if np.linalg.norm(step) <= EXACT * np.linalg.norm(at):
+            return
+        there = self.product(step, False, self.split(at - step), leaves)  # here it is the residual
+        if np.linalg.norm(there - residual) > BENT * np.linalg.norm(residual):
             raise NotDifferentiableError(
                 f"What `{self.name}` found has no derivative that can be trusted: from there a step of Newton's, by "
                 f"{np.linalg.norm(step):.3g}, leads to where the equations have another slope, as it is at a multiple "
                 "root. Solve to a smaller tolerance, or write equations whose root is a simple one."
             )
 
-    def _matrix(self, xs: Leaves, leaves: Leaves) -> Any:
-        """Return the derivative of the residual with respect to the unknowns, some columns at a time."""
+    def _matrix(self, xs: Leaves, leaves: Leaves) -> tuple[Any, Any]:
+        """Return the derivative of the residual in the unknowns, some columns at a time, and the residual."""
+        residual: Any = None
         columns: list[Any] = []
         for start in range(0, self.size, AT_ONCE):
             units = np.eye(min(AT_ONCE, self.size - start), self.size, start)
-            moved = push(lambda xs: [self.residual(xs, leaves)], list(xs), list(map(self.split, units)))[1]
+            directions = list(map(self.split, units))
+            (residual,), moved = push(lambda xs: [self.residual(xs, leaves)], list(xs), directions)
             columns += [np.zeros(self.size) if part is None else np.asarray(part, float) for (part,) in moved]
-        return np.stack(columns, axis=1)
+        return np.stack(columns, axis=1), np.asarray(residual, float)
 
     def _by_products(self, matvec: Callable[[Any], Any], b: Any) -> Any:
         if not np.any(b):
