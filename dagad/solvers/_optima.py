@@ -141,13 +141,19 @@ def minimize(*args: Any, **kwargs: Any) -> Any:
         _refuse_constraints(plain.get("constraints", ()), call.name)
         zero = _zero_of(plain)
         if not result.success and not np.max(np.abs(residual())) <= zero:
-            call.refuse(str(result.message), "Begin elsewhere, give `jac=dagad.grad(fun)`, or allow more iterations.")
+            call.refuse(str(result.message), _REMEDY)
         if held is not None and held.any:
             held.refuse(np.asarray(slope(at, plain)), zero, call.name)
 
     result["x"] = System(equations, at, call.name, refuse=refuse).unknowns(call.boxes)
     result["fun"] = call.followed(result.fun, value, result.x)
     return result
+
+
+_REMEDY = (
+    "Begin elsewhere, give `jac=dagad.grad(fun)`, allow more iterations, or ask for no more than rounding allows: "
+    '`options={"gtol": 1e-5}` is in the units of the gradient.'
+)
 
 
 def _zero_of(plain: Given) -> float:
