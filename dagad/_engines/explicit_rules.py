@@ -20,6 +20,8 @@ from dagad._pytrees import pytree
 from dagad._words import described
 
 _BARE = frozenset({np.ndarray, np.float64, float})
+# What is raised where something traced can't go; all else is the user's.
+_OF_TRACED = NotDifferentiableError, TypeError, ValueError, AttributeError, NotImplementedError, AssertionError
 LINEAR = 1e-6, 1e-3  # to which a pullback has to be linear: in double precision, and in single
 
 
@@ -46,7 +48,7 @@ class OwnPullback:
             self._pullback = traced_pullback(self._fun, self._leaves, self._values)
         try:
             return self._pulled(self._pullback, cotangents)
-        except Exception as error:
+        except _OF_TRACED as error:
             raise _leaves_numpy(error, self._fun.name) from error
 
     def _pulled(self, pullback: Any, cotangents: Sequence[Any]) -> list[Any]:
