@@ -120,12 +120,13 @@ def _public_paths() -> list[str]:
     root = Path(module.__file__ or "").parent
     for file in sorted(root.glob("[a-z]*.py")):
         paths += [f"dagad.{file.stem}", *(f"dagad.{file.stem}.{name}" for name in _listed(file))]
-    paths += [f"dagad.solvers.{name}" for name in _listed(root / "solvers" / "__init__.py")]
     for file in sorted(root.glob("interop/[a-z]*.py")):
         paths.append(f"dagad.interop.{file.stem}")
         tree = ast.parse(file.read_text(encoding="utf-8"))
         defined = (node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
         paths += [f"dagad.interop.{file.stem}.{name}" for name in defined if not name.startswith("_")]
+    # Of two of one name, `minimize` say, the one for a whole objective is told.
+    paths += [f"dagad.solvers.{name}" for name in _listed(root / "solvers" / "__init__.py")]
     return paths
 
 
