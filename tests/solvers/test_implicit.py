@@ -97,7 +97,7 @@ def in_chunks(t: Any, **options: Any) -> Any:
 
 
 def for_items(t: Any, **options: Any) -> Any:
-    return np.sum(dagad.map(lambda row, t: cubic(row * t) * row, ROWS, t, grainsize=2, **options) ** 2)
+    return anp.sum(dagad.map(lambda row, t: cubic(row * t) * row, ROWS, t, grainsize=2, **options) ** 2)
 
 
 def by_closure(t: Any, **options: Any) -> Any:

@@ -82,7 +82,7 @@ def in_chunks(find: Any, t: Any, **options: Any) -> Any:
 
 
 def for_items(find: Any, t: Any, **options: Any) -> Any:
-    return np.sum(dagad.map(lambda row, t: find(t, row) * row, ROWS, t, grainsize=2, **options))
+    return anp.sum(dagad.map(lambda row, t: find(t, row) * row, ROWS, t, grainsize=2, **options))
 
 
 def whole(find: Any, t: Any) -> Any:
