@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from dagad._engines.base import Engine
 from dagad._engines.engine_call import EngineCall
 from dagad._engines.registry import own_engine
+from dagad._tracing.flat_functions import Engine
 
 # Packages whose functions are numpy's, or take what they are given as it is.
 _AUTOGRADS = frozenset(

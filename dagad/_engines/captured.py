@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dagad._engines.autograd.forward import push
-from dagad._engines.base import FlatFunction, Leaves
 from dagad._errors import NotDifferentiableError
-from dagad._pytrees import pytree
-from dagad._pytrees.closures import Template
-from dagad._pytrees.homes import is_closed, root_of
-from dagad._pytrees.kinds import HOMES, INSTANCE, UFUNC, kind_of
-from dagad._pytrees.walk import leading_to
+from dagad._tracing.flat_functions import FlatFunction, Leaves
+from dagad._tracing.forward import push
+from dagad._values import pytree
+from dagad._values.closures import Template
+from dagad._values.homes import is_closed, root_of
+from dagad._values.kinds import HOMES, INSTANCE, UFUNC, kind_of
+from dagad._values.walk import leading_to
 
 STEP = 1e-5  # how far arguments move, of their size, to see what depends on them
 ROUGH, NOISE = 0.1, 1e-8  # how well a difference has to agree with a derivative; what of the pullback may be noise

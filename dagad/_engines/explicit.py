@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from dagad._engines.autograd.embedded import NodePullback, Trace, innermost
-from dagad._engines.autograd.engine import AutogradEngine
-from dagad._engines.autograd.tape import traceable
-from dagad._engines.base import Flat, FlatFunction, LeafPullback, Leaves
+from dagad._engines.autograd import AutogradEngine
 from dagad._engines.engine_call import EngineCall
 from dagad._engines.explicit_rules import OwnPullback, checked_pair, transposed
 from dagad._errors import ArgumentsError
-from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._tracing.embedded import NodePullback, Trace, innermost
+from dagad._tracing.flat_functions import Flat, FlatFunction, LeafPullback, Leaves
+from dagad._tracing.tape import traceable
+from dagad._values import pytree
 from dagad._words import described, name_of
 
 

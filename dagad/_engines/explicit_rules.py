@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dagad._engines.autograd.refusals import told
-from dagad._engines.autograd.tape import pull, record_flat
-from dagad._engines.base import FlatFunction, LeafPullback, Leaves
 from dagad._engines.captured import Captured, Values
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._pytrees import pytree
+from dagad._tracing.flat_functions import FlatFunction, LeafPullback, Leaves
+from dagad._tracing.refusals import told
+from dagad._tracing.tape import pull, record_flat
+from dagad._values import pytree
 from dagad._words import described
 
 _BARE = frozenset({np.ndarray, np.float64, float})

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dagad._engines.autograd.embedded import NodePullback, Trace, innermost
-from dagad._engines.autograd.forward import push
-from dagad._engines.autograd.tape import pull, record_flat, traceable
-from dagad._engines.base import Flat, Leaves
-from dagad._pytrees import pytree
+from dagad._tracing.embedded import NodePullback, Trace, innermost
+from dagad._tracing.flat_functions import Flat, Leaves
+from dagad._tracing.forward import push
+from dagad._tracing.tape import pull, record_flat, traceable
+from dagad._values import pytree
 
 
 class Rule(Protocol):

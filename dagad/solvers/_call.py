@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._engines.base import Leaves
 from dagad._engines.ruled import Followed, applied
 from dagad._errors import NotDifferentiableError
-from dagad._pytrees import pytree
-from dagad._pytrees.closures import hoist
+from dagad._tracing.flat_functions import Leaves
+from dagad._values import pytree
+from dagad._values.closures import hoist
 from dagad._words import name_of
 from dagad.solvers._implicit import given_to_solvers, vector_of
 

@@ -16,15 +16,15 @@ import numpy as np
 from scipy.linalg import LinAlgWarning, get_lapack_funcs, lu_factor, lu_solve
 from scipy.sparse.linalg import LinearOperator, gmres
 
-from dagad._engines.autograd.forward import push
-from dagad._engines.autograd.tape import refuse_boxes
-from dagad._engines.base import Leaves
 from dagad._engines.ruled import applied, moved_along, pulled_back
 from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
-from dagad._pytrees import pytree
-from dagad._pytrees.closures import hoist
-from dagad._pytrees.partition import Partition
 from dagad._tracebacks import public
+from dagad._tracing.flat_functions import Leaves
+from dagad._tracing.forward import push
+from dagad._tracing.tape import refuse_boxes
+from dagad._values import pytree
+from dagad._values.closures import hoist
+from dagad._values.partition import Partition
 from dagad._words import described, name_of
 
 LinearSolve = Callable[[Callable[[Any], Any], Any], Any]

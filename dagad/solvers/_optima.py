@@ -10,10 +10,10 @@ import numpy as np
 from scipy import optimize
 
 from dagad._api.transforms import grad
-from dagad._engines.base import Leaves
 from dagad._errors import NotDifferentiableError
-from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._tracing.flat_functions import Leaves
+from dagad._values import pytree
 from dagad.solvers._call import Call, called_like, positional
 from dagad.solvers._implicit import System, joined, vector_of
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-from dagad._engines.base import Leaves
 from dagad._tracebacks import public
+from dagad._tracing.flat_functions import Leaves
 from dagad.solvers._call import Call, called_like, positional
 from dagad.solvers._implicit import System, vector_of
 
