@@ -70,7 +70,7 @@ Dask's configuration holds the settings: ``dask.config.set({"dagad.grainsize": 1
 
 from __future__ import annotations
 
-from dagad import extend as extend, solvers as solvers, testing as testing
+from dagad import extend as extend, testing as testing
 from dagad._api.checkpoint import Checkpoint as Checkpoint, checkpoint as checkpoint
 from dagad._api.collections import gradient as gradient, value_and_gradient as value_and_gradient
 from dagad._api.higher_order import hessian as hessian, hvp as hvp, jacfwd as jacfwd, jacrev as jacrev, jvp as jvp
@@ -144,7 +144,6 @@ __all__ = [
     "reduce_sum",
     "replay",
     "shard",
-    "solvers",
     "testing",
     "value_and_grad",
     "value_and_gradient",

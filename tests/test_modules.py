@@ -61,7 +61,8 @@ NEED_SCIPY = {f"dagad._rules.{name}" for name in ("scipy_rules", "scipy_linalg",
 # Imported when somebody asks for that engine.
 OTHER_ENGINES = {f"dagad._engines.{name}" for name in ("jax", "jax_constants", "torch")}
 NEIGHBOURS = {name for name in FILES if name.startswith("dagad.interop.")}  # imported by those who want them
-IMPORTED_LATE = NEED_DISTRIBUTED | NEED_SCIPY | OTHER_ENGINES | NEIGHBOURS
+SOLVERS = {name for name in FILES if name.startswith("dagad.solvers")}  # they are scipy's
+IMPORTED_LATE = NEED_DISTRIBUTED | NEED_SCIPY | OTHER_ENGINES | NEIGHBOURS | SOLVERS
 
 
 # Order
@@ -201,7 +202,7 @@ def test_no_module_imports_for_type_checkers_only() -> None:
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("module", ["dagad", "dagad.extend", "dagad.solvers", "dagad.testing", "dagad_scheduler"])
+@pytest.mark.parametrize("module", ["dagad", "dagad.extend", "dagad.testing", "dagad_scheduler"])
 def test_importing_brings_in_no_optional_package(module: str) -> None:
     heavy = OPTIONAL | {"scipy.optimize", "matplotlib", "pandas", "polars", "pyarrow", "zarr", "xarray"}
     code = f"import sys, {module}; print([name for name in sorted(sys.modules) if name in {sorted(heavy)}])"

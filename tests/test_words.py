@@ -47,7 +47,7 @@ def test_a_public_module_offers_what_it_lists(door: Any) -> None:
     errors = {name for name, found in vars(dagad).items() if isinstance(found, type) and issubclass(found, Exception)}
     own = {name for name, found in vars(door).items() if getattr(found, "__module__", "").startswith("dagad")}
     own = {name for name in own if not name.startswith("_")} - errors - {"public"}
-    assert own | ({"extend", "solvers", "testing"} if door is dagad else set()) == set(door.__all__)
+    assert own | ({"extend", "testing"} if door is dagad else set()) == set(door.__all__)
 
 
 def test_each_public_name_is_explained() -> None:

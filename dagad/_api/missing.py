@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib
 import sys
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from dagad._errors import MissingNameError
 from dagad._tracebacks import public
@@ -80,8 +81,13 @@ class _Missing:
     """The module's `__getattr__`. It is no function, since `help(dagad)` would begin its functions with it."""
 
     @public
-    def __call__(self, name: str) -> None:
-        """Say what there is instead of a name that is not in `dagad`."""
+    def __call__(self, name: str) -> Any:
+        """Say what there is instead of a name that is not in `dagad`.
+
+        `dagad.solvers` is there when somebody asks for it: it imports scipy.
+        """
+        if name == "solvers":
+            return importlib.import_module("dagad.solvers")
         raise MissingNameError(f"There is no `dagad.{name}`. {_INSTEAD.get(name) or _guess(name)}".rstrip())
 
     def __repr__(self) -> str:
@@ -124,12 +130,13 @@ def _public_paths() -> list[str]:
     root = Path(module.__file__ or "").parent
     for file in sorted(root.glob("[a-z]*.py")):
         paths += [f"dagad.{file.stem}", *(f"dagad.{file.stem}.{name}" for name in _listed(file))]
-    paths += [f"dagad.solvers.{name}" for name in _listed(root / "solvers" / "__init__.py")]
     for file in sorted(root.glob("interop/[a-z]*.py")):
         paths.append(f"dagad.interop.{file.stem}")
         tree = ast.parse(file.read_text(encoding="utf-8"))
         defined = (node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
         paths += [f"dagad.interop.{file.stem}.{name}" for name in defined if not name.startswith("_")]
+    # Of two of one name, `minimize` say, the one for a whole objective is told.
+    paths += [f"dagad.solvers.{name}" for name in _listed(root / "solvers" / "__init__.py")]
     return paths
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
+from dagad._engines.autograd import AutogradEngine
+from dagad._engines.engine_call import EngineCall
+from dagad._engines.explicit_rules import OwnPullback, checked_pair, transposed
+from dagad._errors import ArgumentsError
 from dagad._tracebacks import public
-from dagad._tracing.flat_functions import Flat, FlatFunction, Leaves
+from dagad._tracing.embedded import NodePullback, Trace, innermost
+from dagad._tracing.flat_functions import Flat, FlatFunction, LeafPullback, Leaves
+from dagad._tracing.tape import traceable
 from dagad._values import pytree
 from dagad._words import described, name_of
 
@@ -32,19 +37,36 @@ class ExplicitEngine:
 
     __slots__ = ()
     name = "explicit"
-    pulls_all = True  # its pullback looks at the cotangents itself, those that it gets and those that it returns
+    follows_traces = True  # what somebody traces, it takes as it is
 
     def takes(self, leaf: Any) -> bool:
         """Take everything: the function's pullback speaks of all that it returned."""
         del leaf
         return True
 
-    def value(self, fun: Any, leaves: Leaves) -> list[Any]:
-        """Return the first of what the function returns."""
-        return self.linearize(fun, leaves)[0]
+    def run(self, fun: FlatFunction, leaves: Leaves) -> Any:
+        """Return what a task returns; the leaves may be traced."""
+        return fun.merge(self.value(fun, leaves))
 
-    def linearize(self, fun: Any, leaves: Leaves) -> tuple[list[Any], OwnPullback]:
+    def value(self, fun: Any, leaves: Leaves) -> list[Any]:
+        """Return the first of what the function returns; what comes out is traced by those who trace the leaves."""
+        if not hasattr(fun, "run"):  # a derivative, which is written with numpy
+            found: list[Any] = fun(leaves)
+            return found
+        trace = innermost(leaves)
+        if trace is None:
+            return self.linearize(fun, leaves)[0]
+        return (self._forward if trace.moves else self._reverse)(fun, trace)
+
+    def linearize(self, fun: Any, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
         """Call the function; see `Engine.linearize`."""
+        if not _BARE.issuperset(map(type, leaves)):
+            if any(map(pytree.is_traced, leaves)):
+                values = self.value(fun, leaves)
+                return values, OwnPullback(fun, leaves, values, None, functools.partial(self.value, fun))
+            leaves = list(map(traceable, leaves))
+        if not hasattr(fun, "run"):
+            return _AUTOGRAD.linearize(fun, leaves)
         pair = fun.run(leaves)
         # To find the name costs as much as a chunk.
         good = type(pair) is tuple and len(pair) == 2 and callable(pair[1])
@@ -52,50 +74,36 @@ class ExplicitEngine:
         outputs = fun.flatten(value)
         return outputs, OwnPullback(fun, leaves, outputs, pullback)
 
-    def pushforward(self, fun: Flat, n: int) -> Flat:
-        """Refuse: there is no rule."""
-        del fun, n
-        raise NotDifferentiableError(
-            "Forward mode was asked for, through a function that is marked explicit, which has a pullback only. Use "
-            "reverse mode, `dagad.vjp` or `dagad.jacrev`, or write it with numpy, without `explicit`."
-        )
+    def pushforward(self, fun: Any, n: int) -> Flat:
+        """Return the transpose of the pullback; see `Engine.pushforward`."""
+        return _AUTOGRAD.pushforward(functools.partial(self.value, fun), n)
 
-    def pullback(self, fun: Flat, n: int) -> Flat:
-        """Refuse: there is no rule."""
-        del fun, n
-        raise NotDifferentiableError(_FIRST_ONLY)
+    def pullback(self, fun: Any, n: int) -> Flat:
+        """Return the function's own pullback, which is written with numpy; see `Engine.pullback`."""
+        return _AUTOGRAD.pullback(functools.partial(self.value, fun), n)
 
+    def _forward(self, fun: FlatFunction, trace: Trace) -> list[Any]:
+        """Move the leaves by the transpose of the pullback."""
+        values, pullback = self.linearize(fun, trace.below)
+        tangents, count = trace.tangents()
+        floats = [place for place, value in enumerate(values) if pytree.is_differentiable_or_traced(value)]
+        directions = [{place: own[number] for place, own in tangents.items()} for number in range(count)]
+        moved = transposed(pullback, values, floats, directions)
+        columns = zip(*moved, strict=True)
+        boxes = {place: trace.moved(values[place], list(own)) for place, own in zip(floats, columns, strict=True)}
+        return [boxes.get(place, value) for place, value in enumerate(values)]
 
-_FIRST_ONLY = (
-    "A derivative of a derivative was asked for, through a function that is marked explicit, whose pullback gives "
-    "first derivatives only. Write it with numpy, without `explicit`."
-)
+    def _reverse(self, fun: FlatFunction, trace: Trace) -> list[Any]:
+        """Put one node on the tape, whose pullback is the function's own."""
+        values, pullback = self.linearize(fun, trace.below)
+        floats = [place for place, value in enumerate(values) if pytree.is_differentiable_or_traced(value)]
+        pull = NodePullback(pullback, trace.below, list(trace.nodes), floats, len(values))
+        boxes = dict(zip(floats, trace.pulled([values[place] for place in floats], pull), strict=True))
+        return [boxes.get(place, value) for place, value in enumerate(values)]
 
 
 _BARE = frozenset({np.ndarray, np.float64, float})
-
-
-class OwnPullback:
-    """The pullback that a function brings along, on leaves."""
-
-    __slots__ = ("_fun", "_leaves", "_outputs", "_pullback")
-
-    def __init__(self, fun: FlatFunction, leaves: Leaves, outputs: Sequence[Any], pullback: Any) -> None:
-        self._fun, self._leaves, self._outputs, self._pullback = fun, leaves, outputs, pullback
-
-    def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
-        if len(cotangents) != 1 or type(cotangents[0]) not in _BARE:
-            if any(map(pytree.is_traced, cotangents)):
-                raise NotDifferentiableError(_FIRST_ONLY)
-            if all(part is None for part in cotangents):
-                return [None] * len(self._leaves)
-            pairs = zip(cotangents, self._outputs, strict=True)
-            cotangents = [pytree.zeros_like(output) if part is None else part for part, output in pairs]
-        return _checked(self._fun.extract(self._pullback(self._fun.merge(cotangents))), self._leaves)
-
-    def nbytes(self) -> int:
-        """Return the bytes of what went in and came out; the rest is the function's secret."""
-        return sum(getattr(leaf, "nbytes", 8) for leaf in (*self._leaves, *self._outputs))
+_AUTOGRAD = AutogradEngine()
 
 
 class Explicit:
@@ -115,7 +123,9 @@ class Explicit:
         return self.fun(*args, **kwargs)
 
     def value(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the value alone."""
+        """Return the value alone; where somebody traces the arguments, its derivative is by the function's own rule."""
+        if any(map(pytree.is_traced, pytree.flatten((args, kwargs))[0])):
+            return EngineCall(self.__dagad_engine__, self.fun)(*args, **kwargs)
         return checked_pair(self.fun(*args, **kwargs), name_of(self.fun))[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -164,47 +174,3 @@ def explicit(fun: Callable[..., tuple[Any, Callable[[Any], Any]]]) -> Explicit:
             f"`explicit` marks a function, and was given {described(fun)}. Write `@dagad.extend.explicit` above one."
         )
     return Explicit(fun)
-
-
-def checked_pair(pair: Any, name: str) -> tuple[Any, Callable[[Any], Any]]:
-    """Return what an explicit function returned, if it is a value and a pullback."""
-    if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[1])):
-        raise StructureError(
-            f"`{name}` is marked explicit, so it has to return `(value, pullback)`; it returned {described(pair)}."
-        )
-    return pair
-
-
-def check_count(cotangents: Any, n_arguments: int) -> Sequence[Any]:
-    """Return what an explicit pullback returned, if it is one cotangent per argument."""
-    if isinstance(cotangents, tuple | list) and len(cotangents) == n_arguments:
-        return cotangents
-    found = len(cotangents) if isinstance(cotangents, tuple | list) else described(cotangents)
-    raise StructureError(
-        f"An explicit pullback has to return one cotangent for each of {n_arguments} arguments, None for a constant "
-        f"one; it returned {found}."
-    )
-
-
-def refuse_keywords() -> NoReturn:
-    """Refuse to pull where what is differentiated was given by keyword: cotangents are of positional arguments."""
-    raise NotDifferentiableError(
-        "A function that is marked explicit was given by keyword what is being differentiated; its pullback returns "
-        "cotangents of positional arguments only. Pass it by position."
-    )
-
-
-def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:
-    result = []
-    for cotangent, leaf in zip(cotangents, leaves, strict=True):
-        if type(cotangent) is type(leaf) is np.ndarray:  # nearly always
-            if cotangent.shape == leaf.shape and cotangent.dtype == leaf.dtype:
-                result.append(cotangent)
-                continue
-        elif cotangent is None:
-            raise NotDifferentiableError(
-                "An explicit pullback returned None for an argument that is being differentiated. Return its "
-                "cotangent, or don't ask for that argument's gradient."
-            )
-        result.append(pytree.cast_like(cotangent, leaf, "A cotangent that an explicit pullback returned"))
-    return result

@@ -11,7 +11,7 @@ import numpy as np
 
 from dagad._engines.autograd import AutogradEngine
 from dagad._engines.calls import by_engine, is_autograds
-from dagad._engines.explicit import check_count, refuse_keywords
+from dagad._engines.explicit_rules import check_count, fitted_cotangent, refuse_keywords
 from dagad._engines.registry import own_engine
 from dagad._errors import add_note_once
 from dagad._graphs.activity import Key, is_copy, references, substituted, topological
@@ -307,7 +307,8 @@ class _BoundTask(FlatFunction):
 
         The way from the leaves to the arguments (through lists, dicts, several at once) is a tape of its own.
         """
-        (args, _), ends, roots = record(self._gathered, self.leaves)
+        leaves = list(map(pytree.plain, self.leaves))  # who traces them may be done: only the way counts here
+        (args, _), ends, roots = record(self._gathered, leaves)
         partitions = [Partition.of(arg, lambda leaf: True) for arg in args]
         n_positional = sum(len(p.positions) for p in partitions)
         if any(end is not None for end in ends[n_positional:]):
@@ -322,14 +323,18 @@ class _BoundTask(FlatFunction):
         for (seed, leaf), end in zip(pairs, ends[:n_positional], strict=True):
             if end is not None and seed is None:  # one that is asked for; the engine says so
                 return [None] * len(self.leaves)
-            what = "A cotangent that an explicit pullback returned"
-            seeds.append(None if end is None else pytree.cast_like(seed, leaf, what))
-        return pull(ends[:n_positional], seeds, roots, self.leaves)
+            seeds.append(None if end is None else fitted_cotangent(seed, leaf))
+        return pull(ends[:n_positional], seeds, roots, leaves)
 
     def _gathered(self, leaves: Sequence[Any]) -> Any:
-        return Task(None, _gathered, *self._task.args, **self._task.kwargs)(
-            dict(zip(self._keys, self.arguments(leaves), strict=True))
-        )
+        own = set(map(id, leaves))
+        values = []
+        for value in self.arguments(leaves):
+            parts, treedef = pytree.flatten(value)
+            values.append(
+                pytree.unflatten(treedef, [part if id(part) in own else pytree.plain(part) for part in parts])
+            )
+        return Task(None, _gathered, *self._task.args, **self._task.kwargs)(dict(zip(self._keys, values, strict=True)))
 
     def directions(self, tangents: Sequence[Any]) -> list[Any]:
         """Return the tangents of the leaves, from one pytree per active dependency."""

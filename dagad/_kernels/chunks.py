@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dagad._engines.explicit import check_count
+from dagad._engines.explicit_rules import check_count
 from dagad._errors import ClosureError, StructureError, add_note_once
 from dagad._graphs.linearization import PullbackFunction, Recordable
 from dagad._kernels.context import VALUE_AND_GRAD, DefaultPolicy, like_here

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dagad._engines.explicit import Explicit, ExplicitEngine, check_count, checked_pair
+from dagad._engines.engine_call import BoundCall
+from dagad._engines.explicit import Explicit, ExplicitEngine
+from dagad._engines.explicit_rules import check_count, checked_pair
 from dagad._errors import StructureError
 from dagad._graphs.sum_trees import add_up
 from dagad._tracing.flat_functions import Engine
@@ -40,7 +42,7 @@ class PairSum:
         self.fun = fun
 
     def __call__(self, rows: Any, *shared: Any) -> tuple[Any, Any]:
-        pairs = [checked_pair(self.fun(item, *shared), name_of(self.fun)) for item in pytree.items_of(rows)]
+        pairs = [_pair_of(self.fun, (item, *shared)) for item in pytree.items_of(rows)]
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
             parts = [check_count(pull(cotangent), 1 + len(shared)) for _, pull in pairs]
@@ -48,6 +50,16 @@ class PairSum:
             return _joined(rows, [part[0] for part in parts]), *shared_parts
 
         return add_up(*(value for value, _ in pairs)), pullback
+
+
+def _pair_of(fun: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Return the value and the pullback of one item; where somebody traces it, by the function's own rule."""
+    if not any(map(pytree.is_traced, pytree.flatten(args)[0])):
+        return checked_pair(fun(*args), name_of(fun))
+    bound = BoundCall(ExplicitEngine(), fun, args, {})
+    values, pull = ExplicitEngine().linearize(bound, bound.leaves)
+    value = bound.merge(values)
+    return value, lambda cotangent: bound.arranged(pull(bound.select(pytree.leaf_seeds(value, cotangent))))
 
 
 # By engine, where its functions return something else than their value.

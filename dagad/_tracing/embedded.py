@@ -129,8 +129,6 @@ class TracedEngine:
         own: LeafPullback | None
         if _BARE.issuperset(map(type, leaves)):  # nearly always
             values, own = (how or self.engine.linearize)(fun, leaves)
-            if self._traits.pulls_all:
-                return values, own
         elif any(map(pytree.is_traced, leaves)):
             values, own = self.value(fun, leaves), None
         else:
@@ -168,7 +166,7 @@ class TracedEngine:
         """Put one node on the tape, which pulls all outputs together."""
         values, pullback = self.linearize(fun, trace.below)
         floats = [place for place, value in enumerate(values) if pytree.is_differentiable_or_traced(value)]
-        pull = _NodePullback(pullback, trace.below, list(trace.nodes), floats, len(values))
+        pull = NodePullback(pullback, trace.below, list(trace.nodes), floats, len(values))
         boxes = dict(zip(floats, trace.pulled([values[place] for place in floats], pull), strict=True))
         return [boxes.get(place, value) for place, value in enumerate(values)]
 
@@ -184,8 +182,9 @@ def _refuse_complex(part: Any, what: str) -> None:
 
 
 def traced_engine(engine: Any) -> Any:
-    """Return an engine as one whose functions may be given traced leaves: autograd's may be already."""
-    return engine if Traits.of(engine).is_autograds else TracedEngine(engine)
+    """Return an engine as one whose functions may be given traced leaves: those of some may be already."""
+    traits = Traits.of(engine)
+    return engine if traits.is_autograds or traits.follows_traces else TracedEngine(engine)
 
 
 def pushforward_in(engine: Engine, fun: Flat, moving: Sequence[int], count: int) -> Composed:
@@ -246,7 +245,7 @@ class EnginePullback:
         return 0 if self._own is None else self._own.nbytes()
 
 
-class _NodePullback:
+class NodePullback:
     """The pullback of an engine's function as a tape knows it: from one cotangent, a tuple for several outputs.
 
     Those that have one are at `floats` among the outputs of the function.

@@ -349,8 +349,8 @@ class Traits(NamedTuple):
         The two methods that one has that compiles; None of others.
     has_own_arrays
         Whether its functions can't be numpy's.
-    pulls_all
-        Whether its pullback looks at the cotangents itself, those that it gets and those that it returns.
+    follows_traces
+        Whether it takes traced leaves as they are.
     is_autograds
         Whether what traces outside is what traces inside.
     """
@@ -358,7 +358,7 @@ class Traits(NamedTuple):
     pieces: Callable[[int, int], list[int]] | None = None
     value_and_grad: Callable[[Flat, Leaves], tuple[list[Any], LeafPullback]] | None = None
     has_own_arrays: bool = False
-    pulls_all: bool = False
+    follows_traces: bool = False
     is_autograds: bool = False
 
     @classmethod

@@ -24,6 +24,9 @@ _LIBRARIES = frozenset({"numpy", "scipy", "pandas", "xarray", "polars", "statsmo
 
 def of_assignment() -> str:
     """Tell that a value was assigned into an ordinary array, or into entries of one being differentiated."""
+    name = _library_function(sys._getframe(2))
+    if name is not None and name.startswith("scipy.optimize."):
+        return _of_library_solver(name)
     return (
         "Entries of an array were assigned to, as in `out[i] = x`, `np.add.at` or `np.fromiter`, where a value is "
         f"being differentiated. {_COLLECT}"
@@ -42,10 +45,7 @@ def of_number() -> str:
     """Tell that a Python number was asked for."""
     name = _library_function(sys._getframe(2))
     if name is not None and name.startswith(("scipy.integrate.", "scipy.optimize.")):
-        return (
-            f"`{name}` computes with ordinary numbers, which carry no derivative, and was given a value that is being "
-            f"differentiated, or a function that returns one. {_ADVICE.get(name) or _SOLVERS}"
-        )
+        return _of_library_solver(name)
     return (
         "A Python number was asked for, by `float()`, `int()`, `.item()`, a function of `math` or the like, of a value "
         "that is being differentiated: a Python number carries no derivative. Use the value as it is, and write "
@@ -77,7 +77,12 @@ def of_conversion() -> str:
         )
     library = name.partition(".")[0]
     place = ".".join(name.split(".")[:2])
-    advice = _ADVICE.get(name) or _ADVICE.get(place) or _ADVICE.get(library) or _ADVICE["scipy"]
+    advice = (
+        _ADVICE.get(name)
+        or (_of_solver(name) if name.startswith("scipy.optimize.") else _ADVICE.get(place))
+        or _ADVICE.get(library)
+        or _ADVICE["scipy"]
+    )
     if name.startswith("scipy.stats."):
         advice = f"Write `autograd.{name}`, if there is such a function, or its formula. {advice}"
     return (
@@ -107,7 +112,6 @@ _ADVICE = {
         "`dagad.solvers` has `CubicSpline`, `PchipInterpolator` and `interp1d`, with scipy's arguments and values, and "
         "with derivatives in data, nodes and points."
     ),
-    "scipy.optimize": _SOLVERS,
     "scipy.sparse": (
         "What a sparse matrix holds is constant; its products `A @ x` and `x @ A` have a derivative. Scale the "
         "product, as in `t * (A @ x)` and `A @ (d * x)`, or write what is added up with "
@@ -119,6 +123,47 @@ _ADVICE = {
     "scipy": "Write it with functions of `np`, `np.linalg` and `scipy.special`; the guide has a table of them.",
     "pandas": "Take the numbers out first, by `series.to_numpy()` or `frame.to_numpy()`, and compute with these.",
 }
+
+
+# What scipy says in place of an error that its compiled code met in a function of the user's.
+_HIDING = frozenset({"Result from function call is not a proper array of floats."})
+_IN_SOLVERS = {
+    **{name: name for name in ("fixed_point", "least_squares", "minimize", "root", "root_scalar")},
+    **dict.fromkeys(("bisect", "brenth", "brentq", "newton", "ridder", "toms748"), "root_scalar"),
+    **dict.fromkeys(("curve_fit", "leastsq", "lsq_linear", "nnls"), "least_squares"),
+    **dict.fromkeys(("fmin", "fmin_bfgs", "fmin_cg", "fmin_l_bfgs_b", "fmin_powell", "minimize_scalar"), "minimize"),
+    **dict.fromkeys(("broyden1", "broyden2", "fsolve", "newton_krylov"), "root"),
+}
+
+
+def _of_solver(name: str) -> str:
+    """Return what to write in place of a solver of scipy's."""
+    instead = _IN_SOLVERS.get(name.rpartition(".")[2]) if name.startswith("scipy.optimize.") else None
+    if instead is None:
+        return _ADVICE.get(name, _SOLVERS)
+    return (
+        f"Write `dagad.solvers.{instead}`, which has the arguments and results of scipy's, and the derivative of the "
+        "equation that it solves: the page `docs/how-to/optima.md` shows it."
+    )
+
+
+def _of_library_solver(name: str) -> str:
+    return (
+        f"`{name}` computes with ordinary numbers, which carry no derivative, and was given a value that is being "
+        f"differentiated, or a function that returns one. {_of_solver(name)}"
+    )
+
+
+def _solver_in(error: Exception) -> str | None:
+    """Return which solver of scipy's an error came through, with another text: the outermost of them."""
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith("scipy.optimize.") and not frame.f_code.co_name.startswith("_"):
+            return f"scipy.optimize.{frame.f_code.co_name}"
+        trace = trace.tb_next
+    return None
 
 
 def of_function(name: str, why: str = "") -> str:
@@ -157,7 +202,10 @@ def _of_library(text: str) -> str:
 def told(error: Exception) -> Exception:
     """Return the sentence for an error of numpy's, autograd's or another library's that hides one, else the error."""
     cause, text = error.__cause__, str(error)
-    if isinstance(cause, NotDifferentiableError):
+    solver = _solver_in(error) if isinstance(cause, NotDifferentiableError) or text in _HIDING else None
+    if solver is not None:
+        sentence = _of_library_solver(solver)
+    elif isinstance(cause, NotDifferentiableError):
         sentence = of_assignment() if text.startswith("setting an array element") else ""
     elif text.startswith("VJP of "):
         places = re.findall(r"\d+", text.partition(" wrt ")[2])
@@ -193,7 +241,9 @@ def _library_function(frame: FrameType | None) -> str | None:
         if library not in _LIBRARIES:
             return name
         known = _public(frame, module)
-        name, frame = known or name, frame.f_back
+        if known is not None and not known.startswith("scipy._lib."):  # what wraps functions of scipy's
+            name = known
+        frame = frame.f_back
     return name
 
 

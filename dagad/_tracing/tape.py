@@ -76,7 +76,7 @@ def traced(fun: Callable[[Any], Any], boxes: Sequence[Any]) -> Any:
     """Run a function on traced leaves; again, if it has imported a part of scipy that dagad has rules for."""
     try:
         return fun(boxes)
-    except (NotImplementedError, TypeError, ValueError) as error:
+    except Exception as error:
         if not (isinstance(error, NotDifferentiableError) and learn_rules()):
             raise told(error)  # noqa: B904  # it may be the same
     return fun(boxes)

@@ -95,6 +95,13 @@ ALL = (
         "Runge-Kutta inside `map_rect`, 2,000 parameters of subjects, by numpy on processes or compiled by jax.",
     ),
     Example(
+        "laplace.py",
+        "An optimum in each group",
+        "Bayes",
+        "Advanced",
+        "A hierarchical model by Laplace's approximation, differentiated through the optima, beside statsmodels.",
+    ),
+    Example(
         "nuts_on_shards.py",
         "NUTS on Shards",
         "Bayes",

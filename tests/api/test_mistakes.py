@@ -380,7 +380,7 @@ LEAVES_NUMPY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     ),
     "brentq": (
         lambda x, t: scipy.optimize.brentq(lambda s: s - t[0], 0, 9),
-        r"`scipy\.optimize\.brentq` computes with ordinary numbers.*equations\.md",
+        r"`scipy\.optimize\.brentq` computes with ordinary numbers.*Write `dagad\.solvers\.root_scalar`.*optima\.md",
     ),
 }
 

@@ -94,13 +94,12 @@ def test_an_explicit_function_among_delayed_functions_has_its_own_derivative() -
     np.testing.assert_allclose(found, np.exp(X) * (1.0 + X), rtol=1e-12)
 
 
-def test_forward_mode_and_second_derivatives_of_explicit_blocks_are_refused_with_the_remedy() -> None:
+def test_explicit_blocks_have_forward_mode_and_second_derivatives(scheduler: Any) -> None:
     y = ARRAY.map_blocks(cube.value, meta=META).sum()
-    with pytest.raises(dagad.NotDifferentiableError, match="has a pullback only"):
-        compute("sync", *dagad.jvp(y, ARRAY, X))
     slope = dagad.gradient(y, ARRAY)
-    with pytest.raises(dagad.NotDifferentiableError, match="without `explicit`"):
-        compute("sync", dagad.gradient((slope**2).sum(), ARRAY))
+    moved, twice = compute(scheduler, dagad.jvp(y, ARRAY, X)[1], dagad.gradient((slope**2).sum(), ARRAY))
+    np.testing.assert_allclose(moved, 3.0 * np.sum(X**3), rtol=1e-12)
+    np.testing.assert_allclose(twice, 36.0 * X**3, rtol=1e-12)
 
 
 def test_an_explicit_block_refuses_a_differentiated_argument_by_keyword() -> None:

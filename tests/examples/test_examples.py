@@ -56,6 +56,13 @@ def test_doctor_visits_takes_more_rows(tmp_path: Path) -> None:
     assert re.search(r"30[, ]?000", output)
 
 
+def test_laplace_agrees_with_the_mixed_models_of_statsmodels(tmp_path: Path) -> None:
+    picture = tmp_path / "firms.png"
+    output = run("laplace.py", "--check", "--picture", str(picture))
+    assert re.search(r"normal errors: log likelihood -181\.312", output)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_heat_recovers_what_a_plate_began_with(tmp_path: Path) -> None:
     picture = tmp_path / "heat.png"
     output = run("heat.py", "--check", "--size", "40", "--picture", str(picture))

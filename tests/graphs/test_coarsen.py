@@ -419,12 +419,17 @@ def test_two_engines_can_meet_in_a_chain(scheduler: Any) -> None:
         onp.testing.assert_allclose(one, other, rtol=1e-12)
 
 
-def test_a_second_derivative_of_an_explicit_function_in_a_chain_is_refused() -> None:
+def test_a_second_derivative_goes_through_an_explicit_function_in_a_chain(scheduler: Any) -> None:
     x, theta = delayed(X), delayed(0.3)
-    state = delayed(step)(delayed(by_hand)(delayed(step)(x, theta), theta), theta)
-    slope = dagad.gradient(delayed(total)(state), theta)
-    with pytest.raises(dagad.NotDifferentiableError, match="without `explicit`"):
-        dagad.gradient(slope, theta).compute(scheduler="sync")
+
+    def curvature(middle: Any) -> Any:
+        state = delayed(step)(delayed(middle)(delayed(step)(x, theta), theta), theta)
+        slope = dagad.gradient(delayed(total)(state), theta)
+        return [dagad.gradient(slope, theta), *dagad.gradient(dagad.gradient(delayed(total)(state), theta), [x, theta])]
+
+    found, right = compute(curvature(by_hand), curvature(step), **where(scheduler))
+    for one, other in zip(found, right, strict=True):
+        onp.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 # --- sums along the fixed tree ----------------------------------------------------------------------------------------

@@ -289,10 +289,8 @@ def test_a_primitive_without_a_rule_is_named_with_its_task() -> None:
     assert any("was moved" in note for note in caught.value.__notes__)
 
 
-def test_an_explicit_function_inside_a_task_is_refused() -> None:
+def test_an_explicit_function_inside_a_task_moves_by_the_transpose_of_its_pullback() -> None:
     a = delayed(2.0)
     square = explicit(lambda rows, t: (np.sum(rows) * t**2, lambda seed: (None, 2.0 * seed * t * np.sum(rows))))
-    with pytest.raises(dagad.NotDifferentiableError, match="without `explicit`"):
-        compute(
-            dagad.jvp(delayed(lambda t: dagad.reduce_sum(square, A, t, grainsize=2))(a), a, 1.0)[1], scheduler="sync"
-        )
+    moved = dagad.jvp(delayed(lambda t: dagad.reduce_sum(square, A, t, grainsize=2))(a), a, 1.0)[1]
+    assert compute(moved, scheduler="sync")[0] == pytest.approx(4.0 * onp.sum(A))

@@ -1,0 +1,179 @@
+"""Every mode of a function that returns its value and its pullback: what follows from the pullback alone.
+
+A pullback is linear in the cotangent, so forward mode is its transpose. A second derivative is a derivative of the
+pullback, at arguments that somebody traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from dagad._engines.captured import Captured, Values
+from dagad._errors import NotDifferentiableError, StructureError
+from dagad._tracing.flat_functions import FlatFunction, LeafPullback, Leaves
+from dagad._tracing.refusals import told
+from dagad._tracing.tape import pull, record_flat
+from dagad._values import pytree
+from dagad._words import described
+
+_BARE = frozenset({np.ndarray, np.float64, float})
+# What is raised where something traced can't go; all else is the user's.
+_OF_TRACED = NotDifferentiableError, TypeError, ValueError, AttributeError, NotImplementedError, AssertionError
+LINEAR = 1e-6, 1e-3  # to which a pullback has to be linear: in double precision, and in single
+
+
+class OwnPullback:
+    """The pullback that a function brings along, on leaves; made at the first pull where somebody traces these."""
+
+    __slots__ = ("_fun", "_leaves", "_outputs", "_pullback", "_values")
+
+    def __init__(
+        self, fun: FlatFunction, leaves: Leaves, outputs: Sequence[Any], pullback: Any, values: Values | None = None
+    ) -> None:
+        self._fun, self._leaves, self._outputs, self._pullback = fun, leaves, outputs, pullback
+        self._values = values  # from leaves to outputs, by the function's own rule
+
+    def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
+        if len(cotangents) != 1 or type(cotangents[0]) not in _BARE:
+            if all(part is None for part in cotangents):
+                return [None] * len(self._leaves)
+            pairs = zip(cotangents, self._outputs, strict=True)
+            cotangents = [pytree.zeros_like(output) if part is None else part for part, output in pairs]
+        if self._values is None and not any(map(pytree.is_traced, cotangents)):  # nearly always
+            return self._pulled(self._pullback, cotangents)
+        if self._pullback is None:
+            self._pullback = traced_pullback(self._fun, self._leaves, self._values)
+        try:
+            return self._pulled(self._pullback, cotangents)
+        except _OF_TRACED as error:
+            raise _leaves_numpy(error, self._fun.name) from error
+
+    def _pulled(self, pullback: Any, cotangents: Sequence[Any]) -> list[Any]:
+        return _checked(self._fun.extract(pullback(self._fun.merge(cotangents))), self._leaves)
+
+    def nbytes(self) -> int:
+        """Return the bytes of what went in and came out; the rest is the function's secret."""
+        return sum(getattr(leaf, "nbytes", 8) for leaf in (*self._leaves, *self._outputs))
+
+
+def traced_pullback(fun: FlatFunction, leaves: Leaves, values: Any) -> Callable[[Any], Any]:
+    """Return the pullback at leaves that somebody traces; the function has been called at their plain values."""
+    try:
+        return checked_pair(fun.run(leaves), fun.name)[1]
+    except Exception as error:
+        return Captured(fun, leaves, values, told(error)).at(leaves)
+
+
+def transposed(
+    pullback: LeafPullback, values: Sequence[Any], floats: Sequence[int], directions: Sequence[Mapping[int, Any]]
+) -> list[list[Any]]:
+    """Return the tangents of those outputs that are at `floats`, for each direction: tangents of leaves, by place."""
+    starts = [_start(values[place]) for place in floats]
+
+    def pulled(parts: Sequence[Any]) -> list[Any]:
+        seeds: list[Any] = [None] * len(values)
+        for place, part in zip(floats, parts, strict=True):
+            seeds[place] = part
+        return pullback(seeds)
+
+    cotangents, ends, roots = record_flat(pulled, starts)
+    moved = []
+    for direction in directions:
+        tangents = [direction.get(place) for place in range(len(ends))]
+        found = pytree.filled(pull(ends, tangents, roots, starts), starts)
+        _check_linear(cotangents, tangents, starts, found)
+        moved.append(
+            [pytree.fitted(part, values[place], "A tangent") for part, place in zip(found, floats, strict=True)]
+        )
+    return moved
+
+
+def _start(value: Any) -> Any:
+    """Return a cotangent to record at: no zero, no two entries alike, so that what is not linear shows."""
+    plain = pytree.plain(value)
+    array = 1.0 + 0.25 * np.sin(1.0 + np.arange(np.size(plain))).reshape(np.shape(plain))
+    return pytree.cast(array if isinstance(plain, np.ndarray) else array[()], plain)
+
+
+def _check_linear(cotangents: Sequence[Any], tangents: Sequence[Any], starts: Sequence[Any], found: Any) -> None:
+    """Refuse a pullback that is not linear: <P(c), dx> is <c, P'dx> for all others, whatever the cotangent c."""
+    pairs = [(part, tangent) for part, tangent in zip(cotangents, tangents, strict=True) if tangent is not None]
+    ours = [np.sum(pytree.plain(a) * pytree.plain(b)) for a, b in pairs if a is not None]
+    theirs = [np.sum(a * pytree.plain(b)) for a, b in zip(starts, found, strict=True)]
+    gap, size = abs(sum(ours) - sum(theirs)), sum(map(abs, ours)) + sum(map(abs, theirs))
+    single = any(pytree.dtype_of(start).itemsize < 8 for start in starts)
+    if gap > LINEAR[single] * size:  # false for nan
+        raise NotDifferentiableError(
+            "Forward mode was asked for, through a function that is marked explicit. It is the transpose of the "
+            "pullback, which is not linear: twice the cotangent does not give twice the result. Return what is linear "
+            "in the cotangent, as every derivative is, or use reverse mode, `dagad.vjp` or `dagad.jacrev`."
+        )
+
+
+def _leaves_numpy(error: Exception, name: str) -> Exception:
+    """Return what to say where a pullback can't be traced."""
+    if isinstance(error, StructureError):
+        return error
+    return NotDifferentiableError(
+        f"A derivative of the pullback of `{name}` was asked for, which is marked explicit: forward mode is its "
+        f"transpose, a second derivative is its derivative. It leaves numpy: {told(error)} Write the pullback with "
+        "numpy; or use first derivatives in reverse mode, by `dagad.grad`, `dagad.vjp` or `dagad.jacrev`."
+    )
+
+
+def checked_pair(pair: Any, name: str) -> tuple[Any, Callable[[Any], Any]]:
+    """Return what an explicit function returned, if it is a value and a pullback."""
+    if not (isinstance(pair, tuple) and len(pair) == 2 and callable(pair[1])):
+        raise StructureError(
+            f"`{name}` is marked explicit, so it has to return `(value, pullback)`; it returned {described(pair)}."
+        )
+    return pair
+
+
+def check_count(cotangents: Any, n_arguments: int) -> Sequence[Any]:
+    """Return what an explicit pullback returned, if it is one cotangent per argument."""
+    if isinstance(cotangents, tuple | list) and len(cotangents) == n_arguments:
+        return cotangents
+    found = len(cotangents) if isinstance(cotangents, tuple | list) else described(cotangents)
+    raise StructureError(
+        f"An explicit pullback has to return one cotangent for each of {n_arguments} arguments, None for a constant "
+        f"one; it returned {found}."
+    )
+
+
+def refuse_keywords() -> NoReturn:
+    """Refuse to pull where what is differentiated was given by keyword: cotangents are of positional arguments."""
+    raise NotDifferentiableError(
+        "A function that is marked explicit was given by keyword what is being differentiated; its pullback returns "
+        "cotangents of positional arguments only. Pass it by position."
+    )
+
+
+def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:
+    result = []
+    for cotangent, leaf in zip(cotangents, leaves, strict=True):
+        if type(cotangent) is type(leaf) is np.ndarray:  # nearly always
+            if cotangent.shape == leaf.shape and cotangent.dtype == leaf.dtype:
+                result.append(cotangent)
+                continue
+        elif cotangent is None:
+            raise NotDifferentiableError(
+                "An explicit pullback returned None for an argument that is being differentiated. Return its "
+                "cotangent, or don't ask for that argument's gradient."
+            )
+        result.append(fitted_cotangent(cotangent, leaf))
+    return result
+
+
+def fitted_cotangent(cotangent: Any, leaf: Any) -> Any:
+    """Return what an explicit pullback returned for a leaf, after checking its shape; somebody may trace it."""
+    if not pytree.is_traced(cotangent):
+        return pytree.cast_like(cotangent, pytree.plain(leaf), _WHAT)
+    pytree.cast_like(pytree.plain(cotangent), pytree.plain(leaf), _WHAT)
+    return cotangent
+
+
+_WHAT = "A cotangent that an explicit pullback returned"

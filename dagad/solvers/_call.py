@@ -1,0 +1,87 @@
+"""A call of a function of scipy's, with values in it that somebody traces: scipy gets plain ones."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._engines.ruled import Followed, applied
+from dagad._errors import NotDifferentiableError
+from dagad._tracing.flat_functions import Leaves
+from dagad._values import pytree
+from dagad._values.closures import hoist
+from dagad._words import name_of
+from dagad.solvers._implicit import given_to_solvers, vector_of
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def called_like(scipys: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Return a decorator that gives a function the signature of one of scipy's, as the installed release has it."""
+    signature = inspect.signature(scipys)
+
+    def signed(fun: Function) -> Function:
+        fun.__signature__ = signature  # type: ignore[attr-defined]  # functions have it where somebody gives it
+        return fun
+
+    return signed
+
+
+class Call:
+    """What a function of scipy's was called with, and what it returned.
+
+    Attributes
+    ----------
+    given
+        The arguments, by name.
+    boxes
+        The values in them that somebody traces, in closures too; none, and nothing else is needed.
+    result
+        What scipy returned.
+    """
+
+    def __init__(self, scipys: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.given = dict(inspect.signature(scipys).bind(*args, **kwargs).arguments)
+        self.boxes, self._make = hoist(self.given)
+        self.plain = self.at(list(map(given_to_solvers, self.boxes))) if self.boxes else self.given
+        self.result = scipys(**self.plain)
+        self._scipys = scipys
+
+    @property
+    def name(self) -> str:
+        """What sentences call it."""
+        return f"scipy.optimize.{name_of(self._scipys)}"
+
+    def at(self, leaves: Leaves) -> dict[str, Any]:
+        """Return the arguments with leaves in place of the traced values."""
+        made: dict[str, Any] = self._make(leaves)
+        return made
+
+    def followed(self, value: Any, fun: Callable[[Any, dict[str, Any]], Any], x: Any) -> Any:
+        """Return a value that scipy computed, with the derivatives of ``fun(x, given)``."""
+        is_array = isinstance(value, np.ndarray)
+
+        def flat(leaves: Leaves) -> list[Any]:
+            found = vector_of(fun(leaves[0], self.at(leaves[1:])))
+            return [anp.reshape(found, np.shape(value)) if np.ndim(value) else found[0]]
+
+        if not pytree.is_differentiable(value) or (is_array and not value.size):
+            return value
+        return applied(Followed([value], flat), [x, *self.boxes])[0]
+
+    def refuse(self, message: str, remedy: str) -> None:
+        """Refuse the derivative of what was not found."""
+        raise NotDifferentiableError(
+            f"`{self.name}` did not converge: {' '.join(message.split()).rstrip('.')}. What it returned may be used, "
+            f"and has no derivative. {remedy}"
+        )
+
+
+def positional(given: dict[str, Any]) -> tuple[Any, ...]:
+    """Return `args` as scipy takes them: one that is no tuple stands for itself."""
+    args = pytree.open_containers(given.get("args", ()))
+    return args if isinstance(args, tuple) else (args,)

@@ -1,0 +1,341 @@
+"""What solves an equation, differentiated by the equation: the implicit function theorem, of any order, in every mode.
+
+If ``residual(x, a) = 0`` then ``A dx = -r da``, with A the derivative of the residual in x, and r that in a. The linear
+system has a rule of its own, by products with A, which is a derivative that can be taken again. So nothing looks into
+the solver, and the matrix is made, once for each solution, of plain numbers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from scipy.linalg import LinAlgWarning, get_lapack_funcs, lu_factor, lu_solve
+from scipy.sparse.linalg import LinearOperator, gmres
+
+from dagad._engines.ruled import applied, moved_along, pulled_back
+from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
+from dagad._tracebacks import public
+from dagad._tracing.flat_functions import Leaves
+from dagad._tracing.forward import push
+from dagad._tracing.tape import refuse_boxes
+from dagad._values import pytree
+from dagad._values.closures import hoist
+from dagad._values.partition import Partition
+from dagad._words import described, name_of
+
+LinearSolve = Callable[[Callable[[Any], Any], Any], Any]
+DENSE = 500  # unknowns up to which the matrix is made
+AT_ONCE = 64  # columns of it that are computed together
+TOLERANCE = 1e-12  # of the iterations, relative to the right-hand side
+RESTARTS = 10  # of up to 200 products each
+FAR = 1e-2  # by how much of its size Newton's step may move what is said to be a solution
+EXACT = 1e-13  # how short, of the size of the solution, a step is that nobody needs to look at
+BENT = 0.1  # by how much of itself the slope may change on that step
+
+
+class System:
+    """Equations for some unknowns, at a solution.
+
+    Parameters
+    ----------
+    equations
+        ``(x, leaves) -> residual``, written with numpy: x as the solver returned it, and the leaves that are traced.
+    x
+        The solution.
+    name
+        What sentences call the solver.
+    linear_solve
+        The user's ``(matvec, b) -> w``.
+    refuse
+        Raises where the solution has no derivative; it is given a function that returns the residual there.
+    """
+
+    def __init__(
+        self,
+        equations: Callable[[Any, Leaves], Any],
+        x: Any,
+        name: str,
+        linear_solve: LinearSolve | None = None,
+        refuse: Callable[[Callable[[], Any]], None] | None = None,
+    ) -> None:
+        self._equations, self.name, self._linear_solve, self._refuse = equations, name, linear_solve, refuse
+        for leaf in pytree.flatten(x)[0]:
+            refuse_boxes(leaf, f"What `{name}` returned")
+        self._partition = Partition.of(x, pytree.is_differentiable)
+        self.values = self._partition.taken
+        if not self.values or any(np.iscomplexobj(value) for value in self.values):
+            raise NotDifferentiableError(
+                f"The derivative of what `{name}` returned was asked for, and that is {described(x)}. Return real "
+                "floating-point numbers: a complex one as its real and imaginary part."
+            )
+        self.shapes = [np.shape(value) for value in self.values]
+        self.size = sum(int(np.prod(shape)) for shape in self.shapes)
+        self._factors: Any = None
+
+    def unknowns(self, leaves: Leaves) -> Any:
+        """Return the solution, as a function of the leaves that somebody traces."""
+        return self._partition.merge(iter(applied(_Solution(self), leaves)))
+
+    def residual(self, xs: Leaves, leaves: Leaves) -> Any:
+        """Return the residual as one vector."""
+        found = self._equations(self._partition.merge(iter(xs)), leaves)
+        vector = vector_of(found)
+        if vector.size != self.size:
+            raise StructureError(
+                f"`residual` returned {vector.size} numbers for {self.size} unknowns of `{self.name}`. Return as many "
+                "equations as there are unknowns."
+            )
+        return vector
+
+    def split(self, vector: Any) -> list[Any]:
+        """Return the parts of a vector that belong to the unknowns."""
+        parts, start = [], 0
+        for shape in self.shapes:
+            stop = start + int(np.prod(shape))
+            parts.append(anp.reshape(vector[start:stop], shape) if shape else vector[start])
+            start = stop
+        return parts
+
+    def product(self, vector: Any, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
+        """Return the product of a vector and the derivative of the residual with respect to the unknowns."""
+
+        def of_unknowns(xs: Leaves) -> list[Any]:
+            return [self.residual(xs, leaves)]
+
+        if not transposed:
+            (moved,) = moved_along(of_unknowns, xs, dict(enumerate(self.split(vector))))
+            return np.zeros(self.size) if moved is None else moved
+        found = pulled_back(of_unknowns, xs, [vector], range(len(xs)))
+        return joined([found[place] if place in found else np.zeros(shape) for place, shape in enumerate(self.shapes)])
+
+    def solve(self, b: Any, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
+        """Return the solution of the linear system, of plain numbers."""
+        if self._refuse is not None:
+            self._refuse(lambda: np.asarray(self.residual(xs, leaves)))
+            self._refuse = None  # all who pull from here come to the same point
+        if self._linear_solve is None and self.size <= DENSE:
+            return self._densely(b, transposed, xs, leaves)
+
+        def matvec(vector: Any) -> Any:
+            return np.asarray(self.product(np.asarray(vector, float).ravel(), transposed, xs, leaves), float)
+
+        if self._linear_solve is None:
+            return self._by_products(matvec, b)
+        found = np.asarray(self._linear_solve(matvec, b), float)
+        if found.shape != b.shape:
+            raise StructureError(
+                f"`linear_solve` returned an array of shape {found.shape} for a right-hand side of shape {b.shape}. "
+                "Return the solution w of `matvec(w) == b`, a vector."
+            )
+        return found
+
+    def _densely(self, b: Any, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
+        if self._factors is None:
+            self._factors = self._factored(xs, leaves)
+        if self._factors is _NOT_FINITE:
+            return np.full(self.size, np.nan)
+        return lu_solve(self._factors, b, trans=int(transposed), check_finite=False)
+
+    def _factored(self, xs: Leaves, leaves: Leaves) -> Any:
+        matrix, residual = self._matrix(xs, leaves)
+        if not np.isfinite(matrix).all():
+            return _NOT_FINITE
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LinAlgWarning)  # of what is singular, which is refused here
+            factors = lu_factor(matrix, check_finite=False)
+        (condition,) = get_lapack_funcs(("gecon",), (matrix,))
+        rcond = condition(factors[0], np.linalg.norm(matrix, 1))[0]
+        if not rcond > np.finfo(float).eps:
+            raise NotDifferentiableError(
+                f"What `{self.name}` found has no derivative: the derivative of the equations with respect to the "
+                f"unknowns is singular there (its reciprocal condition number is {rcond:.1e}), so that the solution is "
+                "not the only one nearby, or a multiple one. Add the equations that fix it, or a small ridge."
+            )
+        self._refuse_far(residual, lu_solve(factors, residual, check_finite=False), xs, leaves)
+        return factors
+
+    def _refuse_far(self, residual: Any, step: Any, xs: Leaves, leaves: Leaves) -> None:
+        """Refuse what is no solution, or a multiple one: there Newton's step is long, or goes to other slopes."""
+        at = joined(xs)
+        if np.linalg.norm(step) > FAR * (np.linalg.norm(at) + FAR):
+            raise NotDifferentiableError(
+                f"What `{self.name}` found is no solution of the equations that it is differentiated by: a step of "
+                f"Newton's moves it by {np.linalg.norm(step):.3g}, and its size is {np.linalg.norm(at):.3g}. Solve "
+                "to a smaller tolerance, and see that `residual` is zero at the solution."
+            )
+        if np.linalg.norm(step) <= EXACT * np.linalg.norm(at):
+            return
+        there = self.product(step, False, self.split(at - step), leaves)  # here it is the residual
+        if np.linalg.norm(there - residual) > BENT * np.linalg.norm(residual):
+            raise NotDifferentiableError(
+                f"What `{self.name}` found has no derivative that can be trusted: from there a step of Newton's, by "
+                f"{np.linalg.norm(step):.3g}, leads to where the equations have another slope, as it is at a multiple "
+                "root. Solve to a smaller tolerance, or write equations whose root is a simple one."
+            )
+
+    def _matrix(self, xs: Leaves, leaves: Leaves) -> tuple[Any, Any]:
+        """Return the derivative of the residual in the unknowns, some columns at a time, and the residual."""
+        residual: Any = None
+        columns: list[Any] = []
+        for start in range(0, self.size, AT_ONCE):
+            units = np.eye(min(AT_ONCE, self.size - start), self.size, start)
+            directions = list(map(self.split, units))
+            (residual,), moved = push(lambda xs: [self.residual(xs, leaves)], list(xs), directions)
+            columns += [np.zeros(self.size) if part is None else np.asarray(part, float) for (part,) in moved]
+        return np.stack(columns, axis=1), np.asarray(residual, float)
+
+    def _by_products(self, matvec: Callable[[Any], Any], b: Any) -> Any:
+        if not np.any(b):
+            return np.zeros_like(b)
+        operator = LinearOperator((self.size, self.size), matvec=matvec, dtype=float)
+        restart = min(self.size, 200)
+        found, failed = gmres(operator, b, rtol=TOLERANCE, atol=0.0, restart=restart, maxiter=RESTARTS)
+        if failed:
+            left = np.linalg.norm(matvec(found) - b) / np.linalg.norm(b)
+            raise NotDifferentiableError(
+                f"What `{self.name}` found, {self.size} unknowns, could not be differentiated: the linear system was "
+                f"solved by GMRES to {left:.1e} of the right-hand side only, where {TOLERANCE:.0e} was asked for. Give "
+                "`linear_solve(matvec, b)`, a method of your own with a preconditioner, say."
+            )
+        return found
+
+
+_NOT_FINITE = object()
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Return leaves as one vector."""
+    return anp.concatenate([anp.ravel(part) for part in parts])
+
+
+def vector_of(found: Any) -> Any:
+    """Return what a user's function returned, an array, a list of numbers or any pytree, as one vector."""
+    return joined(pytree.flatten(pytree.all_opened(found))[0])
+
+
+def given_to_solvers(box: Any) -> Any:
+    """Return the plain value of what somebody traces, as a solver gets it: its own, which it may write into."""
+    plain = pytree.plain(box)
+    return np.array(plain) if isinstance(plain, np.ndarray) else plain
+
+
+class _Solution:
+    """The solution of a system as a function of the leaves that its equations have."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+
+    def value(self, leaves: Leaves) -> list[Any]:
+        del leaves
+        return [np.array(part) if isinstance(part, np.ndarray) else part for part in self._system.values]
+
+    def push(self, values: Leaves, leaves: Leaves, tangents: Mapping[int, Any]) -> Leaves:
+        (moved,) = moved_along(lambda leaves: [self._system.residual(values, leaves)], leaves, tangents)
+        if moved is None:
+            return [None] * len(values)
+        return self._system.split(-_solved(self._system, False, moved, values, leaves))
+
+    def pull(self, values: Leaves, leaves: Leaves, cotangents: Sequence[Any], asked: Sequence[int]) -> dict[int, Any]:
+        seed = joined(pytree.filled(cotangents, values))
+        back = _solved(self._system, True, -seed, values, leaves)
+        return pulled_back(lambda leaves: [self._system.residual(values, leaves)], leaves, [back], asked)
+
+
+def _solved(system: System, transposed: bool, b: Any, xs: Leaves, leaves: Leaves) -> Any:
+    return applied(_LinearSystem(system, transposed), [b, *xs, *leaves])[0]
+
+
+class _LinearSystem:
+    """The solution w of ``A w = b``, or of the transposed system, as a function of b and of all that A depends on."""
+
+    def __init__(self, system: System, transposed: bool) -> None:
+        self._system, self._transposed = system, transposed
+
+    def _apart(self, leaves: Leaves) -> tuple[Leaves, Leaves]:
+        n_unknowns = len(self._system.shapes)
+        return leaves[1 : 1 + n_unknowns], leaves[1 + n_unknowns :]
+
+    def value(self, leaves: Leaves) -> list[Any]:
+        return [self._system.solve(np.asarray(leaves[0], float), self._transposed, *self._apart(leaves))]
+
+    def _products(self, w: Any) -> Callable[[Leaves], list[Any]]:
+        """Return the product of the matrix with a vector that stays, as a function of all leaves."""
+        return lambda leaves: [self._system.product(w, self._transposed, *self._apart(leaves))]
+
+    def push(self, values: Leaves, leaves: Leaves, tangents: Mapping[int, Any]) -> Leaves:
+        of_matrix = {place: tangent for place, tangent in tangents.items() if place}
+        (moved,) = moved_along(self._products(values[0]), leaves, of_matrix) if of_matrix else (None,)
+        right = tangents.get(0, 0.0) if moved is None else tangents.get(0, 0.0) - moved
+        return [_solved(self._system, self._transposed, right, *self._apart(leaves))] if np.ndim(right) else [None]
+
+    def pull(self, values: Leaves, leaves: Leaves, cotangents: Sequence[Any], asked: Sequence[int]) -> dict[int, Any]:
+        back = _solved(self._system, not self._transposed, cotangents[0], *self._apart(leaves))
+        of_matrix = [place for place in asked if place]
+        found = pulled_back(self._products(values[0]), leaves, [-back], of_matrix) if of_matrix else {}
+        return {**found, 0: back} if 0 in asked else found
+
+
+@public
+def implicit(
+    solve: Callable[..., Any], residual: Callable[..., Any], *, linear_solve: LinearSolve | None = None
+) -> Callable[..., Any]:
+    """Return a function that solves an equation in any way, and is differentiated by the equation.
+
+    Parameters
+    ----------
+    solve
+        ``solve(*args) -> x``: anything that finds x, by compiled code, a search or a loop; it gets plain values.
+        x is an array, a number or a pytree of these.
+    residual
+        ``residual(x, *args)``, which is zero at the solution: as many numbers as there are in x, in any pytree. It is
+        written with numpy, and may be the gradient of a reduction.
+    linear_solve
+        ``linear_solve(matvec, b) -> w`` with ``matvec(w) == b``, for flat vectors of plain numbers; in reverse mode
+        `matvec` is the transposed product. By default the matrix is made for up to 500 unknowns, and for more the
+        system is solved by GMRES to 1e-12.
+
+    Returns
+    -------
+    Callable
+        ``(*args) -> x``, as `solve` returned it. Differentiated, with respect to the arguments or what the two
+        functions have in their closures, it has every mode, of any order.
+
+    Raises
+    ------
+    NotDifferentiableError
+        When it is differentiated where the equation does not fix the solution, where what `solve` returned is no
+        solution, or if the linear system could not be solved.
+    StructureError
+        If `residual` returns another count of numbers than there are unknowns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> from dagad.solvers import implicit
+    >>> cube_root = implicit(lambda a: float(a) ** (1 / 3), lambda x, a: x**3 - a)
+    >>> round(float(dagad.grad(cube_root)(8.0)), 9), round(float(dagad.hessian(cube_root)(8.0)), 9)
+    (0.083333333, -0.006944444)
+    """
+    for what, fun in (("solve", solve), ("residual", residual)):
+        if not callable(fun):
+            raise ArgumentsError(f"`implicit` was given {described(fun)} for `{what}`. Give a function.")
+
+    @public
+    def solution(*args: Any) -> Any:
+        boxes, make = hoist((solve, residual, args, linear_solve))
+        if not boxes:
+            return solve(*args)
+        own_solve, _, plain, own_linear = make(list(map(given_to_solvers, boxes)))
+
+        def equations(x: Any, leaves: Leaves) -> Any:
+            _, own_residual, own_args, _ = make(leaves)
+            return own_residual(x, *own_args)
+
+        return System(equations, own_solve(*plain), name_of(solve), own_linear).unknowns(boxes)
+
+    return solution
