@@ -120,7 +120,8 @@ class SumOfPieces(Summed):
         """Return the pieces of a chunk; without gaps they stay with the rows, and what is on a device with them."""
         if leaves or rows.is_made:
             return self._cut.pieces(context.chunk, rows, leaves)
-        key = f"pieces of {type(self._cut).__name__} {context.chunk}"
+        # By their number: the same rows are other chunks of other samples.
+        key = f"pieces of {type(self._cut).__name__}, {context.chunk.stop - context.chunk.start} rows"
         found: list[Piece] | None = rows.kept.get(key)
         if found is None:
             found = self._cut.pieces(context.chunk, rows, leaves)
