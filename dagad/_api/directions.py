@@ -7,11 +7,10 @@ it once. Every direction is computed by itself, so groups don't show in the bits
 from __future__ import annotations
 
 import contextvars
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-from dask.system import CPU_COUNT
 
 from dagad._api.program import Program
 from dagad._engines.autograd.patches import patches
@@ -50,7 +49,7 @@ class Elsewhere:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         count = getattr(scheduler, "n_threads", None)
-        self.n_groups = max(CPU_COUNT if count is None else int(count()), 1)
+        self.n_groups = max((os.cpu_count() or 1) if count is None else int(count()), 1)
 
     def run(self, what: str, program: Program, group: Group, most: int | None) -> list[Found]:
         """Return what groups give of a program; `most` is how many there may be, if that is known."""
@@ -83,7 +82,7 @@ def side_by_side(scheduler: Any) -> Shared | Elsewhere | None:
     if scheduler is None:
         return None
     place = find_scheduler(scheduler)
-    if patches.somebody_traces() or is_inside_any_task() or is_checkpointed():
+    if patches.may_trace_here() or is_inside_any_task() or is_checkpointed():
         return None
     if place.remote:
         return Elsewhere(place)

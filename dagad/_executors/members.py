@@ -1,0 +1,322 @@
+"""Members of one program that run together: each in a thread of its own, one at a time, from reduction to reduction.
+
+Where a member comes to a reduction, it waits. When all do, those that stand at the same one, on the same rows, have
+it run as one job; then each goes on. Where they stand at different ones, those go first whose line of the program comes
+first: so those that are behind catch up, after a branch or in a loop, as the threads of a graphics processor do. Who is
+alone at a reduction runs it as ever. Members take turns in the order of their numbers, so a program of members does the
+same each time; only one thread of them runs at any moment, and the caller's waits for it.
+
+State of a `_Member`, which only he touches that is not waiting for the other, it or the `Meeting`:
+
+==============  ==============================================================================================
+`request`       what it waits for; None where it runs, or is over
+`answer`        what it is given for that
+`is_over`       whether its program has ended, `error` if that failed; else `result`
+`is_given_up`   whether nobody waits for it any more: then it gets no answer, and ends
+==============  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagad._errors import CancelledError, SchedulerLostError, WorkerLostError, add_note_once
+from dagad._graphs.policies import Policy
+from dagad._operations.job import Executor, Job, Land, Residuals, Results, Seeds
+from dagad._operations.kernel import Kernel
+from dagad._operations.members import SeedsTogether, Together, callers, has_same_rows
+from dagad._pytrees import fingerprint
+from dagad._pytrees.shipping import pack
+
+CALL, LINEARIZE, PULL = "call", "linearize", "pull"
+ALONE: Any = object()  # the answer to a member that is to do itself what it asked for
+LOST = (WorkerLostError, SchedulerLostError, CancelledError)  # it would be again, alone
+
+
+class _GivenUp(BaseException):
+    """Ends a member for whom nobody waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a member asks for: a method of an executor, or a pullback of what an earlier one left."""
+
+    method: str
+    job: Job
+    inner: Executor
+    place: Any
+    policy: Policy | None = None
+    left: _Left | None = None
+    seeds: Sequence[Seeds] = ()
+    land: Land | None = None
+
+    def is_like(self, other: _Request) -> bool:
+        """Return whether both may run as one job."""
+        if self.method != other.method or type(self.policy) is not type(other.policy):
+            return False
+        if self.method == PULL:
+            return self.left is other.left and len(self.seeds) == len(other.seeds)
+        if self.job.kernel.signature != other.job.kernel.signature or not _is_same_place(self.place, other.place):
+            return False
+        return has_same_rows(self.job, other.job)
+
+
+def _is_same_place(one: Any, other: Any) -> bool:
+    if one is other or one == other:
+        return True
+    return type(one) is type(other) and getattr(one, "__dict__", one) == getattr(other, "__dict__", other)
+
+
+class MemberExecutor:
+    """Has jobs of members run together, by an executor; jobs of others it leaves to that."""
+
+    name = "members"
+
+    def __init__(self, inner: Executor, place: Any) -> None:
+        self._inner, self._place, self.remote = inner, place, inner.remote
+
+    def call(self, job: Job) -> Results:
+        """Run a job for what it gives."""
+        found = _asked(_Request(CALL, job, self._inner, self._place))
+        if found is ALONE:
+            return _alone(self._inner.call(job))
+        results: Results = found
+        return results
+
+    def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
+        """Run a job, and leave behind what its policy says."""
+        found = _asked(_Request(LINEARIZE, job, self._inner, self._place, policy))
+        if found is not ALONE:
+            both: tuple[Results, Residuals | None] = found
+            return both
+        results, residuals = self._inner.linearize(job, policy)
+        return _alone(results), residuals
+
+
+def _alone(results: Results) -> Results:
+    member = _MEMBER.get()
+    if member is not None and member.is_here():
+        why = f": {results.reason}" if results.reason else ""
+        results.reason = f"of one member, as no other one is at the same reduction{why}"
+    return results
+
+
+class _Left:
+    """What a job of several members left behind."""
+
+    def __init__(self, together: Together, residuals: Residuals) -> None:
+        self.together, self.residuals = together, residuals
+
+
+class MemberResiduals:
+    """The part of one member; see `Residuals`. Where members don't pull together it is not used."""
+
+    ran_by = MemberExecutor.name
+
+    def __init__(self, left: _Left, inner: Executor, place: Any) -> None:
+        self._left, self._inner, self._place = left, inner, place
+
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+        """Pull some seeds, and let the cotangents land; False where that can't be."""
+        request = _Request(PULL, job, self._inner, self._place, None, self._left, seeds, land)
+        return _asked(request) is True
+
+    def release(self) -> None:
+        """Let go of nothing: other members may pull."""
+
+
+def as_member(executor: Executor, place: Any) -> Executor:
+    """Return an executor that runs jobs of members together, where this is a member's program."""
+    member = _MEMBER.get()
+    return executor if member is None or not member.is_here() else MemberExecutor(executor, place)
+
+
+def _asked(request: _Request) -> Any:
+    member = _MEMBER.get()
+    return ALONE if member is None or not member.is_here() else member.ask(request)
+
+
+class _Member:
+    """One member's program, in a thread of its own that runs only while somebody waits for it."""
+
+    def __init__(self, number: int, act: Callable[[], Any]) -> None:
+        self.number, self._act, self._context = number, act, contextvars.copy_context()
+        self.request: _Request | None = None
+        self.answer: Any = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.is_over = self.is_given_up = False
+        self._go, self._back = threading.Lock(), threading.Lock()
+        self._go.acquire()
+        self._back.acquire()
+        self._thread = threading.Thread(target=self._run, name=f"dagad-member-{number}", daemon=True)
+
+    def is_here(self) -> bool:
+        """Return whether the caller is the member's own thread: it may have started others."""
+        return threading.current_thread() is self._thread and not self.is_over
+
+    def start(self) -> None:
+        """Run until the member waits, or is over."""
+        self._thread.start()
+        self._back.acquire()
+
+    def go_on(self, answer: Any) -> None:
+        """Give an answer, and run until the member waits again, or is over."""
+        self.answer, self.request = answer, None
+        self._go.release()
+        self._back.acquire()
+
+    def give_up(self) -> None:
+        """End the member where it waits."""
+        self.is_given_up = True
+        if self.request is not None:
+            self.go_on(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def ask(self, request: _Request) -> Any:
+        """Wait for an answer, in the member's thread."""
+        if self.is_given_up:
+            raise _GivenUp
+        self.request = request
+        self._back.release()
+        self._go.acquire()
+        answer, self.answer = self.answer, None
+        if self.is_given_up:
+            raise _GivenUp
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def position(self) -> list[int]:
+        """Return where in its program the member waits, from the outermost function to the innermost."""
+        frame, found = sys._current_frames().get(self._thread.ident or 0), list[int]()
+        while frame is not None:
+            found.append(frame.f_lasti)
+            frame = frame.f_back
+        return found[::-1]
+
+    def _run(self) -> None:
+        try:
+            self.result = self._context.run(self._in_context)
+        except BaseException as error:  # whoever waits raises it
+            self.error = error
+        finally:
+            self.is_over = True
+            self._back.release()
+
+    def _in_context(self) -> Any:
+        _MEMBER.set(self)
+        return self._act()
+
+
+_MEMBER: ContextVar[_Member | None] = ContextVar("dagad_member", default=None)
+
+
+@dataclass(slots=True)
+class Meeting:
+    """The members of one program."""
+
+    members: list[_Member] = field(default_factory=list)
+
+    def run(self, acts: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Run all programs to their end, and return what they return; the first error is raised."""
+        self.members = [_Member(number, act) for number, act in enumerate(acts)]
+        try:
+            for member in self.members:
+                member.start()
+                _check(member)
+            while group := self._next():
+                requests = [member.request for member in group if member.request is not None]
+                for member, answer in zip(group, _answers(requests), strict=True):
+                    member.go_on(answer)
+                    _check(member)
+            return [member.result for member in self.members]
+        finally:
+            for member in self.members:
+                member.give_up()
+            self.members = []
+
+    def _next(self) -> list[_Member]:
+        """Return the members that come next: those at the same reduction, at the first place in the program."""
+        groups: list[list[_Member]] = []
+        for member in self.members:
+            if (request := member.request) is not None:
+                alike = (one for one in groups if one[0].request is not None and one[0].request.is_like(request))
+                found = next(alike, None)
+                if found is None:
+                    groups.append([member])
+                else:
+                    found.append(member)
+        if len(groups) < 2:  # nearly always
+            return groups[0] if groups else []
+        return min(groups, key=lambda group: min(member.position() for member in group))
+
+
+def _check(member: _Member) -> None:
+    if member.error is not None:
+        add_note_once(member.error, f"dagad: member {member.number} of a `dagad.vmap`")
+        raise member.error
+
+
+def _answers(requests: Sequence[_Request]) -> Sequence[Any]:
+    """Return the answers to requests that are alike."""
+    first, alone = requests[0], [ALONE] * len(requests)
+    if len(requests) == 1:
+        return alone
+    try:
+        return _pulled(first.left, requests) if first.left is not None else _run(requests)
+    except LOST as error:
+        return [error] * len(requests)
+    except Exception:  # of some member's: alone each gets its own
+        return alone
+
+
+def _run(requests: Sequence[_Request]) -> Sequence[Any]:
+    first = requests[0]
+    inner = as_member(first.inner, first.place)  # of members that this program is one of
+    kernels = [request.job.kernel for request in requests]
+    # In this process each may well run its own; what travels goes once, where it is the same.
+    together = Together([request.job for request in requests], callers(kernels, _is_same) if inner.remote else kernels)
+    residuals: Residuals | None = None
+    if first.policy is None:
+        results = inner.call(together.job)
+    else:
+        results, residuals = inner.linearize(together.job, first.policy)
+    each = together.apart(results)
+    for own in each:
+        own.reason = f"{len(each)} members together{f': {results.reason}' if results.reason else ''}"
+    if first.policy is None:
+        return each
+    left = None if residuals is None else _Left(together, residuals)
+    return [
+        (own, None if left is None else MemberResiduals(left, one.inner, one.place))
+        for own, one in zip(each, requests, strict=True)
+    ]
+
+
+def _pulled(left: _Left, requests: Sequence[_Request]) -> Sequence[Any]:
+    """Pull seeds of all members at once, if all are here; nothing lands before everything is there."""
+    if len(requests) < len(left.together.jobs):
+        return [ALONE] * len(requests)
+    many = [SeedsTogether(each) for each in zip(*[request.seeds for request in requests], strict=True)]
+    landed: list[tuple[Any, ...]] = []
+    if not left.residuals.pull(left.together.job, many, lambda *what: landed.append(what)):
+        return [ALONE] * len(requests)
+    land = left.together.land([request.land for request in requests if request.land is not None])
+    for what in landed:
+        land(*what)
+    return [True] * len(requests)
+
+
+def _is_same(one: Kernel, other: Kernel) -> bool:
+    """Return whether two kernels are the same for whoever is sent one of them."""
+    if fingerprint.same(fingerprint.fingerprint(one), fingerprint.fingerprint(other)):
+        return True
+    return [bytes(part) for part in pack(one).payload] == [bytes(part) for part in pack(other).payload]
