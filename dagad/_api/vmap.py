@@ -86,7 +86,7 @@ def vmap(fun: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
 def _run(acts: Sequence[Callable[[], Any]], is_traced: bool) -> list[Any]:
     """Run the programs of all members: together, or one by one where somebody follows them, or wants their order."""
     if len(acts) > 1 and not (is_traced or patches.may_trace_here() or is_inside_any_task() or is_checkpointed()):
-        return Meeting().run(acts)
+        return Meeting(acts).run()
     found = []
     for number, act in enumerate(acts):
         try:

@@ -6,7 +6,7 @@ first: so those that are behind catch up, after a branch or in a loop, as the th
 alone at a reduction runs it as ever. Members take turns in the order of their numbers, so a program of members does the
 same each time; only one thread of them runs at any moment, and the caller's waits for it.
 
-State of a `_Member`, which only he touches that is not waiting for the other, it or the `Meeting`:
+State of a `_Member`, touched by whoever's turn it is, the member itself or the caller of the `Meeting`:
 
 ==============  ==============================================================================================
 `request`       what it waits for; None where it runs, or is over
@@ -18,12 +18,14 @@ State of a `_Member`, which only he touches that is not waiting for the other, i
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dagad._errors import CancelledError, SchedulerLostError, WorkerLostError, add_note_once
@@ -85,7 +87,7 @@ class MemberExecutor:
         """Run a job for what it gives."""
         found = _asked(_Request(CALL, job, self._inner, self._place))
         if found is ALONE:
-            return _alone(self._inner.call(job))
+            return _alone(self._inner.call(job), self._inner)
         results: Results = found
         return results
 
@@ -96,11 +98,11 @@ class MemberExecutor:
             both: tuple[Results, Residuals | None] = found
             return both
         results, residuals = self._inner.linearize(job, policy)
-        return _alone(results), residuals
+        return _alone(results, self._inner), residuals
 
 
-def _alone(results: Results) -> Results:
-    member = _MEMBER.get()
+def _alone(results: Results, inner: Executor) -> Results:
+    member, results.ran_by = _MEMBER.get(), results.ran_by or inner
     if member is not None and member.is_here():
         why = f": {results.reason}" if results.reason else ""
         results.reason = f"of one member, as no other one is at the same reduction{why}"
@@ -143,41 +145,38 @@ def _asked(request: _Request) -> Any:
 
 
 class _Member:
-    """One member's program, in a thread of its own that runs only while somebody waits for it."""
+    """One member's program, in a thread of its own that runs only when it is its turn."""
 
-    def __init__(self, number: int, act: Callable[[], Any]) -> None:
-        self.number, self._act, self._context = number, act, contextvars.copy_context()
+    def __init__(self, number: int, act: Callable[[], Any], pass_on: Callable[[_Member], None]) -> None:
+        self.number, self._act, self._pass_on = number, act, pass_on
+        self._context = contextvars.copy_context()
         self.request: _Request | None = None
         self.answer: Any = None
         self.result: Any = None
         self.error: BaseException | None = None
         self.is_over = self.is_given_up = False
-        self._go, self._back = threading.Lock(), threading.Lock()
+        self._go = threading.Lock()
         self._go.acquire()
-        self._back.acquire()
         self._thread = threading.Thread(target=self._run, name=f"dagad-member-{number}", daemon=True)
 
     def is_here(self) -> bool:
         """Return whether the caller is the member's own thread: it may have started others."""
         return threading.current_thread() is self._thread and not self.is_over
 
-    def start(self) -> None:
-        """Run until the member waits, or is over."""
-        self._thread.start()
-        self._back.acquire()
-
-    def go_on(self, answer: Any) -> None:
-        """Give an answer, and run until the member waits again, or is over."""
+    def go_on(self, answer: Any = None) -> None:
+        """Let the member run: from its beginning, or with the answer to what it asked."""
         self.answer, self.request = answer, None
-        self._go.release()
-        self._back.acquire()
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._go.release()
 
     def give_up(self) -> None:
-        """End the member where it waits."""
+        """End the member where it waits, or where it next asks."""
         self.is_given_up = True
-        if self.request is not None:
-            self.go_on(None)
         if self._thread.ident is not None:
+            with contextlib.suppress(RuntimeError):  # it was just told to go on
+                self._go.release()
             self._thread.join()
 
     def ask(self, request: _Request) -> Any:
@@ -185,7 +184,7 @@ class _Member:
         if self.is_given_up:
             raise _GivenUp
         self.request = request
-        self._back.release()
+        self._pass_on(self)
         self._go.acquire()
         answer, self.answer = self.answer, None
         if self.is_given_up:
@@ -209,7 +208,7 @@ class _Member:
             self.error = error
         finally:
             self.is_over = True
-            self._back.release()
+            self._pass_on(self)
 
     def _in_context(self) -> Any:
         _MEMBER.set(self)
@@ -219,34 +218,56 @@ class _Member:
 _MEMBER: ContextVar[_Member | None] = ContextVar("dagad_member", default=None)
 
 
-@dataclass(slots=True)
 class Meeting:
-    """The members of one program."""
+    """The members of one program. Who stops lets the next one go on, the last one the caller: that is one switch each.
 
-    members: list[_Member] = field(default_factory=list)
+    `_turns` are those who are to go on, with their answers, after the one who runs; `_pause` is released when none is.
+    """
 
-    def run(self, acts: Sequence[Callable[[], Any]]) -> list[Any]:
+    def __init__(self, acts: Sequence[Callable[[], Any]]) -> None:
+        self._turns: deque[tuple[_Member, Any]] = deque()
+        self._pause, self._is_over = threading.Lock(), False
+        self._pause.acquire()
+        self._members = [_Member(number, act, self._pass_on) for number, act in enumerate(acts)]
+
+    def run(self) -> list[Any]:
         """Run all programs to their end, and return what they return; the first error is raised."""
-        self.members = [_Member(number, act) for number, act in enumerate(acts)]
         try:
-            for member in self.members:
-                member.start()
-                _check(member)
+            self._take_turns([(member, None) for member in self._members])
             while group := self._next():
                 requests = [member.request for member in group if member.request is not None]
-                for member, answer in zip(group, _answers(requests), strict=True):
-                    member.go_on(answer)
-                    _check(member)
-            return [member.result for member in self.members]
+                self._take_turns(list(zip(group, _answers(requests), strict=True)))
+            return [member.result for member in self._members]
         finally:
-            for member in self.members:
+            self._is_over = True
+            self._turns.clear()
+            for member in self._members:
                 member.give_up()
-            self.members = []
+            self._members = []
+
+    def _take_turns(self, turns: Sequence[tuple[_Member, Any]]) -> None:
+        """Let members go on, one after the other, each until it waits or is over."""
+        self._turns.extend(turns)
+        self._pass_on(None)
+        self._pause.acquire()
+        for member, _ in turns:
+            if member.error is not None:
+                add_note_once(member.error, f"dagad: member {member.number} of a `dagad.vmap`")
+                raise member.error
+
+    def _pass_on(self, member: _Member | None) -> None:
+        if self._is_over:
+            return
+        if self._turns and (member is None or member.error is None):
+            following, answer = self._turns.popleft()
+            following.go_on(answer)
+        else:
+            self._pause.release()
 
     def _next(self) -> list[_Member]:
         """Return the members that come next: those at the same reduction, at the first place in the program."""
         groups: list[list[_Member]] = []
-        for member in self.members:
+        for member in self._members:
             if (request := member.request) is not None:
                 alike = (one for one in groups if one[0].request is not None and one[0].request.is_like(request))
                 found = next(alike, None)
@@ -257,12 +278,6 @@ class Meeting:
         if len(groups) < 2:  # nearly always
             return groups[0] if groups else []
         return min(groups, key=lambda group: min(member.position() for member in group))
-
-
-def _check(member: _Member) -> None:
-    if member.error is not None:
-        add_note_once(member.error, f"dagad: member {member.number} of a `dagad.vmap`")
-        raise member.error
 
 
 def _answers(requests: Sequence[_Request]) -> Sequence[Any]:
@@ -291,6 +306,7 @@ def _run(requests: Sequence[_Request]) -> Sequence[Any]:
         results, residuals = inner.linearize(together.job, first.policy)
     each = together.apart(results)
     for own in each:
+        own.ran_by = own.ran_by or inner
         own.reason = f"{len(each)} members together{f': {results.reason}' if results.reason else ''}"
     if first.policy is None:
         return each

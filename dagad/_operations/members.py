@@ -31,7 +31,7 @@ class Members(Kernel):
     __slots__ = ("_each", "copies", "count", "function", "gives", "pulls_itself", "reduces", "role", "stacks")
 
     def __init__(self, each: Sequence[Kernel], count: int) -> None:
-        self._each: list[Kernel] = [opened(kernel) for kernel in each]
+        self._each: tuple[Kernel, ...] = tuple([opened(kernel) for kernel in each])
         self.count, self.function = count, self._each[0]
         self.reduces, self.stacks = self.function.reduces, self.function.stacks
         self.copies = count * self.function.copies
