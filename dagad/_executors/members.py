@@ -32,7 +32,7 @@ from dagad._errors import CancelledError, SchedulerLostError, WorkerLostError, a
 from dagad._graphs.policies import Policy
 from dagad._operations.job import Executor, Job, Land, Residuals, Results, Seeds
 from dagad._operations.kernel import Kernel
-from dagad._operations.members import SeedsTogether, Together, callers, has_same_rows
+from dagad._operations.members import SeedsTogether, Together, has_same_rows
 from dagad._pytrees import fingerprint
 from dagad._pytrees.shipping import pack
 
@@ -226,7 +226,7 @@ class Meeting:
 
     def __init__(self, acts: Sequence[Callable[[], Any]]) -> None:
         self._turns: deque[tuple[_Member, Any]] = deque()
-        self._pause, self._is_over = threading.Lock(), False
+        self._pause, self._lock, self._is_over = threading.Lock(), threading.Lock(), False
         self._pause.acquire()
         self._members = [_Member(number, act, self._pass_on) for number, act in enumerate(acts)]
 
@@ -239,8 +239,8 @@ class Meeting:
                 self._take_turns(list(zip(group, _answers(requests), strict=True)))
             return [member.result for member in self._members]
         finally:
-            self._is_over = True
-            self._turns.clear()
+            with self._lock:
+                self._is_over = True
             for member in self._members:
                 member.give_up()
             self._members = []
@@ -256,13 +256,14 @@ class Meeting:
                 raise member.error
 
     def _pass_on(self, member: _Member | None) -> None:
-        if self._is_over:
-            return
-        if self._turns and (member is None or member.error is None):
-            following, answer = self._turns.popleft()
-            following.go_on(answer)
-        else:
-            self._pause.release()
+        with self._lock:  # or somebody might begin whom the caller, interrupted, has just given up
+            if self._is_over:
+                return
+            if self._turns and (member is None or member.error is None):
+                following, answer = self._turns.popleft()
+                following.go_on(answer)
+            else:
+                self._pause.release()
 
     def _next(self) -> list[_Member]:
         """Return the members that come next: those at the same reduction, at the first place in the program."""
@@ -298,7 +299,7 @@ def _run(requests: Sequence[_Request]) -> Sequence[Any]:
     inner = as_member(first.inner, first.place)  # of members that this program is one of
     kernels = [request.job.kernel for request in requests]
     # In this process each may well run its own; what travels goes once, where it is the same.
-    together = Together([request.job for request in requests], callers(kernels, _is_same) if inner.remote else kernels)
+    together = Together([request.job for request in requests], _sent(kernels) if inner.remote else kernels)
     residuals: Residuals | None = None
     if first.policy is None:
         results = inner.call(together.job)
@@ -331,8 +332,14 @@ def _pulled(left: _Left, requests: Sequence[_Request]) -> Sequence[Any]:
     return [True] * len(requests)
 
 
-def _is_same(one: Kernel, other: Kernel) -> bool:
-    """Return whether two kernels are the same for whoever is sent one of them."""
-    if fingerprint.same(fingerprint.fingerprint(one), fingerprint.fingerprint(other)):
-        return True
-    return [bytes(part) for part in pack(one).payload] == [bytes(part) for part in pack(other).payload]
+def _sent(kernels: Sequence[Kernel]) -> Sequence[Kernel]:
+    """Return what has to travel: the first kernel alone, where all are the same for whoever is sent one of them."""
+    first, *others = map(fingerprint.fingerprint, kernels)
+    if all(fingerprint.same(first, other) for other in others):
+        return kernels[:1]
+    payload = _payload(kernels[0])
+    return kernels[:1] if all(_payload(other) == payload for other in kernels[1:]) else kernels
+
+
+def _payload(kernel: Kernel) -> list[bytes]:
+    return [bytes(part) for part in pack(kernel).payload]

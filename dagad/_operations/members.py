@@ -7,7 +7,7 @@ has the bits that it has alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -293,9 +293,3 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return list(one) == list(other) and all(map(_is_same, one.values(), other.values()))
     return isinstance(one, int | str | float) and one == other
-
-
-def callers(kernels: Sequence[Kernel], same: Callable[[Kernel, Kernel], bool]) -> list[Kernel]:
-    """Return the first kernel where all are the same; else all of them."""
-    first, *others = kernels
-    return [first] if all(same(first, other) for other in others) else list(kernels)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -410,6 +412,20 @@ def test_members_take_turns_by_number_and_are_ended_where_they_stand_when_one_fa
         dagad.vmap(fun)(THETAS[:3], np.arange(3))
     assert "dagad: member 1 of a `dagad.vmap`" in caught.value.__notes__
     assert seen == [("begins", 0), ("begins", 1), ("begins", 2), ("ends", 0), ("ends", 1), ("ends", 2)]
+
+
+def test_an_interrupt_ends_members_where_they_next_stand() -> None:
+    before = threading.active_count()
+
+    def fun(theta: Any, number: Any) -> Any:
+        if number == 0:  # twice would be an interrupt of the end, too
+            os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            value(X, grainsize=GRAINSIZE)(theta)
+
+    with pytest.raises(KeyboardInterrupt):
+        dagad.vmap(fun)(THETAS, np.arange(len(THETAS)))
+    assert threading.active_count() == before
 
 
 # Errors
