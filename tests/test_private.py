@@ -61,7 +61,7 @@ TAKEN = {
         },
     ),
     "autograd": (
-        "dagad._engines.autograd.private",
+        "dagad._tracing.private",
         {
             "autograd": "builtins tracer",
             "autograd.builtins": "SequenceBox",

@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dagad._api.program import Program
-from dagad._engines.autograd.patches import patches
 from dagad._errors import PlanError, add_note_once
 from dagad._executors.checkpointed import is_checkpointed
 from dagad._executors.evaluation import Scheduler, find_scheduler, is_inside_any_task, new_names, run_graph
-from dagad._pytrees.shipping import Portable, opened
+from dagad._tracing.patches import patches
+from dagad._values.shipping import Portable, opened
 from dagad_scheduler.private import DataNode, Task, TaskRef
 
 # What a group of directions gives: the program's value with what comes along, and one thing per direction.

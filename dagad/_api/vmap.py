@@ -10,14 +10,14 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._api.program import check_function
-from dagad._api.watching import watched
-from dagad._engines.autograd.patches import patches
 from dagad._errors import PlanError, StructureError, add_note_once
 from dagad._executors.checkpointed import is_checkpointed
 from dagad._executors.evaluation import is_inside_any_task
 from dagad._executors.members import Meeting
-from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._tracing.patches import patches
+from dagad._values import pytree
+from dagad._watching.watching import watched
 from dagad._words import argument_of, described, name_of
 
 

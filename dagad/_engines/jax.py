@@ -24,13 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten, tree_unflatten
 
-from dagad._engines.base import Composed, Flat, LeafPullback, Leaves, outputs_of
 from dagad._engines.jax_constants import NAME, Kept, refuse_own, shape_of
 from dagad._engines.own_arrays import pulled_in_blocks
 from dagad._errors import NotDifferentiableError, add_note_once
-from dagad._pytrees import pytree
-from dagad._pytrees.partition import Partition
 from dagad._remembered import Remembered
+from dagad._tracing.flat_functions import Composed, Flat, LeafPullback, Leaves, outputs_of
+from dagad._values import pytree
+from dagad._values.partition import Partition
 
 logger = logging.getLogger("dagad")
 

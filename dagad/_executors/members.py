@@ -30,11 +30,11 @@ from typing import Any
 
 from dagad._errors import CancelledError, SchedulerLostError, WorkerLostError, add_note_once
 from dagad._graphs.policies import Policy
-from dagad._operations.job import Executor, Job, Land, Residuals, Results, Seeds
-from dagad._operations.kernel import Kernel
-from dagad._operations.members import SeedsTogether, Together, has_same_rows
-from dagad._pytrees import fingerprint
-from dagad._pytrees.shipping import pack
+from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds
+from dagad._kernels.kernel import Kernel
+from dagad._kernels.members import SeedsTogether, Together, has_same_rows
+from dagad._values import fingerprint
+from dagad._values.shipping import pack
 
 CALL, LINEARIZE, PULL = "call", "linearize", "pull"
 ALONE: Any = object()  # the answer to a member that is to do itself what it asked for

@@ -15,7 +15,7 @@ import pytest
 from distributed import Client
 
 import dagad
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from support.clusters import a_cluster
 from support.gated_chunks import bits
 

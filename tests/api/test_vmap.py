@@ -18,7 +18,7 @@ from distributed import Client
 
 import dagad
 from dagad._executors import members
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad_scheduler.residents.client import Lines
 from support.gated_chunks import bits
 from support.hot_loops import a_watched_cluster, tasks_made

@@ -18,7 +18,7 @@ import numpy as np
 from distributed import Client, LocalCluster
 
 import dagad
-from dagad._pytrees import pytree
+from dagad._values import pytree
 
 N_PARAMETERS, N_CHUNKS = 50, 8
 RNG = np.random.default_rng(0)

@@ -14,8 +14,8 @@ from autograd import value_and_grad
 from dask.delayed import delayed
 
 import dagad
-from dagad._pytrees import pytree
 from dagad._sources.plan import GivenPlan, Plan
+from dagad._values import pytree
 from support.gated_chunks import bits
 from support.schedulers_of_shards import client as client, place as place, pool as pool
 
