@@ -29,6 +29,7 @@ Derivatives of functions
     vjp(fun, *primals), jvp(fun, primals, tangents)   one step of reverse mode, of forward mode
     jacrev(fun)(*args), jacfwd(fun)(*args)            the Jacobian, row by row or column by column
     hessian(fun)(*args), hvp(fun, primals, tangents)  the Hessian, or its product with a vector
+    vmap(fun)(*args)                                  a function, or a transform of one, for many members in one pass
     evaluate(fun, *args)                              returns at once: an `Evaluation`, the value first
 
 Derivatives of Dask graphs
@@ -84,6 +85,7 @@ from dagad._api.transforms import (
     value_and_grad as value_and_grad,
     vjp as vjp,
 )
+from dagad._api.vmap import vmap as vmap
 from dagad._diagnosis.replay import replay as replay
 from dagad._errors import (
     ArgumentsError as ArgumentsError,
@@ -149,4 +151,5 @@ __all__ = [
     "value_and_gradient",
     "visualize",
     "vjp",
+    "vmap",
 ]

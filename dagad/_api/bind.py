@@ -19,7 +19,6 @@ from dagad._kernels.context import current_mode
 from dagad._kernels.kernel import Kernel
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Plan, check_grainsize
-from dagad._tracing.flat_functions import Traits
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_stale
 from dagad._values import pytree
@@ -145,7 +144,7 @@ def _automatic_grainsize(
     weight = 3.0 if leaves else 4.0
     arguments = {type(kernel).__name__: (sliced, shared)}  # a function of rows and one of items are two
 
-    is_compiled = Traits.of(kernel.of_user.engine).pieces is not None
+    is_compiled = kernel.of_user.traits.pieces is not None
 
     def find() -> int:
         return find_grainsize(f, arguments, columns.n_rows, run, weight, is_compiled=is_compiled)

@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 from dask.base import is_dask_collection
 
 from dagad._api.collections import pushed
+from dagad._api.directions import check_place, side_by_side
 from dagad._api.jacobian import Dense, Layout, checked_layout, columns, rows
 from dagad._api.program import Program, check_function
 from dagad._api.transforms import grad
@@ -167,7 +168,9 @@ def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
 
 
 @public
-def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
+def jacfwd(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False, scheduler: Any = None
+) -> Callable[..., Any]:
     """Return a function that computes the Jacobian of `fun` column by column: for few inputs and many outputs.
 
     Parameters
@@ -179,6 +182,12 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux
         Which positional arguments to differentiate with respect to: an int, or a tuple of ints.
     has_aux
         Whether `fun` returns ``(value, aux)``, where `aux` is handed through undifferentiated.
+    scheduler
+        Where the directions run, in groups beside each other: "threads", or a ``distributed.Client``; see
+        `reduce_sum`. None: one after the other, here. It pays where `fun` itself runs one step after the other. The
+        reductions in `fun` keep their own scheduler, and the result has the same bits. Threads help where numpy lets go
+        of the interpreter's lock, in arrays of some thousand numbers; in other processes `fun`, its arguments and what
+        comes along have to travel.
 
     Returns
     -------
@@ -198,15 +207,23 @@ def jacfwd(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux
     >>> import dagad
     >>> dagad.jacfwd(lambda x: np.array([2.0, 3.0]) * x**2)(5.0)
     array([20., 30.])
+    >>> def steps(x):
+    ...     for _ in range(3):
+    ...         x = x - 0.1 * np.sin(x)
+    ...     return x
+    >>> dagad.jacfwd(steps, scheduler="threads")(np.zeros(2)).round(3)
+    array([[0.729, 0.   ],
+           [0.   , 0.729]])
     """
     check_function(fun, "jacfwd", argnums)
+    check_place(scheduler)
 
     @public
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         program = Program(fun, argnums, args, kwargs, has_aux)
         with watched(program.name):
-            found, aux = columns(program)
+            found, aux = columns(program, side_by_side(scheduler, (fun, args, kwargs)))
         return (found, aux) if has_aux else found
 
     return jacobian
@@ -219,6 +236,7 @@ def jacrev(
     *,
     has_aux: bool = False,
     layout: Layout | None = None,
+    scheduler: Any = None,
 ) -> Callable[..., Any]:
     """Return a function that computes the Jacobian of `fun` row by row: for few outputs and many inputs.
 
@@ -232,6 +250,9 @@ def jacrev(
     layout
         How the Jacobian is stored: ``extend.Dense()``, or ``extend.Sparse()`` for scipy's sparse arrays of shape
         ``(value.size, argument.size)``, which leave out the zeros of a map.
+    scheduler
+        Where the rows are pulled, in groups; see `jacfwd`. Threads share what was recorded once, other processes record
+        it once for each group.
 
     Returns
     -------
@@ -255,20 +276,23 @@ def jacrev(
     """
     check_function(fun, "jacrev", argnums)
     chosen = Dense() if layout is None else checked_layout(layout)
+    check_place(scheduler)
 
     @public
     @functools.wraps(fun, updated=())
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         program = Program(fun, argnums, args, kwargs, has_aux)
         with watched(program.name):
-            found, aux = rows(program, chosen)
+            found, aux = rows(program, chosen, side_by_side(scheduler, (fun, args, kwargs)))
         return (found, aux) if has_aux else found
 
     return jacobian
 
 
 @public
-def hessian(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
+def hessian(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False, scheduler: Any = None
+) -> Callable[..., Any]:
     """Return a function that computes the Hessian of `fun`: the Jacobian of its gradient.
 
     Parameters
@@ -279,6 +303,8 @@ def hessian(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_au
         Which positional arguments to differentiate with respect to: an int, or a tuple of ints.
     has_aux
         Whether `fun` returns ``(value, aux)``, where `aux` is handed through undifferentiated.
+    scheduler
+        Where the rows are pulled, in groups; see `jacrev`.
 
     Returns
     -------
@@ -300,4 +326,4 @@ def hessian(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_au
            [ 6.,  0.]])
     """
     check_function(fun, "hessian", argnums)
-    return jacrev(grad(fun, argnums, has_aux=has_aux), argnums, has_aux=has_aux)
+    return jacrev(grad(fun, argnums, has_aux=has_aux), argnums, has_aux=has_aux, scheduler=scheduler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 import autograd.numpy as anp
 import numpy as np
 
+from dagad._api.directions import Elsewhere, Found, Shared, bounds
 from dagad._api.program import Program, fitting
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._kernels.context import VALUES_FIRST, like_here
@@ -124,53 +126,89 @@ def _entries(part: Any, leaf: Any) -> tuple[Any, Any]:
     return places[flat != 0], flat[flat != 0]
 
 
-def rows(program: Program, layout: Layout) -> tuple[Any, Any]:
+def rows(program: Program, layout: Layout, side_by_side: Shared | Elsewhere | None = None) -> tuple[Any, Any]:
     """Return the Jacobian of a program, recorded once and pulled from each entry of its value; and what came along."""
     _refuse_placed(program.leaves)
     _refuse_complex(program.leaves)
     with like_here(VALUES_FIRST):
-        value, aux, ends, roots = program.tape()
-        outputs, treedef = pytree.flatten(value)
-        active = [place for place, output in enumerate(outputs) if pytree.is_differentiable_or_traced(output)]
-        plain = [pytree.plain(outputs[place]) for place in active]
-        _refuse_complex(plain)
+        if isinstance(side_by_side, Elsewhere):
+            groups = side_by_side.run("rows", program, pulled, None)
+        elif side_by_side is None:
+            groups = [pulled(program, 0, 1)]
+        else:
+            tape, count = _Tape(program), side_by_side.n_groups
+            count = max(min(count, tape.n_rows), 1)
+            acts = [functools.partial(tape.pulled, number, count) for number in range(count)]
+            groups = [(tape.value, tape.aux, found) for found in side_by_side.run("rows", acts)]
+    (value, aux, _), n_leaves = groups[0], len(program.leaves)
+    columns = [[part for _, _, found in groups for part in found[leaf]] for leaf in range(n_leaves)]
+    outputs, treedef = pytree.flatten(value)
+    found: list[Any] = [None] * len(outputs)
+    start = 0
+    for place, leaf in _active(outputs):
+        stop = start + np.size(leaf)
+        pairs = zip((column[start:stop] for column in columns), program.leaves, strict=True)
+        found[place] = program.arranged([layout.rows(_fitting(own, leaf), outputs[place], leaf) for own, leaf in pairs])
+        start = stop
+    return pytree.unflatten(treedef, found), aux
+
+
+def pulled(program: Program, number: int, count: int) -> Found:
+    """Record a program, and pull a group of the rows of its Jacobian."""
+    with like_here(VALUES_FIRST):
+        tape = _Tape(program)
+        return tape.value, tape.aux, tape.pulled(number, count)
+
+
+class _Tape:
+    """A program that was recorded, from each entry of whose value a seed goes back."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.value, self.aux, self._ends, self._roots = program.tape()
+        outputs = pytree.flatten(self.value)[0]
+        self._active, self._n_outputs = _active(outputs), len(outputs)
+        _refuse_complex([leaf for _, leaf in self._active])
+        self.n_rows = sum(int(np.size(leaf)) for _, leaf in self._active)
+
+    def pulled(self, number: int, count: int) -> list[list[Any]]:
+        """Return the cotangents of each leaf for a group of rows."""
+        start, stop = bounds(number, count, self.n_rows)
+        entries = [(place, leaf, index) for place, leaf in self._active for index in range(np.size(leaf))]
         # All at once: what the chunks left behind is used up by a pull.
         seeds = [
-            [Blocks.one_hot(leaf, index) if other == place else None for other in range(len(outputs))]
-            for place, leaf in zip(active, plain, strict=True)
-            for index in range(np.size(leaf))
+            [Blocks.one_hot(leaf, index) if other == place else None for other in range(self._n_outputs)]
+            for place, leaf, index in entries[start:stop]
         ]
-        columns = pull_many(ends, seeds, roots, program.leaves)
-        found: list[Any] = [None] * len(outputs)
-        start = 0
-        for place, leaf in zip(active, plain, strict=True):
-            stop = start + np.size(leaf)
-            pairs = zip((column[start:stop] for column in columns), program.leaves, strict=True)
-            found[place] = program.arranged(
-                [layout.rows(_fitting(own, leaf), outputs[place], leaf) for own, leaf in pairs]
-            )
-            start = stop
-    return pytree.unflatten(treedef, found), aux
+        return pull_many(self._ends, seeds, self._roots, self._program.leaves)
+
+
+def _active(outputs: Sequence[Any]) -> list[tuple[int, Any]]:
+    """Return the outputs that have derivatives, without traces, with their places."""
+    return [(n, pytree.plain(one)) for n, one in enumerate(outputs) if pytree.is_differentiable_or_traced(one)]
 
 
 def _fitting(parts: Sequence[Any], leaf: Any) -> list[Any]:
     return [part if part is None or isinstance(part, Blocks) else fitting(part, leaf) for part in parts]
 
 
-def columns(program: Program) -> tuple[Any, Any]:
+def columns(program: Program, side_by_side: Shared | Elsewhere | None = None) -> tuple[Any, Any]:
     """Return the Jacobian of a program, pushed in the direction of each entry of its leaves; and what came along."""
     _refuse_placed(program.leaves)
     _refuse_complex(program.leaves)
     plain = list(map(pytree.plain, program.leaves))
-    directions = [
-        [full(Blocks.one_hot(leaf, index)) if other == place else None for other in range(len(plain))]
-        for place, leaf in enumerate(plain)
-        for index in range(np.size(leaf))
-    ]
-    value, aux, moved = program.push([[None] * len(plain)]) if not directions else (None, None, [])
-    for start in range(0, len(directions), DIRECTIONS_AT_ONCE):
-        value, aux, some = program.push(directions[start : start + DIRECTIONS_AT_ONCE])
-        moved = [*moved, *some]
+    n_columns = sum(int(np.size(leaf)) for leaf in plain)
+    if isinstance(side_by_side, Elsewhere):
+        groups = side_by_side.run("columns", program, pushed, n_columns)
+    elif side_by_side is None:
+        groups = [pushed(program, 0, 1)]
+    else:
+        # No more at once than without threads, and as many for each.
+        n_rounds = -(-n_columns // (side_by_side.n_groups * DIRECTIONS_AT_ONCE))
+        count = max(min(side_by_side.n_groups * n_rounds, n_columns), 1)
+        acts = [functools.partial(pushed, program, number, count) for number in range(count)]
+        groups = side_by_side.run("columns", acts)
+    (value, aux, _), moved = groups[0], [tangents for _, _, some in groups for tangents in some]
     outputs, treedef = pytree.flatten(value)
     found: list[Any] = []
     for place, output in enumerate(outputs):
@@ -182,6 +220,22 @@ def columns(program: Program) -> tuple[Any, Any]:
         parts = [_column([next(rest) for _ in range(np.size(leaf))], output, leaf) for leaf in plain]
         found.append(program.arranged(parts))
     return pytree.unflatten(treedef, found), aux
+
+
+def pushed(program: Program, number: int, count: int) -> Found:
+    """Push a program in a group of the directions of its leaves."""
+    plain, moved = list(map(pytree.plain, program.leaves)), list[Any]()
+    entries = [(place, leaf, index) for place, leaf in enumerate(plain) for index in range(np.size(leaf))]
+    start, stop = bounds(number, count, len(entries))
+    directions = [
+        [full(Blocks.one_hot(leaf, index)) if other == place else None for other in range(len(plain))]
+        for place, leaf, index in entries[start:stop]
+    ]
+    value, aux, moved = program.push([[None] * len(plain)]) if not directions else (None, None, [])
+    for first in range(0, len(directions), DIRECTIONS_AT_ONCE):
+        value, aux, some = program.push(directions[first : first + DIRECTIONS_AT_ONCE])
+        moved = [*moved, *some]
+    return value, aux, moved
 
 
 def _column(tangents: Sequence[Any], output: Any, leaf: Any) -> Any:

@@ -21,10 +21,6 @@ _INSTEAD = {
         "to call what dagad made in a program of jax's, use `dagad.interop.jax.as_jax`."
     ),
     "pmap": "Use `dagad.map`, which runs items in parallel, or `dagad.reduce_sum` for sums over rows.",
-    "vmap": (
-        "Write the function for many rows at once, with numpy, and sum over chunks of rows by "
-        "`dagad.reduce_sum`. `dagad.map` takes a function of one item, and calls it once an item."
-    ),
     **dict.fromkeys(("fori_loop", "while_loop"), "Write a Python loop."),
     "cond": "Write `if`, on plain values; on traced ones `np.where(condition, a, b)`.",
     "scan": "Write a Python loop, or combine chunks in order by `dagad.map_reduce`.",

@@ -248,7 +248,8 @@ class Pull(TracedPull):
         seeds = [None if cotangent is None else _opened(cotangent) for cotangent in cotangents]
         if any(pytree.is_traced(seed) for some in seeds for seed in some or ()):
             return super().many(cotangents)
-        found, self._state = self._operation.backward_many(self._leaves, self._value, self._state, seeds)
+        with self._lock:
+            found, self._state = self._operation.backward_many(self._leaves, self._value, self._state, seeds)
         return [found[place] for place in self._places]
 
     def _pulled(self, seeds: list[Any]) -> list[Any]:

@@ -47,6 +47,10 @@ class Program:
             "function that calls `dagad.vjp`, or what `dagad.grad` and `dagad.value_and_grad` return."
         )
 
+    def recipe(self) -> tuple[Any, ...]:
+        """Return the arguments that make this program again, of what travels."""
+        return self._fun, self._argnums, tuple(self._args), self._kwargs, self._has_aux
+
     @property
     def name(self) -> str:
         """What sentences call the function."""

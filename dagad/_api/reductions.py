@@ -13,6 +13,7 @@ from dagad._engines.registry import find_engine
 from dagad._errors import PlanError
 from dagad._executors.checkpointed import checkpointed
 from dagad._executors.choose import executor_on
+from dagad._executors.members import as_member
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._kernels.inputs import Inputs
 from dagad._kernels.kernel import Kernel, Summed
@@ -216,7 +217,7 @@ def find_grainsize(f: Callable[..., Any], sliced: Any, *shared: Any, engine: Any
 def bound(read: Arguments, kernel: Kernel, monoid: Monoid = PLAIN) -> Operation:
     """Return a kernel on all chunks."""
     inputs = Inputs.of(read.plan, read.columns, read.n_theta, len(read.leaves) - read.n_theta)
-    executor = checkpointed(executor_on(read.place), read.place)
+    executor = as_member(checkpointed(executor_on(read.place), read.place), read.place)
     return Operation(kernel, read.plan, read.columns, inputs, executor, read.policy, read.owner, monoid)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dagad import _rules as _rules  # all tables of rules are in force from here on
-from dagad._tracing.flat_functions import Flat, FlatFunction, Leaves
+from dagad._tracing.flat_functions import Flat, FlatFunction, Leaves, Traits
 from dagad._tracing.forward import push
 from dagad._tracing.tape import TapePullback, pull, record_flat
 from dagad._values import pytree
@@ -28,6 +28,7 @@ class AutogradEngine:
     __slots__ = ()
     name = "autograd"
     is_autograds = True  # what traces outside is what traces inside: traced leaves go right through a function
+    traits = Traits(is_autograds=True)
 
     def takes(self, leaf: Any) -> bool:
         """Take everything, to see traced values wherever they are hidden."""

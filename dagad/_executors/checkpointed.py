@@ -244,6 +244,12 @@ def unwritten() -> Iterator[None]:
         _CURRENT.reset(token)
 
 
+def is_checkpointed() -> bool:
+    """Return whether what runs here is written down, in its order."""
+    current = _CURRENT.get()
+    return current is not None and not current.is_over() and not is_inside_any_task()
+
+
 def checkpointed(inner: Executor, scheduler: Any) -> Executor:
     """Return an executor whose chunks go to disk, where there is a checkpoint; chunks of what a chunk runs do not."""
     current = _CURRENT.get()
@@ -260,7 +266,7 @@ def checkpointed(inner: Executor, scheduler: Any) -> Executor:
 def remembered_grainsize(kernel: Kernel, n_rows: int, find: Callable[[], int]) -> int:
     """Return a grainsize that was found out before the program was interrupted, else what `find` does."""
     current = _CURRENT.get()
-    if current is None or current.is_over() or is_inside_any_task():
+    if current is None or not is_checkpointed():
         return find()
     return current.journal.grainsize(digest(kernel, n_rows), find)
 

@@ -93,7 +93,7 @@ def _is_seen_by_chunk() -> bool:
 def _run_elsewhere(
     scheduler: Scheduler, job: Job, signature: tuple[Any, str], act: Callable[[Executor], Found]
 ) -> Found:
-    alike, in_vain, refusals = (job.owner, job.plan), False, list[str]()
+    alike, in_vain, refusals = (job.owner, job.cut), False, list[str]()
     cost = cost_of(signature) or cost_of(alike)
     lines = scheduler.lines() if cost is not None and is_short(job, cost) else None
     if cost is not None and lines is not None and not is_inside_any_task():

@@ -16,6 +16,7 @@ from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import assembled, subtrees, whole_row
 from dagad._kernels.job import Job, Land, Residuals, Results, Seeds, Spent
 from dagad._sources.base import Stays
+from dagad._sources.plan import AnyPlan
 from dagad._values import fingerprint
 from dagad._values.buffers import pack_tree, unpack_tree
 from dagad._values.shipping import pack
@@ -68,12 +69,11 @@ class ResidentExecutor:
     ) -> Answers:
         began, placed, n_chunks = time.perf_counter(), PlacedRows(job, seeds), len(job.plan)
         loop, (template, rows) = self._loop(job, placed), job.sliced.templates(job.plan)
-        program = self._program(job, loop, template, policy, ran)
+        program = self._program(job, loop, placed.plan, template, policy, ran)
         message = _message(job, method, keep, seeds) | placed.message(job)
         gives_gradient = message["role"] is not Role.VALUE
         has_left = placed.has_stays if method == PULL else n_staying(job) > 0
         remains = Remains(self._lines.lease(), program.program, message, placed) if has_left else None
-        found: list[tuple[str, Found]] = []
         homes, replies = loop.call(
             program,
             message,
@@ -86,11 +86,9 @@ class ResidentExecutor:
             is_large=gives_gradient and is_all_sums(job) and message["shared"][1].nbytes >= LARGE,
         )
         try:
-            seconds, n_compiled = 0.0, 0
-            for address, reply in replies.items():
-                found.append(_found(job, homes, address, reply, method))
-                seconds += float(reply["seconds"])
-                n_compiled += int(reply.get("n_compiled", 0))
+            found = [_found(job, homes, address, reply, method) for address, reply in replies.items()]
+            seconds = sum([float(reply["seconds"]) for reply in replies.values()])
+            n_compiled = sum([int(reply.get("n_compiled", 0)) for reply in replies.values()])
             results = Results.of(job) if method == PULL else self._results(job, homes, found, remains)
             if len(replies) >= FEWEST_WORKERS:
                 self.trip = _trip(message, program, replies, time.perf_counter() - began)
@@ -137,17 +135,20 @@ class ResidentExecutor:
                 land([(number, None)], [leaf.made_by(LeftRows(remains, place))], first)
 
     def _loop(self, job: Job, placed: PlacedRows) -> Loop:
+        """Return the calls to the workers that have the rows; those of all samples are those of the whole."""
+
         def make() -> Loop:
             of_runs = job.runs is not None  # which are chunks, and not in one row of the tree
             parts_of, blocks_of = (_alone, _no_blocks) if of_runs else (_parts, _blocks)
             return Loop(self._lines, placed.keys(job), parts_of, blocks_of, follow)
 
-        which = job.plan.key, *[one.keys[0] for one in placed.keyed]
-        loop: Loop = job.sliced.shards[0].remembered(which, make)
+        holder = job.sliced.shards[0] if placed.sample is None else placed.holders[0]
+        which = placed.plan.key, *[one.keys[0] for one in placed.holders]
+        loop: Loop = holder.remembered(which, make)
         return loop
 
     @staticmethod
-    def _program(job: Job, loop: Loop, template: Any, policy: Policy | None, ran: Ran | None) -> Sent:
+    def _program(job: Job, loop: Loop, plan: AnyPlan, template: Any, policy: Policy | None, ran: Ran | None) -> Sent:
         if ran is not None and ran.loop is loop:  # whatever the function carries by now
             return ran.program
         marks = None if template is None else template.marks
@@ -158,7 +159,7 @@ class ResidentExecutor:
             return packed_program(job, policy)
 
         def made(payload: list[bytes]) -> list[memoryview]:
-            return program_of(payload, job.monoid, job.plan, new_names(job.kernel.name))
+            return program_of(payload, job.monoid, plan, new_names(job.kernel.name))
 
         program = loop.program(what, taken, fingerprint.same, packed, made)
         if ran is not None:

@@ -21,6 +21,7 @@ from dagad._sources.bundles import is_bundle
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.recipes import Form, by_form, scaled_rows
 from dagad._sources.rows import Rows
+from dagad._sources.samples import sampled_plan
 from dagad._values import pytree
 from dagad._values.buffers import pack_tree, unpack_tree
 from dagad._values.shipping import PYTHON, Parcel, Singletons, pack_call
@@ -72,8 +73,15 @@ class ResidentProgram:
     ) -> None:
         self.batch, self.monoid, self.policy = Batch(kernel, monoid), monoid, policy
         self.template = template
-        self.chunks, self._singletons = list(plan), Singletons(singletons)
-        self.contexts = [ChunkContext(chunk, names) for chunk in self.chunks]
+        self._plan, self._names, self._singletons = plan, names, Singletons(singletons)
+        self._whole = self._contexts(plan)
+
+    def _contexts(self, plan: AnyPlan) -> list[ChunkContext]:
+        return [ChunkContext(chunk, self._names) for chunk in plan]
+
+    def contexts(self, sample: Sequence[int] | None) -> list[ChunkContext]:
+        """Return what is said of chunks, of all or of some, by their numbers, that are all that there is."""
+        return self._whole if sample is None else self._contexts(sampled_plan(self._plan, sample))
 
     def is_current(self) -> bool:
         """Return whether it still is what was sent: what others share with it may have changed with them."""
@@ -125,7 +133,13 @@ class ResidentJob:
         self._compiled: list[int] = []  # by part: how often something was
         self.sums: SumsHere | None = None
         self._is_later = "later" in message
+        self._contexts = program.contexts(message.get("sample"))
         self._rows = {number: _opened_rows(payload) for number, payload in message.get("rows", ())}
+
+    @property
+    def n_chunks(self) -> int:
+        """How many chunks it is about, on all workers."""
+        return len(self._contexts)
 
     @property
     def holds(self) -> bool:
@@ -137,7 +151,7 @@ class ResidentJob:
         parts = [Subtree(*part) for part in parts]
         if n_threads == 1:
             return [parts]
-        n_chunks = len(self._program.chunks)
+        n_chunks = self.n_chunks
         while len(parts) < PIECES_A_THREAD * n_threads:
             finer = [half for part in parts for half in halves(part, n_chunks)]
             if len(finer) == len(parts):
@@ -155,8 +169,8 @@ class ResidentJob:
         return found
 
     def _part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Batched:
-        numbers = part.terms(len(self._program.chunks))
-        contexts = [self._program.contexts[number] for number in numbers]
+        numbers = part.terms(self.n_chunks)
+        contexts = [self._contexts[number] for number in numbers]
         active = _Active(self, numbers, rows) if self._has_sliced else None
         templates = [self._rows.get(number, self._program.template) for number in numbers]
         whole = _Rows(numbers, templates, rows, stopped)
@@ -256,7 +270,7 @@ class ResidentJob:
     def summed(self, parts: Sequence[Subtree], found: dict[Any, Any]) -> tuple[dict[str, Any], Any]:
         """Return the sums of some subtrees, from those that they consist of."""
         results: dict[Subtree, Batched] = {Subtree(*part): found[part] for part in sorted(found)}
-        n_chunks, reduced = len(self._program.chunks), list[Any]()
+        n_chunks, reduced = self.n_chunks, list[Any]()
         has_sums = any(self._shared) if self._method == PULL else self._program.batch.kernel.reduces
         if has_sums and results:
             sums = [given.reduced for given in results.values()]
@@ -277,7 +291,7 @@ class SumsHere:
 
     def _taken(self, roots: Sequence[Subtree]) -> dict[Subtree, Any]:
         """Return what belongs to some subtrees, and let go of it."""
-        n_chunks = len(self._job._program.chunks)
+        n_chunks = self._job.n_chunks
         inside = {part for part in list(self._sums) for root in roots if part.start in root.terms(n_chunks)}
         return {part: self._sums.pop(part) for part in sorted(inside)}
 

@@ -16,6 +16,7 @@ import numpy as np
 from dagad._executors.resident_program import Sent
 from dagad._kernels.job import Job, Seeds
 from dagad._sources.base import Key, Stays, owned
+from dagad._sources.plan import AnyPlan
 from dagad._sources.recipes import Book, Form
 from dagad._values import pytree
 from dagad._values.buffers import pack_tree
@@ -31,6 +32,10 @@ class PlacedRows:
         Those that are results of tasks; first the constant rows, which are found by their places.
     taken
         What is taken of the rows that earlier calls have left: these calls, and places.
+    sample
+        Which chunks of the whole the call is about, where all are samples of the same chunks; else None.
+    holders, plan
+        What those that are results of tasks are, or are samples of, and how that is cut.
     """
 
     def __init__(self, job: Job, seeds: Sequence[Seeds]) -> None:
@@ -43,6 +48,10 @@ class PlacedRows:
         self.has_stays = bool(stays)  # see `Job`
         self._leaves = [one.form(self) for one in stays]
         self._seeds = [[None if seed is None else seed.form(self) for seed in one.placed] for one in seeds]
+        drawn = {None if one.drawn is None else one.drawn.numbers for one in self.keyed}
+        self.sample: Sequence[int] | None = drawn.pop() if len(drawn) == 1 and job.runs is None else None
+        self.holders = self.keyed if self.sample is None else [one.drawn.whole for one in self.keyed]
+        self.plan: AnyPlan = job.plan if self.sample is None else self.holders[0].plan
 
     def rows(self, shards: Any) -> Form:
         """Return the form of Shards that are results of tasks."""
@@ -57,7 +66,9 @@ class PlacedRows:
         return ["taken", self.taken.index((call, place))]
 
     def keys(self, job: Job) -> list[tuple[Key, ...]]:
-        """Return for each chunk the keys of the rows that are results of tasks."""
+        """Return for each chunk of the whole the keys of the rows that are results of tasks."""
+        if self.sample is not None:
+            return list(zip(*[one.keys for one in self.holders], strict=True))
         more = self.keyed[self._n_constant :]
         return [(*own, *(one.keys[number] for one in more)) for number, own in enumerate(job.sliced.keys())]
 
@@ -66,6 +77,8 @@ class PlacedRows:
         told: dict[str, Any] = {}
         if self.taken:
             told["taken"] = [(call.lease.number, place) for call, place in self.taken]
+        if self.sample is not None:
+            told["sample"] = list(self.sample)
         if self._leaves:
             told["placed"] = self._leaves
         if any(self._seeds):

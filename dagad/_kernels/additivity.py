@@ -12,7 +12,6 @@ from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._kernels.kernel import Groups, Kernel, Outputs
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import Chunk
-from dagad._tracing.flat_functions import Traits
 from dagad._tracing.patches import patches
 from dagad._values import pytree
 from dagad._values.shipping import opened
@@ -78,7 +77,7 @@ class Halves(Kernel):
             part = Chunk(context.chunk.number, start, stop)
             return self.function.value(context._replace(chunk=part), given.rows(part), shared[0])
 
-        is_compiled = Traits.of(self.of_user.engine).pieces is not None
+        is_compiled = self.of_user.traits.pieces is not None
         stop = min(given.n_rows, MOST_COMPILED if is_compiled else MOST_ROWS)
         if stop < 2 or (self.is_long and _seconds(run, is_compiled) > LONGEST_ROW):
             return Outputs(_as_leaf(None), [])

@@ -62,7 +62,7 @@ class ChunkFunction(Recordable, Portable):
         Default policy of reductions inside it: in another process nobody else could tell them.
     """
 
-    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "_traced", "_with_grad", "engine", "kept")
+    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "_traced", "_with_grad", "engine", "kept", "traits")
 
     def __init__(
         self,
@@ -74,8 +74,9 @@ class ChunkFunction(Recordable, Portable):
     ) -> None:
         self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
         self.engine, self._nested = engine, nested
-        self._traced = traced_engine(engine)
-        self._with_grad = Traits.of(self._traced).value_and_grad or self._traced.linearize
+        self.traits = Traits.of(engine)
+        self._traced = traced_engine(engine, self.traits)
+        self._with_grad = self._traced.value_and_grad if self._traced is not engine else self._traced.linearize
         self.kept: dict[str, Any] = {}  # what an engine has made of what is shared
 
     def state(self) -> tuple[Any, ...]:

@@ -89,7 +89,17 @@ class Job(NamedTuple):
     @property
     def signature(self) -> Hashable:
         """What two jobs have in common that cost the same: the function, what is asked of it, and how rows are cut."""
-        return self.owner, self.kernel.signature, self.plan.key
+        shards = self.sliced.shards
+        is_sample = shards and shards[0].drawn is not None
+        return self.owner, self.kernel.signature, self.cut if is_sample else self.plan.key
+
+    @property
+    def cut(self) -> Hashable:
+        """What jobs have in common whose rows cost the same: samples of one size are alike."""
+        shards = self.sliced.shards
+        if not shards or shards[0].drawn is None:  # nearly always
+            return self.plan.key
+        return len(self.plan), len(shards[0].plan), shards[0].drawn.whole.plan.key
 
     def shared(self) -> Groups:
         """Return the shared leaves in groups."""

@@ -17,7 +17,7 @@ from dagad._tracing.flat_functions import Engine, Traits
 
 def sum_by_length(function: ChunkFunction, plan: AnyPlan) -> Kernel:
     """Return the kernel of a sum over rows."""
-    if Traits.of(function.engine).pieces is None:
+    if function.traits.pieces is None:
         return Summed(function)
     return OverParts(function, ByLength(function.engine, plan.grainsize), Added())
 

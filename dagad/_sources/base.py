@@ -79,7 +79,9 @@ class Source(Protocol):
 class Placed(Protocol):
     """Rows that were cut and placed before; what `shard` returns."""
 
-    keys: Sequence[Key]
+    @property
+    def keys(self) -> Sequence[Key]:
+        """What the rows of each chunk are called."""
 
     @property
     def row_kind(self) -> Hashable:
@@ -88,6 +90,10 @@ class Placed(Protocol):
     @property
     def plan(self) -> AnyPlan:
         """How the rows were cut."""
+
+    @property
+    def drawn(self) -> Any:
+        """What they are a sample of, and which chunks of it; None where they are the whole. See `samples.Drawn`."""
 
     @property
     def scheduler(self) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from dagad._errors import PlanError, StructureError
 from dagad._graphs.sum_trees import Subtree
@@ -52,15 +52,9 @@ class Sliced:
     shards: tuple[Placed, ...] = ()
     taken: dict[Chunk, Any] | None = None  # the rows of chunks, where they are to stay what they were
 
-    @property
-    def parts(self) -> list[Subtree] | None:
-        """Which parts of the tree of sums its chunks are, where they are runs of chunks of another plan."""
-        return None
-
-    @property
-    def n_chunks(self) -> int | None:
-        """How many chunks that other plan has."""
-        return None
+    # Which parts of the tree of sums its chunks are, where they are runs of chunks of another plan, of how many chunks.
+    parts: ClassVar[list[Subtree] | None] = None
+    n_chunks: ClassVar[int | None] = None
 
     def rows(self, chunk: Chunk) -> Any:
         """Return the rows of a chunk, without what is being differentiated; a node of a graph if some are elsewhere."""

@@ -44,9 +44,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """Rows that came in pieces: chunk i is rows ``bounds[i]`` to ``bounds[i + 1]``."""
+    """Rows that came in pieces: chunk i is rows ``bounds[i]`` to ``bounds[i + 1]``.
+
+    Some of such rows may have no chunk of the largest size that there was: `largest` is that size.
+    """
 
     bounds: tuple[int, ...]
+    largest: int = 0
 
     @property
     def key(self) -> tuple[tuple[int, ...]]:
@@ -60,7 +64,7 @@ class GivenPlan:
     @property
     def grainsize(self) -> int:
         """Largest number of rows in a chunk."""
-        return max((chunk.stop - chunk.start for chunk in self), default=0)
+        return self.largest or max((chunk.stop - chunk.start for chunk in self), default=0)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1

@@ -21,6 +21,7 @@ from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
 from dagad._sources.plan import AnyPlan, Chunk, html_of
 from dagad._sources.recipes import Book, Form, Mapped, Recipe, added_rows, contents, scaled_rows, tasks_of, there
 from dagad._sources.rows import BUNDLE, ELSEWHERE, Piece
+from dagad._sources.samples import Drawn, drawn_numbers, sampled_plan
 from dagad._tracebacks import public
 from dagad._values import pytree
 from dagad._words import Listing
@@ -90,8 +91,9 @@ class Shards(metaclass=Listing):
     (6, 2, array([0., 1., 2., 3., 4., 5.]))
     """
 
-    for_users = ("gather", "grainsize", "n_chunks", "n_rows")
+    for_users = ("gather", "grainsize", "n_chunks", "n_rows", "sample")
     is_placed = True
+    drawn: Drawn | None = None  # what they are a sample of, and which chunks of it
 
     def __init__(
         self,
@@ -228,6 +230,58 @@ class Shards(metaclass=Listing):
     def scaled(self, factor: float) -> Shards:
         """Return the rows times a number."""
         return self if factor == 1.0 else self.mapped(scaled_rows, factor)
+
+    @public
+    def sample(self, n_chunks: int, *, seed: int = 0, step: int) -> Shards:
+        """Return Shards of some of the chunks, for one step of a loop over data that need not all be seen in each.
+
+        The chunks stay where they are. Which they are depends on the arguments alone, and not on the workers, so a loop
+        that is resumed at a step goes on as it would have.
+
+        Parameters
+        ----------
+        n_chunks
+            How many chunks, from 1 to all.
+        seed
+            Another seed, other samples.
+        step
+            Number of the step, from 0 on. An epoch is as many steps as there are samples of other chunks, ``shards.
+            n_chunks // n_chunks``; then the chunks are put in another order.
+
+        Returns
+        -------
+        Shards
+            No chunk comes twice, and their order is that of the whole. A sum over them is of `n_rows` rows: times
+            ``shards.n_rows / sample.n_rows`` it estimates that over all.
+
+        Raises
+        ------
+        PlanError
+            If there are not so many chunks, if a number is negative or none, or if these are a sample already.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dagad
+        >>> shards = dagad.shard(np.arange(8.0), grainsize=2, scheduler="threads")
+        >>> for step in range(3):
+        ...     some = shards.sample(2, seed=1, step=step)
+        ...     print(some.gather(), some.n_chunks, some.n_rows)
+        [2. 3. 4. 5.] 2 4
+        [0. 1. 6. 7.] 2 4
+        [0. 1. 6. 7.] 2 4
+        """
+        if self.drawn is not None:
+            raise PlanError(
+                f"These Shards are a sample already, {self.n_chunks} of {len(self.drawn.whole.plan)} chunks. Sample "
+                "those that they were sampled from: `shards.sample(n_chunks, seed=..., step=...)`."
+            )
+        numbers, whole = drawn_numbers(self.n_chunks, n_chunks, seed, step), self.kept
+        keys = [self.keys[number] for number in numbers]
+        plan, kept = sampled_plan(self.plan, numbers), {key: whole[key] for key in keys}
+        found = Shards(plan, self.scheduler, keys, kept, self._home, None, self.row_kind)
+        found.drawn = Drawn(self, numbers)
+        return found
 
     @public
     def gather(self) -> Any:

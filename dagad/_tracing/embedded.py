@@ -106,9 +106,9 @@ class TracedEngine:
 
     __slots__ = ("_traits", "engine")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, traits: Traits | None = None) -> None:
         self.engine = engine
-        self._traits = Traits.of(engine)
+        self._traits = Traits.of(engine) if traits is None else traits
 
     def run(self, fun: FlatFunction, leaves: Leaves) -> Any:
         """Return what a task returns, free of the engine's own types."""
@@ -181,10 +181,10 @@ def _refuse_complex(part: Any, what: str) -> None:
         )
 
 
-def traced_engine(engine: Any) -> Any:
+def traced_engine(engine: Any, traits: Traits | None = None) -> Any:
     """Return an engine as one whose functions may be given traced leaves: those of some may be already."""
-    traits = Traits.of(engine)
-    return engine if traits.is_autograds or traits.follows_traces else TracedEngine(engine)
+    traits = Traits.of(engine) if traits is None else traits
+    return engine if traits.is_autograds or traits.follows_traces else TracedEngine(engine, traits)
 
 
 def pushforward_in(engine: Engine, fun: Flat, moving: Sequence[int], count: int) -> Composed:

@@ -363,6 +363,9 @@ class Traits(NamedTuple):
 
     @classmethod
     def of(cls, engine: Engine) -> Traits:
-        """Return what an engine says."""
+        """Return what an engine says; a class may have it ready."""
+        ready: Traits | None = vars(type(engine)).get("traits")
+        if ready is not None:
+            return ready
         found: Any = [getattr(engine, name, default) for name, default in cls._field_defaults.items()]
         return cls(*found)

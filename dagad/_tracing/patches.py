@@ -135,6 +135,10 @@ class _Patches:
         """Return whether a trace may be open anywhere, ours or autograd's own; a failed gradient leaves one behind."""
         return bool(self.open) or tracer.trace_stack is not self.stack or self.stack.top != self.rest
 
+    def has_opened_here(self) -> bool:
+        """Return whether a trace of dagad's is open that this thread has opened."""
+        return threading.get_ident() in [*self.open.values()]
+
     def is_over(self, box: Any) -> bool:
         """Return whether a traced value is left over from a derivative of dagad's; autograd doesn't tell of its own."""
         return isinstance(box._node, OwnNode) and box._trace not in self.open

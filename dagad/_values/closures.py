@@ -51,6 +51,11 @@ def hoist(fun: Any) -> tuple[list[Any], Make]:
     )
 
 
+def carries_traced(what: Any) -> bool:
+    """Return whether something traced is carried, or reached by name."""
+    return not leads_nowhere(what) and Walk(what).finds
+
+
 def unchanged(fun: Any, values: Sequence[Any]) -> Any:
     """Return a function that carries nothing traced: itself."""
     del values

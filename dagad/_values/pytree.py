@@ -60,6 +60,20 @@ def subtrees(treedef: TreeDef, tree: Any) -> list[Any]:
         raise StructureError(f"A cotangent has another structure than the value that it belongs to. {error}") from None
 
 
+def by_prefix(prefix: Any, tree: Any) -> list[Any]:
+    """Return for each leaf of a tree, None among them, what stands there or further up in `prefix`.
+
+    Raises
+    ------
+    ValueError
+        If it is no prefix of the tree.
+    """
+    try:
+        return optree.broadcast_prefix(prefix, tree, none_is_leaf=True, namespace=NAMESPACE)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
 def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
     """Return how to write each leaf, such as ``['beta'][0]``."""
     return [accessor.codify("") for accessor in flatten(tree, is_leaf)[1].accessors()]

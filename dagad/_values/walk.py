@@ -74,6 +74,11 @@ class Walk:
         self._look(self.boxes)
         self._look_by_name()
 
+    @property
+    def finds(self) -> bool:
+        """Whether there are traced values, carried or reached by name."""
+        return bool(self.boxes or self._reached)
+
     def _look(self, found: dict[int, Any]) -> None:
         while self._stack:
             obj = self._stack.pop()

@@ -41,7 +41,7 @@ def test_plain_numpy_scipy_and_formatting_just_work(scheduler: Any) -> None:
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_submodules_of_dagad_are_there_without_an_import_of_their_own() -> None:
-    code = "import dagad; dagad.testing.check_grads; dagad.extend.Keep; print(hasattr(dagad, 'vmap'))"
+    code = "import dagad; dagad.testing.check_grads; dagad.extend.Keep; print(hasattr(dagad, 'pmap'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

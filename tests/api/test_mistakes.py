@@ -138,7 +138,6 @@ CALLS: dict[str, Case] = {
         name: (lambda name=name: getattr(dagad, name), MissingNameError, remedy)  # type: ignore[misc]  # a default argument has no type
         for name, remedy in {
             "jit": "leave it out",
-            "vmap": r"dagad\.reduce_sum",
             "pmap": r"dagad\.map",
             "custom_vjp": r"dagad\.extend\.explicit",
             "jacobian": r"dagad\.jacrev",

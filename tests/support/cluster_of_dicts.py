@@ -21,6 +21,7 @@ class Placed:
     """Rows that live on workers."""
 
     is_here = False
+    drawn = None
 
     def __init__(self, data: Any, plan: AnyPlan) -> None:
         columns = read_sliced(data)[0]

@@ -72,6 +72,27 @@ class Homes:
     version: str
     blocks: dict[str, Parts] = field(default_factory=dict)
     sources: dict[str, dict[str, Parts]] = field(default_factory=dict)
+    is_sample: bool = False
+    _by_chunk: list[str] = field(default_factory=list)
+
+    def of(self, sample: Sequence[int] | None, parts_of: Callable[[Sequence[int], int], Parts]) -> Homes:
+        """Return which worker computes what of some chunks, by their places among these; None for all."""
+        if sample is None:
+            return self
+        if not self._by_chunk:  # two threads would find the same
+            home = {chunk: address for address, some in self.chunks.items() for chunk in some}
+            self._by_chunk[:] = [home[chunk] for chunk in range(len(home))]
+        chunks: dict[str, list[int]] = {}
+        for place, chunk in enumerate(sample):
+            chunks.setdefault(self._by_chunk[chunk], []).append(place)
+        parts = {address: parts_of(some, len(sample)) for address, some in chunks.items()}
+        return Homes(chunks, parts, self.version, is_sample=True)
+
+    def asked(self, address: str) -> dict[str, Any]:
+        """Return what a worker is told of its part of a sample: it knows only that of the whole."""
+        if not self.is_sample:  # nearly always
+            return {}
+        return {"asked": list(map(tuple, self.parts[address])), "n_asked": len(self.chunks[address])}
 
 
 class Loop:
@@ -146,6 +167,8 @@ class Loop:
     ) -> tuple[Homes, dict[str, dict[str, Any]]]:
         """Call all workers that have rows; `own` returns what the message of those says who have some chunks.
 
+        Where the message has a `sample`, it is about these chunks only, and speaks of them by their places among these.
+
         What they keep for later calls is under `lease` if the message says `keep`, rows of their own under `left`. Sums
         that are large don't all go through the scheduler: workers first give each other what belongs together.
 
@@ -156,16 +179,17 @@ class Loop:
         """
         if reason := self._lines.refusal():
             raise self._unavailable(reason)
-        homes, keep = self._find_homes(), message["keep"]
+        whole, keep = self._find_homes(), message["keep"]
+        homes = whole.of(message.get("sample"), self._parts_of)
         message = message | {"token": f"{sent.lease.number}-{homes.version}", "number": lease.number if lease else ""}
         message |= {} if left is None else {"left": left.number}
         is_gathered = is_large and bool(homes.blocks) and self._lines.is_relayed
         message |= {"later": uuid.uuid4().hex} if is_gathered else {}
-        messages = {address: message | own(chunks) for address, chunks in homes.chunks.items()}
+        messages = {address: message | own(chunks) | homes.asked(address) for address, chunks in homes.chunks.items()}
         waiting = set(homes.parts)
         replies: dict[str, Any] = {}
         for _ in range(2):
-            calls = {address: messages[address] | self._introduction(sent, homes, address) for address in waiting}
+            calls = {address: messages[address] | self._introduction(sent, whole, address) for address in waiting}
             for one in (lease if keep else None, left):
                 if one is not None:
                     one.left_at(calls)
@@ -181,10 +205,9 @@ class Loop:
                 break
             run.is_void = True  # others have done their part, but it is not told apart
         for address, reply in replies.items():
-            if reply.get("status") != "OK":
+            if (status := reply.get("status")) != "OK":
                 run.is_void = True
-                failed = reply.get("status") == "failed"
-                raise self.off(f"{address} says: {reply.get('status')} {reply.get('reason', '')}", by_chunks=failed)
+                raise self.off(f"{address} says: {status} {reply.get('reason', '')}", by_chunks=status == "failed")
         return self._gathered(homes, message, replies, limit) if is_gathered else (homes, replies)
 
     def _gathered(

@@ -120,6 +120,14 @@ class Known:
     blocks: Sequence[Part] = ()
     sources: Mapping[str, Sequence[Part]] = field(default_factory=dict)
 
+    def parts_for(self, message: dict[str, Any]) -> list[Part]:
+        """Return the subtrees that a call asks for: these, or those of a sample."""
+        return [(start, level) for start, level in message["asked"]] if "asked" in message else self.parts
+
+    def n_for(self, message: dict[str, Any]) -> int:
+        """Return how many chunks a call is about."""
+        return int(message.get("n_asked", len(self.keys)))
+
 
 @dataclass(slots=True)
 class Guest:
@@ -273,8 +281,8 @@ class Desk:
             await self._learn(message, stopped)
         if (token := message["token"]) not in self._programs:
             return {"status": "unknown"}
-        known, rows = self._programs[token], self._rows_of(token, message.get("taken", ()))
-        program, parts, worker = known.program, known.parts, self._worker
+        known, rows = self._programs[token], self._rows_of(token, message.get("taken", ()), message.get("sample"))
+        program, parts, worker = known.program, known.parts_for(message), self._worker
         held, called, spans = self._held.take(message["number"]), _called(message), self.reports.spans()
 
         def begin() -> tuple[Job, list[list[Part]]]:
@@ -310,7 +318,7 @@ class Desk:
             self._leave(message, job, leaves)
         seconds = (time.perf_counter() - began) * n_shares
         if spans is not None:
-            self.reports.answered(len(known.keys), seconds, called, spans, has_held=held is not None)
+            self.reports.answered(known.n_for(message), seconds, called, spans, has_held=held is not None)
         words = {"status": "OK", "seconds": seconds, "threads": n_shares, "told": spans is not None}
         return {**words, **head, "data": blob(buffer)}
 
@@ -330,8 +338,13 @@ class Desk:
             raise _MissingError
         return await self.exchange.total(message["gather"], known.blocks, known.sources)
 
-    def _rows_of(self, token: str, taken: Sequence[tuple[str, int]]) -> Callable[[int], list[Any]]:
-        """Return what finds the rows of a program's chunks, and those that calls have left; the program was called."""
+    def _rows_of(
+        self, token: str, taken: Sequence[tuple[str, int]], sample: Sequence[int] | None
+    ) -> Callable[[int], list[Any]]:
+        """Return what finds the rows of a program's chunks, and those that calls have left; the program was called.
+
+        Of a sample they are found by the place of their chunk in it.
+        """
         self._programs.move_to_end(token)
         known = self._programs[token]
         keys, known.last = known.keys, time.monotonic()
@@ -339,7 +352,8 @@ class Desk:
 
         def rows(chunk: int) -> list[Any]:
             try:
-                found = [near[key] if key in near else data[key] for key in keys[chunk]]
+                own = keys[chunk if sample is None else sample[chunk]]
+                found = [near[key] if key in near else data[key] for key in own]
             except KeyError as error:
                 raise _MissingError from error
             for number, place in taken:

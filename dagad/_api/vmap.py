@@ -1,0 +1,248 @@
+"""The public function `vmap`: many members of a function, which go through it from reduction to reduction."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._api.directions import is_followed
+from dagad._api.program import check_function
+from dagad._errors import PlanError, StructureError, add_note_once
+from dagad._executors.checkpointed import is_checkpointed
+from dagad._executors.evaluation import is_inside_any_task
+from dagad._executors.members import Meeting
+from dagad._tracebacks import public
+from dagad._values import pytree
+from dagad._watching.watching import watched
+from dagad._words import argument_of, described, name_of
+
+
+@public
+def vmap(fun: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
+    """Return a function that runs `fun` for many members, such as parameter vectors, in one pass over the data.
+
+    `fun` runs as it is for each member, with plain values, so that `if`, solvers and loops work. Where all members have
+    come to a reduction or a map, on the same rows, it is one job: each chunk of rows is visited once for all members,
+    and a loop over Shards sends one message to each worker. Each member has the bits that it has alone.
+
+    Parameters
+    ----------
+    fun
+        A function, or what a transform makes of one: ``vmap(dagad.value_and_grad(loss))``.
+    in_axes
+        Along which axis of the arguments the members lie: an int; None for what all members share; or a tuple or list
+        of these, one for each positional argument, each of which may be a pytree that begins like its argument.
+        Arguments by keyword have their members along the first axis.
+
+    Returns
+    -------
+    Callable
+        ``(*args, **kwargs) -> results``: what `fun` returns, with the members along a new first axis of each number and
+        array.
+
+    Raises
+    ------
+    PlanError
+        If `in_axes` does not fit the arguments.
+    StructureError
+        If there are no members, if arguments have different numbers of them, or if members return results of different
+        structures or shapes.
+
+    Notes
+    -----
+    What `fun` raises for a member has a note with `member` and its number, from 0. Members whose programs part company,
+    by another number of reductions or other rows, run these one by one; `Evaluation.profile` says so. They also run one
+    by one where somebody differentiates the whole, in a chunk, and where a checkpoint writes down what runs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dagad
+    >>> shards = dagad.shard(np.arange(6.0), grainsize=2, scheduler="threads")
+    >>> def loss(theta):
+    ...     return dagad.reduce_sum(lambda rows, t: np.sum((rows - t) ** 2), shards, theta)
+    >>> values, gradients = dagad.vmap(dagad.value_and_grad(loss))(np.array([0.0, 1.0, 2.0, 3.0]))
+    >>> values, gradients
+    (array([55., 31., 19., 19.]), array([-30., -18.,  -6.,   6.]))
+    """
+    check_function(fun, "vmap")
+
+    @public
+    @functools.wraps(fun, updated=())
+    def of_members(*args: Any, **kwargs: Any) -> Any:
+        calls = _calls(fun, in_axes, args, kwargs)
+        acts = [functools.partial(fun, *own, **words) for own, words in calls]
+        with watched(name_of(fun)):
+            results = _run(acts, any(map(pytree.is_traced, pytree.flatten((args, kwargs))[0])) or is_followed(fun))
+        return _stacked(results)
+
+    return of_members
+
+
+def _run(acts: Sequence[Callable[[], Any]], is_traced: bool) -> list[Any]:
+    """Run the programs of all members: together, or one by one where somebody follows them, or wants their order."""
+    if len(acts) > 1 and not (is_traced or is_inside_any_task() or is_checkpointed()):
+        return Meeting(acts).run()
+    found = []
+    for number, act in enumerate(acts):
+        try:
+            found.append(act())
+        except BaseException as error:
+            add_note_once(error, f"dagad: member {number} of a `dagad.vmap`")
+            raise
+    return found
+
+
+# Arguments
+
+
+def _calls(fun: Any, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """Return the arguments of each member."""
+    axes = [*_by_argument(in_axes, len(args)), *[0] * len(kwargs)]
+    columns = [pytree.flatten_with_none(pytree.all_opened(argument)) for argument in (*args, *kwargs.values())]
+    names = [argument_of(fun, place) for place in range(len(args))] + [f"Argument `{name}`" for name in kwargs]
+    found = [_axes_of(name, axis, column) for name, axis, column in zip(names, axes, columns, strict=True)]
+    count = _n_members(names, found, columns)
+    members = []
+    for number in range(count):
+        own = [
+            treedef.unflatten([_member(leaf, axis, number) for leaf, axis in zip(leaves, some, strict=True)])
+            for (leaves, treedef), some in zip(columns, found, strict=True)
+        ]
+        members.append((own[: len(args)], dict(zip(kwargs, own[len(args) :], strict=True))))
+    return members
+
+
+def _by_argument(in_axes: Any, n_args: int) -> list[Any]:
+    if in_axes is None or _is_axis(in_axes):
+        return [in_axes] * n_args
+    if type(in_axes) not in _SEVERAL:
+        raise PlanError(
+            f"`in_axes` is {described(in_axes)}. Give an int, None for what all members share, or a tuple of "
+            "these, one for each positional argument."
+        )
+    if len(in_axes) != n_args:
+        raise PlanError(
+            f"`in_axes` has {len(in_axes)} entries, and the function was called with {n_args} positional arguments. "
+            "Give one entry for each of them: None for what all members share. Arguments by keyword have their members "
+            "along the first axis."
+        )
+    return list(in_axes)
+
+
+_SEVERAL = (tuple, list)
+
+
+def _is_axis(axis: Any) -> bool:
+    return isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+
+
+def _axes_of(name: str, axis: Any, column: tuple[list[Any], Any]) -> list[int | None]:
+    """Return the axis of each leaf of an argument."""
+    leaves, treedef = column
+    try:
+        axes = pytree.by_prefix(axis, treedef.unflatten(leaves))
+    except ValueError as error:
+        raise PlanError(
+            f"{name} has another structure than its entry of `in_axes`, {axis!r}: {error}. Give one axis for the whole "
+            "argument, or a pytree that begins like it."
+        ) from None
+    found: list[int | None] = []
+    for leaf, one in zip(leaves, axes, strict=True):
+        if one is not None and not _is_axis(one):
+            raise PlanError(f"`in_axes` has {described(one)} for {_lower(name)}. Give an int, or None.")
+        found.append(None if one is None or leaf is None else _checked(name, leaf, int(one)))
+    return found
+
+
+def _lower(name: str) -> str:
+    return name[0].lower() + name[1:]
+
+
+def _checked(name: str, leaf: Any, axis: int) -> int:
+    plain = pytree.plain(leaf)
+    if (
+        pytree.is_placed(leaf)
+        or isinstance(plain, str | bytes)
+        or (not hasattr(plain, "__array__") and not np.isscalar(plain))
+    ):
+        raise PlanError(
+            f"{name} holds {described(plain)}, along which no members can lie. Give None for it in `in_axes`: all "
+            "members share it."
+        )
+    n_axes = np.ndim(plain)
+    if not -n_axes <= axis < n_axes:
+        raise PlanError(
+            f"{name} holds {described(plain)} of {n_axes} axes, and its members were to lie along axis {axis}. Give it "
+            "that axis, one entry for each member; or None in `in_axes` if all members share it."
+        )
+    return axis % n_axes
+
+
+def _n_members(names: Sequence[str], axes: Sequence[list[int | None]], columns: Sequence[Any]) -> int:
+    """Return how many members there are, after seeing that all leaves agree."""
+    counts: dict[int, str] = {}
+    for name, some, (leaves, _) in zip(names, axes, columns, strict=True):
+        for leaf, axis in zip(leaves, some, strict=True):
+            if axis is not None:
+                counts.setdefault(int(np.shape(pytree.plain(leaf))[axis]), name)
+    if len(counts) > 1:
+        told = ", ".join(f"{_lower(name)} has {count}" for count, name in counts.items())
+        raise StructureError(
+            f"The arguments have different numbers of members: {told}. Give all of them the same number, or None in "
+            "`in_axes` for what all members share."
+        )
+    if not counts:
+        raise PlanError(
+            "`in_axes` says that all members share all arguments, so nothing says how many there are. Give the axis of "
+            "at least one argument; or call the function itself."
+        )
+    count = next(iter(counts))
+    if not count:
+        raise StructureError("There are no members: the arguments have length 0 along them. Give at least one.")
+    return count
+
+
+def _member(leaf: Any, axis: int | None, number: int) -> Any:
+    """Return what a member has of a leaf: its own memory, into which it may write."""
+    if axis is None:
+        return leaf
+    part = leaf[(slice(None),) * axis + (number,)] if hasattr(leaf, "__getitem__") else np.asarray(leaf)[number]
+    return part.copy(order="C") if type(part) is np.ndarray else part
+
+
+# Results
+
+
+def _stacked(results: Sequence[Any]) -> Any:
+    """Return the results of all members with a new first axis."""
+    columns = [pytree.flatten(pytree.open_containers(result)) for result in results]
+    first = columns[0][1]
+    for number, (_, treedef) in enumerate(columns):
+        if treedef != first:
+            raise StructureError(
+                f"Members return results of different structures: member 0 {first}, member {number} {treedef}. Return "
+                "the same structure for every member."
+            )
+    return first.unflatten([_column(list(leaves)) for leaves in zip(*[leaves for leaves, _ in columns], strict=True)])
+
+
+def _column(leaves: list[Any]) -> Any:
+    plain = list(map(pytree.plain, leaves))
+    if not all(isinstance(leaf, np.ndarray | np.generic | int | float | complex) for leaf in plain):
+        if all(leaf is plain[0] or (type(leaf) is str and leaf == plain[0]) for leaf in plain):
+            return plain[0]
+        raise StructureError(
+            f"Members return {described(plain[0])}, which can't be stacked. Return numbers and arrays, in any pytree."
+        )
+    for number, leaf in enumerate(plain):
+        if np.shape(leaf) != np.shape(plain[0]):
+            raise StructureError(
+                f"Members return arrays of different shapes: member 0 {np.shape(plain[0])}, member {number} "
+                f"{np.shape(leaf)}. Return the same shape for every member."
+            )
+    return (anp if any(map(pytree.is_traced, leaves)) else np).stack(leaves)

@@ -1,0 +1,74 @@
+"""Which chunks of Shards a sample has, and how its rows are cut: from a seed and a step alone.
+
+Chunks are put in a random order, once for each epoch; the samples of an epoch are what follows each other in it. The
+order is that of random words, one for each chunk, which numpy's `SeedSequence` makes of the seed and the epoch: of all
+that numpy draws, these are promised to stay what they are. So a step has the same sample wherever it is asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dagad._errors import PlanError
+from dagad._sources.base import Placed
+from dagad._sources.plan import AnyPlan, GivenPlan, Plan
+
+
+class Drawn(NamedTuple):
+    """What a sample is of, and the numbers of its chunks there, in ascending order."""
+
+    whole: Placed
+    numbers: tuple[int, ...]
+
+
+def drawn_numbers(n_total: int, n_chunks: Any, seed: Any, step: Any) -> tuple[int, ...]:
+    """Return the numbers of the chunks that a step samples, in ascending order.
+
+    >>> drawn_numbers(8, 3, 0, 0), drawn_numbers(8, 3, 0, 1), drawn_numbers(8, 8, 0, 5)
+    ((4, 5, 6), (0, 2, 3), (0, 1, 2, 3, 4, 5, 6, 7))
+    """
+    count = _whole_number("n_chunks", n_chunks)
+    seed, step = _whole_number("seed", seed), _whole_number("step", step)
+    if not 1 <= count <= n_total:
+        raise PlanError(
+            f"Cannot sample {count} of {n_total} {'chunk' if n_total == 1 else 'chunks'}: each comes at most once in a "
+            f"sample, and one at least. Give `n_chunks` from 1 to {n_total}; data cut finer, "
+            "`dagad.shard(data, grainsize=...)`, have more chunks."
+        )
+    epoch, place = divmod(step, n_total // count)
+    words = np.random.SeedSequence(seed, spawn_key=(epoch,)).generate_state(n_total, np.uint64)
+    order = np.argsort(words, kind="stable")
+    return tuple(sorted(order[place * count : (place + 1) * count].tolist()))
+
+
+def _whole_number(name: str, value: Any) -> int:
+    try:
+        number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise PlanError(
+            f"`{name}={value!r}` is no whole number from 0 on. "
+            + ("Give the number of the step, as the loop counts them." if name == "step" else "Give an int.")
+        )
+    return number
+
+
+def sampled_plan(plan: AnyPlan, numbers: Sequence[int]) -> AnyPlan:
+    """Return how the rows of some chunks are cut, one chunk after the other.
+
+    A shorter chunk is the last one of a plan, and so of what is sampled of it.
+
+    >>> sampled_plan(Plan(10, 4), (0, 2))
+    Plan(n_rows=6, grainsize=4)
+    """
+    chunks = [plan.chunk(number) for number in numbers]
+    if isinstance(plan, Plan):
+        return Plan(sum(chunk.stop - chunk.start for chunk in chunks), plan.grainsize)
+    bounds = itertools.accumulate((chunk.stop - chunk.start for chunk in chunks), initial=0)
+    return GivenPlan(tuple(bounds), plan.grainsize)

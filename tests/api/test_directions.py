@@ -1,0 +1,256 @@
+"""Directions of Jacobians side by side: have they the bits of a loop, and do they run beside each other?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import autograd
+import autograd.numpy as anp
+import dask
+import numpy as np
+import pytest
+from distributed import Client
+
+import dagad
+from dagad._values import pytree
+from support.clusters import a_cluster
+from support.gated_chunks import bits
+
+RNG = np.random.default_rng(0)
+X, ROWS = RNG.standard_normal(7), RNG.standard_normal((20, 7))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client() -> Iterator[Client]:
+    with a_cluster(2) as client:
+        yield client
+
+
+@pytest.fixture(params=["sync", "threads", "client"])
+def scheduler(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with dask.config.set(num_workers=3):
+        yield request.getfixturevalue("client") if request.param == "client" else request.param
+
+
+def steps(x: Any) -> Any:
+    for _ in range(5):
+        x = x + 0.1 * anp.sin(x) * anp.roll(x, 1)
+    return x
+
+
+def with_branches(x: Any) -> Any:
+    return steps(x) if np.sum(x) > 100.0 else steps(2.0 * x)[:3]
+
+
+def chunk(rows: Any, x: Any) -> Any:
+    return anp.sum(anp.tanh(rows @ x) ** 2)
+
+
+def vectors(rows: Any, x: Any) -> Any:
+    return anp.sum(anp.tanh(rows * x), axis=0)
+
+
+def item(row: Any, x: Any) -> Any:
+    return anp.sin(row @ x)
+
+
+def total(x: Any) -> Any:
+    return dagad.reduce_sum(chunk, ROWS, steps(x), grainsize=4)
+
+
+def around_a_sum(x: Any) -> Any:
+    return steps(x) * total(x)
+
+
+def of_vectors(x: Any) -> Any:
+    return steps(dagad.reduce_sum(vectors, ROWS, x, grainsize=4, scheduler="threads"))
+
+
+def of_items(x: Any) -> Any:
+    return dagad.map(item, ROWS, steps(x), grainsize=4)
+
+
+def of_a_dict(x: Any) -> Any:
+    return {"a": steps(x), "b": (total(x), 3.0), "n": 2, "word": "w"}
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    fun.__name__: fun for fun in (steps, with_branches, total, around_a_sum, of_vectors, of_items, of_a_dict)
+}
+
+
+def every_bit(tree: Any) -> list[bytes]:
+    return bits([leaf for leaf in pytree.flatten(tree)[0] if not isinstance(leaf, str)])
+
+
+@pytest.mark.parametrize("mode", [dagad.jacfwd, dagad.jacrev], ids=["jacfwd", "jacrev"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_jacobian_side_by_side_has_the_bits_of_one_direction_after_the_other(
+    name: str, mode: Any, scheduler: Any
+) -> None:
+    fun = FUNCTIONS[name]
+    found, expected = mode(fun, scheduler=scheduler)(X), mode(fun)(X)
+    assert pytree.flatten(found)[1] == pytree.flatten(expected)[1]
+    assert every_bit(found) == every_bit(expected)
+
+
+@pytest.mark.parametrize("mode", [dagad.jacfwd, dagad.jacrev], ids=["jacfwd", "jacrev"])
+def test_a_jacobian_side_by_side_is_that_of_autograd(mode: Any, scheduler: Any) -> None:
+    np.testing.assert_allclose(mode(steps, scheduler=scheduler)(X), autograd.jacobian(steps)(X), rtol=1e-12)
+
+
+def test_a_hessian_side_by_side_has_the_bits_and_the_numbers_of_autograd(scheduler: Any) -> None:
+    found = dagad.hessian(total, scheduler=scheduler)(X)
+    assert every_bit(found) == every_bit(dagad.hessian(total)(X))
+    np.testing.assert_allclose(found, autograd.hessian(lambda x: chunk(ROWS, steps(x)))(X), rtol=1e-10)
+
+
+@pytest.mark.parametrize("mode", [dagad.jacfwd, dagad.jacrev], ids=["jacfwd", "jacrev"])
+def test_a_jacobian_side_by_side_takes_pytrees_places_and_what_comes_along(mode: Any, scheduler: Any) -> None:
+    def fun(a: Any, scale: Any, b: Any, *, power: int) -> Any:
+        return {"y": steps(a["x"]) ** power * scale * b}, {"norm": float(np.sum(pytree.plain(a["x"]))), "word": "w"}
+
+    args = {"x": X}, 3.0, 2.0
+    found, aux = mode(fun, (0, 2), has_aux=True, scheduler=scheduler)(*args, power=2)
+    expected, other = mode(fun, (0, 2), has_aux=True)(*args, power=2)
+    assert every_bit(found) == every_bit(expected)
+    assert aux == other
+
+
+@pytest.mark.parametrize("n_inputs", [0, 1, 2, 16, 17, 40])
+@pytest.mark.parametrize("mode", [dagad.jacfwd, dagad.jacrev], ids=["jacfwd", "jacrev"])
+def test_numbers_of_directions_that_groups_do_not_divide_are_all_there(
+    mode: Any, n_inputs: int, scheduler: Any
+) -> None:
+    x = np.linspace(0.0, 1.0, n_inputs)
+    found = mode(lambda x: steps(x) * 2.0, scheduler=scheduler)(x)
+    assert found.shape == (n_inputs, n_inputs)
+    assert every_bit(found) == every_bit(mode(lambda x: steps(x) * 2.0)(x))
+
+
+def test_a_sparse_jacobian_side_by_side_has_the_same_entries(scheduler: Any) -> None:
+    def cubes(x: Any) -> Any:
+        return dagad.map(lambda one: one**3, x, grainsize=2)
+
+    layout = dagad.extend.Sparse()
+    found, expected = (dagad.jacrev(cubes, layout=layout, scheduler=one)(X) for one in (scheduler, None))
+    assert found.nnz == expected.nnz == len(X)
+    assert bits(found.toarray()) == bits(expected.toarray())
+
+
+def test_directions_run_beside_each_other_in_threads() -> None:
+    """The first waits for the second, which never came if they took turns."""
+    meeting, seen = threading.Barrier(2), set[int]()
+
+    def fun(x: Any) -> Any:
+        meeting.wait(30.0)
+        seen.add(threading.get_ident())
+        return steps(x)
+
+    with dask.config.set(num_workers=2):
+        dagad.jacfwd(fun, scheduler="threads")(X)
+    assert len(seen) == 2
+
+
+def test_the_tape_is_recorded_once_for_all_threads_and_once_for_each_group_elsewhere(
+    client: Client, tmp_path: Path
+) -> None:
+    def fun(x: Any) -> Any:
+        with open(tmp_path / "runs", "a") as file:
+            file.write("x")
+        return steps(x)
+
+    with dask.config.set(num_workers=3):
+        dagad.jacrev(fun, scheduler="threads")(X)
+    assert (tmp_path / "runs").read_text() == "x"
+    dagad.jacrev(fun, scheduler=client)(X)
+    assert (tmp_path / "runs").read_text() == "xxx"
+
+
+def test_reductions_inside_keep_their_own_scheduler_and_settings() -> None:
+    seen = list[Any]()
+
+    def sees(rows: Any, x: Any) -> Any:
+        seen.append(threading.current_thread().name)
+        return vectors(rows, x)
+
+    def fun(x: Any) -> Any:
+        return dagad.reduce_sum(sees, ROWS, x, grainsize=4, scheduler="sync")
+
+    with dask.config.set(num_workers=2):
+        dagad.jacfwd(fun, scheduler="threads")(X)
+    assert all(name.startswith("dagad-directions") for name in seen[-5:])
+
+
+def test_shards_on_a_cluster_are_reduced_there_from_threads(client: Client) -> None:
+    shards = dagad.shard(ROWS, grainsize=4, scheduler=client)
+
+    def fun(x: Any) -> Any:
+        return dagad.reduce_sum(vectors, shards, x)
+
+    def alone(x: Any) -> Any:
+        return dagad.reduce_sum(vectors, ROWS, x, grainsize=4, scheduler="sync")
+
+    with dask.config.set(num_workers=2):
+        for mode in (dagad.jacfwd, dagad.jacrev):
+            for _ in range(4):  # at first by graphs, then hot
+                assert every_bit(mode(fun, scheduler="threads")(X)) == every_bit(mode(alone)(X))
+    with pytest.raises(dagad.PortabilityError, match='or use `scheduler="threads"`'):
+        dagad.jacfwd(fun, scheduler=client)(X)
+
+
+def test_a_jacobian_that_is_differentiated_stays_in_its_thread(scheduler: Any) -> None:
+    def norm(x: Any, **options: Any) -> Any:
+        return anp.sum(dagad.jacrev(steps, **options)(x) ** 2)
+
+    assert every_bit(dagad.grad(norm)(X, scheduler=scheduler)) == every_bit(dagad.grad(norm)(X))
+
+
+def test_an_error_of_a_direction_comes_as_it_is_with_a_note(scheduler: Any) -> None:
+    def fun(x: Any) -> Any:
+        raise ZeroDivisionError("this model")
+
+    for mode in (dagad.jacfwd, dagad.jacrev):
+        with pytest.raises(ZeroDivisionError, match="this model"):
+            mode(fun, scheduler=scheduler)(X)
+    with pytest.raises(ZeroDivisionError) as caught:
+        dagad.jacfwd(fun, scheduler="threads")(X)
+    assert any("columns of a Jacobian, group 0 of 3" in note for note in caught.value.__notes__) or scheduler == "sync"
+
+
+class Executor:
+    """What runs chunks: two methods, neither of which is called."""
+
+    name, remote = "own", False
+
+    def call(self, job: Any) -> Any: ...
+
+    def linearize(self, job: Any, policy: Any) -> Any: ...
+
+
+def test_an_executor_and_nonsense_are_refused_where_the_function_is_made() -> None:
+    for mode in (dagad.jacfwd, dagad.jacrev, dagad.hessian):
+        with pytest.raises(dagad.PlanError, match="the executor belongs to the reductions"):
+            mode(steps, scheduler=Executor())
+        with pytest.raises(dagad.PlanError, match='Choose "threads", "sync" or "processes"'):
+            mode(steps, scheduler="thread")
+
+
+def test_a_checkpoint_writes_reductions_down_in_their_order(tmp_path: Path) -> None:
+    expected = dagad.jacfwd(of_vectors)(X)
+    for n_known in (0, 1):
+        with dagad.checkpoint(tmp_path / "run") as run:
+            assert every_bit(dagad.jacfwd(of_vectors, scheduler="threads")(X)) == every_bit(expected)
+        assert run.n_known == n_known
+
+
+def test_a_jacobian_inside_a_chunk_stays_in_its_thread() -> None:
+    def of_rows(rows: Any, x: Any) -> Any:
+        return anp.sum(dagad.jacfwd(lambda x: rows * x, scheduler="threads")(x))
+
+    data = ROWS[:, :1]
+    expected = dagad.reduce_sum(lambda rows, x: anp.sum(dagad.jacfwd(lambda x: rows * x)(x)), data, 1.5, grainsize=4)
+    assert dagad.reduce_sum(of_rows, data, 1.5, grainsize=4) == expected
