@@ -13,10 +13,11 @@ State, for all engines of a process, since each program brings its own:
 
 from __future__ import annotations
 
+import functools
 import logging
-import re
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -24,10 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import tree_flatten, tree_unflatten
 
+from dagad._config import setting
 from dagad._engines.base import Composed, Flat, LeafPullback, Leaves, outputs_of
 from dagad._engines.jax_constants import NAME, Kept, refuse_own, shape_of
 from dagad._engines.own_arrays import pulled_in_blocks
-from dagad._errors import NotDifferentiableError, add_note_once
+from dagad._engines.xla.tracing import in_numpys_terms, traced
+from dagad._errors import NotDifferentiableError, PlanError
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
 from dagad._remembered import Remembered
@@ -36,34 +39,50 @@ logger = logging.getLogger("dagad")
 
 BASE = 16  # lengths up to a million are 5 shapes
 MOST_COMPILED = 512
-_OF_OURS = re.compile(r"The error occurred while tracing the function run at \S+ for jit\.")
 # One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
 OPTIONS: Any = {"xla_cpu_multi_thread_eigen": False}
 x64: Any = jax.enable_x64  # of this thread, while it is entered; jax has no type for it
 VALUE, LINEARIZE, UNIT, PULL = "value", "linearize", "unit", "pull"
 
 
+def _setting() -> int:
+    asked = setting("jax-most-operations")
+    if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
+        raise PlanError(
+            f"The setting `dagad.jax-most-operations` is {asked!r}. Give a positive int: how many operations a function "
+            "may consist of that jax compiles."
+        )
+    return asked
+
+
+@dataclass(frozen=True, slots=True)
 class JaxEngine:
-    """The engine of functions that are written with ``jax.numpy``; its name is "jax".
+    """The engine of functions that jax compiles, written with numpy, ``jax.numpy`` or both; its name is "jax".
 
     All numbers that a function gets are jax's arrays, in the dtypes that they have in numpy: float64 stays float64,
-    whatever ``jax_enable_x64`` says in the process. Python's own ints and bools among the shared arguments stay what
-    they are, so that loops may depend on them; each other value is compiled for.
+    whatever ``jax_enable_x64`` says in the process. They are traced by jax, and functions of numpy and scipy lead to
+    jax's. Python's own ints and bools among the shared arguments stay what they are, so that loops may depend on them;
+    each other value is compiled for.
+
+    Parameters
+    ----------
+    most_operations
+        How many operations a function may consist of; by default what the setting ``dagad.jax-most-operations`` says
+        where the engine is made.
 
     Examples
     --------
-    >>> import jax.numpy as jnp
     >>> import numpy as np
     >>> import dagad
     >>> def energy(rows, t):
-    ...     return jnp.sum(jnp.sin(rows * t))
+    ...     return np.sum(np.sin(rows * t))
     >>> def total(t):
     ...     return dagad.reduce_sum(energy, np.arange(4.0), t, grainsize=2, engine="jax")
     >>> round(float(dagad.grad(total)(0.5)), 9)
     2.170398779
     """
 
-    __slots__ = ()
+    most_operations: int = field(default_factory=_setting)
     name, has_own_arrays = NAME, True
 
     @property
@@ -157,7 +176,11 @@ class JaxEngine:
                 numbers += kept.numbers
             key = Key(what, fun.key, tuple(keys), tuple(map(shape_of, leaves)))
             compiled = _COMPILED.find(key) or _COMPILED.change(key, lambda found: found or _Compiled(what))
-            found = compiled([list(leaves), numbers], fun, base)
+            base.context = functools.partial(in_numpys_terms, base, self.most_operations)
+            try:
+                found = compiled([list(leaves), numbers], fun, base)
+            finally:
+                base.context = None
         base.out = compiled.out
         return compiled, found
 
@@ -217,7 +240,7 @@ class _Compiled:
             self.out = None if base.out is None else base.out.bare()
             return found
 
-        return _compile(run, inputs, base.name)
+        return _compiled(traced(lambda: _lowered(run, inputs), base), base.name)
 
     def _traced(self, fun: Flat, leaves: list[Any], constants: list[Any]) -> Any:
         if self._what == VALUE:
@@ -246,7 +269,7 @@ class _Compiled:
             if is_block not in self._pulls:
                 with self._lock:
                     if is_block not in self._pulls:
-                        self._pulls[is_block] = _compile(pulled, inputs, PULL)
+                        self._pulls[is_block] = _compiled(_lowered(pulled, inputs), PULL)
             found: list[Any] = self._pulls[is_block](*inputs)
         return found
 
@@ -254,27 +277,15 @@ class _Compiled:
         return tree_unflatten(self._treedef, residuals)
 
 
-def _compile(function: Callable[..., Any], inputs: list[list[Any]], name: str) -> Any:
-    try:
-        compiled = jax.jit(function, compiler_options=OPTIONS).lower(*inputs).compile()
-    except jax.errors.TracerArrayConversionError as error:
-        raise NotDifferentiableError(
-            f"`{name}` was to be compiled by jax, and calls numpy, or something else that is not jax's, with what it "
-            'was given. Write it with `jax.numpy`, or leave `engine="jax"` out. It needs no `jax.jit`, which hides '
-            "what it has in closures."
-        ) from error
-    except jax.errors.ConcretizationTypeError as error:
-        # jax names the function that it was given, which is ours.
-        error.args = (_OF_OURS.sub(f"The error occurred while `{name}` was being compiled.", str(error)),)
-        add_note_once(
-            error,
-            f"dagad: `{name}` was being compiled by jax, which knows shapes, and no numbers but Python's own ints and "
-            "bools among the shared arguments. Use `jnp.where` or `jax.lax`.",
-        )
-        raise
+def _compiled(lowered: Any, name: str) -> Any:
+    compiled = lowered.compile()
     _COUNT.add()
     logger.info("dagad: jax compiled %s, number %d in this process", name, _COUNT.n)
     return compiled
+
+
+def _lowered(function: Callable[..., Any], inputs: list[list[Any]]) -> Any:
+    return jax.jit(function, compiler_options=OPTIONS).lower(*inputs)
 
 
 def _is_float(part: Any) -> bool:

@@ -46,19 +46,19 @@ class Carried:
 
 
 def _of_all(fun: Any, states: States) -> dict[str, str]:
-    found = {name: states.of(part, words) for name, part, words in _parts(fun)}
+    found = {name: states.of(part, words) for name, part, words in parts_of(fun)}
     return found | {"something in a module": states.of_modules()}
 
 
-def _parts(fun: Any) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+def parts_of(fun: Any) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
     """Yield what users would call each part, the part, and the names that the function knows."""
     if is_wrapper(type(fun)):
-        yield from _parts(fun.fun)
+        yield from parts_of(fun.fun)
     elif isinstance(fun, functools.partial):
-        yield from _parts(fun.func)
+        yield from parts_of(fun.func)
         yield "an argument of the partial", (fun.args, fun.keywords, vars(fun)), ()
     elif isinstance(fun, MethodType):
-        yield from _parts(fun.__func__)
+        yield from parts_of(fun.__func__)
         yield "the instance that it is bound to", fun.__self__, ()
     elif isinstance(fun, FunctionType) and not is_installed(fun.__module__):
         words = used_in(fun.__code__)
