@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -41,6 +42,10 @@ BASE = 16  # lengths up to a million are 5 shapes
 MOST_COMPILED = 512
 # One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
 OPTIONS: Any = {"xla_cpu_multi_thread_eigen": False}
+# What XLA fuses, it computes again for each who needs it. Of long programs that makes code that takes minutes to
+# compile, and is slower in the end.
+UNFUSED: Any = OPTIONS | {"xla_disable_hlo_passes": "fusion"}
+MOST_FUSED = 150  # operations
 x64: Any = jax.enable_x64  # of this thread, while it is entered; jax has no type for it
 VALUE, LINEARIZE, UNIT, PULL = "value", "linearize", "unit", "pull"
 
@@ -49,8 +54,8 @@ def _setting() -> int:
     asked = setting("jax-most-operations")
     if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
         raise PlanError(
-            f"The setting `dagad.jax-most-operations` is {asked!r}. Give a positive int: how many operations a function "
-            "may consist of that jax compiles."
+            f"The setting `dagad.jax-most-operations` is {asked!r}. Give a positive int: how many operations a "
+            "function may consist of that jax compiles."
         )
     return asked
 
@@ -176,7 +181,7 @@ class JaxEngine:
                 numbers += kept.numbers
             key = Key(what, fun.key, tuple(keys), tuple(map(shape_of, leaves)))
             compiled = _COMPILED.find(key) or _COMPILED.change(key, lambda found: found or _Compiled(what))
-            base.context = functools.partial(in_numpys_terms, base, self.most_operations)
+            base.context = functools.partial(in_numpys_terms, base, self.most_operations, compiled.note)
             try:
                 found = compiled([list(leaves), numbers], fun, base)
             finally:
@@ -200,6 +205,7 @@ class _Compiled:
     =============  ====================================================================
     `out`          the structure of what the task's function returns
     `has_unit`     whether there is a gradient instead of residuals
+    `seconds`      how long compiling took
     `_treedef`     the structure of the pullback that the residuals are of
     `_forwarded`   which residuals are inputs, by their numbers, and None for the others
     `_call`        set once, under `_lock`
@@ -211,6 +217,8 @@ class _Compiled:
         self._what, self._lock = what, threading.Lock()
         self.out: Partition | None = None
         self.has_unit = False
+        self.seconds = 0.0
+        self._n_operations, self._is_numpys = 0, False
         self._treedef: Any = None
         self._forwarded: list[int | None] = []
         self._call: Any = None
@@ -240,7 +248,19 @@ class _Compiled:
             self.out = None if base.out is None else base.out.bare()
             return found
 
-        return _compiled(traced(lambda: _lowered(run, inputs), base), base.name)
+        return self._finished(traced(lambda: _lowered(run, inputs), base), base.name)
+
+    def note(self, n_operations: int, is_numpys: bool) -> None:
+        """Note of how many operations the task's function consists, and whether it calls numpy."""
+        self._n_operations, self._is_numpys = n_operations, is_numpys
+
+    def _finished(self, lowered: Any, name: str) -> Any:
+        began = time.perf_counter()
+        compiled = lowered.compile(UNFUSED if self._n_operations > MOST_FUSED else OPTIONS)
+        self.seconds = time.perf_counter() - began
+        _COUNT.add()
+        logger.info("dagad: jax compiled %s, number %d in this process", name, _COUNT.n)
+        return compiled
 
     def _traced(self, fun: Flat, leaves: list[Any], constants: list[Any]) -> Any:
         if self._what == VALUE:
@@ -269,7 +289,7 @@ class _Compiled:
             if is_block not in self._pulls:
                 with self._lock:
                     if is_block not in self._pulls:
-                        self._pulls[is_block] = _compiled(_lowered(pulled, inputs), PULL)
+                        self._pulls[is_block] = self._finished(_lowered(pulled, inputs), PULL)
             found: list[Any] = self._pulls[is_block](*inputs)
         return found
 
@@ -277,15 +297,8 @@ class _Compiled:
         return tree_unflatten(self._treedef, residuals)
 
 
-def _compiled(lowered: Any, name: str) -> Any:
-    compiled = lowered.compile()
-    _COUNT.add()
-    logger.info("dagad: jax compiled %s, number %d in this process", name, _COUNT.n)
-    return compiled
-
-
 def _lowered(function: Callable[..., Any], inputs: list[list[Any]]) -> Any:
-    return jax.jit(function, compiler_options=OPTIONS).lower(*inputs)
+    return jax.jit(function).lower(*inputs)
 
 
 def _is_float(part: Any) -> bool:

@@ -33,7 +33,7 @@ def no_draws(fun: Any, name: str) -> Iterator[None]:
 def _state(generator: Any) -> str:
     if generator is np.random or isinstance(generator, np.random.RandomState):
         kind, keys, *rest = generator.get_state()
-        return f"{kind}{keys.tobytes().hex()}{rest}"
+        return f"{kind}{np.asarray(keys).tobytes().hex()}{rest}"
     return repr(getattr(generator, "bit_generator", generator).state)
 
 

@@ -1,4 +1,4 @@
-"""Entries of what jax traces, by numpy's rules: lists are arrays, and an index that is out of bounds is no other entry."""
+"""Entries of what jax traces, by numpy's rules: lists are arrays, and none is taken for one out of bounds."""
 
 from __future__ import annotations
 

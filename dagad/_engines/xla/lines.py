@@ -34,6 +34,11 @@ def is_users(frame: FrameType) -> bool:
     return not is_hidden(frame) and module_of(frame).partition(".")[0] not in _LIBRARIES
 
 
+def is_of_user(frame: FrameType) -> bool:
+    """Return whether a frame is the user's, or autograd's, which stands between the user and numpy."""
+    return is_users(frame) or module_of(frame).startswith("autograd.")
+
+
 def of_error(error: BaseException) -> str:
     """Return the user's last line that led to an exception."""
     found, at = "A line", error.__traceback__

@@ -1,7 +1,7 @@
 """How arrays are made while a function is traced for jax: `np.asarray` of what is traced is what it was.
 
-`np.array` and its kind ask no protocol, so for as long as jax traces, `numpy` has ours under these names, for what users
-call: with anything that is not traced, or called by a library, they are numpy's own. And a generator without a seed is
+`np.array` and its kind ask no protocol, so while jax traces, `numpy` has ours under these names, for what users call:
+with anything that is not traced, or called by a library, they are numpy's own. And a generator without a seed is
 refused. State: `_HELD`, how many threads trace, under its lock; the last one out puts numpy's own back.
 """
 
@@ -55,7 +55,7 @@ class _Ours:
 
 
 def _array(stock: Any, frame: Any, args: Any, kwargs: Any) -> Any:
-    if args and holds_traced(args[0]) and _holds_ours(args[0]) and lines.is_users(frame):
+    if args and holds_traced(args[0]) and _holds_ours(args[0]) and lines.is_of_user(frame):
         return _made(args, **kwargs)
     return stock(*args, **kwargs)
 

@@ -151,13 +151,15 @@ def _resolved(ufunc: Any, kinds: tuple[Any, ...], dtype: Any) -> tuple[Any, ...]
 @functools.cache
 def _function_of_ufunc(ufunc: Any) -> Function:
     name = ufunc_name(ufunc)
+    found: Any
     if name.startswith("np."):
         found = getattr(jnp, ufunc.__name__, None)
     else:
         found = UFUNCS_OF_SCIPY.get(ufunc.__name__) or getattr(jax.scipy.special, ufunc.__name__, None)
     if found is None:
         raise NotDifferentiableError(refusals.of_function(name))
-    return found  # type: ignore[no-any-return]
+    made: Function = found
+    return made
 
 
 # Functions of arrays
@@ -296,9 +298,9 @@ def operate(ufunc: Any, own: Any, left: Any, right: Any) -> Any:
         return call_ufunc(ufunc, "__call__", (left, right), {})
 
 
-def takes_options(func: Any, options: Any) -> bool:
+def takes_options(func: Any, options: dict[str, Any]) -> bool:
     """Return whether numpy's function knows these keywords; else they are jax's."""
-    return options.keys() <= set(_called_names(func))
+    return _called_names(func).issuperset(options)
 
 
 @functools.cache

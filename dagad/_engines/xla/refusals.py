@@ -12,16 +12,17 @@ from dagad._engines.xla import lines
 
 LEAVE = "leave out `engine=`: autograd, the default engine, follows it"
 _KNOWN = (
-    "jax compiles the function before there are numbers: it knows shapes, dtypes, and Python's own ints and bools among "
-    "the shared arguments"
+    "jax compiles the function before there are numbers: it knows shapes, dtypes, and Python's own ints and bools "
+    "among the shared arguments"
 )
 
 
 def of_truth(line: str | None = None) -> str:
     """Tell that a line depends on whether a value is true."""
     return (
-        f"{line or lines.here()} asks whether a value is true, by `if`, `while`, `and`, `not`, `assert`, `min()` or the like, "
-        f"but {_KNOWN}. Choose by `np.where(mask, a, b)`, `np.maximum`, `np.minimum` or `np.clip`, or {LEAVE}."
+        f"{line or lines.here()} asks whether a value is true, by `if`, `while`, `and`, `not`, `assert`, `min()` or "
+        f"the like, but {_KNOWN}. Choose by `np.where(mask, a, b)`, `np.maximum`, `np.minimum` or `np.clip`, or "
+        f"{LEAVE}."
     )
 
 
@@ -30,17 +31,17 @@ def of_number(line: str | None = None) -> str:
     if line is None and lines.is_storing():
         return of_assignment()
     return (
-        f"{line or lines.here()} asks for a Python number, by `float()`, `int()`, `.item()`, a function of `math` or the like, "
-        f"but {_KNOWN}. Use the value as it is, and write `np.exp(x)` instead of `math.exp(x)`, or {LEAVE}."
+        f"{line or lines.here()} asks for a Python number, by `float()`, `int()`, `.item()`, a function of `math` or "
+        f"the like, but {_KNOWN}. Use the value as it is, and write `np.exp(x)` instead of `math.exp(x)`, or {LEAVE}."
     )
 
 
 def of_index(line: str | None = None) -> str:
     """Tell that a whole number was asked for."""
     return (
-        f"{line or lines.here()} uses a value as a count, a length or an index into a list, but {_KNOWN}. Pass a Python int as "
-        "a shared argument. Entries of a constant array at such an index are `np.take(array, index)`; `np.where(mask, a, "
-        f"b)` chooses by a comparison. Or {LEAVE}."
+        f"{line or lines.here()} uses a value as a count, a length or an index into a list, but {_KNOWN}. Pass a "
+        "Python int as a shared argument. Entries of a constant array at such an index are `np.take(array, index)`; "
+        f"`np.where(mask, a, b)` chooses by a comparison. Or {LEAVE}."
     )
 
 

@@ -16,15 +16,20 @@ from typing import Any
 import numpy as np
 
 from dagad._engines.autograd.refusals import library_function_of
-from dagad._engines.xla import lines, refusals
+from dagad._engines.xla import lines, private, refusals
 from dagad._engines.xla.indexing import entries, is_view
-from dagad._engines.xla.private import Trace, Tracer, set_current_trace, trace_ctx, typeof
 from dagad._engines.xla.protocols import BINARY, COMPARING, UNARY, call_function, call_ufunc, operate, takes_options
 from dagad._engines.xla.scipy_functions import call_scipy
 from dagad._errors import NotDifferentiableError
 
 
-class NumpyTrace(Trace):  # type: ignore[misc]  # jax's own
+Trace: Any = private.Trace
+Tracer: Any = private.Tracer
+set_current_trace: Any = private.set_current_trace
+typeof: Any = private.typeof
+
+
+class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
     """What becomes of operations on arrays that speak numpy: the trace below does them, and they are counted.
 
     Attributes
@@ -85,8 +90,8 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax's own
         return self._bind(primitive, tracers, {"subfuns": (fun, fwd, bwd), **params})
 
     def note_numpy(self) -> None:
-        """Note that the user has called a function of numpy's or scipy's."""
-        self.is_numpys = True
+        """Note that the user has called a function of numpy's or scipy's, as jax does at times itself."""
+        self.is_numpys = self.is_numpys or lines.is_of_user(sys._getframe(2))
 
     def note_in_place(self) -> None:
         """Note that the user's line changes something in place, which means one thing to numpy and another to jax."""
@@ -110,7 +115,7 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax's own
 @contextlib.contextmanager
 def numpy_trace(name: str, most: int) -> Iterator[NumpyTrace]:
     """Have jax's operations in arrays that speak numpy, on top of the current trace."""
-    trace = NumpyTrace(trace_ctx.trace, name, most)
+    trace = NumpyTrace(private.trace_ctx.trace, name, most)
     try:
         with set_current_trace(trace):
             yield trace
@@ -118,7 +123,7 @@ def numpy_trace(name: str, most: int) -> Iterator[NumpyTrace]:
         trace.invalidate()
 
 
-class XlaArray(Tracer):  # type: ignore[misc]  # jax's own
+class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     """An array that jax traces and numpy takes for its own.
 
     Attributes
@@ -273,7 +278,8 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax's own
     def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the array with entries of another type."""
         del args, kwargs
-        return np.astype(self, dtype)
+        with self._trace.inside():
+            return call_function(np.astype, (self, dtype), {})
 
     def compress(self, condition: Any, axis: Any = None) -> Any:
         """Return the entries where a condition is true."""

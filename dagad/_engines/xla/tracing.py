@@ -16,8 +16,10 @@ from dagad._engines.xla.making import arrays_are_traced
 from dagad._engines.xla.traced import XlaArray, numpy_trace
 from dagad._errors import NotDifferentiableError
 
+Note = Callable[[int, bool], None]
 
-def in_numpys_terms(base: Any, most: int, call: Flat, leaves: Leaves) -> list[Any]:
+
+def in_numpys_terms(base: Any, most: int, note: Note, call: Flat, leaves: Leaves) -> list[Any]:
     """Call a task's function with leaves and constants that speak numpy; its outputs are jax's own."""
     constants = base.given
     with numpy_trace(base.name, most) as trace:
@@ -25,6 +27,7 @@ def in_numpys_terms(base: Any, most: int, call: Flat, leaves: Leaves) -> list[An
         try:
             outputs = list(map(trace.opened, call([XlaArray(trace, leaf) for leaf in leaves])))
             trace.settle()
+            note(trace.n_operations, trace.is_numpys)
             return outputs
         finally:
             base.given = constants

@@ -309,7 +309,7 @@ WRITTEN.update({getattr(np, name): asked_of_shapes(getattr(np, name)) for name i
 WRITTEN.update(
     {
         getattr(np, name): _joined(getattr(jnp, name))
-        for name in ("concatenate", "concat", "stack", "vstack", "hstack", "dstack", "column_stack")
+        for name in ("concatenate", "stack", "vstack", "hstack", "dstack", "column_stack")
     }
 )
 WRITTEN.update(
