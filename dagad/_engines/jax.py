@@ -30,6 +30,7 @@ from dagad._config import setting
 from dagad._engines.base import Composed, Flat, LeafPullback, Leaves, outputs_of
 from dagad._engines.jax_constants import NAME, Kept, refuse_own, shape_of
 from dagad._engines.own_arrays import pulled_in_blocks
+from dagad._engines.xla.gains import Gains
 from dagad._engines.xla.tracing import in_numpys_terms, traced
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._pytrees import pytree
@@ -187,6 +188,9 @@ class JaxEngine:
             finally:
                 base.context = None
         base.out = compiled.out
+        if compiled.is_to_be_looked_at and fun is base:
+            compiled.is_to_be_looked_at = False
+            compiled.gains.look(base, leaves, what != VALUE)
         return compiled, found
 
 
@@ -205,7 +209,7 @@ class _Compiled:
     =============  ====================================================================
     `out`          the structure of what the task's function returns
     `has_unit`     whether there is a gradient instead of residuals
-    `seconds`      how long compiling took
+    `gains`        what compiling took, and whether it pays; `is_to_be_looked_at`: it is time to ask
     `_treedef`     the structure of the pullback that the residuals are of
     `_forwarded`   which residuals are inputs, by their numbers, and None for the others
     `_call`        set once, under `_lock`
@@ -217,7 +221,7 @@ class _Compiled:
         self._what, self._lock = what, threading.Lock()
         self.out: Partition | None = None
         self.has_unit = False
-        self.seconds = 0.0
+        self.gains, self.is_to_be_looked_at = Gains(), False
         self._n_operations, self._is_numpys = 0, False
         self._treedef: Any = None
         self._forwarded: list[int | None] = []
@@ -229,7 +233,10 @@ class _Compiled:
             with self._lock:
                 if self._call is None:
                     self._call = self._compile(inputs, fun, base)
+        began = time.perf_counter()
         outputs = self._call(*inputs)
+        if self.gains.ran(time.perf_counter() - began):
+            self.is_to_be_looked_at = self._is_numpys
         if self._what == VALUE or self.has_unit:
             return outputs
         values, rest = outputs
@@ -257,7 +264,7 @@ class _Compiled:
     def _finished(self, lowered: Any, name: str) -> Any:
         began = time.perf_counter()
         compiled = lowered.compile(UNFUSED if self._n_operations > MOST_FUSED else OPTIONS)
-        self.seconds = time.perf_counter() - began
+        self.gains.seconds += time.perf_counter() - began
         _COUNT.add()
         logger.info("dagad: jax compiled %s, number %d in this process", name, _COUNT.n)
         return compiled

@@ -23,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 import test_numpy_protocols as table
 
+from support import called
+
 ROWS = np.random.default_rng(0).normal(size=(20_000, 5))
 PAIRS = 41
 

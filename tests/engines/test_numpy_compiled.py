@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ import dagad
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.rules import learn_rules
 from dagad._engines.jax import JaxEngine
-from dagad._engines.xla import tracing
+from dagad._engines.xla import gains, tracing
 from dagad._engines.xla.traced import XlaArray, numpy_trace
 from support.called import PLAIN, X, evaluated, function, total, weighed
 from support.every_mode import MODES, check, numbers
@@ -416,6 +417,25 @@ def test_a_loop_of_too_many_operations_is_refused_with_its_line(scheduler: Any) 
 def test_a_setting_of_operations_that_is_no_count_is_refused(asked: Any) -> None:
     with dask.config.set({"dagad.jax-most-operations": asked}), pytest.raises(dagad.PlanError, match="positive int"):
         at(scaled)
+
+
+def test_compiling_that_has_gained_less_than_it_took_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(rows: Any, t: Any) -> Any:
+        return np.sum(np.arctan(rows * t))
+
+    def often(fun: Any) -> list[warnings.WarningMessage]:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for number in range(2 * gains.PATIENCE):
+                at(fun, 0.01 * number, grainsize=24)
+        return [one for one in told if issubclass(one.category, dagad.DagadWarning)]
+
+    assert often(small) == []  # it took too short
+    monkeypatch.setattr(gains, "LEAST", 1e-9)
+    (told,) = often(lambda rows, t: np.sum(np.arctan(rows * t)) + 1.0)
+    assert "to compile `<lambda>`, longer than its 30 runs since have gained over autograd" in str(told.message)
+    assert "leave out `engine=`" in str(told.message)
+    assert often(lambda rows, t: jnp.sum(jnp.arctan(rows * t))) == []
 
 
 # --- what stays numpy's -----------------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from dagad._engines.xla.protocols import BINARY, COMPARING, UNARY, call_function
 from dagad._engines.xla.scipy_functions import call_scipy
 from dagad._errors import NotDifferentiableError
 
-
 Trace: Any = private.Trace
 Tracer: Any = private.Tracer
 set_current_trace: Any = private.set_current_trace

@@ -1,0 +1,232 @@
+"""Plain numpy compiled by jax, beside jax itself and autograd: ``python tests/benchmarks/numpy_compiled.py``.
+
+Each model is one text, read twice: with numpy, for dagad's two engines, and with jax.numpy, for `jax.jit` of value and
+gradient of all rows at once. Competitors are timed in turns, so that the ratios hold where the machine drifts. Data are
+in place before. `--threads 2` cuts the rows in two for dagad; `--only NAME` takes one model, `--compile` tells how long
+compiling takes by the number of operations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import dask
+import jax
+import jax.numpy as jnp
+import models
+import numpy as np
+from dask.utils import format_time
+from scipy import special
+
+import dagad
+from dagad._engines import jax as engine
+
+RNG = np.random.default_rng(0)
+GROUPS = 500
+Model = tuple[Callable[..., Any], Any, np.ndarray]
+
+
+def poisson(rows: Any, theta: Any) -> Any:
+    x, y, group = rows
+    eta = x @ theta[:10] + theta[10:][group]
+    return np.sum(y * eta - np.exp(eta))
+
+
+def negative_binomial(rows: Any, theta: Any) -> Any:
+    x, y = rows
+    eta, size = x @ theta[:-1], np.exp(theta[-1])
+    terms = special.gammaln(y + size) + y * eta - (y + size) * np.log(size + np.exp(eta))
+    return np.sum(terms + size * theta[-1] - special.gammaln(size))
+
+
+def kinetics(rows: Any, shared: Any) -> Any:
+    own, dose, observed = rows
+    absorption, clearance, volume, exchange, other = (np.exp(shared[k] + own[:, k]) for k in range(5))
+    rates = (absorption, clearance / volume + exchange / volume, exchange / volume, exchange / other)
+    state, total = (dose, 0.0 * dose, 0.0 * dose), 0.0
+    for interval in range(models.INTERVALS):
+        for _ in range(models.STEPS_VECTORISED):
+            state = models._rk4_step(state, rates, models.HOURS_PER_INTERVAL / models.STEPS_VECTORISED)
+        error = (observed[:, interval] - np.log(state[1] / volume)) * np.exp(-shared[5])
+        total = total + np.sum(-0.5 * error * error - shared[5])
+    return total
+
+
+def kinetics_by_hand(rows: Any, shared: Any) -> Any:
+    """The same as one would write it for jax: unrolled, it compiles for minutes."""
+    own, dose, observed = rows
+    absorption, clearance, volume, exchange, other = (jnp.exp(shared[k] + own[:, k]) for k in range(5))
+    rates = (absorption, clearance / volume + exchange / volume, exchange / volume, exchange / other)
+
+    def interval(state: Any, seen: Any) -> Any:
+        for _ in range(models.STEPS_VECTORISED):
+            state = models._rk4_step(state, rates, models.HOURS_PER_INTERVAL / models.STEPS_VECTORISED)
+        error = (seen - jnp.log(state[1] / volume)) * jnp.exp(-shared[5])
+        return state, jnp.sum(-0.5 * error * error - shared[5])
+
+    return jnp.sum(jax.lax.scan(interval, (dose, 0.0 * dose, 0.0 * dose), observed.T)[1])
+
+
+def logistic(rows: Any, theta: Any) -> Any:
+    x, y = rows
+    eta = x @ theta
+    return np.sum(y * eta - np.logaddexp(0.0, eta))
+
+
+def mixture(rows: Any, theta: Any) -> Any:
+    logits, means, log_scales = theta[:5], theta[5:55].reshape(5, 10), theta[55:]
+    weights = logits - special.logsumexp(logits)
+    z = (rows[:, None, :] - means) * np.exp(-log_scales)[:, None]
+    each = weights - 0.5 * np.sum(z**2, axis=2) - 10.0 * log_scales
+    return np.sum(special.logsumexp(each, axis=1))
+
+
+def network(rows: Any, theta: Any) -> Any:
+    x, y = rows
+    first, second, last = theta[:160].reshape(10, 16), theta[160:416].reshape(16, 16), theta[416:]
+    hidden = np.tanh(np.tanh(x @ first) @ second)
+    return np.sum((y - hidden @ last) ** 2)
+
+
+def hierarchical(rows: Any, theta: Any) -> Any:
+    x, y, group = rows
+    own, log_scale = theta[2:], theta[1]
+    z = (y - theta[0] * x - own[group]) * np.exp(-log_scale)
+    return np.sum(-0.5 * z**2 - log_scale)
+
+
+def data() -> dict[str, Model]:
+    """Return each model with its rows and parameters."""
+    x, group = RNG.normal(size=(300_000, 10)), RNG.integers(0, GROUPS, 300_000)
+    small = 0.1 * RNG.normal(size=600)
+    counts = RNG.poisson(1.0, 300_000).astype(float)
+    subjects = (0.1 * RNG.normal(size=(1000, 5)), np.full(1000, 100.0), RNG.normal(size=(1000, models.INTERVALS)))
+    return {
+        "poisson (W1)": (poisson, (x, counts, group), small[:510]),
+        "negative binomial (W2)": (negative_binomial, (x, counts), small[:11]),
+        "kinetics (W3b)": (kinetics, subjects, np.array([0.3, 1.0, 2.0, 0.5, 2.5, -1.0])),
+        "logistic": (logistic, (x, (counts > 0) * 1.0), small[:10]),
+        "mixture": (mixture, x[:50_000], small[:60]),
+        "network": (network, (x[:50_000], counts[:50_000]), small[:432]),
+        "hierarchical": (hierarchical, (x[:, 0], counts, group), small[:502]),
+    }
+
+
+def competitors(model: Model, threads: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield what gives value and gradient, warm, each by its name."""
+    plain, rows, theta = model
+    n_rows = len(rows[0]) if isinstance(rows, tuple) else len(rows)
+    where = "sync" if threads == 1 else "threads"
+    shards = dagad.shard(rows, grainsize=-(-n_rows // threads), scheduler=where)
+    for name in ("jax", "autograd"):
+        loss = dagad.value_and_grad(lambda t, name=name: dagad.reduce_sum(plain, shards, t, engine=name))
+        yield f"dagad, {name}", lambda loss=loss: loss(theta)
+    with jax.enable_x64(True):
+        of_jax = globals() | {"np": jnp, "special": jax.scipy.special}
+        own = kinetics_by_hand if plain is kinetics else FunctionType(plain.__code__, of_jax)
+        placed = jax.tree.map(jnp.asarray, rows)
+        options = {"xla_cpu_multi_thread_eigen": False} if threads == 1 else {}
+        by_hand = jax.jit(jax.value_and_grad(own, 1), compiler_options=options)
+
+    def run() -> Any:
+        with jax.enable_x64(True):
+            value, slope = by_hand(placed, theta)
+            return float(value), np.asarray(slope)
+
+    yield "jax.jit by hand", run
+
+
+def timed(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Return the best time of each, called in turns: what else runs on the machine only adds to it."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            call()
+            found[name].append(time.perf_counter() - began)
+    return {name: min(each) for name, each in found.items()}
+
+
+def compare(name: str, model: Model, threads: int, rounds: int) -> None:
+    calls, first = dict(competitors(model, threads)), {}
+    for each, call in calls.items():
+        began = time.perf_counter()
+        first[each] = call()
+        compiling = time.perf_counter() - began if each == "dagad, jax" else 0.0
+        if compiling:
+            print(f"{name:24} {threads} thread(s): first call {format_time(compiling)}", end="", flush=True)
+    value, slope = first["dagad, autograd"]
+    for other in first.values():
+        np.testing.assert_allclose(other[0], value, rtol=1e-11)
+        np.testing.assert_allclose(other[1], slope, rtol=1e-8, atol=1e-8 * abs(slope).max())
+    found = timed(calls, rounds)
+    ours, theirs, numpys = (found[each] for each in ("dagad, jax", "jax.jit by hand", "dagad, autograd"))
+    print(
+        f", dagad {ours * 1e3:8.2f} ms, by hand {theirs * 1e3:8.2f} ({ours / theirs:.2f}), autograd "
+        f"{numpys * 1e3:8.2f} ({numpys / ours:.1f} times ours)",
+        flush=True,
+    )
+
+
+def steps(rows: Any, n: int, t: Any) -> Any:
+    """Runge-Kutta steps of many rows: 94 operations each."""
+    a, b, h = rows[:, 0], rows[:, 1], 0.01
+    for _ in range(n):
+        slopes: list[Any] = []
+        for ahead in (0.0, 0.5 * h, 0.5 * h, h):
+            before = slopes[-1] if slopes else (0.0, 0.0)
+            x, y = a + ahead * before[0], b + ahead * before[1]
+            slopes.append((-t[0] * x + t[1] * y, t[0] * x - (t[1] + t[2]) * y))
+        a, b = (
+            one + h / 6.0 * (slopes[0][k] + 2.0 * slopes[1][k] + 2.0 * slopes[2][k] + slopes[3][k])
+            for k, one in enumerate((a, b))
+        )
+    return np.sum(a * b)
+
+
+def compiling() -> None:
+    """Tell how long value and gradient take to compile, by the number of operations."""
+    finished, rows = engine._Compiled._finished, np.linspace(0.1, 2.0, 2000).reshape(-1, 2)
+
+    def told(self: Any, lowered: Any, name: str) -> Any:
+        began = time.process_time(), time.perf_counter()
+        found = finished(self, lowered, name)
+        cpu, wall = time.process_time() - began[0], time.perf_counter() - began[1]
+        print(f"{self._n_operations:7,} operations: {cpu:6.2f} s of CPU, {wall:6.2f} s", flush=True)
+        return found
+
+    engine._Compiled._finished = told  # type: ignore[method-assign]  # this program is all that there is
+    theta = np.array([0.5, 0.3, 0.2])
+    with dask.config.set({"dagad.jax-most-operations": 10**6}):
+        for n in (1, 3, 10, 30, 60, 120):
+            loss = dagad.value_and_grad(
+                lambda t, n=n: dagad.reduce_sum(steps, rows, n, t, grainsize=1000, engine="jax", scheduler="sync")
+            )
+            began = time.perf_counter()
+            loss(theta)
+            print(f"        with tracing {time.perf_counter() - began:6.2f} s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--compile", action="store_true")
+    asked = parser.parse_args()
+    if asked.compile:
+        compiling()
+        return
+    with dask.config.set({"dagad.jax-most-operations": 10**5}):
+        for name, model in data().items():
+            for threads in asked.threads:
+                if asked.only in name:
+                    compare(name, model, threads, asked.rounds)
+
+
+if __name__ == "__main__":
+    main()
