@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import models
 import numpy as np
+import scipy.optimize
 from dask.utils import format_time
 from scipy import special
 
@@ -43,8 +44,9 @@ def negative_binomial(rows: Any, theta: Any) -> Any:
     return np.sum(terms + size * theta[-1] - special.gammaln(size))
 
 
-def kinetics(rows: Any, shared: Any) -> Any:
-    own, dose, observed = rows
+def kinetics(rows: Any, theta: Any) -> Any:
+    dose, observed = rows
+    shared, own = theta[:6], theta[6:].reshape(-1, 5)
     absorption, clearance, volume, exchange, other = (np.exp(shared[k] + own[:, k]) for k in range(5))
     rates = (absorption, clearance / volume + exchange / volume, exchange / volume, exchange / other)
     state, total = (dose, 0.0 * dose, 0.0 * dose), 0.0
@@ -53,12 +55,13 @@ def kinetics(rows: Any, shared: Any) -> Any:
             state = models._rk4_step(state, rates, models.HOURS_PER_INTERVAL / models.STEPS_VECTORISED)
         error = (observed[:, interval] - np.log(state[1] / volume)) * np.exp(-shared[5])
         total = total + np.sum(-0.5 * error * error - shared[5])
-    return total
+    return total - 0.5 * np.sum(own * own) / models.SPREAD_OF_SUBJECTS**2
 
 
-def kinetics_by_hand(rows: Any, shared: Any) -> Any:
+def kinetics_by_hand(rows: Any, theta: Any) -> Any:
     """The same as one would write it for jax: unrolled, it compiles for minutes."""
-    own, dose, observed = rows
+    dose, observed = rows
+    shared, own = theta[:6], theta[6:].reshape(-1, 5)
     absorption, clearance, volume, exchange, other = (jnp.exp(shared[k] + own[:, k]) for k in range(5))
     rates = (absorption, clearance / volume + exchange / volume, exchange / volume, exchange / other)
 
@@ -68,7 +71,8 @@ def kinetics_by_hand(rows: Any, shared: Any) -> Any:
         error = (seen - jnp.log(state[1] / volume)) * jnp.exp(-shared[5])
         return state, jnp.sum(-0.5 * error * error - shared[5])
 
-    return jnp.sum(jax.lax.scan(interval, (dose, 0.0 * dose, 0.0 * dose), observed.T)[1])
+    terms = jax.lax.scan(interval, (dose, 0.0 * dose, 0.0 * dose), observed.T)[1]
+    return jnp.sum(terms) - 0.5 * jnp.sum(own * own) / models.SPREAD_OF_SUBJECTS**2
 
 
 def logistic(rows: Any, theta: Any) -> Any:
@@ -104,11 +108,12 @@ def data() -> dict[str, Model]:
     x, group = RNG.normal(size=(300_000, 10)), RNG.integers(0, GROUPS, 300_000)
     small = 0.1 * RNG.normal(size=600)
     counts = RNG.poisson(1.0, 300_000).astype(float)
-    subjects = (0.1 * RNG.normal(size=(1000, 5)), np.full(1000, 100.0), RNG.normal(size=(1000, models.INTERVALS)))
+    subjects = np.full(1000, 100.0), RNG.normal(size=(1000, models.INTERVALS))
+    shared = np.array([0.3, 1.0, 2.0, 0.5, 2.5, -1.0])
     return {
         "poisson (W1)": (poisson, (x, counts, group), small[:510]),
         "negative binomial (W2)": (negative_binomial, (x, counts), small[:11]),
-        "kinetics (W3b)": (kinetics, subjects, np.array([0.3, 1.0, 2.0, 0.5, 2.5, -1.0])),
+        "kinetics (W3b)": (kinetics, subjects, np.concatenate([shared, 0.1 * RNG.normal(size=5000)])),
         "logistic": (logistic, (x, (counts > 0) * 1.0), small[:10]),
         "mixture": (mixture, x[:50_000], small[:60]),
         "network": (network, (x[:50_000], counts[:50_000]), small[:432]),
@@ -121,7 +126,7 @@ def competitors(model: Model, threads: int) -> Iterator[tuple[str, Callable[[], 
     plain, rows, theta = model
     n_rows = len(rows[0]) if isinstance(rows, tuple) else len(rows)
     where = "sync" if threads == 1 else "threads"
-    shards = dagad.shard(rows, grainsize=-(-n_rows // threads), scheduler=where)
+    shards = dagad.shard(rows, grainsize=-(-n_rows // (1 if plain is kinetics else threads)), scheduler=where)
     for name in ("jax", "autograd"):
         loss = dagad.value_and_grad(lambda t, name=name: dagad.reduce_sum(plain, shards, t, engine=name))
         yield f"dagad, {name}", lambda loss=loss: loss(theta)
@@ -172,6 +177,25 @@ def compare(name: str, model: Model, threads: int, rounds: int) -> None:
     )
 
 
+def fit() -> None:
+    """Fit the parameters of 1,000 subjects, in plain numpy, with each engine."""
+    function, rows, theta = data()["kinetics (W3b)"]
+    for engine_name in ("jax", "autograd"):
+        loss = dagad.value_and_grad(
+            lambda t, name=engine_name: (
+                -dagad.reduce_sum(function, rows, t, grainsize=1000, engine=name, scheduler="sync")
+            )
+        )
+        for which in ("first", "second"):
+            began = time.perf_counter()
+            found = scipy.optimize.minimize(loss, theta, jac=True, method="L-BFGS-B", options={"maxiter": 200})
+            print(
+                f"{which} fit, {engine_name:8}: {time.perf_counter() - began:6.1f} s, {found.nfev} evaluations, "
+                f"{found.fun:.4f}",
+                flush=True,
+            )
+
+
 def steps(rows: Any, n: int, t: Any) -> Any:
     """Runge-Kutta steps of many rows: 94 operations each."""
     a, b, h = rows[:, 0], rows[:, 1], 0.01
@@ -217,11 +241,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--fit", action="store_true", help="time a fit of the kinetics")
     asked = parser.parse_args()
     if asked.compile:
         compiling()
         return
     with dask.config.set({"dagad.jax-most-operations": 10**5}):
+        if asked.fit:
+            fit()
+            return
         for name, model in data().items():
             for threads in asked.threads:
                 if asked.only in name:

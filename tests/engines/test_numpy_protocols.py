@@ -28,7 +28,7 @@ import dagad
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.tape import record
 from support.called import PLAIN, X, Y, evaluated, function, total
-from support.numpy_calls import FAMILIES, calls, is_here, name
+from support.numpy_calls import FAMILIES, NOT_IN_JAX, calls, is_here, name
 from support.tiers import optional
 
 V = np.cos(1.7 * np.arange(12.0)) + 0.1
@@ -435,6 +435,9 @@ def page() -> str:
     parts = [HEAD.format(count=len({each for family in names.values() for each in family}))]
     for family, each in names.items():
         parts.append(f"## {family}\n\n" + ", ".join(map(shown, each)) + ".\n")
+    compiled = {name(call) for text in FAMILIES.values() for call in calls(text) if call not in NOT_IN_JAX}
+    absent = [each for family in names.values() for each in family if each not in compiled]
+    parts.append(COMPILED + ", ".join(map(shown, absent)) + ".\n")
     return "\n".join(parts)
 
 
@@ -469,6 +472,14 @@ dagad warns: `np.hypot(0, 0)`, `np.linalg.norm` of zeros, `np.std` of equal entr
 the square first: `np.sqrt(np.where(square > 0, square, 1.0)) * (square > 0)` has the derivative 0.
 
 This page is written by `tests/engines/test_numpy_protocols.py`.
+"""
+
+COMPILED = """## Compiled
+
+With [`engine="jax"`](compiled.md) the functions above are compiled, with the same values to 1e-12 and gradients to 1e-10, but
+for these, which jax has not: they are refused by name. Some others are refused in some forms, such as `x[mask]`,
+`np.compress` by a condition that depends on values, `scipy.linalg.qr` with pivoting and `np.ravel(x, "K")`.
+
 """
 
 if __name__ == "__main__":

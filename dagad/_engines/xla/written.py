@@ -208,6 +208,11 @@ def _round(a: Any, decimals: int = 0, out: Any = None) -> Any:
     return jnp.round(a, decimals)
 
 
+def _nextafter(x: Any, y: Any) -> Any:
+    still = jax.lax.stop_gradient(x)
+    return x + (jnp.nextafter(still, jax.lax.stop_gradient(y)) - still)
+
+
 def _masked(function: Function) -> Function:
     """Return a function that does not look at entries that are left out: nan there has nan as derivative."""
 
@@ -334,7 +339,7 @@ WRITTEN.update(
         np.empty_like: _like(np.zeros),
         np.bincount: _bincount,
         np.power: _power,
-        np.nextafter: lambda x, y: x + jax.lax.stop_gradient(jnp.nextafter(x, y) - x),
+        np.nextafter: _nextafter,
         np.spacing: lambda x: jnp.spacing(jax.lax.stop_gradient(x)),
         np.ravel: _ravel,
         np.reshape: _reshape,
