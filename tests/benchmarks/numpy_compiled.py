@@ -9,6 +9,7 @@ compiling takes by the number of operations.
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -129,7 +130,7 @@ def competitors(model: Model, threads: int) -> Iterator[tuple[str, Callable[[], 
     shards = dagad.shard(rows, grainsize=-(-n_rows // (1 if plain is kinetics else threads)), scheduler=where)
     for name in ("jax", "autograd"):
         loss = dagad.value_and_grad(lambda t, name=name: dagad.reduce_sum(plain, shards, t, engine=name))
-        yield f"dagad, {name}", lambda loss=loss: loss(theta)
+        yield f"dagad, {name}", functools.partial(loss, theta)
     with jax.enable_x64(True):
         of_jax = globals() | {"np": jnp, "special": jax.scipy.special}
         own = kinetics_by_hand if plain is kinetics else FunctionType(plain.__code__, of_jax)

@@ -419,7 +419,7 @@ def test_a_setting_of_operations_that_is_no_count_is_refused(asked: Any) -> None
         at(scaled)
 
 
-def test_compiling_that_has_gained_less_than_it_took_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_that_has_gained_less_than_it_took_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def small(rows: Any, t: Any) -> Any:
         return np.sum(np.arctan(rows * t))
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
+
 from dagad._engines.autograd.engine import AutogradEngine
 from dagad._engines.base import Leaves
 from dagad._frames import warn
-from dagad._pytrees import pytree
 from dagad._remembered import Remembered
 
 LEAST = 5.0  # seconds of compiling that are worth a word
@@ -56,7 +57,7 @@ def _by_autograd(base: Any, leaves: Leaves, with_gradient: bool) -> float | None
         began = time.perf_counter()
         if with_gradient:
             values, pull = engine.linearize(base, leaves)
-            pull([pytree.ones_like(values[0]), *[None] * (len(values) - 1)])
+            pull([np.ones_like(values[0]), *[None] * (len(values) - 1)])
         else:
             engine.value(base, leaves)
         return time.perf_counter() - began

@@ -52,7 +52,7 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
     def __init__(self, below: Any, name: str, most: int) -> None:
         super().__init__()
         self.below, self._name, self._most = below, name, most
-        self.requires_low = below.requires_low
+        self.requires_low = below.requires_low  # type: ignore[misc]  # a slot of jax's
         self.n_operations = self.depth = 0
         self.is_numpys = self.is_jaxs = False
         self.in_place: list[str] = []
@@ -137,7 +137,9 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     __pandas_priority__ = 10_000
 
     def __init__(self, trace: NumpyTrace, inner: Any) -> None:
-        self._trace, self.inner, self.aval = trace, inner, typeof(inner)
+        self._trace = trace  # type: ignore[misc]  # a slot of jax's
+        self.aval = typeof(inner)  # type: ignore[misc]  # the same
+        self.inner = inner
         self.is_shared = False
 
     # What has no meaning before there are numbers
