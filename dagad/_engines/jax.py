@@ -43,10 +43,7 @@ BASE = 16  # lengths up to a million are 5 shapes
 MOST_COMPILED = 512
 # One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
 OPTIONS: Any = {"xla_cpu_multi_thread_eigen": False}
-# What XLA fuses, it computes again for each who needs it. Of long programs that makes code that takes minutes to
-# compile, and is slower in the end.
-UNFUSED: Any = OPTIONS | {"xla_disable_hlo_passes": "fusion"}
-MOST_FUSED = 150  # operations
+# Without XLA's pass `fusion` long programs would compile ten times faster, but XLA gave wrong numbers then (jax 0.10.2).
 x64: Any = jax.enable_x64  # of this thread, while it is entered; jax has no type for it
 VALUE, LINEARIZE, UNIT, PULL = "value", "linearize", "unit", "pull"
 
@@ -263,7 +260,7 @@ class _Compiled:
 
     def _finished(self, lowered: Any, name: str) -> Any:
         began = time.perf_counter()
-        compiled = lowered.compile(UNFUSED if self._n_operations > MOST_FUSED else OPTIONS)
+        compiled = lowered.compile(OPTIONS)
         self.gains.seconds += time.perf_counter() - began
         _COUNT.add()
         logger.info("dagad: jax compiled %s, number %d in this process", name, _COUNT.n)
