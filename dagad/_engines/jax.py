@@ -43,7 +43,7 @@ BASE = 16  # lengths up to a million are 5 shapes
 MOST_COMPILED = 512
 # One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
 OPTIONS: Any = {"xla_cpu_multi_thread_eigen": False}
-# Without XLA's pass `fusion` long programs would compile ten times faster, but XLA gave wrong numbers then (jax 0.10.2).
+# Without XLA's pass `fusion` long programs would compile ten times faster, but numbers were wrong then (jax 0.10.2).
 x64: Any = jax.enable_x64  # of this thread, while it is entered; jax has no type for it
 VALUE, LINEARIZE, UNIT, PULL = "value", "linearize", "unit", "pull"
 

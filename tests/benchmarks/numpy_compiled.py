@@ -2,7 +2,8 @@
 
 Each model is one text, read twice: with numpy, for dagad's two engines, and with jax.numpy, for `jax.jit` of value and
 gradient of all rows at once. Competitors are timed in turns, so that the ratios hold where the machine drifts. Data are
-in place before. The kinetics run where `--only kinetics` asks for them: unrolled, they compile for many minutes. `--threads 2` cuts the rows in two for dagad; `--only NAME` takes one model, `--compile` tells how long
+in place before. The kinetics run where `--only kinetics` asks for them: unrolled, they compile for many minutes.
+`--threads 2` cuts the rows in two for dagad; `--only NAME` takes one model, `--compile` tells how long
 compiling takes by the number of operations.
 """
 

@@ -164,7 +164,8 @@ def _eigvalsh(a: Any, b: Any = None, lower: bool = True) -> Any:
 
 
 def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, lapack_driver: Any = None) -> Any:
-    del lapack_driver
+    if lapack_driver not in (None, "gesdd"):  # the signs of its vectors are others
+        raise NotDifferentiableError(refusals.of_option("scipy.linalg.svd", [f"lapack_driver={lapack_driver!r}"]))
     found = call_function(np.linalg.svd, (a,), {"full_matrices": full_matrices, "compute_uv": compute_uv})
     return tuple(found) if compute_uv else found
 
