@@ -98,8 +98,39 @@ def test_functions_that_jax_has_not_are_refused_by_name_and_listed_in_the_guide(
     assert [call for call in every if is_refused(call)] == [call for call in every if call in NOT_IN_JAX]
 
 
+# Of rows in single precision numpy has these in double, or the other way round; jax has them in the rows' own.
+OTHER_PRECISION = {
+    "np.percentile(x, [20.0, 70.0])",
+    "np.quantile(m, [0.3, 0.8], axis=0, keepdims=True)",
+    "np.nanquantile(hole.reshape(3, 4), [0.3, 0.8], axis=1, keepdims=True)",
+    "np.histogram(x, bins=[0.0, 0.5, 1.0])[0] * x[:2]",
+    "np.histogram(x, bins=3, density=True)[0]",
+    "np.vander(x[:3])",
+    "np.cov(m, bias=True)",
+    "np.cov(m, ddof=2)",
+    "np.cov(m)",
+    "np.cov(x, y)",
+    "np.cov(m, rowvar=False)",
+    "np.corrcoef(m)",
+    "np.diff(x, prepend=0.0)",
+    "np.polyval(x[:3], 2.0)",
+    "np.geomspace(x[0], x[1], 4)",
+    "np.geomspace(-x[0], -x[1], 4)",
+    "np.geomspace(-x[:2], -8.0, 4)",
+    "np.gradient(x[:3], [0.0, 1.0, 3.0])",
+    "linalg.det(s)",
+    "stats.norm.logpdf(y, x, x**2)",
+    "stats.laplace.logpdf(y, x - 1, x)",
+    "stats.logistic.logpdf(y, x, x)",
+    "stats.cauchy.logpdf(y, x, x)",
+    "stats.gumbel_r.logpdf(y, x, x)",
+    "np.polynomial.polynomial.polyval(2.0, x[:3])",
+}
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_shapes_and_dtypes_of_single_precision_are_numpys() -> None:
+    learn_rules()
     x, different = X.astype(np.float32), []
     for call in (call for text in FAMILIES.values() for call in calls(text)):
         if call in NOT_IN_JAX or not is_here(call, PLAIN):
@@ -117,7 +148,7 @@ def test_shapes_and_dtypes_of_single_precision_are_numpys() -> None:
         theirs = list(map(np.asarray, theirs if isinstance(theirs, list | tuple) else [theirs]))
         if [(one.shape, one.dtype) for one in ours] != [(one.shape, one.dtype) for one in theirs]:
             different.append(call)
-    assert different == []
+    assert {*different} == OTHER_PRECISION
 
 
 # --- every mode, operation and scheduler ------------------------------------------------------------------------------

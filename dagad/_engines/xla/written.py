@@ -36,6 +36,7 @@ def _joined(function: Function) -> Function:
         del casting
         if isinstance(arrays, list | tuple):
             arrays = [array_of(each) for each in arrays]
+            arrays = [each if hasattr(each, "dtype") else np.asarray(each) for each in arrays]
             dtype = common_dtype(arrays) if dtype is None else np.dtype(dtype)
             arrays = [as_dtype(each, dtype) for each in arrays]
         if kwargs.pop("out", None) is not None:
