@@ -66,7 +66,7 @@ def simulated(n_subjects: int) -> tuple[Any, np.ndarray]:
     dose = np.full(n_subjects, 100.0)
     seen = np.stack(list(models._log_concentrations(own.T, dose, shared, models.STEPS_VECTORISED)), axis=1)
     observed = seen + 0.1 * RNG.normal(size=seen.shape)
-    return (dose, observed), np.concatenate([shared + [0.1, -0.1, 0.1, 0.1, -0.1, 0.5], 0.0 * own.ravel()])
+    return (dose, observed), np.concatenate([np.add(shared, [0.1, -0.1, 0.1, 0.1, -0.1, 0.5]), 0 * own.ravel()])
 
 
 def kinetics_by_hand(rows: Any, theta: Any) -> Any:
