@@ -31,7 +31,7 @@ from support.numpy_calls import FAMILIES, NOT_IN_JAX, calls, is_here
 
 ENGINE = JaxEngine()
 ROWS = np.linspace(0.1, 2.0, 24)
-BATCH = 24
+BATCH = 8
 
 
 def at(fun: Any, t: Any = 0.7, rows: Any = ROWS, **options: Any) -> Any:
