@@ -14,7 +14,7 @@ from dagad._executors.choose import INLINE, PROCESSES, executor_on
 from dagad._executors.evaluation import Scheduler, is_inside_any_task
 from dagad._graphs.monoids import PLAIN
 from dagad._operations.additivity import MOST_ROWS, Halves
-from dagad._operations.context import TOGETHER, Mode, recorded
+from dagad._operations.context import VALUE_AND_GRAD, Mode, recorded
 from dagad._operations.inputs import Inputs
 from dagad._operations.operation import Operation
 from dagad._pytrees import pytree
@@ -60,5 +60,5 @@ def _look(operation: Operation, place: Scheduler, leaves: list[Any], is_long: bo
         monoid=PLAIN,
         executor=executor_on(place) if elsewhere else INLINE,
     )
-    with Mode(TOGETHER), recorded(None):
+    with Mode(VALUE_AND_GRAD), recorded(None):
         return look.call(leaves).reduced

@@ -16,7 +16,7 @@ from dagad._executors.evaluation import graph_width, new_names
 from dagad._graphs.activity import Key
 from dagad._graphs.collections import Collection, Derived, handed_out
 from dagad._graphs.directions import directions
-from dagad._graphs.linearization import cotangent_part, is_scalar, unit_seed
+from dagad._graphs.linearization import cotangent_part, is_scalar, seed_of_one
 from dagad._graphs.linearize import linearize
 from dagad._graphs.policies import Keep, checked_policy
 from dagad._graphs.primal import Primal
@@ -323,7 +323,7 @@ def seed_of(value: Any) -> Any:
     plain = pytree.plain(value)
     if not is_scalar(plain):
         raise NotDifferentiableError(not_a_number(described(plain)))
-    return unit_seed(plain)
+    return seed_of_one(plain)
 
 
 def zeros_of(shape: tuple[int, ...], dtype: Any) -> Any:

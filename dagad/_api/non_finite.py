@@ -16,7 +16,7 @@ import numpy as np
 from dagad._errors import CancelledError
 from dagad._executors.checkpointed import unwritten
 from dagad._executors.evaluation import is_inside_any_task
-from dagad._operations.context import TOGETHER, Mode
+from dagad._operations.context import VALUE_AND_GRAD, Mode
 from dagad._operations.finite import bad_row, is_finite
 from dagad._operations.kernel import Apart
 from dagad._operations.operation import Operation
@@ -131,7 +131,7 @@ class Searched(Apart):
 def _bad_chunks(operation: Operation, leaves: list[Any]) -> list[Chunk]:
     if len(operation.plan) == 1:
         return list(operation.plan)
-    with Mode(TOGETHER), unwritten():
+    with Mode(VALUE_AND_GRAD), unwritten():
         found = replace(operation, kernel=Searched(operation.kernel.function)).call(leaves)
     places = zip(operation.plan, found.places, strict=True)
     return [chunk for chunk, at in places if not all(is_finite(found.stacked[place]) for place, _ in at)]

@@ -104,19 +104,24 @@ def _traced(operation: Operation, below: list[Any], places: tuple[int, ...]) -> 
     # Whatever the policy: there is no tape to keep, and it is not to show in the bits.
     if not operation.kernel.is_reduction:
         return (value := _applied(operation, below)), TracedPull(operation, below, value, None, places)
-    both = _applied(operation.with_unit(), below)
+    both = _applied(operation.value_and_grad(), below)
     reduced, shared, n_without = both.reduced
-    unit = None if n_without else [*shared, *both.stacked]
-    return (value := Outputs(reduced, [])), TracedPull(operation, below, value, unit, places)
+    gradient = None if n_without else [*shared, *both.stacked]
+    return (value := Outputs(reduced, [])), TracedPull(operation, below, value, gradient, places)
 
 
 class TracedPull:
-    """The pullback of an operation at leaves that somebody traces; `unit` are its gradients for the seed 1."""
+    """The pullback of an operation at leaves that somebody traces; `gradient` is that for the seed 1, if any."""
 
     def __init__(
-        self, operation: Operation, leaves: list[Any], value: Outputs, unit: list[Any] | None, places: tuple[int, ...]
+        self,
+        operation: Operation,
+        leaves: list[Any],
+        value: Outputs,
+        gradient: list[Any] | None,
+        places: tuple[int, ...],
     ) -> None:
-        self._operation, self._leaves, self._value, self._unit = operation, leaves, value, unit
+        self._operation, self._leaves, self._value, self._gradient = operation, leaves, value, gradient
         self._places = places  # of the leaves that this trace asks for
 
     def __call__(self, cotangent: Any) -> tuple[Any, ...]:
@@ -133,9 +138,9 @@ class TracedPull:
         return [found[place] for place in self._places]
 
     def _pulled(self, seeds: list[Any]) -> list[Any]:
-        if self._unit is None:
+        if self._gradient is None:
             return self._pulled_traced(seeds)
-        asked = [part if place in self._places else None for place, part in enumerate(self._unit)]
+        asked = [part if place in self._places else None for place, part in enumerate(self._gradient)]
         # The cotangent of a factor of Shards would be a sum over their rows: for tapes, that is the operation's affair.
         if any(reverse_depth(seeds[0]) or reverse_depth(part) for part in asked if pytree.is_placed(part)):
             return self._pulled_traced(seeds)

@@ -15,8 +15,8 @@ from dagad._engines.autograd.patches import patches
 from dagad._errors import NotDifferentiableError
 from dagad._executors.checkpointed import strand_of_its_own
 from dagad._executors.evaluation import Evaluation
-from dagad._graphs.linearization import is_scalar, unit_seed
-from dagad._operations.context import TOGETHER, VALUES_FIRST, like_here
+from dagad._graphs.linearization import is_scalar, seed_of_one
+from dagad._operations.context import VALUE_AND_GRAD, VALUES_FIRST, like_here
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import snapshots
 from dagad._tracebacks import public
@@ -28,7 +28,7 @@ def _scalar_forward(program: Program) -> tuple[Any, Any, Callable[[], Any]]:
     value, aux, pullback = program.record(once=True)
     plain = pytree.plain(value)
     if is_scalar(plain):  # nearly always
-        return value, aux, lambda: pullback([unit_seed(plain)])
+        return value, aux, lambda: pullback([seed_of_one(plain)])
     check_number(plain, program.name)
     return value, aux, lambda: pullback([np.ones_like(plain)])
 
@@ -105,7 +105,7 @@ def value_and_grad(
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         program = Program(fun, argnums, args, kwargs, has_aux)
         # Patches once for the whole way there and back: to install them takes a while.
-        with watched(program.name) as watch, patches, like_here(TOGETHER):
+        with watched(program.name) as watch, patches, like_here(VALUE_AND_GRAD):
             value, aux, backward = _scalar_forward(program)
             watch.gave(value)
             gradient = backward()

@@ -262,7 +262,8 @@ class Engine(Protocol):
 
     An engine that compiles may have two methods more. ``pieces(n_rows, grainsize)`` returns the lengths into which the
     rows of a chunk of a sum are cut, so that it sees few shapes; items are given to it one by one then.
-    ``linearize_with_unit(fun, leaves)`` is called in place of `linearize` where the cotangent 1 of a number comes next.
+    ``value_and_grad(fun, leaves)`` returns what `linearize` does, and is called in its place where the cotangent 1 of a
+    number comes next.
     Profiles tell of its attributes ``n_compiled`` and ``n_compiled_by_thread``: how often it has compiled something in
     the process, and in the calling thread.
 

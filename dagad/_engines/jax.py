@@ -45,7 +45,7 @@ MOST_COMPILED = 512
 OPTIONS: Any = {"xla_cpu_multi_thread_eigen": False}
 # Without XLA's pass `fusion` long programs would compile ten times faster, but numbers were wrong then (jax 0.10.2).
 x64: Any = jax.enable_x64  # of this thread, while it is entered; jax has no type for it
-VALUE, LINEARIZE, UNIT, PULL = "value", "linearize", "unit", "pull"
+VALUE, LINEARIZE, VALUE_AND_GRAD, PULL = "value", "linearize", "value_and_grad", "pull"
 
 
 def _setting() -> int:
@@ -130,11 +130,11 @@ class JaxEngine:
         values = list(map(_as_numpy, outputs))
         return values, _Pullback(self, fun, leaves, values, compiled, residuals)
 
-    def linearize_with_unit(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
+    def value_and_grad(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
         """Do the same, but where the value is one real number, compute its gradient for the seed 1 along with it."""
-        compiled, (outputs, rest) = self._run(UNIT, fun, leaves)
+        compiled, (outputs, rest) = self._run(VALUE_AND_GRAD, fun, leaves)
         values = list(map(_as_numpy, outputs))
-        if not compiled.has_unit:
+        if not compiled.has_gradient:
             return values, _Pullback(self, fun, leaves, values, compiled, rest)
         return values, _Pullback(self, fun, leaves, values, gradient=list(map(_as_numpy, rest)))
 
@@ -205,7 +205,7 @@ class _Compiled:
 
     =============  ====================================================================
     `out`          the structure of what the task's function returns
-    `has_unit`     whether there is a gradient instead of residuals
+    `has_gradient` whether there is a gradient instead of residuals
     `gains`        what compiling took, and whether it pays; `is_to_be_looked_at`: it is time to ask
     `_treedef`     the structure of the pullback that the residuals are of
     `_forwarded`   which residuals are inputs, by their numbers, and None for the others
@@ -217,7 +217,7 @@ class _Compiled:
     def __init__(self, what: str) -> None:
         self._what, self._lock = what, threading.Lock()
         self.out: Partition | None = None
-        self.has_unit = False
+        self.has_gradient = False
         self.gains, self.is_to_be_looked_at = Gains(), False
         self._n_operations, self._is_numpys = 0, False
         self._treedef: Any = None
@@ -234,7 +234,7 @@ class _Compiled:
         outputs = self._call(*inputs)
         if self.gains.ran(time.perf_counter() - began):
             self.is_to_be_looked_at = self._is_numpys
-        if self._what == VALUE or self.has_unit:
+        if self._what == VALUE or self.has_gradient:
             return outputs
         values, rest = outputs
         if len(rest) < len(self._forwarded):
@@ -271,8 +271,8 @@ class _Compiled:
             return fun(leaves)
         outputs, pull = _pullback_at(fun, leaves)
         first = jnp.asarray(outputs[0]) if len(outputs) == 1 else None
-        if self._what == UNIT and first is not None and not first.shape and jnp.issubdtype(first.dtype, jnp.floating):
-            self.has_unit = True
+        if self._what == VALUE_AND_GRAD and first is not None and _is_number(first):
+            self.has_gradient = True
             return outputs, list(pull([jnp.ones_like(first)]))
         residuals, self._treedef = tree_flatten(pull)
         given = {id(part): number for number, part in enumerate([*leaves, *constants])}
@@ -333,6 +333,10 @@ def _like(seed: Any, value: Any) -> Any:
     seed = jnp.asarray(seed)
     real = jnp.iscomplexobj(seed) and not jnp.iscomplexobj(value)
     return (jnp.real(seed) if real else seed).astype(value.dtype)
+
+
+def _is_number(value: jax.Array) -> bool:
+    return not value.shape and bool(jnp.issubdtype(value.dtype, jnp.floating))
 
 
 class _Pullback:

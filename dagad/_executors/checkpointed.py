@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 
 from dagad._errors import CheckpointError, StructureError
 from dagad._executors.evaluation import Scheduler, calm_here, is_inside_any_task, new_names, run_graph
-from dagad._executors.graph import land_sliced, lower
+from dagad._executors.graph import lower
 from dagad._executors.journal import Journal
 from dagad._executors.profile import users_name
 from dagad._executors.records import Record
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Subtree, assembled
-from dagad._operations.derivatives import ValueAndGrad
 from dagad._operations.job import Executor, Job, Land, Residuals, Results, Seeds, nested
 from dagad._operations.kernel import Kernel
 from dagad._pytrees import pytree
@@ -97,37 +96,18 @@ class CheckpointedExecutor:
         if self._bypasses(job):
             return self._inner.call(job)
         with self._lock:
-            return self._results(job, self._outcome(job, "call"))
+            return self._results(job, self._outcome(job))
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
-        """Run a job; a reduction together with its gradient, others for what they give: pullbacks are further jobs."""
+        """Run a job; a reduction with its gradient, others for what they give: pullbacks are further jobs."""
         if self._bypasses(job):
             return self._inner.linearize(job, policy)
         if not job.kernel.is_reduction:
             return self.call(job), None
-        landed: list[tuple[Any, ...]] = []
-        results, _ = self.unit(job, policy, lambda *args: landed.append(args))
-        if not results.has_gradient:
-            return results, None
-        results.has_gradient = False
-        return results, UnitGradient(landed)
-
-    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
-        """Run a job together with its gradient for the seed 1; see `Executor`."""
-        if self._bypasses(job):
-            return self._inner.unit(job, policy, land)
-        both = job._replace(kernel=ValueAndGrad(job.kernel, stacks=job.has_sliced))
-        with self._lock:
-            total, own = self._outcome(both, "unit")
-        results = Results.of(job)
-        value, shared, n_without = total
-        results.reduced, results.has_gradient = job.monoid.lift(value), not n_without
-        if results.has_gradient:
-            if job.n_shared:
-                land(job.shared_targets, shared, 0)
-            for chunk, (stacked, _) in zip(job.plan, own, strict=True) if job.has_sliced else ():
-                land_sliced(job, [chunk], [stacked], land)
-        return results, None
+        both, results = self.call(job.value_and_grad(policy.counters)), Results.of(job)
+        value, shared, n_without = job.monoid.lower(both.reduced)
+        results.reduced = job.monoid.lift(value)
+        return results, None if n_without else GradientAtHand(shared, both.stacked)
 
     def _results(self, job: Job, outcome: Outcome) -> Results:
         results = Results.of(job)
@@ -137,12 +117,12 @@ class CheckpointedExecutor:
             results.stacked[chunk.number], results.notes[chunk.number] = stacked, note
         return results
 
-    def _outcome(self, job: Job, asked: str) -> Outcome:
+    def _outcome(self, job: Job) -> Outcome:
         """Return what a job gives, from disk where it is there."""
         strand = self._strand.name
         # A state may have been saved while it waited for its turn: it is of what led there, and goes to no disk.
         place = {"strand": strand, "number": self._journal.numbers[strand], "generation": self._strand.generation}
-        about = self._about(job, asked) | place
+        about = self._about(job) | place
         past = self._journal.next(strand)
         if past is not None:
             self._refuse_other(past, about)
@@ -177,7 +157,7 @@ class CheckpointedExecutor:
 
     # Is it the same as before?
 
-    def _about(self, job: Job, asked: str) -> Record:
+    def _about(self, job: Job) -> Record:
         """Return what tells an operation from others, in digests."""
         return {
             "name": users_name(job.kernel),
@@ -185,7 +165,7 @@ class CheckpointedExecutor:
             "plan": digest(job.plan.key),
             "rows": self._of_rows(job),
             "arguments": digest([pytree.plain(leaf) for leaf in job.leaves], job.inputs.shared, job.inputs.sliced),
-            "asked": asked,
+            "asked": job.kernel.gives,
         }
 
     def _of_rows(self, job: Job) -> str:
@@ -307,21 +287,22 @@ class Outcome(NamedTuple):
         return cls(total, [(part.stacked, part.note) for part in parts] if job.kernel.stacks else [])
 
 
-class UnitGradient:
+class GradientAtHand:
     """The gradient for the seed 1 of a reduction, that came with its value; see `Residuals`."""
 
     ran_by = CheckpointedExecutor.name
 
-    def __init__(self, landed: list[tuple[Any, ...]]) -> None:
-        self._landed = landed
+    def __init__(self, shared: list[Any], of_rows: list[list[Any]]) -> None:
+        self._shared, self._of_rows = shared, of_rows
 
     def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
         """Let the gradient land where the seed is 1; others are jobs of their own."""
-        del job
         if len(seeds) != 1 or list(map(float, seeds[0].reduced)) != [1.0]:
             return False
-        for args in self._landed:
-            land(*args)
+        if job.n_shared:
+            land(job.shared_targets, self._shared, 0)
+        if job.has_sliced:
+            job.land_rows(list(job.plan), self._of_rows, land)
         return True
 
     def release(self) -> None:

@@ -27,10 +27,9 @@ from dagad._executors.graph import GraphExecutor
 from dagad._executors.inline import Inline
 from dagad._executors.resident import ResidentExecutor, UnavailableError, is_all_sums
 from dagad._executors.threaded import ThreadedExecutor
-from dagad._graphs.linearization import is_scalar
 from dagad._graphs.policies import Policy
 from dagad._operations.context import current_profile
-from dagad._operations.job import Executor, Job, Land, Residuals, Results
+from dagad._operations.job import Executor, Job, Residuals, Results
 
 # Longer ones are better tasks of their own: to be seen on the dashboard, moved to whoever is free, tried again.
 LONGEST_HOT_CHUNK, LONGEST_HOT_CALL = 0.25, 10.0
@@ -66,14 +65,6 @@ class Chosen:
         """Run a job, and leave behind what its policy says."""
         return self._run(job, "linearize", lambda executor: executor.linearize(job, policy))
 
-    def unit(self, job: Job, policy: Policy, land: Land) -> Found:
-        """Run a job together with its gradient for the seed 1; see `Executor`."""
-        results, residuals = self._run(job, "unit", lambda executor: executor.unit(job, policy, land))
-        if results.ran_by is not INLINE:  # which need not know
-            is_number = results.has_gradient or is_scalar(results.reduced)
-            remember_cost((job.signature, "unit"), lambda cost: cost.known_to_give(scalar=is_number))
-        return results, residuals
-
     def _run(self, job: Job, method: str, act: Callable[[Executor], Found]) -> Found:
         signature = job.signature, method
         if self.remote:
@@ -87,14 +78,13 @@ class Chosen:
 
 
 def _executor_here(scheduler: Scheduler, job: Job, signature: tuple[Any, str]) -> tuple[Executor, str]:
-    workers, known = scheduler.workers, cost_of(signature)
-    is_scalar = None if known is None else known.scalar
+    workers = scheduler.workers
     if workers is None or is_watched() or _is_seen_by_chunk() or not hasattr(scheduler, "share"):
-        return GraphExecutor(scheduler, is_scalar=is_scalar), SEEN_BY_CHUNK
+        return GraphExecutor(scheduler), SEEN_BY_CHUNK
     road = choose_road(job.plan, history_of(signature), workers)
     if road.alone:
         return INLINE, "threads gain nothing here"
-    return ThreadedExecutor(scheduler, road.group, is_scalar=is_scalar), "threads share the chunks"
+    return ThreadedExecutor(scheduler, road.group), "threads share the chunks"
 
 
 def _is_seen_by_chunk() -> bool:
@@ -112,7 +102,7 @@ def _run_elsewhere(
     if cost is not None and lines is not None and not is_inside_any_task():
         if cost.trips.prefer_tree and is_all_sums(job):
             return _run_tree(scheduler, job, signature, cost, act)
-        resident = ResidentExecutor(lines, cost.seconds, is_scalar=cost.scalar)
+        resident = ResidentExecutor(lines, cost.seconds)
         try:
             results, residuals = act(resident)
         except UnavailableError as error:
@@ -126,7 +116,7 @@ def _run_elsewhere(
     # chunks.
     alone = job.runs is not None or _is_seen_by_chunk()
     group = 1 if alone else choose_group(len(job.plan), cost)
-    graph = GraphExecutor(scheduler, group, is_scalar=None if cost is None else cost.scalar)
+    graph = GraphExecutor(scheduler, group)
     results, residuals = act(graph)
     spent, results.ran_by, results.refusals = results.spent, graph, refusals
     results.reason = _why_graph(job, cost)
@@ -150,7 +140,7 @@ def _run_tree(
     alone, star = job.runs is not None or _is_seen_by_chunk(), cost.trips.star
     n_threads = 1 if star is None else star.n_workers * star.n_threads
     group = 1 if alone else choose_group_of_tree(len(job.plan), n_threads)
-    graph = GraphExecutor(scheduler, group, is_scalar=cost.scalar)
+    graph = GraphExecutor(scheduler, group)
     results, residuals = act(graph)
     wall, results.ran_by, results.reason = results.spent.wall, graph, FROM_WORKER_TO_WORKER
     remember_cost(signature, lambda cost: cost.after_tree(wall))

@@ -124,7 +124,6 @@ class Cost(NamedTuple):
     ==========  ===============================================================================================
     `seconds`   of all chunks together, as they were measured; else what the caller waited
     `longest`   of the worker that took longest: at most what the caller waited, and what all chunks took
-    `scalar`    whether each chunk gave one real number; None: not known
     `refusals`  how often something was tried in vain, one time after the other, that the graph then could do
     `rest`      how many runs there are to be before it is tried again
     `trips`     how calls of many workers went, beside trees of tasks
@@ -133,7 +132,6 @@ class Cost(NamedTuple):
 
     seconds: float = 0.0
     longest: float = 0.0
-    scalar: bool | None = None
     refusals: int = 0
     rest: int = 0
     trips: Trips = Trips()
@@ -143,25 +141,17 @@ class Cost(NamedTuple):
         longest = min(seconds, wall)
         if in_vain:
             rest = TRY_AGAIN * 2 ** min(self.refusals, 10)
-            return Cost(seconds, longest, self.scalar, self.refusals + 1, rest, self.trips)
-        return Cost(seconds, longest, self.scalar, self.refusals, max(self.rest - 1, 0), self.trips)
+            return Cost(seconds, longest, self.refusals + 1, rest, self.trips)
+        return Cost(seconds, longest, self.refusals, max(self.rest - 1, 0), self.trips)
 
     def after_call(self, seconds: float, wall: float, trip: Trip | None = None) -> Cost:
         """Return the cost after a run by residents; `trip`: how it went, if they are many."""
         trips = self.trips if trip is None else self.trips.after_star(trip)
-        return Cost(seconds, min(seconds, wall), self.scalar, trips=trips)
+        return Cost(seconds, min(seconds, wall), trips=trips)
 
     def after_tree(self, wall: float) -> Cost:
         """Return the cost after a run by a tree of tasks in place of residents."""
         return self._replace(trips=self.trips.after_tree(wall))
-
-    def known_to_give(self, *, scalar: bool) -> Cost:
-        """Return the cost of what gave numbers, or something else.
-
-        What once gave something else is not taken at its word again: functions that nothing tells apart may take turns.
-        """
-        scalar = scalar and self.scalar is not False
-        return self if self.scalar is scalar else self._replace(scalar=scalar)
 
 
 # A task costs Dask about a millisecond, and is worth having for a tenth of a second: to be seen, moved and tried again.

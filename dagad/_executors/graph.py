@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,10 +11,9 @@ from typing import Any
 from dagad._executors.evaluation import LocalRun, Run, Scheduler, calm_here, new_names, run_graph
 from dagad._executors.first import first_refused
 from dagad._executors.graph_tasks import (
-    STAYED,
-    Together,
-    Unit,
-    add_up_units,
+    Measure,
+    MeasuredBatch,
+    MeasuredSum,
     landing_part,
     plain_value,
     pull_batch,
@@ -23,13 +23,10 @@ from dagad._executors.graph_tasks import (
     seeds_of_batch,
     stacked_part,
     staying_part,
-    summed_part,
-    unit_of,
 )
-from dagad._graphs.linearization import Linearization, value_of_task
+from dagad._graphs.linearization import value_of_task
 from dagad._graphs.linearize import Step, linearize
-from dagad._graphs.policies import Keep, Policy
-from dagad._graphs.sum_trees import sum_tree
+from dagad._graphs.policies import Policy
 from dagad._graphs.transpose import transpose
 from dagad._operations.batch import BatchSeeds
 from dagad._operations.inputs import Targets
@@ -38,10 +35,16 @@ from dagad._sources.base import Stays
 from dagad._sources.plan import Chunk
 from dagad._sources.shards import Kept
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
+from dagad_scheduler.roles import Role
 
 Key = Any
 # So many seeds make a task: few enough that the workers share them, enough that a task's own cost is small.
 SEEDS_A_TASK = 16
+
+
+def names_of(job: Job) -> Any:
+    """Return new names for the keys of a job, which say whether it gives a gradient, too."""
+    return replace(new_names(job.kernel.name), gives_gradient=job.kernel.role is Role.VALUE_AND_GRAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,10 @@ class Lowered:
     shared: Key | None
 
 
-def lower(job: Job, names: Any, group: int) -> Lowered:
-    """Return the graph of a job, `group` chunks a task, without what adds them up."""
+def lower(job: Job, names: Any, group: int, *, measured: bool = False) -> Lowered:
+    """Return the graph of a job, `group` chunks a task, without what adds them up; `measured`: see `Measured`."""
     kernel, shared_key = names("input", "function"), names("input", "theta")
-    graph: dict[Key, GraphNode] = {kernel: DataNode(kernel, job.batch)}
+    graph: dict[Key, GraphNode] = {kernel: DataNode(kernel, MeasuredBatch(job.batch) if measured else job.batch)}
     chunks, batches, inputs = list(job.plan), dict[Key, list[Chunk]](), dict[Key, Targets]()
     if job.n_shared:
         graph[shared_key], inputs[shared_key] = DataNode(shared_key, job.shared()), job.shared_targets
@@ -117,27 +120,31 @@ class GraphExecutor:
 
     name = "graph"
 
-    def __init__(self, scheduler: Scheduler, group: int = 1, *, is_scalar: bool | None = None) -> None:
+    def __init__(self, scheduler: Scheduler, group: int = 1) -> None:
         self._scheduler, self.group, self.remote = scheduler, group, scheduler.remote
-        self._is_scalar = is_scalar  # whether each chunk is known to give one real number
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        names, results = new_names(job.kernel.name), Results.of(job)
+        names, results = names_of(job), Results.of(job)
         with calm_here(self._scheduler):
-            lowered = lower(job, names, self.group)
+            lowered = lower(job, names, self.group, measured=self.remote)
             self._run_values(job, lowered, lowered.graph, list(lowered.batches), names, results, ())
         return results
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, GraphResiduals]:
         """Run a job, and leave behind what its policy says."""
-        names, results = new_names(job.kernel.name), Results.of(job)
+        names, results = names_of(job), Results.of(job)
         with calm_here(self._scheduler):
-            lowered = lower(job, names, self.group)
-            lin = linearize(lowered.graph, lowered.batches, lowered.inputs, names, policy, apart=self._scheduler.remote)
-            values = [lin.values.get(key, key) for key in lowered.batches]
-            run = self._run_values(job, lowered, lin.graph, values, names, results, lin.recorded())
-        return results, GraphResiduals(self._scheduler, lowered, lin.steps, run.kept)
+            lowered = lower(job, names, self.group, measured=self.remote)
+            lin = linearize(lowered.graph, lowered.batches, lowered.inputs, names, policy, apart=self.remote)
+            values, left = [lin.values.get(key, key) for key in lowered.batches], lin.recorded()
+            if job.kernel.pulls_itself:  # what chunks gave is not to be kept where nothing else is left of them
+                # Names of their own: a group of Dask's that is larger than what it depends on is spread over workers as
+                # if it depended on nothing, and tapes don't travel.
+                left = _parts(names_of(job), lin.graph, residual_part, left)
+            run = self._run_values(job, lowered, lin.graph, values, names, results, left)
+        steps = [Step(step.key, step.inputs, key) for step, key in zip(lin.steps, left, strict=True)]
+        return results, GraphResiduals(self._scheduler, lowered, steps, run.kept)
 
     def _run_values(
         self,
@@ -158,23 +165,27 @@ class GraphExecutor:
                 terms, own = (_parts(names, graph, part, values) for part in (reduced_part, stacked_part))
                 chunks = dict(zip(own, lowered.batches.values(), strict=True))
             parts = [job.part_of(some) for some in lowered.batches.values()]
-            ref, sums = job.reduction([TaskRef(key) for key in terms], parts, lambda *at: names("sum", at))
+            summing = job._replace(monoid=MeasuredSum(job.monoid)) if self.remote else job
+            ref, sums = summing.reduction([TaskRef(key) for key in terms], parts, lambda *at: names("sum", at))
             graph.update(sums)
             total = ref.key
         if job.stacked_at is not None and self._scheduler.remote:
             for key, some in list(chunks.items()):
-                if stays := _stays(job.stacked_at, some, results.keeper):
+                if stays := _stays(job.stacked_at, some, functools.partial(results.keeper, job)):
                     chunks[staying.split(key, names("getitem", ("landing", key[1])), stays)] = chunks.pop(key)
 
+        measured = Measure()
+
         def landed(key: Key, result: Any) -> None:
-            plain = result.value if type(result) is Linearization else result
             if key == total:
-                results.reduced = plain
+                results.reduced = measured.taken(result)
             else:
-                results.put(job, chunks[key], plain)
+                results.put(job, chunks[key], measured.taken(result))
 
         keys = [*([total] if total else []), *chunks]
         run = self._run(job, graph, keys, landed, results, [*keep, *staying.keys])
+        if self.remote:
+            results.spent, results.n_compiled = results.spent._replace(cpu=measured.seconds), measured.n_compiled
         staying.deliver(run)
         return run
 
@@ -186,10 +197,9 @@ class GraphExecutor:
         landed: Callable[[Key, Any], None],
         results: Results,
         keep: Sequence[Key],
-        method: str = "call",
     ) -> Run:
         began = time.perf_counter()
-        with first_refused(self._scheduler, job, method, (), self.group):
+        with first_refused(self._scheduler, job, "call", (), self.group):
             run = run_graph(self._scheduler, graph, keys, landed, keep=keep, kept=job.kept())
         wall = time.perf_counter() - began
         if isinstance(run, LocalRun):
@@ -197,58 +207,6 @@ class GraphExecutor:
         else:
             results.spent = Spent(wall, wall, 0)
         return run
-
-    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, GraphResiduals | None]:
-        """Run a job together with its gradient for the seed 1; see `Executor`."""
-        if self._is_scalar is False:
-            return self.linearize(job, Keep(counters=policy.counters))
-        names, results = replace(new_names(job.kernel.name), together=True), Results.of(job)
-        totals: list[Unit] = []
-        with calm_here(self._scheduler):
-            lowered = lower(job, names, self.group)
-            lin = linearize(lowered.graph, lowered.batches, lowered.inputs, names, Together(policy), apart=False)
-            graph, units = lin.graph, [lin.values[key] for key in lowered.batches]
-            residuals = [] if self._is_scalar else _parts(names, graph, residual_part, units)
-            stays_here = self._scheduler.remote and job.has_stays
-            # Sums are made anywhere: no cotangents of rows go there, and no linearizations, whose recipes have rows.
-            strip = stays_here or (self._scheduler.remote and residuals)
-            total = _add_up_units(job, names, graph, _parts(names, graph, summed_part, units) if strip else units)
-            sliced, staying = dict[Key, list[Chunk]](), Staying(names, graph)
-            for key, some in zip(units, lowered.batches.values(), strict=True) if job.has_sliced else ():
-                stays = _stays_landing(job, some, land, 0) if stays_here else []
-                sliced[staying.split(key, names("getitem", ("landing", key[1])), stays)] = some
-
-            def landed(key: Key, result: Any) -> None:
-                if key == total:
-                    totals.append(unit_of(result))
-                elif result is not None:
-                    land_sliced(job, sliced[key], result, land)
-
-            run = self._run(job, graph, [total, *sliced], landed, results, [*residuals, *staying.keys], "unit")
-        (unit,) = totals
-        results.reduced = unit.value
-        if not isinstance(run, LocalRun):
-            results.spent, results.n_compiled = Spent(unit.seconds, results.spent.wall, 0), unit.n_compiled
-        results.has_gradient = unit.is_complete
-        if unit.is_complete:
-            staying.deliver(run)
-            if job.n_shared:
-                land(job.shared_targets, job.monoid.lower(unit.shared), 0)
-            return results, None
-        # Numbers were expected, and nothing was kept; or some are there, real among complex ones, whose tapes are gone.
-        if not residuals or unit.has_numbers:
-            return results, None
-        left = dict(zip(units, residuals, strict=True))
-        steps = [Step(step.key, step.inputs, left[step.linearization]) for step in lin.steps]
-        return results, GraphResiduals(self._scheduler, lowered, steps, run.kept)
-
-
-def _add_up_units(job: Job, names: Any, graph: dict[Key, GraphNode], units: Sequence[Key]) -> Key:
-    """Return the key of the sum of what batches gave, after adding the tasks that compute it."""
-    ref, sums = sum_tree(list(map(TaskRef, units)), lambda *at: names("sum", at))
-    for key, task in sums.items():
-        graph[key] = Task(key, add_up_units, job.monoid, key == ref.key, *task.args)
-    return ref.key
 
 
 class GraphResiduals:
@@ -295,7 +253,7 @@ class GraphResiduals:
                 land(job.shared_targets, job.monoid.lower(result), shared[key])
             else:
                 chunks, first = sliced[key]
-                land_sliced(job, chunks, result, land, first)
+                job.land_rows(chunks, result, land, first)
 
         if shared or sliced:
             placed = (shards for one in seeds for shards in one.placed if shards is not None)
@@ -332,24 +290,10 @@ def _seed_nodes(
     return found
 
 
-def land_sliced(job: Job, chunks: Sequence[Chunk], parts: Sequence[Any], land: Land, first: int = 0) -> None:
-    """Let the cotangents of the rows of some chunks land."""
-    for number, chunk in enumerate(chunks):
-        targets, own = job.inputs.targets(chunk.number), None if parts is None else parts[number]
-        if own is not None and any(part is STAYED for part in own):
-            pairs = [pair for pair in zip(targets, own, strict=True) if pair[1] is not STAYED]
-            targets, own = [target for target, _ in pairs], [part for _, part in pairs]
-        land(targets, own, first)
-
-
 def _stays_landing(job: Job, chunks: Sequence[Chunk], land: Land, first: int) -> list[Any]:
     """Return what of the cotangents of some chunks stays: by chunk and place, with what takes it."""
-
-    def keeper(number: int, place: int) -> Callable[[Kept], None]:
-        target = job.inputs.targets(number)[place]
-        return lambda kept: land([target], [kept], first)
-
-    return _stays([job.inputs.targets(chunk.number) for chunk in job.plan], chunks, keeper)
+    at = [job.inputs.targets(chunk.number) for chunk in job.plan]
+    return _stays(at, chunks, lambda number, place: job.keeper(number, place, land, first))
 
 
 def _stays(at: Sequence[Targets], chunks: Sequence[Chunk], keeper: Callable[[int, int], Any]) -> list[Any]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dagad._errors import NonFiniteError
 from dagad._executors.evaluation import say_where
-from dagad._graphs.linearization import Linearization, has_derivative
+from dagad._graphs.linearization import Counters, Linearization
 from dagad._graphs.monoids import Monoid
-from dagad._graphs.policies import Policy
-from dagad._graphs.sum_trees import combined
 from dagad._operations.batch import Batch, Batched, BatchSeeds
+from dagad._operations.job import STAYED
 from dagad._operations.kernel import BY_THREAD, n_compiled
 from dagad._operations.replay import attempt
-from dagad._pytrees.shipping import opened
+from dagad._pytrees.shipping import Portable, opened
 
 
 def seeds_of_batch(reduced: Sequence[Any], stacked: Sequence[Any]) -> list[BatchSeeds]:
@@ -41,16 +41,6 @@ def plain_result(result: Any) -> Any:
     return result.value if type(result) is Linearization else result
 
 
-class _Stayed:
-    """Stands in a list for what stays where it is."""
-
-    def __reduce__(self) -> str:
-        return "STAYED"
-
-
-STAYED = _Stayed()
-
-
 def plain_value(value: Any) -> Any:
     """Return a value as it is, under a key of its own."""
     return value
@@ -58,94 +48,136 @@ def plain_value(value: Any) -> Any:
 
 def landing_part(result: Any, stays: Sequence[tuple[int, int]]) -> Any:
     """Return the lists of some chunks without what stays; None if there are none."""
-    found = _lists(result)
+    whole = unmeasured(plain_result(result))
+    found = _lists(whole)
     if found is None:
         return None
     lists = [list(own) for own in found]
     for chunk, place in stays:
         lists[chunk][place] = STAYED
-    return result._replace(stacked=lists) if isinstance(result, Batched) else lists
+    return _like(result, whole._replace(stacked=lists) if isinstance(whole, Batched) else lists)
 
 
 def staying_part(result: Any, chunk: int, place: int) -> Any:
     """Return what of one chunk stays."""
-    found = _lists(result)
+    found = _lists(unmeasured(plain_result(result)))
     return None if found is None else found[chunk][place]
 
 
 def _lists(result: Any) -> Any:
-    if type(result) is Linearization:  # of what has no gradient for the seed 1
-        return None
-    if type(result) is Unit:
-        return result.sliced
     return result.stacked if isinstance(result, Batched) else result
 
 
-def reduced_part(batched: Any) -> Any:
+def reduced_part(result: Any) -> Any:
     """Return what of a batch is reduced."""
-    return plain_result(batched).reduced
+    plain = plain_result(result)
+    return _like(plain, unmeasured(plain).reduced)
 
 
-def stacked_part(batched: Any) -> Any:
+def stacked_part(result: Any) -> Any:
     """Return what of a batch is stacked."""
-    return plain_result(batched)._replace(reduced=None)
+    return unmeasured(plain_result(result))._replace(reduced=None)
 
 
-class Unit(NamedTuple):
-    """What batches gave: the value, and for the seed 1 their cotangents, of which some are missing if not complete."""
+def residual_part(linearization: Linearization) -> Any:
+    """Return what is left of a batch for pullbacks; None if nothing is."""
+    return linearization.left()
+
+
+class Measured(NamedTuple):
+    """What batches gave, how many seconds that took, and how often it took something to be compiled."""
 
     value: Any
-    shared: Any
-    sliced: Any
     seconds: float
-    is_complete: bool = True
-    has_numbers: bool = True  # whether any of the cotangents depend on the seed
-    n_compiled: int = 0  # for these batches
+    n_compiled: int
 
 
-class Together:
-    """A policy that has a task return its `Unit`; a linearization where the value is not one real number."""
+class Measure:
+    """What all results of a graph took."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._counters = policy.counters
+    def __init__(self) -> None:
+        self.seconds, self.n_compiled = 0.0, 0
 
-    def linearize(self, task: Any, args: tuple[Any, ...]) -> Any:
-        began, kernel = time.perf_counter(), opened(task).kernel
-        before = n_compiled(kernel, BY_THREAD)
-        made = Linearization.preaccumulated(task, args, self._counters)
-        if made.local_gradient is None:
-            return made
-        shared, sliced, found = any(args[2]), len(args) > 3, made.local_gradient
-        seconds = time.perf_counter() - began
-        numbers = has_derivative(made.value)
-        compiled = n_compiled(kernel, BY_THREAD) - before
-        parts = found[0] if shared else None, found[-1] if sliced else None
-        return Unit(made.value, *parts, seconds, True, numbers, compiled)
+    def taken(self, result: Any) -> Any:
+        """Return what a result is of, after adding what that took."""
+        plain = plain_result(result)
+        if type(plain) is not Measured:
+            return plain
+        self.seconds, self.n_compiled = self.seconds + plain.seconds, self.n_compiled + plain.n_compiled
+        return plain.value
 
 
-def unit_of(result: Any) -> Unit:
-    return result if type(result) is Unit else Unit(plain_result(result), None, None, 0.0, False, False)
+def unmeasured(result: Any) -> Any:
+    return result.value if type(result) is Measured else result
 
 
-def add_up_units(monoid: Monoid, last: bool, *results: Any) -> Unit:
-    """Add values and cotangents in their fixed order."""
-    units = list(map(unit_of, results))
-    is_complete = all(unit.is_complete for unit in units)
-    value = combined(monoid, last, *(unit.value for unit in units))
-    shared = combined(monoid, last, *(unit.shared for unit in units)) if is_complete else None
-    has_numbers = any(unit.has_numbers for unit in units)
-    seconds, compiled = sum(unit.seconds for unit in units), sum(unit.n_compiled for unit in units)
-    return Unit(value, shared, None, seconds, is_complete, has_numbers, compiled)
+def _like(result: Any, value: Any) -> Any:
+    """Return a value, measured if a result is."""
+    return result._replace(value=value) if type(result) is Measured else value
 
 
-def summed_part(result: Any) -> Unit:
-    """Return what is added up: neither the cotangents of rows, nor a linearization, whose recipe has rows."""
-    return unit_of(result)._replace(sliced=None)
+class MeasuredBatch(Portable):
+    """A batch in another process: its values are `Measured`."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch: Batch = opened(batch)
+
+    def state(self) -> tuple[Any, ...]:
+        return (self.batch,)
+
+    def value(self, *args: Any) -> Measured:
+        """Run the chunks for what they give."""
+        begun = self._begun()
+        return self._measured(self.batch.value(*args), begun)
+
+    def rehearse(self, *args: Any) -> Measured:
+        """Do so traced, each tape dying before the next is recorded."""
+        begun = self._begun()
+        return self._measured(self.batch.rehearse(*args), begun)
+
+    def record(self, *args: Any) -> Any:
+        """Record every chunk; see `Recordable`."""
+        begun = self._begun()
+        value, pull, nbytes = self.batch.record(*args)
+        return self._measured(value, begun), pull, nbytes
+
+    def _begun(self) -> tuple[float, int]:
+        return time.perf_counter(), n_compiled(self.batch.kernel, BY_THREAD)
+
+    def _measured(self, value: Any, begun: tuple[float, int]) -> Measured:
+        seconds, compiled = (now - before for now, before in zip(self._begun(), begun, strict=True))
+        return Measured(value, seconds, int(compiled))
+
+    def pull_anew(self, counters: Counters, value: Measured, *args: Any) -> tuple[Any, ...]:
+        """Record and pull chunk after chunk."""
+        return self.batch.pull_anew(counters, value.value, *args)
+
+    def n_runs(self, *args: Any) -> int:
+        """Return how many runs of the kernel one run is."""
+        return self.batch.n_runs(*args)
+
+    def n_pulls(self, *args: Any) -> int:
+        """Return how many pullbacks of the kernel one pullback is."""
+        return self.batch.n_pulls(*args)
 
 
-def residual_part(result: Any) -> Any:
-    """Return the linearization of a batch that needs seeds; None where the seed 1 was enough."""
-    return result if type(result) is Linearization else None
+@dataclass(frozen=True, slots=True)
+class MeasuredSum:
+    """The sums of a monoid, and of what their terms took."""
+
+    monoid: Monoid
+
+    def lift(self, term: Measured) -> Measured:
+        return term._replace(value=self.monoid.lift(term.value))
+
+    def add(self, a: Measured, b: Measured, ours: bool) -> Measured:
+        value = self.monoid.add(a.value, b.value, ours)
+        return Measured(value, a.seconds + b.seconds, a.n_compiled + b.n_compiled)
+
+    def lower(self, total: Measured) -> Measured:
+        return total._replace(value=self.monoid.lower(total.value))
 
 
 def finite_or_error(batch: Batch, method: str, contexts: Any, shared: Any, reduced: Any, parts: Any) -> Any:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dagad._executors.evaluation import calm_process, inside_task, new_names
-from dagad._executors.graph import land_sliced
 from dagad._graphs.linearization import Linearization
 from dagad._graphs.policies import Policy
 from dagad._operations.batch import BatchSeeds
@@ -22,45 +21,38 @@ class Inline:
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        return self._results(job, lambda args: (job.batch.value(*args), None))[0]
-
-    def linearize(self, job: Job, policy: Policy) -> tuple[Results, InlineResiduals]:
-        """Run a job, and leave behind what its policy says."""
-
-        def run(args: tuple[Any, ...]) -> tuple[Any, Linearization]:
-            made = policy.linearize(job.batch, args)
-            return made.value, made
-
-        results, made = self._results(job, run)
-        return results, InlineResiduals(made)
-
-    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, InlineResiduals | None]:
-        """Run a job together with its gradient for the seed 1; see `Executor`."""
-
-        def run(args: tuple[Any, ...]) -> tuple[Any, Linearization | None]:
-            value, gradient, pull, nbytes = job.batch.preaccumulate(policy.counters, *args)
-            if gradient is None:
-                return value, Linearization.pulled_by(pull, nbytes, value, (job.batch, args), policy.counters)
-            _land(job, gradient, land)
-            return value, None
-
-        results, made = self._results(job, run)
-        results.has_gradient = made is None
-        return results, None if made is None else InlineResiduals(made)
-
-    @staticmethod
-    def _results(job: Job, run: Callable[[tuple[Any, ...]], tuple[Any, Any]]) -> tuple[Results, Any]:
-        began, began_cpu, chunks = time.perf_counter(), time.thread_time(), list(job.plan)
-        args, profile = job.arguments(chunks, new_names()), written_profile()
-        if profile is not None:
-            args = (profile.counting(Counted(args[0])), *args[1:])
+        run = _Running(job)
         with calm_process, inside_task:
-            value, made = run(args)
-        results = Results.of(job)
-        results.reduced = value.reduced if job.kernel.stacks else value
-        results.put(job, chunks, value)
+            value = job.batch.value(*run.args)
+        return run.results(value)
+
+    def linearize(self, job: Job, policy: Policy) -> tuple[Results, InlineResiduals | None]:
+        """Run a job, and leave behind what its policy says."""
+        run = _Running(job)
+        with calm_process, inside_task:
+            made = policy.linearize(job.batch, run.args)
+        left = made.left()
+        return run.results(made.value), None if left is None else InlineResiduals(left)
+
+
+class _Running:
+    """A job that runs here: its arguments, and when it began."""
+
+    __slots__ = ("_began", "_chunks", "_job", "args")
+
+    def __init__(self, job: Job) -> None:
+        self._began, self._job = (time.thread_time(), time.perf_counter()), job
+        self._chunks = list(job.plan)
+        args, profile = job.arguments(self._chunks, new_names()), written_profile()
+        self.args = args if profile is None else (profile.counting(Counted(args[0])), *args[1:])
+
+    def results(self, value: Any) -> Results:
+        """Return what the job has given, and what that took."""
+        results, (began_cpu, began) = Results.of(self._job), self._began
+        results.reduced = value.reduced if self._job.kernel.stacks else value
+        results.put(self._job, self._chunks, value)
         results.spent = Spent(time.thread_time() - began_cpu, time.perf_counter() - began, 1)
-        return results, made
+        return results
 
 
 class Counted(list[Any]):
@@ -118,4 +110,4 @@ def _land(job: Job, cotangents: Sequence[Any], land: Land) -> None:
     if job.n_shared:
         land(job.shared_targets, job.monoid.lower(cotangents[0]), 0)
     if job.has_sliced:
-        land_sliced(job, list(job.plan), cotangents[-1], land)
+        job.land_rows(list(job.plan), cotangents[-1], land)

@@ -21,6 +21,7 @@ from typing import Any
 
 from dagad._errors import CancelledError
 from dagad._html import bars, bytes_of, listing, seconds_of, table
+from dagad._operations.derivatives import ValueAndGrad
 from dagad._operations.job import Executor, Job, Residuals, Results
 from dagad._operations.kernel import n_compiled
 from dagad._pytrees.shipping import Portable
@@ -28,6 +29,7 @@ from dagad_scheduler import Account, Progress, Run, task_depth
 
 MOST_CALLS = 10_000  # of one evaluation that are written down; a program may call a reduction in a loop
 MOST_ROWS = 50  # of a table
+BOTH = ValueAndGrad.gives
 CANCELLED = "This evaluation was cancelled."
 
 
@@ -56,8 +58,7 @@ class Call:
     recomputed
         How many chunks were run again in this process, since what their first run had left was gone or never kept.
     n_compiled
-        How often its engine compiled something meanwhile, in this process, and for it on workers. Not known are tasks
-        of a cluster's graph that leave pullbacks behind, as those of `evaluate` do.
+        How often its engine compiled something meanwhile, in this process, and for its values on workers.
     reached
         How many chunks are known to have been done when it failed; None if it did not.
     """
@@ -178,8 +179,7 @@ class Profile:
         call.executor, call.group = executor.name, getattr(executor, "group", 1)
         if not call.account.seconds:  # nothing that ran has said more
             call.account.seconds["chunks"] = results.spent.cpu
-        if call.method == "unit" and not results.has_gradient:
-            call.gives = "value"
+        call.gives = results.gives or call.gives
 
     def counting(self, chunks: Any) -> Any:
         """Take note of what knows how many chunks the calling thread has done; return it."""
@@ -266,7 +266,7 @@ class Profile:
         calls = list(self.calls)
         found = sum((call.progress() for call in calls), Progress())
         # What was run so that it can be pulled has a gradient to come.
-        to_come = sum(call.n_chunks for call in calls if call.method in ("linearize", "unit"))
+        to_come = sum(call.n_chunks for call in calls if call.method == "linearize" or call.gives == BOTH)
         if self.seconds is not None or to_come <= found.gradients_total:
             return found
         return replace(found, gradients_total=to_come)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dagad._errors import ClosureError, StructureError
 from dagad._executors.evaluation import follow, new_names
-from dagad._executors.resident_program import PULL, RECORD, ROLES, UNIT, VALUE, Found, program_of
+from dagad._executors.resident_program import PULL, RECORD, VALUE, Found, program_of
 from dagad._executors.resident_shards import LeftRows, PlacedRows, Remains, n_staying, own_messages
 from dagad._executors.routes import FEWEST_WORKERS, Trip
 from dagad._graphs.policies import Policy
@@ -20,7 +20,7 @@ from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad._pytrees.shipping import pack
 from dagad._sources.base import Stays
 from dagad_scheduler.residents.loop import Homes, Loop, Sent, UnavailableError as UnavailableError
-from dagad_scheduler.roles import words_of
+from dagad_scheduler.roles import Role, words_of
 
 LEAST_PATIENCE, PATIENCE = 10.0, 20.0  # seconds, and times as long as it took before
 SEEDS_A_CALL = 64
@@ -32,8 +32,8 @@ class ResidentExecutor:
 
     name, group, remote = "resident", 1, True
 
-    def __init__(self, lines: Any, expected: float, *, is_scalar: bool | None = None) -> None:
-        self._lines, self._expected, self._is_scalar = lines, expected, is_scalar
+    def __init__(self, lines: Any, expected: float) -> None:
+        self._lines, self._expected = lines, expected
         self.trip: Trip | None = None  # the last one, if many workers were called
 
     def call(self, job: Job) -> Results:
@@ -45,18 +45,6 @@ class ResidentExecutor:
         lease = self._lines.lease()
         answers = self._ask(job, RECORD, policy, lease=lease, keep=True)
         return answers.results, ResidentResiduals(self, policy, lease, answers.ran)
-
-    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
-        """Run a job together with its gradient for the seed 1; see `Executor`."""
-        del policy  # what is run elsewhere is not counted here
-        lease = None if self._is_scalar else self._lines.lease()
-        answers = self._ask(job, UNIT, lease=lease, keep=lease is not None)
-        results = answers.results
-        results.has_gradient = all([part.is_complete for _, part in answers.found])
-        if results.has_gradient:
-            self._land(job, answers, land)
-            return results, None
-        return results, None if lease is None else ResidentResiduals(self, None, lease, answers.ran)
 
     def pull(self, job: Job, policy: Policy | None, lease: Any, ran: Ran, seeds: Sequence[Seeds], land: Land) -> None:
         """Pull some seeds at what was left behind, or at what is run again, as it ran then, where that is lost."""
@@ -82,7 +70,8 @@ class ResidentExecutor:
         loop, (template, rows) = self._loop(job, placed), job.sliced.templates(job.plan)
         program = self._program(job, loop, template, policy, ran)
         message = _message(job, method, keep, seeds) | placed.message(job)
-        has_left = placed.has_stays if method in (UNIT, PULL) else n_staying(job) > 0
+        gives_gradient = message["role"] is not Role.VALUE
+        has_left = placed.has_stays if method == PULL else n_staying(job) > 0
         remains = Remains(self._lines.lease(), program.program, message, placed) if has_left else None
         found: list[tuple[str, Found]] = []
         homes, replies = loop.call(
@@ -92,9 +81,9 @@ class ResidentExecutor:
             lease=lease,
             left=None if remains is None else remains.lease,
             n_values=0 if method == PULL else n_chunks,
-            n_gradients=n_chunks * (method in (UNIT, PULL)),
+            n_gradients=n_chunks * gives_gradient,
             limit=LEAST_PATIENCE + PATIENCE * self._expected,
-            is_large=method in (UNIT, PULL) and is_all_sums(job) and message["shared"][1].nbytes >= LARGE,
+            is_large=gives_gradient and is_all_sums(job) and message["shared"][1].nbytes >= LARGE,
         )
         try:
             seconds, n_compiled = 0.0, 0
@@ -109,8 +98,7 @@ class ResidentExecutor:
             raise loop.off(f"a worker sent something else than was asked for ({error})") from error
         if remains is not None:
             remains.left_at(homes.chunks)
-        results.spent = Spent(seconds, time.perf_counter() - began, 0)
-        results.n_compiled = n_compiled
+        results.spent, results.n_compiled = Spent(seconds, time.perf_counter() - began, 0), n_compiled
         return Answers(results, homes, found, remains, Ran(loop, program))
 
     @staticmethod
@@ -118,6 +106,7 @@ class ResidentExecutor:
         results = Results.of(job)
         if job.kernel.reduces:
             results.reduced = _assembled(job, [(homes.parts[address], part.reduced) for address, part in found])
+            job.kernel.check(job.monoid.lower(results.reduced), job.n_shared)
         for address, part in found if job.kernel.stacks else ():
             for number, own, note in zip(homes.chunks[address], part.stacked, part.notes, strict=True):
                 results.stacked[number], results.notes[number] = own, note
@@ -133,10 +122,10 @@ class ResidentExecutor:
     def _land(job: Job, answers: Answers, land: Land, first: int = 0) -> None:
         homes, found, remains = answers.homes, answers.found, answers.remains
         if job.n_shared:
-            parts = [(homes.parts[address], one.shared) for address, one in found]
+            parts = [(homes.parts[address], one.reduced) for address, one in found]
             land(job.shared_targets, job.monoid.lower(_assembled(job, parts)), first)
         for address, one in found if job.has_sliced else ():
-            for number, own in zip(homes.chunks[address], one.sliced, strict=True):
+            for number, own in zip(homes.chunks[address], one.stacked, strict=True):
                 targets, mine = job.inputs.targets(number), own
                 if remains is not None:
                     come = [type(rows) is not Stays for _, rows in targets]
@@ -188,7 +177,7 @@ def _message(job: Job, method: str, keep: bool, seeds: Sequence[Seeds]) -> dict[
     """Return what all workers are told, but for their rows."""
     return {
         "method": method,
-        "role": ROLES[method],
+        "role": Role.PULLBACK if method == PULL else job.kernel.role,
         "function": words_of(job.kernel.name),
         "keep": keep,
         "shared": list(pack_tree((job.shared(), [list(one.reduced) for one in seeds]))),
@@ -296,14 +285,12 @@ def _assembled(job: Job, found: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -
 def _found(job: Job, homes: Homes, address: str, reply: dict[str, Any], method: str) -> tuple[str, Found]:
     """Return what a worker sent, after checking that it is what was asked for."""
     found: Found = unpack_tree(reply["head"], reply["data"])
-    n_parts, n_chunks = len(homes.parts[address]), len(homes.chunks[address])
-    pulled = method == PULL or (method == UNIT and found.is_complete)
-    expected = (
-        n_parts * (job.kernel.reduces and method != PULL),
-        n_parts * (job.n_shared > 0 and pulled),
-        n_chunks * (job.kernel.stacks and method != PULL),
-        n_chunks * (job.has_sliced and pulled),
-    )
-    if tuple(map(len, (found.reduced, found.shared, found.stacked, found.sliced))) != expected:
+    has_sums, has_rows = job.kernel.reduces, job.kernel.stacks
+    if method == PULL:
+        has_sums, has_rows = job.n_shared > 0, job.has_sliced
+    if (len(found.reduced), len(found.stacked)) != (
+        len(homes.parts[address]) * has_sums,
+        len(homes.chunks[address]) * has_rows,
+    ):
         raise StructureError(f"{address} sent other parts than those that it was asked for.")
     return address, found

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from dagad._errors import CancelledError
 from dagad._executors.evaluation import calm_process, inside_task
-from dagad._graphs.linearization import Linearization, has_derivative
+from dagad._graphs.linearization import Linearization
 from dagad._graphs.monoids import Monoid
-from dagad._graphs.policies import Keep, Policy, Preaccumulate
+from dagad._graphs.policies import Keep, KeepRest, Policy
 from dagad._graphs.sum_trees import Subtree, assembled_into, halves
-from dagad._operations.batch import Batch, BatchSeeds
+from dagad._operations.batch import Batch, Batched, BatchSeeds
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.kernel import BY_THREAD, Kernel, engine_of
 from dagad._pytrees import pytree
@@ -24,25 +24,23 @@ from dagad._sources.bundles import is_bundle
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.recipes import Form, by_form, scaled_rows
 from dagad._sources.rows import Rows
-from dagad_scheduler import Role
 from dagad_scheduler.residents.service import rows_left_here
 
-# What a call asks for: a value; with what its policy leaves behind; with unit cotangents; cotangents for seeds.
-VALUE, RECORD, UNIT, PULL = "value", "record", "unit", "pull"
-ROLES = {VALUE: Role.VALUE, RECORD: Role.VALUE, UNIT: Role.VALUEGRAD, PULL: Role.PULLBACK}
-KEEP, TOGETHER = Keep(), Preaccumulate()  # what is run here is not counted
+# What a call asks for: a value; with what its policy leaves behind; cotangents for seeds.
+VALUE, RECORD, PULL = "value", "record", "pull"
+KEEP, KEEP_REST = Keep(), KeepRest()  # what is run here is not counted
 PIECES_A_THREAD = 4
 
 
 class Found(NamedTuple):
-    """What the chunks of one worker gave: by subtree what is added up, by chunk the rest."""
+    """What the chunks of one worker gave, or the cotangents of shared and of sliced leaves.
+
+    By subtree what is added up, by chunk the rest.
+    """
 
     reduced: list[Any]
-    shared: list[Any]  # cotangents of the shared leaves
     stacked: list[Any]
     notes: list[Any]
-    sliced: list[Any]  # cotangents of the sliced leaves
-    is_complete: bool  # whether there are unit cotangents, if they were asked for
 
 
 class ResidentProgram:
@@ -104,8 +102,8 @@ class ResidentJob:
     """One call of a program.
 
     =========  ===========================================================================================
-    `_left`    linearizations, by subtree, where values were computed and seeds may come; None for those of
-               integers only, which have no derivative
+    `_left`    linearizations, by subtree, where values were computed and seeds may come; None where nothing is
+               left to be pulled
     `left`     rows of Shards that stay here, by chunk and place
     `sums`     what all subtrees gave, where it is asked for later: by other workers, who add it to theirs
     =========  ===========================================================================================
@@ -132,7 +130,7 @@ class ResidentJob:
     @property
     def holds(self) -> bool:
         """Whether something is left for a later call; what is left of chunks that have moved away is for none."""
-        return self._stays and bool(self._left)
+        return self._stays and any([left is not None for left in self._left.values()])
 
     def split(self, parts: Sequence[Subtree], n_threads: int) -> list[list[Subtree]]:
         """Return what each thread is to compute: runs of subtrees, of about as many chunks each."""
@@ -148,15 +146,15 @@ class ResidentJob:
         share = -(-len(parts) // n_threads)
         return [parts[start : start + share] for start in range(0, len(parts), share)]
 
-    def part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Any:
-        """Return what a subtree's chunks give: what is reduced and stacked, then cotangents of shared and sliced."""
+    def part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Batched:
+        """Return what a subtree's chunks give, or the cotangents of shared and of sliced leaves."""
         engine = self._program.engine
         before = getattr(engine, BY_THREAD, 0)
         found = self._part(part, rows, stopped)
         self._compiled.append(getattr(engine, BY_THREAD, 0) - before)
         return found
 
-    def _part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Any:
+    def _part(self, part: Subtree, rows: Callable[[int], Sequence[Any]], stopped: Callable[[], bool]) -> Batched:
         numbers = part.terms(len(self._program.chunks))
         contexts = [self._program.contexts[number] for number in numbers]
         active = _Active(self, numbers, rows) if self._has_sliced else None
@@ -165,16 +163,13 @@ class ResidentJob:
         args = contexts, whole, self._shared, *([active] if self._has_sliced else [])
         batch, policy = self._program.batch, self._program.policy
         if self._method == VALUE:
-            return self._own(batch.value(*args), numbers), None
+            return self._own(batch.value(*args), numbers)
         if self._method == PULL:
-            return None, self._own_cotangents(self._pulled(part, args, numbers, rows), numbers, active)
-        made = policy.linearize(batch, args) if self._method == RECORD else TOGETHER.linearize(batch, args)
-        if self._stays and (self._method == RECORD or made.local_gradient is None):
-            self._left[part] = made
-        elif self._stays and not has_derivative(made.value):
-            self._left[part] = None
-        value = self._own(made.value, numbers)
-        return value, self._own_cotangents(made.local_gradient, numbers, active)
+            return self._own_cotangents(self._pulled(part, args, numbers, rows), numbers, active)
+        made = policy.linearize(batch, args)
+        if self._stays:
+            self._left[part] = made.left()
+        return self._own(made.value, numbers)
 
     def active(self, number: int, rows: Callable[[int], Sequence[Any]]) -> Any:
         """Return the sliced leaves of a chunk in groups, with those that are Shards."""
@@ -190,19 +185,19 @@ class ResidentJob:
             return rows[len(rows) - self._n_taken + form[1]]
         return by_form(form, rows, lambda form: self._made(form, rows))
 
-    def _own(self, value: Any, numbers: Sequence[int]) -> Any:
+    def _own(self, value: Any, numbers: Sequence[int]) -> Batched:
         """Return what chunks gave without the rows that stay here."""
         if not self._program.batch.kernel.stacks:
-            return value
+            return Batched(value, [], [])
         stacked = [self._leave(number, own) for number, own in zip(numbers, value.stacked, strict=True)]
-        return value._replace(stacked=stacked)
+        return Batched(value.reduced, stacked, value.notes)
 
-    def _own_cotangents(self, cotangents: Any, numbers: Sequence[int], active: Any) -> Any:
+    def _own_cotangents(self, cotangents: Sequence[Any], numbers: Sequence[int], active: Any) -> Batched:
         """Return the cotangents of chunks without the rows that stay here."""
-        if cotangents is None or not self._placed:
-            return cotangents
-        *shared, sliced = cotangents
-        parts = list[Any]()
+        shared = cotangents[0] if any(self._shared) else None
+        sliced, parts = cotangents[-1] if self._has_sliced else [], list[Any]()
+        if not self._placed:
+            return Batched(shared, sliced, [])
         for number, own, groups in zip(numbers, sliced, active, strict=True):
             leaves = itertools.cycle([leaf for group in groups for leaf in group])  # for each seed again
             filled = [
@@ -210,7 +205,7 @@ class ResidentJob:
                 for part, leaf in zip(own, leaves, strict=False)
             ]
             parts.append(self._leave(number, filled))
-        return [*shared, parts]
+        return Batched(shared, parts, [])
 
     def _leave(self, number: int, own: Sequence[Any]) -> list[Any]:
         """Keep the rows in a chunk's list; return the rest, with None in their places."""
@@ -231,13 +226,14 @@ class ResidentJob:
     def _pulled(self, part: Subtree, args: Any, numbers: Sequence[int], rows: Callable[[int], Sequence[Any]]) -> Any:
         is_lost = part not in self._left  # or it was never left here
         made = self._left.get(part) if self._stays else self._left.pop(part, None)
-        if made is None and not is_lost:
-            active = args[3] if self._has_sliced else None
-            return self._program.batch.without_derivative(len(self._reduced_seeds), self._shared, active)
-        if made is None:
-            made = KEEP.linearize(self._program.batch, args)
+        if is_lost:
+            again = KEEP_REST if self._program.batch.kernel.pulls_itself else KEEP
+            made = again.linearize(self._program.batch, args).left()
             if self._stays:
                 self._left[part] = made
+        if made is None:
+            active = args[3] if self._has_sliced else None
+            return self._program.batch.without_derivative(len(self._reduced_seeds), self._shared, active)
         owns = self._program.batch.kernel.stacks
         many = [
             BatchSeeds(reduced, [self._seeds(number, seed, rows) for number in numbers] if owns else None)
@@ -259,27 +255,14 @@ class ResidentJob:
 
     def summed(self, parts: Sequence[Subtree], found: dict[Any, Any]) -> tuple[dict[str, Any], Any]:
         """Return the sums of some subtrees, from those that they consist of."""
-        results = {Subtree(*part): found[part] for part in sorted(found)}
-        kernel, n_chunks = self._program.batch.kernel, len(self._program.chunks)
-        values = {part: value for part, (value, _) in results.items()}
-        cotangents = [given for _, given in results.values()]
-        is_complete = not any([given is None for given in cotangents])
-        stacked, notes, reduced = [], [], values if kernel.reduces and self._method != PULL else {}
-        if kernel.stacks and self._method != PULL:
-            stacked = [own for value in values.values() for own in value.stacked]
-            notes = [note for value in values.values() for note in value.notes]
-            reduced = {part: value.reduced for part, value in values.items()} if kernel.reduces else {}
-        shared, sliced = {}, []
-        if is_complete and any(self._shared):
-            shared = {part: given[0] for part, (_, given) in results.items()}
-        if is_complete and self._has_sliced:
-            sliced = list(itertools.chain.from_iterable(given[-1] for given in cotangents))
-
-        def by_part(sums: dict[Subtree, Any]) -> list[Any]:
-            return assembled_into(parts, list(sums), sums.values(), n_chunks, self._program.monoid) if sums else []
-
-        answer = Found(by_part(reduced), by_part(shared), stacked, notes, sliced, is_complete)
-        head, buffer = pack_tree(answer)
+        results: dict[Subtree, Batched] = {Subtree(*part): found[part] for part in sorted(found)}
+        n_chunks, reduced = len(self._program.chunks), list[Any]()
+        has_sums = any(self._shared) if self._method == PULL else self._program.batch.kernel.reduces
+        if has_sums and results:
+            sums = [given.reduced for given in results.values()]
+            reduced = assembled_into(parts, list(results), sums, n_chunks, self._program.monoid)
+        stacked, notes = [[part for given in results.values() for part in given[place]] for place in (1, 2)]
+        head, buffer = pack_tree(Found(reduced, stacked, notes))
         return {"head": head, "kept": self.holds}, buffer
 
 
@@ -311,9 +294,8 @@ class SumsHere:
         sums = self._taken(roots)
         for parts, head, data in given:
             found: Found = unpack_tree(head, data)
-            values = found.reduced or [None] * len(parts)
-            shared = [(own,) for own in found.shared] if found.is_complete else [None] * len(parts)
-            sums.update(zip([Subtree(*part) for part in parts], zip(values, shared, strict=True), strict=True))
+            some = found.reduced or [None] * len(parts)
+            sums.update((Subtree(*part), Batched(own, [], [])) for part, own in zip(parts, some, strict=True))
         return self._job.summed(roots, sums)
 
     def nbytes(self) -> int:

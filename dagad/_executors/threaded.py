@@ -12,9 +12,9 @@ from typing import Any
 
 from dagad._executors.evaluation import new_names, run_parts
 from dagad._executors.first import first_refused
-from dagad._executors.graph import SEEDS_A_TASK, land_sliced
-from dagad._graphs.linearization import Linearization, has_derivative
-from dagad._graphs.policies import Keep, Policy
+from dagad._executors.graph import SEEDS_A_TASK
+from dagad._graphs.linearization import Linearization
+from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import OpenTree
 from dagad._operations.batch import BatchSeeds
 from dagad._operations.job import Job, Land, Results, Seeds, Spent
@@ -27,9 +27,8 @@ class ThreadedExecutor:
 
     name, remote = "threads", False
 
-    def __init__(self, scheduler: Any, group: int = 1, *, is_scalar: bool | None = None) -> None:
+    def __init__(self, scheduler: Any, group: int = 1) -> None:
         self._scheduler, self.group = scheduler, group
-        self._is_scalar = is_scalar  # whether each chunk is known to give one real number
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
@@ -41,7 +40,8 @@ class ThreadedExecutor:
         batch, left = job.batch, dict[int, Linearization | None]()
 
         def run(number: int, args: tuple[Any, ...]) -> Any:
-            made = left[number] = policy.linearize(batch, args)
+            made = policy.linearize(batch, args)
+            left[number] = made.left()
             return made.value
 
         return self._values(job, run), ThreadedResiduals(self._scheduler, self.group, left)
@@ -58,47 +58,13 @@ class ThreadedExecutor:
             if job.kernel.reduces:
                 total.push(number, value.reduced if job.kernel.stacks else value)
 
-        results.spent = _spent(self._scheduler, job, len(parts), run_part, Role.VALUE, ("call", (), self.group))
+        results.spent = _spent(self._scheduler, job, len(parts), run_part, job.kernel.role, ("call", (), self.group))
         results.reduced = total.total()
         return results
 
-    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, ThreadedResiduals | None]:
-        """Run a job together with its gradient for the seed 1; see `Executor`."""
-        if self._is_scalar is False:
-            return self.linearize(job, Keep(counters=policy.counters))
-        parts, names, results = _parts(job, self.group), new_names(job.kernel.name), Results.of(job)
-        batch, left, numbers = job.batch, dict[int, Linearization | None](), list[int]()
-        total, shared = OpenTree(len(parts), job.monoid), OpenTree(len(parts), job.monoid)
-
-        def run_part(number: int) -> None:
-            chunks = parts[number]
-            args = job.arguments(chunks, names)
-            value, gradient, pull, nbytes = batch.preaccumulate(policy.counters, *args)
-            total.push(number, value)
-            if gradient is None:
-                left[number] = Linearization.pulled_by(pull, nbytes, value, (batch, args), policy.counters)
-                return
-            left[number] = None
-            if has_derivative(value):
-                numbers.append(number)
-            if job.n_shared:
-                shared.push(number, gradient[0])
-            if job.has_sliced:
-                land_sliced(job, chunks, gradient[-1], land)
-
-        results.spent = _spent(self._scheduler, job, len(parts), run_part, Role.VALUEGRAD, ("unit", (), self.group))
-        results.reduced = total.total()
-        results.has_gradient = all(made is None for made in left.values())
-        if results.has_gradient:
-            if job.n_shared:
-                land(job.shared_targets, job.monoid.lower(shared.total()), 0)
-            return results, None
-        # Some gave numbers, real among complex ones, whose tapes are gone.
-        return results, None if numbers else ThreadedResiduals(self._scheduler, self.group, left)
-
 
 class ThreadedResiduals:
-    """The linearizations of the runs of chunks, by number; None for those of integers only."""
+    """The linearizations of the runs of chunks, by number; None where nothing was left."""
 
     ran_by = ThreadedExecutor.name
 
@@ -127,7 +93,7 @@ class ThreadedResiduals:
             if job.n_shared:
                 shared.push(number, None if found is None else found[0])
             if job.has_sliced and found is not None:
-                land_sliced(job, chunks, found[-1], land, first)
+                job.land_rows(chunks, found[-1], land, first)
             elif job.has_sliced:
                 land(job.targets(chunks), None, first)
 

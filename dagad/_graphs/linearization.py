@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -82,15 +82,11 @@ class Recordable(Protocol):
     def value(self, *args: Any) -> Any:
         """Run the task, tracing nothing."""
 
-    def record(self, *args: Any) -> tuple[Any, PullbackFunction, Callable[[], int]]:
-        """Run the task: its value, its pullback, and the bytes that the pullback holds on to."""
+    def record(self, *args: Any) -> tuple[Any, PullbackFunction | None, Callable[[], int]]:
+        """Run the task: its value, its pullback, and the bytes that the pullback holds on to.
 
-    def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
-        """Run the task and pull the seed 1 at once; count what was run in `counters`."""
-
-
-# Value; for the seed 1 the cotangents, or None if the value is not one real number; then the pullback and its bytes.
-Preaccumulated = tuple[Any, Sequence[Any] | None, PullbackFunction, Callable[[], int]]
+        The pullback is None where nothing is left to be pulled: see `GradOrPullback`.
+        """
 
 
 class Linearization:
@@ -110,7 +106,7 @@ class Linearization:
     -----
     =============  ================================================================================
     `value`        the task's value; never changes
-    `_recipe`      (task, arguments), or a Parcel of them after a journey; never changes
+    `_recipe`      (task, arguments), or a Parcel of them after a journey; None: nothing is left to pull; never changes
     `_pull`        the recorded pullback; dropped when it has been pulled
     `_gradient`    the cotangents for the seed 1, where they were computed with the value; dropped likewise
     `_lock`        held while `_pull` and `_gradient` are taken, not while anything is computed
@@ -144,18 +140,30 @@ class Linearization:
     @classmethod
     def recorded(cls, task: Recordable, args: tuple[Any, ...], counters: Counters | None = None) -> Linearization:
         """Run a task and keep its tape until it is pulled."""
-        value, pull, nbytes = opened(task).record(*args)
-        made = cls.pulled_by(pull, nbytes, value, (task, args), counters)
+        made = cls.counted(task, args, counters)
         made._counters.recorded(made._n_runs)
         return made
 
     @classmethod
-    def preaccumulated(cls, task: Any, args: tuple[Any, ...], counters: Counters) -> Linearization:
+    def counted(cls, task: Recordable, args: tuple[Any, ...], counters: Counters | None = None) -> Linearization:
+        """Do so for a task that counts its runs itself, and of which nothing may be left to be pulled."""
+        value, pull, nbytes = opened(task).record(*args)
+        if pull is None:
+            return cls(value, None, counters)
+        return cls.pulled_by(pull, nbytes, value, (task, args), counters)
+
+    def left(self) -> Linearization | None:
+        """Return what is to be kept for a pullback: this, or None where nothing will be pulled."""
+        return None if self._recipe is None else self
+
+    @classmethod
+    def with_grad(cls, task: Any, args: tuple[Any, ...], counters: Counters) -> Linearization:
         """Run a task and pull the seed 1 at once; one without a scalar value is recorded instead."""
-        value, gradient, pull, nbytes = opened(task).preaccumulate(counters, *args)
-        if gradient is None:
-            return cls.pulled_by(pull, nbytes, value, (task, args), counters)
-        return cls(value, (task, args), counters, list(gradient))
+        made = cls.recorded(task, args, counters)
+        # Of chunks `GradOrPullback` pulls one before it records the next: they are seeded otherwise.
+        if is_scalar(made.value) and not hasattr(opened(task), "pull_anew"):
+            made._gradient = list(made.pull(seed_of_one(made.value)))
+        return made
 
     @classmethod
     def pulled_by(
@@ -210,8 +218,8 @@ class Linearization:
             return self.pull(cotangent)
         with self._lock:
             held, self._gradient = self._gradient, None
-        unit = self.pull(unit_seed(self.value)) if held is None else tuple(held)
-        return tuple(scaled(part, cotangent) for part in unit)
+        gradient = self.pull(seed_of_one(self.value)) if held is None else tuple(held)
+        return tuple(scaled(part, cotangent) for part in gradient)
 
     def pull_again(self, cotangent: Any, count: int) -> tuple[Any, ...]:
         """Return the same as `pull` for what counts as so many cotangents; the tape stays for more of them."""
@@ -227,7 +235,8 @@ class Linearization:
         return result
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Linearization, (self.value, portable_recipe(self._recipe), self._counters, self._gradient)
+        recipe = None if self._recipe is None else portable_recipe(self._recipe)
+        return Linearization, (self.value, recipe, self._counters, self._gradient)
 
     def __sizeof__(self) -> int:
         held = 0 if self._pull is None else self._measured()
@@ -318,15 +327,10 @@ class _Lost:
         return _Lost, (self._reason,)
 
 
-def unused_pullback(cotangent: Any) -> tuple[Any, ...]:
-    """Stand where a pullback is not needed, since its cotangents are there already."""
-    raise AssertionError(f"What was preaccumulated is not pulled with {cotangent!r}.")
-
-
 _ONE = np.float64(1.0)  # Python's own has no shape, which some of autograd's rules ask for
 
 
-def unit_seed(value: Any) -> Any:
+def seed_of_one(value: Any) -> Any:
     """Return the number 1 in a scalar value's own dtype."""
     if type(value) is np.float64 or type(value) is float:
         return _ONE

@@ -134,14 +134,17 @@ pytree.register(
 
 _NUMERIC = (np.ndarray, np.generic, int, float, complex)
 NUMBERS = {float, np.float64}
+_PLAIN_NUMBERS = {*NUMBERS, int}
 
 
 def _add(total: Any, term: Any, ours: bool) -> Any:
     kind = type(total)
-    if kind is type(term) and (kind is np.float64 or kind is float):
+    if kind is type(term) and kind in _PLAIN_NUMBERS:
         return total + term
     if kind is list and type(term) is list and len(total) == len(term):
         return [_add_leaf(a, b, ours) for a, b in zip(total, term, strict=True)]
+    if kind is tuple and type(term) is tuple and len(total) == len(term):
+        return tuple([_add(a, b, ours) for a, b in zip(total, term, strict=True)])
     if isinstance(total, _NUMERIC) and isinstance(term, _NUMERIC):
         return _add_leaf(total, term, ours)
     a_leaves, a_def = pytree.flatten_with_none(total)
@@ -160,7 +163,7 @@ def _add_leaf(a: Any, b: Any, ours: bool) -> Any:
         alone = b if a is None else a
         # A copy, unless it is ours: what this becomes part of will be added to in place.
         return alone if ours and b is None else _copied(alone)
-    if type(a) in NUMBERS and type(b) in NUMBERS:
+    if type(a) in _PLAIN_NUMBERS and type(b) in _PLAIN_NUMBERS:
         return a + b
     # What stands in a list may be a list again, which `+` would put behind the other one.
     if not (pytree.is_leaf(a) and pytree.is_leaf(b)):

@@ -16,7 +16,7 @@ class Policy(Protocol):
     --------
     >>> from dagad.extend import Keep, Policy, Recompute
     >>> policies: list[Policy] = [Keep(), Recompute()]
-    >>> [policy.together for policy in policies]
+    >>> [policy.value_and_grad for policy in policies]
     [False, False]
     """
 
@@ -25,7 +25,7 @@ class Policy(Protocol):
         """What was run."""
 
     @property
-    def together(self) -> bool:
+    def value_and_grad(self) -> bool:
         """Whether the gradient of a number is computed with its value."""
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
@@ -51,7 +51,7 @@ class Counting:
     """What counts what it had done, in this process."""
 
     counters: Counters = field(default_factory=Counters, compare=False, repr=False, kw_only=True)
-    together: ClassVar[bool] = False
+    value_and_grad: ClassVar[bool] = False
     runs_again: ClassVar[bool] = False
 
     @property
@@ -95,6 +95,14 @@ class Keep(Counting):
 
 
 @dataclass(frozen=True, slots=True)
+class KeepRest(Counting):
+    """Keep the tape of what is left to be pulled of a task that pulls itself, and counts what it has run."""
+
+    def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+        return Linearization.counted(task, args, self.counters)
+
+
+@dataclass(frozen=True, slots=True)
 class Recompute(Counting):
     """Keep the value only, and record when the gradient is asked for: the least memory, one more run of each chunk.
 
@@ -127,7 +135,7 @@ class Preaccumulate(Counting):
     0
     """
 
-    together: ClassVar[bool] = True
+    value_and_grad: ClassVar[bool] = True
 
     def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
-        return Linearization.preaccumulated(task, args, self.counters)
+        return Linearization.with_grad(task, args, self.counters)

@@ -156,8 +156,10 @@ FEWEST_STACKED, MOST_STACKED, LARGEST_STACKED = 8, 4096, 2**20
 
 def _is_small(term: Any) -> bool:
     """Return whether many such terms may be held at the same time."""
-    if type(term) in NUMBERS:
+    if type(term) in NUMBERS or type(term) is int:
         return True
+    if type(term) is tuple:
+        return all([_is_small(part) for part in term])
     nbytes = 0
     for leaf in term if type(term) is list else pytree.flatten(term)[0]:
         nbytes += leaf.nbytes if type(leaf) is np.ndarray else 8
@@ -171,6 +173,8 @@ def _columns_of(terms: list[Any]) -> tuple[Iterable[Any], Callable[[list[Any]], 
         return [terms], operator.itemgetter(0)
     if kinds == {list} and len(set(map(len, terms))) == 1:
         return zip(*terms, strict=True), list
+    if kinds == {tuple} and len(set(map(len, terms))) == 1:
+        return _columns_of_parts(terms)
     pairs = list(map(pytree.flatten_with_none, terms))
     treedef = pairs[0][1]
     if any(other != treedef for _, other in pairs):
@@ -178,9 +182,23 @@ def _columns_of(terms: list[Any]) -> tuple[Iterable[Any], Callable[[list[Any]], 
     return zip(*(leaves for leaves, _ in pairs), strict=True), partial(pytree.unflatten, treedef)
 
 
+def _columns_of_parts(terms: list[Any]) -> tuple[Iterable[Any], Callable[[list[Any]], Any]]:
+    """Do so for terms that are tuples, part by part."""
+    parts = [_columns_of(list(column)) for column in zip(*terms, strict=True)]
+    columns = [list(own) for own, _ in parts]
+
+    def whole(totals: list[Any]) -> Any:
+        rest = iter(totals)
+        return tuple([make([next(rest) for _ in own]) for own, (_, make) in zip(columns, parts, strict=True)])
+
+    return itertools.chain.from_iterable(columns), whole
+
+
 def _total_of(column: Sequence[Any]) -> Any:
-    """Return the sum of leaves that are of double precision only, and shaped alike; None of others."""
+    """Return the sum of leaves that are counts, or of double precision only and shaped alike; None of others."""
     kinds = set(map(type, column))
+    if kinds == {int}:
+        return sum(column)
     if kinds == {float}:
         return float(_added_up(np.array(column)))
     if kinds == {np.float64}:

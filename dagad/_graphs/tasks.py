@@ -22,7 +22,7 @@ from dagad._engines.registry import own_engine
 from dagad._errors import add_note_once
 from dagad._graphs.activity import Key, is_copy, references, substituted, topological
 from dagad._graphs.copies import CONTAINERS, container
-from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction, is_scalar, unit_seed, value_of_task
+from dagad._graphs.linearization import PullbackFunction, value_of_task
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.partition import Partition
@@ -257,15 +257,6 @@ class TaskFunction(Portable):
         self._refuse_boxes(fun, value)
         partition = Partition.of(value, pytree.is_differentiable_or_traced)
         return value, partition.completed([moved[place] for place in partition.positions])
-
-    def preaccumulate(self, counters: Counters, *values: Any) -> Preaccumulated:
-        value, pullback, nbytes = self.record(*values)
-        counters.recorded()
-        if not is_scalar(value):
-            return value, None, pullback, nbytes
-        gradient = list(pullback(unit_seed(value)))
-        counters.used_up()
-        return value, gradient, pullback, nbytes
 
 
 class _BoundTask(FlatFunction):

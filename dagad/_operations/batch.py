@@ -12,7 +12,7 @@ import numpy as np
 
 from dagad._engines.autograd.patches import patches
 from dagad._errors import ClosureError, add_note_once
-from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction, is_scalar, unused_pullback
+from dagad._graphs.linearization import Counters, PullbackFunction
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.sum_trees import Fold
 from dagad._operations.chunks import ChunkContext
@@ -65,7 +65,8 @@ class Batch(Portable):
         gathered = Gathered(self.kernel, self.monoid)
         with patches:  # once for all chunks
             for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
-                gathered.push(_closed(opened_chunk, self.kernel.value(*args)))
+                parts = self.kernel.value(*args)
+                gathered.push(parts if opened_chunk is None else _closed(opened_chunk, parts))
         return gathered.result()
 
     def rehearse(
@@ -88,14 +89,16 @@ class Batch(Portable):
         rows: Sequence[Any],
         shared: Groups,
         sliced: Sequence[Groups] | None = None,
-    ) -> tuple[Any, PullbackFunction, Callable[[], int]]:
+    ) -> tuple[Any, PullbackFunction | None, Callable[[], int]]:
         """Record every chunk; see `Recordable`."""
         gathered, pulls = Gathered(self.kernel, self.monoid), []
         with patches:
             for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
                 parts, pull, nbytes = self.kernel.record(*args)
                 gathered.push(_closed(opened_chunk, parts))
-                pulls.append((pull if opened_chunk is None else opened_chunk.pulled(pull), nbytes))
+                pulls.append((pull if opened_chunk is None or pull is None else opened_chunk.pulled(pull), nbytes))
+        if all(pull is None for pull, _ in pulls):
+            return gathered.result(), None, int
         return gathered.result(), *self._together(pulls, shared, sliced)
 
     def pull_anew(
@@ -120,44 +123,17 @@ class Batch(Portable):
                     continue
                 parts, pull, _ = self.kernel.record(*args)
                 gathered.push(_closed(opened_chunk, parts))
+                if pull is None:  # it gave nothing but integers
+                    gradient.push(*[None] * len(mine))
+                    continue
                 pull = pull if opened_chunk is None else opened_chunk.pulled(pull)
-                counters.recorded()
+                if not self.kernel.pulls_itself:  # which counts what it runs
+                    counters.recorded()
                 gradient.push(*pulled_many(pull, mine))
                 counters.used_up()
         if is_all:
             _refuse_another(value, gathered.result(), self.kernel.name, contexts[0].note("pullback"))
         return tuple(gradient.parts())
-
-    def preaccumulate(
-        self,
-        counters: Counters,
-        contexts: Sequence[ChunkContext],
-        rows: Sequence[Any],
-        shared: Groups,
-        sliced: Sequence[Groups] | None = None,
-    ) -> Preaccumulated:
-        """Run chunk after chunk, each tape dying before the next is recorded; see `Recordable`."""
-        gathered, gradient = Gathered(self.kernel, self.monoid), Gradient(shared, sliced, self.monoid)
-        pulls: list[tuple[PullbackFunction | None, Callable[[], int]]] = []
-        pulled: list[Any] = []
-        n_others = 0
-        with patches:
-            for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
-                parts, own, pull, nbytes = self.kernel.preaccumulate(counters, *args)
-                gathered.push(parts if opened_chunk is None else _closed(opened_chunk, parts))
-                if own is None:
-                    n_others += 1
-                    pulls.append((pull if opened_chunk is None else opened_chunk.pulled(pull), nbytes))
-                else:
-                    pulled.append(parts.reduced)
-                    pulls.append((None, int))
-                    gradient.push(own if opened_chunk is None else (*own[:-1], opened_chunk.cotangents(own[-1])))
-        if not n_others:
-            return gathered.result(), gradient.parts(), unused_pullback, int
-        if any(map(is_scalar, pulled)):  # real ones among complex ones: only a cotangent for all of them is right
-            value, pullback, nbytes = self.record(contexts, rows, shared, sliced)
-            return value, None, pullback, nbytes
-        return gathered.result(), None, *self._together(pulls, shared, sliced)
 
     def without_derivative(self, n_seeds: int, shared: Groups, sliced: Sequence[Groups] | None) -> tuple[Any, ...]:
         """Return the cotangents of chunks that gave nothing but integers: none, for any seeds."""

@@ -19,7 +19,7 @@ from dagad._engines.base import Engine, FlatFunction, LeafPullback, Mark, Side, 
 from dagad._engines.explicit import check_count
 from dagad._errors import ClosureError, StructureError, add_note_once
 from dagad._graphs.linearization import PullbackFunction
-from dagad._operations.context import TOGETHER, DefaultPolicy, like_here
+from dagad._operations.context import VALUE_AND_GRAD, DefaultPolicy, like_here
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.partition import Partition
@@ -62,7 +62,7 @@ class ChunkFunction(Portable):
         Default policy of reductions inside it: in another process nobody else could tell them.
     """
 
-    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "_traced", "_unit", "engine", "kept")
+    __slots__ = ("_make", "_n_hoisted", "_nested", "_shared", "_traced", "_with_grad", "engine", "kept")
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class ChunkFunction(Portable):
         n_hoisted: int,
         shared: tuple[Partition, ...],
         engine: Engine,
-        nested: DefaultPolicy = TOGETHER,
+        nested: DefaultPolicy = VALUE_AND_GRAD,
     ) -> None:
         self._make, self._n_hoisted, self._shared = make, n_hoisted, shared
         self.engine, self._nested = engine, nested
         self._traced = traced_engine(engine)
-        self._unit = getattr(self._traced, "linearize_with_unit", self._traced.linearize)
+        self._with_grad = getattr(self._traced, "value_and_grad", self._traced.linearize)
         self.kept: dict[str, Any] = {}  # what an engine has made of what is shared
 
     def state(self) -> tuple[Any, ...]:
@@ -124,7 +124,7 @@ class ChunkFunction(Portable):
 
     def _as_told(self, run: Callable[..., Any], fun: BoundChunk, leaves: Sequence[Any]) -> Any:
         """Run with the default policy of those who made the chunks; the patches are held by who runs the batch."""
-        if self._nested is TOGETHER:  # nearly always
+        if self._nested is VALUE_AND_GRAD:  # nearly always
             return run(fun, leaves)
         with like_here(self._nested):
             return run(fun, leaves)
@@ -150,13 +150,13 @@ class ChunkFunction(Portable):
         rows: Any,
         shared: Sequence[Any],
         sliced: Sequence[Any] | None,
-        with_unit: bool = False,
+        with_grad: bool = False,
     ) -> tuple[Any, PullLeaves, Callable[[], int]]:
-        """Run one chunk, ready to be pulled; `with_unit` tells the engine that the seed 1 of a number comes next."""
+        """Run one chunk, ready to be pulled; `with_grad` tells the engine that the seed 1 of a number comes next."""
         leaves = [canonical(leaf) for leaf in (shared if sliced is None else (*shared, *sliced))]
         fun = BoundChunk(self, rows, len(shared), len(leaves))
         try:
-            values, pull = self._as_told(self._unit if with_unit else self._traced.linearize, fun, leaves)
+            values, pull = self._as_told(self._with_grad if with_grad else self._traced.linearize, fun, leaves)
             value = values[0] if fun.out is None else fun.merge(values)
             if type(value) not in _NUMBERS and not any(map(pytree.is_traced, leaves)):
                 _checked(value, context, fun.called)
@@ -166,7 +166,7 @@ class ChunkFunction(Portable):
         return value, pull if fun.out is None else _selecting(fun, pull), pull.nbytes
 
     def pull(
-        self, context: ChunkContext, pull: PullLeaves, seeds: list[Any], n_shared: int, sliced: Sequence[Any] | None
+        self, context: ChunkContext, pull: PullLeaves, seeds: Sequence[Any], n_shared: int, sliced: Sequence[Any] | None
     ) -> tuple[Any, ...]:
         """Return the cotangents in groups, as the task has its arguments: of shared, of the rows."""
         try:
@@ -180,7 +180,7 @@ class ChunkFunction(Portable):
         self,
         context: ChunkContext,
         pull: PullLeaves,
-        many: Sequence[list[Any] | None],
+        many: Sequence[Sequence[Any] | None],
         n_shared: int,
         sliced: Sequence[Any] | None,
     ) -> list[tuple[Any, ...] | None]:

@@ -102,9 +102,10 @@ class Combined(Kernel):
         return Outputs(None, leaves, Note(treedef))
 
     def record(
-        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
     ) -> tuple[Any, PullbackFunction, Any]:
-        """Record each chunk by its own engine, and how its values are combined by autograd; see `Recordable`."""
+        """Record each chunk by its own engine, and how its values are combined by autograd; see `Kernel`."""
+        del with_grad
         common, pieces = list(shared[0]), list(_split(rows, sliced[0] if sliced else ()))
         places = self._places(context)
         found = [self.function.linearize(at, part, common, own) for at, (part, own) in zip(places, pieces, strict=True)]

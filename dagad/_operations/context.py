@@ -16,7 +16,7 @@ from dagad._graphs.policies import Keep, Policy, Preaccumulate
 
 DefaultPolicy = type[Keep] | type[Preaccumulate]
 # Value and gradient are wanted together: each gradient is computed while its chunk is in cache.
-TOGETHER: DefaultPolicy = Preaccumulate
+VALUE_AND_GRAD: DefaultPolicy = Preaccumulate
 # No pullback is to run before it is asked for.
 VALUES_FIRST: DefaultPolicy = Keep
 
@@ -39,7 +39,7 @@ class Mode:
 _PROFILE: ContextVar[Callable[[], Any] | None] = ContextVar("dagad_profile", default=None)
 _SEEN: ContextVar[list[Any] | None] = ContextVar("dagad_seen", default=None)
 _STACK: ContextVar[tuple[Mode, ...]] = ContextVar("dagad_mode", default=())
-_DEFAULT = Mode(TOGETHER)
+_DEFAULT = Mode(VALUE_AND_GRAD)
 
 
 def current_mode() -> Mode:

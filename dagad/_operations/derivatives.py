@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from dagad._engines.autograd.forward import push
-from dagad._graphs.linearization import is_scalar, unit_seed
+from dagad._errors import StructureError
+from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, seed_of_one
 from dagad._operations.chunks import ChunkContext, ChunkFunction
-from dagad._operations.kernel import Groups, Kernel, LeafNames, Outputs, regrouped
+from dagad._operations.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, pulled_many, regrouped
 from dagad._pytrees import pytree
 from dagad._pytrees.shipping import opened
+from dagad_scheduler.roles import Role
 
 
 class _Derivative(Kernel):
@@ -186,7 +188,7 @@ class ValueAndGrad(_Derivative):
     """A function of a reduction with its gradient for the seed 1, and whether there is none: 1, or 0, to be summed."""
 
     __slots__ = ("function", "reduces", "stacks")
-    gives = "value and gradient"
+    gives, role = "value and gradient", Role.VALUE_AND_GRAD
 
     def __init__(self, function: Kernel, stacks: bool) -> None:
         self.function: Kernel = opened(function)
@@ -208,9 +210,87 @@ class ValueAndGrad(_Derivative):
         yield from self.function.named(Outputs(value, []), names)
         yield from named_gradient(self.function, Outputs(gradient, parts.stacked), names)
 
+    @property
+    def name(self) -> str:
+        """What the user's function is called: the role of its tasks says that this gives a gradient, too."""
+        return str(self.function.name)
+
+    def check(self, reduced: Any, n_shared: int) -> None:
+        """Raise unless what somebody has sent is a value, so many cotangents, and a count."""
+        is_one = type(reduced) is tuple and len(reduced) == 3 and type(reduced[1]) is list and np.isscalar(reduced[2])
+        if not is_one or len(reduced[1]) != n_shared:
+            raise StructureError("It is no value with its gradient.")
+
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return all inputs: the outputs are their cotangents."""
         return [leaf for group in sliced for leaf in group]
+
+
+class GradOrPullback(ValueAndGrad):
+    """The same where nobody differentiates it further. Recorded, it leaves the pullback of what is no number.
+
+    A chunk that gives a number is pulled at once: its tape dies while it is in cache, and nothing is left of it, nor
+    where all that it gives are integers. Of other chunks the value comes, and the pullback, which takes seeds of the
+    value: those of what comes with it are None. `counters` count what has been run.
+    """
+
+    __slots__ = ("counters",)
+    pulls_itself = True
+
+    def __init__(self, function: Kernel, stacks: bool, counters: Counters | None = None) -> None:
+        super().__init__(function, stacks)
+        self.counters = counters or Counters()
+
+    def state(self) -> tuple[Any, ...]:
+        return self.function, self.stacks, self.counters
+
+    def value(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Outputs:
+        """Run one chunk and pull the seed 1 of a number."""
+        parts, pull, nbytes = self.function.record(context, rows, shared, sliced, with_grad=True)
+        found, left, _ = self._pulled(parts, pull, nbytes, shared, sliced)
+        if left is not None:
+            self.counters.dropped()
+        return found
+
+    def record(
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+    ) -> Any:
+        """Do so; the pullback of what is no number is left, None of a number."""
+        del with_grad
+        return self._pulled(*self.function.record(context, rows, shared, sliced, with_grad=True), shared, sliced)
+
+    def _pulled(
+        self, parts: Outputs, pull: PullbackFunction, nbytes: Callable[[], int], shared: Groups, sliced: Groups
+    ) -> tuple[Outputs, PullbackFunction | None, Callable[[], int]]:
+        """Return what a chunk gives, from how it was recorded."""
+        self.counters.recorded()
+        value = parts.reduced
+        if is_scalar(value):
+            groups = pull([seed_of_one(value)])
+            self.counters.used_up()
+            return Outputs((value, groups[0] if any(shared) else [], 0), groups[-1] if self.stacks else []), None, int
+        theta, own = ([None] * sum(map(len, groups)) for groups in (shared, sliced))
+        if parts.floats():
+            pull = _PullbackOfValue(pull, len(parts.all_leaves())) if self.stacks else pull
+            return Outputs((value, theta, 1), own), pull, nbytes
+        self.counters.used_up()  # integers have no derivative
+        return Outputs((value, theta, 0), own), None, int
+
+
+class _PullbackOfValue:
+    """The pullback of a value that takes the seeds of what comes with it, too: those are last, and None."""
+
+    __slots__ = ("_n_leaves", "_pull")
+
+    def __init__(self, pull: PullbackFunction, n_leaves: int) -> None:
+        self._pull, self._n_leaves = pull, n_leaves
+
+    def __call__(self, seeds: Seeds) -> tuple[Any, ...]:
+        return self._pull(seeds[: self._n_leaves])
+
+    def many(self, many: Sequence[Seeds | None]) -> list[tuple[Any, ...] | None]:
+        """Pull many seeds; None where there are none."""
+        return pulled_many(self._pull, [None if seeds is None else seeds[: self._n_leaves] for seeds in many])
 
 
 SEED = "the seed of a pullback"
@@ -244,7 +324,7 @@ def pulled_at(function: Kernel, args: Any, given: tuple[Any, ...] | None) -> tup
         total = pytree.plain(value.reduced)
         if not is_scalar(total) and not isinstance(total, int | np.integer):
             return value, None
-        seeds = [unit_seed(total) if is_scalar(total) else None]  # a sum of nothing is the integer 0
+        seeds = [seed_of_one(total) if is_scalar(total) else None]  # a sum of nothing is the integer 0
     else:
         seeds = [*given[0], *value.own_seeds(*given[1:])]
     cotangents = list(pullback(seeds))

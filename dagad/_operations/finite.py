@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import NonFiniteError, add_note_once
-from dagad._graphs.linearization import Counters, Preaccumulated, PullbackFunction
+from dagad._graphs.linearization import PullbackFunction
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.kernel import Groups, Kernel, LeafNames, Outputs, Seeds
 from dagad._pytrees import pytree
@@ -100,30 +100,12 @@ class Finite(Kernel):
         return self._looked_at(self.function.value(context, rows, shared, sliced), context, rows, shared, sliced)
 
     def record(
-        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
     ) -> tuple[Any, PullbackFunction, Callable[[], int]]:
-        """Run one chunk traced; see `Recordable`."""
-        parts, pull, nbytes = self.function.record(context, rows, shared, sliced)
+        """Run one chunk traced; see `Kernel`."""
+        parts, pull, nbytes = self.function.record(context, rows, shared, sliced, with_grad=with_grad)
         args = context, rows, shared, sliced
         return self._looked_at(parts, *args), self._pulled(pull, *args), nbytes
-
-    def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
-        """Run one chunk and pull the seed 1; see `Recordable`."""
-        found = self.function.preaccumulate(counters, *args)
-        parts, gradient, pull, nbytes = found
-        # Nearly always there is a number and its gradient, and all is well.
-        if type(parts.reduced) in _FLOATS and math.isfinite(parts.reduced) and gradient and not parts.stacked:
-            for group in gradient:
-                for leaf in group:
-                    if leaf is not None and not is_finite_leaf(leaf):
-                        self._look_at_cotangents(gradient, *args, *[()] * (4 - len(args)))
-            return found
-        whole = args if len(args) == 4 else (*args, ())
-        self._looked_at(parts, *whole)
-        if gradient is None:
-            return parts, None, self._pulled(pull, *whole), nbytes
-        self._look_at_cotangents(gradient, *whole)
-        return found
 
     def _looked_at(self, parts: Outputs, *args: Any) -> Outputs:
         if not is_finite(parts.reduced) or not all(map(is_finite_leaf, parts.stacked)):

@@ -136,9 +136,10 @@ class Items(Kernel):
         return Outputs(None, own, note), items
 
     def record(
-        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
     ) -> tuple[Any, PullbackFunction, Any]:
-        """Run a chunk item by item, each by its own engine; see `Recordable`."""
+        """Run a chunk item by item, each by its own engine; see `Kernel`."""
+        del with_grad
         common, leaves = list(shared[0]), list(sliced[0]) if sliced else []
         outputs, pulls, sizes = [], list[Callable[[Seeds], Any]](), []
         for number, (item, own) in enumerate(items_of(opened(rows), leaves)):

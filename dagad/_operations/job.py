@@ -6,11 +6,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from dagad._graphs.linearization import Counters
 from dagad._graphs.monoids import Monoid
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Subtree, add_up_subtrees, sum_tree, whole_row
 from dagad._operations.batch import Batch
 from dagad._operations.chunks import ChunkContext
+from dagad._operations.derivatives import GradOrPullback
 from dagad._operations.inputs import Inputs, Targets
 from dagad._operations.kernel import Groups, Kernel
 from dagad._pytrees import pytree
@@ -34,6 +36,12 @@ class Job(NamedTuple):
     monoid: Monoid
     owner: Hashable  # what stays the same when the user's function is defined again
     stacked_at: list[Targets] | None = None  # where the stacked leaves of each chunk belong, if that is known
+    land: Land | None = None  # takes those that are cotangents of rows as they come; None: they are listed
+
+    def value_and_grad(self, counters: Counters | None = None, land: Land | None = None) -> Job:
+        """Return the job that gives the gradient for the seed 1 as well: the value, that of theta, and see there."""
+        kernel = GradOrPullback(self.kernel, self.has_sliced, counters)
+        return self._replace(kernel=kernel, stacked_at=self.inputs.flat() if self.has_sliced else None, land=land)
 
     @property
     def batch(self) -> Batch:
@@ -124,15 +132,39 @@ class Job(NamedTuple):
             found |= leaf.kept
         return found
 
+    def land_rows(self, chunks: Sequence[Chunk], parts: Sequence[Any] | None, land: Land, first: int = 0) -> None:
+        """Let the cotangents of the rows of some chunks land, but for what stays where it is."""
+        for number, chunk in enumerate(chunks):
+            targets, own = self.inputs.targets(chunk.number), None if parts is None else parts[number]
+            if own is not None and any(part is STAYED for part in own):
+                pairs = [pair for pair in zip(targets, own, strict=True) if pair[1] is not STAYED]
+                targets, own = [target for target, _ in pairs], [part for _, part in pairs]
+            land(targets, own, first)
+
     def targets(self, chunks: Sequence[Chunk]) -> Targets:
         """Return where the cotangents of the sliced leaves of some chunks belong."""
         return [target for chunk in chunks for target in self.inputs.targets(chunk.number)]
+
+    def keeper(self, number: int, place: int, land: Land, first: int = 0) -> Callable[[Any], None]:
+        """Return what takes the cotangents of one leaf of a chunk's rows, when it is known where they stay."""
+        target = self.inputs.targets(number)[place]
+        return lambda kept: land([target], [kept], first)
 
     def arguments(self, chunks: Sequence[Chunk], names: Any) -> tuple[Any, ...]:
         """Return the arguments of the batch for some chunks."""
         contexts = [ChunkContext(chunk, names) for chunk in chunks]
         args = contexts, [self.sliced.rows(chunk) for chunk in chunks], self.shared()
         return (*args, [self.sliced_leaves(chunk.number) for chunk in chunks]) if self.has_sliced else args
+
+
+class _Stayed:
+    """Stands in a list for what stays where it is."""
+
+    def __reduce__(self) -> str:
+        return "STAYED"
+
+
+STAYED = _Stayed()
 
 
 class Residuals(Protocol):
@@ -181,7 +213,7 @@ class Results:
     reduced: Any
     stacked: list[Any]
     notes: list[Any]
-    has_gradient: bool = False  # whether its gradient for the seed 1 has landed
+    gives: str = ""  # what was given, where it is less than was asked for
     spent: Spent = NOTHING_SPENT
     ran_by: Executor | None = None  # the executor that did, where the one that was asked chose among several
     reason: str = ""  # why it was chosen
@@ -195,8 +227,10 @@ class Results:
             return cls(None, [], [])
         return cls(None, [[] for _ in job.plan], [None for _ in job.plan])
 
-    def keeper(self, number: int, place: int) -> Callable[[Any], None]:
+    def keeper(self, job: Job, number: int, place: int) -> Callable[[Any], None]:
         """Return what takes one leaf of a chunk, when it is known where it stays."""
+        if job.land is not None:
+            return job.keeper(number, place, job.land)
 
         def take(kept: Any) -> None:
             self.stacked[number][place] = kept
@@ -205,7 +239,9 @@ class Results:
 
     def put(self, job: Job, chunks: Sequence[Chunk], result: Any) -> None:
         """Take what a batch gave of its own."""
-        if job.kernel.stacks:
+        if job.kernel.stacks and job.land is not None:
+            job.land_rows(chunks, result.stacked, job.land)
+        elif job.kernel.stacks:
             for chunk, own, note in zip(chunks, result.stacked, result.notes, strict=True):
                 self.stacked[chunk.number], self.notes[chunk.number] = own, note
 
@@ -213,9 +249,9 @@ class Results:
 class Executor(Protocol):
     """How and where jobs run.
 
-    A new one is one file with these three methods, and is given as ``scheduler=``. What it runs is `Job.batch`, on
+    A new one is one file with these two methods, and is given as ``scheduler=``. What it runs is `Job.batch`, on
     `Job.arguments` of runs of chunks: a batch's `value` for `call`; `policy.linearize(batch, args)` for `linearize`,
-    which may be left undone (None: what is pulled then comes as jobs of their own); `preaccumulate` for `unit`.
+    which may be left undone (None: what is pulled then comes as jobs of their own).
 
     Attributes
     ----------
@@ -233,13 +269,6 @@ class Executor(Protocol):
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
         """Run a job, and leave behind what its policy says, None for nothing."""
-
-    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Residuals | None]:
-        """Run a job together with its gradient for the seed 1, which lands.
-
-        Where the chunks don't give one real number each, there is no such gradient, but residuals, to be pulled with
-        any seeds; None if nothing was left behind.
-        """
 
 
 def nested(part: Any) -> Any:

@@ -18,19 +18,13 @@ import numpy as np
 
 from dagad._engines.autograd.tape import pull, record, tape_nbytes
 from dagad._errors import StructureError, add_note_once
-from dagad._graphs.linearization import (
-    Counters,
-    Preaccumulated,
-    PullbackFunction,
-    is_scalar,
-    unit_seed,
-    unused_pullback,
-)
+from dagad._graphs.linearization import PullbackFunction
 from dagad._graphs.monoids import NUMBERS
 from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._pytrees import pytree
 from dagad._pytrees.canonical import canonical
 from dagad._pytrees.shipping import Portable, opened
+from dagad_scheduler.roles import Role
 
 Groups = Sequence[Sequence[Any]]
 # One seed (None: zero) per leaf of what is summed, None among them, then of what is owned.
@@ -71,12 +65,14 @@ class Outputs(NamedTuple):
         flags = map(pytree.is_differentiable_or_traced, self.stacked) if floats is None else floats
         return [next(rest) if is_float else None for is_float in flags]
 
-    def seeds(self, seeds: Seeds) -> list[Any]:
+    def seeds(self, seeds: Seeds) -> Seeds:
         """Return one seed per leaf; there may be seeds for those with derivatives only.
 
         A sum of nothing is the integer 0: what is an integer in this chunk may be floating point in others, and so have
         a seed, which is not to be taken for that of the next leaf.
         """
+        if not self.stacked and type(self.reduced) in NUMBERS and len(seeds) == 1:  # nearly always
+            return seeds if type(seeds[0]) is np.float64 else [_cast(seeds[0], self.reduced)]
         leaves, count = self.all_leaves(), len(self.floats())
         if len(seeds) not in (len(leaves), count):
             raise StructureError(
@@ -118,7 +114,9 @@ class Kernel(Portable):
     reduces = stacks = True  # whether anything of it is summed, or owned
     is_reduction = False  # whether it may give one real number, and so have a gradient for the seed 1
     gives = "value"  # what it is for, in profiles
+    role = Role.VALUE  # of the tasks that run it
     copies = 0  # of what is owned, where each chunk has leaves of its own; 0: these are one array's rows
+    pulls_itself = False  # whether a chunk may have been pulled when it was recorded, so that nothing is left of it
 
     def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
         """Run one chunk."""
@@ -133,9 +131,10 @@ class Kernel(Portable):
             raise
 
     def record(
-        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
     ) -> tuple[Any, PullbackFunction, Callable[[], int]]:
-        """Run one chunk traced; see `Recordable`."""
+        """Run one chunk traced; see `Recordable`. Who pulls the seed 1 of a number next says so, by `with_grad`."""
+        del with_grad
         shared, sliced = _canonical(shared), _canonical(sliced)
         leaves = [leaf for group in (*shared, *sliced) for leaf in group]
 
@@ -161,12 +160,6 @@ class Kernel(Portable):
 
         return parts, pullback, lambda: tape_nbytes(ends)
 
-    def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
-        """Run one chunk traced; what it gives has no seed that could be known. See `Recordable`."""
-        parts, pullback, nbytes = self.record(*args)
-        counters.recorded()
-        return parts, None, pullback, nbytes
-
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return the sliced inputs that the stacked outputs correspond to, in their order; None where to none."""
         del sliced
@@ -177,6 +170,9 @@ class Kernel(Portable):
         """The user's function, whatever derivative of it this is."""
         found: ChunkFunction = self.function
         return found
+
+    def check(self, reduced: Any, n_shared: int) -> None:
+        """Raise unless what somebody has sent as the sum of what is reduced may be one."""
 
     def narrowed(self, *args: Any) -> tuple[Any, ...]:
         """Return the arguments of the chunk among those of a run whose value is not finite."""
@@ -237,20 +233,21 @@ def regrouped(groups: Groups, leaves: Iterator[Any]) -> list[list[Any]]:
 class ChunkPullback:
     """The pullback of one chunk, which may pull many seeds at once."""
 
-    __slots__ = ("_function", "_how", "_parts", "_sizes")
+    __slots__ = ("_context", "_function", "_n_shared", "_own", "_parts", "_pull")
 
     def __init__(
         self, function: ChunkFunction, context: ChunkContext, pull: Any, parts: Outputs, n_shared: int, own: Any
     ) -> None:
-        self._function, self._how, self._parts, self._sizes = function, (context, pull), parts, (n_shared, own)
+        self._function, self._context, self._pull = function, context, pull
+        self._parts, self._n_shared, self._own = parts, n_shared, own
 
     def __call__(self, seeds: Seeds) -> tuple[Any, ...]:
-        return self._function.pull(*self._how, self._parts.seeds(seeds), *self._sizes)
+        return self._function.pull(self._context, self._pull, self._parts.seeds(seeds), self._n_shared, self._own)
 
     def many(self, many: Sequence[Seeds | None]) -> list[tuple[Any, ...] | None]:
         """Pull many seeds; None where there are none."""
         each = [None if seeds is None else self._parts.seeds(seeds) for seeds in many]
-        return self._function.pull_many(*self._how, each, *self._sizes)
+        return self._function.pull_many(self._context, self._pull, each, self._n_shared, self._own)
 
 
 def pulled_many(pull: PullbackFunction, many: Sequence[Seeds | None]) -> list[tuple[Any, ...] | None]:
@@ -281,25 +278,14 @@ class Summed(Kernel):
             return Outputs(self.function.value(context, rows, shared[0], sliced[0] if sliced else None), [])
         return Outputs(self.function.run(rows, leaves, len(shared[0])), [])
 
-    def record(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Any:
-        """Run one chunk by its own engine; see `Recordable`."""
+    def record(
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+    ) -> Any:
+        """Run one chunk by its own engine, which is told whether the seed 1 of a number comes next; see `Kernel`."""
         own = sliced[0] if sliced else None
-        value, pull_leaves, nbytes = self.function.linearize(context, rows, shared[0], own)
+        value, pull_leaves, nbytes = self.function.linearize(context, rows, shared[0], own, with_grad)
         parts = Outputs(value, [])
         return parts, ChunkPullback(self.function, context, pull_leaves, parts, len(shared[0]), own), nbytes
-
-    def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
-        """Run one chunk by its own engine, and pull the seed 1 of a number at once; see `Recordable`."""
-        context, rows, (shared,), own = *args[:3], args[3][0] if len(args) > 3 else None
-        value, pull_leaves, nbytes = self.function.linearize(context, rows, shared, own, with_unit=True)
-        counters.recorded()
-        parts, scalar = Outputs(value, []), is_scalar(value)
-        if scalar or not parts.floats():  # of an integer, say, the derivative is none, with any seed
-            seeds = [unit_seed(value)] if scalar else [None] * len(parts.leaves())
-            gradient = self.function.pull(context, pull_leaves, seeds, len(shared), own)
-            counters.used_up()
-            return parts, gradient, unused_pullback, int
-        return parts, None, ChunkPullback(self.function, context, pull_leaves, parts, len(shared), own), nbytes
 
 
 class Apart(Summed):
@@ -311,12 +297,12 @@ class Apart(Summed):
     def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
         return _apart(super().run(context, rows, shared, sliced))
 
-    def record(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Any:
-        """Run one chunk by its own engine; see `Recordable`."""
-        parts, pullback, nbytes = super().record(context, rows, shared, sliced)
+    def record(
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+    ) -> Any:
+        """Run one chunk by its own engine; see `Kernel`."""
+        parts, pullback, nbytes = super().record(context, rows, shared, sliced, with_grad=with_grad)
         return _apart(parts), pullback, nbytes
-
-    preaccumulate = Kernel.preaccumulate
 
 
 def _apart(parts: Outputs) -> Outputs:

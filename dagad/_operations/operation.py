@@ -4,12 +4,16 @@ What becomes of it between value and gradient is a state, one of three:
 
 =================  ===================================================================================
 `Recorded`         residuals were left behind, to be pulled with any cotangents
-`LocalGradient`    the gradients for the seed 1 are there, to be scaled by the one cotangent of a number
+`WithGrad`         the gradients for the seed 1 are there, to be scaled by the one cotangent of a number
 `ValueOnly`        nothing was left: a pullback is a job of its own
 =================  ===================================================================================
 
 Where the value is one real number, everything is computed for the seed 1, whatever cotangent will arrive, and scaled
 afterwards: so the bits do not depend on the policy, and a later cotangent costs no further pullback.
+
+Where value and gradient are wanted together, a reduction is asked for both: that is another kernel. Whether it gives
+one number shows the first time, when it is linearized, so that nothing has to run again if it does not. Module state:
+`_GIVES_NUMBERS`, by what jobs have in common, whether they did.
 """
 
 from __future__ import annotations
@@ -23,9 +27,9 @@ import numpy as np
 
 from dagad._config import setting
 from dagad._engines.autograd.patches import patches
-from dagad._graphs.linearization import is_scalar, scaled, unit_seed
+from dagad._graphs.linearization import is_scalar, scaled, seed_of_one
 from dagad._graphs.monoids import PLAIN, Monoid
-from dagad._graphs.policies import Policy
+from dagad._graphs.policies import Keep, KeepRest, Policy
 from dagad._operations.context import written_profile
 from dagad._operations.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._operations.finite import Finite
@@ -37,6 +41,7 @@ from dagad._pytrees import pytree
 from dagad._pytrees.blocks import full
 from dagad._pytrees.carried import Carried
 from dagad._pytrees.partition import Partition
+from dagad._remembered import Remembered
 from dagad._sources.base import Stays
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan
@@ -49,10 +54,11 @@ class Recorded:
 
     residuals: Residuals
     carried: Carried | None = None
+    of_both: bool = False  # whether value and gradient were asked for, and these are what gave no number
 
 
 @dataclass(frozen=True, slots=True)
-class LocalGradient:
+class WithGrad:
     """The gradients for the seed 1 are there."""
 
     gradient: list[Any]
@@ -63,8 +69,10 @@ class ValueOnly:
     """Nothing was left behind."""
 
 
-State = Recorded | LocalGradient | ValueOnly
+State = Recorded | WithGrad | ValueOnly
 Found = tuple[Results, Residuals | None]
+MOST_REMEMBERED = 4096
+_GIVES_NUMBERS: Remembered[bool] = Remembered(MOST_REMEMBERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,7 @@ class Operation:
         own = [[both.stacked[each * (1 + number) + place] for place in floats] for number in range(count)]
         return parts, [[*shared, *mine] for shared, mine in zip(moving, own, strict=True)]
 
-    def with_unit(self) -> Operation:
+    def value_and_grad(self) -> Operation:
         """Return the operation that gives a reduction's value and its gradient for the seed 1."""
         kernel = ValueAndGrad(self.kernel, stacks=bool(sum(self.inputs.sliced)))
         return replace(self, kernel=kernel, stacked_at=self.inputs.flat())
@@ -121,11 +129,6 @@ class Operation:
         inputs = self.inputs.and_seeds(sum(reduced), len(floats), rows)
         return replace(self, kernel=kernel, inputs=inputs, stacked_at=self.inputs.flat())
 
-    @property
-    def has_unit_kernel(self) -> bool:
-        """Whether the value comes with its gradient for the seed 1."""
-        return bool(getattr(self.policy, "together", False)) and self.kernel.is_reduction
-
     # Values
 
     def job(self, leaves: Sequence[Any]) -> Job:
@@ -142,21 +145,51 @@ class Operation:
 
     def forward(self, leaves: Sequence[Any]) -> tuple[Outputs, State]:
         """Run for the value, ready to be pulled back."""
-        job = self.job(leaves)
-        if not self.has_unit_kernel:
-            runs_again = getattr(self.policy, "runs_again", False)  # a user's own may not say
-            carried = Carried(self.kernel.of_user.fun) if runs_again else None
-            results, residuals = self._noted(
-                job, "linearize", self.kernel.gives, lambda: self.executor.linearize(job, self.policy)
-            )
-            return self._parts(results), _left(residuals, carried)
-        slots = Slots(leaves)
+        job, policy = self.job(leaves), self.policy
+        if getattr(policy, "value_and_grad", False) and self.kernel.is_reduction:
+            if (known := _GIVES_NUMBERS.find(signature := job.signature)) is not False:
+                return self._with_gradient(job, signature, is_known=bool(known))
+            policy = Keep(counters=policy.counters)
+        runs_again = getattr(policy, "runs_again", False)  # a user's own may not say
+        carried = Carried(self.kernel.of_user.fun) if runs_again else None
         results, residuals = self._noted(
-            job, "unit", "value and gradient", lambda: self.executor.unit(job, self.policy, slots.write_all)
+            job, "linearize", self.kernel.gives, lambda: self.executor.linearize(job, policy)
         )
-        if results.has_gradient:
-            return self._parts(results), LocalGradient(slots.seal())
-        return self._parts(results), _left(residuals)
+        return self._parts(results), _left(residuals, carried)
+
+    def _with_gradient(self, job: Job, signature: Hashable, *, is_known: bool) -> tuple[Outputs, State]:
+        """Run for value and gradient at once: by a call where it is known that each chunk gives a number.
+
+        Else what gives none leaves its pullback, so that it need not run again.
+        """
+        slots, counters = Slots(job.leaves), self.policy.counters
+        job = job.value_and_grad(counters, slots.write_all)
+
+        def act() -> Found:
+            if is_known:
+                found: Found = self.executor.call(job), None
+            else:
+                found = self.executor.linearize(job, KeepRest(counters=counters))
+            if job.monoid.lower(found[0].reduced)[2]:
+                found[0].gives = "value"
+            return found
+
+        results, residuals = self._noted(job, "call" if is_known else "linearize", job.kernel.gives, act)
+        value, shared, n_without = job.monoid.lower(results.reduced)
+        if is_known is not (gives_numbers := not n_without):
+            # What once gave something else is not taken at its word again: functions that nothing tells apart may
+            # take turns.
+            _GIVES_NUMBERS.change(signature, lambda before: gives_numbers and before is not False)
+        if gives_numbers:
+            if job.n_shared:
+                slots.write_all(job.shared_targets, shared)
+            for number, own in enumerate(results.stacked):
+                if own:  # as not all executors let it land
+                    job.land_rows([job.plan.chunk(number)], [own], slots.write_all)
+            return Outputs(value, []), WithGrad(slots.seal())
+        if n_without < len(job.plan) and pytree.is_differentiable(value) and np.iscomplexobj(value):
+            residuals = None  # of real numbers among complex ones, whose tapes are gone
+        return Outputs(value, [], places=job.stacked_at), _left(residuals, of_both=True)
 
     def _noted(self, job: Job, method: str, gives: str, act: Callable[[], Found]) -> Found:
         """Have a job run, and written down in the profile of the evaluation that it is part of."""
@@ -205,16 +238,16 @@ class Operation:
 
     # Pullbacks
 
-    def has_unit(self, value: Outputs) -> bool:
+    def gives_number(self, value: Outputs) -> bool:
         """Return whether all is computed for the seed 1, and scaled."""
         return self.kernel.is_reduction and is_scalar(value.reduced)
 
     def backward(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Seeds) -> tuple[list[Any], State]:
         """Return the cotangents of `leaves`, and the state that is left; may be called again, with other seeds."""
-        if not self.has_unit(value):
+        if not self.gives_number(value):
             return self._pulled(leaves, value, state, seeds), state
-        if not isinstance(state, LocalGradient):
-            before, state = state, LocalGradient(self._pulled(leaves, value, state, [unit_seed(value.reduced)]))
+        if not isinstance(state, WithGrad):
+            before, state = state, WithGrad(self._pulled(leaves, value, state, [seed_of_one(value.reduced)]))
             if isinstance(before, Recorded):
                 before.residuals.release()
         return [scaled(part, seeds[0]) for part in state.gradient], state
@@ -227,8 +260,11 @@ class Operation:
     def _pull(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Sequence[_Seeds], land: Land) -> None:
         if isinstance(state, Recorded) and state.carried is not None:
             state.carried.refuse_changes()
-        if isinstance(state, Recorded) and self._pulls(state.residuals, self.job(leaves), seeds, land):
-            return
+        if isinstance(state, Recorded):
+            job = self.job(leaves)
+            job = job.value_and_grad(self.policy.counters) if state.of_both else job
+            if self._pulls(state.residuals, job, seeds, land):
+                return
         for number, one in enumerate(seeds):
             self._pull_anew(leaves, value, one, number, land)
 
@@ -257,7 +293,7 @@ class Operation:
         self, leaves: Sequence[Any], value: Outputs, state: State, many: Sequence[Seeds | None]
     ) -> tuple[list[list[Any]], State]:
         """Return for each of `leaves` its cotangents for many seeds, None for zero; no chunk is recorded again."""
-        if self.has_unit(value):
+        if self.gives_number(value):
             rows = []
             for some in many:
                 if some is None or some[0] is None:
@@ -272,10 +308,10 @@ class Operation:
         return slots.found, state
 
 
-def _left(residuals: Residuals | None, carried: Carried | None = None) -> State:
+def _left(residuals: Residuals | None, carried: Carried | None = None, *, of_both: bool = False) -> State:
     if residuals is None:
         return ValueOnly()
-    return Recorded(residuals, None if carried is None else carried.settle())
+    return Recorded(residuals, None if carried is None else carried.settle(), of_both)
 
 
 class _Seeds:
@@ -294,6 +330,8 @@ class _Seeds:
 
     def stacked(self, number: int) -> list[Any]:
         """Return those of one chunk's stacked leaves; None for zeros."""
+        if not self._stacked:  # these are a gradient, that somebody else has seen to
+            return [None] * len(self._at[number])
         mine = [cut_rows(self._stacked[leaf], rows) for leaf, rows in self._at[number]]
         if all(seed is None for seed in self.reduced) and not any(seed is not None and np.any(seed) for seed in mine):
             return [None] * len(mine)  # the chunk is not pulled at all
@@ -302,7 +340,8 @@ class _Seeds:
     @property
     def placed(self) -> list[Any]:
         """Those of stacked leaves that are Shards; None for zeros."""
-        return [self._stacked[leaf] for leaf, rows in (self._at[0] if self._at else ()) if type(rows) is Stays]
+        at = self._at[0] if self._stacked else ()
+        return [self._stacked[leaf] for leaf, rows in at if type(rows) is Stays]
 
 
 def _dense(seed: Any, leaf: Any) -> Any:

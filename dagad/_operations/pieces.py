@@ -14,14 +14,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._engines.base import Engine
-from dagad._graphs.linearization import (
-    Counters,
-    Preaccumulated,
-    PullbackFunction,
-    is_scalar,
-    unit_seed,
-    unused_pullback,
-)
+from dagad._graphs.linearization import PullbackFunction
 from dagad._graphs.sum_trees import RunningTree
 from dagad._operations.chunks import ChunkContext, ChunkFunction
 from dagad._operations.item_outputs import gathered, items_of
@@ -143,33 +136,21 @@ class SumOfPieces(Summed):
         values = [each(context, piece.rows, shared, [piece.leaves]).reduced for piece in pieces]
         return Outputs(functools.reduce(add_values, values), [])
 
-    def record(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Any:
-        """Run a chunk piece by piece, each by its own engine; see `Recordable`."""
+    def record(
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+    ) -> Any:
+        """Run a chunk piece by piece, each by its own engine; see `Kernel`."""
         if self._cut.is_whole(context.chunk):
-            return super().record(context, rows, shared, sliced)
-        return self._recorded(context, rows, shared, sliced, with_unit=False)
-
-    def preaccumulate(self, counters: Counters, *args: Any) -> Preaccumulated:
-        """Do so, and pull the seed 1 of a number at once; see `Recordable`."""
-        if self._cut.is_whole(args[0].chunk):
-            return super().preaccumulate(counters, *args)
-        context, rows, shared, sliced = args if len(args) > 3 else (*args, ())
-        parts, pullback, nbytes = self._recorded(context, rows, shared, sliced, with_unit=True)
-        counters.recorded()
-        if not is_scalar(parts.reduced) and parts.floats():
-            return parts, None, pullback, nbytes
-        seeds = [unit_seed(parts.reduced)] if is_scalar(parts.reduced) else [None] * len(parts.leaves())
-        gradient = pullback(seeds)
-        counters.used_up()
-        return parts, gradient, unused_pullback, int
+            return super().record(context, rows, shared, sliced, with_grad=with_grad)
+        return self._recorded(context, rows, shared, sliced, with_grad=with_grad)
 
     def _recorded(
-        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups, *, with_unit: bool
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups, *, with_grad: bool
     ) -> tuple[Outputs, PullbackFunction, Callable[[], int]]:
         common, leaves = list(shared[0]), sliced[0] if sliced else ()
         pieces = self._pieces(context, opened(rows), leaves)
         made = [
-            self.function.linearize(context, piece.rows, common, piece.leaves, with_unit=with_unit) for piece in pieces
+            self.function.linearize(context, piece.rows, common, piece.leaves, with_grad=with_grad) for piece in pieces
         ]
         parts = Outputs(functools.reduce(add_values, [value for value, _, _ in made]), [])
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dagad._graphs.linearization import Counters
 from dagad._operations.batch import Batch, BatchSeeds
 from dagad._operations.chunks import ChunkContext
 from dagad._operations.job import Job, Seeds, nested
@@ -104,12 +103,12 @@ def attempt(
     args = contexts, rows, shared, *([] if sliced is None else [sliced])
     if method == "call":
         value = batch.value(*args)
-    elif method == "unit":
-        value = batch.preaccumulate(Counters(), *args)[0]
     else:
         value, pull, _ = batch.record(*args)
-        if method == "pull":
+        if method == "pull" and pull is not None:
             return pull([BatchSeeds(some, own) for some, own in zip(reduced, stacked, strict=True)])
+    if batch.kernel.pulls_itself:  # the gradient beside the value is not what the function gave
+        return batch.monoid.lower(value.reduced if batch.kernel.stacks else value)[0]
     if not batch.kernel.stacks:
         return batch.monoid.lower(value)
     return value.stacked[0] if value.reduced is None else (batch.monoid.lower(value.reduced), value.stacked[0])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
-from types import FunctionType, MethodType
 from typing import Any
 
 from dagad._errors import ClosureError
-from dagad._pytrees.digest import States, is_installed
-from dagad._pytrees.kinds import contents_of
-from dagad._pytrees.walk import is_wrapper, used_in
+from dagad._pytrees.digest import States
+from dagad._pytrees.homes import is_installed
+from dagad._pytrees.kinds import FUNCTION, METHOD, PARTIAL, WRAPPER, kind_of
+from dagad._pytrees.names import used_in
 from dagad._words import name_of
 
 
@@ -45,28 +44,28 @@ class Carried:
             )
 
 
-def _of_all(fun: Any, states: States) -> dict[str, str]:
-    found = {name: states.of(part, words) for name, part, words in parts_of(fun)}
-    return found | {"something in a module": states.of_modules()}
+_LOOKED_INTO = frozenset({FUNCTION, PARTIAL, METHOD, WRAPPER})
+
+
+def _of_all(fun: Any, states: States) -> dict[str, list[str]]:
+    """Return the states of all that a function carries, by what users would call it."""
+    found: dict[str, list[str]] = {}
+    for name, part, words in parts_of(fun):
+        found.setdefault(name, []).append(states.of(part, words))
+    return found | {f"`{name}`": [state] for name, state in states.of_modules()}
 
 
 def parts_of(fun: Any) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
     """Yield what users would call each part, the part, and the names that the function knows."""
-    if is_wrapper(type(fun)):
-        yield from parts_of(fun.fun)
-    elif isinstance(fun, functools.partial):
-        yield from parts_of(fun.func)
-        yield "an argument of the partial", (fun.args, fun.keywords, vars(fun)), ()
-    elif isinstance(fun, MethodType):
-        yield from parts_of(fun.__func__)
-        yield "the instance that it is bound to", fun.__self__, ()
-    elif isinstance(fun, FunctionType) and not is_installed(fun.__module__):
-        words = used_in(fun.__code__)
-        for name, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True):
-            yield f"`{name}` in its closure", contents_of(cell), words
-        yield "a default argument", (fun.__defaults__, fun.__kwdefaults__), ()
-        yield "an attribute of the function", vars(fun), ()
-        scope = fun.__globals__
-        yield from ((f"the global `{name}`", scope[name], words) for name in words if name in scope)
-    elif callable(fun):
+    kind = kind_of(type(fun))
+    if kind not in _LOOKED_INTO:
         yield "the object that is called", fun, ()
+    elif kind is not FUNCTION or not is_installed(fun.__module__):
+        used = used_in(fun.__code__) if kind is FUNCTION else ()
+        for index, part in enumerate(kind.parts(fun)):
+            label = kind.label(fun, index)
+            if label == "{}" and kind is not FUNCTION:  # what it is made of is called as it is
+                yield from parts_of(part)
+            else:
+                yield label.replace(" in {}", " in its closure").replace("{}", f"`{name_of(fun)}`"), part, used
+        yield from ((f"the global `{name}`", part, used) for name, part in kind.named(fun, used))

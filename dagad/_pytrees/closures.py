@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import CellType, FunctionType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dagad._errors import ClosureError
 from dagad._pytrees import pytree
-from dagad._pytrees.kinds import attributes_of, kind_of, set_attributes
+from dagad._pytrees.contents import attributes_of, set_attributes
+from dagad._pytrees.kinds import CELL, FUNCTION, PARTIAL, WRAPPER, kind_of
 from dagad._pytrees.partition import Partition
-from dagad._pytrees.walk import Walk, is_wrapper, leading_to, leads_nowhere
+from dagad._pytrees.walk import Walk, leading_to, leads_nowhere
 
-_LOOKED_INTO = frozenset({FunctionType, CellType, functools.partial})
+# Arrays in anything else are data, and go as they are.
+_LOOKED_INTO = frozenset({FUNCTION, CELL, PARTIAL, WRAPPER})
 Make = Callable[[Sequence[Any]], Any]
 
 
@@ -65,7 +67,7 @@ def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:
 
     It is the function itself where `take` changes none of them. Functions that share a variable go on sharing it.
     """
-    bare = fun.fun if is_wrapper(type(fun)) else fun
+    bare = fun.fun if kind_of(type(fun)) is WRAPPER else fun
     if type(bare) is FunctionType and not (bare.__closure__ or bare.__defaults__ or bare.__kwdefaults__):
         return fun  # nearly always
     taken: dict[int, Any] = {}
@@ -89,7 +91,7 @@ def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:
 
 
 def _is_looked_into(obj: Any) -> bool:
-    return type(obj) in _LOOKED_INTO or is_wrapper(type(obj))
+    return kind_of(type(obj)) in _LOOKED_INTO
 
 
 class Template:

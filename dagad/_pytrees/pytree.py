@@ -295,13 +295,6 @@ def metadata_of(treedef: TreeDef) -> list[tuple[Any, ...]]:
     return found
 
 
-def may_hold_metadata(treedef: TreeDef) -> bool:
-    """Return whether a structure may hold more than Python's containers do: quickly, so it says yes of nested ones."""
-    if treedef is LEAF or treedef.num_nodes == treedef.num_leaves:
-        return False
-    return treedef.num_nodes > treedef.num_leaves + 1 or treedef.type not in _WITHOUT_METADATA
-
-
 def _fixed(held: Any) -> Any:
     """Return the keys of a dict as a tuple; those of one with a factory stand beside it."""
     if type(held) is list:
@@ -317,7 +310,6 @@ def is_structure(obj: Any) -> bool:
     return known or (issubclass(obj, tuple) and hasattr(obj, "_fields"))
 
 
-_WITHOUT_METADATA = frozenset({list, dict, tuple, OrderedDict, deque, type(None)})
 _BUILT_IN = frozenset({list, dict, tuple, int, float, OrderedDict, defaultdict, deque})
 
 

@@ -26,9 +26,11 @@ import numpy as np
 
 from dagad._errors import ClosureError, PortabilityError
 from dagad._pytrees import pytree
+from dagad._pytrees.contents import variables_of
+from dagad._pytrees.homes import is_importable
+from dagad._pytrees.kinds import FUNCTION, kind_of
+from dagad._pytrees.names import of_class, used_in
 
-# Made anew, or filled in, by Python itself; `cloudpickle` leaves them out or makes them again too.
-NOT_STATE = frozenset({"__dict__", "__weakref__", "__annotations__", "_abc_impl", "__firstlineno__"})
 _ABSENT = object()
 PYTHON = ".".join(map(str, sys.version_info[:2]))
 
@@ -60,6 +62,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
                 "A chunk function holds a value that is being differentiated where dagad does not see it (a global, "
                 "or an attribute of a class). Pass that value to the function as a shared argument."
             )
+        if (held := kind_of(kind)).needs_table and not (hasattr(obj, "__qualname__") and is_importable(obj)):
+            return held.reduced(obj)
         own = as_primitive(obj) if kind is FunctionType and obj.__dict__ else None
         reduced = own.reduce(obj) if own else super().reducer_override(obj)
         if (own or isinstance(obj, type)) and isinstance(reduced, tuple) and len(reduced) > 2:  # with a state: by value
@@ -93,30 +97,6 @@ def _home(ufunc: Any) -> str:
     """Return the name of a module that has a ufunc: in Python the search is right, pickle has its own in C."""
     name: str = pickle.whichmodule(ufunc, ufunc.__name__)  # type: ignore[attr-defined]  # typeshed lacks it
     return name
-
-
-def is_importable(thing: Any) -> bool:
-    """Return whether every process finds a class or a function under its name."""
-    module: str = thing.__module__ or ""
-    if not is_imported(module):
-        return False
-    found: Any = sys.modules[module]
-    name: str = thing.__qualname__
-    if "." not in name:  # nearly always
-        return getattr(found, name, None) is thing
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is thing
-
-
-def is_imported(name: str) -> bool:
-    """Return whether every process can import a module under this name, and nobody wants it to go by value."""
-    if name == "__main__" or name not in sys.modules:
-        return False
-    for one in cloudpickle.list_registry_pickle_by_value():  # nearly always none
-        if f"{name}.".startswith(f"{one}."):
-            return False
-    return True
 
 
 def _arrived_record(cls: type, *how: Any) -> type:
@@ -250,11 +230,11 @@ def _what_cannot(obj: Any) -> str:
         pickler.dump(obj)
     guilty = pickler.met[-1] if pickler.met else None
     for fun in (met for met in reversed(pickler.met) if type(met) is FunctionType):
-        cells = zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True)
-        held = {name: cell.cell_contents for name, cell in cells}
-        held |= {name: fun.__globals__[name] for name in fun.__code__.co_names if name in fun.__globals__}
-        for name, value in held.items():
-            if guilty is value or any(guilty is part for part in getattr(value, "__dict__", {}).values()):
+        used = used_in(fun.__code__)
+        for name, value in (*variables_of(fun), *FUNCTION.named(fun, used)):
+            kind = kind_of(type(value))
+            named = (part for _, part in kind.named(value, used))
+            if any(guilty is part for part in (value, *kind.parts(value), *named)):
                 return f"`{fun.__name__}` uses `{name}`, which"
     # The innermost function or class that can't travel by itself either.
     named = (met for met in reversed(pickler.met) if isinstance(met, FunctionType | type))
@@ -370,6 +350,6 @@ class _Content(Pickler):
 
 def _state(part: Any) -> dict[Any, Any]:
     if isinstance(part, type):
-        return {name: value for name, value in part.__dict__.items() if name not in NOT_STATE}
+        return dict(of_class(part))
     how = as_primitive(part)
     return dict(enumerate(how.state(part) if how else ()))

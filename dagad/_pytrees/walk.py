@@ -2,81 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
-import dis
 import functools
-import sys
 import weakref
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from importlib import util
+from collections.abc import Container, Iterable, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from dagad._errors import ClosureError
-from dagad._pytrees.kinds import CACHED, DESCRIPTOR, FIXED, INSTANCE, MAPPING, SERIES, Kind, contents_of, kind_of
+from dagad._pytrees import names
+from dagad._pytrees.contents import contents_of
+from dagad._pytrees.homes import is_closed, root_of
+from dagad._pytrees.kinds import CACHED, CONTAINERS, DESCRIPTOR, FUNCTION, HOMES, INSTANCE, UFUNC, Kind, kind_of
 from dagad._pytrees.pytree import TRACED
 
 _PLAIN = frozenset(
-    {np.ndarray, np.float64, np.float32, np.int64, np.int32, np.bool_, np.dtype, np.ufunc}
+    {np.ndarray, np.float64, np.float32, np.int64, np.int32, np.bool_, np.dtype}
     | {int, float, complex, bool, str, bytes, type(None), range, slice, CodeType}
 )
-_LIBRARIES = frozenset(
-    "numpy scipy pandas autograd dagad dask distributed cloudpickle optree jax jaxlib torch tensorflow sklearn numba "
-    "statsmodels sympy matplotlib polars pyarrow xarray zarr pymc pytensor networkx "
-    "_pytest pytest pluggy".split()  # an `assert` in a test's chunk function leads to the whole session
-)
-# Not walked into: a logger, say, leads to every other logger. What is usually used to hold values is.
-_CLOSED = (sys.stdlib_module_names | _LIBRARIES) - {"__main__", "types", "collections"}
-_HOMES = (type, ModuleType)
 # What runs where nobody names it, as long as nobody makes an instance.
 _MAKERS = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"})
-
-
-def is_wrapper(kind: type) -> bool:
-    """Return whether a class of ours wraps a function: all that its instances hold is `fun`."""
-    return getattr(kind, "__dagad_wraps__", False) is True
 
 
 def leads_nowhere(fun: Any) -> bool:
     """Return whether a walk would end at once: nothing is carried, and names mean plain data or parts of libraries."""
     if type(fun) is not FunctionType or fun.__closure__ or fun.__defaults__ or fun.__kwdefaults__ or fun.__dict__:
         return False
-    scope, code = fun.__globals__, fun.__code__
-    for name in (*names_of(code), *imports_of(code, scope.get("__package__"))):
-        value = scope[name] if name in scope else sys.modules.get(name)  # it may be imported inside
+    for _, value in names.of_function(fun, names.names_of(fun.__code__)):
         kind = type(value)
         if kind is ModuleType:
-            if _root(value) not in _CLOSED:
+            if not is_closed(root_of(value)):
+                return False
+        elif kind is np.ufunc:
+            if UFUNC.first(value):
                 return False
         elif kind not in _PLAIN or kind is np.ndarray:  # of objects, it may be
             return False
     return True
-
-
-class Scope:
-    """A module, or a class: what is in it counts where a function that is carried names it."""
-
-    __slots__ = ("is_class", "label", "owner", "seen", "space")
-
-    def __init__(self, space: Any, label: str, owner: int, is_class: bool) -> None:
-        self.space, self.label, self.owner, self.is_class = space, label, owner, is_class
-        self.seen: set[str] = set()
-
-    def named(self, names: set[str], traced: Container[type]) -> Iterator[tuple[str, Any]]:
-        """Yield what one of `names` may mean, or needs none, and has not been yielded before."""
-        space = self.space
-        for key in (set(space) if self.is_class else names & space.keys()) - self.seen:
-            value = space[key]
-            if not self.is_class or key in names or type(value) in traced or self._runs_unnamed(key, value, names):
-                self.seen.add(key)
-                yield key, value
-
-    def _runs_unnamed(self, key: str, value: Any, names: set[str]) -> bool:
-        if not (key.startswith("__") and key.endswith("__") and _is_code(value)):
-            return False
-        return key not in _MAKERS or self.label in names
 
 
 class Walk:
@@ -90,6 +53,7 @@ class Walk:
     `_owners`   for each part, the ids of the objects that have it
     `_links`    for each part, the first of them, and which of its parts it is
     `_entries`  what is reached by name: its id, the way, and the id of what names it
+    `_homes`    modules and classes: what they are called, and the id of what names them
     `_keyed`    keys of containers, among them whole numbers, which may be ids
     ==========  ======================================================================================
     """
@@ -103,7 +67,8 @@ class Walk:
         self._links: dict[int, tuple[int, int]] = {}
         self._entries: dict[int, tuple[str, int]] = {}
         self._functions: list[FunctionType] = []
-        self._scopes: dict[int, Scope | None] = {}
+        self._scopes = names.Scopes(functools.partial(_runs_unnamed, traced))  # a method would be a cycle
+        self._homes: dict[int, tuple[str, int]] = {}
         self._keyed: list[Any] = []
         self._stack: list[Any] = [fun]
         self._look(self.boxes)
@@ -115,20 +80,19 @@ class Walk:
             cls = type(obj)
             if cls in self._traced:
                 found[id(obj)] = obj
-            elif isinstance(obj, _HOMES):
+            elif (kind := kind_of(cls)) in HOMES:
                 self._enter(obj, obj.__name__, id(obj))
             else:
-                kind = kind_of(cls)
-                if cls is FunctionType:
+                if kind is FUNCTION:
                     self._functions.append(obj)
-                if kind is not INSTANCE or _root(cls) == "dagad" or _root(cls) not in _CLOSED:
+                if kind is not INSTANCE or root_of(cls) == "dagad" or not is_closed(root_of(cls)):
                     self._take(obj, kind)
                 if cls.__module__ != "builtins":
                     self._enter(cls, cls.__name__, id(obj))
 
     def _take(self, obj: Any, kind: Kind) -> None:
         objects, owner = self._objects, id(obj)
-        if kind in _CONTAINERS and self._is_plain(obj):
+        if kind in CONTAINERS and self._is_plain(obj):
             return
         for index, part in enumerate(kind.parts(obj)):
             if type(part) in _PLAIN and not (type(part) is np.ndarray and part.dtype.kind == "O"):
@@ -158,46 +122,39 @@ class Walk:
 
     def _enter(self, home: Any, label: str, owner: int) -> None:
         """Note that names may mean what is in a module, or in a class."""
-        if id(home) in self._scopes:
+        if id(home) in self._homes:
             return
         self._objects[id(home)] = home
-        if isinstance(home, ModuleType):
-            closed = _root(home) in _CLOSED
-            self._scopes[id(home)] = None if closed else Scope(vars(home), label, owner, is_class=False)
-            return
-        for cls in home.__mro__:
-            if id(cls) not in self._scopes:
-                closed = cls.__module__ == "builtins" or _root(cls) in _CLOSED
-                self._scopes[id(cls)] = None if closed else Scope(vars(cls), cls.__name__, owner, is_class=True)
+        is_module = isinstance(home, ModuleType)
+        for each, name in [(home, label)] if is_module else [(cls, cls.__name__) for cls in home.__mro__]:
+            if id(each) not in self._homes:
+                self._homes[id(each)] = name, owner
+                if not is_closed(root_of(each)):
+                    self._scopes.enter(each)
 
     def _look_by_name(self) -> None:
-        names: set[str] = set()
         fresh = True
         while fresh or self._functions:
             while self._functions:
                 function = self._functions.pop()
-                scope = function.__globals__
-                if str(scope.get("__name__", "")).partition(".")[0] not in _CLOSED:
-                    used = names_of(function.__code__)
-                    names.update(used)
-                    for name in (*used, *imports_of(function.__code__, scope.get("__package__"))):
-                        if name in scope:
-                            self._reach(scope[name], f"the global `{name}`", name, id(function))
-                        elif isinstance(sys.modules.get(name), ModuleType):  # imported inside
-                            self._enter(sys.modules[name], name, id(function))
+                if not is_closed(str(function.__globals__.get("__name__", "")).partition(".")[0]):
+                    used = names.names_of(function.__code__)
+                    self._scopes.meet(used)
+                    for name, value in FUNCTION.named(function, used):
+                        self._reach(value, f"the global `{name}`", name, id(function))
                 self._look(self._reached)
             fresh = False
-            for home in [scope for scope in self._scopes.values() if scope]:
-                more = ", an attribute of a class" if home.is_class else ""
-                for key, value in list(home.named(names, self._traced)):
-                    self._reach(value, f"`{home.label}.{key}`{more}", key, home.owner)
-                    fresh = True
+            for home, key, value in self._scopes.fresh():
+                label, owner = self._homes[id(home)]
+                more = "" if isinstance(home, ModuleType) else ", an attribute of a class"
+                self._reach(value, f"`{label}.{key}`{more}", key, owner)
+                fresh = True
             self._look(self._reached)
 
     def _reach(self, value: Any, way: str, label: str, owner: int) -> None:
         if type(value) in _PLAIN and not (type(value) is np.ndarray and value.dtype.kind == "O"):
             return
-        if isinstance(value, _HOMES):
+        if kind_of(type(value)) in HOMES:
             self._enter(value, label, owner)
             return
         self._entries.setdefault(id(value), (way, owner))
@@ -281,56 +238,16 @@ def leading_to(keys: Iterable[int], owners: Mapping[int, Sequence[int]]) -> set[
 
 
 _WEAK = (weakref.ref, weakref.WeakKeyDictionary)
-_CONTAINERS = frozenset({MAPPING, SERIES, FIXED})
+
+
+def _runs_unnamed(traced: Container[type], cls: type, key: str, value: Any, known: Container[str]) -> bool:
+    """Return whether what is in a class counts though no code names it."""
+    if type(value) in traced:
+        return True
+    if not (key.startswith("__") and key.endswith("__") and _is_code(value)):
+        return False
+    return key not in _MAKERS or cls.__name__ in known
 
 
 def _is_code(value: Any) -> bool:
     return kind_of(type(value)) in (DESCRIPTOR, CACHED) or type(value) is FunctionType
-
-
-def codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code and those of the functions defined in it."""
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from codes(const)
-
-
-@functools.lru_cache(maxsize=1024)
-def imports_of(code: CodeType, package: str | None) -> tuple[str, ...]:
-    """Return the names of the modules that a code of a package imports when it runs, and of what may be modules."""
-    found = []
-    for each in codes(code):
-        steps = list(dis.get_instructions(each))
-        for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):  # both are put before an import
-            if step.opname == "IMPORT_NAME":
-                with contextlib.suppress(ImportError):  # the function itself will tell
-                    module = util.resolve_name("." * level.argval + step.argval, package)
-                    found += [module, *(f"{module}.{name}" for name in names.argval or () if name != "*")]
-    return tuple(found)
-
-
-_BY_WORDS = frozenset({"getattr", "attrgetter", "globals", "vars", "__dict__"})
-
-
-@functools.lru_cache(maxsize=1024)
-def used_in(code: CodeType) -> tuple[str, ...]:
-    """Return the names of globals and attributes in a code, and its words where it looks things up by words."""
-    found = dict.fromkeys(name for each in codes(code) for name in each.co_names)
-    return tuple(found if _BY_WORDS.isdisjoint(found) else names_of(code))
-
-
-@functools.lru_cache(maxsize=1024)
-def names_of(code: CodeType) -> tuple[str, ...]:
-    """Return the names of globals and attributes in a code, and words that may be asked for with `getattr`."""
-    found: dict[str, None] = {}
-    for each in codes(code):
-        found.update(dict.fromkeys(each.co_names))
-        found.update((const, None) for const in each.co_consts if isinstance(const, str) and const.isidentifier())
-    return tuple(found)
-
-
-def _root(thing: Any) -> str:
-    """Return the top-level package that a module or a class belongs to."""
-    home = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
-    return str(home).partition(".")[0]

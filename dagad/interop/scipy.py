@@ -28,10 +28,10 @@ except ModuleNotFoundError as error:
     raise
 
 VALUES_ONLY = frozenset({"cobyla", "cobyqa", "nelder-mead", "powell"})
-TOGETHER = frozenset({"l-bfgs-b", "tnc"})  # value and gradient at each point; others may do without the latter
+VALUE_AND_GRAD = frozenset({"l-bfgs-b", "tnc"})  # value and gradient at each point; others may do without the latter
 PRODUCTS = frozenset({"newton-cg", "trust-constr", "trust-krylov", "trust-ncg"})
 HESSIANS = frozenset({"dogleg", "trust-exact"})
-METHODS = VALUES_ONLY | TOGETHER | PRODUCTS | HESSIANS | {"bfgs", "cg", "slsqp"}
+METHODS = VALUES_ONLY | VALUE_AND_GRAD | PRODUCTS | HESSIANS | {"bfgs", "cg", "slsqp"}
 
 
 @public
@@ -340,7 +340,7 @@ def _derivatives(flat: FlatFunction, method: Any) -> dict[str, Any]:
         )
     if name in VALUES_ONLY:
         return {"fun": flat.value_only}
-    if name in TOGETHER:
+    if name in VALUE_AND_GRAD:
         return {"fun": flat.value_and_gradient, "jac": True}
     both: dict[str, Any] = {"fun": flat.value, "jac": flat.gradient}
     return both | ({"hessp": flat.hessp} if name in PRODUCTS else {"hess": flat.hessian} if name in HESSIANS else {})

@@ -103,7 +103,7 @@ class Board:
     def _begin(self, key: Key) -> Tasks | None:
         """Return where a task of a group not met before is followed; None if it is not."""
         head, role = key[0], role_of(key)
-        if role not in (Role.VALUE, Role.VALUEGRAD, Role.PULLBACK, Role.SUM):
+        if role not in (Role.VALUE, Role.VALUE_AND_GRAD, Role.PULLBACK, Role.SUM):
             return None
         token = head.rpartition("-")[2]
         evaluation = self._by_token.get(token)
@@ -130,7 +130,7 @@ class Board:
     def _all_landed(self, tasks: Tasks) -> None:
         """Take note that all tasks of a group have landed."""
         evaluation = tasks.evaluation
-        values = evaluation.of(Role.VALUE, Role.VALUEGRAD)
+        values = evaluation.of(Role.VALUE, Role.VALUE_AND_GRAD)
         if not evaluation.has_landed and values and not any(one.n_left for one in values):
             evaluation.has_landed = True
             self._landing.append(evaluation)

@@ -57,8 +57,8 @@ class Evaluation:
 
     def n_done(self) -> tuple[int, int]:
         """Return how many values and how many gradients have landed."""
-        values = sum(len(one.landed) for one in self.of(Role.VALUE, Role.VALUEGRAD))
-        return values, sum(len(one.landed) for one in self.of(Role.VALUEGRAD, Role.PULLBACK))
+        values = sum(len(one.landed) for one in self.of(Role.VALUE, Role.VALUE_AND_GRAD))
+        return values, sum(len(one.landed) for one in self.of(Role.VALUE_AND_GRAD, Role.PULLBACK))
 
     def shown(self, now: float, executing: Collection[Key] = (), holding: Collection[str] = ()) -> dict[str, Any]:
         """Return what is shown of it.
@@ -67,7 +67,7 @@ class Evaluation:
         """
         if self.over is not None:
             return self.over
-        values, pulls = self.of(Role.VALUE, Role.VALUEGRAD), self.of(Role.PULLBACK)
+        values, pulls = self.of(Role.VALUE, Role.VALUE_AND_GRAD), self.of(Role.PULLBACK)
         letters: dict[Any, str] = {}
         for head, tasks in self.groups.items():  # values come before their pullbacks
             for index in tasks.states if tasks.role is not Role.SUM else ():
@@ -76,11 +76,11 @@ class Evaluation:
                     found = "r"
                 letters[index] = found if found != "w" else letters.get(index, found)
         cells = "".join(letters[index] for index in sorted(letters, key=_place))
-        pulled = {index for one in self.of(Role.VALUEGRAD, Role.PULLBACK) for index in one.landed}
+        pulled = {index for one in self.of(Role.VALUE_AND_GRAD, Role.PULLBACK) for index in one.landed}
         is_running = any(one.n_left for one in (*values, *pulls))
         # Between values and gradient it is not over, nor does it take time.
         awaits = not is_running and len(pulled) < len(cells) and any(head in holding for head in self.groups)
-        has_gradients = bool(self.of(Role.VALUEGRAD, Role.PULLBACK))
+        has_gradients = bool(self.of(Role.VALUE_AND_GRAD, Role.PULLBACK))
         return {
             "function": self.function,
             "road": GRAPH,

@@ -63,7 +63,9 @@ def anchored(graph: dict[Key, Any]) -> dict[Key, Any]:
     roots = [
         node
         for key, node in graph.items()
-        if type(node) is Task and not node.dependencies and role_of(key) in (Role.VALUE, Role.VALUEGRAD, Role.PULLBACK)
+        if type(node) is Task
+        and not node.dependencies
+        and role_of(key) in (Role.VALUE, Role.VALUE_AND_GRAD, Role.PULLBACK)
     ]
     # Rows of one chunk; what all chunks need goes wherever it is needed.
     rows = [key for key, node in graph.items() if type(node) is DataNode and _is_of_one_chunk(key)]

@@ -23,7 +23,7 @@ class Role(StrEnum):
     INPUT = "input"  # what the graph is evaluated at: rows, shared arguments, a seed
     SHARD = "shard"  # the rows of one chunk, where they stay
     VALUE = "value"  # a chunk's value, with its linearization where one is wanted
-    VALUEGRAD = "valuegrad"  # a chunk's value together with its gradient
+    VALUE_AND_GRAD = "valuegrad"  # a chunk's value with its gradient; one word, as Dask shows no underscores
     GETITEM = "getitem"  # one component of another key's result; costs nothing
     SUM = "sum"  # a node in a tree of sums
     PULLBACK = "pullback"  # the cotangents of one chunk's inputs
@@ -34,8 +34,8 @@ class Role(StrEnum):
 
 # Sums go first: they are short and let go of memory. Pullbacks go last: no value waits for them.
 _FIRST = (Role.INPUT, Role.SHARD, Role.GETITEM, Role.SUM, Role.GRADIENT, Role.GATE, Role.LOOP)
-_RANK = {**dict.fromkeys(_FIRST, 0), Role.VALUE: 1, Role.VALUEGRAD: 1, Role.PULLBACK: 2}
-_TOGETHER = (Role.VALUE, Role.PULLBACK)
+_RANK = {**dict.fromkeys(_FIRST, 0), Role.VALUE: 1, Role.VALUE_AND_GRAD: 1, Role.PULLBACK: 2}
+_OF_CHUNKS = (Role.VALUE, Role.PULLBACK)
 MOST_LETTERS = 40  # of a function's name
 RANK_SHIFT = 48  # a priority is a rank above, a place below
 VALUE_RANK, PULLBACK_RANK = _RANK[Role.VALUE], _RANK[Role.PULLBACK]
@@ -54,24 +54,24 @@ class Names:
         What tells evaluations apart.
     function
         What is evaluated, in Dask's words; empty where that is nothing of the user's.
-    together
+    gives_gradient
         Whether the tasks that give values give gradients too.
     """
 
     token: str
     function: str = ""
-    together: bool = False
+    gives_gradient: bool = False
 
     def __call__(self, role: Role | str, index: Any) -> Key:
-        if self.together and role in _TOGETHER:
-            role = Role.VALUEGRAD
+        if self.gives_gradient and role in _OF_CHUNKS:
+            role = Role.VALUE_AND_GRAD
         return (f"dagad-{role}-{self.function}-{self.token}" if self.function else f"dagad-{role}-{self.token}", index)
 
     def about(self, key: Key) -> Names:
         """Return names for what has to do with a key, be it ours or anybody's: a function that was given stays."""
         if self.function:
             return self
-        return Names(self.token, words_of(words_about(key)), self.together)
+        return Names(self.token, words_of(words_about(key)), self.gives_gradient)
 
 
 @functools.lru_cache(1024)

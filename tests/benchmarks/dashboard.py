@@ -57,7 +57,7 @@ def ours() -> Callable[..., None]:
 
 def lives(token: str, kind: str) -> Iterator[tuple[Any, str, str]]:
     """Yield the transitions of a graph's tasks, as they come: each step for all."""
-    names = Names(token, "log-likelihood", together=True)
+    names = Names(token, "log-likelihood", gives_gradient=True)
     keys: list[Any] = [names("value", number) for number in range(N_CHUNKS)]
     keys += [names("sum", (1, number)) for number in range(N_CHUNKS // 4)]
     if kind == "others":

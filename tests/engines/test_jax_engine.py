@@ -106,7 +106,7 @@ def test_the_check_for_adding_up_has_jax_compile_for_one_row_and_for_two(cluster
         dagad.grad(loss)(1e-3 * number)
     after, more = cluster.run(compiled_for), cluster.run(compiled_here)
     new = [sorted((Counter(after[worker]) - Counter(before[worker])).elements()) for worker in after]
-    assert sorted(new) == [[("unit", (3,))], [("unit", (3,)), ("value", (1,)), ("value", (2,))]]
+    assert sorted(new) == [[("value", (1,)), ("value", (2,)), ("value_and_grad", (3,))], [("value_and_grad", (3,))]]
     assert [more[worker] - counts[worker] for worker in after] == [len(some) for some in new]
 
     with pytest.warns(UserWarning, match="does not add up: for rows 0:2"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import sys
 from typing import Any
 
@@ -16,6 +18,8 @@ import dagad
 from dagad._engines.autograd import scipy_stats
 from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.scipy_functions import replaced
+from dagad._engines.autograd.scipy_rules import BETTER, MORE, ONE
+from support.numpy_calls import SPECIAL, calls
 
 RNG = np.random.default_rng(1)
 
@@ -49,6 +53,45 @@ def test_on_the_edge_of_a_support_parameters_have_their_slope() -> None:
     assert gradient == pytest.approx(-0.25)  # -x/s^2, and none above
     gradient = dagad.grad(lambda s: np.sum(scipy.stats.rayleigh.pdf(np.array([0.0, 1.0]), scale=s)))(1.0)
     assert gradient == pytest.approx(-np.exp(-0.5))  # (x^3/s^5 - 2x/s^3) exp(-x^2/2s^2)
+
+
+# What the calls of the table give to scipy's functions; each argument that has a rule is moved in turn.
+ARGUMENTS: dict[str, Any] = {"x": np.linspace(0.31, 0.87, 12), "y": np.linspace(1.7, 0.4, 12), "np": np}
+ARGUMENTS["m"] = ARGUMENTS["x"].reshape(3, 4)
+RULES = {**{name: (slope,) for name, slope in ONE.items()}, **MORE, **BETTER}
+
+
+def of_special(text: str) -> list[tuple[str, list[Any]]]:
+    """Return the functions of scipy.special that expressions call, each with its arguments."""
+    found = []
+    for call in calls(text):
+        for node in ast.walk(ast.parse(call)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("special."):
+                given = [eval(compile(ast.Expression(arg), call, "eval"), ARGUMENTS) for arg in node.args]
+                found.append((ast.unparse(node.func).removeprefix("special."), given))
+    return found
+
+
+def test_each_rule_of_scipys_functions_is_the_slope_in_its_argument() -> None:
+    tried, wrong = set(), []
+    for name, args in of_special(SPECIAL):
+        fun = getattr(scipy.special, name, None)
+        for number in [number for number, rule in enumerate(RULES.get(name, ())) if rule is not None and fun]:
+
+            def moved(t: Any, number: int = number, args: list[Any] = args, fun: Any = fun) -> Any:
+                return fun(*args[:number], args[number] + t, *args[number + 1 :])
+
+            zero = np.zeros(np.shape(moved(0.0)))
+            found = dagad.jvp(lambda t: moved(t), (zero,), (zero + 1.0,))[1]
+            steps = [(moved(h) - moved(-h)) / (2.0 * h) for h in (1e-3, 2e-3, 4e-3)]
+            once = [(4.0 * fine - coarse) / 3.0 for fine, coarse in itertools.pairwise(steps)]
+            expected = (16.0 * once[0] - once[1]) / 15.0
+            tried.add((name, number))
+            if not np.allclose(found, expected, rtol=1e-6, atol=1e-8):
+                wrong.append((name, number, found, expected))
+    assert not wrong
+    rules = {(name, number) for name, slopes in RULES.items() for number, rule in enumerate(slopes) if rule is not None}
+    assert not {(name, number) for name, number in rules - tried if hasattr(scipy.special, name)}
 
 
 class Own(scipy.stats.rv_continuous):  # type: ignore[misc]  # scipy has no types

@@ -89,7 +89,7 @@ def test_a_cost_is_that_of_the_last_run() -> None:
     queued = Cost().after_graph(120.0, 120.0, in_vain=False)
     assert (queued.seconds, queued.longest) == (120.0, 120.0)
     assert queued.after_graph(3.0, 0.1, in_vain=False) == Cost(3.0, 0.1)
-    assert queued.known_to_give(scalar=True).after_call(0.2, 0.3) == Cost(0.2, 0.2, scalar=True)
+    assert queued.after_call(0.2, 0.3) == Cost(0.2, 0.2)
 
 
 def test_a_hot_call_that_failed_is_tried_ever_more_seldom() -> None:
@@ -110,13 +110,3 @@ def test_a_task_of_several_chunks_is_a_subtree_and_leaves_enough_tasks(n_chunks:
     assert group & (group - 1) == 0
     assert group == 1 or n_chunks // group >= TASKS_FOR_WORKERS
     assert choose_group(n_chunks, None) == 1
-
-
-def test_functions_that_share_an_entry_do_not_alternate_in_being_wrong() -> None:
-    """One gives numbers, one arrays, of which a number was expected: then it is run twice."""
-    cost, wasted = Cost(), 0
-    for number in range(200):
-        scalar = number % 2 == 0
-        wasted += not scalar and cost.scalar is True
-        cost = cost.known_to_give(scalar=scalar).after_graph(1.0, 1.0, in_vain=False).after_call(1.0, 1.0)
-    assert wasted <= 1

@@ -23,7 +23,7 @@ from dagad_scheduler import Role, role_of
 from support.evaluations_seen import evaluations_seen
 from support.gated_chunks import bits
 from support.matrix_cells import note_run, take_all_runs
-from support.operations_by_hand import SYNC, Run, operation
+from support.operations_by_hand import SYNC, Known, Run, operation
 from support.waiting import until
 
 X, THETA = onp.random.default_rng(0).standard_normal((10, 3)), onp.array([0.3, -0.7, 1.1])
@@ -151,7 +151,8 @@ def test_no_rows_go_to_the_workers_that_add_up(
     known: bool | None, fun: Any, placed: bool, cluster: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither as the recipe of a linearization nor as cotangents; and so each chunk runs once."""
-    monkeypatch.setattr(choose, "cost_of", lambda signature: Cost(seconds=100.0, scalar=known))
+    monkeypatch.setattr("dagad._operations.operation._GIVES_NUMBERS", Known(numbers=known))
+    monkeypatch.setattr(choose, "cost_of", lambda signature: Cost(seconds=100.0))
     rows = onp.random.default_rng(0).standard_normal((12, 2000, 3)).reshape(-1, 3)  # 12 chunks of 48 kB
 
     def program(theta: Any, data: Any, **options: Any) -> Any:
@@ -186,4 +187,4 @@ def test_a_mode_of_any_kind_is_a_graph_on_a_cluster(cluster: Client) -> None:
         dagad.hvp(loss, THETA, THETA)
     assert {(job.executor, job.n_chunks) for job in seen.calls} == {("graph", 5)}
     methods = [job.method for job in seen.calls]
-    assert methods[:4] == ["call", "unit", "linearize", "call"]
+    assert methods[:4] == ["call", "linearize", "linearize", "call"]  # a number is called for once it is known as one

@@ -20,6 +20,7 @@ from distributed import Client
 import dagad
 from dagad._sources import shards as shards_module
 from dagad_scheduler.residents import loop
+from support.desk_contents import forget_programs, n_held, n_programs
 from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
 from support.waiting import PATIENCE
@@ -367,29 +368,13 @@ def test_a_hot_loop_holds_large_constants_of_its_program_once(client: Client) ->
     assert {version for version, _ in sent.known} == {made._homes.version}
 
 
-def desk_of(worker: Any) -> Any:
-    return worker.handlers["dagad_line"].__self__
-
-
-def forget(dask_worker: Any) -> None:
-    desk_of(dask_worker)._programs.clear()
-
-
-def n_programs(dask_worker: Any) -> int:
-    return len(desk_of(dask_worker)._programs)
-
-
-def n_held(dask_worker: Any) -> int:
-    return len(desk_of(dask_worker)._held)
-
-
 def test_a_worker_that_has_forgotten_a_program_gets_it_again(client: Client) -> None:
     there, expected = in_all(on(shards_on(client))), in_all(on_one_thread())(THETA)
     heat_up(client, lambda: there(THETA))
     for workers in (None, list(client.nthreads())[:1]):
-        client.run(forget, workers=workers)
+        client.run(forget_programs, workers=workers)
         assert is_hot(client, lambda: there(THETA))
-        client.run(forget, workers=workers)
+        client.run(forget_programs, workers=workers)
         assert there(THETA) == expected
 
 

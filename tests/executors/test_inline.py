@@ -11,7 +11,7 @@ import numpy as onp
 import pytest
 
 import dagad
-from dagad._operations.operation import LocalGradient, Recorded
+from dagad._operations.operation import Recorded, WithGrad
 from dagad._sources.plan import Plan
 from dagad.extend import Keep, Linearization, Preaccumulate, Recompute
 from support.evaluations_seen import evaluations_seen
@@ -83,7 +83,7 @@ def test_the_inline_executor_leaves_no_linearization_when_its_state_goes(fun: An
     before = {id(one) for one in gc.get_objects() if type(one) is Linearization}
     for policy in (Keep(), Recompute(), Preaccumulate()):
         run = Run(operation(fun, X, [THETA], Plan(10, 3), executor="inline", policy=policy), [THETA])
-        assert isinstance(run.state, Recorded | LocalGradient)
+        assert isinstance(run.state, Recorded | WithGrad)
         del run
         assert not {id(one) for one in gc.get_objects() if type(one) is Linearization} - before
 

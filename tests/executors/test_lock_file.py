@@ -177,13 +177,15 @@ def test_one_of_many_takes_over_a_stale_lock(tmp_path: Path, rounds: Callable[[i
         assert names(directory) == []
 
 
-def test_a_process_that_has_lost_its_lock_writes_nothing_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", ["begun", "landed", "ended", "save"])
+def test_a_process_that_has_lost_its_lock_writes_nothing_more(write: str, tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     other = left(tmp_path, **ELSEWHERE)
     journal._lock_file._touched = 0.0  # it was stopped for long
     with pytest.raises(dagad.CheckpointError, match=r"taken over by process \d+ on node3.*Let that one go on"):
-        journal.begun({"strand": "0", "number": 0, "generation": 0})
-    assert (tmp_path / "chunks").stat().st_size == 0
+        getattr(journal, write)({"strand": "0", "number": 0, "generation": 0})
+    assert {path.stat().st_size for path in tmp_path.iterdir() if path.name in ("chunks", "evaluations")} == {0}
+    assert not (tmp_path / "state").exists()
     journal.close()
     found = read(tmp_path / "lock")
     assert found is not None

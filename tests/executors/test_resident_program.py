@@ -17,12 +17,12 @@ import dagad
 from dagad._executors import resident
 from dagad._executors.evaluation import new_names
 from dagad._executors.resident import UnavailableError
-from dagad._executors.resident_program import PULL, RECORD, UNIT, VALUE, Found, ResidentProgram
+from dagad._executors.resident_program import PULL, RECORD, VALUE, Found, ResidentProgram
 from dagad._graphs.sum_trees import Subtree
 from dagad._operations.inputs import Inputs
 from dagad._operations.item_outputs import EndToEnd, Items, Stack
 from dagad._operations.kernel import Apart, Kernel, Outputs, Summed
-from dagad._operations.operation import LocalGradient, Operation, Recorded
+from dagad._operations.operation import Operation, Recorded, WithGrad
 from dagad._pytrees import pytree
 from dagad._pytrees.buffers import pack_tree, unpack_tree
 from dagad._sources.arrays import ArraySource
@@ -33,7 +33,7 @@ from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate, Recomput
 from dagad_scheduler.residents import loop
 from support.cluster_of_dicts import OnPaper, PaperLines, Placed
 from support.gated_chunks import bits
-from support.operations_by_hand import EXECUTORS, Run, chunk_function
+from support.operations_by_hand import EXECUTORS, Known, Run, chunk_function
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((150, 2)) * 10.0 ** RNG.integers(-8, 8, (150, 1))
@@ -148,7 +148,7 @@ def everything(made: Operation, leaves: Sequence[Any]) -> list[Any]:
     many = run.many([seeds[0], seeds[2]])
     found.append([[None if part is None else bits([full(part)]) for part in column] for column in many])
     if made.kernel.is_reduction:
-        found.append(bits_of(made.with_unit().call(leaves)))
+        found.append(bits_of(made.value_and_grad().call(leaves)))
     return found
 
 
@@ -215,7 +215,8 @@ def test_residents_give_each_other_gradients_only_where_one_would_send_several(o
     with patch.object(resident, "LARGE", 0):
         run = Run(there, leaves_of(Plan(6, 1), False))
         run.pulled(seeds_of(run.value))
-    assert lines.methods == [UNIT] + ["gather"] * times
+    assert lines.methods[0] in (RECORD, VALUE)  # once it is known that it gives a number, it is a call
+    assert lines.methods[1:] == ["gather"] * times
 
 
 def one_at_most(seed: int) -> Any:
@@ -223,7 +224,8 @@ def one_at_most(seed: int) -> Any:
 
     def found(job: Any, homes: Any, address: str, reply: Any, method: str) -> Any:
         address, answer = taken(job, homes, address, reply, method)
-        assert seed % 2 or len(answer.shared) <= 1
+        has_gradient = method == PULL or "gradient" in job.kernel.gives
+        assert seed % 2 or not has_gradient or len(answer.reduced) <= 1
         return address, answer
 
     taken = resident._found
@@ -238,14 +240,14 @@ class Counting:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_runs, self._inside = 0, False
-        for kind, method in itertools.product((Summed, Items), ("value", "record", "preaccumulate")):
+        for kind, method in itertools.product((Summed, Items), ("value", "record")):
             inner = getattr(kind, method)
 
-            def watched(made: Any, *args: Any, inner: Any = inner) -> Any:
+            def watched(made: Any, *args: Any, inner: Any = inner, **how: Any) -> Any:
                 outermost, self._inside = not self._inside, True
                 self.n_runs += outermost
                 try:
-                    return inner(made, *args)
+                    return inner(made, *args, **how)
                 finally:
                     self._inside = not outermost
 
@@ -275,7 +277,7 @@ def test_a_pullback_uses_what_the_value_left_behind(
     runs.n_runs = 0
     run = Run(there, leaves_of(plan))
     is_number = name in ("number", "sometimes nothing")
-    assert isinstance(run.state, LocalGradient if is_number and policy is Preaccumulate else Recorded)
+    assert isinstance(run.state, WithGrad if is_number and policy is Preaccumulate else Recorded)
     assert bits_of(run.value) == bits_of(expected.value)
     assert runs.n_runs == len(plan)
     assert bits(run.pulled(seeds)) == gradient
@@ -343,18 +345,21 @@ def test_a_call_sends_a_program_once_and_a_value_leaves_nothing() -> None:
     for _ in range(3):
         there.call(leaves_of(plan))
         Run(there, leaves_of(plan))
-    assert lines.methods == [VALUE, VALUE, UNIT, UNIT, VALUE, UNIT, VALUE, UNIT] or len(lines.methods) == 6
+    assert lines.methods[:1] + lines.methods[2:] == [VALUE] * 5
+    assert lines.methods[1] in (RECORD, VALUE)
     assert lines.n_held() == 0
-    assert {len(worker.programs) for worker in lines.by_address.values()} == {1}
+    n_kernels = 3 if RECORD in lines.methods else 2
+    assert {len(worker.programs) for worker in lines.by_address.values()} == {n_kernels}
 
 
-def test_a_number_that_was_expected_and_is_none_is_pulled_by_a_job_of_its_own() -> None:
+def test_a_number_that_was_expected_and_is_none_is_pulled_by_a_job_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(40, 3)
     for name in ("tree", "integers and trees"):
-        here, _, _ = pair(name, plan)
+        here, _, _ = pair(name, plan, policy=Keep())
+        monkeypatch.setattr("dagad._operations.operation._GIVES_NUMBERS", Known(numbers=True))
         placed = Placed(X[:40], plan)
         lines = PaperLines([placed], [0] * 6 + [1] * 8)
-        there = operation(name, plan, OnPaper(lines, is_scalar=True), placed)
+        there = operation(name, plan, OnPaper(lines), placed)
         run, expected = Run(there, leaves_of(plan)), Run(here, leaves_of(plan))
         assert bits_of(run.value) == bits_of(expected.value)
         assert lines.n_held() == 0
@@ -381,7 +386,7 @@ def of_array(rows: Any, theta: Any) -> Any:
     return anp.sum(rows @ theta) + anp.sum(theta)
 
 
-@pytest.mark.parametrize("method", [VALUE, RECORD, UNIT, PULL])
+@pytest.mark.parametrize("method", [VALUE, RECORD, PULL])
 def test_a_resident_that_nobody_waits_for_stops_after_its_chunk(method: str) -> None:
     calls = []
 
@@ -398,11 +403,10 @@ def test_a_resident_that_nobody_waits_for_stops_after_its_chunk(method: str) -> 
 
 def test_a_value_that_nobody_keeps_leaves_nothing_behind() -> None:
     program, rows = program_of(of_array, Plan(40, 3))
-    for method in (VALUE, UNIT):
-        job = program.job(message(method), None)
-        job.part(Subtree(0, 4), rows, bool)
-        assert not job.holds
-        assert job.nbytes() == 0
+    job = program.job(message(VALUE), None)
+    job.part(Subtree(0, 4), rows, bool)
+    assert not job.holds
+    assert job.nbytes() == 0
 
 
 def test_a_resident_refuses_messages_of_another_size() -> None:

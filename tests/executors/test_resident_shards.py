@@ -18,6 +18,7 @@ from dagad._sources.shards import MOST_PENDING
 from dagad_scheduler.residents import client as lines
 from dagad_scheduler.residents.client import Lines
 from support.clusters import kill, pids_of
+from support.desk_contents import desks_of, n_rows
 from support.gated_chunks import Watch, bits, chunk as watched_chunk
 from support.hot_loops import a_watched_cluster, heat_up, is_hot, tasks_made, until_hung_up
 from support.waiting import PATIENCE, in_background, until
@@ -120,17 +121,13 @@ def without_tasks(client: Client, act: Callable[[], Any]) -> Any:
 
 
 def lose_left(dask_worker: Any) -> None:
-    desk = dask_worker.handlers["dagad_line"].__self__
-    desk._rows.forget(list(desk._rows._items))
-
-
-def n_left(dask_worker: Any) -> int:
-    return len(dask_worker.handlers["dagad_line"].__self__._rows)
+    for desk in desks_of(dask_worker):
+        desk._rows.forget(list(desk._rows._items))
 
 
 def left(client: Client) -> set[int]:
     gc.collect()
-    return set(client.run(n_left).values())
+    return set(client.run(n_rows).values())
 
 
 def beside(rows: Any, theta: Any) -> Any:
@@ -259,7 +256,8 @@ def test_gradients_in_shards_have_a_limited_share_of_a_workers_memory(client: Cl
 
 
 def has_share(dask_worker: Any, share: float) -> float:
-    store = dask_worker.handlers["dagad_line"].__self__._rows
+    (desk,) = desks_of(dask_worker)
+    store = desk._rows
     before, store._share = store._share, share
     return float(before)
 

@@ -134,9 +134,6 @@ def test_a_linearization_that_lost_its_recipe_says_so_when_it_is_pulled() -> Non
         def record(self, x: Any) -> Any:
             return x, lambda seed: (seed,), int
 
-        def preaccumulate(self, *args: Any) -> Any:
-            raise AssertionError("not asked for")
-
     moved = pickle.loads(pickle.dumps(Linearization.recorded(Task(), (2.0,))))
     assert moved.value == 2.0
     with pytest.raises(dagad.PortabilityError, match=r"without its recipe.*can't be pickled"):

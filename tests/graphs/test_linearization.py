@@ -305,13 +305,8 @@ def test_a_linearization_pulled_with_none_gives_none() -> None:
 
 def test_a_preaccumulated_linearization_gives_its_gradient_without_another_run() -> None:
     policy = Preaccumulate()
-    first, *_ = of_chunks(squares, THETA, policy)
     expected = autograd.grad(lambda t: squares(X[:10], t))(THETA)
-    assert first.local_gradient is not None
-    assert onp.allclose(first.local_gradient[0][0], expected)
-    assert first.pull(ONE)[0][0].tobytes() == first.local_gradient[0][0].tobytes()  # any seed: it is run again
-
-    made = Linearization.preaccumulated(task_of(lambda t: squares(X[:10], t)), (THETA,), policy.counters)
+    made = Linearization.with_grad(task_of(lambda t: squares(X[:10], t)), (THETA,), policy.counters)
     runs = policy.n_primal
     twice = made.pull_scaled(2.0)[0]
     assert policy.n_primal == runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ import dagad
 from dagad._executors.choose import executor_on
 from dagad._executors.evaluation import find_scheduler
 from dagad._executors.graph import GraphExecutor
-from dagad._operations.operation import LocalGradient, Recorded, ValueOnly
+from dagad._operations.operation import Recorded, ValueOnly, WithGrad
 from dagad._sources.plan import Plan
 from dagad.extend import CompensatedSum, Keep, Linearization, PlainSum, Preaccumulate, Recompute
 from support.gated_chunks import bits
@@ -67,7 +68,7 @@ NUMBERS = [number, sometimes_nothing]
 class Alternating:
     """A policy of the user's own: keeps every other tape."""
 
-    together = False
+    value_and_grad = False
 
     def __init__(self) -> None:
         self.turn, self.counters = 0, Keep().counters
@@ -102,15 +103,15 @@ def expected_of(fun: Any, seeds: list[Any]) -> float:
 def test_the_state_of_an_operation_is_one_of_three_kinds(fun: Any, policy: Any, place: str) -> None:
     own = policy()
     run = Run(operation(fun, X, [THETA], PLAN, executor=PLACES[place](), policy=own), [THETA])
-    state, together = run.state, isinstance(own, Preaccumulate)
-    if together and fun in NUMBERS:
-        assert isinstance(state, LocalGradient)
-    elif fun is sometimes_complex and together:  # the tapes of those that were pulled are gone
+    state, at_once = run.state, isinstance(own, Preaccumulate)
+    if at_once and fun in NUMBERS:
+        assert isinstance(state, WithGrad)
+    elif fun is sometimes_complex and at_once:  # the tapes of those that were pulled are gone
         assert isinstance(state, Recorded | ValueOnly)
     else:
         assert isinstance(state, Recorded)
     run.pulled(seeds_of(run.value))
-    assert isinstance(run.state, LocalGradient) if fun in NUMBERS else run.state is state
+    assert isinstance(run.state, WithGrad) if fun in NUMBERS else run.state is state
 
 
 @pytest.mark.sampled(15)
@@ -157,6 +158,26 @@ def test_no_chunk_is_run_once_more_than_the_policy_says(fun: Any, policy: Any, r
         run.pulled(seeds_of(run.value))
         assert sorted(calls) == sorted([*X] * (runs // 8))
         assert own.n_primal - before == runs
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_functions_that_look_the_same_are_taken_for_numbers_once_at_most(place: str) -> None:
+    """One gives numbers, one vectors: where numbers were expected, all chunks run again for their gradients."""
+    n_runs = []
+
+    def counted(rows: Any, t: Any, fun: Any) -> Any:
+        n_runs.append(rows)
+        return fun(rows, t)
+
+    wasted = 0
+    for turn in range(20):
+        fun = functools.partial(counted, fun=vector if turn % 2 else number)
+        made = operation(fun, X, [THETA], PLAN, executor=PLACES[place](), policy=Preaccumulate())
+        n_runs.clear()
+        run = Run(dataclasses.replace(made, owner=("shared", place)), [THETA])
+        run.pulled(seeds_of(run.value))
+        wasted += len(n_runs) > 8
+    assert wasted <= 1
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -63,8 +63,7 @@ def refusal(mode: str, ways: tuple[str, ...], how: str, data: Any, **options: An
 def test_each_way_of_carrying_a_traced_value_is_right_or_refused_as_documented(name: str, scheduler: Any) -> None:
     for mode in ("value_and_grad", "hessian") if isinstance(scheduler, str) else ("hessian",):
         refused = refusal(mode, (name,), "in_its_closure", ROWS, grainsize=4, scheduler=scheduler)
-        cant_travel = name == "a_cache_by_argument" and not isinstance(scheduler, str)
-        assert bool(refused) == (name in REFUSED or cant_travel), refused
+        assert bool(refused) == (name in REFUSED), refused
         assert not refused or "shared argument" in refused or "can't be pickled" in refused
 
 

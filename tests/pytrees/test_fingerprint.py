@@ -342,6 +342,12 @@ def test_attributes_of_a_partial_are_part_of_it() -> None:
     assert not is_frozen(capturing(made))
 
 
+def test_a_partial_that_leads_to_itself_is_not_frozen() -> None:
+    made: Any = functools.partial(min, 1.0)
+    made.itself = made
+    assert not is_frozen(capturing(made))
+
+
 def test_a_function_of_a_module_that_is_pickled_by_value_is_not_frozen() -> None:
     """Such a function travels with the globals that it reads, and these may be set anew."""
     assert is_frozen(_reader)

@@ -89,7 +89,7 @@ def test_pullbacks_belong_to_the_evaluation_of_their_values(cluster: Cluster) ->
 
 
 def test_value_and_gradient_of_one_task_land_together(cluster: Cluster) -> None:
-    keys = keys_of("value", Names("t1", "loss", together=True))
+    keys = keys_of("value", Names("t1", "loss", gives_gradient=True))
     cluster.say(keys, *SENT)
     cluster.say(keys[:1], *LANDED)
     assert (cluster.first()["values"], cluster.first()["gradients"]) == ([1, N], [1, N])
@@ -174,7 +174,7 @@ def test_the_board_remembers_workers_that_went_with_what_was_computed_again(clus
 
 def test_rates_and_latencies_on_the_board_are_those_of_lately(cluster: Cluster) -> None:
     for number in range(20):
-        keys = keys_of("value", Names(f"t{number}", "loss", together=True))
+        keys = keys_of("value", Names(f"t{number}", "loss", gives_gradient=True))
         cluster.say(keys, *SENT)
         cluster.now += 0.25
         cluster.say(keys, *LANDED)

@@ -29,7 +29,7 @@ from dagad_scheduler.plugin import DagadPlugin
 from dagad_scheduler.residents.service import Known
 from support.clusters import a_cluster
 from support.hot_loops import a_watched_cluster, heat_up
-from support.waiting import PATIENCE, until
+from support.waiting import PATIENCE, SOON, until
 
 pytestmark = pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters")
 
@@ -85,7 +85,7 @@ def test_a_graph_fills_its_slots_and_two_models_are_distinguished(client: Client
     before = board(client)
     dagad.value_and_grad(loss(client, log_likelihood))(THETA)
     dagad.evaluate(loss(client, squared_error, policy=Keep()), THETA).gradient(PATIENCE)
-    until(lambda: last_of(client, "squared-error")["gradients"] == [N, N], 10.0)
+    until(lambda: last_of(client, "squared-error")["gradients"] == [N, N], SOON)
     for function in ("log-likelihood", "squared-error"):
         one = last_of(client, function)
         assert (one["road"], one["values"], one["gradients"]) == ("graph", [N, N], [N, N])
@@ -125,7 +125,7 @@ def test_linearizations_are_seen_while_they_live(client: Client) -> None:
     assert last_of(client, "log-likelihood")["cells"] == N * "v"
     pullback(1.0)
     del pullback
-    until(lambda: not any(one["linearizations"] for one in board(client)["workers"].values()), 10.0)
+    until(lambda: not any(one["linearizations"] for one in board(client)["workers"].values()), SOON)
 
 
 def test_a_hot_loop_is_counted_shown_in_the_task_stream_and_reported(client: Client, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_hot_loop_is_counted_shown_in_the_task_stream_and_reported(client: Cli
     with client.as_current(), get_task_stream() as stream, performance_report(tmp_path / "report.html"):
         for _ in range(40):
             evaluate(THETA)
-        until(lambda: (evaluate(THETA), is_counted(client, before + 40))[1], 60.0)
+        until(lambda: (evaluate(THETA), is_counted(client, before + 40))[1])
     one = last_of(client, "log-likelihood")
     assert (one["road"], one["values"], one["gradients"]) == ("residents", [N, N], [N, N])
     assert one["seconds"] > 0.0
@@ -173,7 +173,7 @@ def tell_little(client: Client, shards: dagad.Shards) -> None:
     assert len(client.get_events("dagad")) == 0
     assert len(client.get_events("dagad-desks")) == 2  # one a worker
     client.register_plugin(DagadPlugin())
-    until(lambda: (evaluate(THETA), len(client.get_events("dagad")) >= 3)[1], 60.0)
+    until(lambda: (evaluate(THETA), len(client.get_events("dagad")) >= 3)[1])
 
 
 def test_the_dashboard_says_why_evaluations_fall_back(client: Client) -> None:
@@ -182,7 +182,7 @@ def test_the_dashboard_says_why_evaluations_fall_back(client: Client) -> None:
     heat_up(client, lambda: evaluate(THETA))
     client.run(forget_rows)
     evaluate(THETA)
-    until(lambda: (evaluate(THETA), any("missing" in one["reason"] for one in board(client)["fallbacks"]))[1], 60.0)
+    until(lambda: (evaluate(THETA), any("missing" in one["reason"] for one in board(client)["fallbacks"]))[1])
     assert board(client)["fell_back"] >= 1
     heat_up(client, lambda: evaluate(THETA))
 
@@ -336,8 +336,8 @@ def test_a_scheduler_started_with_the_preload_shows_the_dashboard(way: str, tmp_
         environment["DASK_DISTRIBUTED__SCHEDULER__PRELOAD"] = json.dumps([module])
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
-        until(file.exists, 60.0)
-        until(lambda: file.read_text(encoding="utf-8").endswith("}"), 10.0)
+        until(file.exists)
+        until(lambda: file.read_text(encoding="utf-8").endswith("}"), SOON)
         with Client(scheduler_file=str(file), set_as_default=False) as client:
             assert board(client)["evaluations"] == []
             assert "data-root-id" in get(client, "/dagad")

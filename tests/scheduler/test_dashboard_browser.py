@@ -99,16 +99,16 @@ def number(browser: Any, name: str) -> float:
 
 def test_a_browser_sees_the_slots_of_a_graph_fill(client: Client, browser: Any) -> None:
     browser.get(dagad.dashboard(client))
-    until(lambda: "evaluations / s" in text(browser, "rate"), 60.0)
+    until(lambda: "evaluations / s" in text(browser, "rate"))
     evaluation = dagad.evaluate(
         lambda theta: dagad.reduce_sum(slow_likelihood, X, theta, grainsize=20, scheduler=client), THETA
     )
-    until(lambda: counts(browser)[:1] > [0], 60.0)
+    until(lambda: counts(browser)[:1] > [0])
     first = counts(browser)
     assert first[:2] < [N, N]
-    until(lambda: counts(browser) > first, 60.0)
+    until(lambda: counts(browser) > first)
     evaluation.gradient(PATIENCE)
-    until(lambda: counts(browser) == [N, N, N, N], 60.0)
+    until(lambda: counts(browser) == [N, N, N, N])
     assert text(browser, "slots").startswith("slow-likelihood")
 
 
@@ -118,7 +118,7 @@ def test_a_browser_that_is_dark_and_narrow_shows_a_page_of_its_kind(client: Clie
     size = {"width": 480, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     command("Emulation.setDeviceMetricsOverride", size)
     browser.get(dagad.dashboard(client))
-    until(lambda: "evaluations / s" in text(browser, "rate"), 60.0)
+    until(lambda: "evaluations / s" in text(browser, "rate"))
     ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert max(map(int, re.findall(r"\d+", ground)[:3])) < 64
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 480
@@ -134,9 +134,9 @@ def test_a_browser_sees_a_hot_loop_go_on(client: Client, browser: Any) -> None:
             evaluate(THETA)
         return number(browser, "evaluations") > more_than and counts(browser) == [N, N, N, N]
 
-    until(lambda: is_seen(30.0), 60.0)
+    until(lambda: is_seen(30.0))
     first = number(browser, "evaluations"), number(browser, "values")
-    until(lambda: is_seen(first[0]), 60.0)
+    until(lambda: is_seen(first[0]))
     assert number(browser, "values") > first[1]
     assert number(browser, "rate") > 0.0
     assert "ms" in text(browser, "latency")

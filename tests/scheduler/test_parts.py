@@ -142,7 +142,7 @@ def test_a_run_of_parts_accounts_for_its_seconds_by_role() -> None:
     def work(number: int) -> None:
         sum(range(1000 + number))
 
-    for role, name in ((Role.VALUE, "value"), (Role.VALUEGRAD, "value"), (Role.PULLBACK, "pullback")):
+    for role, name in ((Role.VALUE, "value"), (Role.VALUE_AND_GRAD, "value"), (Role.PULLBACK, "pullback")):
         run = share(5, work, role=role)
         run.wait()
         account = run.account(detailed=True)

@@ -264,7 +264,7 @@ def test_only_values_and_pullbacks_of_a_graph_are_wrapped_to_hold_the_process() 
     graph: dict[Any, Any] = {names(role, 0): Task(names(role, 0), float, 1.0) for role in Role}
     graph["data"] = DataNode("data", 1.0)
     wrapped = {key for key, node in calmed(graph).items() if getattr(node, "func", None) is run_calmly}
-    assert wrapped == {names(role, 0) for role in (Role.VALUE, Role.VALUEGRAD, Role.PULLBACK)}
+    assert wrapped == {names(role, 0) for role in (Role.VALUE, Role.VALUE_AND_GRAD, Role.PULLBACK)}
 
 
 def test_a_wrapped_task_keeps_its_key_and_its_dependencies() -> None:

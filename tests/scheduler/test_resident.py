@@ -17,7 +17,7 @@ import dagad
 from dagad_scheduler.cluster import Cluster
 from dagad_scheduler.residents import client as lines, service
 from dagad_scheduler.residents.client import Lines
-from support.desk_contents import n_held, n_programs
+from support.desk_contents import desks_of, n_held, n_programs
 from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, shards_on, until_hung_up
 from support.waiting import PATIENCE, until
@@ -120,9 +120,9 @@ def test_tapes_of_a_value_that_did_not_come_go_too(client: Client) -> None:
 
 def lose_rows(dask_worker: Any) -> None:
     """Have the next look for rows fail, as when they have just moved."""
-    desk = dask_worker.handlers["dagad_line"].__self__
-    for known in desk._programs.values():
-        known.keys = {number: ["elsewhere"] for number in known.keys}
+    for desk in desks_of(dask_worker):
+        for known in desk._programs.values():
+            known.keys = {number: ["elsewhere"] for number in known.keys}
 
 
 def test_tapes_of_relayed_calls_of_a_dead_client_go_after_a_while(

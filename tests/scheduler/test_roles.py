@@ -85,7 +85,7 @@ def test_names_about_a_key_have_its_function_and_a_function_that_was_given_stays
 
 
 def test_keys_of_tasks_that_give_value_and_gradient_together_say_so() -> None:
-    names = Names("t", "loss", together=True)
+    names = Names("t", "loss", gives_gradient=True)
     assert names("value", 2) == names(Role.PULLBACK, 2) == ("dagad-valuegrad-loss-t", 2)
     assert names("sum", 2) == ("dagad-sum-loss-t", 2)
 

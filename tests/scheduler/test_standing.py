@@ -10,17 +10,19 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import autograd.numpy as anp
+import dask
 import pytest
 from dask import annotate  # type: ignore[attr-defined]  # dask's `__init__` does not say what it exports
 from distributed import Client, SchedulerPlugin
 
 import dagad
 from dagad_scheduler import Role, role_of
-from dagad_scheduler.residents.standing import Standing
+from dagad_scheduler.residents import standing as loops
+from dagad_scheduler.residents.standing import LINGER, Standing
 from support.clusters import kill
 from support.desk_contents import n_held, n_programs
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, is_hot, shards_on
-from support.waiting import PATIENCE, until
+from support.waiting import PATIENCE, SOON, until
 
 pytestmark = pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 
@@ -54,8 +56,12 @@ def _soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def client() -> Iterator[Client]:
-    """A cluster that is to be empty in the end."""
-    with a_watched_cluster() as client:
+    """A cluster that is to be empty in the end.
+
+    Dask drops no copy of rows after a while: of an evaluation that just looks for them there it would make a graph.
+    """
+    still = dask.config.set({"distributed.scheduler.active-memory-manager.start": False})
+    with still, a_watched_cluster() as client:
         client.register_plugin(Sent())
         yield client
 
@@ -120,19 +126,32 @@ def on_none(client: Client) -> bool:
     return not any(client.run_on_scheduler(standing).values())
 
 
-def test_a_few_tasks_stand_for_hundreds_of_evaluations_and_end_with_them(client: Client) -> None:
+def test_a_few_tasks_stand_for_hundreds_of_evaluations_and_end_with_them(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     evaluate, other = hot_on(client), hot_on(client)
     before, n_evaluations = client.run_on_scheduler(sent)[0], 0
+    monkeypatch.setattr(loops, "LINGER", PATIENCE)  # a slow machine is not one without calls
     watch = for_seconds(2.0)
     while watch() or not on_all(client):
         evaluate()
         other()
         n_evaluations += 1
     assert client.run_on_scheduler(sent)[0] - before <= 2 < n_evaluations
-    until(lambda: on_none(client), 10.0)
+    monkeypatch.setattr(loops, "LINGER", 1.0)
+    until(lambda: on_none(client), SOON)
     evaluate_while(evaluate, lambda: not on_all(client))  # and begin again with them
-    evaluate = other = cast("Any", None)  # the Shards go
-    until(lambda: on_none(client), 0.9)
+    monkeypatch.setattr(loops, "LINGER", 10.0 * PATIENCE)  # nothing ends now for want of calls
+    client.run(linger, 10.0 * PATIENCE)
+    try:
+        evaluate = other = cast("Any", None)  # the Shards go
+        until(lambda: on_none(client))
+    finally:
+        client.run(linger, LINGER)
+
+
+def linger(seconds: float) -> None:
+    loops.LINGER = seconds
 
 
 def test_standing_tasks_of_a_hot_loop_keep_no_other_task_from_running(client: Client) -> None:
@@ -179,7 +198,7 @@ def test_a_scheduler_is_not_idle_while_a_loop_works_and_is_afterwards(client: Cl
             evaluate()
         found.append(client.run_on_scheduler(idle_since))
     assert found == [None] * len(found)
-    until(lambda: client.run_on_scheduler(idle_since) is not None, 10.0)
+    until(lambda: client.run_on_scheduler(idle_since) is not None, SOON)
 
 
 def idle_since(dask_scheduler: Any) -> float | None:
@@ -193,7 +212,7 @@ def test_adaptive_scaling_leaves_a_loop_alone_and_goes_on_after_it(frail: Client
     evaluate_while(evaluate, for_seconds(3.0))
     assert frail.run_on_scheduler(sent)[1] == 0, adaptive.log
     evaluate = cast("Any", None)  # the Shards go
-    until(lambda: not frail.run_on_scheduler(standing), 10.0)
+    until(lambda: not frail.run_on_scheduler(standing), SOON)
 
 
 def unrunnable(dask_scheduler: Any) -> list[str]:
@@ -225,9 +244,9 @@ def test_a_client_that_is_killed_leaves_nothing_behind(client: Client) -> None:
             until(lambda: on_all(client) and 0 not in client.run(n_held).values())
         finally:
             kill(process.pid)
-    until(lambda: on_none(client) and set(client.run(n_held).values()) == {0}, 10.0)
-    until(lambda: not any(client.run(n_coroutines).values()), 10.0)
-    until(lambda: not any(client.run(n_programs).values()), 10.0)
+    until(lambda: on_none(client) and set(client.run(n_held).values()) == {0}, SOON)
+    until(lambda: not any(client.run(n_coroutines).values()), SOON)
+    until(lambda: not any(client.run(n_programs).values()), SOON)
 
 
 def n_coroutines(dask_worker: Any) -> int:

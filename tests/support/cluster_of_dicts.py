@@ -166,8 +166,8 @@ class PaperLines:
 class OnPaper(ResidentExecutor):
     """Runs jobs by residents on paper, wherever their rows lie."""
 
-    def __init__(self, lines: PaperLines, *, is_scalar: bool | None = None) -> None:
-        super().__init__(lines, 1.0, is_scalar=is_scalar)
+    def __init__(self, lines: PaperLines) -> None:
+        super().__init__(lines, 1.0)
         self.lines = lines
 
     def _loop(self, job: Any, placed: Any) -> Any:

@@ -19,7 +19,7 @@ import dask
 from distributed import Client, LocalCluster
 
 import dagad
-from support.waiting import PATIENCE, until
+from support.waiting import PATIENCE, SOON, until
 
 
 @contextlib.contextmanager
@@ -124,7 +124,7 @@ def assert_empty(client: Client) -> None:
         return not left
 
     with contextlib.suppress(AssertionError):
-        until(is_empty, 10.0)
+        until(is_empty, SOON)
     assert not left, f"left on the scheduler: {left}"
 
 

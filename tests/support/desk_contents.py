@@ -9,25 +9,37 @@ from typing import Any
 from distributed import Client
 
 
-def desk_of(worker: Any) -> Any:
-    return worker.handlers["dagad_line"].__self__
+def desks_of(worker: Any) -> list[Any]:
+    """Return the desk of a worker; none before the first hot loop, as where a test is the first of its cluster."""
+    handler = worker.handlers.get("dagad_line")
+    return [handler.__self__] if handler is not None else []
 
 
 def n_held(dask_worker: Any) -> int:
-    return len(desk_of(dask_worker)._held) if "dagad_line" in dask_worker.handlers else 0
+    return sum(len(desk._held) for desk in desks_of(dask_worker))
 
 
 def n_programs(dask_worker: Any) -> int:
-    return len(desk_of(dask_worker)._programs)
+    return sum(len(desk._programs) for desk in desks_of(dask_worker))
+
+
+def forget_programs(dask_worker: Any) -> None:
+    for desk in desks_of(dask_worker):
+        desk._programs.clear()
+
+
+def n_rows(dask_worker: Any) -> int:
+    """Return how many chunks of cotangents stay on a worker."""
+    return sum(len(desk._rows) for desk in desks_of(dask_worker))
 
 
 def n_left(dask_worker: Any) -> int:
     """Return how much clients have to let go of."""
-    return sum(len(guest.left) for guest in desk_of(dask_worker)._clients.values())
+    return sum(len(guest.left) for desk in desks_of(dask_worker) for guest in desk._clients.values())
 
 
 def n_now(dask_worker: Any) -> int:
-    return len(desk_of(dask_worker)._now)
+    return sum(len(desk._now) for desk in desks_of(dask_worker))
 
 
 def n_connections(dask_worker: Any) -> int:

@@ -40,7 +40,7 @@ class Graphs(SchedulerPlugin):
 
     def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
         is_new = start == "released" and finish == "waiting"
-        self.n_chunks += is_new and role_of(key) in (Role.VALUE, Role.VALUEGRAD)
+        self.n_chunks += is_new and role_of(key) in (Role.VALUE, Role.VALUE_AND_GRAD)
         self.n_tasks += is_new and role_of(key) != Role.LOOP
 
 

@@ -30,6 +30,15 @@ def found(change: Callable[[Found], Any]) -> Callable[[Any], Any]:
     return changed
 
 
+def gradients(change: Callable[[list[Any]], list[Any]]) -> Callable[[Any], Any]:
+    """Return a reply with other gradients beside the values, where there are gradients."""
+
+    def changed(one: Any) -> Any:
+        return (one[0], change(one[1]), one[2]) if isinstance(one, tuple) else one
+
+    return found(lambda one: one._replace(reduced=list(map(changed, one.reduced))))
+
+
 def only(reply: Any) -> Callable[[Any], Any]:
     return lambda _: reply
 
@@ -50,12 +59,15 @@ NONSENSE: dict[str, Callable[[Any], Any]] = {
     "no number of seconds": with_(seconds="long"),
     "no values": found(lambda one: one._replace(reduced=[])),
     "more values": found(lambda one: one._replace(reduced=one.reduced * 2)),
-    "no gradients": found(lambda one: one._replace(shared=[])),
+    "no gradients": gradients(lambda own: []),
+    "more gradients": gradients(lambda own: own * 2),
+    "no count": found(
+        lambda one: one._replace(reduced=[one.reduced[0][:2]] if isinstance(one.reduced[0], tuple) else [])
+    ),
     "something of its own": found(lambda one: one._replace(stacked=[[1.0]])),
     "other trees": found(lambda one: one._replace(reduced=[[value] for value in one.reduced])),
 }
 IMPOSSIBLE: dict[str, Callable[[Any], Any]] = {
-    "shape": found(lambda one: one._replace(shared=[[np.ones(2)] for _ in one.shared])),
-    "dtype": found(lambda one: one._replace(shared=[[np.ones(3, "f4")] for _ in one.shared])),
-    "number": found(lambda one: one._replace(shared=[[np.ones(3)] * 2 for _ in one.shared])),
+    "shape": gradients(lambda own: [np.ones(2)]),
+    "dtype": gradients(lambda own: [np.ones(3, "f4")]),
 }

@@ -48,6 +48,7 @@ np.argmin(x) * x | np.argsort(x) * x | np.searchsorted(y, x) * x | np.allclose(x
 np.sum(m, axis=1, keepdims=1, where=m > 0.4) | np.max(m, axis=0, keepdims=1, where=m > 0.4, initial=0.3)
 np.prod(m, axis=1, keepdims=1, where=m > 0.4) | np.var(hole, where=y <= 1.5) | np.std(hole, where=y <= 1.5, keepdims=1)
 np.mean(hole, where=y <= 1.5, keepdims=1) | np.trapezoid(x[:3], [0.0, 1.0, 3.0])
+np.quantile(x[:1], 0.3) | np.nanmedian(x[None], axis=0)
 np.nanmedian(hole.reshape(3, 4), axis=0) | np.nanquantile(hole.reshape(3, 4), [0.3, 0.8], axis=1, keepdims=True)
 np.nanpercentile(hole.reshape(3, 4), 30, axis=0) | np.histogram(y, bins=3, weights=x**2)[0]
 np.trapezoid(m, dx=y[:2, None], axis=0)
@@ -114,7 +115,7 @@ np.interp([0.2, 0.4, 0.5], [0.4], x[:1]) | np.interp(x, [0.4], [2.0])
 np.trace(m, dtype=float)
 np.einsum("ii->i", s) | np.einsum("ii", s) | np.einsum("...ii->...i", s[None] * y[:2, None, None])
 np.einsum("iij,jk->ik", s[:, :, None] * m[:, None, :], m.T) | np.einsum("ij,kk", m, s)
-np.einsum("ij,jk", m, m.T, optimize=np.einsum_path("ij,jk", m, m.T)[0])
+np.einsum("ij,jk", m, m.T, optimize=np.einsum_path("ij,jk", m, m.T)[0]) | np.einsum("i,i->i", x, y, dtype=complex)
 """
 
 LINALG = """
@@ -158,7 +159,8 @@ x.max(where=y > 1, initial=0.1) | m.min(axis=1) | m.cumsum(axis=0) | x.cumprod()
 m.compress([True, False, True], axis=0) | m.transpose(1, 0) | m.T | m.mT | m.reshape(2, -1) | m.ravel() | m.flatten()
 m[None].squeeze() | m.swapaxes(0, 1) | m.trace() | m.diagonal() | x.take([1, 2, 1]) | x.repeat(2) | x.clip(0.4, 0.7)
 x.dot(y) | x.copy() | z.conj() | z.real | z.imag | x.argmax() * x | x.argsort() * x | (9 * x).round() * x
-x.astype(float) | x[::-2] | m[:, 1] | m[[2, 0, 2]] | x[x > 0.5] | m @ m.T | y @ x | x**2 | 2.0**x | x**y | y / x | -x
+x.astype(float) | x.astype(complex)
+x[::-2] | m[:, 1] | m[[2, 0, 2]] | x[x > 0.5] | m @ m.T | y @ x | x**2 | 2.0**x | x**y | y / x | -x
 abs(x - 0.5) | x % 0.3 | divmod(2 * x, 0.7)[1] | x // 0.2 * x
 m[None].transpose(-1, 0, 1) | m.T.flatten("A") | x.astype(int) * x | y[(9 * x).astype(int)] * x
 """

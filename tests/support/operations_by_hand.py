@@ -71,6 +71,19 @@ def operation(
     return Operation(function, plan, sliced, inputs, made, policy or Keep(), (fun, active), monoid)
 
 
+class Known:
+    """Stands for what is remembered: whether each chunk is known to give a number."""
+
+    def __init__(self, *, numbers: bool | None) -> None:
+        self._numbers = numbers
+
+    def find(self, signature: Any) -> bool | None:
+        del signature
+        return self._numbers
+
+    def change(self, signature: Any, change: Any) -> None: ...
+
+
 class Run:
     """An operation at leaves: its value, and pullbacks, one after the other."""
 

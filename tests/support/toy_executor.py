@@ -11,7 +11,7 @@ from typing import Any
 
 from dagad._errors import PortabilityError, SchedulerLostError
 from dagad._executors.evaluation import calm_process, inside_task, new_names
-from dagad._graphs.policies import Policy, Preaccumulate
+from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import assembled, subtrees
 from dagad._operations.batch import BatchSeeds
 from dagad._operations.job import Job, Land, Results, Seeds
@@ -42,30 +42,22 @@ class Pipes(contextlib.AbstractContextManager["Pipes"]):
             process.join()
 
     def call(self, job: Job) -> Results:
-        return self._run(job, None, None)[0]
+        return self._run(job, None, None)
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Left]:
         left = Left(self)
-        return self._run(job, policy, left)[0], left
+        return self._run(job, policy, left), left
 
-    def unit(self, job: Job, policy: Policy, land: Land) -> tuple[Results, Left | None]:
-        left = Left(self)
-        results, gradients = self._run(job, Preaccumulate(), left)  # what is run elsewhere is not counted in `policy`
-        results.has_gradient = all(gradient is not None for gradient in gradients)
-        if results.has_gradient:
-            self.land(job, gradients, land)
-        return results, None if results.has_gradient else left
-
-    def _run(self, job: Job, policy: Policy | None, left: Left | None) -> tuple[Results, list[Any]]:
+    def _run(self, job: Job, policy: Policy | None, left: Left | None) -> Results:
         batch, names, shares = job.batch.parcel(), new_names(), list(self.shares(job))
         token, args = left and left.token, [[job.arguments(run, names) for run in runs] for runs in shares]
         found = self.ask([(token, policy, batch, mine) for mine in args])
         results, sums = Results.of(job), {}
-        for run, (value, _) in zip(itertools.chain(*shares), found, strict=True):
+        for run, value in zip(itertools.chain(*shares), found, strict=True):
             results.put(job, run, value)
             sums[job.part_of(run)] = value.reduced if job.kernel.stacks else value
         results.reduced = assembled(list(sums), sums.values(), job.n_terms, job.monoid)
-        return results, [gradient for _, gradient in found]
+        return results
 
     def shares(self, job: Job) -> Iterator[list[Any]]:  # of each process the runs: whole parts of the tree of sums
         chunks, n_chunks, count = list(job.plan), len(job.plan), len(self._ends)
@@ -143,8 +135,8 @@ def found(held: dict[int, list[Any]], token: int, *asked: Any) -> Iterator[Any]:
     if len(asked) == 1:  # of each run the cotangents
         for made, seeds in zip(held[token], asked[0], strict=True):
             yield made.pull(seeds) if len(seeds) == 1 else made.pull_again(seeds, len(seeds))
-    elif asked[0] is None:  # the value; and with it the gradient for the seed 1, None where there is none
-        yield from ((opened(asked[1]).value(*args), None) for args in asked[2])
+    elif asked[0] is None:
+        yield from (opened(asked[1]).value(*args) for args in asked[2])
     else:
         held[token] = [asked[0].linearize(opened(asked[1]), args) for args in asked[2]]
-        yield from ((made.value, made.local_gradient) for made in held[token])
+        yield from (made.value for made in held[token])

@@ -114,9 +114,9 @@ class TracedEngine:
             return self.engine.value(fun, list(map(traceable, leaves)))
         return (self._forward if trace.moves else self._reverse)(fun, trace)
 
-    def linearize_with_unit(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
-        """Do the same where the seed 1 of a number comes next: what compiles both together is told."""
-        return self.linearize(fun, leaves, getattr(self.engine, "linearize_with_unit", None))
+    def value_and_grad(self, fun: Flat, leaves: Leaves) -> tuple[list[Any], LeafPullback]:
+        """Return what `linearize` does where the seed 1 of a number comes next: some engines compile both as one."""
+        return self.linearize(fun, leaves, getattr(self.engine, "value_and_grad", None))
 
     def linearize(self, fun: Flat, leaves: Leaves, how: Any = None) -> tuple[list[Any], LeafPullback]:
         own: LeafPullback | None

@@ -99,14 +99,15 @@ def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: s
     del casting, order
     written = operands[0].partition("->")[0].split(",") if isinstance(operands[0], str) else operands[1::2]
     letters = [[letter for letter in each if letter not in (" ", ".", Ellipsis)] for each in written]
+    if dtype is not None:  # numpy multiplies and adds in it, too
+        places = range(1, len(operands)) if isinstance(operands[0], str) else range(0, len(operands) // 2 * 2, 2)
+        operands = tuple(cast(array_of(each), dtype) if at in places else each for at, each in enumerate(operands))
     if all(len(set(each)) == len(each) for each in letters):
-        found = anp.einsum(*operands, optimize=optimize)
-    elif isinstance(operands[0], str):
-        found = _of_diagonals()(operands[0], *map(array_of, operands[1:]), optimize=optimize)
-    else:
+        return anp.einsum(*operands, optimize=optimize)
+    if not isinstance(operands[0], str):
         why = ' with an index twice at one array in this form. It has one with letters, as in `np.einsum("ii->i", a)`'
         raise NotDifferentiableError(refusals.of_function("np.einsum", why))
-    return found if dtype is None or found.dtype == dtype else found.astype(dtype)
+    return _of_diagonals()(operands[0], *map(array_of, operands[1:]), optimize=optimize)
 
 
 @functools.cache

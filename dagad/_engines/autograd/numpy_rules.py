@@ -18,7 +18,7 @@ from dagad._engines.autograd import fft_rules, reduction_rules, refusals
 from dagad._engines.autograd.by_definition import entrywise, moved, movers, rules_of
 from dagad._engines.autograd.private import isbox, numpy_vjps, trace_primitives_map
 from dagad._engines.autograd.reduction_rules import is_deep
-from dagad._engines.autograd.rules import HOMES, Better, cast, define, keep_real
+from dagad._engines.autograd.rules import HOMES, Better, cast, define, keep_real, shaped
 from dagad._engines.autograd.tails import share
 from dagad._errors import NotDifferentiableError
 from dagad._pytrees import pytree
@@ -405,11 +405,11 @@ BETTER_SLOPES: dict[Any, tuple[Function, ...]] = {
 
 
 def _astype_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Any:
-    """Return a pullback that takes plain numbers, too, such as a seed."""
+    """Return a pullback that takes plain numbers, too, such as a seed; of real numbers made complex the real part."""
     del argnums, ans, kwargs
 
     def pulled(g: Any) -> tuple[Any]:
-        g = g * np.float64(1.0) if type(plain(g)) is float else g
+        g = g * np.float64(1.0) if type(plain(g)) is float else shaped(g, args[0])
         return (cast(g, pytree.dtype_of(plain(args[0]))),)
 
     return pulled

@@ -1,0 +1,155 @@
+"""What functions mean by the names in their code: globals, modules that they import, members of modules and classes."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator
+from importlib import util
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import Any
+
+Named = list[tuple[str, Any]]
+_BY_WORDS = frozenset({"getattr", "attrgetter", "globals", "vars", "__dict__"})
+_IMPORTERS = frozenset({"import_module", "__import__", "modules"})
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code and those of the functions defined in it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from codes(const)
+
+
+@functools.lru_cache(maxsize=1024)
+def used_in(code: CodeType) -> tuple[str, ...]:
+    """Return the names of globals and attributes in a code, and its words where it looks things up by words."""
+    found = dict.fromkeys(name for each in codes(code) for name in each.co_names)
+    return tuple(found if _BY_WORDS.isdisjoint(found) else names_of(code))
+
+
+@functools.lru_cache(maxsize=1024)
+def names_of(code: CodeType) -> tuple[str, ...]:
+    """Return the names of globals and attributes in a code, and words that may be asked for with `getattr`."""
+    found: dict[str, None] = {}
+    for each in codes(code):
+        found.update(dict.fromkeys(each.co_names))
+        found.update((const, None) for const in each.co_consts if isinstance(const, str) and const.isidentifier())
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def imports_of(code: CodeType, package: str | None) -> tuple[str, ...]:
+    """Return the names of the modules that a code of a package imports when it runs, and of what may be modules."""
+    found: list[str] = []
+    for each in codes(code):
+        steps = list(dis.get_instructions(each))
+        for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):  # both are put before an import
+            if step.opname == "IMPORT_NAME":
+                with contextlib.suppress(ImportError):  # the function itself will tell
+                    module = util.resolve_name("." * level.argval + step.argval, package)
+                    found += [module, *(f"{module}.{name}" for name in names.argval or () if name != "*")]
+        if not _IMPORTERS.isdisjoint(each.co_names):
+            words = (const for const in each.co_consts if isinstance(const, str))
+            found += [word for word in words if word.replace(".", "").isidentifier()]
+    return tuple(found)
+
+
+# What is reached by name, for the table of kinds
+
+
+def of_function(function: FunctionType, names: Iterable[str]) -> Named:
+    """Return the globals that a function means by some names, then the modules that it imports, if they are there."""
+    scope = function.__globals__
+    found = [(name, scope[name]) for name in names if name in scope]
+    for name in imports_of(function.__code__, scope.get("__package__")):
+        if isinstance(module := sys.modules.get(name), ModuleType):
+            found.append((name, module))
+    return found
+
+
+def of_module(module: ModuleType, names: Iterable[str]) -> Named:
+    scope = vars(module)
+    return [(name, scope[name]) for name in names if name in scope]
+
+
+def of_class(cls: type, names: Iterable[str] = ()) -> Named:
+    """Return what is in a class, but for what Python itself puts there: all of it travels, whoever names it."""
+    del names
+    return [(name, value) for name, value in list(vars(cls).items()) if not _is_of_python(name, value)]
+
+
+def _is_of_python(name: str, value: Any) -> bool:
+    if name in _OF_PYTHON or name.startswith(("__dataclass_", "__attrs_")):
+        return not isinstance(value, CODE)
+    return isinstance(value, _DESCRIPTORS)
+
+
+CODE: tuple[type, ...] = (FunctionType, staticmethod, classmethod, property, functools.cached_property)
+_DESCRIPTORS = (GetSetDescriptorType, MemberDescriptorType)
+_OF_PYTHON = frozenset(
+    "__module__ __qualname__ __name__ __doc__ __dict__ __weakref__ __annotations__ __firstlineno__ "
+    "__static_attributes__ __slots__ __match_args__ __abstractmethods__ __parameters__ __orig_bases__ __hash__ "
+    "__annotations_cache__ __annotate_func__ __slotnames__ __signature__ __text_signature__ __final__ "
+    "_abc_impl".split()
+)
+
+
+class Scopes:
+    """Modules and classes that were met, and the names that were: one function may hand another what that one names.
+
+    `unnamed` says of a class, what is in it, what that is, and all names whether it counts though nobody names it.
+    """
+
+    __slots__ = ("_homes", "_met", "_names", "_unnamed")
+
+    def __init__(self, unnamed: Callable[[type, str, Any, Container[str]], bool] | None = None) -> None:
+        self._unnamed = unnamed
+        self._met: set[str] = set()
+        self._names: list[str] = []
+        self._homes: dict[int, _Home] = {}
+
+    def meet(self, names: Iterable[str]) -> None:
+        fresh = [name for name in names if name not in self._met]
+        self._met.update(fresh)
+        self._names += fresh
+
+    def enter(self, home: Any) -> None:
+        """Add a module or a class."""
+        if id(home) not in self._homes:
+            self._homes[id(home)] = _Home(home)
+
+    def fresh(self) -> list[tuple[Any, str, Any]]:
+        """Return homes, names and meanings that have not been returned before: more may be met in them."""
+        found = []
+        for each in list(self._homes.values()):
+            names = self._names[each.n_names :]  # it has been asked for the others
+            for name in each.not_returned(names, self._unnamed, self._met):
+                found.append((each.home, name, each.members[name]))
+            each.n_names = len(self._names)
+        return found
+
+
+class _Home:
+    """A module or a class, what is in it, and what of it has been returned."""
+
+    __slots__ = ("home", "is_class", "members", "n_names", "returned")
+
+    def __init__(self, home: Any) -> None:
+        self.home, self.is_class, self.n_names = home, isinstance(home, type), 0
+        self.members: dict[str, Any] = dict(of_class(home)) if self.is_class else vars(home)
+        self.returned: set[str] = set()
+
+    def not_returned(self, names: list[str], unnamed: Any, met: set[str]) -> list[str]:
+        found = [name for name in names if name in self.members and name not in self.returned]
+        if self.is_class and unnamed is not None and (self.n_names == 0 or self.home.__name__ in names):
+            found += [
+                name
+                for name, value in self.members.items()
+                if name not in self.returned and name not in found and unnamed(self.home, name, value, met)
+            ]
+        self.returned.update(found)
+        return found
