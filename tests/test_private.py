@@ -60,7 +60,10 @@ TAKEN = {
             "distributed.dashboard.scheduler": "template_variables",
         },
     ),
-    "jax": ("dagad._engines.xla.private", {"jax._src.core": "Trace Tracer set_current_trace trace_ctx typeof"}),
+    "jax": (  # all of it public, for those who extend jax, and apt to change
+        "dagad._engines.xla.jaxs_core",
+        {"jax": "typeof", "jax.core": "Trace Tracer", "jax.extend.core": "set_current_trace take_current_trace"},
+    ),
     "autograd": (
         "dagad._engines.autograd.private",
         {

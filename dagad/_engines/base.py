@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -156,6 +156,11 @@ class FlatFunction:
     def extract(self, cotangents: Any) -> list[Any]:
         """Return one cotangent per differentiated leaf, from one per argument of the user's function."""
         raise NotImplementedError(f"`{type(self).__name__}.extract` has to sort cotangents.")
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made.context = None  # what an engine sets, and functions need not know of
+        return made
 
     def __call__(self, leaves: Leaves) -> list[Any]:
         return self._called(leaves) if self.context is None else self.context(self._called, leaves)

@@ -48,8 +48,7 @@ class _BoundCall(FlatFunction):
         self._fun, self._n_args = fun, len(args)
         self._args, self._kwargs = Partition.of(args, pytree.is_traced), Partition.of(kwargs, pytree.is_traced)
         self.leaves = [canonical(leaf) for side in (self._args, self._kwargs) for leaf in side.taken]
-        self.takes, self.n_leaves = engine.takes, len(self.leaves)
-        self.given = self.context = None
+        self.takes, self.n_leaves, self.given = engine.takes, len(self.leaves), None
 
     @property
     def name(self) -> str:

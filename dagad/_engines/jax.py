@@ -13,7 +13,6 @@ State, for all engines of a process, since each program brings its own:
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 import time
@@ -31,7 +30,7 @@ from dagad._engines.base import Composed, Flat, LeafPullback, Leaves, outputs_of
 from dagad._engines.jax_constants import NAME, Kept, refuse_own, shape_of
 from dagad._engines.own_arrays import pulled_in_blocks
 from dagad._engines.xla.gains import Gains
-from dagad._engines.xla.tracing import in_numpys_terms, traced
+from dagad._engines.xla.tracing import InNumpysTerms, traced
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._pytrees import pytree
 from dagad._pytrees.partition import Partition
@@ -179,7 +178,7 @@ class JaxEngine:
                 numbers += kept.numbers
             key = Key(what, fun.key, tuple(keys), tuple(map(shape_of, leaves)))
             compiled = _COMPILED.find(key) or _COMPILED.change(key, lambda found: found or _Compiled(what))
-            base.context = functools.partial(in_numpys_terms, base, self.most_operations, compiled.note)
+            base.context = InNumpysTerms(base, self.most_operations, compiled.note)
             try:
                 found = compiled([list(leaves), numbers], fun, base)
             finally:
@@ -302,7 +301,10 @@ class _Compiled:
 
 
 def _lowered(function: Callable[..., Any], inputs: list[list[Any]]) -> Any:
-    return jax.jit(function).lower(*inputs)
+    def run(*args: Any) -> Any:  # a new function each time: jax would not trace the same one twice
+        return function(*args)
+
+    return jax.jit(run).lower(*inputs)
 
 
 def _is_float(part: Any) -> bool:

@@ -269,7 +269,7 @@ class _BoundTask(FlatFunction):
         self._values, self._active = list(values), active
         self._partitions = [Partition.of(values[place], pytree.is_differentiable_or_traced) for place in active]
         self.leaves = [canonical(leaf) for p in self._partitions for leaf in p.taken]
-        self.n_leaves, self.given, self.context = len(self.leaves), None, None
+        self.n_leaves, self.given = len(self.leaves), None
 
     @property
     def name(self) -> str:

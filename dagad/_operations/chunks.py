@@ -217,7 +217,7 @@ class BoundChunk(FlatFunction):
 
     def __init__(self, function: ChunkFunction, rows: Any, n_shared: int, n_leaves: int) -> None:
         self.takes, self._function, self._n_shared = function.engine.takes, function, n_shared
-        self.n_leaves, self.given, self.context = n_leaves, None, None
+        self.n_leaves, self.given = n_leaves, None
         self._rows: Rows = opened(rows)
 
     def called(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from functools import partial
 from typing import Any
@@ -467,28 +466,3 @@ def test_compiling_that_has_gained_less_than_it_took_is_warned_of_once(monkeypat
     assert "to compile `<lambda>`, longer than its 30 runs since have gained over autograd" in str(told.message)
     assert "leave out `engine=`" in str(told.message)
     assert often(lambda rows, t: jnp.sum(jnp.arctan(rows * t))) == []
-
-
-# --- what stays numpy's -----------------------------------------------------------------------------------------------
-
-
-def test_numpy_is_unchanged_for_others_and_afterwards() -> None:
-    stock, seen = np.asarray, []
-
-    def meanwhile() -> None:
-        seen.extend([np.asarray([1.0, 2.0]).sum(), np.array(3.0).item(), np.random.default_rng().normal() is not None])
-
-    def own(rows: Any, t: Any) -> Any:
-        assert np.asarray is not stock
-        assert np.asarray.__name__ == "asarray"
-        thread = threading.Thread(target=meanwhile)
-        thread.start()
-        thread.join()
-        return np.sum(np.asarray(rows) * t)
-
-    assert at(own)[1] == pytest.approx(ROWS.sum())
-    assert seen == [3.0, 3.0, True]
-    assert np.asarray is stock
-    with pytest.raises(dagad.NotDifferentiableError):
-        at(branching)
-    assert np.asarray is stock

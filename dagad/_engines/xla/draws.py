@@ -9,25 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from dagad._engines.xla import refusals
-from dagad._errors import NotDifferentiableError
 from dagad._pytrees.carried import parts_of
 
 _DEEPEST = 4
 
 
-@contextlib.contextmanager
-def no_draws(fun: Any, name: str) -> Iterator[None]:
-    """Raise if numpy's own generator, or one that a function carries, is another than before."""
-    generators: dict[int, tuple[str, Any]] = {0: ("numpy's own generator, `np.random`", np.random)}
-    for where, part, _ in parts_of(fun):
-        for found in _generators_in(part, _DEEPEST):
-            generators.setdefault(id(found), (f"a generator of numpy's that is in {where}", found))
-    before = {key: _state(found) for key, (_, found) in generators.items()}
-    yield
-    for key, (where, found) in generators.items():
-        if _state(found) != before[key]:
-            raise NotDifferentiableError(refusals.of_draws(name, where))
+class Draws:
+    """The states of numpy's own generator, and of all that a function carries, before it is traced."""
+
+    __slots__ = ("_before", "_generators")
+
+    def __init__(self, fun: Any) -> None:
+        self._generators: dict[int, tuple[str, Any]] = {0: ("numpy's own generator, `np.random`", np.random)}
+        for where, part, _ in parts_of(fun):
+            for found in _generators_in(part, _DEEPEST):
+                self._generators.setdefault(id(found), (f"a generator of numpy's that is in {where}", found))
+        self._before = {key: _state(found) for key, (_, found) in self._generators.items()}
+
+    def drawn(self) -> str | None:
+        """Return which generator is another than before, as sentences name it."""
+        found = (where for key, (where, one) in self._generators.items() if _state(one) != self._before[key])
+        return next(found, None)
 
 
 def _state(generator: Any) -> str:

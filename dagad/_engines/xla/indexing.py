@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dagad._engines.xla import refusals
-from dagad._engines.xla.private import Tracer
+from dagad._engines.xla.jaxs_core import Tracer
 from dagad._engines.xla.protocols import array_of
 from dagad._errors import NotDifferentiableError
 

@@ -18,7 +18,7 @@ import numpy as np
 from dagad._engines.autograd.numpy_protocols import METHODS_OF_UFUNCS, parameters_of
 from dagad._engines.autograd.operands import ARRAYS, SEQUENCES
 from dagad._engines.xla import refusals
-from dagad._engines.xla.private import Tracer
+from dagad._engines.xla.jaxs_core import Tracer
 from dagad._errors import NotDifferentiableError
 
 Function = Callable[..., Any]

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from dagad._engines.autograd.refusals import library_function_of
-from dagad._engines.xla import lines, private, refusals
+from dagad._engines.xla import jaxs_core, lines, refusals
 from dagad._engines.xla.indexing import entries, is_view
 from dagad._engines.xla.protocols import BINARY, COMPARING, UNARY, call_function, call_ufunc, operate, takes_options
 from dagad._engines.xla.scipy_functions import call_scipy
 from dagad._errors import NotDifferentiableError
 
-Trace: Any = private.Trace
-Tracer: Any = private.Tracer
-set_current_trace: Any = private.set_current_trace
-typeof: Any = private.typeof
+Trace: Any = jaxs_core.Trace
+Tracer: Any = jaxs_core.Tracer
+set_current_trace: Any = jaxs_core.set_current_trace
+typeof: Any = jaxs_core.typeof
 
 
 class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
@@ -43,18 +43,30 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         Whether one of jax's was, by the user.
     depth
         How many of our own functions are on the stack: what they have jax do is not the user's call.
+    asks_arrays
+        Whether the user has asked for an ordinary array of what is traced.
     in_place
         Lines that changed an array in place that shares its memory in numpy.
     """
 
-    __slots__ = ("_most", "_name", "below", "depth", "in_place", "is_jaxs", "is_numpys", "n_operations")
+    __slots__ = (
+        "_most",
+        "_name",
+        "asks_arrays",
+        "below",
+        "depth",
+        "in_place",
+        "is_jaxs",
+        "is_numpys",
+        "n_operations",
+    )
 
     def __init__(self, below: Any, name: str, most: int) -> None:
         super().__init__()
         self.below, self._name, self._most = below, name, most
         self.requires_low = below.requires_low  # type: ignore[misc]  # a slot of jax's
         self.n_operations = self.depth = 0
-        self.is_numpys = self.is_jaxs = False
+        self.is_numpys = self.is_jaxs = self.asks_arrays = False
         self.in_place: list[str] = []
 
     def opened(self, value: Any) -> Any:
@@ -114,7 +126,8 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
 @contextlib.contextmanager
 def numpy_trace(name: str, most: int) -> Iterator[NumpyTrace]:
     """Have jax's operations in arrays that speak numpy, on top of the current trace."""
-    trace = NumpyTrace(private.trace_ctx.trace, name, most)
+    with jaxs_core.take_current_trace() as below:
+        trace = NumpyTrace(below, name, most)
     try:
         with set_current_trace(trace):
             yield trace
@@ -156,6 +169,8 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         raise NotDifferentiableError(refusals.of_index())
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        if lines.is_of_user(sys._getframe(1)) and not lines.is_storing():
+            self._trace.asks_arrays = True
         raise NotDifferentiableError(refusals.of_conversion(library_function_of(sys._getframe(1))))
 
     def __setitem__(self, where: Any, value: Any) -> None:

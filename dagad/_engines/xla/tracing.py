@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,43 +12,82 @@ from dagad._engines.autograd.patches import patches
 from dagad._engines.autograd.rules import learn_rules
 from dagad._engines.base import Flat, Leaves, Mark
 from dagad._engines.xla import lines, refusals
-from dagad._engines.xla.draws import no_draws
-from dagad._engines.xla.making import arrays_are_traced
+from dagad._engines.xla.draws import Draws
+from dagad._engines.xla.patches import arrays_stay_traced, generators_need_seeds
 from dagad._engines.xla.traced import XlaArray, numpy_trace
 from dagad._errors import NotDifferentiableError
 
 Note = Callable[[int, bool], None]
 
 
-def in_numpys_terms(base: Any, most: int, note: Note, call: Flat, leaves: Leaves) -> list[Any]:
-    """Call a task's function with leaves and constants that speak numpy; its outputs are jax's own."""
-    constants = base.given
-    with numpy_trace(base.name, most) as trace:
-        base.given = [XlaArray(trace, one) for one in constants]
-        try:
-            outputs = list(map(trace.opened, call([XlaArray(trace, leaf) for leaf in leaves])))
-            trace.settle()
-            note(trace.n_operations, trace.is_numpys)
-            return outputs
-        finally:
-            base.given = constants
+class InNumpysTerms:
+    """How a task's function is called while it is traced: with leaves and constants that speak numpy.
+
+    Parameters
+    ----------
+    base
+        The function; its outputs are jax's own.
+    most
+        How many operations it may consist of.
+    note
+        Is told how many they were, and whether numpy was called.
+    """
+
+    __slots__ = ("_base", "_most", "_note", "asks_arrays")
+
+    def __init__(self, base: Any, most: int, note: Note) -> None:
+        self._base, self._most, self._note = base, most, note
+        self.asks_arrays = False  # of what is traced, by `np.asarray` say
+
+    def __call__(self, call: Flat, leaves: Leaves) -> list[Any]:
+        base, constants = self._base, self._base.given
+        with numpy_trace(base.name, self._most) as trace:
+            base.given = [XlaArray(trace, one) for one in constants]
+            try:
+                outputs = list(map(trace.opened, call([XlaArray(trace, leaf) for leaf in leaves])))
+                trace.settle()
+                self._note(trace.n_operations, trace.is_numpys)
+                return outputs
+            finally:
+                base.given = constants
+                self.asks_arrays = self.asks_arrays or trace.asks_arrays
 
 
 def traced(trace: Callable[[], Any], base: Any) -> Any:
-    """Trace a task's function; what can't be traced is refused by a sentence of ours."""
-    fun = base.function(list(map(Mark, range(base.n_leaves))))
-    with patches, arrays_are_traced():  # functions of scipy's look for what is traced, too
+    """Trace a task's function; what can't be traced is refused by a sentence of ours.
+
+    It is traced once more where it has called `np.asarray` or its like with what is traced, where it has imported a
+    part of scipy of which we know more, and where a generator has moved: another thread may have drawn from it.
+    """
+    fun, terms, n_drawn = base.function(list(map(Mark, range(base.n_leaves)))), base.context, 0
+    with patches, generators_need_seeds():  # functions of scipy's look for what is traced, too
         learn_rules()
+        while True:
+            had_arrays, draws = terms.asks_arrays, Draws(fun)
+            found, error = _tried(trace, arrays_stay_traced() if had_arrays else contextlib.nullcontext())
+            if terms.asks_arrays and not had_arrays:
+                continue
+            if isinstance(error, NotDifferentiableError) and learn_rules():
+                continue
+            if error is not None:
+                sentence = _sentence(error)
+                if sentence is None:
+                    raise error
+                raise NotDifferentiableError(sentence) from error
+            drawn = draws.drawn()
+            if drawn is None:
+                return found
+            n_drawn += 1
+            if n_drawn > 1:
+                raise NotDifferentiableError(refusals.of_draws(base.name, drawn))
+
+
+def _tried(trace: Callable[[], Any], context: Any) -> tuple[Any, Exception | None]:
+    with context:
         try:
-            with no_draws(fun, base.name):
-                return trace()
+            return trace(), None
         except Exception as error:
-            if isinstance(error, NotDifferentiableError) and learn_rules():  # the function imports a part of scipy
-                return trace()
-            sentence = _sentence(error)
-            if sentence is None:
-                raise
-            raise NotDifferentiableError(sentence) from error
+            return None, error
 
 
 def _sentence(error: Exception) -> str | None:
