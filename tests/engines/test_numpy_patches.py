@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.random import bit_generator
+from numpy.random import bit_generator as typed_bit_generator
 
 import dagad
 from dagad._engines.xla import patches
 from dagad._engines.xla.patches import arrays_stay_traced, generators_need_seeds
 
+bit_generator: Any = typed_bit_generator  # which has no type for what it uses
 ROWS = np.linspace(0.1, 2.0, 24)
 NAMES = ("asarray", "array", "asanyarray", "ascontiguousarray")
 STOCK = {name: getattr(np, name) for name in NAMES} | {"randbits": bit_generator.randbits}
@@ -44,6 +45,7 @@ class Picky:
         raise RuntimeError("no array of this")
 
 
+NOTHING: Any = ()
 STRANGE: Any = {"colour": "red"}
 CALLS: dict[str, Callable[[], Any]] = {
     "list": lambda: np.asarray([1, 2.5]),
@@ -55,7 +57,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "like": lambda: np.asarray([1.0], like=np.ones(1)),
     "ndmin": lambda: np.array(3.0, ndmin=2),
     "ragged": lambda: np.array([[1.0], [1.0, 2.0]]),
-    "nothing": lambda: np.asarray(*()),
+    "nothing": lambda: np.asarray(*NOTHING),
     "strange": lambda: np.asarray([1.0], **STRANGE),
     "picky": lambda: np.asarray(Picky()),
     "words": lambda: np.asarray(["a"], float),
