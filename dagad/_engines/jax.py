@@ -13,6 +13,7 @@ State, for all engines of a process, since each program brings its own:
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -23,12 +24,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import tree_flatten, tree_unflatten
+from jax.tree_util import tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
 from dagad._config import setting
 from dagad._engines.base import Composed, Flat, LeafPullback, Leaves, outputs_of
 from dagad._engines.jax_constants import NAME, Kept, refuse_own, shape_of
 from dagad._engines.own_arrays import pulled_in_blocks
+from dagad._engines.xla.fences import ROUNDS, fenced
 from dagad._engines.xla.gains import Gains
 from dagad._engines.xla.tracing import InNumpysTerms, traced
 from dagad._errors import NotDifferentiableError, PlanError
@@ -41,9 +43,14 @@ logger = logging.getLogger("dagad")
 BASE = 16  # lengths up to a million are 5 shapes
 MOST_COMPILED = 512
 # One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
-OPTIONS: Any = {"xla_cpu_multi_thread_eigen": False}
-# Without XLA's pass `fusion` long programs would compile ten times faster, but numbers were wrong then (jax 0.10.2).
+# Of several orders of the operations the one that needs least memory: the bits are the same, and fresh memory is not
+# had for nothing (a mixture of 50,000 rows: 40 ms, with it 24).
+OPTIONS: Any = {
+    "xla_cpu_multi_thread_eigen": False,
+    "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
+}
 x64: Any = jax.enable_x64  # of this thread, while it is entered; jax has no type for it
+Unflat = Callable[[Any], Any]
 VALUE, LINEARIZE, VALUE_AND_GRAD, PULL = "value", "linearize", "value_and_grad", "pull"
 
 
@@ -251,19 +258,19 @@ class _Compiled:
             self.out = None if base.out is None else base.out.bare()
             return found
 
-        return self._finished(traced(lambda: _lowered(run, inputs), base), base.name)
+        return self._finished(*traced(lambda: _lowered(run, inputs), base), base.name)
 
     def note(self, n_operations: int, is_numpys: bool) -> None:
         """Note of how many operations the task's function consists, and whether it calls numpy."""
         self._n_operations, self._is_numpys = n_operations, is_numpys
 
-    def _finished(self, lowered: Any, name: str) -> Any:
+    def _finished(self, lowered: Any, unflat: Unflat | None, name: str) -> Any:
         began = time.perf_counter()
         compiled = lowered.compile(OPTIONS)
         self.gains.seconds += time.perf_counter() - began
         _COUNT.add()
         logger.info("dagad: jax compiled %s, number %d in this process", name, _COUNT.n)
-        return compiled
+        return compiled if unflat is None else functools.partial(_with_fences, compiled, unflat)
 
     def _traced(self, fun: Flat, leaves: list[Any], constants: list[Any]) -> Any:
         if self._what == VALUE:
@@ -292,7 +299,7 @@ class _Compiled:
             if is_block not in self._pulls:
                 with self._lock:
                     if is_block not in self._pulls:
-                        self._pulls[is_block] = self._finished(_lowered(pulled, inputs), PULL)
+                        self._pulls[is_block] = self._finished(*_lowered(pulled, inputs), PULL)
             found: list[Any] = self._pulls[is_block](*inputs)
         return found
 
@@ -300,11 +307,22 @@ class _Compiled:
         return tree_unflatten(self._treedef, residuals)
 
 
-def _lowered(function: Callable[..., Any], inputs: list[list[Any]]) -> Any:
+def _lowered(function: Callable[..., Any], inputs: list[list[Any]]) -> tuple[Any, Unflat | None]:
+    """Return what is to be compiled, with how its flat results are put together if it has fences."""
+
     def run(*args: Any) -> Any:  # a new function each time: jax would not trace the same one twice
         return function(*args)
 
-    return jax.jit(run).lower(*inputs)
+    program = jax.jit(run).trace(*inputs)
+    cut = fenced(program.jaxpr) if jax.default_backend() == "cpu" else None
+    if cut is None:
+        return program.lower(), None
+    unflat = functools.partial(tree_unflatten, tree_structure(program.out_info))
+    return jax.jit(cut).lower(ROUNDS, *tree_leaves(inputs)), unflat
+
+
+def _with_fences(compiled: Callable[..., Any], unflat: Unflat, *inputs: list[Any]) -> Any:
+    return unflat(compiled(ROUNDS, *tree_leaves(inputs)))
 
 
 def _is_float(part: Any) -> bool:
