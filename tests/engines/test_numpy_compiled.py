@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from functools import partial
 from typing import Any
@@ -402,6 +403,31 @@ def test_a_line_that_jax_cannot_follow_is_refused_with_the_line_and_the_remedy(c
     assert "jax.errors" not in str(caught.value)
 
 
+@pytest.mark.parametrize("make", [np.random.default_rng, np.random.RandomState])
+def test_a_generator_without_a_seed_is_refused_by_whatever_name_and_one_with_a_seed_is_not(make: Any) -> None:
+    def own(rows: Any, t: Any) -> Any:
+        return np.sum(rows * t) + make(3).normal()
+
+    assert at(own)[1] == pytest.approx(ROWS.sum())
+    assert at(lambda rows, t: np.sum(rows * t) + len(make().normal(size=3)))[1] == pytest.approx(ROWS.sum())
+    with pytest.raises(dagad.NotDifferentiableError, match=r"without a seed.*Draw them before"):
+        at(lambda rows, t: np.sum(rows * t) + make().normal())
+
+
+def test_numbers_that_another_thread_draws_meanwhile_are_none_of_the_functions() -> None:
+    drawn: list[threading.Thread] = []
+
+    def own(rows: Any, t: Any) -> Any:
+        if not drawn:
+            drawn.append(threading.Thread(target=np.random.normal))
+            drawn[0].start()
+            drawn[0].join()
+        return np.sum(rows * t)
+
+    assert at(own)[1] == pytest.approx(ROWS.sum())
+    assert drawn
+
+
 def test_changing_in_place_means_to_functions_of_jax_what_it_did() -> None:
     def jaxs(rows: Any, t: Any) -> Any:
         x = jnp.sin(rows * t)
@@ -441,6 +467,29 @@ def test_a_loop_of_too_many_operations_is_refused_with_its_line(scheduler: Any) 
         "`dagad.jax-most-operations`",
     ):
         assert part in str(caught.value)
+
+
+def eight(rows: Any, t: Any) -> Any:
+    x = rows * t
+    y = np.sin(x) + np.cos(x)
+    return np.sum(y * y * x)  # and as many more in its derivatives
+
+
+@pytest.mark.parametrize("mode", ["value_and_grad", "hvp", "jacfwd"])
+def test_an_operation_is_one_of_the_function_itself_whatever_is_asked_of_it(mode: str) -> None:
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(eight, ROWS, t, grainsize=6, engine="jax", scheduler="sync")
+
+    with dask.config.set({"dagad.jax-most-operations": 8}):
+        MODES[mode][0](loss)
+    with dask.config.set({"dagad.jax-most-operations": 7}):
+        # What was compiled before stays; this is another function.
+        with pytest.raises(dagad.NotDifferentiableError, match="consists of more than 7 operations"):
+            MODES[mode][0](
+                lambda t: dagad.reduce_sum(
+                    lambda rows, t: eight(rows, t), ROWS, t, grainsize=6, engine="jax", scheduler="sync"
+                )
+            )
 
 
 @pytest.mark.parametrize("asked", [0, -1, 2.5, "many", True])

@@ -4,15 +4,16 @@
 `np.asarray`, `np.array`,            what is traced stays traced: these ask no protocol. Changed only for a function
 `np.asanyarray`,                     that has called one of them with what is traced: it is traced once more then
 `np.ascontiguousarray`
-`numpy.random.bit_generator`:        where every generator without a seed gets one: refused while a function is
-`randbits`                           traced, or its numbers would be the same for ever
+`numpy.random.bit_generator`:        where every generator without a seed gets one: that it was asked is noted, since
+`randbits`                           numbers that are drawn while a function is traced would be the same for ever
 ===================================  ==============================================================================
 
 Others see nothing of it: in a thread that does not trace, and where a library calls them, these are numpy's own, with
 its results and its errors. Somebody may keep one for ever (`from numpy import asarray`, while a function is traced):
 it goes on as numpy's own.
 
-State, all of it in `_Patch`: how many threads hold it, under its lock, and how often the calling one does.
+State, all of it in `_Patch`: how many threads hold it, under its lock; how often the calling one does, and has called
+what is patched.
 """
 
 from __future__ import annotations
@@ -29,10 +30,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.random import bit_generator
 
-from dagad._engines.xla import lines, refusals
+from dagad._engines.xla import lines
 from dagad._engines.xla.protocols import as_dtype, common_dtype
 from dagad._engines.xla.traced import XlaArray
-from dagad._errors import NotDifferentiableError
 
 
 class _Patched:
@@ -44,6 +44,7 @@ class _Patched:
         self.__module__, self.__doc__ = self.stock.__module__, self.stock.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.here.n_calls += 1
         if self.here.depth and self.takes_over(sys._getframe(1), args):
             return _made(args, **kwargs)
         return self.stock(*args, **kwargs)
@@ -59,7 +60,7 @@ class _Patched:
 
 
 class _Here(threading.local):
-    depth = 0
+    depth = n_calls = 0
 
 
 class _Patch:
@@ -113,9 +114,9 @@ def _made(args: tuple[Any, ...], dtype: Any = None, *, copy: Any = None, order: 
     return what if missing <= 0 else what[(None,) * missing]
 
 
-def _refuse_to_seed(frame: Any, args: Any) -> bool:
-    raise NotDifferentiableError(refusals.of_draws("The function", "a generator that it makes without a seed"))
+def _is_none_of_ours(frame: Any, args: Any) -> bool:
+    return False
 
 
 arrays_stay_traced = _Patch(np, "asarray array asanyarray ascontiguousarray", _is_of_traced)
-generators_need_seeds = _Patch(bit_generator, "randbits", _refuse_to_seed)
+seeds_are_noted = _Patch(bit_generator, "randbits", _is_none_of_ours)

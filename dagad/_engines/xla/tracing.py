@@ -13,7 +13,7 @@ from dagad._engines.autograd.rules import learn_rules
 from dagad._engines.base import Flat, Leaves, Mark
 from dagad._engines.xla import lines, refusals
 from dagad._engines.xla.draws import Draws
-from dagad._engines.xla.patches import arrays_stay_traced, generators_need_seeds
+from dagad._engines.xla.patches import arrays_stay_traced, seeds_are_noted
 from dagad._engines.xla.traced import XlaArray, numpy_trace
 from dagad._errors import NotDifferentiableError
 
@@ -57,13 +57,14 @@ def traced(trace: Callable[[], Any], base: Any) -> Any:
     """Trace a task's function; what can't be traced is refused by a sentence of ours.
 
     It is traced once more where it has called `np.asarray` or its like with what is traced, where it has imported a
-    part of scipy of which we know more, and where a generator has moved: another thread may have drawn from it.
+    part of scipy of which we know more, where a generator has moved, since another thread may have drawn from it, and
+    where one was made without a seed, to see whether that matters.
     """
-    fun, terms, n_drawn = base.function(list(map(Mark, range(base.n_leaves)))), base.context, 0
-    with patches, generators_need_seeds():  # functions of scipy's look for what is traced, too
+    fun, terms, n_drawn, known = base.function(list(map(Mark, range(base.n_leaves)))), base.context, 0, None
+    with patches, seeds_are_noted():  # functions of scipy's look for what is traced, too
         learn_rules()
         while True:
-            had_arrays, draws = terms.asks_arrays, Draws(fun)
+            had_arrays, draws, n_seeds = terms.asks_arrays, Draws(fun), seeds_are_noted.here.n_calls
             found, error = _tried(trace, arrays_stay_traced() if had_arrays else contextlib.nullcontext())
             if terms.asks_arrays and not had_arrays:
                 continue
@@ -75,10 +76,16 @@ def traced(trace: Callable[[], Any], base: Any) -> Any:
                     raise error
                 raise NotDifferentiableError(sentence) from error
             drawn = draws.drawn()
+            if seeds_are_noted.here.n_calls > n_seeds:
+                text = found[0].as_text()
+                if known is None:
+                    known = text
+                    continue
+                drawn = drawn or ("a generator that it makes without a seed" if text != known else None)
             if drawn is None:
                 return found
             n_drawn += 1
-            if n_drawn > 1:
+            if n_drawn > 1 or known is not None:
                 raise NotDifferentiableError(refusals.of_draws(base.name, drawn))
 
 
