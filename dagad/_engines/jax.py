@@ -258,7 +258,8 @@ class _Compiled:
             self.out = None if base.out is None else base.out.bare()
             return found
 
-        return self._finished(*traced(lambda: _lowered(run, inputs), base), base.name)
+        lowered, unflat = traced(lambda: _lowered(run, inputs), base)
+        return self._finished(lowered, unflat, base.name)
 
     def note(self, n_operations: int, is_numpys: bool) -> None:
         """Note of how many operations the task's function consists, and whether it calls numpy."""
