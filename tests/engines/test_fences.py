@@ -98,6 +98,18 @@ def test_a_long_program_of_jaxs_own_functions_is_right() -> None:
     assert slope == pytest.approx((loss(counted, 40)(0.7 + 1e-6) - loss(counted, 40)(0.7 - 1e-6)) / 2e-6, rel=1e-6)
 
 
+def test_random_keys_of_jaxs_in_a_long_program_are_left_alone() -> None:
+    def noisy(rows: Any, n: int, t: Any) -> Any:
+        key, x = jax.random.key(0), rows * t
+        for _ in range(n):
+            key, own = jax.random.split(key)
+            x = x + 0.1 * jnp.sin(x) * jax.random.normal(own, rows.shape)
+        return jnp.sum(x)
+
+    slope = dagad.grad(loss(noisy, 30))(0.7)
+    assert slope == pytest.approx((loss(noisy, 30)(0.7 + 1e-6) - loss(noisy, 30)(0.7 - 1e-6)) / 2e-6, rel=1e-6)
+
+
 def test_fences_change_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     def own(rows: Any, t: Any) -> Any:
         return looped(rows, 12, t)

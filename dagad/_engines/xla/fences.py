@@ -65,7 +65,7 @@ def _grown(jaxpr: Any, sizes: dict[Any, int], cuts: set[Any]) -> list[int]:
     """Find the values that are to be stored; `sizes` of expressions are known for the inputs. Return the outputs'."""
     uses = Counter(v for v in (*(v for e in jaxpr.eqns for v in e.invars), *jaxpr.outvars) if not _is_constant(v))
     for v in jaxpr.invars:
-        if sizes.get(v, 0) > LARGEST and uses[v] > 1:
+        if sizes.get(v, 0) > LARGEST and uses[v] > 1 and _is_numeric(v):
             cuts.add(v)
             sizes[v] = 0
     for equation, inner in _equations(jaxpr):
@@ -76,7 +76,7 @@ def _grown(jaxpr: Any, sizes: dict[Any, int], cuts: set[Any]) -> list[int]:
             size = 0 if equation.primitive.name in _STORED else 1 + sum(given)
             made = [size] * len(equation.outvars)
         for v, size in zip(equation.outvars, made, strict=True):
-            if size > LARGEST and uses[v] > 1:
+            if size > LARGEST and uses[v] > 1 and _is_numeric(v):
                 cuts.add(v)
                 size = 0
             sizes[v] = size
@@ -113,6 +113,12 @@ def _stored(value: Any, rounds: Any) -> Any:
         return done + 1, jnp.where(done < 0, jnp.zeros_like(kept), kept)
 
     return jax.lax.while_loop(lambda state: state[0] < rounds, again, (jnp.zeros_like(rounds), value))[1]
+
+
+def _is_numeric(v: Any) -> bool:
+    """Return whether a value is an array of numbers, and not of jax's random keys, say."""
+    dtype = getattr(v.aval, "dtype", None)
+    return isinstance(dtype, np.dtype) and dtype.kind in "biufc"
 
 
 def _is_constant(v: Any) -> bool:

@@ -224,7 +224,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     # Entries
 
     def __getitem__(self, where: Any) -> Any:
-        if self._trace.depth:
+        if self._trace.depth or not isinstance(self.dtype, np.dtype):  # random keys have a dtype of jax's
             return Tracer.__getitem__(self, where)
         with self._trace.inside():
             found = entries(self, where)

@@ -25,7 +25,8 @@ from dagad._errors import NotDifferentiableError
 
 def stand_in(array: Any) -> Any:
     """Return an array of numpy's with the shape and the dtype of a traced one, which takes no memory."""
-    return np.broadcast_to(np.zeros((), array.dtype), array.shape)
+    dtype = array.dtype if isinstance(array.dtype, np.dtype) else object  # jax's random keys have one of its own
+    return np.broadcast_to(np.zeros((), dtype), array.shape)
 
 
 # Of several arrays
