@@ -63,7 +63,7 @@ def test_a_long_program_is_as_long_after_xla_has_fused_it(name: str) -> None:
         cut = fenced(program.jaxpr)
         assert cut is not None
         made = jax.jit(cut).lower(ROUNDS, 0.7).compile(engine.OPTIONS)
-        assert instructions(made) < 20 * n_equations(program.jaxpr.jaxpr)
+        assert instructions(made) < 10 * n_equations(program.jaxpr.jaxpr)
         short = jax.jit(jax.value_and_grad(lambda t: jaxs(name, 2, t))).trace(0.7)
     assert n_equations(short.jaxpr.jaxpr) < SHORTEST
     assert fenced(short.jaxpr) is None
