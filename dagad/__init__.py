@@ -71,14 +71,10 @@ from __future__ import annotations
 from dagad import extend as extend, testing as testing
 from dagad._api.checkpoint import Checkpoint as Checkpoint, checkpoint as checkpoint
 from dagad._api.collections import gradient as gradient, value_and_gradient as value_and_gradient
-from dagad._api.dashboard import dashboard as dashboard
-from dagad._api.evaluations import Evaluations as Evaluations
 from dagad._api.higher_order import hessian as hessian, hvp as hvp, jacfwd as jacfwd, jacrev as jacrev, jvp as jvp
 from dagad._api.maps import map as map, map_rect as map_rect, map_reduce as map_reduce
 from dagad._api.missing import missing as _missing
-from dagad._api.progress import progress as progress
 from dagad._api.reductions import find_grainsize as find_grainsize, map_sum as map_sum, reduce_sum as reduce_sum
-from dagad._api.replay import replay as replay
 from dagad._api.shard import shard as shard
 from dagad._api.transforms import (
     evaluate as evaluate,
@@ -86,6 +82,7 @@ from dagad._api.transforms import (
     value_and_grad as value_and_grad,
     vjp as vjp,
 )
+from dagad._diagnosis.replay import replay as replay
 from dagad._errors import (
     ArgumentsError as ArgumentsError,
     CancelledError as CancelledError,
@@ -110,6 +107,9 @@ from dagad._executors.evaluation import Evaluation as Evaluation, get as get
 from dagad._executors.losses import find_deadly_chunk as find_deadly_chunk
 from dagad._graphs.drawing import visualize as visualize
 from dagad._sources.shards import Shards as Shards
+from dagad._watching.dashboard import dashboard as dashboard
+from dagad._watching.evaluations import Evaluations as Evaluations
+from dagad._watching.progress import progress as progress
 
 __version__ = "0.1.0"
 vars()["__getattr__"] = _missing  # in a way that type checkers don't see: for them every name would be there

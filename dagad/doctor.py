@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dagad._api.bounded import bounded
-from dagad._api.examine import examine
-from dagad._api.fitness import Finding, findings
+from dagad._diagnosis.bounded import bounded
+from dagad._diagnosis.examine import examine
+from dagad._diagnosis.fitness import Finding, findings
 
 PARTS = {"cert": ".pem", "key": "-key.pem"}
 

@@ -25,13 +25,7 @@ How chunks are added up (``sum=``), and Jacobians stored (``layout=``)
 from __future__ import annotations
 
 from dagad._api.jacobian import Dense as Dense, Layout as Layout, Sparse as Sparse
-from dagad._engines.autograd.engine import AutogradEngine as AutogradEngine
-from dagad._engines.base import (
-    Composed as Composed,
-    Engine as Engine,
-    FlatFunction as FlatFunction,
-    LeafPullback as LeafPullback,
-)
+from dagad._engines.autograd import AutogradEngine as AutogradEngine
 from dagad._engines.explicit import ExplicitEngine as ExplicitEngine, explicit as explicit
 from dagad._graphs.linearization import Linearization as Linearization
 from dagad._graphs.monoids import CompensatedSum as CompensatedSum, Monoid as Monoid, PlainSum as PlainSum
@@ -42,6 +36,12 @@ from dagad._graphs.policies import (
     Recompute as Recompute,
 )
 from dagad._graphs.schedules import Revolve as Revolve, Schedule as Schedule, Segment as Segment
+from dagad._tracing.flat_functions import (
+    Composed as Composed,
+    Engine as Engine,
+    FlatFunction as FlatFunction,
+    LeafPullback as LeafPullback,
+)
 
 __all__ = [
     "AutogradEngine",

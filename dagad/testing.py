@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dagad._api import checks
+from dagad._diagnosis import checks
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._values import pytree
 
 __all__ = ["check_grads", "dot_product_gap", "taylor_rate"]
 

@@ -31,7 +31,7 @@ dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
 get_mp_context()  # which says what to import: what it finds of all that Dask has to do with
 multiprocessing.set_forkserver_preload(
     "distributed distributed.http.worker.prometheus dask.array dask.bag pytest "
-    "dagad dagad._engines.autograd.scipy_rules support.hot_loops".split()
+    "dagad dagad._rules.scipy_rules support.hot_loops".split()
 )
 
 # Idle clusters look at themselves up to a hundred times a second: five of them take half of a core.

@@ -124,7 +124,7 @@ def test_the_scheduler_knows_nothing_of_dagad() -> None:
 OF_GRAPHS = {f"dagad_scheduler.{name}" for name in ("private", "releases", "roles")}
 
 
-HOLD_THE_COLLECTOR = {"dagad._engines.autograd.tape", "dagad._graphs.fused", "dagad._api.collections"}
+HOLD_THE_COLLECTOR = {"dagad._tracing.tape", "dagad._graphs.fused", "dagad._api.collections"}
 
 
 def test_only_the_evaluation_talks_to_the_scheduler() -> None:
@@ -144,8 +144,8 @@ def test_only_the_evaluation_talks_to_the_scheduler() -> None:
 
 
 def test_only_the_tree_talks_to_optree_and_knows_traced_values() -> None:
-    assert importers("optree") == {"dagad._pytrees.pytree"}
-    assert {name for name in importers("autograd") if "_pytrees" in name} == {"dagad._pytrees.pytree"}
+    assert importers("optree") == {"dagad._values.pytree"}
+    assert {name for name in importers("autograd") if "_pytrees" in name} == {"dagad._values.pytree"}
 
 
 def test_derivatives_and_schedulers_do_not_meet() -> None:

@@ -65,7 +65,7 @@ TAKEN = {
         {"jax": "typeof", "jax.core": "Trace Tracer", "jax.extend.core": "set_current_trace take_current_trace"},
     ),
     "autograd": (
-        "dagad._engines.autograd.private",
+        "dagad._tracing.private",
         {
             "autograd": "builtins tracer",
             "autograd.builtins": "SequenceBox",

@@ -1,1 +1,1 @@
-"""Room 7: what users call."""
+"""Room 10: what users call."""

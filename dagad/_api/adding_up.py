@@ -13,14 +13,14 @@ from typing import Any
 from dagad._executors.choose import INLINE, PROCESSES, executor_on
 from dagad._executors.evaluation import Scheduler, is_inside_any_task
 from dagad._graphs.monoids import PLAIN
-from dagad._operations.additivity import MOST_ROWS, Halves
-from dagad._operations.context import VALUE_AND_GRAD, Mode, recorded
-from dagad._operations.inputs import Inputs
-from dagad._operations.operation import Operation
-from dagad._pytrees import pytree
+from dagad._kernels.additivity import MOST_ROWS, Halves
+from dagad._kernels.context import VALUE_AND_GRAD, Mode, recorded
+from dagad._kernels.inputs import Inputs
+from dagad._kernels.operation import Operation
 from dagad._remembered import Remembered
 from dagad._sources.plan import GivenPlan
 from dagad._tracebacks import warn
+from dagad._values import pytree
 
 MOST_REMEMBERED = 4096
 SHORT = 1.0  # seconds: no row of an evaluation that took no longer needs to be timed

@@ -7,25 +7,25 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dagad._config import setting
-from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.tape import refuse_stale
 from dagad._engines.registry import find_engine
 from dagad._errors import NotDifferentiableError, PlanError, SchedulerLostError
 from dagad._executors.checkpointed import remembered_grainsize
 from dagad._executors.evaluation import Scheduler, calm_process, find_scheduler, new_names
 from dagad._executors.grainsize import find_grainsize
 from dagad._graphs.policies import Policy, checked_policy
-from dagad._operations.additivity import on_rows
-from dagad._operations.chunks import ChunkFunction
-from dagad._operations.context import current_mode
-from dagad._operations.kernel import Kernel
-from dagad._pytrees import pytree
-from dagad._pytrees.canonical import all_read_only, contiguous, snapshot, snapshots
-from dagad._pytrees.closures import hoist, unchanged, with_arrays
-from dagad._pytrees.fingerprint import identity_of
-from dagad._pytrees.partition import Partition
+from dagad._kernels.additivity import on_rows
+from dagad._kernels.chunks import ChunkFunction
+from dagad._kernels.context import current_mode
+from dagad._kernels.kernel import Kernel
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Plan, check_grainsize
+from dagad._tracing.patches import patches
+from dagad._tracing.tape import refuse_stale
+from dagad._values import pytree
+from dagad._values.canonical import all_read_only, contiguous, snapshot, snapshots
+from dagad._values.closures import hoist, unchanged, with_arrays
+from dagad._values.fingerprint import identity_of
+from dagad._values.partition import Partition
 from dagad._words import described
 
 

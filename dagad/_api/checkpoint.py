@@ -12,7 +12,7 @@ from dagad._errors import ArgumentsError, CheckpointDiskError, CheckpointError
 from dagad._executors.checkpointed import checkpointing
 from dagad._executors.journal import SYNC_EVERY, Journal
 from dagad._habits import answering
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad._words import described
 
 

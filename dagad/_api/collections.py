@@ -24,9 +24,9 @@ from dagad._graphs.scheduled import scheduled
 from dagad._graphs.schedules import schedule_of
 from dagad._graphs.tangent import tangent
 from dagad._graphs.transpose import is_part, transpose
-from dagad._pytrees import pytree
-from dagad._pytrees.partition import Partition
 from dagad._tracebacks import public
+from dagad._values import pytree
+from dagad._values.partition import Partition
 from dagad._words import described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 from dagad_scheduler.process import patient_collector

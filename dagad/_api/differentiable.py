@@ -11,7 +11,7 @@ from dask.delayed import Delayed
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._graphs.collections import Collection, attribute
 from dagad._graphs.labelled import is_dataset
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad._words import a, described
 
 _CONSTANT = "iubMmSU"  # kinds of numpy's dtypes that have no derivative: integers, times, words

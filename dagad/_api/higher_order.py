@@ -12,11 +12,11 @@ from dagad._api.collections import pushed
 from dagad._api.jacobian import Dense, Layout, checked_layout, columns, rows
 from dagad._api.program import Program, check_function
 from dagad._api.transforms import grad
-from dagad._api.watching import watched
 from dagad._errors import ArgumentsError, StructureError
-from dagad._pytrees import pytree
-from dagad._pytrees.partition import Partition
 from dagad._tracebacks import public
+from dagad._values import pytree
+from dagad._values.partition import Partition
+from dagad._watching.watching import watched
 from dagad._words import described
 
 

@@ -10,11 +10,11 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._api.program import Program, fitting
-from dagad._engines.autograd.tape import pull_many
 from dagad._errors import NotDifferentiableError, PlanError
-from dagad._operations.context import VALUES_FIRST, like_here
-from dagad._pytrees import pytree
-from dagad._pytrees.blocks import Blocks, full
+from dagad._kernels.context import VALUES_FIRST, like_here
+from dagad._tracing.tape import pull_many
+from dagad._values import pytree
+from dagad._values.blocks import Blocks, full
 
 # So many directions go through a program at once: each costs the memory of one more tangent of everything.
 DIRECTIONS_AT_ONCE = 16

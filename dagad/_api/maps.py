@@ -10,19 +10,19 @@ import numpy as np
 from dagad._api.bind import Arguments, read_arguments
 from dagad._api.outer import differentiable
 from dagad._api.reductions import bound
-from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.tape import reverse_depth
 from dagad._errors import PlanError
 from dagad._graphs.sum_trees import Subtree
-from dagad._operations.chunks import ChunkFunction
-from dagad._operations.combined import CANT, Combined, combined
-from dagad._operations.item_outputs import EndToEnd, Items, Stack, numbers_of
-from dagad._operations.kernel import Apart, Outputs
-from dagad._operations.operation import Operation
-from dagad._pytrees import pytree
-from dagad._pytrees.closures import hoist
+from dagad._kernels.chunks import ChunkFunction
+from dagad._kernels.combined import CANT, Combined, combined
+from dagad._kernels.item_outputs import EndToEnd, Items, Stack, numbers_of
+from dagad._kernels.kernel import Apart, Outputs
+from dagad._kernels.operation import Operation
 from dagad._sources.runs import Runs, runs_for
 from dagad._tracebacks import public
+from dagad._tracing.patches import patches
+from dagad._tracing.tape import reverse_depth
+from dagad._values import pytree
+from dagad._values.closures import hoist
 
 
 @public

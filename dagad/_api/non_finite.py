@@ -16,15 +16,15 @@ import numpy as np
 from dagad._errors import CancelledError
 from dagad._executors.checkpointed import unwritten
 from dagad._executors.evaluation import is_inside_any_task
-from dagad._operations.context import VALUE_AND_GRAD, Mode
-from dagad._operations.finite import bad_row, is_finite
-from dagad._operations.kernel import Apart
-from dagad._operations.operation import Operation
-from dagad._pytrees import pytree
-from dagad._pytrees.shipping import opened
+from dagad._kernels.context import VALUE_AND_GRAD, Mode
+from dagad._kernels.finite import bad_row, is_finite
+from dagad._kernels.kernel import Apart
+from dagad._kernels.operation import Operation
 from dagad._remembered import Remembered
 from dagad._sources.plan import Chunk
 from dagad._tracebacks import warn
+from dagad._values import pytree
+from dagad._values.shipping import opened
 
 LONGEST_SOUGHT = 1.0  # seconds that a run may have taken which is done again; looking at rows may take as long
 MOST_REMEMBERED = 1024

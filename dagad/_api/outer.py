@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from dagad._api.non_finite import name_chunk
-from dagad._api.watching import watched
-from dagad._engines.autograd.embedded import Trace, innermost
-from dagad._engines.autograd.tape import reverse_depth, traceable
-from dagad._operations.context import is_in_a_transform, note_operation
-from dagad._operations.finite import is_finite
-from dagad._operations.kernel import Outputs
-from dagad._operations.operation import Operation
-from dagad._pytrees import pytree
-from dagad._pytrees.blocks import full
-from dagad._pytrees.canonical import contiguous, writable
-from dagad._pytrees.partition import Partition
+from dagad._kernels.context import is_in_a_transform, note_operation
+from dagad._kernels.finite import is_finite
+from dagad._kernels.kernel import Outputs
+from dagad._kernels.operation import Operation
 from dagad._sources.shards import times
+from dagad._tracing.embedded import Trace, innermost
+from dagad._tracing.tape import reverse_depth, traceable
+from dagad._values import pytree
+from dagad._values.blocks import full
+from dagad._values.canonical import contiguous, writable
+from dagad._values.partition import Partition
+from dagad._watching.watching import watched
 
 
 def differentiable(operation: Operation, leaves: Sequence[Any]) -> Outputs:

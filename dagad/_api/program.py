@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from dask.base import is_dask_collection
 
-from dagad._engines.autograd.forward import push
-from dagad._engines.autograd.tape import pull, record
 from dagad._errors import ArgumentsError, NotDifferentiableError, PortabilityError, StructureError
-from dagad._pytrees import pytree
-from dagad._pytrees.canonical import canonical, handed_out, library_of
-from dagad._pytrees.fingerprint import identity_of
-from dagad._pytrees.partition import Partition
 from dagad._sources.rows import BY_COLUMN
 from dagad._tracebacks import warn
+from dagad._tracing.forward import push
+from dagad._tracing.tape import pull, record
+from dagad._values import pytree
+from dagad._values.canonical import canonical, handed_out, library_of
+from dagad._values.fingerprint import identity_of
+from dagad._values.partition import Partition
 from dagad._words import a, argument_of, described, name_of
 
 

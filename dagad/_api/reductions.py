@@ -14,10 +14,10 @@ from dagad._errors import PlanError
 from dagad._executors.checkpointed import checkpointed
 from dagad._executors.choose import executor_on
 from dagad._graphs.monoids import PLAIN, Monoid
-from dagad._operations.inputs import Inputs
-from dagad._operations.kernel import Kernel, Summed
-from dagad._operations.operation import Operation
-from dagad._operations.pieces import sum_by_item, sum_by_length
+from dagad._kernels.inputs import Inputs
+from dagad._kernels.kernel import Kernel, Summed
+from dagad._kernels.operation import Operation
+from dagad._kernels.pieces import sum_by_item, sum_by_length
 from dagad._tracebacks import public
 
 

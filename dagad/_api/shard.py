@@ -13,10 +13,6 @@ import numpy as np
 from dagad._config import setting
 from dagad._errors import PlanError
 from dagad._executors.evaluation import Scheduler, find_scheduler, new_names, run_graph
-from dagad._pytrees import pytree
-from dagad._pytrees.canonical import canonical, snapshots
-from dagad._pytrees.pytree import SAMPLE
-from dagad._pytrees.shipping import opened
 from dagad._sources.base import Graph, Key, cut
 from dagad._sources.collections import graph_of, loaders_of, read_blocks, without_labels
 from dagad._sources.columns import READERS, Sliced, read_sliced
@@ -24,6 +20,10 @@ from dagad._sources.plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
 from dagad._sources.rows import Constant, Rows
 from dagad._sources.shards import Home, Shards, ignore
 from dagad._tracebacks import public
+from dagad._values import pytree
+from dagad._values.canonical import canonical, snapshots
+from dagad._values.pytree import SAMPLE
+from dagad._values.shipping import opened
 from dagad_scheduler.private import Task, TaskRef
 
 # The function that will run is not known yet: pieces that fit a cache, and some for every worker. Items of lists are

@@ -10,16 +10,16 @@ import numpy as np
 
 from dagad._api.non_finite import warn_of_nan
 from dagad._api.program import Program, check_function
-from dagad._api.watching import watched
-from dagad._engines.autograd.patches import patches
 from dagad._errors import NotDifferentiableError
 from dagad._executors.checkpointed import strand_of_its_own
 from dagad._executors.evaluation import Evaluation
 from dagad._graphs.linearization import is_scalar, seed_of_one
-from dagad._operations.context import VALUE_AND_GRAD, VALUES_FIRST, like_here
-from dagad._pytrees import pytree
-from dagad._pytrees.canonical import snapshots
+from dagad._kernels.context import VALUE_AND_GRAD, VALUES_FIRST, like_here
 from dagad._tracebacks import public
+from dagad._tracing.patches import patches
+from dagad._values import pytree
+from dagad._values.canonical import snapshots
+from dagad._watching.watching import watched
 from dagad._words import described
 
 

@@ -1,1 +1,1 @@
-"""Room 2: what differentiates one flat function. One engine a file."""
+"""Room 4: what differentiates one flat function. One engine a file."""

@@ -10,13 +10,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dagad._engines.autograd.embedded import traced_engine
-from dagad._engines.base import Engine, FlatFunction
 from dagad._engines.explicit import check_count, refuse_keywords
 from dagad._engines.registry import own_engine
-from dagad._pytrees import pytree
-from dagad._pytrees.canonical import canonical
-from dagad._pytrees.partition import Partition
+from dagad._tracing.embedded import traced_engine
+from dagad._tracing.flat_functions import Engine, FlatFunction
+from dagad._values import pytree
+from dagad._values.canonical import canonical
+from dagad._values.partition import Partition
 from dagad._words import name_of
 
 # Packages whose functions are numpy's, or take what they are given as it is.

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dagad._engines.base import Flat, FlatFunction, Leaves
 from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
-from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._tracing.flat_functions import Flat, FlatFunction, Leaves
+from dagad._values import pytree
 from dagad._words import described, name_of
 
 

@@ -27,16 +27,16 @@ import numpy as np
 from jax.tree_util import tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
 from dagad._config import setting
-from dagad._engines.base import Composed, Flat, LeafPullback, Leaves, outputs_of
 from dagad._engines.jax_constants import NAME, Kept, refuse_own, shape_of
 from dagad._engines.own_arrays import pulled_in_blocks
 from dagad._engines.xla.fences import ROUNDS, fenced
 from dagad._engines.xla.gains import Gains
 from dagad._engines.xla.tracing import InNumpysTerms, traced
 from dagad._errors import NotDifferentiableError, PlanError
-from dagad._pytrees import pytree
-from dagad._pytrees.partition import Partition
 from dagad._remembered import Remembered
+from dagad._tracing.flat_functions import Composed, Flat, LeafPullback, Leaves, outputs_of
+from dagad._values import pytree
+from dagad._values.partition import Partition
 
 logger = logging.getLogger("dagad")
 

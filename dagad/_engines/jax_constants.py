@@ -16,13 +16,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from dagad._engines.base import Mark, Side
 from dagad._engines.own_arrays import Placed
 from dagad._errors import NotDifferentiableError, PortabilityError, StructureError
-from dagad._pytrees import pytree
-from dagad._pytrees.digest import digest
-from dagad._pytrees.fingerprint import fingerprint, identity_of, same
 from dagad._remembered import Remembered
+from dagad._tracing.flat_functions import Mark, Side
+from dagad._values import pytree
+from dagad._values.digest import digest
+from dagad._values.fingerprint import fingerprint, identity_of, same
 
 NAME = "jax"
 MOST_CONTENTS = 512

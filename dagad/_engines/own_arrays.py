@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from dagad._engines.base import Composed, Engine, Flat, Leaves, outputs_of
 from dagad._errors import StructureError
-from dagad._pytrees import pytree
-from dagad._pytrees.canonical import is_frozen
+from dagad._tracing.flat_functions import Composed, Engine, Flat, Leaves, outputs_of
+from dagad._values import pytree
+from dagad._values.canonical import is_frozen
 
 BLOCK = 8  # cotangents that are pulled at once; what executors ask for at once are multiples of it
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from dagad._config import setting
-from dagad._engines.autograd.engine import AutogradEngine
-from dagad._engines.base import Engine
+from dagad._engines.autograd import AutogradEngine
 from dagad._engines.explicit import ExplicitEngine
 from dagad._errors import PlanError
+from dagad._tracing.flat_functions import Engine
 from dagad._words import described
 
 

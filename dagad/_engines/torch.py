@@ -23,9 +23,9 @@ import torch
 from torch.nn.utils import stateless as _stateless
 from torch.overrides import TorchFunctionMode
 
-from dagad._engines.base import Flat, LeafPullback, Leaves, Mark, Side
 from dagad._engines.own_arrays import ArrayPullback, Placed
 from dagad._errors import NotDifferentiableError, PlanError, StructureError
+from dagad._tracing.flat_functions import Flat, LeafPullback, Leaves, Mark, Side
 
 stateless: Any = _stateless  # whose private function is replaced
 vjp: Any = torch.func.vjp  # its type does not tell of what it returns beside

@@ -1,1 +1,1 @@
-"""Room 6: how and where an operation runs."""
+"""Room 8: how and where an operation runs."""

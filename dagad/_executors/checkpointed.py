@@ -23,11 +23,11 @@ from dagad._executors.profile import users_name
 from dagad._executors.records import Record
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Subtree, assembled
-from dagad._operations.job import Executor, Job, Land, Residuals, Results, Seeds, nested
-from dagad._operations.kernel import Kernel
-from dagad._pytrees import pytree
-from dagad._pytrees.digest import digest
-from dagad._pytrees.shipping import opened
+from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds, nested
+from dagad._kernels.kernel import Kernel
+from dagad._values import pytree
+from dagad._values.digest import digest
+from dagad._values.shipping import opened
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 
 

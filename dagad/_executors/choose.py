@@ -28,8 +28,8 @@ from dagad._executors.inline import Inline
 from dagad._executors.resident import ResidentExecutor, UnavailableError, is_all_sums
 from dagad._executors.threaded import ThreadedExecutor
 from dagad._graphs.policies import Policy
-from dagad._operations.context import current_profile
-from dagad._operations.job import Executor, Job, Residuals, Results
+from dagad._kernels.context import current_profile
+from dagad._kernels.job import Executor, Job, Residuals, Results
 
 # Longer ones are better tasks of their own: to be seen on the dashboard, moved to whoever is free, tried again.
 LONGEST_HOT_CHUNK, LONGEST_HOT_CALL = 0.25, 10.0

@@ -30,9 +30,9 @@ from dagad._errors import CancelledError, PlanError, PortabilityError, Scheduler
 from dagad._executors.losses import processes_lost, results_lost, worker_lost, workers_unfit
 from dagad._executors.profile import CANCELLED, Profile
 from dagad._habits import ARITHMETIC, answering
-from dagad._operations.context import VALUES_FIRST, Mode, current_profile, recorded, written_profile
-from dagad._pytrees.shipping import Portable
+from dagad._kernels.context import VALUES_FIRST, Mode, current_profile, recorded, written_profile
 from dagad._tracebacks import public, shorten
+from dagad._values.shipping import Portable
 from dagad._words import Listing, described
 from dagad_scheduler import (
     LocalRun as LocalRun,
@@ -49,14 +49,14 @@ from dagad_scheduler import (
     resolve,
     role_of,
 )
-from dagad_scheduler.callbacks import is_watched as is_watched
 from dagad_scheduler.failures import say_where as say_where
-from dagad_scheduler.parts import PartsRun
 from dagad_scheduler.private import GraphNode
 from dagad_scheduler.process import calm_process as calm_process
-from dagad_scheduler.resolve import is_inside_any_task as is_inside_any_task
 from dagad_scheduler.roles import words_of
 from dagad_scheduler.run import inside_task as inside_task
+from dagad_scheduler.running.callbacks import is_watched as is_watched
+from dagad_scheduler.running.parts import PartsRun
+from dagad_scheduler.running.resolve import is_inside_any_task as is_inside_any_task
 
 Backward = Callable[[], Any]
 TASKS_PER_THREAD, NARROWEST, NARROWEST_OF_CLUSTER = 16, 32, 256  # of derived graphs

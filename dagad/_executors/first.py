@@ -9,8 +9,8 @@ from typing import Any
 from dagad._errors import NonFiniteError
 from dagad._executors.evaluation import Scheduler, new_names, run_graph
 from dagad._executors.graph_tasks import finite_or_error
-from dagad._operations.job import Job, Seeds, nested
-from dagad._operations.replay import parts_of
+from dagad._kernels.job import Job, Seeds, nested
+from dagad._kernels.replay import parts_of
 from dagad_scheduler.private import DataNode, Task, TaskRef
 
 

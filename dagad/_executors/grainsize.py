@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dagad._pytrees import pytree
-from dagad._pytrees.fingerprint import identity_of
 from dagad._remembered import Remembered
 from dagad._sources.plan import Timing, choose_grainsize
+from dagad._values import pytree
+from dagad._values.fingerprint import identity_of
 from dagad._words import name_of
 
 logger = logging.getLogger("dagad")

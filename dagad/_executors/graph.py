@@ -28,9 +28,9 @@ from dagad._graphs.linearization import value_of_task
 from dagad._graphs.linearize import Step, linearize
 from dagad._graphs.policies import Policy
 from dagad._graphs.transpose import transpose
-from dagad._operations.batch import BatchSeeds
-from dagad._operations.inputs import Targets
-from dagad._operations.job import Job, Land, Results, Seeds, Spent, nested
+from dagad._kernels.batch import BatchSeeds
+from dagad._kernels.inputs import Targets
+from dagad._kernels.job import Job, Land, Results, Seeds, Spent, nested
 from dagad._sources.base import Stays
 from dagad._sources.plan import Chunk
 from dagad._sources.shards import Kept

@@ -11,11 +11,11 @@ from dagad._errors import NonFiniteError
 from dagad._executors.evaluation import say_where
 from dagad._graphs.linearization import Counters, Linearization
 from dagad._graphs.monoids import Monoid
-from dagad._operations.batch import Batch, Batched, BatchSeeds
-from dagad._operations.job import STAYED
-from dagad._operations.kernel import BY_THREAD, n_compiled
-from dagad._operations.replay import attempt
-from dagad._pytrees.shipping import Portable, opened
+from dagad._kernels.batch import Batch, Batched, BatchSeeds
+from dagad._kernels.job import STAYED
+from dagad._kernels.kernel import BY_THREAD, n_compiled
+from dagad._kernels.replay import attempt
+from dagad._values.shipping import Portable, opened
 
 
 def seeds_of_batch(reduced: Sequence[Any], stacked: Sequence[Any]) -> list[BatchSeeds]:

@@ -9,9 +9,9 @@ from typing import Any
 from dagad._executors.evaluation import calm_process, inside_task, new_names
 from dagad._graphs.linearization import Linearization
 from dagad._graphs.policies import Policy
-from dagad._operations.batch import BatchSeeds
-from dagad._operations.context import written_profile
-from dagad._operations.job import Job, Land, Results, Seeds, Spent
+from dagad._kernels.batch import BatchSeeds
+from dagad._kernels.context import written_profile
+from dagad._kernels.job import Job, Land, Results, Seeds, Spent
 
 
 class Inline:

@@ -21,10 +21,10 @@ from typing import Any
 
 from dagad._errors import CancelledError
 from dagad._html import bars, bytes_of, listing, seconds_of, table
-from dagad._operations.derivatives import ValueAndGrad
-from dagad._operations.job import Executor, Job, Residuals, Results
-from dagad._operations.kernel import n_compiled
-from dagad._pytrees.shipping import Portable
+from dagad._kernels.derivatives import ValueAndGrad
+from dagad._kernels.job import Executor, Job, Residuals, Results
+from dagad._kernels.kernel import n_compiled
+from dagad._values.shipping import Portable
 from dagad_scheduler import Account, Progress, Run, task_depth
 
 MOST_CALLS = 10_000  # of one evaluation that are written down; a program may call a reduction in a loop

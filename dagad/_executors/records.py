@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._pytrees.buffers import pack_tree, unpack_tree
+from dagad._values.buffers import pack_tree, unpack_tree
 
 MAGIC = b"dagad\x00\x01\n"
 HEAD = struct.Struct("<8sQ16s")

@@ -14,11 +14,11 @@ from dagad._executors.resident_shards import LeftRows, PlacedRows, Remains, n_st
 from dagad._executors.routes import FEWEST_WORKERS, Trip
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import assembled, subtrees, whole_row
-from dagad._operations.job import Job, Land, Residuals, Results, Seeds, Spent
-from dagad._pytrees import fingerprint
-from dagad._pytrees.buffers import pack_tree, unpack_tree
-from dagad._pytrees.shipping import pack
+from dagad._kernels.job import Job, Land, Residuals, Results, Seeds, Spent
 from dagad._sources.base import Stays
+from dagad._values import fingerprint
+from dagad._values.buffers import pack_tree, unpack_tree
+from dagad._values.shipping import pack
 from dagad_scheduler.residents.loop import Homes, Loop, Sent, UnavailableError as UnavailableError
 from dagad_scheduler.roles import Role, words_of
 

@@ -14,16 +14,16 @@ from dagad._graphs.linearization import Linearization
 from dagad._graphs.monoids import Monoid
 from dagad._graphs.policies import Keep, KeepRest, Policy
 from dagad._graphs.sum_trees import Subtree, assembled_into, halves
-from dagad._operations.batch import Batch, Batched, BatchSeeds
-from dagad._operations.chunks import ChunkContext
-from dagad._operations.kernel import BY_THREAD, Kernel, engine_of
-from dagad._pytrees import pytree
-from dagad._pytrees.buffers import pack_tree, unpack_tree
-from dagad._pytrees.shipping import PYTHON, Parcel, Singletons, pack_call
+from dagad._kernels.batch import Batch, Batched, BatchSeeds
+from dagad._kernels.chunks import ChunkContext
+from dagad._kernels.kernel import BY_THREAD, Kernel, engine_of
 from dagad._sources.bundles import is_bundle
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.recipes import Form, by_form, scaled_rows
 from dagad._sources.rows import Rows
+from dagad._values import pytree
+from dagad._values.buffers import pack_tree, unpack_tree
+from dagad._values.shipping import PYTHON, Parcel, Singletons, pack_call
 from dagad_scheduler.residents.service import rows_left_here
 
 # What a call asks for: a value; with what its policy leaves behind; cotangents for seeds.

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from dagad._executors.resident_program import Sent
-from dagad._operations.job import Job, Seeds
-from dagad._pytrees import pytree
-from dagad._pytrees.buffers import pack_tree
+from dagad._kernels.job import Job, Seeds
 from dagad._sources.base import Key, Stays, owned
 from dagad._sources.recipes import Book, Form
+from dagad._values import pytree
+from dagad._values.buffers import pack_tree
 from dagad_scheduler.private import TaskRef
 
 

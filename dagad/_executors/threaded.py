@@ -16,8 +16,8 @@ from dagad._executors.graph import SEEDS_A_TASK
 from dagad._graphs.linearization import Linearization
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import OpenTree
-from dagad._operations.batch import BatchSeeds
-from dagad._operations.job import Job, Land, Results, Seeds, Spent
+from dagad._kernels.batch import BatchSeeds
+from dagad._kernels.job import Job, Land, Results, Seeds, Spent
 from dagad._sources.plan import Chunk
 from dagad_scheduler.roles import Role
 

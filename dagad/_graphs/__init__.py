@@ -1,1 +1,1 @@
-"""Room 3: pure functions from a Dask graph to a Dask graph."""
+"""Room 5: pure functions from a Dask graph to a Dask graph."""

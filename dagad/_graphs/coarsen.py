@@ -27,7 +27,7 @@ from dagad._graphs.linearization import value_of_task
 from dagad._graphs.linearize import inputs_of
 from dagad._graphs.sum_trees import add_up, add_up_spans
 from dagad._graphs.tasks import recordable
-from dagad._pytrees.shipping import opened
+from dagad._values.shipping import opened
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
 

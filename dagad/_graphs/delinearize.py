@@ -14,7 +14,7 @@ from dagad._graphs.activity import PLAIN, Graph, Key, is_ours, substituted
 from dagad._graphs.linearization import pull_back, value_and_pullback, value_of_task, value_part
 from dagad._graphs.scheduled import value_alone
 from dagad._graphs.states import read_state, write_state
-from dagad._pytrees.shipping import opened
+from dagad._values.shipping import opened
 from dagad_scheduler.private import Alias, GraphNode, Task
 from dagad_scheduler.roles import Names
 

@@ -14,8 +14,8 @@ from dask.delayed import Delayed
 
 from dagad._graphs.activity import Key
 from dagad._graphs.linearization import value_and_pullback
-from dagad._pytrees import pytree
-from dagad._pytrees.shipping import opened
+from dagad._values import pytree
+from dagad._values.shipping import opened
 from dagad_scheduler.private import Task, convert_legacy_graph, ensure_dict, graphviz_to_file
 from dagad_scheduler.roles import Role, role_of, words_about
 

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from dagad._engines.autograd.patches import patches
 from dagad._graphs.activity import Key
 from dagad._graphs.linearization import PullbackFunction, portable_recipe, value_of_task
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Span, summed
-from dagad._pytrees.pytree import nbytes_of
-from dagad._pytrees.shipping import Portable, opened
+from dagad._tracing.patches import patches
+from dagad._values.pytree import nbytes_of
+from dagad._values.shipping import Portable, opened
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 from dagad_scheduler.process import Spared, calm_process, patient_collector
 

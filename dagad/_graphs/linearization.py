@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from dagad._errors import PortabilityError
-from dagad._pytrees import pytree
-from dagad._pytrees.pytree import nbytes_of
-from dagad._pytrees.shipping import opened, pack
 from dagad._tracebacks import public
+from dagad._values import pytree
+from dagad._values.pytree import nbytes_of
+from dagad._values.shipping import opened, pack
 
 
 class Counters:

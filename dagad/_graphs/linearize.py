@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagad._engines.base import Engine
 from dagad._graphs.activity import Graph, Key, Order, active, topological
 from dagad._graphs.linearization import value_and_pullback, value_of_task, value_part
 from dagad._graphs.sum_trees import Span, add_up
 from dagad._graphs.tasks import TaskFunction as TaskFunction, as_recordable
+from dagad._tracing.flat_functions import Engine
 from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._pytrees import pytree
+from dagad._values import pytree
 
 
 class Monoid(Protocol):

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from dagad._engines.base import Engine
 from dagad._errors import PlanError
 from dagad._graphs.activity import Graph, Key, active, topological
 from dagad._graphs.layers import Annotations
@@ -25,6 +24,7 @@ from dagad._graphs.sum_trees import add_up
 from dagad._graphs.tasks import as_recordable
 from dagad._graphs.transpose import pullback_key
 from dagad._tracebacks import public
+from dagad._tracing.flat_functions import Engine
 from dagad_scheduler.private import Alias, Task, TaskRef
 from dagad_scheduler.roles import Names
 

@@ -13,7 +13,7 @@ import dask
 import numpy as np
 
 from dagad._errors import add_note_once
-from dagad._pytrees import pytree
+from dagad._values import pytree
 
 
 def write_state(directory: Any, value: Any) -> WrittenState | HeldState:

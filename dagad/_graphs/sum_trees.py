@@ -18,7 +18,7 @@ import numpy as np
 from dagad._errors import StructureError
 from dagad._graphs.linearization import Linearization
 from dagad._graphs.monoids import NUMBERS, PLAIN, Monoid, PlainSum
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad_scheduler.private import Task, TaskRef
 
 Key = Any

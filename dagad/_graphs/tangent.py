@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagad._engines.base import Engine
 from dagad._graphs.activity import Graph, Key, active, topological
 from dagad._graphs.linearization import cotangent_part
 from dagad._graphs.linearize import inputs_of
 from dagad._graphs.sum_trees import add_up
 from dagad._graphs.tasks import as_recordable
-from dagad._pytrees.shipping import opened
 from dagad._tracebacks import public
+from dagad._tracing.flat_functions import Engine
+from dagad._values.shipping import opened
 from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
 

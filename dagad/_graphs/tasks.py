@@ -9,13 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._engines.autograd.dask_functions import substitute
-from dagad._engines.autograd.embedded import traced_engine
-from dagad._engines.autograd.engine import AutogradEngine
-from dagad._engines.autograd.forward import push
-from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.tape import pull, record, refuse_boxes
-from dagad._engines.base import Engine, FlatFunction
+from dagad._engines.autograd import AutogradEngine
 from dagad._engines.calls import by_engine, is_autograds
 from dagad._engines.explicit import check_count, refuse_keywords
 from dagad._engines.registry import own_engine
@@ -23,10 +17,16 @@ from dagad._errors import add_note_once
 from dagad._graphs.activity import Key, is_copy, references, substituted, topological
 from dagad._graphs.copies import CONTAINERS, container
 from dagad._graphs.linearization import PullbackFunction, value_of_task
-from dagad._pytrees import pytree
-from dagad._pytrees.canonical import canonical
-from dagad._pytrees.partition import Partition
-from dagad._pytrees.shipping import Portable, opened
+from dagad._rules.dask_functions import substitute
+from dagad._tracing.embedded import traced_engine
+from dagad._tracing.flat_functions import Engine, FlatFunction
+from dagad._tracing.forward import push
+from dagad._tracing.patches import patches
+from dagad._tracing.tape import pull, record, refuse_boxes
+from dagad._values import pytree
+from dagad._values.canonical import canonical
+from dagad._values.partition import Partition
+from dagad._values.shipping import Portable, opened
 from dagad._words import name_of
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import words_about

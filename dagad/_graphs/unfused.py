@@ -22,7 +22,7 @@ from dagad._graphs.scheduled import value_alone
 from dagad._graphs.sum_trees import Span, add_up_spans, sum_tree
 from dagad._graphs.tangent import tangent, value_and_tangent
 from dagad._graphs.transpose import transpose
-from dagad._pytrees.shipping import opened
+from dagad._values.shipping import opened
 from dagad_scheduler.private import Alias, DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
 

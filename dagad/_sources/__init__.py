@@ -1,1 +1,1 @@
-"""Room 4: what rows can be, and where their cotangents land."""
+"""Room 6: what rows can be, and where their cotangents land."""

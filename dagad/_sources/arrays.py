@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._pytrees import pytree
-from dagad._pytrees.canonical import canonical
 from dagad._sources.base import Source, Taken, Target, cut
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import GAP, Constant, Piece
+from dagad._values import pytree
+from dagad._values.canonical import canonical
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dagad._pytrees import pytree
-from dagad._pytrees.shipping import Parcel, opened
 from dagad._sources.rows import GAP, Piece, Ragged, Rows, with_gaps
+from dagad._values import pytree
+from dagad._values.shipping import Parcel, opened
 
 Groups = Sequence[Sequence[Any]]
 

@@ -12,11 +12,11 @@ from dask.base import is_dask_collection
 from dask.delayed import Delayed
 
 from dagad._errors import StructureError
-from dagad._pytrees import pytree
-from dagad._pytrees.canonical import snapshot
 from dagad._sources.base import Graph, Key, Source, Taken
 from dagad._sources.plan import AnyPlan, Chunk, GivenPlan
 from dagad._sources.rows import ELSEWHERE, Piece
+from dagad._values import pytree
+from dagad._values.canonical import snapshot
 from dagad_scheduler.private import DataNode, convert_legacy_graph, ensure_dict
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dagad._errors import PlanError, StructureError
-from dagad._pytrees import pytree
-from dagad._pytrees.shipping import opened
 from dagad._sources.arrays import read_array, read_numbers
 from dagad._sources.base import Key, Placed, Reader, Source, Taken, Targets
 from dagad._sources.collections import refuse_collection
@@ -18,6 +16,8 @@ from dagad._sources.rows import Rows
 from dagad._sources.shards import read_shards
 from dagad._sources.stored import read_stored
 from dagad._sources.tables import read_table
+from dagad._values import pytree
+from dagad._values.shipping import opened
 from dagad._words import described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagad._pytrees import pytree
-from dagad._pytrees.canonical import all_read_only
-from dagad._pytrees.partition import Partition
 from dagad._sources.base import Source, Taken, Target
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Constant, Item, Piece, Ragged
+from dagad._values import pytree
+from dagad._values.canonical import all_read_only
+from dagad._values.partition import Partition
 
 
 @dataclass(slots=True)

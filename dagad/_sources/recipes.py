@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dagad._graphs.linearization import scaled
-from dagad._pytrees import pytree
-from dagad._pytrees.shipping import opened
 from dagad._sources.base import Graph, Key
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.rows import Rows
+from dagad._values import pytree
+from dagad._values.shipping import opened
 from dagad_scheduler.private import DataNode, Task, TaskRef
 
 Form = Any
@@ -116,7 +116,7 @@ class TaskBook:
 
 
 class At(NamedTuple):
-    """Which chunk a task is about, and where its rows may have been left; see `dagad_scheduler.placement`."""
+    """Which chunk a task is about, and where its rows may have been left; see `dagad_scheduler.running.placement`."""
 
     chunk: Chunk
     home: str

@@ -10,11 +10,11 @@ import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._errors import NotDifferentiableError
-from dagad._pytrees import pytree
-from dagad._pytrees.canonical import all_read_only, snapshot, snapshots
-from dagad._pytrees.partition import Partition
-from dagad._pytrees.pytree import nbytes_of
-from dagad._pytrees.shipping import Portable, opened
+from dagad._values import pytree
+from dagad._values.canonical import all_read_only, snapshot, snapshots
+from dagad._values.partition import Partition
+from dagad._values.pytree import nbytes_of
+from dagad._values.shipping import Portable, opened
 
 BY_COLUMN = (
     "A table holds no traced values. Give its columns as arrays, `{name: table[name].to_numpy() for name in names}`."

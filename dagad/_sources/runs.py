@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dagad._graphs.sum_trees import Subtree, subtrees
-from dagad._pytrees.shipping import opened
 from dagad._sources.base import Placed, Target
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan, Chunk, GivenPlan
+from dagad._values.shipping import opened
 
 
 def runs_for(n_chunks: int, n_workers: int) -> list[Subtree]:

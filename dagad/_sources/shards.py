@@ -16,13 +16,13 @@ from autograd.extend import Box, VSpace, defjvp, primitive
 from dagad._errors import ArgumentsError, PlanError, PortabilityError
 from dagad._habits import ARITHMETIC, answering
 from dagad._html import bytes_of
-from dagad._pytrees import pytree
 from dagad._remembered import Remembered
 from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
 from dagad._sources.plan import AnyPlan, Chunk, html_of
 from dagad._sources.recipes import Book, Form, Mapped, Recipe, added_rows, contents, scaled_rows, tasks_of, there
 from dagad._sources.rows import BUNDLE, ELSEWHERE, Piece
 from dagad._tracebacks import public
+from dagad._values import pytree
 from dagad._words import Listing
 from dagad_scheduler.private import Task, TaskRef
 

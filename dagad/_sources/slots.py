@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._pytrees import pytree
-from dagad._pytrees.blocks import Blocks
 from dagad._sources.base import Stays, Target, Targets, owned
+from dagad._values import pytree
+from dagad._values.blocks import Blocks
 
 
 class Slots:

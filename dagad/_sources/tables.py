@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dagad._errors import MissingNameError, StructureError
-from dagad._pytrees.canonical import canonical, library_of, snapshot
 from dagad._sources.base import Source, Taken, cut
 from dagad._sources.labels import CATEGORIES, DATES, DECIMALS, MISSING, OBJECTS, WORDS, Labels, objects
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Constant, Piece
+from dagad._values.canonical import canonical, library_of, snapshot
 
 
 class Table(Source, Mapping[str, Any]):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad.interop._parameters import Parameters
 
 Ends = tuple[Any, Any]  # the low and the high ones, as vectors

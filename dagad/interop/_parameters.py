@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import NotDifferentiableError, StructureError
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad._words import described
 
 

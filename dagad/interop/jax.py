@@ -14,8 +14,8 @@ import numpy as np
 
 from dagad._api.program import check_function
 from dagad._errors import ClosureError, NotDifferentiableError
-from dagad._pytrees.walk import Walk
 from dagad._tracebacks import public
+from dagad._values.walk import Walk
 from dagad._words import described, name_of
 from dagad.interop._objective import Directional, Objective, Places
 

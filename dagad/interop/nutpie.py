@@ -11,8 +11,8 @@ import numpy as np
 from dagad._api.program import check_function
 from dagad._api.transforms import value_and_grad
 from dagad._errors import NonFiniteError, NotDifferentiableError, StructureError
-from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._values import pytree
 from dagad._words import described, name_of
 
 try:

@@ -16,8 +16,8 @@ import numpy as np
 
 from dagad._api.program import check_function
 from dagad._errors import DagadError, NotDifferentiableError, PortabilityError
-from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._values import pytree
 from dagad._words import described, name_of
 from dagad.interop._objective import Objective
 

@@ -14,8 +14,8 @@ from dagad._api.higher_order import hessian, hvp, jacfwd
 from dagad._api.program import check_function
 from dagad._api.transforms import check_number, value_and_grad, vjp
 from dagad._errors import ArgumentsError, PlanError, StructureError, add_note_once
-from dagad._pytrees import pytree
 from dagad._tracebacks import public
+from dagad._values import pytree
 from dagad._words import described, name_of
 from dagad.interop._bounds import ends_of_bounds, ends_of_pairs, ends_of_tree, ends_of_two
 from dagad.interop._objective import number

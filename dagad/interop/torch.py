@@ -12,9 +12,9 @@ import numpy as np
 from dagad._api.program import check_function
 from dagad._api.transforms import check_number, vjp
 from dagad._errors import ClosureError, NotDifferentiableError
-from dagad._pytrees import pytree
-from dagad._pytrees.walk import Walk
 from dagad._tracebacks import public
+from dagad._values import pytree
+from dagad._values.walk import Walk
 from dagad._words import name_of
 from dagad.interop._objective import Directional, Objective, Places, Restricted, widened
 

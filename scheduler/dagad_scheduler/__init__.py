@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dagad_scheduler.local import LocalRun as LocalRun
-from dagad_scheduler.resolve import resolve as resolve
 from dagad_scheduler.roles import Names as Names, Role as Role, role_of as role_of
 from dagad_scheduler.run import (
     Account as Account,
@@ -16,7 +14,9 @@ from dagad_scheduler.run import (
     WorkersUnfit as WorkersUnfit,
     task_depth as task_depth,
 )
-from dagad_scheduler.threads import Sync as Sync, Threads as Threads, get as get
+from dagad_scheduler.running.local import LocalRun as LocalRun
+from dagad_scheduler.running.resolve import resolve as resolve
+from dagad_scheduler.running.threads import Sync as Sync, Threads as Threads, get as get
 
 __all__ = [
     "Account",

@@ -8,7 +8,7 @@ from typing import Any
 async def dask_setup(server: Any) -> None:
     """Give a scheduler the plugin that shows evaluations, a worker what answers in hot loops; a nanny needs nothing."""
     if hasattr(server, "register_scheduler_plugin"):
-        from dagad_scheduler.plugin import DagadPlugin
+        from dagad_scheduler.watching.plugin import DagadPlugin
 
         plugin = DagadPlugin()
         await server.register_scheduler_plugin(plugin, name=plugin.name, idempotent=True)

@@ -15,8 +15,8 @@ from distributed import Client, get_worker
 
 import dagad
 from dagad._api import adding_up
-from dagad._operations import additivity
-from dagad._operations.additivity import MOST_ROWS
+from dagad._kernels import additivity
+from dagad._kernels.additivity import MOST_ROWS
 from support.waiting import PATIENCE
 
 ROWS = onp.linspace(1.0, 2.0, 90)
@@ -180,7 +180,7 @@ def test_chunks_that_take_long_whatever_their_rows_are_not_run_again_alone(
         clock[0] += 30.0
         return counted(rows)
 
-    for module in ("dagad._api.adding_up", "dagad._operations.additivity", "dagad._api.reductions"):
+    for module in ("dagad._api.adding_up", "dagad._kernels.additivity", "dagad._api.reductions"):
         monkeypatch.setattr(f"{module}.time", Clock(clock))
     dagad.reduce_sum(slow, ROWS, grainsize=90 // n_chunks, scheduler="sync")
     assert counted.seen[n_chunks:] == [1] * (n_chunks - 1)

@@ -16,7 +16,7 @@ from distributed import Client
 
 import dagad
 from dagad._executors.checkpointed import CheckpointedExecutor
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad.extend import CompensatedSum
 from support.checkpointed_driver import killed
 from support.gated_chunks import bits as bits_of

@@ -28,8 +28,8 @@ from distributed import Client, SchedulerPlugin
 
 import dagad
 from dagad_scheduler import Names
-from dagad_scheduler.board import Board
-from dagad_scheduler.plugin import DagadPlugin
+from dagad_scheduler.watching.board import Board
+from dagad_scheduler.watching.plugin import DagadPlugin
 
 N_CHUNKS, BLOCK = 1000, 4.0
 LIFE = ["released", "waiting", "processing", "memory", "released", "forgotten"]

@@ -22,9 +22,9 @@ from seats import stopped, turn
 import dagad
 import dagad.extend
 from dagad._api.program import Program
-from dagad._engines.autograd.tape import pull_many
-from dagad._operations.context import VALUES_FIRST, like_here
-from dagad._pytrees.blocks import Blocks
+from dagad._kernels.context import VALUES_FIRST, like_here
+from dagad._tracing.tape import pull_many
+from dagad._values.blocks import Blocks
 
 N_INPUTS, N_HIDDEN, N_OUTPUTS = 10, 32, 64
 N_CHUNKS = 4

@@ -26,7 +26,7 @@ import numpy as np
 from distributed import Client, LocalCluster
 
 import dagad
-from dagad._api.display import Display
+from dagad._watching.display import Display
 
 N_CHUNKS = 1000
 RNG = np.random.default_rng(0)

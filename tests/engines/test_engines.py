@@ -14,8 +14,8 @@ from autograd import builtins
 from autograd.extend import defvjp, primitive
 
 import dagad
-from dagad._engines.autograd.tape import pull, record, tape_nbytes
 from dagad._engines.registry import find_engine
+from dagad._tracing.tape import pull, record, tape_nbytes
 from dagad.extend import AutogradEngine, ExplicitEngine, FlatFunction, explicit
 
 RNG = onp.random.default_rng(3)

@@ -22,7 +22,7 @@ import dagad
 from dagad._engines import jax_constants
 from dagad._engines.jax import _COMPILED, JaxEngine, _Compiled as Compiled
 from dagad._executors import resident
-from dagad._pytrees import shipping
+from dagad._values import shipping
 from dagad.extend import Recompute
 from support.evaluations_seen import evaluations_seen
 from support.every_mode import MODES, check, derivatives, numbers

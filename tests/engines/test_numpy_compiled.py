@@ -19,11 +19,11 @@ import scipy.stats
 from dask.delayed import delayed
 
 import dagad
-from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.rules import learn_rules
 from dagad._engines.jax import JaxEngine
 from dagad._engines.xla import gains, tracing
 from dagad._engines.xla.traced import XlaArray, numpy_trace
+from dagad._tracing.patches import patches
+from dagad._tracing.rules import learn_rules
 from support.called import PLAIN, X, evaluated, function, total, weighed
 from support.every_mode import MODES, check, numbers
 from support.every_operation import OPERATIONS, RIGHT

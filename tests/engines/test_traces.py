@@ -17,7 +17,7 @@ import pytest
 from autograd import grad, tracer
 
 import dagad
-from dagad._engines.autograd.patches import patches
+from dagad._tracing.patches import patches
 from support.plain_tracers import DATA, cube, is_stock
 
 pytestmark = pytest.mark.sampled(3)

@@ -72,10 +72,10 @@ def test_a_loop_that_residents_refuse_is_not_tried_hot_for_ever(how: Any, client
         return dagad.reduce_sum(often_nothing, data, theta, **options)
 
     expected = bits(
-        dagad._pytrees.pytree.flatten(how(functools.partial(loss, data=X, grainsize=4, scheduler="sync")))[0]
+        dagad._values.pytree.flatten(how(functools.partial(loss, data=X, grainsize=4, scheduler="sync")))[0]
     )
     assert times_off(caplog, lambda: how(loss), TRY_AGAIN) <= 1
-    assert bits(dagad._pytrees.pytree.flatten(how(loss))[0]) == expected
+    assert bits(dagad._values.pytree.flatten(how(loss))[0]) == expected
 
 
 def decorated(fun: Callable[..., Any]) -> Callable[..., Any]:

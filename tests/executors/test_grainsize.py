@@ -20,9 +20,9 @@ from hypothesis import given, strategies as st
 
 import dagad
 from dagad._executors.grainsize import _SIZES, MOST_SIZES, _shapes
-from dagad._pytrees.fingerprint import identity_of
 from dagad._remembered import Remembered
 from dagad._sources.plan import MOST_CHUNKS, Timing, choose_grainsize
+from dagad._values.fingerprint import identity_of
 from dagad.extend import explicit
 from support.waiting import PATIENCE
 

@@ -151,7 +151,7 @@ def test_no_rows_go_to_the_workers_that_add_up(
     known: bool | None, fun: Any, placed: bool, cluster: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither as the recipe of a linearization nor as cotangents; and so each chunk runs once."""
-    monkeypatch.setattr("dagad._operations.operation._GIVES_NUMBERS", Known(numbers=known))
+    monkeypatch.setattr("dagad._kernels.operation._GIVES_NUMBERS", Known(numbers=known))
     monkeypatch.setattr(choose, "cost_of", lambda signature: Cost(seconds=100.0))
     rows = onp.random.default_rng(0).standard_normal((12, 2000, 3)).reshape(-1, 3)  # 12 chunks of 48 kB
 

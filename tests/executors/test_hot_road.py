@@ -16,7 +16,7 @@ from dask.delayed import delayed
 from distributed import Client
 
 import dagad
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
 from support.gated_chunks import bits
 from support.hot_loops import (

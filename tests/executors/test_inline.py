@@ -11,7 +11,7 @@ import numpy as onp
 import pytest
 
 import dagad
-from dagad._operations.operation import Recorded, WithGrad
+from dagad._kernels.operation import Recorded, WithGrad
 from dagad._sources.plan import Plan
 from dagad.extend import Keep, Linearization, Preaccumulate, Recompute
 from support.evaluations_seen import evaluations_seen

@@ -19,16 +19,16 @@ from dagad._executors.evaluation import new_names
 from dagad._executors.resident import UnavailableError
 from dagad._executors.resident_program import PULL, RECORD, VALUE, Found, ResidentProgram
 from dagad._graphs.sum_trees import Subtree
-from dagad._operations.inputs import Inputs
-from dagad._operations.item_outputs import EndToEnd, Items, Stack
-from dagad._operations.kernel import Apart, Kernel, Outputs, Summed
-from dagad._operations.operation import Operation, Recorded, WithGrad
-from dagad._pytrees import pytree
-from dagad._pytrees.buffers import pack_tree, unpack_tree
+from dagad._kernels.inputs import Inputs
+from dagad._kernels.item_outputs import EndToEnd, Items, Stack
+from dagad._kernels.kernel import Apart, Kernel, Outputs, Summed
+from dagad._kernels.operation import Operation, Recorded, WithGrad
 from dagad._sources.arrays import ArraySource
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import Plan
 from dagad._sources.shards import ShardSource
+from dagad._values import pytree
+from dagad._values.buffers import pack_tree, unpack_tree
 from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate, Recompute
 from dagad_scheduler.residents import loop
 from support.cluster_of_dicts import OnPaper, PaperLines, Placed
@@ -356,7 +356,7 @@ def test_a_number_that_was_expected_and_is_none_is_pulled_by_a_job_of_its_own(mo
     plan = Plan(40, 3)
     for name in ("tree", "integers and trees"):
         here, _, _ = pair(name, plan, policy=Keep())
-        monkeypatch.setattr("dagad._operations.operation._GIVES_NUMBERS", Known(numbers=True))
+        monkeypatch.setattr("dagad._kernels.operation._GIVES_NUMBERS", Known(numbers=True))
         placed = Placed(X[:40], plan)
         lines = PaperLines([placed], [0] * 6 + [1] * 8)
         there = operation(name, plan, OnPaper(lines), placed)

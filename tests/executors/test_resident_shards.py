@@ -13,8 +13,8 @@ import pytest
 from distributed import Client
 
 import dagad
-from dagad._pytrees import pytree
 from dagad._sources.shards import MOST_PENDING
+from dagad._values import pytree
 from dagad_scheduler.residents import client as lines
 from dagad_scheduler.residents.client import Lines
 from support.clusters import kill, pids_of

@@ -11,7 +11,7 @@ import pytest
 
 import dagad
 from dagad._executors import choose
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad.extend import CompensatedSum
 from support.waiting import PATIENCE
 

@@ -18,9 +18,9 @@ from dagad._executors.cost_model import Road
 from dagad._executors.graph import GraphExecutor
 from dagad._executors.profile import Profile
 from dagad._executors.threaded import ThreadedExecutor
-from dagad._operations.context import recorded
-from dagad._pytrees.blocks import full
+from dagad._kernels.context import recorded
 from dagad._sources.plan import Plan
+from dagad._values.blocks import full
 from dagad.extend import CompensatedSum, Keep, Linearization, PlainSum, Preaccumulate, Recompute
 from support.evaluations_seen import evaluations_seen
 from support.gated_chunks import bits
@@ -177,7 +177,7 @@ def test_the_threaded_executor_leaves_jobs_that_callbacks_watch_to_a_graph(monke
     with evaluations_seen() as seen:
         by_graph = modes()
     assert {(call.executor, call.reason) for call in seen.calls} == {("graph", choose.SEEN_BY_CHUNK)}
-    assert bits(dagad._pytrees.pytree.flatten(found)[0]) == bits(dagad._pytrees.pytree.flatten(by_graph)[0])
+    assert bits(dagad._values.pytree.flatten(found)[0]) == bits(dagad._values.pytree.flatten(by_graph)[0])
 
 
 def test_an_evaluation_can_be_watched_and_cancelled_meanwhile() -> None:

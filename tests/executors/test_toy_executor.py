@@ -19,8 +19,8 @@ import numpy as onp
 import pytest
 
 import dagad
-from dagad._operations.job import Executor
-from dagad._pytrees import pytree
+from dagad._kernels.job import Executor
+from dagad._values import pytree
 from dagad.extend import CompensatedSum, Keep, Linearization, Preaccumulate, Recompute
 from support.evaluations_seen import evaluations_seen
 from support.every_mode import AT, MODES, derivatives, numbers

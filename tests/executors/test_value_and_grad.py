@@ -10,21 +10,21 @@ import autograd.numpy as np
 import numpy as onp
 import pytest
 
-from dagad._engines.autograd.engine import AutogradEngine
+from dagad._engines.autograd import AutogradEngine
 from dagad._engines.explicit import Explicit, ExplicitEngine
-from dagad._operations.chunks import ChunkFunction
-from dagad._operations.finite import Finite
-from dagad._operations.inputs import Inputs
-from dagad._operations.kernel import Kernel, Summed
-from dagad._operations.operation import Operation, WithGrad
-from dagad._operations.pieces import ByItem, SumOfPieces
-from dagad._pytrees import pytree
-from dagad._pytrees.partition import Partition
+from dagad._kernels.chunks import ChunkFunction
+from dagad._kernels.finite import Finite
+from dagad._kernels.inputs import Inputs
+from dagad._kernels.kernel import Kernel, Summed
+from dagad._kernels.operation import Operation, WithGrad
+from dagad._kernels.pieces import ByItem, SumOfPieces
 from dagad._sources.arrays import ArraySource
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import Plan
 from dagad._sources.shards import ShardSource
 from dagad._sources.slots import Slots
+from dagad._values import pytree
+from dagad._values.partition import Partition
 from dagad.extend import CompensatedSum, Keep, PlainSum, Preaccumulate
 from support.cluster_of_dicts import OnPaper, PaperLines, Placed
 from support.gated_chunks import bits

@@ -18,7 +18,7 @@ from dask.delayed import delayed
 
 import dagad
 from dagad import _errors, map_sum, reduce_sum
-from dagad._pytrees.shipping import pack
+from dagad._values.shipping import pack
 from dagad.extend import Keep, explicit
 from support.small_sums import X, grad, squares, total
 

@@ -25,7 +25,7 @@ from dagad._graphs import coarsen
 from dagad._graphs.fused import FusedLinearization, FusedTasks, Member
 from dagad._graphs.sum_trees import Span, add_up, add_up_spans, span_tree, summed
 from dagad._graphs.tasks import TaskFunction
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad.extend import Keep, Preaccumulate, Recompute, explicit
 from dagad_scheduler.private import DataNode, Task, TaskRef
 from dagad_scheduler.roles import Role, role_of

@@ -23,7 +23,7 @@ from dask.sizeof import sizeof
 import dagad
 from dagad._graphs.linearization import Counters
 from dagad._graphs.linearize import TaskFunction
-from dagad._operations.batch import BatchSeeds
+from dagad._kernels.batch import BatchSeeds
 from dagad._sources.plan import Plan
 from dagad.extend import Keep, Linearization, Preaccumulate, Recompute
 from support.operations_by_hand import operation

@@ -10,7 +10,7 @@ import scipy.optimize
 from scipy.optimize import Bounds
 
 import dagad
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad.interop.scipy import least_squares, minimize
 from support.two_array_program import Pair
 

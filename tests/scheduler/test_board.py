@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dagad_scheduler import Names
-from dagad_scheduler.board import MOST_ERRORS, MOST_EVALUATIONS, MOST_REASONS, Board
-from dagad_scheduler.evaluations import GRAPH, RESIDENT
+from dagad_scheduler.watching.board import MOST_ERRORS, MOST_EVALUATIONS, MOST_REASONS, Board
+from dagad_scheduler.watching.evaluations import GRAPH, RESIDENT
 
 N = 4
 

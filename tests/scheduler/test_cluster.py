@@ -23,7 +23,7 @@ from distributed import Client, LocalCluster, get_client
 import dagad
 from dagad.extend import Keep, Preaccumulate, Recompute
 from dagad_scheduler import Names, Progress, Role
-from dagad_scheduler.cluster import Cluster
+from dagad_scheduler.running.cluster import Cluster
 from support.waiting import PATIENCE
 
 X = np.random.default_rng(0).standard_normal((24, 3))

@@ -23,10 +23,10 @@ from distributed.dashboard.scheduler import template_variables
 
 import dagad
 from dagad.extend import Keep
-from dagad_scheduler.board import Board
-from dagad_scheduler.dashboard import SMOOTHED_OVER, View
-from dagad_scheduler.plugin import DagadPlugin
 from dagad_scheduler.residents.service import Known
+from dagad_scheduler.watching.board import Board
+from dagad_scheduler.watching.dashboard import SMOOTHED_OVER, View
+from dagad_scheduler.watching.plugin import DagadPlugin
 from support.clusters import a_cluster
 from support.hot_loops import a_watched_cluster, heat_up
 from support.waiting import PATIENCE, SOON, until

@@ -13,7 +13,7 @@ import pytest
 from dask._task_spec import Task, TaskRef
 
 from dagad_scheduler import Role, Threads
-from dagad_scheduler.helpers import Helpers
+from dagad_scheduler.running.helpers import Helpers
 from support.waiting import PATIENCE
 
 

@@ -16,8 +16,8 @@ from distributed import Client
 
 import dagad
 from dagad_scheduler import Names, Role
-from dagad_scheduler.cluster import LARGE_GRAPHS
-from dagad_scheduler.placement import anchored, homes_of
+from dagad_scheduler.running.cluster import LARGE_GRAPHS
+from dagad_scheduler.running.placement import anchored, homes_of
 
 WORKERS = ["a", "b", "c"]
 N = 6
@@ -66,7 +66,7 @@ def test_rows_of_a_chunk_land_with_its_value(cluster: Client) -> None:
     workers, names = sorted(cluster.nthreads()), Names(uuid.uuid4().hex)
     graph = graph_of(names)
     keys = [names(Role.INPUT, ("rows", number)) for number in range(N)]
-    from dagad_scheduler.cluster import Cluster
+    from dagad_scheduler.running.cluster import Cluster
 
     run = Cluster(cluster).start(graph, [names(Role.VALUE, n) for n in range(N)], nothing, keep=keys)
     run.wait()

@@ -17,7 +17,7 @@ import dagad
 from dagad._executors import choose, routes
 from dagad._executors.profile import Call
 from dagad._executors.routes import Trips
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad_scheduler.residents import client as lines, loop, standing
 from support.evaluations_seen import evaluations_seen
 from support.gated_chunks import bits, fresh

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dagad_scheduler import Account, Progress, Role, Sync, Threads
-from dagad_scheduler.parts import PartsRun
+from dagad_scheduler.running.parts import PartsRun
 from support.waiting import PATIENCE, until
 
 

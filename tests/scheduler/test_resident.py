@@ -14,9 +14,9 @@ import pytest
 from distributed import Client
 
 import dagad
-from dagad_scheduler.cluster import Cluster
 from dagad_scheduler.residents import client as lines, service
 from dagad_scheduler.residents.client import Lines
+from dagad_scheduler.running.cluster import Cluster
 from support.desk_contents import desks_of, n_held, n_programs
 from support.gated_chunks import bits
 from support.hot_loops import THETA, X, a_watched_cluster, heat_up, in_all, shards_on, until_hung_up

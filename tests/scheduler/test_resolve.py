@@ -19,7 +19,7 @@ from distributed import Client
 import dagad
 import dagad_scheduler
 from dagad_scheduler import Sync, Threads, resolve
-from dagad_scheduler.cluster import Cluster
+from dagad_scheduler.running.cluster import Cluster
 from support.waiting import PATIENCE
 
 

@@ -18,8 +18,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dagad
-from dagad_scheduler import cluster as clusters, workers
-from dagad_scheduler.cluster import Cluster
+from dagad_scheduler import workers
+from dagad_scheduler.running import cluster as clusters
+from dagad_scheduler.running.cluster import Cluster
 from dagad_scheduler.workers import Workers, workers_of
 from support.clusters import a_process, without_dagad
 from support.gated_chunks import bits

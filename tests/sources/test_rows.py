@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import dagad
-from dagad._pytrees import pytree
-from dagad._pytrees.shipping import opened
 from dagad._sources.bundles import Bundle
 from dagad._sources.rows import BUNDLE, ELSEWHERE, GAP, Constant, Made, Rows
+from dagad._values import pytree
+from dagad._values.shipping import opened
 
 TREES: dict[str, Any] = {
     "array": np.arange(6.0).reshape(3, 2),

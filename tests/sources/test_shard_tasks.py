@@ -15,7 +15,7 @@ from dask.delayed import delayed
 from distributed import Client
 
 import dagad
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from support.clusters import a_cluster, kill, pids_of
 from support.gated_chunks import bits
 from support.schedulers_of_shards import client as client, place as place, pool as pool

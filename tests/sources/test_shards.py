@@ -14,7 +14,7 @@ import pytest
 from distributed import Client
 
 import dagad
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from support.clusters import pids_of
 from support.gated_chunks import bits
 from support.schedulers_of_shards import client as client, place as place, pool as pool

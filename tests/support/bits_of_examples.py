@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 import dagad
-from dagad._pytrees import pytree
+from dagad._values import pytree
 
 if __name__ == "__main__":  # the examples are found by who runs this, and not by who looks for doctests
     doctor_visits, pharmacokinetics = import_module("doctor_visits"), import_module("pharmacokinetics")

@@ -1,4 +1,4 @@
-"""Functions that share what changes between their evaluations; for tests/pytrees/test_changes.py.
+"""Functions that share what changes between their evaluations; for tests/values/test_changes.py.
 
 Each is written into a module of its own that calls itself `__main__`, so that all of it travels by value, as from a
 script or a notebook. What one can't see by value on bare Dask either (a deleted attribute of a class, the state of an

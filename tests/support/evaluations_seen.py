@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from dagad._api.watching import watching
 from dagad._executors.profile import Call, Profile
+from dagad._watching.watching import watching
 
 
 class Evaluations:

@@ -16,7 +16,7 @@ import numpy as np
 from distributed import Client, SchedulerPlugin
 
 import dagad
-from dagad._pytrees import pytree
+from dagad._values import pytree
 from dagad_scheduler import Role, role_of
 from support.clusters import a_cluster
 from support.gated_chunks import bits

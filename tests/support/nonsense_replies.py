@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dagad._executors.resident_program import Found
-from dagad._pytrees.buffers import pack_tree, unpack_tree
+from dagad._values.buffers import pack_tree, unpack_tree
 
 
 def without(name: str) -> Callable[[Any], Any]:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dagad._engines.autograd.engine import AutogradEngine
+from dagad._engines.autograd import AutogradEngine
 from dagad._executors.evaluation import find_scheduler
 from dagad._executors.graph import GraphExecutor
 from dagad._executors.inline import Inline
 from dagad._executors.threaded import ThreadedExecutor
 from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.policies import Keep
-from dagad._operations.chunks import ChunkFunction
-from dagad._operations.inputs import Inputs
-from dagad._operations.kernel import Kernel, Outputs, Summed
-from dagad._operations.operation import Operation
-from dagad._pytrees import pytree
-from dagad._pytrees.partition import Partition
+from dagad._kernels.chunks import ChunkFunction
+from dagad._kernels.inputs import Inputs
+from dagad._kernels.kernel import Kernel, Outputs, Summed
+from dagad._kernels.operation import Operation
 from dagad._sources.arrays import ArraySource
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan
+from dagad._values import pytree
+from dagad._values.partition import Partition
 
 SYNC = find_scheduler("sync")
 THREADS = find_scheduler("threads")

@@ -10,7 +10,7 @@ from autograd import core, tracer
 from autograd.numpy import numpy_vjps, numpy_wrapper
 from autograd.numpy.numpy_boxes import ArrayBox
 
-from dagad._engines.autograd.patches import patches
+from dagad._tracing.patches import patches
 
 DATA = onp.linspace(0.0, 1.0, 8)
 

@@ -13,9 +13,9 @@ from dagad._errors import PortabilityError, SchedulerLostError
 from dagad._executors.evaluation import calm_process, inside_task, new_names
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import assembled, subtrees
-from dagad._operations.batch import BatchSeeds
-from dagad._operations.job import Job, Land, Results, Seeds
-from dagad._pytrees.shipping import opened, pack
+from dagad._kernels.batch import BatchSeeds
+from dagad._kernels.job import Job, Land, Results, Seeds
+from dagad._values.shipping import opened, pack
 
 
 class Pipes(contextlib.AbstractContextManager["Pipes"]):

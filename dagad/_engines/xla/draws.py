@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._pytrees.carried import parts_of
+from dagad._values.carried import parts_of
 
 _DEEPEST = 4
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from dagad._engines.autograd.engine import AutogradEngine
-from dagad._engines.base import Leaves
+from dagad._engines.autograd import AutogradEngine
 from dagad._frames import warn
 from dagad._remembered import Remembered
+from dagad._tracing.flat_functions import Leaves
 
 LEAST = 5.0  # seconds of compiling that are worth a word
 PATIENCE = 30  # evaluations after which it is looked at

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dagad._engines.autograd.numpy_protocols import METHODS_OF_UFUNCS, parameters_of
-from dagad._engines.autograd.operands import ARRAYS, SEQUENCES
 from dagad._engines.xla import refusals
 from dagad._engines.xla.jaxs_core import Tracer
 from dagad._errors import NotDifferentiableError
+from dagad._tracing.numpy_protocols import METHODS_OF_UFUNCS, parameters_of
+from dagad._tracing.operands import ARRAYS, SEQUENCES
 
 Function = Callable[..., Any]
 WRITTEN: dict[Any, Function] = {}  # what is not a function of the same name, filled by `written`

@@ -252,7 +252,7 @@ _RATHER_DEFINED = frozenset({"gumbel_r"})  # jax's own has no derivative for som
 def _of_distribution(method: str, owner: Any) -> Function:
     import scipy.stats as of  # it is there: this is of it
 
-    from dagad._engines.autograd.scipy_stats import standard_of  # needs scipy.stats, too
+    from dagad._rules.scipy_stats import standard_of  # needs scipy.stats, too
 
     known: Any = getattr(of, owner.name, None)  # a frozen one has an owner of its own, as has one that a user made
     same = type(known) is type(owner) and (known.a, known.b) == (owner.a, owner.b)

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from dagad._engines.autograd.refusals import library_function_of
 from dagad._engines.xla import jaxs_core, lines, refusals
 from dagad._engines.xla.indexing import entries, is_view
 from dagad._engines.xla.protocols import BINARY, COMPARING, UNARY, call_function, call_ufunc, operate, takes_options
 from dagad._engines.xla.scipy_functions import call_scipy
 from dagad._errors import NotDifferentiableError
+from dagad._tracing.refusals import library_function_of
 
 Trace: Any = jaxs_core.Trace
 Tracer: Any = jaxs_core.Tracer
@@ -216,7 +216,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
             return call_function(func, args, kwargs)
 
     def __dagad_scipy__(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Call a function of scipy's that knows no protocol: see `_engines/autograd/scipy_functions`."""
+        """Call a function of scipy's that knows no protocol: see `_rules/scipy_functions`."""
         self._trace.note_numpy()
         with self._trace.inside():
             return call_scipy(function, args, kwargs)

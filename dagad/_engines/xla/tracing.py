@@ -8,14 +8,14 @@ from typing import Any
 
 import jax
 
-from dagad._engines.autograd.patches import patches
-from dagad._engines.autograd.rules import learn_rules
-from dagad._engines.base import Flat, Leaves, Mark
 from dagad._engines.xla import lines, refusals
 from dagad._engines.xla.draws import Draws
 from dagad._engines.xla.patches import arrays_stay_traced, seeds_are_noted
 from dagad._engines.xla.traced import XlaArray, numpy_trace
 from dagad._errors import NotDifferentiableError
+from dagad._tracing.flat_functions import Flat, Leaves, Mark
+from dagad._tracing.patches import patches
+from dagad._tracing.rules import learn_rules
 
 Note = Callable[[int, bool], None]
 

@@ -1,6 +1,6 @@
 """What a chunk function carries and somebody changes between two evaluations: contents, ways to hold them, ends.
 
-The product of the three is the fuzz of tests/pytrees/test_changed_contents.py. A content is changed in place, so that
+The product of the three is the fuzz of tests/values/test_changed_contents.py. A content is changed in place, so that
 what holds it stays the same object.
 """
 

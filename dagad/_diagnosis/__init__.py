@@ -1,0 +1,1 @@
+"""Room 11: what is checked, run again and examined: derivatives, chunks that failed, clusters."""

@@ -1,0 +1,1 @@
+"""Room 7: kernels, and one operation on rows, both closed under differentiation."""

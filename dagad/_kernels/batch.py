@@ -1,0 +1,279 @@
+"""A kernel on a run of chunks, one after the other: what a task of a graph, a resident and the calling thread all run.
+
+The run is a whole subtree of the tree of sums, so what is reduced has the same bits however chunks share tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dagad._errors import ClosureError, add_note_once
+from dagad._graphs.linearization import Counters, PullbackFunction
+from dagad._graphs.monoids import PLAIN, Monoid
+from dagad._graphs.sum_trees import Fold
+from dagad._kernels.chunks import ChunkContext
+from dagad._kernels.kernel import Groups, Kernel, pulled_many
+from dagad._sources.bundles import OpenChunk, has_bundles, zeros_of
+from dagad._tracing.patches import patches
+from dagad._values import pytree
+from dagad._values.shipping import Portable, opened
+
+
+class Batched(NamedTuple):
+    """What a run of chunks gives: the sum of what is reduced, not lowered, and of each chunk what is stacked."""
+
+    reduced: Any
+    stacked: list[list[Any]]
+    notes: list[Any]
+
+
+class Batch(Portable):
+    """A kernel on a run of chunks. Without stacked results it returns what is reduced, bare.
+
+    All methods take ``(contexts, rows, shared, sliced)``: one context and one entry of rows a chunk; groups of shared
+    leaves; and groups of sliced leaves for each chunk, None where nothing in the rows is differentiated.
+    """
+
+    __slots__ = ("kernel", "monoid")
+
+    def __init__(self, kernel: Kernel, monoid: Monoid = PLAIN) -> None:
+        self.kernel: Kernel = opened(kernel)
+        self.monoid = monoid
+
+    def state(self) -> tuple[Any, ...]:
+        return self.kernel, self.monoid
+
+    def n_runs(self, contexts: Sequence[ChunkContext], *_: Any) -> int:
+        """Return how many runs of the kernel one run of the batch is."""
+        return len(contexts)
+
+    def n_pulls(self, many: Sequence[BatchSeeds], contexts: Sequence[ChunkContext], *_: Any) -> int:
+        """Return how many pullbacks of the kernel one pullback of the batch is."""
+        return sum(seeds.of(number) is not None for seeds in many for number in range(len(contexts)))
+
+    def value(
+        self,
+        contexts: Sequence[ChunkContext],
+        rows: Sequence[Any],
+        shared: Groups,
+        sliced: Sequence[Groups] | None = None,
+    ) -> Any:
+        """Run the chunks for what they give."""
+        gathered = Gathered(self.kernel, self.monoid)
+        with patches:  # once for all chunks
+            for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
+                parts = self.kernel.value(*args)
+                gathered.push(parts if opened_chunk is None else _closed(opened_chunk, parts))
+        return gathered.result()
+
+    def rehearse(
+        self,
+        contexts: Sequence[ChunkContext],
+        rows: Sequence[Any],
+        shared: Groups,
+        sliced: Sequence[Groups] | None = None,
+    ) -> Any:
+        """Run chunk after chunk traced, each tape dying before the next is recorded, for what they give."""
+        gathered = Gathered(self.kernel, self.monoid)
+        with patches:
+            for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
+                gathered.push(_closed(opened_chunk, self.kernel.record(*args)[0]))
+        return gathered.result()
+
+    def record(
+        self,
+        contexts: Sequence[ChunkContext],
+        rows: Sequence[Any],
+        shared: Groups,
+        sliced: Sequence[Groups] | None = None,
+    ) -> tuple[Any, PullbackFunction | None, Callable[[], int]]:
+        """Record every chunk; see `Recordable`."""
+        gathered, pulls = Gathered(self.kernel, self.monoid), []
+        with patches:
+            for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
+                parts, pull, nbytes = self.kernel.record(*args)
+                gathered.push(_closed(opened_chunk, parts))
+                pulls.append((pull if opened_chunk is None or pull is None else opened_chunk.pulled(pull), nbytes))
+        if all(pull is None for pull, _ in pulls):
+            return gathered.result(), None, int
+        return gathered.result(), *self._together(pulls, shared, sliced)
+
+    def pull_anew(
+        self,
+        counters: Counters,
+        value: Any,
+        many: Sequence[BatchSeeds],
+        contexts: Sequence[ChunkContext],
+        rows: Sequence[Any],
+        shared: Groups,
+        sliced: Sequence[Groups] | None = None,
+    ) -> tuple[Any, ...]:
+        """Record and pull chunk after chunk: the cotangents for some seeds, at what gives the same value as before."""
+        gathered, is_all = Gathered(self.kernel, self.monoid), True
+        gradient = Gradient(shared, sliced, self.monoid)
+        with patches:
+            for number, (args, opened_chunk) in enumerate(self._chunks(contexts, rows, shared, sliced)):
+                mine = [seeds.of(number) for seeds in many]
+                if all(seeds is None for seeds in mine):
+                    gradient.push(*mine)
+                    is_all = False
+                    continue
+                parts, pull, _ = self.kernel.record(*args)
+                gathered.push(_closed(opened_chunk, parts))
+                if pull is None:  # it gave nothing but integers
+                    gradient.push(*[None] * len(mine))
+                    continue
+                pull = pull if opened_chunk is None else opened_chunk.pulled(pull)
+                if not self.kernel.pulls_itself:  # which counts what it runs
+                    counters.recorded()
+                gradient.push(*pulled_many(pull, mine))
+                counters.used_up()
+        if is_all:
+            _refuse_another(value, gathered.result(), self.kernel.name, contexts[0].note("pullback"))
+        return tuple(gradient.parts())
+
+    def without_derivative(self, n_seeds: int, shared: Groups, sliced: Sequence[Groups] | None) -> tuple[Any, ...]:
+        """Return the cotangents of chunks that gave nothing but integers: none, for any seeds."""
+        gradient = Gradient(shared, sliced, self.monoid)
+        for _ in range(1 if sliced is None else len(sliced)):
+            gradient.push(*[None] * n_seeds)
+        return tuple(gradient.parts())
+
+    def _chunks(
+        self, contexts: Sequence[ChunkContext], rows: Sequence[Any], shared: Groups, sliced: Sequence[Groups] | None
+    ) -> Iterator[tuple[tuple[Any, ...], OpenChunk | None]]:
+        """Yield the arguments of the kernel, chunk by chunk, and what opened them if there were bundles."""
+        if sliced is None:
+            for context, part in zip(contexts, rows, strict=True):
+                yield (context, part, shared), None
+            return
+        for context, part, own in zip(contexts, rows, sliced, strict=True):
+            if has_bundles(own):
+                opened_chunk = OpenChunk(self.kernel, context, part, shared, own)
+                yield opened_chunk.args, opened_chunk
+            else:
+                yield (context, part, shared, own), None
+
+    def _together(
+        self,
+        pulls: Sequence[tuple[PullbackFunction | None, Callable[[], int]]],  # None: there is no derivative
+        shared: Groups,
+        sliced: Sequence[Groups] | None,
+    ) -> Any:
+        def pullback(many: Sequence[BatchSeeds]) -> tuple[Any, ...]:
+            gradient = Gradient(shared, sliced, self.monoid)
+            with patches:
+                for number, (pull, _) in enumerate(pulls):
+                    mine = [seeds.of(number) for seeds in many]
+                    gradient.push(*([None] * len(mine) if pull is None else pulled_many(pull, mine)))
+            return tuple(gradient.parts())
+
+        return pullback, lambda: sum(nbytes() for _, nbytes in pulls)
+
+
+class BatchSeeds(NamedTuple):
+    """Cotangents of what a batch gives: those of the reduced leaves, and for each chunk those of the stacked ones."""
+
+    reduced: Sequence[Any]
+    stacked: Sequence[Sequence[Any]] | None = None
+
+    def of(self, number: int) -> list[Any] | None:
+        """Return the seeds of one chunk; None where all are zero."""
+        mine = [*self.reduced, *(self.stacked[number] if self.stacked else ())]
+        return mine if any(seed is not None for seed in mine) else None
+
+
+def _refuse_another(before: Any, now: Any, name: str, where: str) -> None:
+    """Raise if chunks give another value when they run again: their gradient would not be that of the first one."""
+    for one, other in zip(_numbers(before), _numbers(now), strict=False):
+        # An engine that compiles may round another way where a gradient is asked for.
+        close = 1e-4 if one.dtype.itemsize < np.dtype(float).itemsize else 1e-9
+        if one.shape == other.shape and not np.allclose(one, other, close, close * _size(one), equal_nan=True):
+            error = ClosureError(
+                f"`{name}` gives another value when it runs again for its gradient: something that it uses beside its "
+                "arguments is not what it was, a global, a file, a generator of random numbers. Pass what changes as a "
+                "shared argument, and draw random numbers outside, or with a seed that is an argument."
+            )
+            add_note_once(error, where)
+            raise error
+
+
+def _numbers(result: Any) -> list[Any]:
+    leaves = pytree.flatten((result.reduced, result.stacked) if isinstance(result, Batched) else result)[0]
+    return [np.asarray(leaf) for leaf in leaves if pytree.is_differentiable(leaf)]
+
+
+def _size(array: Any) -> float:
+    finite = np.abs(array[np.isfinite(array)])
+    return float(finite.max(initial=0.0))
+
+
+class Gathered:
+    """Results of chunks, as they come."""
+
+    __slots__ = ("_notes", "_reduced", "_stacked")
+
+    def __init__(self, kernel: Kernel, monoid: Monoid) -> None:
+        self._reduced = Fold(monoid) if kernel.reduces else None
+        self._stacked: list[list[Any]] | None = [] if kernel.stacks else None
+        self._notes: list[Any] = []
+
+    def push(self, parts: Any) -> None:
+        """Take what the next chunk gives."""
+        if self._reduced is not None:
+            self._reduced.push(parts.reduced)
+        if self._stacked is not None:
+            self._stacked.append(parts.stacked)
+            self._notes.append(parts.note)
+
+    def result(self) -> Any:
+        """Return what all chunks give together."""
+        reduced = None if self._reduced is None else self._reduced.total()
+        return reduced if self._stacked is None else Batched(reduced, self._stacked, self._notes)
+
+
+class Gradient:
+    """The cotangents of several chunks: those of shared leaves are added up, those of sliced leaves are listed."""
+
+    __slots__ = ("_groups", "_shared", "_sliced")
+
+    def __init__(self, shared: Groups, sliced: Sequence[Groups] | None, monoid: Monoid) -> None:
+        self._shared = Fold(monoid) if any(shared) else None
+        self._sliced: list[list[Any]] | None = None if sliced is None else []
+        self._groups = shared, sliced or ()
+
+    def push(self, *many: Sequence[Any] | None) -> None:
+        """Take what the next chunk's pullback returned for each seed; None where all is zero."""
+        if len(many) == 1 and many[0] is not None:  # nearly always
+            if self._shared is not None:
+                self._shared.push(many[0][0])
+            if self._sliced is not None:
+                self._sliced.append(many[0][-1])
+            return
+        if self._shared is not None:
+            n_shared = sum(map(len, self._groups[0]))
+            self._shared.push(_listed([found and found[0] for found in many], n_shared))
+        if self._sliced is not None:
+            own = self._groups[1][len(self._sliced)]
+            self._sliced.append([part for found in many for part in (zeros_of(own) if found is None else found[-1])])
+
+    def parts(self) -> list[Any]:
+        """Return the cotangents in groups, as a chunk's pullback does; the shared ones not lowered."""
+        shared = [] if self._shared is None else [self._shared.total()]
+        return shared if self._sliced is None else [*shared, self._sliced]
+
+
+def _listed(many: list[Any], count: int) -> Any:
+    """Return what there is for each of several seeds in one list; None where there is nothing."""
+    if len(many) == 1:
+        return many[0]
+    if all(some is None for some in many):
+        return None
+    return [part for some in many for part in ([None] * count if some is None else some)]
+
+
+def _closed(opened_chunk: OpenChunk | None, parts: Any) -> Any:
+    return parts if opened_chunk is None else parts._replace(stacked=opened_chunk.outputs(parts.stacked))

@@ -1,0 +1,336 @@
+"""Derivatives of chunk functions, which are chunk functions again: pushforward, pullback, value with gradient."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._errors import StructureError
+from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, seed_of_one
+from dagad._kernels.chunks import ChunkContext, ChunkFunction
+from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, pulled_many, regrouped
+from dagad._tracing.forward import push
+from dagad._values import pytree
+from dagad._values.shipping import opened
+from dagad_scheduler.roles import Role
+
+
+class _Derivative(Kernel):
+    __slots__ = ()
+    n_directions = 0
+
+    @property
+    def name(self) -> str:
+        """What the user's function is called, and which derivative of it this is."""
+        return f"{type(self).__name__.lower()}_{self.function.name}"
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What tells derivatives of one function apart: they don't cost the same."""
+        return type(self), self.n_directions, *self.function.signature
+
+    @property
+    def of_user(self) -> ChunkFunction:
+        """The user's function, whatever derivative of it this is."""
+        found: ChunkFunction = self.function.of_user
+        return found
+
+    def narrowed(self, context: Any, rows: Any, shared: Groups, sliced: Groups) -> tuple[Any, ...]:
+        """Return the arguments of the chunk among those of a run whose value is not finite."""
+        found: tuple[Any, ...] = self.function.narrowed(context, rows, shared, sliced)  # its own groups come first
+        return found
+
+
+class Pushforward(_Derivative):
+    """A function and its tangents, for some directions.
+
+    Groups of leaves: those of the function, then as many again for each direction, one tangent per leaf.
+    """
+
+    __slots__ = ("copies", "function", "n_directions", "reduces", "stacks")
+    gives = "value and tangents"
+
+    def __init__(self, function: Kernel, n_directions: int) -> None:
+        self.function: Kernel = opened(function)
+        self.n_directions, self.reduces, self.stacks = n_directions, self.function.reduces, self.function.stacks
+        self.copies = (1 + n_directions) * self.function.copies
+
+    def state(self) -> tuple[Any, ...]:
+        return self.function, self.n_directions
+
+    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+        count = 1 + self.n_directions
+        thetas, actives = _split(shared, count), _split(sliced, count)
+        leaves = [leaf for group in (*thetas[0], *actives[0]) for leaf in group]
+        directions = [
+            [_or_none(leaf) for group in (*thetas[number], *actives[number]) for leaf in group]
+            for number in range(1, count)
+        ]
+        notes = []
+
+        def run(leaves: Sequence[Any]) -> Any:
+            rest = iter(leaves)
+            parts = self.function.run(context, rows, regrouped(thetas[0], rest), regrouped(actives[0], rest))
+            notes.append(parts.note)
+            return parts.reduced, parts.stacked
+
+        (reduced, stacked), tangents = push(run, leaves, directions)
+        return self._outputs(Outputs(reduced, stacked, notes[0]), tangents)
+
+    def stacked_like(self, sliced: Groups) -> list[Any] | None:
+        """Return the inputs of the value's outputs, and for each direction these again."""
+        inputs = self.function.stacked_like(_split(sliced, 1 + self.n_directions)[0])
+        return inputs and inputs * (1 + self.n_directions)
+
+    def inputs(self, names: LeafNames) -> LeafNames:
+        """Return the names of the function's leaves, then of their tangents."""
+        inner = self.function.inputs(names)
+        return LeafNames(*([*own, *[f"the tangent of {name}" for name in own] * self.n_directions] for own in inner))
+
+    def named(self, parts: Outputs, names: LeafNames) -> Iterator[tuple[str, Any]]:
+        """Yield the value, then the tangents, leaf by leaf, each with what sentences call it."""
+        reduced, moving = parts.reduced if self.reduces else (None, [None] * self.n_directions)
+        each = len(parts.stacked) // (1 + self.n_directions)
+        for number, tree in enumerate([reduced, *moving]):
+            own = parts.stacked[number * each : (number + 1) * each]
+            for name, leaf in self.function.named(Outputs(tree, own), names):
+                yield f"the tangent of {name}" if number else name, leaf
+
+    def _outputs(self, value: Outputs, directions: Sequence[Sequence[Any]]) -> Outputs:
+        """Return the value with its tangents: in what is summed, integers have None, as they may move elsewhere."""
+        if not value.stacked and type(value.reduced) in (float, np.float64):  # nearly always
+            moved = [tangents[0] if tangents[0] is not None else type(value.reduced)(0) for tangents in directions]
+            return Outputs((value.reduced, moved), [], value.note)
+        summed, treedef = pytree.flatten(value.reduced)
+        own, moving = list(value.stacked), []
+        for tangents in directions:
+            filled = [_or_zeros(part, leaf) for part, leaf in zip(tangents, value.leaves(), strict=True)]
+            pairs = zip(filled[: len(summed)], summed, strict=True)
+            mine = [part if pytree.is_differentiable_or_traced(leaf) else None for part, leaf in pairs]
+            moving.append(pytree.unflatten(treedef, mine))
+            own.extend(filled[len(summed) :])
+        return Outputs((value.reduced, moving) if self.reduces else None, own, value.note)
+
+
+def _split(groups: Groups, count: int) -> list[Groups]:
+    each = len(groups) // count
+    return [groups[number * each : (number + 1) * each] for number in range(count)]
+
+
+def _or_none(tangent: Any) -> Any:
+    """Return None for a tangent that is zero: it moves nothing, and costs nothing."""
+    if type(tangent) is np.ndarray:  # nearly always
+        return tangent if tangent.any() else None
+    return tangent if pytree.is_traced(tangent) or np.any(tangent) else None
+
+
+def _or_zeros(tangent: Any, leaf: Any) -> Any:
+    return pytree.zeros_like(pytree.plain(leaf)) if tangent is None else tangent
+
+
+class Pullback(_Derivative):
+    """The pullback of a function, as a function of its leaves and of the seeds.
+
+    Groups of leaves: those of the function, then one of seeds: with the shared leaves for what it reduces, with the
+    sliced ones for what it stacks. `reduced` and `stacked` say which leaves have a seed: in a chunk, some of these may
+    be integers.
+    """
+
+    __slots__ = ("function", "reduced", "reduces", "stacked", "stacks")
+    gives = "gradient"
+
+    def __init__(
+        self,
+        function: Kernel,
+        reduced: tuple[bool, ...],
+        stacked: tuple[bool, ...] | None,
+        reduces: bool,
+        stacks: bool,
+    ) -> None:
+        self.function: Kernel = opened(function)
+        self.reduced, self.stacked, self.reduces, self.stacks = reduced, stacked, reduces, stacks
+
+    def state(self) -> tuple[Any, ...]:
+        return self.function, self.reduced, self.stacked, self.reduces, self.stacks
+
+    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+        own_seeds = sliced[-1] if self.function.stacks else []
+        actives = sliced[:-1] if self.function.stacks else sliced
+        rest = iter(shared[-1])
+        seeds = [next(rest) if is_float else None for is_float in self.reduced]
+        if _is_unseeded([*seeds, *own_seeds], itertools.chain(*shared, *sliced)):
+            own = [pytree.zeros_like(leaf) for group in actives for leaf in group]
+            return Outputs([None] * sum(map(len, shared[:-1])), own)
+        cotangents: Outputs = pulled_at(
+            self.function, (context, rows, shared[:-1], actives), (seeds, own_seeds, self.stacked)
+        )[1]
+        return cotangents
+
+    def inputs(self, names: LeafNames) -> LeafNames:
+        """Return the names of the function's leaves, then of the seeds."""
+        inner = self.function.inputs(names)
+        n_own = 0 if self.stacked is None else sum(self.stacked)
+        return LeafNames([*inner.shared, *[SEED] * sum(self.reduced)], [*inner.sliced, *[SEED] * n_own])
+
+    def named(self, parts: Outputs, names: LeafNames) -> Iterator[tuple[str, Any]]:
+        """Yield the cotangents, each with what sentences call it."""
+        return named_gradient(self.function, parts, names)
+
+    def stacked_like(self, sliced: Groups) -> list[Any] | None:
+        """Return the inputs of the function: its outputs are their cotangents."""
+        return [leaf for group in (sliced[:-1] if self.function.stacks else sliced) for leaf in group]
+
+
+class ValueAndGrad(_Derivative):
+    """A function of a reduction with its gradient for the seed 1, and whether there is none: 1, or 0, to be summed."""
+
+    __slots__ = ("function", "reduces", "stacks")
+    gives, role = "value and gradient", Role.VALUE_AND_GRAD
+
+    def __init__(self, function: Kernel, stacks: bool) -> None:
+        self.function: Kernel = opened(function)
+        self.reduces, self.stacks = True, stacks
+
+    def state(self) -> tuple[Any, ...]:
+        return self.function, self.stacks
+
+    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+        value, gradient = pulled_at(self.function, (context, rows, shared, sliced), None)
+        if gradient is None:  # other chunks may have one
+            own = [pytree.zeros_like(pytree.plain(leaf)) for group in sliced for leaf in group]
+            return Outputs((value.reduced, [None] * sum(map(len, shared)), 1), own)
+        return Outputs((value.reduced, gradient.reduced, 0), gradient.stacked)
+
+    def named(self, parts: Outputs, names: LeafNames) -> Iterator[tuple[str, Any]]:
+        """Yield the value, then the gradient, leaf by leaf, each with what sentences call it."""
+        value, gradient, _ = parts.reduced
+        yield from self.function.named(Outputs(value, []), names)
+        yield from named_gradient(self.function, Outputs(gradient, parts.stacked), names)
+
+    @property
+    def name(self) -> str:
+        """What the user's function is called: the role of its tasks says that this gives a gradient, too."""
+        return str(self.function.name)
+
+    def check(self, reduced: Any, n_shared: int) -> None:
+        """Raise unless what somebody has sent is a value, so many cotangents, and a count."""
+        is_one = type(reduced) is tuple and len(reduced) == 3 and type(reduced[1]) is list and np.isscalar(reduced[2])
+        if not is_one or len(reduced[1]) != n_shared:
+            raise StructureError("It is no value with its gradient.")
+
+    def stacked_like(self, sliced: Groups) -> list[Any] | None:
+        """Return all inputs: the outputs are their cotangents."""
+        return [leaf for group in sliced for leaf in group]
+
+
+class GradOrPullback(ValueAndGrad):
+    """The same where nobody differentiates it further. Recorded, it leaves the pullback of what is no number.
+
+    A chunk that gives a number is pulled at once: its tape dies while it is in cache, and nothing is left of it, nor
+    where all that it gives are integers. Of other chunks the value comes, and the pullback, which takes seeds of the
+    value: those of what comes with it are None. `counters` count what has been run.
+    """
+
+    __slots__ = ("counters",)
+    pulls_itself = True
+
+    def __init__(self, function: Kernel, stacks: bool, counters: Counters | None = None) -> None:
+        super().__init__(function, stacks)
+        self.counters = counters or Counters()
+
+    def state(self) -> tuple[Any, ...]:
+        return self.function, self.stacks, self.counters
+
+    def value(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Outputs:
+        """Run one chunk and pull the seed 1 of a number."""
+        parts, pull, nbytes = self.function.record(context, rows, shared, sliced, with_grad=True)
+        found, left, _ = self._pulled(parts, pull, nbytes, shared, sliced)
+        if left is not None:
+            self.counters.dropped()
+        return found
+
+    def record(
+        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+    ) -> Any:
+        """Do so; the pullback of what is no number is left, None of a number."""
+        del with_grad
+        return self._pulled(*self.function.record(context, rows, shared, sliced, with_grad=True), shared, sliced)
+
+    def _pulled(
+        self, parts: Outputs, pull: PullbackFunction, nbytes: Callable[[], int], shared: Groups, sliced: Groups
+    ) -> tuple[Outputs, PullbackFunction | None, Callable[[], int]]:
+        """Return what a chunk gives, from how it was recorded."""
+        self.counters.recorded()
+        value = parts.reduced
+        if is_scalar(value):
+            groups = pull([seed_of_one(value)])
+            self.counters.used_up()
+            return Outputs((value, groups[0] if any(shared) else [], 0), groups[-1] if self.stacks else []), None, int
+        theta, own = ([None] * sum(map(len, groups)) for groups in (shared, sliced))
+        if parts.floats():
+            pull = _PullbackOfValue(pull, len(parts.all_leaves())) if self.stacks else pull
+            return Outputs((value, theta, 1), own), pull, nbytes
+        self.counters.used_up()  # integers have no derivative
+        return Outputs((value, theta, 0), own), None, int
+
+
+class _PullbackOfValue:
+    """The pullback of a value that takes the seeds of what comes with it, too: those are last, and None."""
+
+    __slots__ = ("_n_leaves", "_pull")
+
+    def __init__(self, pull: PullbackFunction, n_leaves: int) -> None:
+        self._pull, self._n_leaves = pull, n_leaves
+
+    def __call__(self, seeds: Seeds) -> tuple[Any, ...]:
+        return self._pull(seeds[: self._n_leaves])
+
+    def many(self, many: Sequence[Seeds | None]) -> list[tuple[Any, ...] | None]:
+        """Pull many seeds; None where there are none."""
+        return pulled_many(self._pull, [None if seeds is None else seeds[: self._n_leaves] for seeds in many])
+
+
+SEED = "the seed of a pullback"
+
+
+def named_gradient(function: Kernel, parts: Outputs, names: LeafNames) -> Iterator[tuple[str, Any]]:
+    """Yield the cotangents of a function's leaves, each with what sentences call it."""
+    inputs = function.inputs(names)
+    for own, leaves in zip(inputs, (parts.reduced or (), parts.stacked), strict=True):
+        yield from ((f"the gradient in {name}", leaf) for name, leaf in zip(own, leaves, strict=False))
+
+
+def _is_unseeded(seeds: Sequence[Any], leaves: Iterable[Any]) -> bool:
+    """Return whether all seeds of a chunk are zero, so that it is not pulled, as nowhere: bits depend on it.
+
+    Pulled with zeros it would give zeros of either sign, and nan at infinite slopes. Where somebody traces, seeds have
+    derivatives even so.
+    """
+    some = any(seed is not None and (pytree.is_traced(seed) or np.any(seed)) for seed in seeds)
+    return not some and not any(map(pytree.is_traced, leaves))
+
+
+def pulled_at(function: Kernel, args: Any, given: tuple[Any, ...] | None) -> tuple[Outputs, Any]:
+    """Run a chunk and pull seeds, or the seed 1: its value, and the cotangents, those of shared leaves to be summed.
+
+    Given are a seed for each leaf that is summed, those of what is stacked, and which leaves these belong to.
+    """
+    context, rows, shared, sliced = args
+    value, pullback, _ = function.record(context, rows, shared, sliced)
+    if given is None:
+        total = pytree.plain(value.reduced)
+        if not is_scalar(total) and not isinstance(total, int | np.integer):
+            return value, None
+        seeds = [seed_of_one(total) if is_scalar(total) else None]  # a sum of nothing is the integer 0
+    else:
+        seeds = [*given[0], *value.own_seeds(*given[1:])]
+    cotangents = list(pullback(seeds))
+    of_shared = cotangents.pop(0) if sum(map(len, shared)) else []
+    of_sliced = cotangents.pop() if cotangents else []
+    return value, Outputs(
+        [_or_zeros(part, leaf) for part, leaf in zip(of_shared, itertools.chain(*shared), strict=True)],
+        [_or_zeros(part, leaf) for part, leaf in zip(of_sliced, itertools.chain(*sliced), strict=True)],
+    )

@@ -1,0 +1,91 @@
+"""A function of one item as a chunk function: the sum over the items of a chunk, in their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dagad._engines.explicit import Explicit, ExplicitEngine, check_count, checked_pair
+from dagad._errors import StructureError
+from dagad._graphs.sum_trees import add_up
+from dagad._tracing.flat_functions import Engine
+from dagad._values import pytree
+from dagad._words import name_of
+
+
+class ItemSum:
+    """``sum(fun(item, *shared) for item in rows)``."""
+
+    __slots__ = ("fun",)
+    __dagad_wraps__ = True
+
+    def __init__(self, fun: Any) -> None:
+        self.fun = fun
+
+    def __call__(self, rows: Any, *shared: Any) -> Any:
+        total: Any = None
+        for item in pytree.items_of(rows):
+            value = self.fun(item, *shared)
+            total = value if total is None else add_values(total, value)
+        return total
+
+
+class PairSum:
+    """The same for a function that returns its value and its pullback."""
+
+    __dagad_wraps__ = True
+
+    def __init__(self, fun: Any) -> None:
+        self.fun = fun
+
+    def __call__(self, rows: Any, *shared: Any) -> tuple[Any, Any]:
+        pairs = [checked_pair(self.fun(item, *shared), name_of(self.fun)) for item in pytree.items_of(rows)]
+
+        def pullback(cotangent: Any) -> tuple[Any, ...]:
+            parts = [check_count(pull(cotangent), 1 + len(shared)) for _, pull in pairs]
+            shared_parts = [add_up(*(part[place + 1] for part in parts)) for place in range(len(shared))]
+            return _joined(rows, [part[0] for part in parts]), *shared_parts
+
+        return add_up(*(value for value, _ in pairs)), pullback
+
+
+# By engine, where its functions return something else than their value.
+_SUMS = {ExplicitEngine.name: lambda fun: Explicit(PairSum(fun))}
+
+
+def item_sum(fun: Any, engine: Engine) -> Any:
+    """Return the chunk function for a function of one item and its engine."""
+    return _SUMS.get(engine.name, ItemSum)(fun)
+
+
+def add_values(total: Any, value: Any) -> Any:
+    """Return the sum of what two items gave."""
+    a_leaves, a_def = pytree.flatten(total)
+    b_leaves, b_def = pytree.flatten(value)
+    pytree.check_same_structure(a_def, b_def, "The values of two items differ in structure")
+    for a, b in zip(a_leaves, b_leaves, strict=True):
+        if pytree.shape_of(pytree.plain(a)) != pytree.shape_of(pytree.plain(b)):
+            raise StructureError(
+                f"The values of two items differ in shape: {pytree.shape_of(pytree.plain(a))} and "
+                f"{pytree.shape_of(pytree.plain(b))}, so they have no sum. Return the same shape for every item."
+            )
+    return pytree.unflatten(a_def, [a + b for a, b in zip(a_leaves, b_leaves, strict=True)])
+
+
+def _joined(rows: Any, parts: list[Any]) -> Any:
+    """Return one cotangent for all rows from one per item; None where no item has one."""
+    if all(part is None for part in parts):
+        return None
+    if isinstance(rows, list):
+        return parts
+    leaves, treedef = pytree.flatten(rows, is_leaf=pytree.is_list)
+    columns = zip(*(pytree.subtrees(treedef, part) for part in parts), strict=True)
+    pairs = zip(leaves, columns, strict=True)
+    return pytree.unflatten(treedef, [_column(leaf, list(column)) for leaf, column in pairs])
+
+
+def _column(leaf: Any, parts: list[Any]) -> Any:
+    if isinstance(leaf, list):
+        return parts
+    return None if any(part is None for part in parts) else np.stack(parts)

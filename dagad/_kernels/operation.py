@@ -1,0 +1,359 @@
+"""One operation on rows: kernel, plan, source, monoid and executor. Its derivatives are operations again.
+
+What becomes of it between value and gradient is a state, one of three:
+
+=================  ===================================================================================
+`Recorded`         residuals were left behind, to be pulled with any cotangents
+`WithGrad`         the gradients for the seed 1 are there, to be scaled by the one cotangent of a number
+`ValueOnly`        nothing was left: a pullback is a job of its own
+=================  ===================================================================================
+
+Where the value is one real number, everything is computed for the seed 1, whatever cotangent will arrive, and scaled
+afterwards: so the bits do not depend on the policy, and a later cotangent costs no further pullback.
+
+Where value and gradient are wanted together, a reduction is asked for both: that is another kernel. Whether it gives
+one number shows the first time, when it is linearized, so that nothing has to run again if it does not. Module state:
+`_GIVES_NUMBERS`, by what jobs have in common, whether they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dagad._config import setting
+from dagad._graphs.linearization import is_scalar, scaled, seed_of_one
+from dagad._graphs.monoids import PLAIN, Monoid
+from dagad._graphs.policies import Keep, KeepRest, Policy
+from dagad._kernels.context import written_profile
+from dagad._kernels.derivatives import Pullback, Pushforward, ValueAndGrad
+from dagad._kernels.finite import Finite
+from dagad._kernels.inputs import Inputs, Targets, apart, times
+from dagad._kernels.job import Executor, Job, Land, Residuals, Results
+from dagad._kernels.kernel import DIFFERENT, Kernel, Outputs, Seeds, check_alike, joined
+from dagad._kernels.replay import bring_along, of_job
+from dagad._remembered import Remembered
+from dagad._sources.base import Stays
+from dagad._sources.columns import Sliced
+from dagad._sources.plan import AnyPlan
+from dagad._sources.slots import Slots, SparseSlots, cut_rows
+from dagad._tracing.patches import patches
+from dagad._values import pytree
+from dagad._values.blocks import full
+from dagad._values.carried import Carried
+from dagad._values.partition import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Residuals were left behind, and what the user's function carried, if it has to run again."""
+
+    residuals: Residuals
+    carried: Carried | None = None
+    of_both: bool = False  # whether value and gradient were asked for, and these are what gave no number
+
+
+@dataclass(frozen=True, slots=True)
+class WithGrad:
+    """The gradients for the seed 1 are there."""
+
+    gradient: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOnly:
+    """Nothing was left behind."""
+
+
+State = Recorded | WithGrad | ValueOnly
+Found = tuple[Results, Residuals | None]
+MOST_REMEMBERED = 4096
+_GIVES_NUMBERS: Remembered[bool] = Remembered(MOST_REMEMBERED)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A kernel on all chunks. `stacked_at` says where the stacked leaves of each chunk belong; None: end to end."""
+
+    kernel: Kernel
+    plan: AnyPlan
+    sliced: Sliced
+    inputs: Inputs
+    executor: Executor
+    policy: Policy
+    owner: Hashable
+    monoid: Monoid = PLAIN
+    stacked_at: list[Targets] | None = None
+
+    # Derivatives
+
+    def pushed(self, count: int) -> Operation:
+        """Return the operation that gives value and tangents together, in so many directions."""
+        at = None if self.stacked_at is None else times(self.stacked_at, 1 + count)
+        return replace(self, kernel=Pushforward(self.kernel, count), inputs=self.inputs.times(1 + count), stacked_at=at)
+
+    def moved(self, both: Outputs, count: int) -> tuple[Outputs, list[list[Any]]]:
+        """Take what `pushed` gave apart: the value, and for each direction the tangents of its float leaves."""
+        value, trees = both.reduced if self.kernel.reduces else (None, [None] * count)
+        form = Partition.of(value, pytree.is_differentiable_or_traced)
+        moving = [form.extract(tree) for tree in trees]
+        each = len(both.stacked) // (1 + count)
+        own_places = [[at for at in targets if at[0] < each] for targets in both.places]
+        parts = Outputs(value, both.stacked[:each], both.note, own_places)
+        floats = [place for place, leaf in enumerate(parts.stacked) if pytree.is_differentiable_or_traced(leaf)]
+        own = [[both.stacked[each * (1 + number) + place] for place in floats] for number in range(count)]
+        return parts, [[*shared, *mine] for shared, mine in zip(moving, own, strict=True)]
+
+    def value_and_grad(self) -> Operation:
+        """Return the operation that gives a reduction's value and its gradient for the seed 1."""
+        kernel = ValueAndGrad(self.kernel, stacks=bool(sum(self.inputs.sliced)))
+        return replace(self, kernel=kernel, stacked_at=self.inputs.flat())
+
+    def pullback(self, value: Outputs) -> Operation:
+        """Return the operation on the leaves and on seeds for `value` that gives the cotangents."""
+        floats = [place for place, leaf in enumerate(value.stacked) if pytree.is_differentiable_or_traced(leaf)]
+        rows = None
+        if self.kernel.stacks:
+            rows = [
+                [(floats.index(leaf), own) for leaf, own in targets if leaf in floats] for targets in value.places or []
+            ]
+        reduced = tuple(map(pytree.is_differentiable_or_traced, Outputs(value.reduced, []).all_leaves()))
+        # Where each chunk has leaves of its own, it knows best which are floats.
+        alike = self.stacked_at is None and not self.kernel.copies
+        stacked = tuple(map(pytree.is_differentiable_or_traced, value.stacked)) if alike else None
+        kernel = Pullback(self.kernel, reduced, stacked, bool(sum(self.inputs.shared)), bool(sum(self.inputs.sliced)))
+        inputs = self.inputs.and_seeds(sum(reduced), len(floats), rows)
+        return replace(self, kernel=kernel, inputs=inputs, stacked_at=self.inputs.flat())
+
+    # Values
+
+    def job(self, leaves: Sequence[Any]) -> Job:
+        """Return the operation at leaves."""
+        # What a chunk runs is looked at as a part of it, on workers as here.
+        is_looked_at = setting("check-finite") and patches.task.leaves is None
+        kernel = Finite(self.kernel) if is_looked_at else self.kernel
+        return Job(kernel, self.plan, self.sliced, self.inputs, leaves, self.monoid, self.owner, self.stacked_at)
+
+    def call(self, leaves: Sequence[Any]) -> Outputs:
+        """Run for the value, tracing nothing."""
+        job = self.job(leaves)
+        return self._parts(self._noted(job, "call", self.kernel.gives, lambda: (self.executor.call(job), None))[0])
+
+    def forward(self, leaves: Sequence[Any]) -> tuple[Outputs, State]:
+        """Run for the value, ready to be pulled back."""
+        job, policy = self.job(leaves), self.policy
+        if getattr(policy, "value_and_grad", False) and self.kernel.is_reduction:
+            if (known := _GIVES_NUMBERS.find(signature := job.signature)) is not False:
+                return self._with_gradient(job, signature, is_known=bool(known))
+            policy = Keep(counters=policy.counters)
+        runs_again = getattr(policy, "runs_again", False)  # a user's own may not say
+        carried = Carried(self.kernel.of_user.fun) if runs_again else None
+        results, residuals = self._noted(
+            job, "linearize", self.kernel.gives, lambda: self.executor.linearize(job, policy)
+        )
+        return self._parts(results), _left(residuals, carried)
+
+    def _with_gradient(self, job: Job, signature: Hashable, *, is_known: bool) -> tuple[Outputs, State]:
+        """Run for value and gradient at once: by a call where it is known that each chunk gives a number.
+
+        Else what gives none leaves its pullback, so that it need not run again.
+        """
+        slots, counters = Slots(job.leaves), self.policy.counters
+        job = job.value_and_grad(counters, slots.write_all)
+
+        def act() -> Found:
+            if is_known:
+                found: Found = self.executor.call(job), None
+            else:
+                found = self.executor.linearize(job, KeepRest(counters=counters))
+            if job.monoid.lower(found[0].reduced)[2]:
+                found[0].gives = "value"
+            return found
+
+        results, residuals = self._noted(job, "call" if is_known else "linearize", job.kernel.gives, act)
+        value, shared, n_without = job.monoid.lower(results.reduced)
+        if is_known is not (gives_numbers := not n_without):
+            # What once gave something else is not taken at its word again: functions that nothing tells apart may
+            # take turns.
+            _GIVES_NUMBERS.change(signature, lambda before: gives_numbers and before is not False)
+        if gives_numbers:
+            if job.n_shared:
+                slots.write_all(job.shared_targets, shared)
+            for number, own in enumerate(results.stacked):
+                if own:  # as not all executors let it land
+                    job.land_rows([job.plan.chunk(number)], [own], slots.write_all)
+            return Outputs(value, []), WithGrad(slots.seal())
+        if n_without < len(job.plan) and pytree.is_differentiable(value) and np.iscomplexobj(value):
+            residuals = None  # of real numbers among complex ones, whose tapes are gone
+        return Outputs(value, [], places=job.stacked_at), _left(residuals, of_both=True)
+
+    def _noted(self, job: Job, method: str, gives: str, act: Callable[[], Found]) -> Found:
+        """Have a job run, and written down in the profile of the evaluation that it is part of."""
+        profile = written_profile()
+        try:
+            if profile is None:
+                return act()
+            with profile.calling(job, method, gives, self.policy.counters) as call:
+                found = act()
+                profile.ran(call, self.executor, found[0])
+            return found
+        except Exception as error:
+            bring_along(error, partial(of_job, job, method, ()))
+            raise
+
+    def _parts(self, results: Results) -> Outputs:
+        """Put what the chunks own together."""
+        stacked, at = results.stacked, self.stacked_at
+        reduced = self.monoid.lower(results.reduced)
+        if not self.kernel.stacks or not any(stacked):
+            return Outputs(reduced, [], results.notes, [[] for _ in stacked])
+        if at is None and self.kernel.copies:
+            at = apart(self.kernel.copies, len(stacked[0]), len(stacked))
+        if at is None:
+            _check_alike(stacked, results.notes)
+            columns = list(zip(*stacked, strict=True))
+            ends = [np.cumsum([0, *(len(leaf) for leaf in column)]) for column in columns]
+            at = [
+                [(leaf, slice(int(end[n]), int(end[n + 1]))) for leaf, end in enumerate(ends)]
+                for n in range(len(stacked))
+            ]
+            return Outputs(reduced, [joined(column) for column in columns], results.notes, at)
+        found: dict[int, list[Any]] = {}
+        for own, targets in zip(stacked, at, strict=True):
+            for (leaf, rows), part in zip(targets, own, strict=True):
+                found.setdefault(leaf, []).append((rows, part))
+        whole = [self._put_together(found[leaf]) for leaf in sorted(found)]
+        return Outputs(reduced, whole, results.notes, at)
+
+    def _put_together(self, parts: list[tuple[Any, Any]]) -> Any:
+        """Return one leaf from what the chunks own of it."""
+        rows, first = parts[0]
+        if type(rows) is Stays:
+            return self.sliced.shards[0].of_chunks({at.number: part for at, part in parts})
+        return first if rows is None else joined([part for _, part in parts])
+
+    # Pullbacks
+
+    def gives_number(self, value: Outputs) -> bool:
+        """Return whether all is computed for the seed 1, and scaled."""
+        return self.kernel.is_reduction and is_scalar(value.reduced)
+
+    def backward(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Seeds) -> tuple[list[Any], State]:
+        """Return the cotangents of `leaves`, and the state that is left; may be called again, with other seeds."""
+        if not self.gives_number(value):
+            return self._pulled(leaves, value, state, seeds), state
+        if not isinstance(state, WithGrad):
+            before, state = state, WithGrad(self._pulled(leaves, value, state, [seed_of_one(value.reduced)]))
+            if isinstance(before, Recorded):
+                before.residuals.release()
+        return [scaled(part, seeds[0]) for part in state.gradient], state
+
+    def _pulled(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Seeds) -> list[Any]:
+        slots = Slots(leaves)
+        self._pull(leaves, value, state, [_Seeds(value, seeds)], slots.write_all)
+        return slots.seal()
+
+    def _pull(self, leaves: Sequence[Any], value: Outputs, state: State, seeds: Sequence[_Seeds], land: Land) -> None:
+        if isinstance(state, Recorded) and state.carried is not None:
+            state.carried.refuse_changes()
+        if isinstance(state, Recorded):
+            job = self.job(leaves)
+            job = job.value_and_grad(self.policy.counters) if state.of_both else job
+            if self._pulls(state.residuals, job, seeds, land):
+                return
+        for number, one in enumerate(seeds):
+            self._pull_anew(leaves, value, one, number, land)
+
+    def _pulls(self, residuals: Residuals, job: Job, seeds: Sequence[_Seeds], land: Land) -> bool:
+        profile = written_profile()
+        try:
+            if profile is None:
+                return residuals.pull(job, seeds, land)
+            with profile.calling(job, "pull", "gradient", self.policy.counters) as call:
+                is_there = residuals.pull(job, seeds, land)
+                profile.pulled(call, self.executor, residuals, is_there)
+            return is_there
+        except Exception as error:
+            bring_along(error, partial(of_job, job, "pull", seeds))
+            raise
+
+    def _pull_anew(self, leaves: Sequence[Any], value: Outputs, seeds: _Seeds, number: int, land: Land) -> None:
+        """Run and pull at once: a job of the pullback."""
+        operation, n_theta = self.pullback(value), sum(self.inputs.shared)
+        filled = [_dense(seed, leaf) for seed, leaf in zip(seeds.floats, value.floats(), strict=True)]
+        n_summed = len(Outputs(value.reduced, []).floats())
+        back = operation.call([*leaves[:n_theta], *filled[:n_summed], *leaves[n_theta:], *filled[n_summed:]])
+        land([(leaf, None) for leaf in range(len(leaves))], [*(back.reduced or ()), *back.stacked], number)
+
+    def backward_many(
+        self, leaves: Sequence[Any], value: Outputs, state: State, many: Sequence[Seeds | None]
+    ) -> tuple[list[list[Any]], State]:
+        """Return for each of `leaves` its cotangents for many seeds, None for zero; no chunk is recorded again."""
+        if self.gives_number(value):
+            rows = []
+            for some in many:
+                if some is None or some[0] is None:
+                    rows.append([None] * len(leaves))
+                    continue
+                found, state = self.backward(leaves, value, state, [full(seed) for seed in some])
+                rows.append(found)
+            return [list(column) for column in zip(*rows, strict=True)], state
+        nothing = [None] * len(value.floats())
+        slots = SparseSlots(leaves, len(many))
+        self._pull(leaves, value, state, [_Seeds(value, some or nothing) for some in many], slots.write_all)
+        return slots.found, state
+
+
+def _left(residuals: Residuals | None, carried: Carried | None = None, *, of_both: bool = False) -> State:
+    if residuals is None:
+        return ValueOnly()
+    return Recorded(residuals, None if carried is None else carried.settle(), of_both)
+
+
+class _Seeds:
+    """Cotangents of what an operation gave: what all chunks have in common, and what belongs to each."""
+
+    __slots__ = ("_at", "_stacked", "floats", "reduced")
+
+    def __init__(self, value: Outputs, seeds: Seeds) -> None:
+        self.floats = seeds
+        every = value.all_seeds(seeds)
+        n_reduced = len(every) - len(value.stacked)
+        reduced = [full(seed) for seed in every[:n_reduced]]
+        some = any(seed is not None and np.any(seed) for seed in reduced)
+        self.reduced = reduced if some else [None] * n_reduced
+        self._stacked, self._at = every[n_reduced:], value.places or []
+
+    def stacked(self, number: int) -> list[Any]:
+        """Return those of one chunk's stacked leaves; None for zeros."""
+        if not self._stacked:  # these are a gradient, that somebody else has seen to
+            return [None] * len(self._at[number])
+        mine = [cut_rows(self._stacked[leaf], rows) for leaf, rows in self._at[number]]
+        if all(seed is None for seed in self.reduced) and not any(seed is not None and np.any(seed) for seed in mine):
+            return [None] * len(mine)  # the chunk is not pulled at all
+        return mine
+
+    @property
+    def placed(self) -> list[Any]:
+        """Those of stacked leaves that are Shards; None for zeros."""
+        at = self._at[0] if self._stacked else ()
+        return [self._stacked[leaf] for leaf, rows in at if type(rows) is Stays]
+
+
+def _dense(seed: Any, leaf: Any) -> Any:
+    seed = full(seed)
+    if seed is None or pytree.is_placed(leaf):
+        return pytree.zeros_like(leaf) if seed is None else seed
+    return pytree.cast_like(seed, leaf, "A cotangent")
+
+
+def _check_alike(stacked: Sequence[Any], notes: Sequence[Any]) -> None:
+    """Refuse outputs of items that differ between chunks."""
+    for own, note in zip(stacked[1:], notes[1:], strict=True):
+        pytree.check_same_structure(notes[0].treedef, note.treedef, DIFFERENT)
+        for first, leaf in zip(stacked[0], own, strict=True):
+            check_alike(np.shape(first)[1:], np.shape(leaf)[1:])

@@ -1,1 +1,0 @@
-"""Room 5: one operation on rows, closed under differentiation."""

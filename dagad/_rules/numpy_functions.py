@@ -1,0 +1,233 @@
+"""Functions of numpy's that are no primitive of autograd's: of lists, under another name, or without a derivative."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._errors import NotDifferentiableError
+from dagad._tracing import refusals
+from dagad._tracing.by_definition import moved, rules_of
+from dagad._tracing.numpy_protocols import WRITTEN
+from dagad._tracing.operands import array_of
+from dagad._tracing.private import isbox
+from dagad._tracing.rules import cast, own_primitive
+from dagad._values import pytree
+
+Function = Callable[..., Any]
+plain = pytree.plain
+
+
+def _concatenate(arrays: Sequence[Any], axis: int | None = 0) -> Any:
+    if axis is None:
+        return anp.concatenate([anp.ravel(each) for each in arrays])
+    return anp.concatenate(arrays, axis)
+
+
+def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    found = default
+    for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
+        found = anp.where(plain(condition), choice, found)
+    return found
+
+
+def _piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    if np.ndim(condlist) == 0 or (np.ndim(condlist[0]) == 0 and np.ndim(plain(x))):
+        condlist = [condlist]  # as numpy has it
+    conditions = [np.broadcast_to(plain(each), np.shape(plain(x))) for each in condlist]
+    if len(funclist) == len(conditions) + 1:
+        conditions.append(~np.any(conditions, axis=0))
+    whole, place = [0.0 * anp.ravel(x)], np.arange(np.size(plain(x)))
+    start = len(place)
+    for condition, fun in zip(conditions, funclist, strict=True):
+        at = np.flatnonzero(condition)
+        part = fun(anp.ravel(x)[at], *args, **kwargs) if callable(fun) else fun
+        whole.append(part * np.ones(len(at), plain(x).dtype))
+        place[at] = np.arange(start, start + len(at))
+        start += len(at)
+    return anp.reshape(anp.concatenate(whole)[place], np.shape(plain(x)))
+
+
+def _apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+    rows = anp.moveaxis(arr, axis, -1)
+    outer = np.shape(plain(rows))[:-1]
+    found = anp.stack([func1d(row, *args, **kwargs) for row in anp.reshape(rows, (-1, np.shape(plain(rows))[-1]))])
+    inner = np.shape(plain(found))[1:]
+    at = axis % (len(outer) + 1)
+    places = range(len(outer), len(outer) + len(inner)), range(at, at + len(inner))
+    return anp.moveaxis(anp.reshape(found, (*outer, *inner)), *places)
+
+
+def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Any, ...]:
+    del subok
+    shape = np.broadcast_shapes(*(np.shape(plain(each)) for each in args))
+    return tuple(anp.broadcast_to(each, shape) for each in args)
+
+
+def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: Any = "xy") -> Any:
+    del copy
+    numbers = [np.arange(np.size(plain(each))) for each in xi]
+    places = np.meshgrid(*numbers, sparse=sparse, indexing=indexing)
+    return tuple(anp.ravel(each)[at] for each, at in zip(xi, places, strict=True))
+
+
+_SCALAR = (int, float, type(None))
+
+
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    if isbox(a) and not isbox(low) and not isbox(high):
+        if not isinstance(low, _SCALAR) or not isinstance(high, _SCALAR):
+            shape = np.broadcast_shapes(a.shape, np.shape(low), np.shape(high))
+            a = a if shape == a.shape else anp.broadcast_to(a, shape)
+        return anp.clip(a, low, high)
+    found = a if low is None else anp.maximum(a, low)
+    return found if high is None else anp.minimum(found, high)
+
+
+def _astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any:
+    """Return the entries as another type: whole numbers and truths are constant between their jumps."""
+    del copy, device
+    return cast(x, dtype) if np.dtype(dtype).kind in "fc" else plain(x).astype(dtype)
+
+
+def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: str = "safe", order: str = "K") -> Any:
+    del casting, order
+    written = operands[0].partition("->")[0].split(",") if isinstance(operands[0], str) else operands[1::2]
+    letters = [[letter for letter in each if letter not in (" ", ".", Ellipsis)] for each in written]
+    if dtype is not None:  # numpy multiplies and adds in it, too
+        places = range(1, len(operands)) if isinstance(operands[0], str) else range(0, len(operands) // 2 * 2, 2)
+        operands = tuple(cast(array_of(each), dtype) if at in places else each for at, each in enumerate(operands))
+    if all(len(set(each)) == len(each) for each in letters):
+        return anp.einsum(*operands, optimize=optimize)
+    if not isinstance(operands[0], str):
+        why = ' with an index twice at one array in this form. It has one with letters, as in `np.einsum("ii->i", a)`'
+        raise NotDifferentiableError(refusals.of_function("np.einsum", why))
+    return _of_diagonals()(operands[0], *map(array_of, operands[1:]), optimize=optimize)
+
+
+@functools.cache
+def _of_diagonals() -> Any:
+    """Return `einsum` where an index stands twice at one array, as a primitive: that of the diagonals."""
+
+    def einsum(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
+        return np.einsum(subscripts, *operands, optimize=optimize)
+
+    def definition(subscripts: str, *operands: Any, optimize: Any = False) -> Any:
+        left, arrow, right = subscripts.replace(" ", "").partition("->")
+        once = [each for each in sorted({*left} - {*".,"}) if left.count(each) == 1]
+        right = right if arrow else "..." * ("..." in left) + "".join(once)
+        kept = ["..." * ("..." in each) + "".join(dict.fromkeys(each.replace(".", ""))) for each in left.split(",")]
+        taken = [
+            moved(functools.partial(np.einsum, f"{each}->{others}"), 0)(operand) if each != others else operand
+            for each, others, operand in zip(left.split(","), kept, operands, strict=True)
+        ]
+        return anp.einsum(f"{','.join(kept)}->{right}", *taken, optimize=optimize)
+
+    return own_primitive(einsum, *rules_of("einsum", definition))
+
+
+def _insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
+    """Return the array with more entries, all of its own type."""
+    found, dtype = moved(np.insert, 0, 2)(arr, obj, values, axis), getattr(plain(arr), "dtype", None)
+    return found if dtype is None or dtype == found.dtype else _astype(found, dtype)
+
+
+def _asarray(a: Any, dtype: Any = None, **options: Any) -> Any:
+    """Return an array, traced if what is given is: `like` says where it is to be at home, which is here."""
+    del options
+    if not isbox(a):
+        return np.asarray(a, dtype)
+    return a if dtype is None or a.dtype == dtype else a.astype(dtype)
+
+
+def _full_like(
+    a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None
+) -> Any:
+    like = np.ones_like(plain(a), dtype, order, subok, shape)
+    if not isbox(fill_value) or like.dtype.kind not in "fc":
+        return np.full_like(like, plain(fill_value))
+    found = fill_value * like
+    return found if found.dtype == like.dtype else found.astype(like.dtype)
+
+
+def _atleast(fun: Function) -> Function:
+    def definition(*arys: Any) -> Any:
+        found = tuple(fun(each) for each in arys)
+        return found[0] if len(found) == 1 else found
+
+    return definition
+
+
+def untraced(func: Function) -> Function:
+    """Return a function of values: what it says has no derivative."""
+
+    def value(*args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = pytree.flatten_with_none((args, kwargs))
+        args, kwargs = pytree.unflatten(treedef, [plain(leaf) for leaf in leaves])
+        return func(*args, **kwargs)
+
+    return value
+
+
+def _refused(sentence: Function) -> Function:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotDifferentiableError(sentence())
+
+    return refuse
+
+
+_UNTRACED = """
+shape ndim size result_type iscomplexobj isrealobj common_type digitize nanargmax nanargmin lexsort isin
+array_repr array_str array2string may_share_memory shares_memory can_cast
+min_scalar_type empty_like zeros_like ones_like einsum_path tril_indices_from triu_indices_from diag_indices_from
+""".split()
+
+
+def _where(condition: Any, *branches: Any) -> Any:
+    return anp.where(plain(condition), *branches)
+
+
+WRITTEN.update(
+    {
+        np.concatenate: _concatenate,
+        np.stack: anp.stack,
+        np.vstack: anp.vstack,
+        np.hstack: anp.hstack,
+        np.column_stack: anp.column_stack,
+        np.append: anp.append,
+        np.insert: _insert,
+        np.select: _select,
+        np.choose: lambda a, choices: _select(
+            [np.asarray(plain(a)) == index for index in range(len(choices))], choices
+        ),
+        np.piecewise: _piecewise,
+        np.apply_along_axis: _apply_along_axis,
+        np.broadcast_arrays: _broadcast_arrays,
+        np.meshgrid: _meshgrid,
+        np.clip: _clip,
+        np.full_like: _full_like,
+        np.astype: _astype,
+        np.array: _asarray,
+        np.asarray: _asarray,
+        np.asanyarray: _asarray,
+        np.copy: lambda a, order="K", subok=False: a,
+        np.einsum: _einsum,
+        np.where: _where,
+    }
+)
+WRITTEN.update({getattr(np, name): untraced(getattr(np, name)) for name in _UNTRACED})
+WRITTEN[np.linalg.matrix_rank] = untraced(np.linalg.matrix_rank)
+WRITTEN.update({func: moved(func, 0) for func in (np.block, np.dstack, np.lib.stride_tricks.sliding_window_view)})
+WRITTEN.update(
+    {
+        func: _refused(refusals.of_assignment)
+        for func in (np.copyto, np.put, np.place, np.putmask, np.fill_diagonal, np.put_along_axis)
+    }
+)
+for _number, _fun in enumerate((anp.atleast_1d, anp.atleast_2d, anp.atleast_3d), 1):
+    WRITTEN[getattr(np, f"atleast_{_number}d")] = _atleast(_fun)

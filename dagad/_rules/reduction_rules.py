@@ -1,0 +1,358 @@
+"""Sums, means, products, orders and quantiles: their definitions, and where autograd's own rules for them are wrong."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._errors import NotDifferentiableError
+from dagad._tracing import refusals
+from dagad._tracing.by_definition import moved, rules_of
+from dagad._tracing.numpy_protocols import WRITTEN
+from dagad._tracing.private import isbox
+from dagad._tracing.rules import Better, own_primitive
+from dagad._values import pytree
+
+Function = Callable[..., Any]
+plain = pytree.plain
+
+
+# Sums, means, products: of some entries only, from a start, or with other options that autograd's rules know nothing of
+
+_ALL: Any = np._NoValue
+
+
+def _keeps(keepdims: Any) -> bool:
+    return keepdims is not _ALL and bool(keepdims)
+
+
+def _present(a: Any, where: Any, fill: float) -> Any:
+    return a if where is True or where is _ALL else anp.where(where, a, fill)
+
+
+def _n_present(a: Any, axis: Any, keepdims: Any, where: Any) -> Any:
+    shape = np.shape(plain(a))
+    return np.sum(np.broadcast_to(True if where is _ALL else where, shape), axis=axis, keepdims=_keeps(keepdims))
+
+
+def _sum(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = False,
+    initial: Any = 0,
+    where: Any = True,
+) -> Any:
+    del dtype, out
+    found = anp.sum(_present(a, where, 0.0), axis=axis, keepdims=_keeps(keepdims))
+    return found if initial is _ALL else found + initial
+
+
+def _mean(
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
+) -> Any:
+    del dtype, out
+    return _sum(a, axis, keepdims=keepdims, where=where) / _n_present(a, axis, keepdims, where)
+
+
+def _var(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    ddof: Any = 0,
+    keepdims: Any = False,
+    *,
+    where: Any = True,
+    correction: Any = _ALL,
+) -> Any:
+    del dtype, out
+    apart = _present(a - _mean(a, axis, keepdims=True, where=where), where, 0.0)
+    free = _n_present(a, axis, keepdims, where) - (ddof if correction is _ALL else correction)
+    return _sum(anp.real(apart * anp.conj(apart)), axis, keepdims=keepdims) / free
+
+
+def _std(a: Any, *args: Any, **kwargs: Any) -> Any:
+    return anp.sqrt(_var(a, *args, **kwargs))
+
+
+def _extreme(fun: Function, pair: Function, fill: float) -> Function:
+    def definition(
+        a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, initial: Any = _ALL, where: Any = True
+    ) -> Any:
+        del out
+        found = fun(_present(a, where, fill), axis=axis, keepdims=_keeps(keepdims))
+        return found if initial is _ALL else pair(found, initial)
+
+    return definition
+
+
+def _without_nan(fun: Function, fill: float) -> Function:
+    def definition(a: Any, axis: Any = None, **kwargs: Any) -> Any:
+        return fun(anp.where(np.isnan(plain(a)), fill, a), axis=axis, **kwargs)
+
+    return definition
+
+
+def _count(a: Any, axis: Any, keepdims: bool = False) -> Any:
+    return np.sum(~np.isnan(plain(a)), axis=axis, keepdims=keepdims)
+
+
+def _nanmean(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    return anp.sum(anp.where(np.isnan(plain(a)), 0.0, a), axis=axis, keepdims=keepdims) / _count(a, axis, keepdims)
+
+
+def _nanvar(a: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+    apart = anp.where(np.isnan(plain(a)), 0.0, a - _nanmean(a, axis, keepdims=True))
+    return anp.sum(anp.real(apart * anp.conj(apart)), axis=axis, keepdims=keepdims) / (_count(a, axis, keepdims) - ddof)
+
+
+def _nanstd(a: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+    return anp.sqrt(_nanvar(a, axis, ddof, keepdims))
+
+
+def _ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    return anp.max(a, axis=axis, keepdims=keepdims) - anp.min(a, axis=axis, keepdims=keepdims)
+
+
+def _average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Any:
+    if weights is None:
+        return anp.mean(a, axis=axis, keepdims=keepdims)
+    if np.shape(plain(weights)) != np.shape(plain(a)):
+        axes = [each % np.ndim(plain(a)) for each in np.atleast_1d(axis)]
+        rest = tuple(each for each in range(np.ndim(plain(a))) if each not in axes)
+        weights = anp.expand_dims(anp.transpose(weights, np.argsort(axes)), rest)
+    total = anp.sum(weights * np.ones(np.shape(plain(a))), axis=axis, keepdims=keepdims)
+    return anp.sum(a * weights, axis=axis, keepdims=keepdims) / total
+
+
+def cumprod(a: Any, axis: Any = None) -> Any:
+    """Return the products so far: by logarithms, or step by step where a factor is zero."""
+    rows = anp.ravel(a) if axis is None else anp.moveaxis(a, axis, 0)
+    if np.all(plain(rows)) and not np.iscomplexobj(plain(rows)):
+        found = np.cumprod(np.sign(plain(rows)), 0) * anp.exp(anp.cumsum(anp.log(anp.abs(rows)), 0))
+        return anp.moveaxis(found, 0, axis or 0)
+    steps = [rows[0]]
+    for index in range(1, rows.shape[0]):
+        steps.append(steps[-1] * rows[index])
+    return anp.moveaxis(anp.stack(steps), 0, axis or 0)
+
+
+def _prod(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+    keepdims: Any = False,
+    initial: Any = 1,
+    where: Any = True,
+) -> Any:
+    del out
+    if dtype is not None and dtype is not _ALL and np.dtype(dtype).kind == "f":
+        a = anp.real(a)  # before they are multiplied
+    n_dims = np.ndim(plain(a))
+    axes = tuple(range(n_dims)) if axis is None else tuple(each % n_dims for each in np.atleast_1d(axis))
+    rows = anp.moveaxis(_present(a, where, 1.0), axes, tuple(range(len(axes))))
+    rows = anp.reshape(rows, (-1, *np.shape(plain(rows))[len(axes) :]))
+    found = functools.reduce(anp.multiply, [rows[index] for index in range(rows.shape[0])])
+    found = anp.expand_dims(found, axes) if _keeps(keepdims) else found
+    return found if initial is _ALL else found * initial
+
+
+def cumulative(fun: Function, start: float) -> Function:
+    """Return the definition of a function of the array interface that may begin with a start."""
+
+    def definition(x: Any, /, *, axis: Any = None, include_initial: bool = False) -> Any:
+        axis = 0 if axis is None else axis
+        found = fun(x, axis)
+        if include_initial:
+            shape = list(np.shape(plain(x)))
+            shape[axis] = 1
+            found = anp.concatenate([np.full(shape, start), found], axis)
+        return found
+
+    return definition
+
+
+def _running(ufunc: Any, is_new: Function) -> Function:
+    """Return the definition of the largest or smallest entry so far: of equal ones it is the first."""
+
+    def definition(a: Any, axis: int = 0) -> Any:
+        values = np.moveaxis(plain(a), axis, 0)
+        so_far = ufunc.accumulate(values, 0)
+        changes = np.concatenate([np.ones_like(values[:1], bool), is_new(values[1:], so_far[:-1])])
+        own = np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1))
+        at = np.maximum.accumulate(np.where(changes, own, 0), 0)
+        return anp.take_along_axis(a, np.moveaxis(at, 0, axis), axis)
+
+    return definition
+
+
+def running(ufunc: Any, is_new: Function) -> Any:
+    """Return `ufunc.accumulate` as a primitive."""
+
+    def accumulate(a: Any, axis: int = 0) -> Any:
+        return ufunc.accumulate(a, axis)
+
+    return own_primitive(accumulate, *rules_of(f"{ufunc.__name__}.accumulate", _running(ufunc, is_new)))
+
+
+WRITTEN["maximum.accumulate"] = running(np.maximum, np.greater)
+WRITTEN["minimum.accumulate"] = running(np.minimum, np.less)
+
+
+def _cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None) -> Any:
+    both = [each if rowvar or np.ndim(plain(each)) == 1 else each.T for each in (m, y) if each is not None]
+    x = anp.concatenate([anp.reshape(each, (-1, np.shape(plain(each))[-1])) for each in both], 0)
+    apart = x - anp.mean(x, axis=1, keepdims=True)
+    free = x.shape[1] - ((0 if bias else 1) if ddof is None else ddof)
+    return anp.reshape(anp.dot(apart, anp.conj(apart.T)) / free, () if x.shape[0] == 1 else (x.shape[0],) * 2)
+
+
+def _corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
+    c = _cov(x, y, rowvar)
+    if np.ndim(plain(c)) == 0:
+        return c / c
+    scale = anp.sqrt(anp.real(anp.diag(c)))
+    return c / scale[:, None] / scale[None, :]
+
+
+# What is sorted
+
+
+def _ordered(order: Function) -> Function:
+    """Return the definition of a function that puts entries along an axis in another order."""
+
+    def definition(a: Any, *args: Any, axis: Any = -1, **kwargs: Any) -> Any:
+        at = order(plain(a), *args, axis=axis, **kwargs)
+        indices = np.arange(np.size(plain(a))).reshape(np.shape(plain(a)))
+        taken = np.ravel(indices)[at] if axis is None else np.take_along_axis(indices, at, axis)
+        return moved(lambda indices: np.ravel(indices)[taken], 0)(a)
+
+    return definition
+
+
+def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
+    return _ordered(functools.partial(np.argsort, kind=kind, order=order, stable=stable))(a, axis=axis)
+
+
+def _partition(a: Any, kth: Any, axis: Any = -1, kind: Any = "introselect", order: Any = None) -> Any:
+    def places(x: Any, axis: Any) -> Any:
+        ranks = np.argsort(np.argsort(np.partition(x, kth, axis, kind, order), axis), axis)
+        return np.take_along_axis(np.argsort(x, axis), ranks, axis)
+
+    return _ordered(places)(a, axis=axis)
+
+
+def _quantile(
+    a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False, present: bool = False
+) -> Any:
+    """Return quantiles; of those entries only that are not nan, if that is asked for: the others come last."""
+    if isbox(q):
+        raise NotImplementedError("VJP of quantile wrt argnums (1,) not defined")
+    if method != "linear":
+        raise NotDifferentiableError(refusals.of_option("np.quantile", [f"method={method!r}"]))
+    q, kept, n_dims = np.asarray(q), np.shape(plain(a)), np.ndim(plain(a))
+    axes = tuple(range(n_dims)) if axis is None else tuple(each % n_dims for each in np.atleast_1d(axis))
+    rows = anp.moveaxis(a, axes, tuple(range(-len(axes), 0)))
+    rows = _sort(anp.reshape(rows, (*np.shape(plain(rows))[: n_dims - len(axes)], -1)))
+    counts = np.sum(~np.isnan(plain(rows)), axis=-1) if present else np.array(rows.shape[-1])
+    last = np.broadcast_to(np.maximum(counts - 1, 0), rows.shape[:-1])[(..., *[None] * q.ndim)]
+    place = q * last
+    low = np.floor(place).astype(int)
+    part, high = place - low, np.minimum(low + 1, last)
+    others = np.indices(place.shape, sparse=True)[: len(rows.shape) - 1]
+    low_ones, high_ones = rows[(*others, low)], rows[(*others, high)]
+    # Where nothing is to be added, an entry that is not there must not count.
+    found = low_ones + anp.where(part > 0.0, part * (anp.where(part > 0.0, high_ones, 0.0) - low_ones), 0.0)
+    if q.ndim:
+        found = anp.moveaxis(found, range(-q.ndim, 0), range(q.ndim))
+    if keepdims:
+        found = anp.reshape(found, (*q.shape, *(1 if at in axes else size for at, size in enumerate(kept))))
+    return found
+
+
+def _median(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    return _quantile(a, 0.5, axis, keepdims=keepdims)
+
+
+def _percentile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+    return _quantile(a, q / 100.0 if isbox(q) else np.asarray(q) / 100.0, axis, method=method, keepdims=keepdims)
+
+
+def _nanquantile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+    return _quantile(a, q, axis, method=method, keepdims=keepdims, present=True)
+
+
+def _nanmedian(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    return _nanquantile(a, 0.5, axis, keepdims=keepdims)
+
+
+def _nanpercentile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+    return _nanquantile(a, q / 100.0 if isbox(q) else np.asarray(q) / 100.0, axis, method=method, keepdims=keepdims)
+
+
+_USUAL = frozenset({"axis", "keepdims"})
+_ALSO_DDOF = _USUAL | {"ddof"}
+
+
+def _has_options(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    del argnums, ans
+    return len(args) > 2 or bool(kwargs and not _USUAL.issuperset(kwargs))
+
+
+def _has_other_options(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    del argnums, ans
+    return len(args) > 2 or bool(kwargs and not _ALSO_DDOF.issuperset(kwargs))
+
+
+def _has_zero(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    several = isinstance(args[1] if len(args) > 1 else kwargs.get("axis"), tuple)
+    return several or _has_options(argnums, ans, args, kwargs) or not np.all(plain(args[0]))
+
+
+def is_deep(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    del argnums, ans, kwargs
+    return np.ndim(plain(args[0])) > 1
+
+
+DEFINED: dict[Any, Function] = {
+    np.nansum: _without_nan(anp.sum, 0.0),
+    np.nanprod: _without_nan(_prod, 1.0),
+    np.nanmax: _without_nan(anp.max, -np.inf),
+    np.nanmin: _without_nan(anp.min, np.inf),
+    np.nancumsum: _without_nan(anp.cumsum, 0.0),
+    np.nancumprod: _without_nan(cumprod, 1.0),
+    np.nanmean: _nanmean,
+    np.nanvar: _nanvar,
+    np.nanstd: _nanstd,
+    np.nanmedian: _nanmedian,
+    np.nanquantile: _nanquantile,
+    np.nanpercentile: _nanpercentile,
+    np.median: _median,
+    np.quantile: _quantile,
+    np.percentile: _percentile,
+    np.ptp: _ptp,
+    np.average: _average,
+    np.cumprod: cumprod,
+    np.cov: _cov,
+    np.corrcoef: _corrcoef,
+}
+BETTER: dict[Any, tuple[Function, Better]] = {
+    np.sort: (_sort, is_deep),
+    np.partition: (_partition, lambda *a: True),
+    np.prod: (_prod, _has_zero),
+    np.sum: (_sum, _has_options),
+    np.mean: (_mean, _has_options),
+    np.std: (_std, _has_other_options),
+    np.var: (_var, _has_other_options),
+    np.max: (_extreme(anp.max, anp.maximum, -np.inf), _has_options),
+    np.min: (_extreme(anp.min, anp.minimum, np.inf), _has_options),
+    np.amax: (_extreme(anp.max, anp.maximum, -np.inf), _has_options),
+    np.amin: (_extreme(anp.min, anp.minimum, np.inf), _has_options),
+}

@@ -1,0 +1,81 @@
+"""Integrals of samples by scipy, and polynomials by numpy.polynomial: what they are, written with others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._rules.numpy_rules import trapezoid
+from dagad._rules.scipy_functions import defined
+from dagad._tracing.operands import array_of
+from dagad._tracing.patches import Swap
+from dagad._values import pytree
+
+plain = pytree.plain
+
+
+def _spacing(y: Any, x: Any, dx: Any, axis: int) -> Any:
+    """Return the widths of the intervals, along the last axis; a number of them for each row where x has rows."""
+    if x is None:
+        return dx * np.ones(np.shape(plain(y))[axis] - 1)
+    x = array_of(x)
+    x = x if np.ndim(plain(x)) == 1 else anp.moveaxis(x, axis, -1)
+    return x[..., 1:] - x[..., :-1]
+
+
+def _simpson(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    """Return the integral by parabolas through three neighbours; a last single interval has Cartwright's."""
+    h = _spacing(y, x, dx, axis)
+    y = anp.moveaxis(y, axis, -1)
+    n = np.shape(plain(y))[-1]
+    if n == 2:
+        return 0.5 * anp.sum(h * (y[..., 1:] + y[..., :-1]), axis=-1)
+    pairs = n - 1 - (n % 2 == 0)
+    left, right = h[..., 0:pairs:2], h[..., 1:pairs:2]
+    total, share = left + right, left / right
+    parabolas = y[..., 0:pairs:2] * (2.0 - 1.0 / share) + y[..., 2 : pairs + 1 : 2] * (2.0 - share)
+    middle = y[..., 1:pairs:2] * total * total / (left * right)
+    found = anp.sum(total / 6.0 * (parabolas + middle), axis=-1)
+    if n % 2:
+        return found
+    first, last = h[..., -2], h[..., -1]
+    ends = y[..., -1] * (2.0 * last**2 + 3.0 * first * last) / (6.0 * (first + last))
+    ends = ends + y[..., -2] * (last**2 + 3.0 * first * last) / (6.0 * first)
+    return found + ends - y[..., -3] * last**3 / (6.0 * first * (first + last))
+
+
+def _cumulative_trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1, initial: Any = None) -> Any:
+    h = _spacing(y, x, dx, axis)
+    y = anp.moveaxis(y, axis, -1)
+    found = anp.cumsum(h * (y[..., 1:] + y[..., :-1]) / 2.0, axis=-1)
+    if initial is not None:
+        start = initial * np.ones((*np.shape(plain(found))[:-1], 1))
+        found = anp.concatenate([start, found], axis=-1)
+    return anp.moveaxis(found, -1, axis)
+
+
+def of_integrals(integrate: Any) -> list[Swap]:
+    """Return the swaps for `scipy.integrate`."""
+    return [
+        defined(integrate.trapezoid, trapezoid),
+        defined(integrate.simpson, _simpson),
+        defined(integrate.cumulative_trapezoid, _cumulative_trapezoid),
+    ]
+
+
+def _polyval(x: Any, c: Any, tensor: bool = True) -> Any:
+    """Return a polynomial by Horner's rule; coefficients beyond one axis are polynomials of their own."""
+    n_dims = np.ndim(plain(x))
+    if tensor and np.ndim(plain(c)) > 1:
+        c = anp.reshape(c, (*np.shape(plain(c)), *[1] * n_dims))
+    found = c[-1] + 0.0 * x
+    for index in range(2, np.shape(plain(c))[0] + 1):
+        found = c[-index] + found * x
+    return found
+
+
+def of_polynomials(polynomial: Any) -> list[Swap]:
+    """Return the swaps for `numpy.polynomial.polynomial`."""
+    return [defined(polynomial.polyval, _polyval)]

@@ -1,0 +1,443 @@
+"""Functions of scipy.linalg as traced arrays meet them: what they are, written with others.
+
+Imported when a process records and has scipy.linalg. The value is scipy's own. A function that reads one triangle of a
+symmetric matrix has a derivative in that triangle only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+import scipy.linalg as of
+from autograd.numpy import linalg
+from autograd.scipy import linalg as traced
+
+from dagad._errors import NotDifferentiableError
+from dagad._rules.linalg_rules import least_squares, norm, qr, singular_values, solve
+from dagad._rules.scipy_functions import defined, primitive_of, stock, swap, with_rules
+from dagad._rules.triangles import adjoint, mirrored, transposed
+from dagad._tracing import refusals
+from dagad._tracing.by_definition import moved
+from dagad._tracing.operands import array_of
+from dagad._tracing.patches import Swap
+from dagad._tracing.rules import keep_real, shaped
+from dagad._values import pytree
+
+Function = Callable[..., Any]
+plain = pytree.plain
+
+
+def _symmetric(a: Any, lower: bool) -> Any:
+    return mirrored(a, lower, transposed)
+
+
+_READ_AS: dict[Any, Function] = {
+    None: lambda a, lower: a,
+    "gen": lambda a, lower: a,
+    "general": lambda a, lower: a,
+    "diagonal": lambda a, lower: a * np.eye(np.shape(plain(a))[-1]),
+    "upper triangular": lambda a, lower: anp.triu(a),
+    "lower triangular": lambda a, lower: anp.tril(a),
+    "sym": _symmetric,
+    "symmetric": _symmetric,
+} | dict.fromkeys(("her", "hermitian", "pos", "positive definite"), mirrored)
+
+
+def _solve(
+    a: Any, b: Any, lower: bool = False, *, check_finite: bool = True, assume_a: Any = None, transposed: bool = False
+) -> Any:
+    del check_finite
+    if assume_a not in _READ_AS:
+        raise NotImplementedError("VJP of scipy.linalg.solve with this `assume_a` not defined")
+    a = _READ_AS[assume_a](a, lower)
+    return linalg.solve(anp.swapaxes(a, -1, -2) if transposed else a, b)
+
+
+def _inv(a: Any, *, check_finite: bool = True, assume_a: Any = None, lower: bool = False) -> Any:
+    del check_finite
+    if assume_a not in _READ_AS:
+        raise NotImplementedError("VJP of scipy.linalg.inv with this `assume_a` not defined")
+    return linalg.inv(_READ_AS[assume_a](a, lower))
+
+
+def _cholesky(a: Any, lower: bool = False, check_finite: bool = True) -> Any:
+    del check_finite
+    factor = linalg.cholesky(mirrored(a, lower))
+    return factor if lower else adjoint(factor)
+
+
+def _cho_factor(a: Any, lower: bool = False, check_finite: bool = True) -> Any:
+    """Return the factor in one triangle; in the other, scipy leaves what was there."""
+    rest = anp.triu(a, 1) if lower else anp.tril(a, -1)
+    return _cholesky(a, lower, check_finite) + rest
+
+
+def _solve_triangular(
+    a: Any,
+    b: Any,
+    trans: Any = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> Any:
+    """Solve by autograd's primitive, whose rule knows no `unit_diagonal`, no stacks and no complex numbers."""
+    del overwrite_b, check_finite
+    if _is_stack(a, b) or np.iscomplexobj(plain(a)) or np.iscomplexobj(plain(b)):
+        return _ANY_TRIANGULAR(a, b, trans, lower, unit_diagonal)
+    if unit_diagonal:
+        ones = np.eye(np.shape(plain(a))[-1], dtype=plain(a).dtype)
+        a = a * (1.0 - ones) + ones
+    return traced.solve_triangular(a, b, trans=trans, lower=lower)
+
+
+def _is_stack(*arrays: Any) -> bool:
+    return any(np.ndim(plain(each)) > 2 for each in arrays)
+
+
+def _any_triangular(a: Any, b: Any, trans: Any, lower: bool, unit_diagonal: bool) -> Any:
+    eye = np.eye(np.shape(plain(a))[-1])
+    a = anp.tril(a) if lower else anp.triu(a)
+    a = a * (1.0 - eye) + eye if unit_diagonal else a
+    turned = {0: None, "N": None, 1: transposed, "T": transposed}.get(trans, adjoint)
+    return solve(turned(a) if turned else a, b)
+
+
+_ANY_TRIANGULAR = primitive_of(stock(of.solve_triangular), _any_triangular)
+
+
+def _cho_solve(c: Any, b: Any, lower: bool) -> Any:
+    factor = anp.tril(c) if lower else adjoint(anp.triu(c))
+    if np.iscomplexobj(plain(c)) or _is_stack(c, b):
+        return solve(anp.matmul(factor, adjoint(factor)), b)
+    return traced.solve_triangular(factor, traced.solve_triangular(factor, b, lower=True), trans=1, lower=True)
+
+
+def _solve_banded(
+    l_and_u: Any, ab: Any, b: Any, overwrite_ab: bool = False, overwrite_b: bool = False, check_finite: bool = True
+) -> Any:
+    del overwrite_ab, overwrite_b, check_finite
+    if np.ndim(plain(b)) > 1:
+        raise NotImplementedError("VJP of scipy.linalg.solve_banded with several right-hand sides not defined")
+    return traced.solve_banded(l_and_u, ab, b)
+
+
+def _solveh_banded(ab: Any, b: Any, lower: bool = False, check_finite: bool = True) -> Any:
+    del check_finite
+    n = np.shape(plain(ab))[1]
+    rows = [
+        anp.diag(ab[k, : n - k], -k) if lower else anp.diag(ab[-1 - k, k:], k) for k in range(np.shape(plain(ab))[0])
+    ]
+    return linalg.solve(mirrored(functools.reduce(anp.add, rows), lower), b)
+
+
+def _by_blocks(function: Any) -> Swap:
+    """Return the swap of a function of matrices: of [[A, E], [0, A]] it has its derivative along E at the right."""
+    own: dict[str, Any] = {}
+
+    def along(a: Any, e: Any, *args: Any, **kwargs: Any) -> Any:
+        n = np.shape(plain(a))[-1]
+        blocks = anp.concatenate([anp.concatenate([a, e], -1), anp.concatenate([0.0 * e, a], -1)], -2)
+        return own["primitive"](blocks, *args, **kwargs)[..., :n, n:]
+
+    found, made = with_rules(
+        function,
+        lambda argnums, ans, args, kwargs: (
+            lambda g: (
+                shaped(along(transposed(args[0]), g, *args[1:], **kwargs), args[0]),  # the value may be complex
+            )
+        ),
+        lambda argnums, tangents, ans, args, kwargs: along(args[0], tangents[0], *args[1:], **kwargs),
+    )
+    own["primitive"] = made
+    return found
+
+
+# Factors whose signs are free: scipy's, which a definition by numpy's has to follow
+
+
+_EIGH, _SVD, _QR = stock(of.eigh), stock(of.svd), stock(of.qr)
+
+
+def _eigh(a: Any, b: Any = None, *, lower: bool = True, eigvals_only: bool = False, **options: Any) -> Any:
+    _none_of(options, "eigh")
+    if b is not None:
+        raise NotImplementedError("VJP of scipy.linalg.eigh with `b` not defined")
+    values, vectors = linalg.eigh(mirrored(a, lower), "L" if lower else "U")  # as scipy's phases of vectors are
+    if eigvals_only:
+        return values
+    own = _EIGH(plain(a), lower=lower)[1]
+    return values, vectors * np.sign(np.sum(np.conj(plain(vectors)) * own, axis=-2, keepdims=True))
+
+
+def _eigvalsh(a: Any, b: Any = None, *, lower: bool = True, **options: Any) -> Any:
+    return _eigh(a, b, lower=lower, eigvals_only=True, **options)
+
+
+def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, **options: Any) -> Any:
+    _none_of(options, "svd", "lapack_driver")
+    shape = np.shape(plain(a))
+    if full_matrices and compute_uv and shape[-1] != shape[-2]:
+        raise NotImplementedError("VJP of scipy.linalg.svd with `full_matrices` not defined")
+    u, sizes, v = linalg.svd(a, False)
+    if not compute_uv:
+        return sizes
+    signs = np.sign(np.sum(np.conj(plain(u)) * _SVD(plain(a), False, **options)[0], axis=-2))
+    return u * signs[..., None, :], sizes, v * np.conj(signs)[..., :, None]
+
+
+_QR_FORM = ' in this form. It has one with `mode="economic"`, of matrices with at least as many rows as columns'
+
+
+def _qr(a: Any, lwork: Any = None, mode: str = "full", pivoting: bool = False, check_finite: bool = True) -> Any:
+    del lwork, check_finite
+    rows, columns = np.shape(plain(a))[-2:]
+    if rows < columns or (mode != "economic" and rows > columns) or mode == "raw":
+        raise NotDifferentiableError(refusals.of_function("scipy.linalg.qr", _QR_FORM))
+    found = _QR(plain(a), mode="r", pivoting=pivoting)
+    own, *order = found if isinstance(found, list | tuple) else (found,)  # of a stack scipy returns an array
+    taken = anp.take_along_axis(a, order[0][..., None, :], -1) if order else a
+    factors = qr(taken, lambda a: own[..., :columns, :])
+    return (*factors[mode == "r" :], *order)
+
+
+def _none_of(options: dict[str, Any], name: str, *allowed: str) -> None:
+    for option, value in options.items():
+        if option not in ("check_finite", *allowed) and value is not None:
+            raise NotImplementedError(f"VJP of scipy.linalg.{name} with `{option}` not defined")
+
+
+def _polar(a: Any, side: str = "right") -> Any:
+    u, sizes, v = linalg.svd(a, False)
+    sizes = sizes[..., None, :]
+    positive = anp.matmul(adjoint(v) * sizes, v) if side == "right" else anp.matmul(u * sizes, adjoint(u))
+    return anp.matmul(u, v), positive
+
+
+# Matrices that are made of vectors, and equations in them
+
+_BLOCKS = stock(of.block_diag)
+_of_column_and_row, _circulant = moved(stock(of.toeplitz), 0, 1), moved(stock(of.circulant), 0)
+
+
+def _toeplitz(c: Any, r: Any = None) -> Any:
+    return _of_column_and_row(c, anp.conj(c) if r is None else r)
+
+
+def _by_toeplitz(function: Any, definition: Callable[..., Any]) -> Swap:
+    """Return the swap of a function whose first argument is a column, or a pair of column and row."""
+    own = stock(function)
+
+    def value(c: Any, r: Any, b: Any) -> Any:
+        return own(c if r is None else (c, r), b)
+
+    made = primitive_of(value, lambda c, r, b: definition(_toeplitz(c, r), b))
+
+    def ours(c_or_cr: Any, *args: Any, **kwargs: Any) -> Any:
+        b = args[0] if args else kwargs.get("b", kwargs.get("x"))
+        c, r = map(array_of, c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr, None))
+        return made(c, r, b)
+
+    return swap(function, ours)
+
+
+def _no_stack(name: str, *arrays: Any) -> None:
+    if _is_stack(*arrays):
+        why = " of a stack of matrices. Call it for each of them, and put the results together by `np.stack`"
+        raise NotDifferentiableError(refusals.of_function(f"scipy.linalg.{name}", why))
+
+
+def _sylvester(a: Any, b: Any, q: Any) -> Any:
+    _no_stack("solve_sylvester", a, b, q)
+    return traced.solve_sylvester(a, b, q)
+
+
+def _continuous_lyapunov(a: Any, q: Any) -> Any:
+    _no_stack("solve_continuous_lyapunov", a, q)
+    return traced.solve_sylvester(a, anp.conj(a.T), q)
+
+
+def _discrete_lyapunov(a: Any, q: Any, method: Any = None) -> Any:
+    del method
+    _no_stack("solve_discrete_lyapunov", a, q)
+    n = np.shape(plain(a))[0]
+    return anp.reshape(linalg.solve(np.eye(n * n) - anp.kron(a, anp.conj(a)), anp.ravel(q)), (n, n))
+
+
+def _khatri_rao(a: Any, b: Any) -> Any:
+    shape = np.shape(plain(a))
+    return anp.reshape(anp.einsum("...ij,...kj->...ikj", a, b), (*shape[:-2], -1, shape[-1]))
+
+
+def _norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, check_finite: bool = True) -> Any:
+    del check_finite
+    return norm(a, ord, axis, keepdims)
+
+
+def _pinv(a: Any, **options: Any) -> Any:
+    _none_of(options, "pinv")
+    return linalg.pinv(a)
+
+
+# Those which return or take more than arrays
+
+
+def _lu_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
+    """Return the pullback dL = L tril(F), dU = triu(F) U with F = L^-1 P^T dA U^-1, turned round; P stands still."""
+    del argnums
+    _check_lu(args, kwargs)
+    p, lower, upper = ans
+    below = np.tril(np.ones(np.shape(plain(lower))), -1)
+
+    def pullback(g: Any) -> tuple[Any]:
+        inner = below * anp.matmul(transposed(lower), g[1]) + (1.0 - below) * anp.matmul(g[2], transposed(upper))
+        left = linalg.solve(transposed(lower), inner)
+        return (anp.matmul(p, transposed(linalg.solve(upper, transposed(left)))),)
+
+    return pullback
+
+
+def _lu_jvp(argnums: Any, tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+    del argnums
+    _check_lu(args, kwargs)
+    p, lower, upper = ans
+    below = np.tril(np.ones(np.shape(plain(lower))), -1)
+    moved = linalg.solve(lower, anp.matmul(transposed(p), tangents[0]))
+    inner = transposed(linalg.solve(transposed(upper), transposed(moved)))
+    return 0.0 * p, anp.matmul(lower, below * inner), anp.matmul((1.0 - below) * inner, upper)
+
+
+def _check_lu(args: Any, kwargs: Any) -> None:
+    shape = np.shape(plain(args[0]))
+    if len(args) > 1 or any(kwargs.get(name) for name in ("permute_l", "p_indices")) or shape[-1] != shape[-2]:
+        raise NotImplementedError("VJP of scipy.linalg.lu of a matrix that is not square, or with options, not defined")
+
+
+def _lu_pair(factors: Any) -> list[Swap]:
+    """Return the swaps of `lu_factor` and `lu_solve`; `factors` is the primitive of `lu`."""
+    own, solving = stock(of.lu_factor), stock(of.lu_solve)
+
+    def packed(a: Any) -> Any:
+        return own(a)[0]
+
+    def definition(a: Any) -> Any:
+        found = factors(a)
+        return found[1] + found[2] - np.eye(np.shape(plain(a))[-1])
+
+    def solution(lu: Any, b: Any, pivots: Any, trans: int) -> Any:
+        return solving((lu, pivots), b, trans)
+
+    def definition_of_solution(lu: Any, b: Any, pivots: Any, trans: int) -> Any:
+        n = np.shape(plain(lu))[-1]
+        order = np.arange(n)
+        for row, other in enumerate(pivots):
+            order[[row, other]] = order[[other, row]]
+        a = anp.matmul(anp.tril(lu, -1) + np.eye(n), anp.triu(lu))[np.argsort(order)]
+        return linalg.solve((a, transposed(a), adjoint(a))[trans], b)
+
+    factored, solved = primitive_of(packed, definition), primitive_of(solution, definition_of_solution)
+
+    def ours(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+        del overwrite_a, check_finite
+        _no_stack("lu_factor", a)
+        _check_lu((a,), {})
+        return factored(a), own(plain(a))[1]
+
+    def ours_solving(
+        lu_and_piv: Any, b: Any, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
+    ) -> Any:
+        del overwrite_b, check_finite
+        _no_stack("lu_solve", lu_and_piv[0])
+        return solved(lu_and_piv[0], b, plain(lu_and_piv[1]), trans)
+
+    return [swap(of.lu_factor, ours), swap(of.lu_solve, ours_solving)]
+
+
+def _least_squares() -> Swap:
+    own = stock(of.lstsq)
+
+    def solution(a: Any, b: Any) -> Any:
+        x, residuals, _, sizes = own(a, b)
+        return x, residuals, sizes
+
+    made = primitive_of(solution, least_squares)
+
+    def ours(a: Any, b: Any, **options: Any) -> Any:
+        _none_of({name: each for name, each in options.items() if not name.startswith("overwrite")}, "lstsq")
+        _no_stack("lstsq", a, b)
+        rows, columns = np.shape(plain(a))
+        if np.linalg.matrix_rank(plain(a)) < columns or rows <= columns:
+            raise NotImplementedError(
+                "VJP of scipy.linalg.lstsq of a matrix without more rows than its rank not defined"
+            )
+        found = made(a, b)
+        return found[0], found[1], columns, found[2]
+
+    return swap(of.lstsq, ours)
+
+
+def _cholesky_pair() -> list[Swap]:
+    own, solving = stock(of.cho_factor), stock(of.cho_solve)
+
+    def factor(a: Any, lower: bool) -> Any:
+        return own(a, lower)[0]
+
+    def solution(c: Any, b: Any, lower: bool) -> Any:
+        return solving((c, lower), b)
+
+    factored, solved = primitive_of(factor, _cho_factor), primitive_of(solution, _cho_solve)
+
+    def ours(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+        del overwrite_a, check_finite
+        return factored(a, lower), lower
+
+    def ours_solving(c_and_lower: Any, b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
+        del overwrite_b, check_finite
+        return solved(c_and_lower[0], b, c_and_lower[1])
+
+    return [swap(of.cho_factor, ours), swap(of.cho_solve, ours_solving)]
+
+
+keep_real(traced.solve_sylvester)
+_LU, _LU_PRIMITIVE = with_rules(of.lu, _lu_vjp, _lu_jvp)
+SWAPS: list[Swap] = [
+    defined(of.solve, _solve),
+    defined(of.inv, _inv),
+    defined(of.det, lambda a, **options: linalg.det(a)),
+    defined(of.cholesky, _cholesky),
+    *_cholesky_pair(),
+    swap(of.solve_triangular, _solve_triangular),
+    swap(of.solve_banded, _solve_banded),
+    defined(of.solveh_banded, _solveh_banded),
+    defined(of.eigh, _eigh),
+    defined(of.eigvalsh, _eigvalsh),
+    defined(of.svd, _svd),
+    defined(of.svdvals, lambda a, **options: singular_values(a)),
+    defined(of.qr, _qr),
+    _LU,
+    *_lu_pair(_LU_PRIMITIVE),
+    defined(of.pinv, _pinv),
+    defined(of.norm, _norm),
+    defined(of.polar, _polar),
+    _least_squares(),
+    swap(of.solve_sylvester, _sylvester),
+    defined(of.solve_continuous_lyapunov, _continuous_lyapunov),
+    defined(of.solve_discrete_lyapunov, _discrete_lyapunov),
+    defined(of.toeplitz, _toeplitz),
+    defined(of.hankel, moved(stock(of.hankel), 0, 1)),
+    defined(of.circulant, _circulant),
+    defined(of.convolution_matrix, moved(stock(of.convolution_matrix), 0)),
+    defined(of.block_diag, lambda *arrays: moved(_BLOCKS, *range(len(arrays)))(*arrays)),
+    defined(of.khatri_rao, _khatri_rao),
+    _by_toeplitz(of.solve_toeplitz, linalg.solve),
+    defined(of.solve_circulant, lambda c, b: linalg.solve(_circulant(c), b)),
+    _by_toeplitz(of.matmul_toeplitz, anp.matmul),
+    *map(
+        _by_blocks,
+        (of.expm, of.logm, of.sqrtm, of.sinm, of.cosm, of.tanm, of.sinhm, of.coshm, of.tanhm),
+    ),
+]

@@ -1,0 +1,360 @@
+"""Ufuncs of scipy.special: primitives for those that autograd has none of, with their partial derivatives.
+
+Imported when a process first meets a function of scipy's in a trace, since it needs scipy. A slope is a function of the
+value and the arguments; None where there is no derivative in closed form (most orders and degrees of freedom), which is
+refused. Formulas are those of Abramowitz and Stegun, or follow from the function's definition as a density's integral.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+import scipy.special as of
+from autograd.extend import defjvp_argnums, defvjp_argnums, primitive
+from autograd.scipy import special
+
+from dagad._errors import NotDifferentiableError
+from dagad._rules.scipy_functions import defined
+from dagad._rules.tails import (
+    ROOT_2PI,
+    ROOT_PI,
+    dawsn_slope,
+    erfcx_slope,
+    log_ndtr_slope,
+    scaled_bessel_slope,
+)
+from dagad._tracing import refusals
+from dagad._tracing.by_definition import entrywise
+from dagad._tracing.numpy_protocols import UFUNCS
+from dagad._tracing.patches import Swap
+from dagad._tracing.private import isbox, trace_primitives_map
+from dagad._tracing.rules import define
+from dagad._values import pytree
+
+Slope = Callable[..., Any]
+plain = pytree.plain
+DEGREE = np.pi / 180.0
+
+
+class _Functions:
+    """The functions by name, as primitives: autograd's, or those made here."""
+
+    def __getattr__(self, name: str) -> Any:
+        ufunc = getattr(of, name)
+        return trace_primitives_map.get(ufunc) or UFUNCS[ufunc]
+
+
+f = _Functions()
+
+
+def _ratio(x: Any, y: Any) -> Any:
+    """Return x / y, and 0 for 0 / 0: the limit of x log(y) along x = 0."""
+    empty = (plain(x) == 0) & (plain(y) == 0)
+    return x / anp.where(empty, 1.0, y)
+
+
+def _exprel_slope(ans: Any, x: Any) -> Any:
+    """Return the derivative of (exp(x) - 1) / x; by its series, 1/2 + x/3 + x^2/8 + ..., where that cancels."""
+    small = np.abs(plain(x)) < 0.1
+    at = anp.where(small, 1.0, x)
+    series, factor = 0.0, 1.0
+    for power in range(12):
+        factor = factor / (power + 1)
+        series = series + factor * (power + 1) / (power + 2) * x**power
+    return anp.where(small, series, (anp.exp(at) - f.exprel(at)) / at)
+
+
+def _by_power(log: Any, power: Any) -> Any:
+    """Return the derivative of (exp(power log) - 1) / power in `power`."""
+    return log**2 * _exprel_slope(None, power * log)
+
+
+def _gamma_density(shape: Any, x: Any) -> Any:
+    return anp.exp(f.xlogy(shape - 1.0, x) - x - special.gammaln(shape))
+
+
+def _beta_density(a: Any, b: Any, x: Any) -> Any:
+    return anp.exp(_powers(a - 1.0, b - 1.0, x) - special.betaln(a, b))
+
+
+def _t_density(df: Any, t: Any) -> Any:
+    scale = special.gammaln((df + 1.0) / 2.0) - special.gammaln(df / 2.0) - 0.5 * anp.log(df * np.pi)
+    return anp.exp(scale - (df + 1.0) / 2.0 * anp.log1p(t**2 / df))
+
+
+def _f_density(n: Any, d: Any, x: Any) -> Any:
+    at = n * x / (n * x + d)
+    return _beta_density(n / 2.0, d / 2.0, at) * n * d / (n * x + d) ** 2
+
+
+def _poisson(k: Any, m: Any) -> Any:
+    k = anp.floor(k)
+    return anp.exp(f.xlogy(k, m) - m - special.gammaln(k + 1.0))
+
+
+def _binomial(k: Any, n: Any, p: Any) -> Any:
+    k = anp.floor(k)
+    return anp.exp(anp.log(n - k) - special.betaln(k + 1.0, n - k + 1.0) - anp.log1p(n) + _powers(k, n - k - 1.0, p))
+
+
+def _powers(a: Any, b: Any, p: Any) -> Any:
+    return f.xlogy(a, p) + f.xlog1py(b, -p)
+
+
+def _gone(sign: float, slope: Slope) -> Slope:
+    return lambda ans, *args: sign * slope(*args)
+
+
+def _huber_width(ans: Any, width: Any, r: Any) -> Any:
+    return anp.maximum(anp.abs(r) - width, 0.0)
+
+
+def _soft_huber(width: Any, r: Any) -> Any:
+    return anp.sqrt(1.0 + (r / width) ** 2)
+
+
+def _soft_huber_width(ans: Any, width: Any, r: Any) -> Any:
+    """Return width (s - 1)^2 / s, of s as above: 2 ans / width - r^2 / (width s), which cancels for small r."""
+    soft = _soft_huber(width, r)
+    return width * ((r / width) ** 2 / (soft + 1.0)) ** 2 / soft
+
+
+def _in_real_numbers(slope: Slope) -> Slope:
+    """Return the slope of `ive`, which is scaled by the real part of a complex number."""
+
+    def real(ans: Any, v: Any, x: Any) -> Any:
+        if np.iscomplexobj(plain(x)):
+            raise NotImplementedError("VJP of ive wrt argnums 1 not defined")
+        return slope(ans, v, x)
+
+    return real
+
+
+def _order_down(fun: str, sign: float, *, kept: float = 0.0) -> Slope:
+    """Half of the sum of two neighbours, for Bessel functions; scaled ones keep a multiple of their own value."""
+
+    def slope(ans: Any, v: Any, x: Any) -> Any:
+        bessel = getattr(f, fun)
+        return sign * (bessel(v - 1, x) + bessel(v + 1, x)) / 2.0 + kept * ans
+
+    return slope
+
+
+def _scaled_bessel(sign: float, near: Callable[[Any, Any, Any], Any]) -> Slope:
+    """Return the slope of `ive` (sign -1) or `kve` (sign 1) from its formula, which cancels where x is large."""
+
+    def slope(ans: Any, v: Any, x: Any) -> Any:
+        return scaled_bessel_slope(plain(v), sign, lambda ans, x: near(ans, v, x))(ans, x)
+
+    return slope
+
+
+def _degree_down(n: Any, value: Callable[[Any], Any]) -> Any:
+    """Return the derivative of a polynomial, from that of one degree less; the constant has none."""
+    if np.any((np.asarray(n) < 1) & (np.asarray(n) != 0)):
+        raise NotDifferentiableError(
+            refusals.of_function("scipy.special.eval_*", " in a degree between 0 and 1 or below")
+        )
+    return anp.where(np.asarray(n) > 0, value(np.maximum(n, 1) - 1), 0.0)
+
+
+Slopes = tuple[Slope | None, ...]
+
+ONE: dict[str, Slope] = {
+    "cbrt": lambda ans, x: 1.0 / (3.0 * ans**2),
+    "cosm1": lambda ans, x: -anp.sin(x),
+    "cosdg": lambda ans, x: -DEGREE * f.sindg(x),
+    "cotdg": lambda ans, x: -DEGREE * (1.0 + ans**2),
+    "dawsn": dawsn_slope,
+    "entr": lambda ans, x: -anp.log(x) - 1.0,
+    "erfcx": erfcx_slope,
+    "erfi": lambda ans, x: 2.0 / ROOT_PI * anp.exp(x**2),
+    "exp10": lambda ans, x: np.log(10.0) * ans,
+    "exp1": lambda ans, x: -anp.exp(-x) / x,
+    "exp2": lambda ans, x: np.log(2.0) * ans,
+    "expi": lambda ans, x: anp.exp(x) / x,
+    "expm1": lambda ans, x: anp.exp(x),
+    "exprel": _exprel_slope,
+    "i0e": scaled_bessel_slope(0, -1.0, lambda ans, x: f.i1e(x) - anp.sign(x) * ans),
+    "i1e": scaled_bessel_slope(1, -1.0, lambda ans, x: (f.i0e(x) + f.ive(2, x)) / 2.0 - anp.sign(x) * ans),
+    "k0": lambda ans, x: -f.k1(x),
+    "k0e": scaled_bessel_slope(0, 1.0, lambda ans, x: ans - f.k1e(x)),
+    "k1": lambda ans, x: -f.k0(x) - ans / x,
+    "k1e": scaled_bessel_slope(1, 1.0, lambda ans, x: ans - f.k0e(x) - ans / x),
+    "log1p": lambda ans, x: 1.0 / (1.0 + x),
+    "log_expit": lambda ans, x: f.expit(-x),
+    "log_ndtr": log_ndtr_slope,
+    "loggamma": lambda ans, x: special.psi(x),
+    "ndtr": lambda ans, x: anp.exp(-(x**2) / 2.0) / ROOT_2PI,
+    "ndtri": lambda ans, x: ROOT_2PI * anp.exp(ans**2 / 2.0),
+    "ndtri_exp": lambda ans, x: 1.0 / log_ndtr_slope(x, ans),  # its inverse
+    "sindg": lambda ans, x: DEGREE * f.cosdg(x),
+    "tandg": lambda ans, x: DEGREE * (1.0 + ans**2),
+    "wrightomega": lambda ans, x: ans / (1.0 + ans),
+}
+
+MORE: dict[str, Slopes] = {
+    "xlogy": (lambda ans, x, y: anp.log(y), lambda ans, x, y: _ratio(x, y)),
+    "xlog1py": (lambda ans, x, y: anp.log1p(y), lambda ans, x, y: _ratio(x, 1.0 + y)),
+    "rel_entr": (lambda ans, x, y: anp.log(x / y) + 1.0, lambda ans, x, y: -x / y),
+    "kl_div": (lambda ans, x, y: anp.log(x / y), lambda ans, x, y: 1.0 - x / y),
+    "huber": (_huber_width, lambda ans, width, r: anp.minimum(anp.maximum(r, -width), width)),
+    "pseudo_huber": (
+        _soft_huber_width,
+        lambda ans, width, r: r / _soft_huber(width, r),
+    ),
+    "boxcox": (lambda ans, x, p: x ** (p - 1.0), lambda ans, x, p: _by_power(anp.log(x), p)),
+    "boxcox1p": (lambda ans, x, p: (1.0 + x) ** (p - 1.0), lambda ans, x, p: _by_power(anp.log1p(x), p)),
+    "inv_boxcox": (
+        lambda ans, y, p: ans ** (1.0 - p),
+        lambda ans, y, p: -_by_power(anp.log(ans), p) * ans ** (1.0 - p),
+    ),
+    "inv_boxcox1p": (
+        lambda ans, y, p: (1.0 + ans) ** (1.0 - p),
+        lambda ans, y, p: -_by_power(anp.log1p(ans), p) * (1.0 + ans) ** (1.0 - p),
+    ),
+    "powm1": (lambda ans, x, y: y * x ** (y - 1.0), lambda ans, x, y: anp.log(x) * x**y),
+    "binom": (
+        lambda ans, n, k: ans * (special.psi(n + 1.0) - special.psi(n - k + 1.0)),
+        lambda ans, n, k: ans * (special.psi(n - k + 1.0) - special.psi(k + 1.0)),
+    ),
+    "poch": (
+        lambda ans, a, m: ans * (special.psi(a + m) - special.psi(a)),
+        lambda ans, a, m: ans * special.psi(a + m),
+    ),
+    "betaincc": (None, None, _gone(-1.0, _beta_density)),
+    "betaincinv": (None, None, lambda ans, a, b, p: 1.0 / _beta_density(a, b, ans)),
+    "betainccinv": (None, None, lambda ans, a, b, p: -1.0 / _beta_density(a, b, ans)),
+    "gammaincinv": (None, lambda ans, a, p: 1.0 / _gamma_density(a, ans)),
+    "gammainccinv": (None, lambda ans, a, p: -1.0 / _gamma_density(a, ans)),
+    "chdtr": (None, lambda ans, v, x: 0.5 * _gamma_density(v / 2.0, x / 2.0)),
+    "chdtrc": (None, lambda ans, v, x: -0.5 * _gamma_density(v / 2.0, x / 2.0)),
+    "gdtr": (
+        lambda ans, a, b, x: x * _gamma_density(b, a * x),
+        None,
+        lambda ans, a, b, x: a * _gamma_density(b, a * x),
+    ),
+    "gdtrc": (
+        lambda ans, a, b, x: -x * _gamma_density(b, a * x),
+        None,
+        lambda ans, a, b, x: -a * _gamma_density(b, a * x),
+    ),
+    "stdtr": (None, lambda ans, df, t: _t_density(df, t)),
+    "stdtrit": (None, lambda ans, df, p: 1.0 / _t_density(df, ans)),
+    "fdtr": (None, None, _gone(1.0, _f_density)),
+    "fdtrc": (None, None, _gone(-1.0, _f_density)),
+    "pdtr": (None, _gone(-1.0, _poisson)),
+    "pdtrc": (None, _gone(1.0, _poisson)),
+    "bdtr": (None, None, _gone(-1.0, _binomial)),
+    "bdtrc": (None, None, _gone(1.0, _binomial)),
+    "owens_t": (
+        lambda ans, h, a: -anp.exp(-(h**2) / 2.0) * special.erf(a * h / np.sqrt(2.0)) / (2.0 * ROOT_2PI),
+        lambda ans, h, a: anp.exp(-(h**2) * (1.0 + a**2) / 2.0) / (2.0 * np.pi * (1.0 + a**2)),
+    ),
+    "expn": (None, lambda ans, n, x: -f.expn(n - 1, x)),
+    "jv": (None, lambda ans, v, x: (f.jv(v - 1, x) - f.jv(v + 1, x)) / 2.0),
+    "yv": (None, lambda ans, v, x: (f.yv(v - 1, x) - f.yv(v + 1, x)) / 2.0),
+    "kn": (None, _order_down("kn", -1.0)),
+    "kv": (None, _order_down("kv", -1.0)),
+    "kve": (None, _scaled_bessel(1.0, _order_down("kve", -1.0, kept=1.0))),
+    "struve": (None, lambda ans, v, x: f.struve(v - 1.0, x) - v / x * ans),
+    "modstruve": (None, lambda ans, v, x: f.modstruve(v - 1.0, x) - v / x * ans),
+    "hyp0f1": (None, lambda ans, v, x: f.hyp0f1(v + 1.0, x) / v),
+    "hyp1f1": (None, None, lambda ans, a, b, x: a / b * f.hyp1f1(a + 1.0, b + 1.0, x)),
+    "hyp2f1": (None, None, None, lambda ans, a, b, c, x: a * b / c * f.hyp2f1(a + 1.0, b + 1.0, c + 1.0, x)),
+    "hyperu": (None, None, lambda ans, a, b, x: -a * f.hyperu(a + 1.0, b + 1.0, x)),
+    "eval_chebyt": (None, lambda ans, n, x: n * _degree_down(n, lambda m: f.eval_chebyu(m, x))),
+    "eval_chebyu": (None, lambda ans, n, x: _degree_down(n, lambda m: 2.0 * f.eval_gegenbauer(m, 2.0, x))),
+    "eval_gegenbauer": (
+        None,
+        None,
+        lambda ans, n, a, x: _degree_down(n, lambda m: 2.0 * a * f.eval_gegenbauer(m, a + 1.0, x)),
+    ),
+    "eval_legendre": (None, lambda ans, n, x: _degree_down(n, lambda m: f.eval_gegenbauer(m, 1.5, x))),
+    "eval_hermite": (None, lambda ans, n, x: 2.0 * n * _degree_down(n, lambda m: f.eval_hermite(m, x))),
+    "eval_hermitenorm": (None, lambda ans, n, x: n * _degree_down(n, lambda m: f.eval_hermitenorm(m, x))),
+    "eval_laguerre": (None, lambda ans, n, x: _degree_down(n, lambda m: -f.eval_genlaguerre(m, 1.0, x))),
+    "eval_genlaguerre": (
+        None,
+        None,
+        lambda ans, n, a, x: _degree_down(n, lambda m: -f.eval_genlaguerre(m, a + 1.0, x)),
+    ),
+    "eval_jacobi": (
+        None,
+        None,
+        None,
+        lambda ans, n, a, b, x: _degree_down(
+            n, lambda m: (n + a + b + 1.0) / 2.0 * f.eval_jacobi(m, a + 1.0, b + 1.0, x)
+        ),
+    ),
+}
+
+
+# In place of autograd's own: those overflow for large shapes, cancel in a tail, or know no whole order.
+BETTER: dict[str, Slopes] = {
+    "betainc": (None, None, _gone(1.0, _beta_density)),
+    "expit": (lambda ans, x: ans * f.expit(-x),),
+    "gammainc": (None, _gone(1.0, _gamma_density)),
+    "gammaincc": (None, _gone(-1.0, _gamma_density)),
+    "ive": (
+        None,
+        _in_real_numbers(_scaled_bessel(-1.0, lambda ans, v, x: ans * (v / x - anp.sign(x)) + f.ive(v + 1, x))),
+    ),
+}
+
+
+def _enter() -> None:
+    for name, slopes in BETTER.items():
+        define(getattr(of, name), *entrywise(name, *slopes), lambda *call: True)
+    for name, slopes in {**{name: (slope,) for name, slope in ONE.items()}, **MORE}.items():
+        ufunc = getattr(of, name, None)  # an older scipy has fewer
+        if ufunc is None or ufunc in trace_primitives_map:
+            continue
+        made = primitive(ufunc)
+        del trace_primitives_map[ufunc]  # for autograd's own traces it stays what it was: unknown
+        vjp, jvp = entrywise(name, *slopes)
+        defvjp_argnums(made, vjp)
+        defjvp_argnums(made, jvp)
+        UFUNCS[ufunc] = made
+
+
+_enter()
+
+
+# What is no ufunc
+
+
+def _softmax(x: Any, axis: Any = None) -> Any:
+    return anp.exp(_log_softmax(x, axis))
+
+
+def _log_softmax(x: Any, axis: Any = None) -> Any:
+    return x - special.logsumexp(x, axis=axis, keepdims=True)
+
+
+def _logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False) -> Any:
+    """Return the logarithm of a weighed sum of exponentials; `b` may be differentiated, too."""
+    top = np.max(plain(a), axis=axis, keepdims=True)
+    total = anp.log(anp.sum((1.0 if b is None else b) * anp.exp(a - top), axis=axis, keepdims=True)) + top
+    return total if keepdims else anp.squeeze(total, axis)
+
+
+def _comb(N: Any, k: Any) -> Any:
+    n, m = np.asarray(plain(N)), np.asarray(plain(k))
+    some = (m <= n) & (n >= 0) & (m >= 0)
+    return anp.where(some, f.binom(anp.where(some, N, 1.0), anp.where(some, k, 0.0)), 0.0)
+
+
+SWAPS: list[Swap] = [
+    defined(of.softmax, _softmax),
+    defined(of.log_softmax, _log_softmax),
+    defined(of.logsumexp, _logsumexp),
+    defined(of.multigammaln, lambda a, d: special.multigammaln(a, d)),
+    defined(of.polygamma, lambda n, x: special.polygamma(n if isbox(n) else np.asarray(n), x)),
+    defined(of.comb, _comb),
+]
+if hasattr(of, "softplus"):  # since scipy 1.17
+    SWAPS.append(defined(of.softplus, lambda x: anp.logaddexp(0.0, x)))

@@ -1,0 +1,172 @@
+"""Derivatives of functions that autograd has none for: by what such a function is, written with others.
+
+The value is always the function's own, so that a chunk has the same bits traced and untraced. Only the derivative is
+that of the definition, which is run, traced, when a cotangent or a tangent arrives.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.extend import defjvp, defvjp, primitive
+
+from dagad._errors import NotDifferentiableError
+from dagad._tracing import refusals
+from dagad._tracing.forward import push
+from dagad._tracing.private import isbox, subvals, trace_primitives_map, unbroadcast_f
+from dagad._tracing.rules import shaped
+from dagad._tracing.tape import pull, record
+from dagad._values import pytree
+
+Function = Callable[..., Any]
+
+
+def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
+    """Return the rules of a function for both modes, from its definition."""
+    parameters = inspect.signature(definition).parameters.values()
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    names = {each.name for each in parameters}
+
+    most = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
+    most = sys.maxsize if any(each.kind is each.VAR_POSITIONAL for each in parameters) else most
+
+    def look(args: Any, kwargs: Any) -> Any:
+        if len(args) > most:
+            raise NotDifferentiableError(refusals.of_option(name, args[most:]))
+        if takes_any or names.issuperset(kwargs):
+            return kwargs
+        strange = [each for each in kwargs if each not in names and kwargs[each] is not None]
+        if strange:
+            raise NotDifferentiableError(refusals.of_option(name, strange))
+        return {each: kwargs[each] for each in kwargs if each in names}
+
+    return _vjp_of(definition, look), _jvp_of(definition, look)
+
+
+def _vjp_of(definition: Function, look: Function) -> Function:
+    def make(argnums: Sequence[int], ans: Any, args: Sequence[Any], kwargs: Any) -> Function:
+        del ans
+        kwargs = look(args, kwargs)
+
+        def pullback(cotangent: Any) -> tuple[Any, ...]:
+            run, leaves = _in_some(definition, argnums, args, kwargs)
+            value, ends, roots = record(run, leaves)
+            cotangents = pytree.flatten(pytree.open_containers(cotangent))[0]
+            pairs = zip(cotangents, pytree.flatten(value)[0], strict=True)
+            seeds = [shaped(part, leaf) for part, leaf in pairs]  # a definition may be real where the value is not
+            return tuple(_dense(pull(ends, seeds, roots, leaves), leaves))
+
+        return pullback
+
+    return make
+
+
+def _jvp_of(definition: Function, look: Function) -> Function:
+    def pushed(argnums: Sequence[int], tangents: Sequence[Any], ans: Any, args: Sequence[Any], kwargs: Any) -> Any:
+        del ans
+        kwargs = look(args, kwargs)
+        run, leaves = _in_some(definition, argnums, args, kwargs)
+        values, moved = push(run, leaves, [tangents])
+        flat, treedef = pytree.flatten(values)
+        return pytree.unflatten(treedef, _dense(moved[0], flat))
+
+    return pushed
+
+
+def _in_some(definition: Function, argnums: Sequence[int], args: Sequence[Any], kwargs: Any) -> tuple[Function, Any]:
+    def run(leaves: Sequence[Any]) -> Any:
+        return definition(*subvals(args, list(zip(argnums, leaves, strict=True))), **kwargs)
+
+    return run, [args[argnum] for argnum in argnums]
+
+
+def _dense(parts: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    pairs = zip(parts, leaves, strict=True)
+    return [pytree.zeros_like(pytree.plain(leaf)) if part is None else shaped(part, leaf) for part, leaf in pairs]
+
+
+# Functions that work entry by entry
+
+
+def entrywise(name: str, *slopes: Function | None) -> tuple[Function, Function]:
+    """Return the rules of a function of entries, from its partial derivatives: `slope(value, *args)`, None for none."""
+
+    def slope(argnum: int, ans: Any, args: Sequence[Any]) -> Any:
+        found = slopes[argnum]
+        if found is None:
+            raise NotImplementedError(f"VJP of {name} wrt argnums {argnum} not defined")
+        return found(ans, *args)
+
+    def vjp(argnums: Sequence[int], ans: Any, args: Sequence[Any], kwargs: Any) -> Function:
+        del kwargs
+        if any(slopes[argnum] is None for argnum in argnums):
+            slope(next(argnum for argnum in argnums if slopes[argnum] is None), ans, args)
+
+        def part(argnum: int) -> Any:
+            return unbroadcast_f(args[argnum], lambda g: g * slope(argnum, ans, args))
+
+        parts = [part(argnum) for argnum in argnums]
+        return lambda g: tuple(pulled(g) for pulled in parts)
+
+    def jvp(argnums: Sequence[int], tangents: Sequence[Any], ans: Any, args: Sequence[Any], kwargs: Any) -> Any:
+        del kwargs
+        parts = [tangent * slope(argnum, ans, args) for argnum, tangent in zip(argnums, tangents, strict=True)]
+        return functools.reduce(anp.add, parts)
+
+    return vjp, jvp
+
+
+# What is but moved: each entry of the value is an entry of the arguments
+
+
+@functools.cache
+def movers() -> tuple[Any, Any]:
+    """Return the primitives that pick entries of an array, and that add them up where they came from."""
+
+    def pick(x: Any, at: Any) -> Any:
+        return np.ravel(x)[at]
+
+    def put(x: Any, at: Any, shape: Any) -> Any:
+        if np.iscomplexobj(x):
+            return put(np.real(x), at, shape) + 1j * put(np.imag(x), at, shape)
+        sums = np.bincount(np.ravel(at), np.ravel(x), int(np.prod(shape, dtype=int)))
+        return sums.astype(np.result_type(x), copy=False).reshape(shape)
+
+    picked, added = primitive(pick), primitive(put)
+    for raw in (pick, put):
+        trace_primitives_map.pop(raw, None)  # nobody gives these to numpy
+    defvjp(picked, lambda ans, x, at: lambda g: added(g, at, np.shape(pytree.plain(x))))
+    defvjp(added, lambda ans, x, at, shape: lambda g: picked(g, at))
+    defjvp(picked, "same")
+    defjvp(added, "same")
+    return picked, added
+
+
+def moved(func: Function, *places: int) -> Function:
+    """Return the definition of a function that moves entries of its arguments in these places, or of lists there.
+
+    All else in its value has to be zero.
+    """
+
+    def definition(*args: Any, **kwargs: Any) -> Any:
+        others = [arg for place, arg in enumerate(args) if place not in places]
+        if any(map(isbox, (*others, *kwargs.values()))):
+            raise NotImplementedError(f"VJP of {func.__name__} wrt argnums other than {places} not defined")
+        leaves, treedef = pytree.flatten([args[place] for place in places if place < len(args)])
+        ends = np.cumsum([1, *(np.size(pytree.plain(leaf)) for leaf in leaves)])
+        indices = [
+            np.arange(start, stop).reshape(np.shape(pytree.plain(leaf)))
+            for leaf, start, stop in zip(leaves, ends[:-1], ends[1:], strict=True)
+        ]
+        at = func(*subvals(args, list(zip(places, pytree.unflatten(treedef, indices), strict=False))), **kwargs)
+        whole = anp.concatenate([np.zeros(1, np.result_type(*map(pytree.plain, leaves))), *map(anp.ravel, leaves)])
+        pick = movers()[0]
+        return [pick(whole, each) for each in at] if isinstance(at, list | tuple) else pick(whole, at)
+
+    return definition

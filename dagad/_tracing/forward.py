@@ -1,0 +1,142 @@
+"""Forward mode on autograd's tracer: tangents travel with the values, any number of directions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from autograd.extend import JVPNode, vspace
+
+from dagad._errors import NotDifferentiableError
+from dagad._tracing import refusals
+from dagad._tracing.patches import patches
+from dagad._tracing.private import isbox
+from dagad._tracing.rules import jvp_rule, learn_rules, vjp_rule
+from dagad._tracing.tape import (
+    RETURNED,
+    TapeNode,
+    pull,
+    refuse_hidden_boxes,
+    refuse_stale,
+    traceable,
+    traced,
+)
+from dagad._tracing.traced_array import OwnNode, new_box
+from dagad._values import pytree
+
+# One tangent per leaf, None for zero: a direction.
+Direction = Sequence[Any]
+
+
+class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no types
+    """A value's tangents, one per direction; None is an exact zero, and costs nothing further on."""
+
+    __slots__ = ()
+    g: Any
+
+    def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
+        directions = zip(*[parent.g for parent in parents], strict=True)
+        self.g = [_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions]
+
+
+def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Sequence[Direction]) -> tuple[Any, Any]:
+    """Run `run` on leaves that move.
+
+    Returns its value, and for each direction the tangents of the value's leaves; None where a leaf does not move.
+    """
+    learn_rules()
+    with patches.new_trace() as level:
+        moving = []
+        for place, leaf in enumerate(leaves):
+            tangents = [direction[place] for direction in directions]
+            still = all(tangent is None for tangent in tangents)
+            moving.append(leaf if still else new_box(traceable(leaf), level, TangentNode.new_root(tangents)))
+        output = traced(run, moving)
+    outputs, treedef = pytree.flatten(pytree.open_containers(output))
+    pairs = [_ends(leaf, level, len(directions)) for leaf in outputs]
+    values = pytree.unflatten(treedef, [value for value, _ in pairs])
+    return values, [[tangents[number] for _, tangents in pairs] for number in range(len(directions))]
+
+
+def _ends(leaf: Any, level: int, n_directions: int) -> tuple[Any, list[Any]]:
+    if isbox(leaf) and leaf._trace == level:
+        if isbox(leaf._value):
+            refuse_stale(leaf._value, RETURNED)
+        return leaf._value, [_shaped(tangent, leaf._value) for tangent in leaf._node.g]
+    refuse_stale(leaf, RETURNED)
+    refuse_hidden_boxes(leaf, level)
+    return leaf, [None] * n_directions
+
+
+def _shaped(tangent: Any, value: Any) -> Any:
+    """Return a tangent with its value's dtype: float32 stays float32, real stays real."""
+    kind = type(tangent)
+    if kind is type(value) and (kind is np.float64 or (kind is np.ndarray and tangent.shape == value.shape)):
+        return tangent if tangent.dtype == value.dtype else pytree.cast(tangent, value)
+    if tangent is None or isbox(tangent) or isbox(value) or pytree.is_placed(value):
+        return tangent
+    if np.shape(tangent) != np.shape(value):
+        tangent = np.broadcast_to(tangent, np.shape(value))
+    return pytree.cast(tangent, value)
+
+
+def _pushed(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Sequence[int], tangents: Sequence[Any]) -> Any:
+    """Push one direction through one primitive."""
+    if any(tangent is None for tangent in tangents):
+        moving = [(argnum, tangent) for argnum, tangent in zip(argnums, tangents, strict=True) if tangent is not None]
+        if not moving:
+            return None
+        argnums, tangents = zip(*moving, strict=True)
+    rule = jvp_rule(fun, args, kwargs)
+    if rule is None:
+        return _by_transposition(fun, value, args, kwargs, argnums, tangents)
+    try:
+        tangent = rule(argnums, tangents, value, args, kwargs)
+    except (KeyError, NotImplementedError):  # a rule for other arguments only
+        return _by_transposition(fun, value, args, kwargs, argnums, tangents)
+    if _fits(tangent, value):
+        return tangent
+    if vjp_rule(fun) is not None:
+        return _by_transposition(fun, value, args, kwargs, argnums, tangents)
+    return tangent + np.zeros(np.shape(pytree.plain(value)), pytree.dtype_of(pytree.plain(tangent)))
+
+
+def _fits(tangent: Any, value: Any) -> bool:
+    """Return whether a tangent has its value's shape; containers and autograd's sparse objects have none."""
+    kind = type(tangent)
+    if kind is type(value) and (kind is np.float64 or (kind is np.ndarray and tangent.shape == value.shape)):
+        return True  # nearly always
+    plain = pytree.plain(value)
+    return not isinstance(plain, np.ndarray | np.number | float) or np.shape(pytree.plain(tangent)) == np.shape(plain)
+
+
+def _by_transposition(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Any, tangents: Any) -> Any:
+    """Push through a primitive that has a pullback only: this is linear, and its transpose is the pushforward.
+
+    After J. Townsend, "A new trick for calculating Jacobian vector products" (2017), by primitive.
+    """
+    name = getattr(fun, "__name__", fun)
+    rule = vjp_rule(fun)
+    if rule is None:
+        raise NotDifferentiableError(refusals.of_function(name, refusals.IN_ONE))
+    # Not zeros: pullbacks may leave out what a zero cotangent does not need, as that of `eigh` does.
+    start = vspace(value).ones()
+    try:
+        with patches.new_trace() as level:
+            root = TapeNode.new_root()
+            box = new_box(start, level, root)
+            outputs = list(rule(argnums, value, args, kwargs)(box))
+    except NotImplementedError as error:
+        raise NotDifferentiableError(refusals.of_function(name, f" with these arguments ({error})")) from error
+    ends = [output._node if isbox(output) and output._trace == level else None for output in outputs]
+    # A container has no dtype that its tangent could be given; like what is traced, it comes as it is.
+    leaf = box if isinstance(start, tuple | list | dict) else start
+    tangent = pull(ends, tangents, [root], [leaf])[0]
+    if tangent is not None and not _fits(tangent, value):
+        raise NotDifferentiableError(
+            f"autograd's derivative of `{name}` is wrong where it broadcasts: it has the shape "
+            f"{np.shape(pytree.plain(tangent))}, the value has {np.shape(pytree.plain(value))}. Broadcast its "
+            "arguments first, by `* np.ones(shape)`."
+        )
+    return tangent

@@ -1,0 +1,240 @@
+"""A traced array: autograd's box with numpy's protocols on top, in dagad's own traces only.
+
+`patches` sees to it that what dagad traces is in such boxes. What others trace is in autograd's own, which stay as they
+are: numpy treats these as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.extend import Box
+
+from dagad._errors import ClosureError, NotDifferentiableError
+from dagad._tracing import refusals
+from dagad._tracing.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
+from dagad._tracing.operands import all_arrays, operators
+from dagad._tracing.private import (
+    box_types,
+    new_box as stock_new_box,
+    numpy_boxes,
+    numpy_wrapper,
+    subvals,
+    trace_primitives_map,
+)
+from dagad._values import pytree
+
+
+def _power_of(base: Any, exponent: Any) -> Any:
+    return power(base, exponent)
+
+
+def _quotient_and_rest(left: Any, right: Any) -> Any:
+    return left // right, left % right
+
+
+IN_ANOTHER_WAY = CONSTANT | {np.sign}  # than by their primitive, whatever that is; see `call_ufunc`
+
+
+class OwnNode:
+    """Marks the nodes of dagad's own traces. Others' are none of our business.
+
+    A copy of a traced value has its node, by whatever way it is copied: Python would copy the tape otherwise, and the
+    derivative of the copy would end there.
+    """
+
+    __slots__ = ()
+
+    def __copy__(self) -> OwnNode:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OwnNode:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise ClosureError(
+            "A value being differentiated can't be pickled: what came out of the pickle would be a constant. Pass it "
+            "to the function as an argument, and copy it with `copy.deepcopy` if it is to be copied."
+        )
+
+
+class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has no types
+    """An array that dagad traces."""
+
+    __slots__ = ()
+    __pandas_priority__ = 10_000  # `series * traced` is ours, and a traced array
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        inputs = tuple(all_arrays(inputs))
+        if not kwargs and method == "__call__" and ufunc not in IN_ANOTHER_WAY:
+            fun = trace_primitives_map.get(ufunc) or UFUNCS.get(ufunc)
+            if fun is not None:
+                try:
+                    found = fun(*inputs, called_by_autograd_dispatcher=True)
+                    return found if ufunc.nout == 1 else opened(found)
+                except NotImplementedError as error:
+                    if not isinstance(error.__cause__, TypeError):  # not for what stands beside a traced array
+                        raise
+        return call_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return call_function(func, args, kwargs)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotDifferentiableError(refusals.of_conversion())
+
+    def __setitem__(self, where: Any, value: Any) -> None:
+        raise NotDifferentiableError(refusals.of_assignment())
+
+    def __float__(self) -> float:
+        raise NotDifferentiableError(refusals.of_number())
+
+    __int__ = __complex__ = item = tolist = __float__
+
+    def __index__(self) -> int:
+        raise NotDifferentiableError(refusals.of_index())
+
+    def __repr__(self) -> str:
+        return f"<traced {pytree.plain(self)!r}>"
+
+    def __format__(self, spec: str) -> str:
+        return format(pytree.plain(self), spec) if spec else str(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(np.ndarray, name) and not name.startswith("__"):
+            raise AttributeError(
+                f"A value being differentiated has no `{name}`, which an ordinary array has. Write it with a function "
+                "of numpy that returns a new array."
+            )
+        raise AttributeError(f"A value being differentiated has no `{name}`.")
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    __add__, __radd__ = operators(anp.add)
+    __sub__, __rsub__ = operators(anp.subtract)
+    __mul__, __rmul__ = operators(anp.multiply)
+    __truediv__, __rtruediv__ = operators(anp.true_divide)
+    __floordiv__, __rfloordiv__ = operators(anp.floor_divide)
+    __mod__, __rmod__ = operators(anp.mod)
+    __matmul__, __rmatmul__ = operators(anp.matmul)
+    __pow__, __rpow__ = operators(_power_of)
+
+    def __pos__(self) -> Any:
+        return anp.positive(self)
+
+    __divmod__, __rdivmod__ = operators(_quotient_and_rest)
+
+    def __round__(self, n: int = 0) -> Any:
+        return anp.round(self, n)
+
+    def reshape(self, *shape: Any, order: Any = "C") -> Any:
+        """Return the array in another shape, given as one argument or as several."""
+        return anp.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
+
+    def transpose(self, *axes: Any) -> Any:
+        """Return the array with its axes in another order, given as one argument or as several."""
+        return anp.transpose(self, axes[0] if len(axes) == 1 else axes or None)
+
+    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", **options: bool) -> Any:
+        """Return the array with entries of another type."""
+        del order, casting, options
+        return call_function(np.astype, (self, dtype), {})
+
+    def clip(self, *bounds: Any, **kwargs: Any) -> Any:
+        """Return the array with its entries between two bounds."""
+        return call_function(np.clip, (self, *bounds), kwargs)
+
+    def compress(self, condition: Any, axis: Any = None) -> Any:
+        """Return the entries where a condition is true."""
+        return anp.compress(condition, self, axis)
+
+    def dot(self, other: Any) -> Any:
+        """Return the product of two arrays."""
+        return call_function(np.dot, (self, other), {})
+
+    def copy(self, order: str = "C") -> Any:
+        """Return the array: nobody can write into it."""
+        del order
+        return self
+
+    def conj(self) -> Any:
+        """Return the complex conjugate."""
+        return anp.conj(self)
+
+    conjugate = conj
+    real = property(lambda self: anp.real(self))
+    imag = property(lambda self: anp.imag(self))
+    mT = property(lambda self: anp.swapaxes(self, -1, -2))
+    flat = property(lambda self: anp.ravel(self))
+    nbytes = property(lambda self: pytree.plain(self).nbytes)
+    itemsize = property(lambda self: pytree.plain(self).itemsize)
+
+
+# What dagad's traces are made of
+
+_ARRAY_BOXES = frozenset({numpy_boxes.ArrayBox, TracedArray})
+_ARRAYS = _ARRAY_BOXES | {kind for kind, box in Box.type_mappings.items() if box is numpy_boxes.ArrayBox}
+_PLAIN = frozenset({np.ndarray, np.float64, float, int, bool, complex, str, tuple, list, slice, type(None)})
+_NO_OVERRIDE = (None, np.ndarray.__array_ufunc__)
+
+
+def new_box(value: Any, trace: int, node: Any) -> Any:
+    """Return a value as a trace sees it."""
+    if isinstance(node, OwnNode) and type(value) in _ARRAYS:
+        return TracedArray(value, trace, node)
+    return stock_new_box(value, trace, node)
+
+
+def find_top_boxed_args(args: Any) -> tuple[list[tuple[int, Any]], int, Any, bool]:
+    """Return the arguments of the innermost trace, and whether other libraries have a say in a ufunc of arrays."""
+    boxes: list[tuple[int, Any]] = []
+    top, node, has_arrays, has_strangers = -1, None, False, False
+    for argnum, arg in enumerate(args):
+        kind = type(arg)
+        if kind in box_types:
+            has_arrays = has_arrays or kind in _ARRAY_BOXES
+            trace = arg._trace
+            if trace > top:
+                boxes, top, node = [(argnum, arg)], trace, type(arg._node)
+            elif trace == top:
+                boxes.append((argnum, arg))
+        elif kind not in _PLAIN and getattr(kind, "__array_ufunc__", None) not in _NO_OVERRIDE:
+            has_strangers = True
+    return boxes, top, node, has_arrays and has_strangers
+
+
+# Powers: numpy's `**` and Python's differ from `numpy.power` in the last bit (for a number, or an array of complex
+# ones). Traced or not, a chunk must have the same value.
+
+_NUMERIC = (Box, np.ndarray, np.generic, int, float, complex)
+
+
+def power(base: Any, exponent: Any) -> Any:
+    """Return ``base ** exponent``, at least one of them traced; for autograd it is its own `power`."""
+    boxed, trace, kind, _ = find_top_boxed_args((base, exponent))
+    if not issubclass(kind, OwnNode) or not (isinstance(base, _NUMERIC) and isinstance(exponent, _NUMERIC)):
+        return numpy_wrapper.power(base, exponent)
+    values = subvals((base, exponent), [(argnum, box._value) for argnum, box in boxed])
+    answer = _power(*values)
+    argnums, parents = tuple(argnum for argnum, _ in boxed), tuple(box._node for _, box in boxed)
+    return new_box(answer, trace, kind(answer, numpy_wrapper.power, values, {}, argnums, parents))
+
+
+_PYTHON = frozenset({int, bool, float, complex})
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """Return what untraced code gets; inf and nan, as from autograd, where Python's numbers raise or turn complex."""
+    if type(base) not in _PYTHON or type(exponent) not in _PYTHON:
+        return base**exponent
+    try:
+        answer = base**exponent
+    except ArithmeticError:
+        return np.power(base, exponent)
+    if not isinstance(answer, complex):
+        return np.float64(answer)
+    return np.complex128(answer) if complex in (type(base), type(exponent)) else np.power(base, exponent)

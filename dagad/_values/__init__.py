@@ -1,0 +1,1 @@
+"""Room 1: values as flat lists of leaves, what a function carries, and how both travel."""

@@ -1,0 +1,189 @@
+"""Values that a chunk function carries along: found, and given back chunk by chunk as others, or refused by name.
+
+A chunk task may not meet a value of somebody else's tape. What a function holds in closures, default arguments,
+partials, bound instances and containers is taken out here and given back, chunk by chunk, as plain or newly traced
+values. What it reaches through globals or attributes of classes and modules can't be given back without changing them
+for everybody, and is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dagad._errors import ClosureError
+from dagad._values import pytree
+from dagad._values.contents import attributes_of, set_attributes
+from dagad._values.kinds import CELL, FUNCTION, PARTIAL, WRAPPER, kind_of
+from dagad._values.partition import Partition
+from dagad._values.walk import Walk, leading_to, leads_nowhere
+
+# Arrays in anything else are data, and go as they are.
+_LOOKED_INTO = frozenset({FUNCTION, CELL, PARTIAL, WRAPPER})
+Make = Callable[[Sequence[Any]], Any]
+
+
+def hoist(fun: Any) -> tuple[list[Any], Make]:
+    """Return the traced values that a function carries, and how to make the function with other values in their place.
+
+    What it reaches in a way that can't be replaced is refused, by the name of that way.
+    """
+    if leads_nowhere(fun):  # often, and quickly seen
+        return [], functools.partial(unchanged, fun)
+    walk = Walk(fun)
+    carriers = walk.carriers()
+    walk.refuse_names(carriers)
+    if not walk.boxes:
+        return [], functools.partial(unchanged, fun)
+    walk.refuse_ids(carriers)
+    walk.refuse_weak(carriers)
+    boxes, template = list(walk.boxes.values()), Template.of(fun, walk.boxes, carriers)
+    if not any(isinstance(pytree.plain(box), list | tuple | dict) for box in boxes):
+        return boxes, template
+    # Traced containers, as autograd's own transforms make them of pytrees, are taken apart into their leaves.
+    partitions = [Partition.of(pytree.open_containers(box), pytree.is_traced) for box in boxes]
+    return [leaf for p in partitions for leaf in p.taken], functools.partial(
+        _merged, template, [p.bare() for p in partitions]
+    )
+
+
+def unchanged(fun: Any, values: Sequence[Any]) -> Any:
+    """Return a function that carries nothing traced: itself."""
+    del values
+    return fun
+
+
+def _merged(template: Template, partitions: Sequence[Partition], values: Sequence[Any]) -> Any:
+    rest = iter(values)
+    return template([p.merge(rest) for p in partitions])
+
+
+def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:
+    """Return a function with `take(array)` for the arrays in its closures, defaults and partials, and in its helpers'.
+
+    It is the function itself where `take` changes none of them. Functions that share a variable go on sharing it.
+    """
+    bare = fun.fun if kind_of(type(fun)) is WRAPPER else fun
+    if type(bare) is FunctionType and not (bare.__closure__ or bare.__defaults__ or bare.__kwdefaults__):
+        return fun  # nearly always
+    taken: dict[int, Any] = {}
+    owners: dict[int, list[int]] = {}
+    stack, seen = [fun] if _is_looked_into(fun) else [], {id(fun)}
+    while stack:
+        obj = stack.pop()
+        for part in kind_of(type(obj)).parts(obj):
+            cls, key = type(part), id(part)
+            # A decorated helper stays as it is: its identity may count, as that of autograd's primitives does.
+            if cls is not np.ndarray and (not _is_looked_into(part) or (cls is FunctionType and part.__dict__)):
+                continue
+            owners.setdefault(key, []).append(id(obj))
+            if cls is np.ndarray and key not in taken:
+                taken[key] = part, take(part)
+            elif cls is not np.ndarray and key not in seen:
+                seen.add(key)
+                stack.append(part)
+    changed = {key: new for key, (old, new) in taken.items() if new is not old}
+    return Template.of(fun, changed, leading_to(changed, owners))(list(changed.values())) if changed else fun
+
+
+def _is_looked_into(obj: Any) -> bool:
+    return kind_of(type(obj)) in _LOOKED_INTO
+
+
+class Template:
+    """A function with holes where it carried some values; called with others, it makes the function again."""
+
+    __slots__ = ("_fun",)
+
+    def __init__(self, fun: Any) -> None:
+        self._fun = fun
+
+    @classmethod
+    def of(cls, fun: Any, values: Iterable[int], carriers: set[int]) -> Template:
+        """Make the template, from the ids of the values and of all that leads to them."""
+        holes = {key: Hole(number) for number, key in enumerate(values)}
+        return cls(_deeply(_Taken(holes, carriers), fun))
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        return _deeply(_Made(values), self._fun)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Template, (self._fun,)
+
+
+def _deeply(work: Callable[[Any], Any], fun: Any) -> Any:
+    try:
+        return work(fun)
+    except RecursionError:
+        raise ClosureError(
+            "A value being differentiated is held by objects that are nested too deeply to be copied. Pass the value "
+            "to the function as a shared argument."
+        ) from None
+
+
+class Hole(NamedTuple):
+    """Stands where a value was."""
+
+    number: int
+
+
+class Carrier:
+    """Stands where something stood that holds a hole; keeps how to make it again. It may lead back to itself."""
+
+    __slots__ = ("attributes", "first", "making", "rest", "values")
+    making: Any
+    attributes: Sequence[Any]
+    first: list[Any]
+    rest: list[Any]
+    values: list[Any]
+
+
+class _Taken:
+    """Takes objects apart: holes for values, carriers for what holds them, all else as it is."""
+
+    def __init__(self, holes: Mapping[int, Hole], carriers: set[int]) -> None:
+        self._holes, self._carriers = holes, carriers
+        self._taken: dict[int, Carrier] = {}
+
+    def __call__(self, obj: Any) -> Any:
+        key = id(obj)
+        if key in self._holes:
+            return self._holes[key]
+        if key not in self._carriers:
+            return obj
+        if key not in self._taken:
+            made = self._taken[key] = Carrier()  # before its parts, which may lead back to it
+            kind = kind_of(type(obj))
+            made.making = kind.making(obj)
+            made.attributes, values = attributes_of(obj) if kind.attributes else ((), [])
+            made.first, made.rest = list(map(self, kind.first(obj))), list(map(self, kind.rest(obj)))
+            made.values = list(map(self, values))
+        return self._taken[key]
+
+
+class _Made:
+    """Makes objects again, each once, with values in the holes."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = values
+        self._made: dict[int, Any] = {}
+
+    def __call__(self, part: Any) -> Any:
+        if type(part) is Hole:
+            return self._values[part.number]
+        if type(part) is not Carrier:
+            return part
+        key, (make, fill) = id(part), part.making
+        if key not in self._made:
+            first = list(map(self, part.first))
+            if key in self._made:  # a part led back here, and has made it
+                return self._made[key]
+            made = self._made[key] = make(first)
+            fill(made, list(map(self, part.rest)))
+            if part.values:
+                set_attributes(made, part.attributes, list(map(self, part.values)))
+        return self._made[key]

@@ -1,0 +1,355 @@
+"""How functions and their data travel: pickled once, opened in the task that needs them, with five repairs.
+
+* A primitive goes as its engine says: autograd's by reference, or with its rules. Stock pickling makes a copy without
+  derivatives.
+* An array arrives with this process's own dtype object and aligned. With an equal dtype that came out of a pickle
+  ``np.add.at`` is fifty times slower; at an odd address numpy avoids BLAS, and the last bits differ.
+* A ufunc goes by the name of a module that others have too. Once multiprocessing is imported, pickle's search for those
+  that don't say where they are from, as scipy's, may end at `__mp_main__`, which is this process's script or notebook.
+* A record that is defined in `__main__` brings its registration as a pytree, or the other side takes it for a leaf.
+* A traced value does not travel: its tape would be copied and the derivative lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from dagad._errors import ClosureError, PortabilityError
+from dagad._values import pytree
+from dagad._values.contents import variables_of
+from dagad._values.homes import is_importable
+from dagad._values.kinds import FUNCTION, kind_of
+from dagad._values.names import of_class, used_in
+
+_ABSENT = object()
+PYTHON = ".".join(map(str, sys.version_info[:2]))
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """cloudpickle's, with the repairs."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._on_the_way: set[type] = set()  # records whose registration is being written
+        self.singletons: list[Any] = []  # classes and primitives that go by value and exist once a process
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how an object is made again."""
+        kind = type(obj)
+        if kind is np.ndarray and obj.dtype.kind in "biufcSU":
+            return _reduce_array(obj)
+        if kind is np.ufunc and (home := _home(obj)) != "__main__":
+            return getattr, (sys.modules[home], obj.__name__)
+        if isinstance(obj, Portable):  # inside another: one parcel, with the singletons of both
+            return kind, obj.state()
+        if isinstance(obj, type) and obj not in self._on_the_way:
+            how = None if is_importable(obj) else pytree.registration(obj)
+            if how is not None:
+                self._on_the_way.add(obj)
+                return _arrived_record, (obj, *how)
+        if kind in pytree.TRACED:
+            raise ClosureError(
+                "A chunk function holds a value that is being differentiated where dagad does not see it (a global, "
+                "or an attribute of a class). Pass that value to the function as a shared argument."
+            )
+        if (held := kind_of(kind)).needs_table and not (hasattr(obj, "__qualname__") and is_importable(obj)):
+            return held.reduced(obj)
+        own = as_primitive(obj) if kind is FunctionType and obj.__dict__ else None
+        reduced = own.reduce(obj) if own else super().reducer_override(obj)
+        if (own or isinstance(obj, type)) and isinstance(reduced, tuple) and len(reduced) > 2:  # with a state: by value
+            self.singletons.append(obj)
+        return reduced
+
+
+class Primitives(NamedTuple):
+    """How an engine's primitives travel: functions of one code, which mean nothing without the engine's tables."""
+
+    code: CodeType
+    reduce: Callable[[Any], tuple[Any, ...]]
+    state: Callable[[Any], tuple[Any, ...]]  # what counts as a change of one
+
+
+_PRIMITIVES: list[Primitives] = []
+
+
+def register(primitives: Primitives) -> None:
+    """Say how an engine's primitives travel; called when the engine is imported."""
+    _PRIMITIVES.append(primitives)
+
+
+def as_primitive(function: Any) -> Primitives | None:
+    """Return how a primitive travels. Attributes say nothing: a decorator copies those of what it decorates."""
+    code = getattr(function, "__code__", None)
+    return next((each for each in _PRIMITIVES if each.code is code), None)
+
+
+def _home(ufunc: Any) -> str:
+    """Return the name of a module that has a ufunc: in Python the search is right, pickle has its own in C."""
+    name: str = pickle.whichmodule(ufunc, ufunc.__name__)  # type: ignore[attr-defined]  # typeshed lacks it
+    return name
+
+
+def _arrived_record(cls: type, *how: Any) -> type:
+    """Register a class that came by value: its importers do it where it is imported, and nobody imported this one."""
+    pytree.register(cls, *how)
+    return cls
+
+
+def _reduce_array(array: Any) -> tuple[Any, ...]:
+    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    flat: Any = array if order == "F" else np.ascontiguousarray(array)
+    return _restore_array, (pickle.PickleBuffer(flat), array.dtype.str, array.shape, order)
+
+
+def _restore_array(buffer: Any, dtype: str, shape: tuple[int, ...], order: Any) -> np.ndarray[Any, Any]:
+    if 0 in shape:
+        return np.empty(shape, np.dtype(dtype), order)
+    array = np.frombuffer(buffer, np.dtype(dtype)).reshape(shape, order=order)
+    if not array.flags.aligned:
+        array = array.copy("K")
+        array.flags.writeable = False
+    return array
+
+
+class Parcel:
+    """Something pickled. It travels as bytes, and can neither fail to be pickled nor to be unpickled.
+
+    ============  ===========================================================================================
+    `payload`     two pickles one after the other, the contents and `singletons`; and their buffers
+    `python`      the version of Python that packed it: functions by value are bytecode, which no other runs
+    `singletons`  the classes and primitives that go by value, once it is open; see `Singletons`
+    ============  ===========================================================================================
+    """
+
+    __slots__ = ("_contents", "_lock", "payload", "python", "singletons")
+
+    def __init__(self, payload: tuple[Any, ...], python: str, contents: Any = None) -> None:
+        self.payload, self.python, self._contents = payload, python, contents
+        self.singletons: tuple[Any, ...] = ()
+        self._lock = threading.Lock()
+
+    def open(self) -> Any:
+        """Return what is inside, unpickled once a process."""
+        with self._lock:
+            if self._contents is None:
+                if self.python != PYTHON:
+                    raise PortabilityError(
+                        f"A function and its data were packed by Python {self.python}, and this is Python {PYTHON}, "
+                        "which can't run the other's bytecode. Start workers of the client's version of Python."
+                    )
+                head, *buffers = self.payload
+                try:
+                    unpickler = pickle.Unpickler(io.BytesIO(head), buffers=buffers)
+                    contents = unpickler.load()
+                    self.singletons, self._contents = unpickler.load(), contents
+                except Exception as error:
+                    raise PortabilityError(
+                        f"A function and its data could not be unpickled here ({type(error).__name__}: {error}). "
+                        f"{_remedy(error)}"
+                    ) from error
+        return self._contents
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        head, *buffers = self.payload
+        wrap = pickle.PickleBuffer if protocol >= 5 else bytes
+        parts = [wrap(buffer) for buffer in buffers]
+        return _parcel, (self.python, head, *parts)
+
+    def __sizeof__(self) -> int:
+        return 200 + sum(memoryview(part).nbytes for part in self.payload)
+
+
+def _remedy(error: Exception) -> str:
+    remedy = "The modules that it needs must be importable, in the same versions, on every worker."
+    name = (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if name:
+        remedy += (
+            f' If {name} is a file of yours, send it there with `client.upload_file("{name}.py")`, or let what it '
+            f"defines travel with your functions: `cloudpickle.register_pickle_by_value({name})`."
+        )
+    return remedy
+
+
+def _parcel(python: str, *payload: Any) -> Parcel:
+    return Parcel(payload, python)
+
+
+def pack(obj: Any) -> Parcel:
+    """Pickle something for another process; what can't be pickled is refused by its name."""
+    buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    pickler = Pickler(file, protocol=5, buffer_callback=buffers.append)
+    try:
+        pickler.dump(obj)
+        pickler.dump(tuple(pickler.singletons))  # the same pickler's: references to what it has written already
+    except ClosureError:
+        raise
+    except Exception as error:
+        raise PortabilityError(
+            f"{_what_cannot(obj)} can't be pickled ({type(error).__name__}: {error}), so it can't be sent to another "
+            "process. Make locks, open files, connections and generators inside the function; put what Python "
+            "itself gives locks and caches, as `functools.singledispatch` and `cached_property` do, into a module that "
+            'workers import; or use `scheduler="threads"`.'
+        ) from error
+    parcel = Parcel((file.getvalue(), *(buffer.raw() for buffer in buffers)), PYTHON, obj)
+    parcel.singletons = tuple(pickler.singletons)
+    return parcel
+
+
+class _Noting(Pickler):
+    """Notes what it comes to, to find out what can't be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), protocol=5, buffer_callback=_drop)
+        self.met: list[Any] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Note an object."""
+        self.met.append(obj)
+        return super().reducer_override(obj)
+
+
+def _drop(buffer: pickle.PickleBuffer) -> None:
+    del buffer
+
+
+def _what_cannot(obj: Any) -> str:
+    """Return what can't be pickled, by the name that a user's function has for it."""
+    pickler = _Noting()
+    with contextlib.suppress(Exception):
+        pickler.dump(obj)
+    guilty = pickler.met[-1] if pickler.met else None
+    for fun in (met for met in reversed(pickler.met) if type(met) is FunctionType):
+        used = used_in(fun.__code__)
+        for name, value in (*variables_of(fun), *FUNCTION.named(fun, used)):
+            kind = kind_of(type(value))
+            named = (part for _, part in kind.named(value, used))
+            if any(guilty is part for part in (value, *kind.parts(value), *named)):
+                return f"`{fun.__name__}` uses `{name}`, which"
+    # The innermost function or class that can't travel by itself either.
+    named = (met for met in reversed(pickler.met) if isinstance(met, FunctionType | type))
+    own = (met for met in named if met.__module__.partition(".")[0] not in sys.stdlib_module_names - {"__main__"})
+    innermost = next((met for met in own if _fails(met)), None)
+    return "A chunk function or its data" if innermost is None else f"`{innermost.__qualname__}`, or what it holds,"
+
+
+def _fails(obj: Any) -> bool:
+    try:
+        Pickler(io.BytesIO(), protocol=5, buffer_callback=_drop).dump(obj)
+    except Exception:
+        return True
+    return False
+
+
+def pack_call(function: Callable[..., Any], *args: Any) -> Parcel:
+    """Pickle a call: what is opened is what it returns there."""
+    return pack(_Recipe(function, args))
+
+
+class Portable:
+    """Base of what travels by `pack`; unpickled it is a Parcel, to be opened by the task."""
+
+    __slots__ = ("_parcel",)
+    _parcel: Parcel
+
+    def state(self) -> tuple[Any, ...]:
+        """Return the arguments that make this object again."""
+        raise NotImplementedError(f"`{type(self).__name__}.state` has to say what the object consists of.")
+
+    def parcel(self) -> Parcel:
+        """Return this object packed; packed once."""
+        try:
+            return self._parcel
+        except AttributeError:
+            self._parcel = pack(_Recipe(type(self), self.state()))
+            return self._parcel
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return self.parcel().__reduce_ex__(protocol)
+
+
+class _Recipe:
+    __slots__ = ("make",)
+
+    def __init__(self, cls: Any, state: tuple[Any, ...]) -> None:
+        self.make = (cls, state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        cls, state = self.make
+        return cls, state
+
+
+def opened(obj: Any) -> Any:
+    """Return what a parcel holds; anything else as it is."""
+    return obj.open() if type(obj) is Parcel else obj
+
+
+class Singletons:
+    """Classes and primitives of one program, with the state that they had when it was opened.
+
+    Classes of `__main__` and primitives go by value, but every pickle that brings one fills the same object again: an
+    instance from one pickle has to be an instance for all others. So a program that was opened earlier runs with
+    whatever state came last, with another program, in a task of the user's own, or with rows that moved. No bytes on
+    the sending side can tell; whoever opened the program has to look.
+    """
+
+    __slots__ = ("_found", "_parts")
+
+    def __init__(self, parts: Iterable[Any]) -> None:
+        self._parts = tuple(parts)
+        self._found = [_state(part) for part in self._parts]
+
+    def are_as_found(self) -> bool:
+        """Return whether all have the state that they had; equal parts that came with another pickle are the same."""
+        for number, part in enumerate(self._parts):
+            found, now = self._found[number], _state(part)
+            if len(found) != len(now):
+                return False
+            if not all(self._is_same(value, now.get(name, _ABSENT)) for name, value in found.items()):
+                return False
+            self._found[number] = now  # the next look compares by identity again
+        return True
+
+    def _is_same(self, one: Any, other: Any) -> bool:
+        if one is other:
+            return True
+        if type(one) is not type(other):
+            return False
+        try:
+            return self._content(one) == self._content(other)
+        except Exception:  # what can't be pickled can't have arrived by pickle: somebody here has put it there
+            return False
+
+    def _content(self, value: Any) -> list[bytes]:
+        buffers: list[pickle.PickleBuffer] = []
+        file = io.BytesIO()
+        _Content(self._parts, file, protocol=5, buffer_callback=buffers.append).dump(value)
+        return [file.getvalue(), *(bytes(buffer.raw()) for buffer in buffers)]
+
+
+class _Content(Pickler):
+    """Writes what something consists of, up to the classes and primitives: these are looked at one by one."""
+
+    def __init__(self, parts: Sequence[Any], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._numbers = {id(part): number for number, part in enumerate(parts)}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        return self._numbers.get(id(obj))
+
+
+def _state(part: Any) -> dict[Any, Any]:
+    if isinstance(part, type):
+        return dict(of_class(part))
+    how = as_primitive(part)
+    return dict(enumerate(how.state(part) if how else ()))
