@@ -13,20 +13,26 @@ State, for all engines of a process, since each program brings its own:
 
 from __future__ import annotations
 
+import functools
 import logging
-import re
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import tree_flatten, tree_unflatten
+from jax.tree_util import tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
+from dagad._config import setting
 from dagad._engines.jax_constants import NAME, Kept, refuse_own, shape_of
 from dagad._engines.own_arrays import pulled_in_blocks
-from dagad._errors import NotDifferentiableError, add_note_once
+from dagad._engines.xla.fences import ROUNDS, fenced
+from dagad._engines.xla.gains import Gains
+from dagad._engines.xla.tracing import InNumpysTerms, traced
+from dagad._errors import NotDifferentiableError, PlanError
 from dagad._remembered import Remembered
 from dagad._tracing.flat_functions import Composed, Flat, LeafPullback, Leaves, outputs_of
 from dagad._values import pytree
@@ -36,34 +42,56 @@ logger = logging.getLogger("dagad")
 
 BASE = 16  # lengths up to a million are 5 shapes
 MOST_COMPILED = 512
-_OF_OURS = re.compile(r"The error occurred while tracing the function run at \S+ for jit\.")
 # One thread a call, or how many cores a worker has would show in the bits; chunks run side by side anyway.
-OPTIONS: Any = {"xla_cpu_multi_thread_eigen": False}
+# Of several orders of the operations the one that needs least memory: the bits are the same, and fresh memory is not
+# had for nothing (a mixture of 50,000 rows: 40 ms, with it 24).
+OPTIONS: Any = {
+    "xla_cpu_multi_thread_eigen": False,
+    "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
+}
 x64: Any = jax.enable_x64  # of this thread, while it is entered; jax has no type for it
+Unflat = Callable[[Any], Any]
 VALUE, LINEARIZE, VALUE_AND_GRAD, PULL = "value", "linearize", "value_and_grad", "pull"
 
 
+def _setting() -> int:
+    asked = setting("jax-most-operations")
+    if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
+        raise PlanError(
+            f"The setting `dagad.jax-most-operations` is {asked!r}. Give a positive int: how many operations a "
+            "function may consist of that jax compiles."
+        )
+    return asked
+
+
+@dataclass(frozen=True, slots=True)
 class JaxEngine:
-    """The engine of functions that are written with ``jax.numpy``; its name is "jax".
+    """The engine of functions that jax compiles, written with numpy, ``jax.numpy`` or both; its name is "jax".
 
     All numbers that a function gets are jax's arrays, in the dtypes that they have in numpy: float64 stays float64,
-    whatever ``jax_enable_x64`` says in the process. Python's own ints and bools among the shared arguments stay what
-    they are, so that loops may depend on them; each other value is compiled for.
+    whatever ``jax_enable_x64`` says in the process. They are traced by jax, and functions of numpy and scipy lead to
+    jax's. Python's own ints and bools among the shared arguments stay what they are, so that loops may depend on them;
+    each other value is compiled for.
+
+    Parameters
+    ----------
+    most_operations
+        How many operations a function may consist of; by default what the setting ``dagad.jax-most-operations`` says
+        where the engine is made.
 
     Examples
     --------
-    >>> import jax.numpy as jnp
     >>> import numpy as np
     >>> import dagad
     >>> def energy(rows, t):
-    ...     return jnp.sum(jnp.sin(rows * t))
+    ...     return np.sum(np.sin(rows * t))
     >>> def total(t):
     ...     return dagad.reduce_sum(energy, np.arange(4.0), t, grainsize=2, engine="jax")
     >>> round(float(dagad.grad(total)(0.5)), 9)
     2.170398779
     """
 
-    __slots__ = ()
+    most_operations: int = field(default_factory=_setting)
     name, has_own_arrays = NAME, True
 
     @property
@@ -157,8 +185,15 @@ class JaxEngine:
                 numbers += kept.numbers
             key = Key(what, fun.key, tuple(keys), tuple(map(shape_of, leaves)))
             compiled = _COMPILED.find(key) or _COMPILED.change(key, lambda found: found or _Compiled(what))
-            found = compiled([list(leaves), numbers], fun, base)
+            base.context = InNumpysTerms(base, self.most_operations, compiled.note)
+            try:
+                found = compiled([list(leaves), numbers], fun, base)
+            finally:
+                base.context = None
         base.out = compiled.out
+        if compiled.is_to_be_looked_at and fun is base:
+            compiled.is_to_be_looked_at = False
+            compiled.gains.look(base, leaves, what != VALUE)
         return compiled, found
 
 
@@ -177,6 +212,7 @@ class _Compiled:
     =============  ====================================================================
     `out`          the structure of what the task's function returns
     `has_gradient` whether there is a gradient instead of residuals
+    `gains`        what compiling took, and whether it pays; `is_to_be_looked_at`: it is time to ask
     `_treedef`     the structure of the pullback that the residuals are of
     `_forwarded`   which residuals are inputs, by their numbers, and None for the others
     `_call`        set once, under `_lock`
@@ -188,6 +224,8 @@ class _Compiled:
         self._what, self._lock = what, threading.Lock()
         self.out: Partition | None = None
         self.has_gradient = False
+        self.gains, self.is_to_be_looked_at = Gains(), False
+        self._n_operations, self._is_numpys = 0, False
         self._treedef: Any = None
         self._forwarded: list[int | None] = []
         self._call: Any = None
@@ -198,7 +236,10 @@ class _Compiled:
             with self._lock:
                 if self._call is None:
                     self._call = self._compile(inputs, fun, base)
+        began = time.perf_counter()
         outputs = self._call(*inputs)
+        if self.gains.ran(time.perf_counter() - began):
+            self.is_to_be_looked_at = self._is_numpys
         if self._what == VALUE or self.has_gradient:
             return outputs
         values, rest = outputs
@@ -217,7 +258,20 @@ class _Compiled:
             self.out = None if base.out is None else base.out.bare()
             return found
 
-        return _compile(run, inputs, base.name)
+        lowered, unflat = traced(lambda: _lowered(run, inputs), base)
+        return self._finished(lowered, unflat, base.name)
+
+    def note(self, n_operations: int, is_numpys: bool) -> None:
+        """Note of how many operations the task's function consists, and whether it calls numpy."""
+        self._n_operations, self._is_numpys = n_operations, is_numpys
+
+    def _finished(self, lowered: Any, unflat: Unflat | None, name: str) -> Any:
+        began = time.perf_counter()
+        compiled = lowered.compile(OPTIONS)
+        self.gains.seconds += time.perf_counter() - began
+        _COUNT.add()
+        logger.info("dagad: jax compiled %s, number %d in this process", name, _COUNT.n)
+        return compiled if unflat is None else functools.partial(_with_fences, compiled, unflat)
 
     def _traced(self, fun: Flat, leaves: list[Any], constants: list[Any]) -> Any:
         if self._what == VALUE:
@@ -246,7 +300,7 @@ class _Compiled:
             if is_block not in self._pulls:
                 with self._lock:
                     if is_block not in self._pulls:
-                        self._pulls[is_block] = _compile(pulled, inputs, PULL)
+                        self._pulls[is_block] = self._finished(*_lowered(pulled, inputs), PULL)
             found: list[Any] = self._pulls[is_block](*inputs)
         return found
 
@@ -254,27 +308,22 @@ class _Compiled:
         return tree_unflatten(self._treedef, residuals)
 
 
-def _compile(function: Callable[..., Any], inputs: list[list[Any]], name: str) -> Any:
-    try:
-        compiled = jax.jit(function, compiler_options=OPTIONS).lower(*inputs).compile()
-    except jax.errors.TracerArrayConversionError as error:
-        raise NotDifferentiableError(
-            f"`{name}` was to be compiled by jax, and calls numpy, or something else that is not jax's, with what it "
-            'was given. Write it with `jax.numpy`, or leave `engine="jax"` out. It needs no `jax.jit`, which hides '
-            "what it has in closures."
-        ) from error
-    except jax.errors.ConcretizationTypeError as error:
-        # jax names the function that it was given, which is ours.
-        error.args = (_OF_OURS.sub(f"The error occurred while `{name}` was being compiled.", str(error)),)
-        add_note_once(
-            error,
-            f"dagad: `{name}` was being compiled by jax, which knows shapes, and no numbers but Python's own ints and "
-            "bools among the shared arguments. Use `jnp.where` or `jax.lax`.",
-        )
-        raise
-    _COUNT.add()
-    logger.info("dagad: jax compiled %s, number %d in this process", name, _COUNT.n)
-    return compiled
+def _lowered(function: Callable[..., Any], inputs: list[list[Any]]) -> tuple[Any, Unflat | None]:
+    """Return what is to be compiled, with how its flat results are put together if it has fences."""
+
+    def run(*args: Any) -> Any:  # a new function each time: jax would not trace the same one twice
+        return function(*args)
+
+    program = jax.jit(run).trace(*inputs)
+    cut = fenced(program.jaxpr) if jax.default_backend() == "cpu" else None
+    if cut is None:
+        return program.lower(), None
+    unflat = functools.partial(tree_unflatten, tree_structure(program.out_info))
+    return jax.jit(cut).lower(ROUNDS, *tree_leaves(inputs)), unflat
+
+
+def _with_fences(compiled: Callable[..., Any], unflat: Unflat, *inputs: list[Any]) -> Any:
+    return unflat(compiled(ROUNDS, *tree_leaves(inputs)))
 
 
 def _is_float(part: Any) -> bool:

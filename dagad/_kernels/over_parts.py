@@ -91,7 +91,7 @@ class OverParts(Kernel):
     @property
     def signature(self) -> tuple[Any, ...]:
         """What tells derivatives of one function apart: they don't cost the same."""
-        return type(self), type(self.cut), type(self.join)
+        return type(self), type(self.join)
 
     def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
         common, leaves = list(shared[0]), list(sliced[0]) if sliced else []

@@ -37,12 +37,23 @@ class _First:
         if any(map(_is_traced, args)) or any(map(_is_traced, kwargs.values())):
             args, kwargs = arrays_among(self._names, args, kwargs)
             return self._ours(*args, **kwargs)
+        for arg in (*args, *kwargs.values()):
+            call = _elsewhere(arg)
+            if call is not None:
+                return call(self._stock, args, kwargs)
         return self._stock(*args, **kwargs)
 
 
 def _is_traced(arg: Any) -> bool:
     kind = type(arg)
     return kind is TracedArray or (kind in (tuple, list) and any(type(part) is TracedArray for part in arg))
+
+
+def _elsewhere(arg: Any) -> Any:
+    """Return how another engine calls functions of scipy's with what it traces: its method `__dagad_scipy__`."""
+    if type(arg) in (tuple, list):
+        return next(filter(None, map(_elsewhere, arg)), None)
+    return getattr(arg, "__dagad_scipy__", None) if hasattr(type(arg), "__dagad_scipy__") else None
 
 
 PLACE = "what looks first"

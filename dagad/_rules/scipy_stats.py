@@ -98,12 +98,16 @@ TAILS: dict[str, tuple[Function, Function]] = {
 }
 
 
+def standard_of(owner: Any, method: str) -> Function | None:
+    """Return the logarithm that a method gives of the standard distribution of that name, None if it is not here."""
+    if method.removeprefix("log") in ("pdf", "pmf"):
+        return (DENSITIES if method.endswith("pdf") else MASSES).get(owner.name)
+    return TAILS.get(owner.name, (None, None))[method.endswith("sf")]
+
+
 def _definition(owner: Any, method: str) -> Function | None:
     """Return the definition of a method of a distribution, as a function of what is asked and all parameters."""
-    if method.removeprefix("log") in ("pdf", "pmf"):
-        standard = (DENSITIES if method.endswith("pdf") else MASSES).get(owner.name)
-    else:
-        standard = TAILS.get(owner.name, (None, None))[method.endswith("sf")]
+    standard = standard_of(owner, method)
     if standard is None:
         return None
     has_scale = isinstance(owner, of.rv_continuous)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -90,6 +90,9 @@ class FlatFunction:
         How many leaves it takes.
     given
         What stands for `constants`, in their order; None for the constants themselves.
+    context
+        How an engine has it called, from what calls it and its leaves to its outputs, where it runs in a context of
+        the engine's; None where it is simply called.
     out
         The structure of the last output, with the leaves that are not the engine's; None for a single leaf.
 
@@ -102,10 +105,11 @@ class FlatFunction:
     ()
     """
 
-    __slots__ = ("given", "n_leaves", "out", "takes")
+    __slots__ = ("context", "given", "n_leaves", "out", "takes")
     takes: Callable[[Any], bool]
     n_leaves: int
     given: Sequence[Any] | None
+    context: Callable[[Flat, Leaves], list[Any]] | None
     out: Partition | None
 
     key: tuple[Any, ...] = ()
@@ -153,7 +157,15 @@ class FlatFunction:
         """Return one cotangent per differentiated leaf, from one per argument of the user's function."""
         raise NotImplementedError(f"`{type(self).__name__}.extract` has to sort cotangents.")
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made.context = None  # what an engine sets, and functions need not know of
+        return made
+
     def __call__(self, leaves: Leaves) -> list[Any]:
+        return self._called(leaves) if self.context is None else self.context(self._called, leaves)
+
+    def _called(self, leaves: Leaves) -> list[Any]:
         output = self.run(leaves)
         if hasattr(output, "_trace"):  # autograd's, nearly always
             self.out = None

@@ -63,7 +63,7 @@ IN_C: dict[Any, Function] = {
 }
 
 
-def _parameters(func: Any) -> Collection[inspect.Parameter]:
+def parameters_of(func: Any) -> Collection[inspect.Parameter]:
     try:
         signature = inspect.signature(func)
     except ValueError:
@@ -79,7 +79,7 @@ class Called:
         self.primitive = primitive or trace_primitives_map.get(func)
         if self.primitive is None:
             raise NotDifferentiableError(refusals.of_function(self.name))
-        parameters = _parameters(func)
+        parameters = parameters_of(func)
         several = any(each.kind is each.VAR_POSITIONAL for each in parameters)
         self.names = [] if several else [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY]
         self.defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
@@ -151,7 +151,7 @@ def _opened_part(result: Any, index: int, part: Any) -> Any:
 # Ufuncs
 
 CONSTANT: frozenset[Any] = frozenset({np.signbit, np.spacing})  # between jumps, but autograd does not know them so
-_METHODS: dict[tuple[Any, str], Any] = {
+METHODS_OF_UFUNCS: dict[tuple[Any, str], Any] = {
     (np.add, "reduce"): np.sum,
     (np.multiply, "reduce"): np.prod,
     (np.maximum, "reduce"): np.max,
@@ -179,7 +179,7 @@ def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Any) -> Any:
     if method == "outer":
         left, right = (each if isbox(each) else np.asarray(each) for each in inputs)
         return ufunc(left[(..., *[None] * np.ndim(right))], right, **kwargs)
-    function = _METHODS.get((ufunc, method))
+    function = METHODS_OF_UFUNCS.get((ufunc, method))
     if function is not None:
         return call_function(function, inputs, {"axis": 0} | kwargs)
     if method != "__call__":

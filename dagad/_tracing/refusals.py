@@ -24,7 +24,7 @@ _LIBRARIES = frozenset({"numpy", "scipy", "pandas", "xarray", "polars", "statsmo
 
 def of_assignment() -> str:
     """Tell that a value was assigned into an ordinary array, or into entries of one being differentiated."""
-    name = _library_function(sys._getframe(2))
+    name = library_function_of(sys._getframe(2))
     if name is not None and name.startswith("scipy.optimize."):
         return _of_library_solver(name)
     return (
@@ -43,7 +43,7 @@ def of_out(name: str) -> str:
 
 def of_number() -> str:
     """Tell that a Python number was asked for."""
-    name = _library_function(sys._getframe(2))
+    name = library_function_of(sys._getframe(2))
     if name is not None and name.startswith(("scipy.integrate.", "scipy.optimize.")):
         return _of_library_solver(name)
     return (
@@ -64,7 +64,7 @@ def of_index() -> str:
 def of_conversion() -> str:
     """Tell who made an ordinary array of a value."""
     frame = sys._getframe(2)
-    name = _library_function(frame)
+    name = library_function_of(frame)
     if name is None:
         if _operation(frame) == "STORE_SUBSCR":
             return of_assignment()
@@ -232,7 +232,7 @@ def told(error: Exception) -> Exception:
     return told
 
 
-def _library_function(frame: FrameType | None) -> str | None:
+def library_function_of(frame: FrameType | None) -> str | None:
     """Return the name of the outermost function of a library that a conversion came from; None for the user's own."""
     name = None
     while frame is not None:

@@ -50,12 +50,12 @@ _LOOKED_INTO = frozenset({FUNCTION, PARTIAL, METHOD, WRAPPER})
 def _of_all(fun: Any, states: States) -> dict[str, list[str]]:
     """Return the states of all that a function carries, by what users would call it."""
     found: dict[str, list[str]] = {}
-    for name, part, words in _parts(fun):
+    for name, part, words in parts_of(fun):
         found.setdefault(name, []).append(states.of(part, words))
     return found | {f"`{name}`": [state] for name, state in states.of_modules()}
 
 
-def _parts(fun: Any) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+def parts_of(fun: Any) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
     """Yield what users would call each part, the part, and the names that the function knows."""
     kind = kind_of(type(fun))
     if kind not in _LOOKED_INTO:
@@ -65,7 +65,7 @@ def _parts(fun: Any) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
         for index, part in enumerate(kind.parts(fun)):
             label = kind.label(fun, index)
             if label == "{}" and kind is not FUNCTION:  # what it is made of is called as it is
-                yield from _parts(part)
+                yield from parts_of(part)
             else:
                 yield label.replace(" in {}", " in its closure").replace("{}", f"`{name_of(fun)}`"), part, used
         yield from ((f"the global `{name}`", part, used) for name, part in kind.named(fun, used))

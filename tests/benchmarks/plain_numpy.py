@@ -23,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "engines"))
 import test_numpy_protocols as table
 
+from support import called
+
 ROWS = np.random.default_rng(0).normal(size=(20_000, 5))
 PAIRS = 41
 
@@ -79,14 +81,14 @@ def of_functions(copies: int) -> None:
         if table.by_autograd(call) is None:
             continue
         pair = []
-        for names in (table.PLAIN, table.TRACED):
-            chunk = table.evaluated(call, names)
+        for names in (called.PLAIN, table.TRACED):
+            chunk = called.evaluated(call, names)
             loss = dagad.value_and_grad(
                 lambda x, f=chunk: dagad.reduce_sum(
                     lambda rows, x: sum([f(rows, x) for _ in range(copies)]), np.ones(1), x, scheduler="sync"
                 )
             )
-            pair.append(lambda loss=loss: loss(table.X))
+            pair.append(lambda loss=loss: loss(called.X))
         found.append((ratio(*pair)[0], call))
     found.sort()
     ratios = [each for each, _ in found]

@@ -244,19 +244,12 @@ def test_the_jax_engine_compiles_anew_for_other_ints_but_not_for_other_floats() 
     assert compiled_here() - before == 2
 
 
-def test_the_jax_engine_refuses_numpy_functions_and_branches_with_the_remedy() -> None:
-    def numpys(rows: Any, t: Any) -> Any:
-        return onp.sum(onp.sin(rows * t))
-
-    with pytest.raises(dagad.NotDifferentiableError, match=r"`numpys` was to be compiled .* Write it with `jax.numpy`"):
-        dagad.reduce_sum(numpys, ROWS, 0.7, grainsize=6, engine="jax", scheduler="sync")
-
+def test_the_jax_engine_refuses_branches_with_the_remedy() -> None:
     def branching(rows: Any, t: Any) -> Any:
         return jnp.sum(rows) if t > 0 else 0.0 * t
 
-    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+    with pytest.raises(dagad.NotDifferentiableError, match=r"`if t > 0 else`|asks whether a value is true"):
         dagad.grad(lambda t: dagad.reduce_sum(branching, ROWS, t, grainsize=6, engine="jax", scheduler="sync"))(0.7)
-    assert "Use `jnp.where` or `jax.lax`" in "".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize("outside", ["sync", "threads"])

@@ -31,7 +31,7 @@ HOMES = {
     name: SUPPORT.parents[1] / folder
     for name, folder in (("support", "tests"), ("dagad", ""), ("dagad_scheduler", "scheduler"))
 }
-IMPORT = re.compile(r"^(?:try:\n    )?(?:import|from) ([\w.]+)(?: import ([\w, ]+))?", re.MULTILINE)
+IMPORT = re.compile(r"^(?:(?:try|with .*):\n    )?(?:import|from) ([\w.]+)(?: import ([\w, ]+))?", re.MULTILINE)
 TEST = re.compile(r"^def test_", re.MULTILINE)
 NEEDS_MORE = "they need packages that only the extra `test-all` has"
 SAMPLED = "parameters of one test that take long: some of them are in this tier, with as many values as can be"

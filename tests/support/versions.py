@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from importlib.util import find_spec
 
 from packaging.version import Version
 
@@ -16,6 +17,6 @@ def told() -> list[str]:
         f"{package} {version(package)} is newer than {newest}, the last release that is known to pass: "
         "if all do, write it into dagad_scheduler.releases"
         for package, (_, newest) in releases.SEEN.items()
-        if Version(version(package)) > Version(newest)
+        if find_spec(package) is not None and Version(version(package)) > Version(newest)
     ]
     return ["on " + ", ".join(f"{package} {version(package)}" for package in SHOWN), *newer]

@@ -27,13 +27,11 @@ from autograd.numpy.numpy_boxes import ArrayBox
 import dagad
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import record
-from support.numpy_calls import FAMILIES, calls, is_here, name
+from support.called import PLAIN, X, Y, evaluated, function, total
+from support.numpy_calls import FAMILIES, NOT_IN_JAX, calls, is_here, name
 from support.tiers import optional
 
-RNG = np.random.default_rng(0)
-X, V = RNG.uniform(0.3, 0.9, 12), np.cos(1.7 * np.arange(12.0)) + 0.1
-Y = np.linspace(0.5, 1.6, 12)
-PLAIN = {"np": np, "special": scipy.special, "linalg": scipy.linalg, "stats": scipy.stats, "integrate": scipy.integrate}
+V = np.cos(1.7 * np.arange(12.0)) + 0.1
 TRACED = {
     "np": anp,
     "special": autograd.scipy.special,
@@ -43,41 +41,6 @@ TRACED = {
 }
 CALLS = [call for family in FAMILIES.values() for call in calls(family) if is_here(call, PLAIN)]
 GUIDE = Path(__file__).parents[2] / "docs" / "reference" / "numpy_functions.md"
-
-
-def weighed(out: Any, xp: Any) -> Any:
-    """Return one number in which every entry of what a function returned counts."""
-    total: Any = 0.0
-    for part in out if isinstance(out, list | tuple) else [out]:
-        weights = np.cos(np.arange(np.prod(xp.shape(part), dtype=int))).reshape(xp.shape(part)) + 1.5
-        total = total + 0.25 * np.size(weights)  # an entry too many may be zero
-        total = total + xp.sum(weights * xp.real(part))
-        total = total + xp.sum(weights * xp.imag(part)) if xp.iscomplexobj(part) else total
-    return total
-
-
-def evaluated(call: str, names: dict[str, Any]) -> Callable[[Any, Any], Any]:
-    """Return a chunk function: an expression, from the functions of these modules."""
-    fun = function(call, names)
-    return lambda rows, x: weighed(fun(x), names["np"]) * np.sum(rows)
-
-
-def function(call: str, names: dict[str, Any]) -> Callable[[Any], Any]:
-    code, xp = compile(call, "<call>", "eval"), names["np"]
-
-    def run(x: Any) -> Any:
-        y, one = Y.astype(x.dtype), x.dtype.type(1)
-        m = xp.reshape(x, (3, 4))
-        made = {"x": x, "m": m, "s": xp.matmul(m, m.T) + np.eye(3, dtype=x.dtype), "y": y}
-        made["z"] = x * (one + np.complex64(0.5j)) + np.complex64(0.25j) * x**2
-        made["hole"] = xp.where(y > 1.5, one * np.nan, x)
-        return eval(code, {**names, **made})
-
-    return run
-
-
-def total(chunk: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    return lambda x: dagad.reduce_sum(chunk, np.full(1, 2.0), x, grainsize=1, scheduler="sync")
 
 
 def slope(fun: Callable[[Any], Any], step: float = 1e-5) -> Any:
@@ -472,6 +435,9 @@ def page() -> str:
     parts = [HEAD.format(count=len({each for family in names.values() for each in family}))]
     for family, each in names.items():
         parts.append(f"## {family}\n\n" + ", ".join(map(shown, each)) + ".\n")
+    compiled = {name(call) for text in FAMILIES.values() for call in calls(text) if call not in NOT_IN_JAX}
+    absent = [each for family in names.values() for each in family if each not in compiled]
+    parts.append(COMPILED + ", ".join(map(shown, absent)) + ".\n")
     return "\n".join(parts)
 
 
@@ -506,6 +472,14 @@ dagad warns: `np.hypot(0, 0)`, `np.linalg.norm` of zeros, `np.std` of equal entr
 the square first: `np.sqrt(np.where(square > 0, square, 1.0)) * (square > 0)` has the derivative 0.
 
 This page is written by `tests/tracing/test_numpy_protocols.py`.
+"""
+
+COMPILED = """## Compiled
+
+With [`engine="jax"`](compiled.md) the functions above are compiled, with the same values to 1e-12 and gradients to
+1e-10, but for these, which jax has not: they are refused by name. Some others are refused in some forms, such as
+`x[mask]`, `np.compress` by a condition that depends on values, `scipy.linalg.qr` with pivoting and `np.ravel(x, "K")`.
+
 """
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""Entries of what jax traces, by numpy's rules: lists are arrays, and none is taken for one out of bounds."""
+
+from __future__ import annotations
+
+from types import EllipsisType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dagad._engines.xla import refusals
+from dagad._engines.xla.jaxs_core import Tracer
+from dagad._engines.xla.protocols import array_of
+from dagad._errors import NotDifferentiableError
+
+_BASIC = int | np.integer | slice | EllipsisType | None
+
+
+def is_view(where: Any) -> bool:
+    """Return whether what numpy returns for an index shares the array's memory."""
+    return all(isinstance(part, _BASIC) for part in (where if isinstance(where, tuple) else (where,)))
+
+
+def entries(array: Any, where: Any) -> Any:
+    """Return the entries of a traced array at an index that may be traced too."""
+    parts = tuple(map(array_of, where if isinstance(where, tuple) else (where,)))
+    if any(isinstance(part, jax.Array) and part.dtype == bool for part in parts):
+        raise NotDifferentiableError(refusals.of_shape("x[mask]", "`np.where(mask, x, 0.0)` does"))
+    known = tuple(np.zeros(part.shape, int) if isinstance(part, jax.Array) else part for part in parts)
+    if not any(0 in np.shape(array)[:1] and isinstance(part, jax.Array) for part in parts):
+        np.broadcast_to(np.zeros((), bool), array.shape)[known]  # raises what numpy raises
+    if is_view(where):
+        return Tracer.__getitem__(array, where)
+    if any(isinstance(part, jax.Array) for part in parts):  # of what is out of bounds jax would take another entry
+        return array.at[parts].get(mode="fill", fill_value=_beyond(array.dtype))
+    return array.at[parts].get(mode="promise_in_bounds")
+
+
+def _beyond(dtype: Any) -> Any:
+    return jnp.nan if dtype.kind in "fc" else None

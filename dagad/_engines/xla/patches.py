@@ -1,0 +1,122 @@
+"""What of numpy is changed while a thread traces for jax: all of it is here, and undone when the last one is through.
+
+===================================  ==============================================================================
+`np.asarray`, `np.array`,            what is traced stays traced: these ask no protocol. Changed only for a function
+`np.asanyarray`,                     that has called one of them with what is traced: it is traced once more then
+`np.ascontiguousarray`
+`numpy.random.bit_generator`:        where every generator without a seed gets one: that it was asked is noted, since
+`randbits`                           numbers that are drawn while a function is traced would be the same for ever
+===================================  ==============================================================================
+
+Others see nothing of it: in a thread that does not trace, and where a library calls them, these are numpy's own, with
+its results and its errors. Somebody may keep one for ever (`from numpy import asarray`, while a function is traced):
+it goes on as numpy's own.
+
+State, all of it in `_Patch`: how many threads hold it, under its lock; how often the calling one does, and has called
+what is patched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pkgutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.random import bit_generator
+
+from dagad._engines.xla import lines
+from dagad._engines.xla.protocols import as_dtype, common_dtype
+from dagad._engines.xla.traced import XlaArray
+
+
+class _Patched:
+    """Stands for a function of numpy's: in threads that hold the patch `takes_over` has a say."""
+
+    def __init__(self, home: Any, name: str, takes_over: Callable[..., bool], here: _Here) -> None:
+        self.home, self.name, self.takes_over, self.here = home, name, takes_over, here
+        self.stock = getattr(home, name)
+        self.__module__, self.__doc__ = self.stock.__module__, self.stock.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.here.n_calls += 1
+        if self.here.depth and self.takes_over(sys._getframe(1), args):
+            return _made(args, **kwargs)
+        return self.stock(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stock, name)
+
+    def __repr__(self) -> str:
+        return repr(self.stock)
+
+    def __reduce__(self) -> Any:
+        return pkgutil.resolve_name, (f"{self.home.__name__}:{self.name}",)
+
+
+class _Here(threading.local):
+    depth = n_calls = 0
+
+
+class _Patch:
+    """Names of one module that are others while any thread holds them; reentrant."""
+
+    def __init__(self, home: Any, names: str, takes_over: Callable[..., bool]) -> None:
+        self.lock, self.here, self.n = threading.Lock(), _Here(), 0
+        self.ours = [_Patched(home, name, takes_over, self.here) for name in names.split() if hasattr(home, name)]
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self.lock:
+            self.n += 1
+            if self.n == 1:
+                for one in self.ours:
+                    if getattr(one.home, one.name) is one.stock:  # or somebody has put something there, which stays
+                        setattr(one.home, one.name, one)
+        self.here.depth += 1
+        try:
+            yield
+        finally:
+            self.here.depth -= 1
+            with self.lock:
+                self.n -= 1
+                if not self.n:
+                    for one in self.ours:
+                        if getattr(one.home, one.name) is one:
+                            setattr(one.home, one.name, one.stock)
+
+
+def _is_of_traced(frame: Any, args: Any) -> bool:
+    return bool(args) and _holds_ours(args[0]) and lines.is_of_user(frame)
+
+
+def _holds_ours(value: Any) -> bool:
+    return any(map(_holds_ours, value)) if isinstance(value, list | tuple) else isinstance(value, XlaArray)
+
+
+def _made(args: tuple[Any, ...], dtype: Any = None, *, copy: Any = None, order: Any = None, **rest: Any) -> Any:
+    """Return what numpy makes an array of, traced."""
+    del copy, order
+    (what, *others) = args
+    dtype = others[0] if others else dtype
+    if isinstance(what, list | tuple):
+        leaves, treedef = jax.tree.flatten(what)
+        common = common_dtype(leaves)
+        what = jnp.array(jax.tree.unflatten(treedef, [as_dtype(leaf, common) for leaf in leaves]))
+    if dtype is not None:
+        what = np.astype(what, np.dtype(dtype))
+    missing = rest.get("ndmin", 0) - what.ndim
+    return what if missing <= 0 else what[(None,) * missing]
+
+
+def _is_none_of_ours(frame: Any, args: Any) -> bool:
+    return False
+
+
+arrays_stay_traced = _Patch(np, "asarray array asanyarray ascontiguousarray", _is_of_traced)
+seeds_are_noted = _Patch(bit_generator, "randbits", _is_none_of_ours)

@@ -1,0 +1,299 @@
+"""Functions of scipy's as jax has them: ufuncs of `scipy.special`, and what knows no protocol.
+
+Those of the same name in jax.scipy are taken where they have scipy's values; some are one line of others.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.scipy as jsp
+import numpy as np
+from jax.scipy import special as jss
+
+from dagad._engines.xla import refusals
+from dagad._engines.xla.protocols import UFUNCS_OF_SCIPY, Called, array_of, as_dtype, call_function, common_dtype
+from dagad._engines.xla.written import floating, mirrored
+from dagad._errors import NotDifferentiableError
+
+Function = Callable[..., Any]
+
+
+def call_scipy(function: Any, args: Any, kwargs: Any) -> Any:
+    """Call a function of scipy's, or a method of a distribution, of whose arguments one at least is traced."""
+    home = ".".join(function.__module__.split(".")[:2]).replace("scipy._lib", "scipy.linalg")  # that wraps it there
+    name = f"{home}.{function.__name__}"
+    kwargs = {key: each for key, each in kwargs.items() if not key.startswith(("overwrite", "check_finite"))}
+    if function.__qualname__.startswith(("rv_continuous.", "rv_discrete.")):
+        return _of_distribution(function.__name__, args[0])(*args[1:], **kwargs)
+    found = WRITTEN_SCIPY.get(name) or _of_same_name(name)
+    if found is None:
+        raise NotDifferentiableError(refusals.of_function(name))
+    return Called(function, found, name)(*args, **kwargs)
+
+
+def _of_same_name(name: str) -> Function | None:
+    place, _, short = name.rpartition(".")
+    if name in _OTHERWISE:
+        return None
+    home = {"scipy.special": jss, "scipy.linalg": jsp.linalg, "scipy.integrate": jsp.integrate}.get(place)
+    return getattr(home, short, None)
+
+
+# What jax has under the same name, with other arguments or other results.
+_OTHERWISE = frozenset(
+    """
+    scipy.linalg.sqrtm scipy.linalg.funm scipy.linalg.hankel scipy.linalg.lu scipy.linalg.polar scipy.linalg.svd
+    scipy.linalg.qr scipy.linalg.solve_sylvester
+    """.split()
+)
+
+
+# scipy.special
+
+_ROOT_2 = float(np.sqrt(2.0))
+
+
+def _huber(delta: Any, r: Any) -> Any:
+    return jnp.where(jnp.abs(r) <= delta, 0.5 * r**2, delta * (jnp.abs(r) - 0.5 * delta))
+
+
+def _pseudo_huber(delta: Any, r: Any) -> Any:
+    return delta**2 * jnp.expm1(0.5 * jnp.log1p((r / delta) ** 2))
+
+
+UFUNCS_OF_SCIPY.update(
+    {
+        "psi": jss.digamma,
+        "log1p": jnp.log1p,
+        "expm1": jnp.expm1,
+        "exp2": jnp.exp2,
+        "exp10": lambda x: jnp.power(10.0, x),
+        "cbrt": jnp.cbrt,
+        "cosm1": lambda x: -2.0 * jnp.sin(0.5 * x) ** 2,
+        "log_expit": lambda x: -jnp.logaddexp(0.0, -x),
+        "erfcinv": lambda x: -jss.ndtri(0.5 * x) / _ROOT_2,
+        "rgamma": lambda x: 1.0 / jss.gamma(x),
+        "binom": lambda n, k: jnp.exp(jss.gammaln(n + 1.0) - jss.gammaln(k + 1.0) - jss.gammaln(n - k + 1.0)),
+        "betaincc": lambda a, b, x: jss.betainc(b, a, 1.0 - x),
+        "bdtr": lambda k, n, p: jss.betainc(n - jnp.floor(k), jnp.floor(k) + 1.0, 1.0 - p),
+        "bdtrc": lambda k, n, p: jss.betainc(jnp.floor(k) + 1.0, n - jnp.floor(k), p),
+        "pdtr": lambda k, m: jss.gammaincc(jnp.floor(k) + 1.0, m),
+        "pdtrc": lambda k, m: jss.gammainc(jnp.floor(k) + 1.0, m),
+        "cosdg": lambda x: jnp.cos(jnp.radians(x)),
+        "sindg": lambda x: jnp.sin(jnp.radians(x)),
+        "tandg": lambda x: jnp.tan(jnp.radians(x)),
+        "cotdg": lambda x: 1.0 / jnp.tan(jnp.radians(x)),
+        "fdtr": lambda a, b, x: jss.betainc(0.5 * a, 0.5 * b, a * x / (b + a * x)),
+        "fdtrc": lambda a, b, x: jss.betainc(0.5 * b, 0.5 * a, b / (b + a * x)),
+        "gdtr": lambda a, b, x: jss.gammainc(b, a * x),
+        "gdtrc": lambda a, b, x: jss.gammaincc(b, a * x),
+        "chdtr": lambda v, x: jss.gammainc(0.5 * v, 0.5 * x),
+        "chdtrc": lambda v, x: jss.gammaincc(0.5 * v, 0.5 * x),
+        "huber": _huber,
+        "pseudo_huber": _pseudo_huber,
+        "powm1": lambda x, y: jnp.expm1(y * jnp.log(x)),
+    }
+)
+
+
+def _softmax(x: Any, axis: Any = None) -> Any:
+    return jax.nn.softmax(x, axis=axis)
+
+
+def _log_softmax(x: Any, axis: Any = None) -> Any:
+    return jax.nn.log_softmax(x, axis=axis)
+
+
+def _logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False) -> Any:
+    b = None if b is None else array_of(b)
+    return jss.logsumexp(floating(a), axis=axis, b=b, keepdims=keepdims, return_sign=return_sign)
+
+
+# scipy.linalg
+
+
+def _solve(a: Any, b: Any, lower: bool = False, assume_a: Any = None, transposed: bool = False) -> Any:
+    a = floating(a)
+    if assume_a in ("sym", "symmetric", "her", "hermitian", "pos", "positive definite"):
+        a = mirrored(a, lower)
+    elif assume_a not in (None, "gen", "general"):
+        raise NotDifferentiableError(refusals.of_option("scipy.linalg.solve", [f"assume_a={assume_a!r}"]))
+    a = jnp.swapaxes(a, -1, -2) if transposed else a
+    return jnp.linalg.solve(a, as_dtype(array_of(b), common_dtype([a, array_of(b)])))
+
+
+def _inv(a: Any, assume_a: Any = None, lower: bool = False) -> Any:
+    a = floating(a)
+    if assume_a in ("sym", "her", "pos"):
+        a = mirrored(a, lower)
+    elif assume_a not in (None, "gen", "general"):
+        raise NotDifferentiableError(refusals.of_option("scipy.linalg.inv", [f"assume_a={assume_a!r}"]))
+    return jnp.linalg.inv(a)
+
+
+def _cholesky(a: Any, lower: bool = False) -> Any:
+    return jnp.linalg.cholesky(mirrored(floating(a), lower), upper=not lower)
+
+
+def _cho_factor(a: Any, lower: bool = False) -> Any:
+    a = floating(a)
+    rest = jnp.triu(a, 1) if lower else jnp.tril(a, -1)  # what is there stays, and nobody reads it
+    return _cholesky(a, lower) + rest, lower
+
+
+def _cho_solve(c_and_lower: Any, b: Any) -> Any:
+    c, lower = c_and_lower
+    c, b = floating(c), floating(b)
+    return jsp.linalg.cho_solve((jnp.tril(c) if lower else jnp.triu(c), lower), b)
+
+
+def _eigh(a: Any, b: Any = None, lower: bool = True, eigvals_only: bool = False) -> Any:
+    if b is not None:
+        raise NotDifferentiableError(refusals.of_option("scipy.linalg.eigh", ["b"]))
+    own = mirrored(floating(a), lower)
+    return jnp.linalg.eigvalsh(own) if eigvals_only else tuple(jnp.linalg.eigh(own))
+
+
+def _eigvalsh(a: Any, b: Any = None, lower: bool = True) -> Any:
+    return _eigh(a, b, lower, True)
+
+
+def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, lapack_driver: Any = None) -> Any:
+    if lapack_driver not in (None, "gesdd"):  # the signs of its vectors are others
+        raise NotDifferentiableError(refusals.of_option("scipy.linalg.svd", [f"lapack_driver={lapack_driver!r}"]))
+    found = call_function(np.linalg.svd, (a,), {"full_matrices": full_matrices, "compute_uv": compute_uv})
+    return tuple(found) if compute_uv else found
+
+
+def _qr(a: Any, mode: str = "full") -> Any:
+    a = floating(a)
+    if mode == "economic":
+        return tuple(jnp.linalg.qr(a, mode="reduced"))
+    if mode == "full" and a.shape[-1] == a.shape[-2]:
+        return tuple(jnp.linalg.qr(a))
+    raise NotDifferentiableError(refusals.of_option("scipy.linalg.qr", [f"mode={mode!r}"]))
+
+
+def _norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    return call_function(np.linalg.norm, (a, ord, axis, keepdims), {})
+
+
+def _solve_triangular(a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False) -> Any:
+    a, b = floating(a), floating(b)
+    return jsp.linalg.solve_triangular(a, b, trans=trans, lower=lower, unit_diagonal=unit_diagonal)
+
+
+def _lu(a: Any, permute_l: bool = False) -> Any:
+    return jsp.linalg.lu(floating(a), permute_l=permute_l)
+
+
+def _circulant(c: Any) -> Any:
+    n = c.shape[-1]
+    return jnp.ravel(c)[(np.arange(n)[:, None] - np.arange(n)) % n]
+
+
+def _hankel(c: Any, r: Any = None) -> Any:
+    c = jnp.ravel(array_of(c))
+    rest = jnp.zeros(c.shape[0] - 1, c.dtype) if r is None else jnp.ravel(array_of(r))[1:]
+    both, n = jnp.concatenate([c, rest]), rest.shape[0] + 1
+    return both[np.arange(c.shape[0])[:, None] + np.arange(n)]
+
+
+def _khatri_rao(a: Any, b: Any) -> Any:
+    return (a[..., :, None, :] * b[..., None, :, :]).reshape(*a.shape[:-2], -1, a.shape[-1])
+
+
+def _polyval(x: Any, c: Any, tensor: bool = True) -> Any:
+    x, c = floating(x), floating(c)
+    c = c.reshape(c.shape + (1,) * x.ndim) if tensor else c
+    found = c[-1] + x * 0.0
+    for number in range(2, len(c) + 1):
+        found = c[-number] + found * x
+    return found
+
+
+WRITTEN_SCIPY: dict[str, Function] = {
+    "numpy.polynomial.polyval": _polyval,
+    "scipy.special.logsumexp": _logsumexp,
+    "scipy.special.softmax": _softmax,
+    "scipy.special.log_softmax": _log_softmax,
+    "scipy.linalg.solve": _solve,
+    "scipy.linalg.inv": _inv,
+    "scipy.linalg.det": lambda a: jnp.linalg.det(floating(a)),
+    "scipy.linalg.pinv": lambda a: jnp.linalg.pinv(floating(a)),
+    "scipy.linalg.cholesky": _cholesky,
+    "scipy.linalg.cho_factor": _cho_factor,
+    "scipy.linalg.cho_solve": _cho_solve,
+    "scipy.linalg.eigh": _eigh,
+    "scipy.linalg.eigvalsh": _eigvalsh,
+    "scipy.linalg.svd": _svd,
+    "scipy.linalg.svdvals": lambda a: jnp.linalg.svd(floating(a), compute_uv=False),
+    "scipy.linalg.qr": _qr,
+    "scipy.linalg.norm": _norm,
+    "scipy.linalg.solve_triangular": _solve_triangular,
+    "scipy.linalg.lu": _lu,
+    "scipy.linalg.circulant": _circulant,
+    "scipy.linalg.hankel": _hankel,
+    "scipy.linalg.khatri_rao": _khatri_rao,
+    "scipy.linalg.block_diag": lambda *arrs: jsp.linalg.block_diag(*map(array_of, arrs)),
+}
+
+
+# scipy.stats
+
+_RATHER_DEFINED = frozenset({"gumbel_r"})  # jax's own has no derivative for some arguments
+
+
+def _of_distribution(method: str, owner: Any) -> Function:
+    import scipy.stats as of  # it is there: this is of it
+
+    from dagad._rules.scipy_stats import standard_of  # needs scipy.stats, too
+
+    known: Any = getattr(of, owner.name, None)  # a frozen one has an owner of its own, as has one that a user made
+    same = type(known) is type(owner) and (known.a, known.b) == (owner.a, owner.b)
+    found = getattr(getattr(jsp.stats, owner.name, None), method, None) if same else None
+    if owner.name in _RATHER_DEFINED or found is None:
+        standard = standard_of(owner, method) if same and hasattr(owner, "pdf") else None
+        found = None if standard is None else functools.partial(_defined, known, method, standard)
+    if found is None:
+        raise NotDifferentiableError(refusals.of_function(f"scipy.stats.{owner.name}.{method}"))
+    names = _names(known)
+
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        strange = [key for key in given if key not in names]
+        if strange or len(args) > len(names):
+            raise TypeError(f"{owner.name}.{method}() got unexpected arguments: {strange}")
+        parts = [x, *(given.get(key, {"loc": 0.0, "scale": 1.0}.get(key)) for key in names)]
+        return found(*(floating(part) for part in parts))
+
+    return call
+
+
+def _defined(owner: Any, method: str, standard: Function, x: Any, *args: Any) -> Any:
+    """Return a method of a distribution from the logarithm that its standard one has inside the support."""
+    *shapes, loc, scale = args
+    z = (x - loc) / scale
+    below, above = jnp.less(z, owner.a), jnp.greater(z, owner.b)
+    outside = below | above
+    found = standard(jnp.where(outside, _MIDDLE.get(owner.name, 0.5), z), *shapes)
+    if method.endswith("pdf"):
+        found = jnp.where(outside, -jnp.inf, found - jnp.log(scale))
+    else:
+        zero, one = (above, below) if method.endswith("sf") else (below, above)
+        found = jnp.where(zero, -jnp.inf, jnp.where(one, 0.0, found))
+    return found if method.startswith("log") else jnp.exp(found)
+
+
+_MIDDLE = {"pareto": 2.0}  # somewhere inside the support
+
+
+@functools.cache
+def _names(owner: Any) -> list[str]:
+    names = [*filter(None, (owner.shapes or "").replace(" ", "").split(",")), "loc"]
+    return [*names, "scale"] if hasattr(owner, "pdf") else names

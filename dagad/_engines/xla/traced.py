@@ -1,0 +1,393 @@
+"""A traced array for jax: a tracer of jax's own kind, with numpy's protocols, operators and methods on top.
+
+jax asks the current `Trace` what becomes of each of its operations. `NumpyTrace` stands above the one that was there,
+and hands everything down to it, so that all of jax (`jit`, `grad`, `vmap`, `scan`) takes these tracers for what they
+are; what comes back is put into such tracers again. So a function may be written with numpy, with jax.numpy, or both.
+It counts operations on the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._engines.xla import jaxs_core, lines, refusals
+from dagad._engines.xla.indexing import entries, is_view
+from dagad._engines.xla.protocols import BINARY, COMPARING, UNARY, call_function, call_ufunc, operate, takes_options
+from dagad._engines.xla.scipy_functions import call_scipy
+from dagad._errors import NotDifferentiableError
+from dagad._tracing.refusals import library_function_of
+
+Trace: Any = jaxs_core.Trace
+Tracer: Any = jaxs_core.Tracer
+set_current_trace: Any = jaxs_core.set_current_trace
+typeof: Any = jaxs_core.typeof
+
+
+class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
+    """What becomes of operations on arrays that speak numpy: the trace below does them, and they are counted.
+
+    Attributes
+    ----------
+    below
+        The trace that was the current one.
+    n_operations
+        How many there were.
+    is_numpys
+        Whether a function of numpy's or scipy's was called with a traced array.
+    is_jaxs
+        Whether one of jax's was, by the user.
+    depth
+        How many of our own functions are on the stack: what they have jax do is not the user's call.
+    asks_arrays
+        Whether the user has asked for an ordinary array of what is traced.
+    in_place
+        Lines that changed an array in place that shares its memory in numpy.
+    """
+
+    __slots__ = (
+        "_most",
+        "_name",
+        "asks_arrays",
+        "below",
+        "depth",
+        "in_place",
+        "is_jaxs",
+        "is_numpys",
+        "n_operations",
+    )
+
+    def __init__(self, below: Any, name: str, most: int) -> None:
+        super().__init__()
+        self.below, self._name, self._most = below, name, most
+        self.requires_low = below.requires_low  # type: ignore[misc]  # a slot of jax's
+        self.n_operations = self.depth = 0
+        self.is_numpys = self.is_jaxs = self.asks_arrays = False
+        self.in_place: list[str] = []
+
+    def opened(self, value: Any) -> Any:
+        """Return what the trace below knows a value as."""
+        return value.inner if type(value) is XlaArray and value._trace is self else value
+
+    def _count(self) -> None:
+        self.n_operations += 1
+        if not self.depth:
+            self.is_jaxs = True
+        if self.n_operations > self._most:
+            raise NotDifferentiableError(refusals.of_count(self._name, self._most))
+
+    def _bind(self, primitive: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
+        self._count()
+        values = [self.opened(one) for one in tracers]
+        out = primitive.bind_with_trace(self.below, values, [typeof(value) for value in values], params)
+        return [XlaArray(self, one) for one in out] if primitive.multiple_results else XlaArray(self, out)
+
+    def stage_value(self, value: Any) -> Any:
+        return XlaArray(self, value)
+
+    def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
+        return self._bind(primitive, tracers, params)
+
+    def process_custom_jvp_call(self, primitive: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
+        return self._bind(primitive, tracers, {"subfuns": (fun, jvp), **params})
+
+    def process_custom_vjp_call(
+        self, primitive: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any
+    ) -> Any:
+        return self._bind(primitive, tracers, {"subfuns": (fun, fwd, bwd), **params})
+
+    def note_numpy(self) -> None:
+        """Note that the user has called a function of numpy's or scipy's, as jax does at times itself."""
+        self.is_numpys = self.is_numpys or lines.is_of_user(sys._getframe(2))
+
+    def note_in_place(self) -> None:
+        """Note that the user's line changes something in place, which means one thing to numpy and another to jax."""
+        self.in_place.append(lines.here())
+
+    def settle(self) -> None:
+        """Refuse what was changed in place, unless all that the user has called is jax's."""
+        if self.in_place and (self.is_numpys or not self.is_jaxs):
+            raise NotDifferentiableError(refusals.of_view(self.in_place[0]))
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Note that what jax does meanwhile, we have asked it to."""
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+
+@contextlib.contextmanager
+def numpy_trace(name: str, most: int) -> Iterator[NumpyTrace]:
+    """Have jax's operations in arrays that speak numpy, on top of the current trace."""
+    with jaxs_core.take_current_trace() as below:
+        trace = NumpyTrace(below, name, most)
+    try:
+        with set_current_trace(trace):
+            yield trace
+    finally:
+        trace.invalidate()
+
+
+class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
+    """An array that jax traces and numpy takes for its own.
+
+    Attributes
+    ----------
+    inner
+        What the trace below knows it as.
+    is_shared
+        Whether it shares memory with another one, in numpy.
+    """
+
+    __slots__ = ("inner", "is_shared")
+    __pandas_priority__ = 10_000
+
+    def __init__(self, trace: NumpyTrace, inner: Any) -> None:
+        self._trace = trace  # type: ignore[misc]  # a slot of jax's
+        self.aval = typeof(inner)  # type: ignore[misc]  # the same
+        self.inner = inner
+        self.is_shared = False
+
+    # What has no meaning before there are numbers
+
+    def __bool__(self) -> bool:
+        raise NotDifferentiableError(refusals.of_truth())
+
+    def __float__(self) -> float:
+        raise NotDifferentiableError(refusals.of_number())
+
+    __int__ = __complex__ = item = tolist = tobytes = __float__
+
+    def __index__(self) -> int:
+        raise NotDifferentiableError(refusals.of_index())
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        if lines.is_of_user(sys._getframe(1)) and not lines.is_storing():
+            self._trace.asks_arrays = True
+        raise NotDifferentiableError(refusals.of_conversion(library_function_of(sys._getframe(1))))
+
+    def __setitem__(self, where: Any, value: Any) -> None:
+        raise NotDifferentiableError(refusals.of_assignment())
+
+    def __reduce__(self) -> Any:
+        raise NotDifferentiableError(
+            f"{lines.here()} pickles a value that jax traces. Pass it to the function as an argument."
+        )
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<traced by jax, {self.dtype}{list(self.shape)}>"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(np.ndarray, name) and not hasattr(self.aval, name):
+            raise AttributeError(
+                f"A value that jax traces has no `{name}`, which an ordinary array has. Write it with a function of "
+                "numpy that returns a new array."
+            )
+        return super().__getattr__(name)
+
+    # Protocols
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        self._trace.note_numpy()
+        with self._trace.inside():
+            return call_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        self._trace.note_numpy()
+        with self._trace.inside():
+            return call_function(func, args, kwargs)
+
+    def __dagad_scipy__(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function of scipy's that knows no protocol: see `_rules/scipy_functions`."""
+        self._trace.note_numpy()
+        with self._trace.inside():
+            return call_scipy(function, args, kwargs)
+
+    # Entries
+
+    def __getitem__(self, where: Any) -> Any:
+        if self._trace.depth or not isinstance(self.dtype, np.dtype):  # random keys have a dtype of jax's
+            return Tracer.__getitem__(self, where)
+        with self._trace.inside():
+            found = entries(self, where)
+        if is_view(where) and found.ndim:
+            self.is_shared = found.is_shared = True
+        return found
+
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len() of unsized object")
+        return int(self.shape[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    def __contains__(self, value: Any) -> Any:
+        return bool((self == value).any())
+
+    # Methods that are not numpy's functions with the array before the other arguments
+
+    def __getattribute__(self, name: str) -> Any:
+        if (
+            name in _OURS and object.__getattribute__(self, "_trace").depth
+        ):  # jax asks, within a function that we called
+            return Tracer.__getattr__(self, name)
+        return object.__getattribute__(self, name)
+
+    def _as_view(self, found: Any) -> Any:
+        if isinstance(found, XlaArray):
+            self.is_shared = found.is_shared = True
+        return found
+
+    def _of_jax(self, name: str) -> Any:
+        """Return what jax has under a name."""
+        return Tracer.__getattr__(self, name)
+
+    def reshape(self, *shape: Any, order: Any = "C", **rest: Any) -> Any:
+        """Return the array in another shape, given as one argument or as several."""
+        if rest.keys() - {"copy"}:
+            return self._of_jax("reshape")(*shape, order=order, **rest)
+        return self._as_view(np.reshape(self, shape[0] if len(shape) == 1 else shape, order=order))
+
+    def ravel(self, order: Any = "C", **rest: Any) -> Any:
+        """Return the entries in one dimension."""
+        return self._of_jax("ravel")(order, **rest) if rest else self._as_view(np.ravel(self, order))
+
+    def flatten(self, order: Any = "C", **rest: Any) -> Any:
+        """Return a copy of the entries in one dimension."""
+        return self._of_jax("flatten")(order, **rest) if rest else np.ravel(self, order)
+
+    def transpose(self, *axes: Any) -> Any:
+        """Return the array with its axes in another order, given as one argument or as several."""
+        return self._as_view(np.transpose(self, axes[0] if len(axes) == 1 else axes or None))
+
+    def swapaxes(self, axis1: int, axis2: int) -> Any:
+        """Return the array with two axes interchanged."""
+        return self._as_view(np.swapaxes(self, axis1, axis2))
+
+    def squeeze(self, axis: Any = None) -> Any:
+        """Return the array without axes of length one."""
+        return self._as_view(np.squeeze(self, axis))
+
+    def diagonal(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the diagonal."""
+        return self._as_view(np.diagonal(self, *args, **kwargs))
+
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the array with entries of another type."""
+        del args, kwargs
+        with self._trace.inside():
+            return call_function(np.astype, (self, dtype), {})
+
+    def compress(self, condition: Any, axis: Any = None) -> Any:
+        """Return the entries where a condition is true."""
+        return np.compress(condition, self, axis)
+
+    def copy(self, order: str = "C") -> Any:
+        """Return a copy."""
+        del order
+        return XlaArray(self._trace, self.inner)
+
+    def view(self, dtype: Any = None, type: Any = None) -> Any:
+        """Return the array: as another class, it is what it was."""
+        del type
+        return self if dtype is None or dtype is np.ndarray else self._of_jax("view")(dtype)
+
+    def sort(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the array sorted, as jax does; numpy sorts in place."""
+        self._trace.note_in_place()
+        return self._of_jax("sort")(*args, **kwargs)
+
+    def conj(self) -> Any:
+        """Return the complex conjugate."""
+        return np.conj(self)
+
+    conjugate = conj
+    real = property(lambda self: self._as_view(np.real(self)))
+    imag = property(lambda self: self._as_view(np.imag(self)))
+    T = property(lambda self: self._as_view(np.transpose(self)))
+    mT = property(lambda self: self._as_view(np.matrix_transpose(self)))
+    flat = property(lambda self: self._as_view(np.ravel(self)))
+    nbytes = property(lambda self: self.size * self.dtype.itemsize)
+    itemsize = property(lambda self: self.dtype.itemsize)
+
+    def __round__(self, n: int | None = None) -> Any:
+        return np.round(self, n or 0)
+
+
+def _method(name: str) -> Any:
+    function = getattr(np, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if takes_options(function, kwargs):
+            with self._trace.inside():
+                return call_function(function, (self, *args), kwargs)
+        return self._of_jax(name)(*args, **kwargs)
+
+    method.__name__, method.__doc__ = name, f"Return what `np.{name}` does."
+    return method
+
+
+def _operators(ufunc: Any) -> Any:
+    def forward(self: Any, other: Any) -> Any:
+        return operate(ufunc, self, self, other)
+
+    def backward(self: Any, other: Any) -> Any:
+        return operate(ufunc, self, other, self)
+
+    def in_place(self: Any, other: Any) -> Any:
+        if self.ndim and self.is_shared:
+            self._trace.note_in_place()
+        return operate(ufunc, self, self, other)
+
+    return forward, backward, in_place
+
+
+def _unary(ufunc: Any) -> Any:
+    def apply(self: Any) -> Any:
+        with self._trace.inside():
+            return call_ufunc(ufunc, "__call__", (self,), {})
+
+    return apply
+
+
+_METHODS = """
+sum mean std var prod max min argmax argmin argsort cumsum cumprod any all round clip trace take repeat searchsorted
+nonzero choose dot argpartition
+""".split()
+# Methods by whose name jax has one, too.
+_OURS = frozenset(
+    _METHODS
+    + "reshape ravel flatten transpose swapaxes squeeze diagonal astype compress copy view sort conj conjugate real "
+    "imag T mT flat nbytes itemsize".split()
+)
+for _name in _METHODS:
+    setattr(XlaArray, _name, _method(_name))
+for _name, _ufunc in BINARY.items():
+    _forward, _backward, _in_place = _operators(_ufunc)
+    setattr(XlaArray, f"__{_name}__", _forward)
+    setattr(XlaArray, f"__r{_name}__", _backward)
+    if _name != "divmod":
+        setattr(XlaArray, f"__i{_name}__", _in_place)
+for _name, _ufunc in COMPARING.items():
+    setattr(XlaArray, _name, _operators(_ufunc)[0])
+for _name, _ufunc in UNARY.items():
+    setattr(XlaArray, _name, _unary(_ufunc))

@@ -1,0 +1,117 @@
+"""How a task's function is traced for jax: in numpy's terms, with its operations counted, and refusals in sentences."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from dagad._engines.xla import lines, refusals
+from dagad._engines.xla.draws import Draws
+from dagad._engines.xla.patches import arrays_stay_traced, seeds_are_noted
+from dagad._engines.xla.traced import XlaArray, numpy_trace
+from dagad._errors import NotDifferentiableError
+from dagad._tracing.flat_functions import Flat, Leaves, Mark
+from dagad._tracing.patches import patches
+from dagad._tracing.rules import learn_rules
+
+Note = Callable[[int, bool], None]
+
+
+class InNumpysTerms:
+    """How a task's function is called while it is traced: with leaves and constants that speak numpy.
+
+    Parameters
+    ----------
+    base
+        The function; its outputs are jax's own.
+    most
+        How many operations it may consist of.
+    note
+        Is told how many they were, and whether numpy was called.
+    """
+
+    __slots__ = ("_base", "_most", "_note", "asks_arrays")
+
+    def __init__(self, base: Any, most: int, note: Note) -> None:
+        self._base, self._most, self._note = base, most, note
+        self.asks_arrays = False  # of what is traced, by `np.asarray` say
+
+    def __call__(self, call: Flat, leaves: Leaves) -> list[Any]:
+        base, constants = self._base, self._base.given
+        with numpy_trace(base.name, self._most) as trace:
+            base.given = [XlaArray(trace, one) for one in constants]
+            try:
+                outputs = list(map(trace.opened, call([XlaArray(trace, leaf) for leaf in leaves])))
+                trace.settle()
+                self._note(trace.n_operations, trace.is_numpys)
+                return outputs
+            finally:
+                base.given = constants
+                self.asks_arrays = self.asks_arrays or trace.asks_arrays
+
+
+def traced(trace: Callable[[], Any], base: Any) -> Any:
+    """Trace a task's function; what can't be traced is refused by a sentence of ours.
+
+    It is traced once more where it has called `np.asarray` or its like with what is traced, where it has imported a
+    part of scipy of which we know more, where a generator has moved, since another thread may have drawn from it, and
+    where one was made without a seed, to see whether that matters.
+    """
+    fun, terms, n_drawn, known = base.function(list(map(Mark, range(base.n_leaves)))), base.context, 0, None
+    with patches, seeds_are_noted():  # functions of scipy's look for what is traced, too
+        learn_rules()
+        while True:
+            had_arrays, draws, n_seeds = terms.asks_arrays, Draws(fun), seeds_are_noted.here.n_calls
+            found, error = _tried(trace, arrays_stay_traced() if had_arrays else contextlib.nullcontext())
+            if terms.asks_arrays and not had_arrays:
+                continue
+            if isinstance(error, NotDifferentiableError) and learn_rules():
+                continue
+            if error is not None:
+                sentence = _sentence(error)
+                if sentence is None:
+                    raise error
+                raise NotDifferentiableError(sentence) from error
+            drawn = draws.drawn()
+            if seeds_are_noted.here.n_calls > n_seeds:
+                text = found[0].as_text()
+                if known is None:
+                    known = text
+                    continue
+                drawn = drawn or ("a generator that it makes without a seed" if text != known else None)
+            if drawn is None:
+                return found
+            n_drawn += 1
+            if n_drawn > 1 or known is not None:
+                raise NotDifferentiableError(refusals.of_draws(base.name, drawn))
+
+
+def _tried(trace: Callable[[], Any], context: Any) -> tuple[Any, Exception | None]:
+    with context:
+        try:
+            return trace(), None
+        except Exception as error:
+            return None, error
+
+
+def _sentence(error: Exception) -> str | None:
+    """Return what is to be said instead of an error of jax's, or of numpy's, that hides what the matter is."""
+    if isinstance(error, NotDifferentiableError):
+        return None
+    if isinstance(error.__cause__, NotDifferentiableError):  # as numpy has it, where one was to become an entry
+        return str(error.__cause__)
+    line = lines.of_error(error)
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        return refusals.of_numpy_inside(line)
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        return refusals.of_truth(line)
+    if isinstance(error, jax.errors.TracerIntegerConversionError):
+        return refusals.of_index(line)
+    if isinstance(error, jax.errors.ConcretizationTypeError):
+        return refusals.of_number(line)
+    if isinstance(error, NotImplementedError) and str(error).startswith(("Differentiation rule", "Derivatives of")):
+        return refusals.of_derivative(line, str(error).partition("\n")[0])
+    return None

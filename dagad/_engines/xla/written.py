@@ -1,0 +1,376 @@
+"""Functions of numpy's that are not simply those of the same name in jax.numpy, or that jax can't have."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dagad._engines.xla import refusals
+from dagad._engines.xla.protocols import (
+    WRITTEN,
+    Called,
+    Function,
+    array_of,
+    as_dtype,
+    common_dtype,
+    public_name,
+)
+from dagad._errors import NotDifferentiableError
+
+
+def stand_in(array: Any) -> Any:
+    """Return an array of numpy's with the shape and the dtype of a traced one, which takes no memory."""
+    dtype = array.dtype if isinstance(array.dtype, np.dtype) else object  # jax's random keys have one of its own
+    return np.broadcast_to(np.zeros((), dtype), array.shape)
+
+
+# Of several arrays
+
+
+def _joined(function: Function) -> Function:
+    def join(arrays: Any, *args: Any, dtype: Any = None, casting: str = "same_kind", **kwargs: Any) -> Any:
+        del casting
+        if isinstance(arrays, list | tuple):
+            arrays = [array_of(each) for each in arrays]
+            arrays = [each if hasattr(each, "dtype") else np.asarray(each) for each in arrays]
+            dtype = common_dtype(arrays) if dtype is None else np.dtype(dtype)
+            arrays = [as_dtype(each, dtype) for each in arrays]
+        if kwargs.pop("out", None) is not None:
+            raise NotDifferentiableError(refusals.of_out(f"np.{function.__name__}"))
+        return function(arrays, *args, **kwargs)
+
+    return functools.wraps(function)(join)
+
+
+def _block(arrays: Any) -> Any:
+    leaves, treedef = jax.tree.flatten(arrays)
+    dtype = common_dtype(leaves)
+    return jnp.block(jax.tree.unflatten(treedef, [as_dtype(leaf, dtype) for leaf in leaves]))
+
+
+def _append(arr: Any, values: Any, axis: Any = None) -> Any:
+    return _joined(jnp.concatenate)(
+        [np.ravel(arr), np.ravel(array_of(values))] if axis is None else [arr, values], axis or 0
+    )
+
+
+def _where(condition: Any, *branches: Any) -> Any:
+    if not branches:
+        raise NotDifferentiableError(
+            refusals.of_shape("np.where(mask)", "`np.where(mask, x, 0.0)` has three arguments")
+        )
+    x, y = map(array_of, branches)
+    dtype = common_dtype([x, y])
+    return as_dtype(jnp.where(array_of(condition), as_dtype(x, dtype), as_dtype(y, dtype)), dtype)
+
+
+def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    found = default
+    for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
+        found = _where(condition, choice, found)
+    return found
+
+
+def _choose(a: Any, choices: Any) -> Any:
+    return _select([array_of(a) == index for index in range(len(choices))], choices)
+
+
+def _piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(condlist, list | tuple) and np.ndim(condlist) == x.ndim:
+        condlist = [condlist]
+    found = [fun(x, *args, **kwargs) if callable(fun) else fun for fun in funclist]
+    rest = found[-1] if len(found) > len(condlist) else 0
+    pieces = [each * np.ones(x.shape) for each in found[: len(condlist)]]
+    return _select(condlist[::-1], pieces[::-1], rest).astype(x.dtype)  # of several that are true, numpy takes the last
+
+
+def _apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+    rows = np.moveaxis(array_of(arr), axis, -1)
+    outer = rows.shape[:-1]
+    found = np.stack([func1d(row, *args, **kwargs) for row in rows.reshape(-1, rows.shape[-1])])
+    inner = found.shape[1:]
+    at = axis % (len(outer) + 1)
+    places = range(len(outer), len(outer) + len(inner)), range(at, at + len(inner))
+    return np.moveaxis(found.reshape(*outer, *inner), *places)
+
+
+def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: str = "safe", order: str = "K") -> Any:
+    del casting, order
+    first, rest = ((operands[0],), operands[1:]) if isinstance(operands[0], str) else ((), operands)
+    arrays = [array_of(each) for each in (rest if first else rest[0 : len(rest) - len(rest) % 2 : 2])]
+    own = common_dtype(arrays) if dtype is None else np.dtype(dtype)
+    arrays = [as_dtype(each, own) for each in arrays]
+    if not first:
+        marks = list(rest[1::2]) + ([rest[-1]] if len(rest) % 2 else [])
+        mixed = [part for pair in zip(arrays, marks, strict=False) for part in pair]
+        return jnp.einsum(*mixed, *marks[len(arrays) :])
+    optimize = optimize if isinstance(optimize, bool | str) else True
+    return jnp.einsum(*first, *arrays, optimize=optimize or "optimal")
+
+
+# Of one array
+
+
+def _astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any:
+    del copy, device
+    dtype = np.dtype(dtype)
+    if x.dtype.kind == "c" and dtype.kind in "fiu":
+        x = jnp.real(x)
+    return as_dtype(x, dtype)
+
+
+def _asarray(a: Any, dtype: Any = None, **options: Any) -> Any:
+    del options
+    found = array_of(a)
+    return found if dtype is None else _astype(found, dtype)
+
+
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    found = array_of(a) if low is None else np.maximum(a, low)
+    return found if high is None else np.minimum(found, high)
+
+
+def _full_like(
+    a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None
+) -> Any:
+    del order, subok
+    own = np.dtype(a.dtype if dtype is None else dtype)
+    shape = a.shape if shape is None else shape
+    if not isinstance(fill_value, jax.Array):
+        return np.full(shape, fill_value, own)
+    return jnp.broadcast_to(_astype(fill_value, own), shape)
+
+
+def _like(make: Function) -> Function:
+    def made(a: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None, **rest: Any) -> Any:
+        del order, subok, rest
+        return make(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
+
+    return made
+
+
+def _bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
+    """Count up to `minlength`, which numpy takes for a lower bound; a group beyond makes all of it nan."""
+    if not isinstance(x, jax.Array):
+        minlength = max(minlength, int(np.max(np.asarray(x), initial=-1)) + 1)
+    elif not minlength:
+        remedy = "`np.bincount(group, weights=x, minlength=n_groups)` says how many groups there are"
+        raise NotDifferentiableError(refusals.of_shape("np.bincount", remedy))
+    if weights is not None:
+        weights = as_dtype(array_of(weights), np.float64)
+    group = jnp.asarray(x)
+    found = jnp.bincount(group, weights=weights, length=minlength)
+    if not isinstance(x, jax.Array):
+        return found
+    beyond = jnp.any((group < 0) | (group >= minlength))
+    return jnp.where(beyond, jnp.nan if weights is not None else np.iinfo(found.dtype).min, found)
+
+
+def _power(x: Any, y: Any) -> Any:
+    number = y.item() if isinstance(y, np.ndarray | np.generic) and np.ndim(y) == 0 else y
+    if isinstance(number, int | float) and jnp.issubdtype(jnp.result_type(x), jnp.inexact):
+        if number == int(number) if abs(number) <= 64 else False:
+            return jax.lax.integer_pow(x, int(number))
+        if number == 0.5:
+            return jnp.sqrt(x)
+    return jnp.power(x, y)
+
+
+def _moving(func: Function) -> Function:
+    """Return a function that moves entries: numpy moves their numbers, and jax takes them from there."""
+
+    def moved(x: Any, *args: Any, **kwargs: Any) -> Any:
+        numbers = np.arange(x.size).reshape(x.shape)
+        return jnp.ravel(x).at[func(numbers, *args, **kwargs)].get(mode="promise_in_bounds")
+
+    return functools.wraps(func)(moved)
+
+
+def _ravel(a: Any, order: str = "C") -> Any:
+    if order in ("A", "K") and a.ndim > 1:
+        raise NotDifferentiableError(refusals.of_option("np.ravel", [f"order={order!r}"]))
+    return jnp.ravel(a, order=order if order == "F" else "C")
+
+
+def _reshape(a: Any, /, shape: Any = None, order: str = "C", *, copy: Any = None) -> Any:
+    del copy
+    if order == "A" and a.ndim > 1:
+        raise NotDifferentiableError(refusals.of_option("np.reshape", ["order='A'"]))
+    return jnp.reshape(a, shape, order=order)
+
+
+def _round(a: Any, decimals: int = 0, out: Any = None) -> Any:
+    del out
+    return jnp.round(a, decimals)
+
+
+def _nextafter(x: Any, y: Any) -> Any:
+    still = jax.lax.stop_gradient(x)
+    return x + (jnp.nextafter(still, jax.lax.stop_gradient(y)) - still)
+
+
+def _masked(function: Function) -> Function:
+    """Return a function that does not look at entries that are left out: nan there has nan as derivative."""
+
+    def masked(a: Any, *args: Any, where: Any = True, **kwargs: Any) -> Any:
+        if where is True:
+            return Called(getattr(np, function.__name__), function)(a, *args, **kwargs)
+        a = jnp.where(where, floating(a), 0.0)
+        return Called(getattr(np, function.__name__), function)(a, *args, where=where, **kwargs)
+
+    return functools.wraps(function)(masked)
+
+
+def _real_if_close(a: Any, tol: float = 100.0) -> Any:
+    del tol
+    if a.dtype.kind == "c":
+        raise NotDifferentiableError(refusals.of_function("np.real_if_close", " of complex numbers"))
+    return a
+
+
+def mirrored(a: Any, lower: bool) -> Any:
+    """Return the Hermitian matrix of which numpy reads one triangle."""
+    one, other = (jnp.tril(a), jnp.tril(a, -1)) if lower else (jnp.triu(a), jnp.triu(a, 1))
+    return one + jnp.conj(jnp.swapaxes(other, -1, -2))
+
+
+def _cholesky(a: Any, /, *, upper: bool = False) -> Any:
+    return jnp.linalg.cholesky(mirrored(floating(a), not upper), upper=upper)
+
+
+def _eigh(a: Any, UPLO: str = "L") -> Any:
+    return jnp.linalg.eigh(mirrored(floating(a), UPLO.upper() == "L"))
+
+
+def _eigvalsh(a: Any, UPLO: str = "L") -> Any:
+    return jnp.linalg.eigvalsh(mirrored(floating(a), UPLO.upper() == "L"))
+
+
+def floating(a: Any) -> Any:
+    """Return an array of floating-point numbers."""
+    a = array_of(a)
+    a = a if hasattr(a, "dtype") else np.asarray(a)
+    return as_dtype(a, np.float64) if a.dtype.kind in "iub" else a
+
+
+# What jax can't have
+
+
+def _of_shapes(name: str, remedy: str = "`np.where(mask, x, 0.0)` does") -> Function:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotDifferentiableError(refusals.of_shape(name, remedy))
+
+    return refuse
+
+
+def _compress(condition: Any, a: Any, axis: Any = None, out: Any = None) -> Any:
+    del out
+    if isinstance(condition, jax.Array):
+        raise NotDifferentiableError(refusals.of_shape("np.compress"))
+    return np.take(a, np.flatnonzero(np.asarray(condition)), axis)
+
+
+def _extract(condition: Any, arr: Any) -> Any:
+    if isinstance(condition, jax.Array):
+        raise NotDifferentiableError(refusals.of_shape("np.extract"))
+    return jnp.ravel(arr)[np.flatnonzero(np.asarray(condition))]
+
+
+def _refused(sentence: Callable[[], str]) -> Function:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotDifferentiableError(sentence())
+
+    return refuse
+
+
+def _missing(func: Any, why: str = "") -> Function:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotDifferentiableError(refusals.of_function(public_name(func), why))
+
+    return refuse
+
+
+def asked_of_shapes(func: Function) -> Function:
+    """Return a function that asks for shapes and dtypes only, and is numpy's own."""
+
+    def answered(*args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = jax.tree.flatten((args, kwargs), is_leaf=lambda leaf: leaf is None)
+        leaves = [stand_in(leaf) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+        args, kwargs = jax.tree.unflatten(treedef, leaves)
+        return func(*args, **kwargs)
+
+    return answered
+
+
+_OF_SHAPES = """
+shape ndim size result_type iscomplexobj isrealobj common_type may_share_memory shares_memory can_cast
+min_scalar_type einsum_path tril_indices_from triu_indices_from diag_indices_from
+""".split()
+WRITTEN.update({getattr(np, name): asked_of_shapes(getattr(np, name)) for name in _OF_SHAPES})
+WRITTEN.update(
+    {
+        getattr(np, name): _joined(getattr(jnp, name))
+        for name in ("concatenate", "stack", "vstack", "hstack", "dstack", "column_stack")
+    }
+)
+WRITTEN.update(
+    {
+        np.block: _block,
+        np.append: _append,
+        np.where: _where,
+        np.select: _select,
+        np.choose: _choose,
+        np.piecewise: _piecewise,
+        np.apply_along_axis: _apply_along_axis,
+        np.einsum: _einsum,
+        np.astype: _astype,
+        np.array: _asarray,
+        np.asarray: _asarray,
+        np.asanyarray: _asarray,
+        np.copy: lambda a, order="K", subok=False: a,
+        np.clip: _clip,
+        np.full_like: _full_like,
+        np.zeros_like: _like(np.zeros),
+        np.ones_like: _like(np.ones),
+        np.empty_like: _like(np.zeros),
+        np.bincount: _bincount,
+        np.power: _power,
+        np.nextafter: _nextafter,
+        np.spacing: lambda x: jnp.spacing(jax.lax.stop_gradient(x)),
+        np.ravel: _ravel,
+        np.reshape: _reshape,
+        np.round: _round,
+        np.real_if_close: _real_if_close,
+        np.linalg.cholesky: _cholesky,
+        np.linalg.eigh: _eigh,
+        np.linalg.eigvalsh: _eigvalsh,
+        np.compress: _compress,
+        np.extract: _extract,
+        np.broadcast_arrays: lambda *args, subok=False: tuple(jnp.broadcast_arrays(*map(array_of, args))),
+        np.meshgrid: lambda *xi, **how: tuple(jnp.meshgrid(*map(array_of, xi), **how)),
+        np.var: _masked(jnp.var),
+        np.std: _masked(jnp.std),
+        np.amax: Called(np.max),
+        np.amin: Called(np.min),
+        np.partition: _missing(np.partition, ", the order of whose parts is numpy's own: `np.sort` has one"),
+        np.lib.stride_tricks.sliding_window_view: _moving(np.lib.stride_tricks.sliding_window_view),
+    }
+)
+WRITTEN.update(
+    {
+        getattr(np, name): _of_shapes(f"np.{name}")
+        for name in "nonzero flatnonzero argwhere unique unique_all unique_counts unique_inverse unique_values".split()
+    }
+)
+WRITTEN.update(
+    {
+        func: _refused(refusals.of_assignment)
+        for func in (np.copyto, np.put, np.place, np.putmask, np.fill_diagonal, np.put_along_axis)
+    }
+)
