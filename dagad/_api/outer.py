@@ -144,6 +144,8 @@ def _recorded_moving(operation: Operation, below: list[Any], places: tuple[int, 
     trace = innermost(below)
     if trace is None or not trace.moves or any(map(pytree.is_traced, trace.below)):
         return None
+    if operation.kernel.copies:  # of runs of chunks the tape would add up in another order than of chunks
+        return None
     leaves, count = _with_tangents(operation, trace)
     if count > 1:
         return None

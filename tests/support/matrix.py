@@ -19,6 +19,8 @@ import pytest
 from dagad._api.jacobian import DIRECTIONS_AT_ONCE
 from dagad._executors import choose
 from dagad._executors.planning import Strategy
+from dagad._kernels import operation
+from dagad._remembered import Remembered
 from support import matrix_cells as cells
 from support.evaluations_seen import evaluations_seen
 
@@ -163,6 +165,7 @@ def evaluated(executor: Executor, mode: str, given: cells.Given) -> tuple[Any, l
 def check_cell(cell: Cell, scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = EXECUTORS[cell.executor]
     steer(executor, monkeypatch)
+    monkeypatch.setattr(operation, "_GIVES_NUMBERS", Remembered(64))  # so that all cells know as little
     result, jobs = evaluated(executor, cell.mode, cells.given(cell.feature, cell.source, scheduler))
 
     n_runs = cells.take_all_runs(scheduler)
@@ -192,5 +195,5 @@ def times_run(cell: Cell) -> int:
         n_inputs = sum(map(np.size, cells.leaves_of(cells.SOURCES[cell.source].arguments)))
         return -(-n_inputs // DIRECTIONS_AT_ONCE)
     if cell.mode == "hvp":
-        return 2 if cell.feature == "pytree" else 1
+        return 2 if cell.feature in ("pytree", "map_reduce") else 1
     return 2 if cell.mode in cells.SECOND_ORDER and cell.feature in cells.MANY_NUMBERS else 1
