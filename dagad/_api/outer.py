@@ -230,7 +230,8 @@ class MovingPull(TracedPull):
         n_rows = len(self._leaves) - n_theta
         of_x = [*found[:n_theta], *found[2 * n_theta : 2 * n_theta + n_rows]]
         of_v = [*found[n_theta : 2 * n_theta], *found[2 * n_theta + n_rows :]]
-        return [self._trace.moved(part, [moved]) for part, moved in zip(of_v, of_x, strict=True)]
+        pairs = zip(map(writable, of_v), map(writable, of_x), strict=True)  # the caller's own, once out of their boxes
+        return [self._trace.moved(part, [moved]) for part, moved in pairs]
 
 
 def _scaled(part: Any, seed: Any) -> Any:

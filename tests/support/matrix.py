@@ -195,5 +195,6 @@ def times_run(cell: Cell) -> int:
         n_inputs = sum(map(np.size, cells.leaves_of(cells.SOURCES[cell.source].arguments)))
         return -(-n_inputs // DIRECTIONS_AT_ONCE)
     if cell.mode == "hvp":
-        return 2 if cell.feature in ("pytree", "map_reduce") else 1
+        is_known = cell.executor == "residents"  # which are warm
+        return 2 if cell.feature == "map_reduce" or (cell.feature == "pytree" and not is_known) else 1
     return 2 if cell.mode in cells.SECOND_ORDER and cell.feature in cells.MANY_NUMBERS else 1
