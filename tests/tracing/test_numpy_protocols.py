@@ -478,7 +478,8 @@ COMPILED = """## Compiled
 
 With [`engine="jax"`](../how-to/compiled.md) the functions above are compiled, with the same values to 1e-12 and
 gradients to 1e-10, but for these, which jax has not: they are refused by name. Some others are refused in some forms,
-such as `x[mask]`, `np.compress` by a condition that depends on values, `scipy.linalg.qr` with pivoting and `np.ravel(x, "K")`.
+such as `x[mask]`, `np.compress` by a condition that depends on values, `scipy.linalg.qr` with pivoting and
+`np.ravel(x, "K")`.
 
 """
 
