@@ -146,7 +146,8 @@ def test_a_value_runs_no_pullback_and_a_gradient_each_chunk_once(compiled: bool)
 
 def test_only_what_jax_differentiates_with_respect_to_needs_a_derivative() -> None:
     def loss(t: Any, k: Any, opaque: Any) -> Any:
-        return dagad.reduce_sum(lambda rows, t: np.sum(rows * t) ** k, X, t, scheduler="sync") + float(opaque)
+        power = dagad.reduce_sum(lambda rows, t: np.sum(rows * t) ** k, X, t, grainsize=len(X), scheduler="sync")
+        return power + float(opaque)
 
     found = jax.jit(jax.grad(as_jax(loss)))(2.0, 3, 1.5)
     assert found == pytest.approx(3 * 4 * X.sum() ** 3)
