@@ -15,7 +15,6 @@ import numpy as onp
 import pytest
 
 import dagad
-from dagad._engines.autograd import AutogradEngine
 from dagad._executors.choose import executor_on
 from dagad._executors.evaluation import find_scheduler, new_names
 from dagad._executors.graph import GraphExecutor, lower
@@ -33,25 +32,14 @@ from dagad._sources.arrays import ArraySource
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import GivenPlan, Plan
 from dagad._values import pytree
-from dagad._values.partition import Partition
 from dagad._values.shipping import opened
 from dagad.extend import CompensatedSum, Keep, Preaccumulate, Recompute
+from support import operations_by_hand as by_hand
 
 RNG = onp.random.default_rng(5)
 N, WIDTH = 7, 3
 X, THETA, SCALE = RNG.standard_normal((N, WIDTH)), RNG.standard_normal(WIDTH), 0.7
 LEAVES = [THETA, SCALE, X]
-
-
-class Itself:
-    """Makes a function of the values in its closures, of which there are none."""
-
-    def __init__(self, fun: Callable[..., Any]) -> None:
-        self.fun = fun
-
-    def __call__(self, values: Any) -> Any:
-        del values
-        return self.fun
 
 
 def total(rows: Any, theta: Any, scale: Any) -> Any:
@@ -67,8 +55,7 @@ def row(item: Any, theta: Any, scale: Any) -> Any:
 
 
 def chunk_function(fun: Callable[..., Any]) -> ChunkFunction:
-    partitions = tuple(Partition.of(leaf, pytree.is_differentiable).bare() for leaf in (THETA, SCALE))
-    return ChunkFunction(Itself(fun), 0, partitions, AutogradEngine())
+    return by_hand.chunk_function(fun, (THETA, SCALE))
 
 
 FUNCTIONS: dict[str, Kernel] = {
