@@ -57,24 +57,14 @@ def _applied(operation: Operation, leaves: Sequence[Any]) -> Outputs:
 
 def _forward(operation: Operation, trace: Trace) -> Outputs:
     """Move the leaves: one operation gives the value and the tangents in all directions."""
-    leaves, count = _with_tangents(operation, trace)
-    return _moved(operation, trace, _applied(operation.pushed(count), leaves), count)
-
-
-def _with_tangents(operation: Operation, trace: Trace) -> tuple[list[Any], int]:
-    """Return the leaves of a pushforward, and in how many directions it moves."""
     below, (tangents, count), n_theta = trace.below, trace.tangents(), sum(operation.inputs.shared)
     moving = [
         [_dense(tangents[place][number] if place in tangents else None, leaf) for place, leaf in enumerate(below)]
         for number in range(count)
     ]
     copies = [below, *moving]
-    shared, rows = ([leaf for copy in copies for leaf in copy[part]] for part in (slice(n_theta), slice(n_theta, None)))
-    return [*shared, *rows], count
-
-
-def _moved(operation: Operation, trace: Trace, both: Outputs, count: int) -> Outputs:
-    """Return a value in boxes from what a pushforward gave."""
+    leaves = [leaf for copy in copies for leaf in copy[:n_theta]] + [leaf for copy in copies for leaf in copy[n_theta:]]
+    both = _applied(operation.pushed(count), leaves)
     value, directions = operation.moved(both, count)
     pairs = zip(value.floats(), zip(*directions, strict=True), strict=True)
     return _filled(value, (trace.moved(leaf, list(parts)) for leaf, parts in pairs))
@@ -111,48 +101,13 @@ def _reverse(operation: Operation, trace: Trace) -> Outputs:
 
 def _traced(operation: Operation, below: list[Any], places: tuple[int, ...]) -> tuple[Outputs, Any]:
     """Return the value and the pullback where somebody else traces too: both are operations that he differentiates."""
-    value, may_be_number = None, operation.kernel.is_reduction
-    if may_be_number and not operation.gave_no_number:
-        value, gradient = _with_gradient(operation, below)
-        if gradient is not None:
-            return value, TracedPull(operation, below, value, gradient, places)
-        operation.note_no_number()
-        may_be_number = False
-    recorded = _recorded_moving(operation, below, places)
-    if recorded is None:
-        value = _applied(operation, below) if value is None else value
-        recorded = value, TracedPull(operation, below, value, None, places)
-    if may_be_number and operation.gives_number(Outputs(pytree.plain(recorded[0].reduced), [])):
-        # Functions that nothing tells apart take turns, and what the last one gave is not to show in the bits.
-        value, gradient = _with_gradient(operation, below)
-        return value, TracedPull(operation, below, value, gradient, places)
-    return recorded
-
-
-def _with_gradient(operation: Operation, below: list[Any]) -> tuple[Outputs, list[Any] | None]:
-    """Return the value with the gradient of a number; None of anything else.
-
-    Whatever the policy: there is no tape to keep, and it is not to show in the bits.
-    """
+    # Whatever the policy: there is no tape to keep, and it is not to show in the bits.
+    if not operation.kernel.is_reduction:
+        return (value := _applied(operation, below)), TracedPull(operation, below, value, None, places)
     both = _applied(operation.value_and_grad(), below)
     reduced, shared, n_without = both.reduced
-    return Outputs(reduced, []), None if n_without else [*shared, *both.stacked]
-
-
-def _recorded_moving(operation: Operation, below: list[Any], places: tuple[int, ...]) -> tuple[Outputs, Any] | None:
-    """Return the value where one direction moves the leaves, and a pullback that runs no chunk again; else None."""
-    trace = innermost(below)
-    if trace is None or not trace.moves or any(map(pytree.is_traced, trace.below)):
-        return None
-    if operation.kernel.copies:  # of runs of chunks the tape would add up in another order than of chunks
-        return None
-    leaves, count = _with_tangents(operation, trace)
-    if count > 1:
-        return None
-    pushed, leaves = operation.pushed(1), list(map(traceable, leaves))
-    both, state = pushed.forward(leaves)
-    value = _moved(operation, trace, both, 1)
-    return value, MovingPull(operation, below, value, (trace, pushed, leaves, both, state), places)
+    gradient = None if n_without else [*shared, *both.stacked]
+    return (value := Outputs(reduced, [])), TracedPull(operation, below, value, gradient, places)
 
 
 class TracedPull:
@@ -201,37 +156,6 @@ class TracedPull:
         back = _applied(operation.pullback(self._value), leaves)
         pairs = zip([*(back.reduced or ()), *back.stacked], self._leaves, strict=True)
         return [pytree.zeros_like(leaf) if part is None else part for part, leaf in pairs]  # no seed reached a chunk
-
-
-class MovingPull(TracedPull):
-    """The pullback where one direction v moves the leaves x: that of the pushforward, of which there is a state.
-
-    Where seeds s move by ds, ``J' s`` moves by ``J' ds + (dJ)' s``. These are the cotangents of the pushforward
-    ``(x, v) -> (f(x), J v)`` for the seeds ``(ds, s)``: the one of v, and the one of x.
-    """
-
-    def __init__(
-        self, operation: Operation, leaves: list[Any], value: Outputs, recorded: Any, places: tuple[int, ...]
-    ) -> None:
-        super().__init__(operation, leaves, value, None, places)
-        self._trace, self._pushed, self._at, self._both, self._state = recorded
-        self._lock = threading.Lock()
-
-    def _pulled(self, seeds: list[Any]) -> list[Any]:
-        floats = self._value.floats()
-        seeds = [_dense(seed, leaf) for seed, leaf in zip(seeds, floats, strict=True)]
-        still, moving = map(list, zip(*map(self._trace.split, seeds), strict=True))
-        if any(map(pytree.is_traced, (*still, *moving))):
-            return self._pulled_traced(seeds)
-        n_summed, n_theta = len(Outputs(self._value.reduced, []).floats()), sum(self._operation.inputs.shared)
-        given = [*moving[:n_summed], *still[:n_summed], *moving[n_summed:], *still[n_summed:]]
-        with self._lock:  # see `Pull`
-            found, self._state = self._pushed.backward(self._at, self._both, self._state, given)
-        n_rows = len(self._leaves) - n_theta
-        of_x = [*found[:n_theta], *found[2 * n_theta : 2 * n_theta + n_rows]]
-        of_v = [*found[n_theta : 2 * n_theta], *found[2 * n_theta + n_rows :]]
-        pairs = zip(map(writable, of_v), map(writable, of_x), strict=True)  # the caller's own, once out of their boxes
-        return [self._trace.moved(part, [moved]) for part, moved in pairs]
 
 
 def _scaled(part: Any, seed: Any) -> Any:

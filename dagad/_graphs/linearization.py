@@ -231,10 +231,6 @@ class Linearization:
         made._pull, made._nbytes, made._n_runs = pull, nbytes, n_runs(*recipe)
         return made
 
-    @property
-    def local_gradient(self) -> list[Any] | None:
-        return self._gradient
-
     def pull(self, cotangent: Any) -> tuple[Any, ...]:
         """Return the cotangents of the arguments being differentiated; the tape is dropped."""
         with self._lock:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from dagad._graphs.policies import Keep, Policy, Preaccumulate
+from dagad._graphs.policies import Keep, Preaccumulate
 
 DefaultPolicy = type[Keep] | type[Preaccumulate]
 # Value and gradient are wanted together: each gradient is computed while its chunk is in cache.
@@ -51,11 +51,6 @@ def current_mode() -> Mode:
 def is_in_a_transform() -> bool:
     """Return whether a transform of ours runs here, which sees to what is handed out in the end."""
     return bool(_STACK.get())
-
-
-def default_policy() -> Policy:
-    """Return a new policy of the kind that fits here."""
-    return current_mode().policy()
 
 
 def like_here(policy: DefaultPolicy, *, lasting: bool = False) -> Mode:

@@ -108,19 +108,6 @@ class Operation:
         own = [[both.stacked[each * (1 + number) + place] for place in floats] for number in range(count)]
         return parts, [[*shared, *mine] for shared, mine in zip(moving, own, strict=True)]
 
-    @property
-    def _signature(self) -> Hashable:
-        return self.job(()).signature  # which leaves play no part in
-
-    @property
-    def gave_no_number(self) -> bool:
-        """Whether it is known of a reduction that it gives something else than one real number."""
-        return _GIVES_NUMBERS.find(self._signature) is False
-
-    def note_no_number(self) -> None:
-        """Remember that it does."""
-        _GIVES_NUMBERS.change(self._signature, lambda _: False)
-
     def value_and_grad(self) -> Operation:
         """Return the operation that gives a reduction's value and its gradient for the seed 1."""
         kernel = ValueAndGrad(self.kernel, stacks=bool(sum(self.inputs.sliced)))

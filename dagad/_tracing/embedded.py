@@ -54,13 +54,6 @@ class Trace(NamedTuple):
         node = self.kind.new_root(tangents if self.kind is TangentNode else tangents[0])
         return new_box(traceable(value), self.level, node)
 
-    def split(self, leaf: Any) -> tuple[Any, Any]:
-        """Return the value of a leaf that moves in one direction at most, and its tangent, None if it does not."""
-        if type(leaf) not in pytree.TRACED or leaf._trace != self.level:
-            return leaf, None
-        tangent = leaf._node.g
-        return leaf._value, tangent[0] if self.kind is TangentNode else tangent
-
     def pulled(self, values: Sequence[Any], pull: Any) -> list[Any]:
         """Return outputs in boxes, with one node that pulls them all."""
         if not values:

@@ -82,7 +82,7 @@ def _shaped(tangent: Any, value: Any) -> Any:
     if tangent is None or isbox(tangent) or isbox(value) or pytree.is_placed(value):
         return tangent
     if np.shape(tangent) != np.shape(value):
-        tangent = np.array(np.broadcast_to(tangent, np.shape(value)))  # which can be written to
+        tangent = np.broadcast_to(tangent, np.shape(value))
     return pytree.cast(tangent, value)
 
 

@@ -19,8 +19,6 @@ import pytest
 from dagad._api.jacobian import DIRECTIONS_AT_ONCE
 from dagad._executors import choose
 from dagad._executors.planning import Strategy
-from dagad._kernels import operation
-from dagad._remembered import Remembered
 from support import matrix_cells as cells
 from support.evaluations_seen import evaluations_seen
 
@@ -165,7 +163,6 @@ def evaluated(executor: Executor, mode: str, given: cells.Given) -> tuple[Any, l
 def check_cell(cell: Cell, scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = EXECUTORS[cell.executor]
     steer(executor, monkeypatch)
-    monkeypatch.setattr(operation, "_GIVES_NUMBERS", Remembered(64))  # so that all cells know as little
     result, jobs = evaluated(executor, cell.mode, cells.given(cell.feature, cell.source, scheduler))
 
     n_runs = cells.take_all_runs(scheduler)
@@ -188,13 +185,9 @@ def times_run(cell: Cell) -> int:
     """Return how often a function has to run on each chunk.
 
     Once, but that a forward pass takes a limited number of directions, and that what is no single number is run again
-    for its second derivative in many directions: that of the pullback, at cotangents that only the rest of the program
-    knows. Whether a reduction gives a single number is known when it has run.
+    for its second derivative: that of the pullback, at cotangents that only the rest of the program knows.
     """
     if cell.mode == "jacfwd":
         n_inputs = sum(map(np.size, cells.leaves_of(cells.SOURCES[cell.source].arguments)))
         return -(-n_inputs // DIRECTIONS_AT_ONCE)
-    if cell.mode == "hvp":
-        is_known = cell.executor == "residents"  # which are warm
-        return 2 if cell.feature == "map_reduce" or (cell.feature == "pytree" and not is_known) else 1
     return 2 if cell.mode in cells.SECOND_ORDER and cell.feature in cells.MANY_NUMBERS else 1
