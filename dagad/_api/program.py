@@ -97,7 +97,7 @@ class Program:
         """Run the program on leaves that move: its value, what came along, and the tangents; see `forward.push`."""
         output, moved = push(self._run, self.leaves, directions)
         value, aux = self._apart(output)
-        return value, aux, moved
+        return value, aux, list(map(handed_out, moved))
 
     def _apart(self, output: Any) -> tuple[Any, Any]:
         """Return the value and what came along, whose leaves stand behind those of the value."""

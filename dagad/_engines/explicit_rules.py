@@ -15,7 +15,7 @@ from dagad._engines.captured import Captured, Values
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._tracing.flat_functions import FlatFunction, LeafPullback, Leaves
 from dagad._tracing.refusals import told
-from dagad._tracing.tape import pull, record_flat
+from dagad._tracing.tape import pull, record_flat, traceable
 from dagad._values import pytree
 from dagad._words import described
 
@@ -49,7 +49,15 @@ class OwnPullback:
         try:
             return self._pulled(self._pullback, cotangents)
         except _OF_TRACED as error:
+            self._pull_plain(cotangents)  # what fails there too is the user's own, and is raised as it is
             raise _leaves_numpy(error, self._fun.name) from error
+
+    def _pull_plain(self, cotangents: Sequence[Any]) -> None:
+        """Pull once more, with nothing traced."""
+        pullback = self._pullback
+        if self._values is not None:
+            pullback = checked_pair(self._fun.run([_plain(leaf) for leaf in self._leaves]), self._fun.name)[1]
+        pullback(self._fun.merge([_plain(part) for part in cotangents]))
 
     def _pulled(self, pullback: Any, cotangents: Sequence[Any]) -> list[Any]:
         return _checked(self._fun.extract(pullback(self._fun.merge(cotangents))), self._leaves)
@@ -57,6 +65,10 @@ class OwnPullback:
     def nbytes(self) -> int:
         """Return the bytes of what went in and came out; the rest is the function's secret."""
         return sum(getattr(leaf, "nbytes", 8) for leaf in (*self._leaves, *self._outputs))
+
+
+def _plain(leaf: Any) -> Any:
+    return traceable(pytree.plain(leaf))
 
 
 def traced_pullback(fun: FlatFunction, leaves: Leaves, values: Any) -> Callable[[Any], Any]:

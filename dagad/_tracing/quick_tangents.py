@@ -18,7 +18,7 @@ import numpy as np
 from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
 
 _PLAIN = frozenset({np.ndarray, np.float64, float, int})
-_MOVING = frozenset({np.ndarray, np.float64, float})
+_MOVING = frozenset({np.ndarray, np.float64})  # of Python's own numbers a quotient by zero is an error
 
 
 def _multiply(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
@@ -120,8 +120,7 @@ def _fitting(tangents: list[Any], value: Any) -> list[Any] | None:
     """Return tangents that have the type and shape of their value; None if one has not."""
     kind = type(value)
     if kind is np.float64:
-        scalars: list[Any] = [np.float64(each) if type(each) is float else each for each in tangents]
-        return scalars if all(type(each) is np.float64 for each in scalars) else None
+        return tangents if all(type(each) is np.float64 for each in tangents) else None
     shape = np.shape(value)
     fits = kind is np.ndarray and all(type(each) is np.ndarray and each.shape == shape for each in tangents)
     return tangents if fits else None

@@ -17,6 +17,7 @@ import numpy as np
 
 from dagad._errors import ClosureError
 from dagad._values import pytree
+from dagad._values.canonical import is_frozen
 from dagad._values.contents import attributes_of, set_attributes
 from dagad._values.kinds import CELL, FUNCTION, PARTIAL, WRAPPER, kind_of
 from dagad._values.partition import Partition
@@ -93,6 +94,41 @@ def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:
                 stack.append(part)
     changed = {key: new for key, (old, new) in taken.items() if new is not old}
     return Template.of(fun, changed, leading_to(changed, owners))(list(changed.values())) if changed else fun
+
+
+def as_now(fun: Any) -> Any:
+    """Return functions, in builtin containers too, whose variables stay as they are now: with cells of their own.
+
+    What runs a function again, later, for a derivative, would see what a loop has put into its variables since. Arrays
+    that somebody may write into are copied.
+    """
+    cells: set[int] = set()
+    arrays: dict[int, Any] = {}
+    owners: dict[int, list[int]] = {}
+    stack, seen = [fun], {id(fun)}
+    while stack:
+        obj = stack.pop()
+        for part in kind_of(type(obj)).parts(obj):
+            cls, key = type(part), id(part)
+            if cls not in (np.ndarray, tuple, list, dict) and not _is_looked_into(part):
+                continue
+            if getattr(part, "_is_autograd_primitive", False):  # its identity counts: rules are found by it
+                continue
+            owners.setdefault(key, []).append(id(obj))
+            if key in seen:
+                continue
+            seen.add(key)
+            if cls is np.ndarray:
+                arrays[key] = part, part if is_frozen(part) else part.copy()
+                continue
+            if kind_of(cls) is CELL:
+                cells.add(key)
+            stack.append(part)
+    changed = {key: new for key, (old, new) in arrays.items() if new is not old}
+    if not (cells or changed):
+        return fun
+    carriers = cells | leading_to([*cells, *changed], owners)
+    return Template.of(fun, changed, carriers)(list(changed.values()))
 
 
 def _is_looked_into(obj: Any) -> bool:

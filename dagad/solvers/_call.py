@@ -13,7 +13,7 @@ from dagad._engines.ruled import Followed, applied
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.flat_functions import Leaves
 from dagad._values import pytree
-from dagad._values.closures import hoist
+from dagad._values.closures import as_now, hoist
 from dagad._words import name_of
 from dagad.solvers._implicit import given_to_solvers, vector_of
 
@@ -49,6 +49,8 @@ class Call:
         self.boxes, self._make = hoist(self.given)
         self.plain = self.at(list(map(given_to_solvers, self.boxes))) if self.boxes else self.given
         self.result = scipys(**self.plain)
+        if self.boxes:  # derivatives run the functions later, after a loop has gone on
+            self._make = hoist(as_now(self.given))[1]
         self._scipys = scipys
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 from dagad._tracing.tape import traceable
 from dagad._values import pytree
-from dagad._values.closures import hoist
+from dagad._values.closures import Make, as_now, hoist
 from dagad._values.partition import Partition
 
 
@@ -15,8 +15,15 @@ class Call:
     """A function with its arguments beyond the first ones, and the traced values that it is made of."""
 
     def __init__(self, fun: Callable[..., Any], args: Any) -> None:
+        self._given = fun, pytree.all_opened(tuple(args))
         self.hoisted, self._make = hoist(fun)
-        self._args = Partition.of(pytree.all_opened(tuple(args)), pytree.is_traced)
+        self._args = Partition.of(self._given[1], pytree.is_traced)
+        self._make_then, self._args_then = self._make, self._args
+
+    def settle(self) -> None:
+        """Keep what is not traced as it is now: derivatives run the function later, after a loop has gone on."""
+        fun, args = self._given
+        self._make_then, self._args_then = hoist(as_now(fun))[1], Partition.of(as_now(args), pytree.is_traced)
 
     @property
     def params(self) -> list[Any]:
@@ -24,13 +31,16 @@ class Call:
         return [*self.hoisted, *self._args.taken]
 
     def at(self, params: Sequence[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Return the function and its further arguments, with these in the place of the traced values."""
-        n = len(self.hoisted)
-        return self._make(params[:n]), self._args.merge(iter(params[n:]))
+        """Return the function and its further arguments, with these in the place of the traced values; see `settle`."""
+        return self._with(self._make_then, self._args_then, params)
 
     def plain(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return the function and its further arguments, with nothing traced."""
-        return self.at(list(map(plain, self.params)))
+        return self._with(self._make, self._args, list(map(plain, self.params)))
+
+    def _with(self, make: Make, args: Partition, params: Sequence[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        n = len(self.hoisted)
+        return make(params[:n]), args.merge(iter(params[n:]))
 
 
 def plain(leaf: Any) -> Any:

@@ -23,7 +23,7 @@ from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.forward import push
 from dagad._tracing.tape import refuse_boxes
 from dagad._values import pytree
-from dagad._values.closures import hoist
+from dagad._values.closures import as_now, hoist
 from dagad._values.partition import Partition
 from dagad._words import described, name_of
 
@@ -114,8 +114,9 @@ class System:
 
     def solve(self, b: Any, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
         """Return the solution of the linear system, of plain numbers."""
-        if self._refuse is not None:
-            self._refuse(lambda: np.asarray(self.residual(xs, leaves)))
+        refuse = self._refuse  # another thread may be done with it
+        if refuse is not None:
+            refuse(lambda: np.asarray(self.residual(xs, leaves)))
             self._refuse = None  # all who pull from here come to the same point
         if self._linear_solve is None and self.size <= DENSE:
             return self._densely(b, transposed, xs, leaves)
@@ -331,11 +332,14 @@ def implicit(
         if not boxes:
             return solve(*args)
         own_solve, _, plain, own_linear = make(list(map(given_to_solvers, boxes)))
+        x = own_solve(*plain)
+        # Derivatives run these later, after a loop has gone on, say.
+        own_linear, then = as_now(own_linear), hoist(as_now((solve, residual, args, linear_solve)))[1]
 
         def equations(x: Any, leaves: Leaves) -> Any:
-            _, own_residual, own_args, _ = make(leaves)
+            _, own_residual, own_args, _ = then(leaves)
             return own_residual(x, *own_args)
 
-        return System(equations, own_solve(*plain), name_of(solve), own_linear).unknowns(boxes)
+        return System(equations, x, name_of(solve), own_linear).unknowns(boxes)
 
     return solution

@@ -11,6 +11,7 @@ from dagad._errors import NotDifferentiableError
 from dagad._tracebacks import public
 from dagad._tracing.operands import array_of
 from dagad._values import pytree
+from dagad._values.canonical import snapshot
 from dagad.solvers import _splines
 from dagad.solvers._calls import is_anything_traced, plain
 
@@ -372,4 +373,4 @@ def interp1d(
 
 
 def _kept(data: Any) -> Any:
-    return data if pytree.is_traced(data) else np.asarray(data)
+    return data if pytree.is_traced(data) else snapshot(np.asarray(data))

@@ -128,6 +128,7 @@ def solve_ivp(
     is_traced = is_anything_traced(start, end, y0, t_eval, call.params)
     if not is_traced and (not dense_output or events is not None):  # else a time may be traced that comes later
         return solved(fun, t_span, y0, method=method, **stock, **options)
+    call.settle()
     if events is not None:
         raise NotDifferentiableError(_EVENTS)
     for leaf in (start, end, y0, t_eval, *call.params):
@@ -313,6 +314,7 @@ def odeint(
     call = Call(func, args if isinstance(args, tuple) else (args,))
     if not is_anything_traced(y0, t, call.params):
         return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
+    call.settle()
     if options.get("tcrit") is not None:
         raise NotDifferentiableError(
             "A solution with `tcrit` is being differentiated. Integrate from one such time to the next, each with a "

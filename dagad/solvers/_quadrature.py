@@ -309,6 +309,7 @@ def quad(
     call = Call(func, args if isinstance(args, tuple) else (args,))
     if not is_anything_traced(a, b, points, call.params):
         return integrate.quad(func, a, b, args, full_output, weight=weight, **stock, **options)
+    call.settle()
     if weight is not None or is_anything_traced(points):
         raise NotDifferentiableError(_WEIGHT if weight is not None else _POINTS)
     for leaf in (a, b, *call.params):

@@ -244,3 +244,16 @@ def test_none_for_what_is_differentiated_is_refused_in_forward_mode_too() -> Non
     silent = explicit(lambda rows, t: (np.sum(rows) * t, lambda seed: (None, None)))
     with pytest.raises(dagad.NotDifferentiableError, match="returned None for an argument"):
         dagad.jvp(lambda t: dagad.reduce_sum(silent, ROWS, t, grainsize=4, scheduler="sync"), 2.0, 1.0)
+
+
+@pytest.mark.parametrize("mode", [dagad.jacfwd, dagad.hessian])
+def test_an_error_of_the_users_own_in_a_pullback_arrives_as_it_is(mode: Any) -> None:
+    def refusing(rows: Any, t: Any) -> Any:
+        def pullback(seed: Any) -> Any:
+            raise ValueError("t must be negative")
+
+        return t * np.sum(rows), pullback
+
+    with pytest.raises(ValueError, match=r"^t must be negative") as caught:
+        mode(lambda t: dagad.reduce_sum(explicit(refusing), np.arange(4.0), t, scheduler="sync"))(2.0)
+    assert not isinstance(caught.value, dagad.DagadError)

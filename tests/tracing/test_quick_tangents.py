@@ -12,6 +12,7 @@ from autograd.extend import defjvp
 
 import dagad
 from dagad._tracing import forward
+from dagad._tracing.forward import push
 from dagad._tracing.private import primitive_jvps
 
 X = np.array([0.3, -1.7, 2.9])
@@ -58,3 +59,8 @@ def test_a_rule_that_a_user_gives_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(primitive_jvps, anp.multiply, primitive_jvps[anp.multiply])  # put back afterwards
     defjvp(anp.multiply, lambda g, ans, x, y: 10.0 * g, lambda g, ans, x, y: 100.0 * g)
     assert dagad.jvp(lambda x: x * 2.0, (3.0,), (1.0,))[1] == 10.0
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_a_tangent_that_is_a_number_of_pythons_is_divided_as_numpys() -> None:
+    assert push(lambda leaves: [leaves[0] / 0.0], [np.float64(1.0)], [[1.0]])[1] == [[np.inf]]

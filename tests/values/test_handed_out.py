@@ -121,6 +121,13 @@ def test_two_arguments_do_not_share_their_gradient() -> None:
     assert other.tolist() == [1.0, 1.0]
 
 
+def test_tangents_are_neither_the_one_that_went_in_nor_one_for_two_outputs() -> None:
+    direction = np.ones(3)
+    a, b = dagad.jvp(lambda x: (x + 1.0, x + 2.0), (np.zeros(3),), (direction,))[1]
+    a[0] = 9.0
+    assert direction.tolist() == b.tolist() == [1.0, 1.0, 1.0]
+
+
 def test_data_that_a_rule_returns_stay_the_users() -> None:
     mine = np.array([3.0, 4.0])
     mine.flags.writeable = False
