@@ -18,7 +18,7 @@ def build(home: Path) -> tuple[Path, str]:
     """Build the site below a directory as the README says, and return where it is and what the build has said."""
     for folder in ("deploy", "docs", "examples"):
         shutil.copytree(PROJECT / folder, home / folder, ignore=shutil.ignore_patterns(*MADE, "__pycache__"))
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "docs", "site"]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "--no-color", "docs", "site"]
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
