@@ -148,12 +148,7 @@ class TracedPull:
 
     def _pulled_traced(self, seeds: list[Any]) -> list[Any]:
         """Pull by an operation of its own, since somebody differentiates the pullback."""
-        operation = self._operation
-        n_theta = sum(operation.inputs.shared)
-        filled = [_dense(seed, leaf) for seed, leaf in zip(seeds, self._value.floats(), strict=True)]
-        n_summed = len(Outputs(self._value.reduced, []).floats())
-        leaves = [*self._leaves[:n_theta], *filled[:n_summed], *self._leaves[n_theta:], *filled[n_summed:]]
-        back = _applied(operation.pullback(self._value), leaves)
+        back = _applied(*self._operation.pullback(self._leaves, self._value, seeds))
         pairs = zip([*(back.reduced or ()), *back.stacked], self._leaves, strict=True)
         return [pytree.zeros_like(leaf) if part is None else part for part, leaf in pairs]  # no seed reached a chunk
 

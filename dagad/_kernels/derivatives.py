@@ -11,7 +11,7 @@ import numpy as np
 from dagad._errors import StructureError
 from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, seed_of_one
 from dagad._kernels.chunks import ChunkContext
-from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, pulled_many, regrouped
+from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeded, Seeds, is_seed, pulled_many, regrouped
 from dagad._tracing.forward import push
 from dagad._values import pytree
 from dagad._values.shipping import opened
@@ -129,26 +129,26 @@ class Pullback(_Derivative):
     """The pullback of a function, as a function of its leaves and of the seeds.
 
     Groups of leaves: those of the function, then one of seeds: with the shared leaves for what it reduces, with the
-    sliced ones for what it stacks. `reduced` and `stacked` say which leaves have a seed: in a chunk, some of these may
+    sliced ones for what it stacks. `reduced` and `seeded` say which leaves have a seed: in a chunk, some of these may
     be integers.
     """
 
-    __slots__ = ("function", "reduced", "reduces", "stacked", "stacks")
+    __slots__ = ("function", "reduced", "reduces", "seeded", "stacks")
     gives = "gradient"
 
     def __init__(
         self,
         function: Kernel,
         reduced: tuple[bool, ...],
-        stacked: tuple[bool, ...] | None,
+        seeded: Seeded,
         reduces: bool,
         stacks: bool,
     ) -> None:
         self.function: Kernel = opened(function)
-        self.reduced, self.stacked, self.reduces, self.stacks = reduced, stacked, reduces, stacks
+        self.reduced, self.seeded, self.reduces, self.stacks = reduced, seeded, reduces, stacks
 
     def state(self) -> tuple[Any, ...]:
-        return self.function, self.reduced, self.stacked, self.reduces, self.stacks
+        return self.function, self.reduced, self.seeded, self.reduces, self.stacks
 
     def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
         own_seeds = sliced[-1] if self.function.stacks else []
@@ -159,14 +159,14 @@ class Pullback(_Derivative):
             own = [pytree.zeros_like(leaf) for group in actives for leaf in group]
             return Outputs([None] * sum(map(len, shared[:-1])), own)
         cotangents: Outputs = pulled_at(
-            self.function, (context, rows, shared[:-1], actives), (seeds, own_seeds, self.stacked)
+            self.function, (context, rows, shared[:-1], actives), (seeds, own_seeds, self.seeded)
         )[1]
         return cotangents
 
     def inputs(self, names: LeafNames) -> LeafNames:
         """Return the names of the function's leaves, then of the seeds."""
         inner = self.function.inputs(names)
-        n_own = 0 if self.stacked is None else sum(self.stacked)
+        n_own = sum(self.seeded[0] or ())
         return LeafNames([*inner.shared, *[SEED] * sum(self.reduced)], [*inner.sliced, *[SEED] * n_own])
 
     def named(self, parts: Outputs, names: LeafNames) -> Iterator[tuple[str, Any]]:
@@ -303,8 +303,7 @@ def _is_unseeded(seeds: Sequence[Any], leaves: Iterable[Any]) -> bool:
     Pulled with zeros it would give zeros of either sign, and nan at infinite slopes. Where somebody traces, seeds have
     derivatives even so.
     """
-    some = any(seed is not None and (pytree.is_traced(seed) or np.any(seed)) for seed in seeds)
-    return not some and not any(map(pytree.is_traced, leaves))
+    return not any(map(is_seed, seeds)) and not any(map(pytree.is_traced, leaves))
 
 
 def pulled_at(function: Kernel, args: Any, given: tuple[Any, ...] | None) -> tuple[Outputs, Any]:

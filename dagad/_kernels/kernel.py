@@ -22,6 +22,7 @@ from dagad._graphs.monoids import NUMBERS
 from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._tracing.tape import pull, record, tape_nbytes
 from dagad._values import pytree
+from dagad._values.blocks import full
 from dagad._values.canonical import canonical
 from dagad._values.shipping import Portable, opened
 from dagad_scheduler.roles import Role
@@ -29,6 +30,8 @@ from dagad_scheduler.roles import Role
 Groups = Sequence[Sequence[Any]]
 # One seed (None: zero) per leaf of what is summed, None among them, then of what is owned.
 Seeds = Sequence[Any]
+# Which of the leaves that a chunk owns have a seed; None: those that are floats in it, but for some.
+Seeded = tuple[tuple[bool, ...] | None, frozenset[int]]
 
 
 class Outputs(NamedTuple):
@@ -59,17 +62,20 @@ class Outputs(NamedTuple):
         rest = iter(seeds)
         return [next(rest) if pytree.is_differentiable_or_traced(leaf) else None for leaf in self.all_leaves()]
 
-    def own_seeds(self, seeds: Seeds, floats: tuple[bool, ...] | None) -> list[Any]:
-        """Return one seed per leaf of its own; `floats` says which have one, None for those that are floats here."""
-        rest = iter(seeds)
-        flags = map(pytree.is_differentiable_or_traced, self.stacked) if floats is None else floats
-        return [next(rest) if is_float else None for is_float in flags]
+    def own_seeds(self, seeds: Seeds, seeded: Seeded) -> list[Any]:
+        """Return one seed per leaf of its own."""
+        rest, (flags, unseeded) = iter(seeds), seeded
+        if flags is None:
+            floats = map(pytree.is_differentiable_or_traced, self.stacked)
+            flags = tuple([is_float and place not in unseeded for place, is_float in enumerate(floats)])
+        return [next(rest) if is_seeded else None for is_seeded in flags]
 
     def seeds(self, seeds: Seeds) -> Seeds:
         """Return one seed per leaf; there may be seeds for those with derivatives only.
 
         A sum of nothing is the integer 0: what is an integer in this chunk may be floating point in others, and so have
-        a seed, which is not to be taken for that of the next leaf.
+        a seed, which is not to be taken for that of the next leaf. A leaf that nobody used has zero for a seed, which
+        at an infinite slope would give nan: None.
         """
         if not self.stacked and type(self.reduced) in NUMBERS and len(seeds) == 1:  # nearly always
             return seeds if type(seeds[0]) is np.float64 else [_cast(seeds[0], self.reduced)]
@@ -84,8 +90,15 @@ class Outputs(NamedTuple):
             has_derivative = pytree.is_differentiable_or_traced(leaf)
             seed = next(rest) if has_derivative or len(seeds) == len(leaves) else None
             if leaf is not None:
-                found.append(_cast(seed, leaf) if has_derivative else None)
+                found.append(_cast(seed, leaf) if has_derivative and is_seed(seed) else None)
         return found
+
+
+def is_seed(seed: Any) -> bool:
+    """Return whether a cotangent is not plainly zero; a traced one has derivatives even so."""
+    if seed is None or pytree.is_traced(seed) or pytree.is_placed(seed):
+        return seed is not None
+    return bool(np.any(full(seed)))
 
 
 def _cast(seed: Any, leaf: Any) -> Any:

@@ -18,7 +18,7 @@ one number shows the first time, when it is linearized, so that nothing has to r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ from dagad._kernels.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._kernels.finite import Finite
 from dagad._kernels.inputs import Inputs, Targets, apart, times
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results
-from dagad._kernels.kernel import DIFFERENT, Kernel, Outputs, Seeds, check_alike, joined
+from dagad._kernels.kernel import DIFFERENT, Kernel, Outputs, Seeds, check_alike, is_seed, joined
 from dagad._kernels.replay import bring_along, of_job
 from dagad._remembered import Remembered
 from dagad._sources.base import Stays
@@ -113,21 +113,40 @@ class Operation:
         kernel = ValueAndGrad(self.kernel, stacks=bool(sum(self.inputs.sliced)))
         return replace(self, kernel=kernel, stacked_at=self.inputs.flat())
 
-    def pullback(self, value: Outputs) -> Operation:
-        """Return the operation on the leaves and on seeds for `value` that gives the cotangents."""
-        floats = [place for place, leaf in enumerate(value.stacked) if pytree.is_differentiable_or_traced(leaf)]
+    def pullback(self, leaves: Sequence[Any], value: Outputs, seeds: Seeds) -> tuple[Operation, list[Any]]:
+        """Return the operation on leaves and seeds for `value` that gives the cotangents, and what to call it with.
+
+        Outputs that nobody used have no seed there: one that is zero and is traced would be nan at an infinite slope.
+        """
+        floats, n_theta = value.floats(), sum(self.inputs.shared)
+        given = [is_seed(seed) for seed in seeds]
+        summed, flags = Outputs(value.reduced, []).all_leaves(), iter(given)
+        reduced = tuple([pytree.is_differentiable_or_traced(leaf) and next(flags) for leaf in summed])
+        n_summed = len(given) - len(own := list(flags))
+        own_floats = [place for place, leaf in enumerate(value.stacked) if pytree.is_differentiable_or_traced(leaf)]
+        seeded = [place for place, is_given in zip(own_floats, own, strict=True) if is_given]
+        # Where each chunk has leaves of its own, it knows best which are floats.
+        if self.stacked_at is None and not self.kernel.copies:
+            stacked, unseeded = tuple([place in seeded for place in range(len(value.stacked))]), frozenset[int]()
+        else:
+            stacked, unseeded = None, _unused(value.places or [], {*seeded})
+            of_others = {leaf for targets in value.places or [] for leaf, _ in _without(targets, unseeded)}
+            seeded = [place for place in own_floats if place in of_others]
         rows = None
         if self.kernel.stacks:
+            at = {place: number for number, place in enumerate(seeded)}
             rows = [
-                [(floats.index(leaf), own) for leaf, own in targets if leaf in floats] for targets in value.places or []
+                [(at[leaf], own) for leaf, own in _without(targets, unseeded) if leaf in at]
+                for targets in value.places or []
             ]
-        reduced = tuple(map(pytree.is_differentiable_or_traced, Outputs(value.reduced, []).all_leaves()))
-        # Where each chunk has leaves of its own, it knows best which are floats.
-        alike = self.stacked_at is None and not self.kernel.copies
-        stacked = tuple(map(pytree.is_differentiable_or_traced, value.stacked)) if alike else None
-        kernel = Pullback(self.kernel, reduced, stacked, bool(sum(self.inputs.shared)), bool(sum(self.inputs.sliced)))
-        inputs = self.inputs.and_seeds(sum(reduced), len(floats), rows)
-        return replace(self, kernel=kernel, inputs=inputs, stacked_at=self.inputs.flat())
+        gives = bool(n_theta), bool(sum(self.inputs.sliced))
+        kernel = Pullback(self.kernel, reduced, (stacked, unseeded), *gives)
+        filled = [_dense(seed, leaf) for seed, leaf in zip(seeds, floats, strict=True)]
+        of_sum = [seed for seed, is_given in zip(filled[:n_summed], given, strict=False) if is_given]
+        of_rows = [seed for seed, place in zip(filled[n_summed:], own_floats, strict=True) if place in seeded]
+        inputs = self.inputs.and_seeds(len(of_sum), len(of_rows), rows)
+        operation = replace(self, kernel=kernel, inputs=inputs, stacked_at=self.inputs.flat())
+        return operation, [*leaves[:n_theta], *of_sum, *leaves[n_theta:], *of_rows]
 
     # Values
 
@@ -283,10 +302,8 @@ class Operation:
 
     def _pull_anew(self, leaves: Sequence[Any], value: Outputs, seeds: _Seeds, number: int, land: Land) -> None:
         """Run and pull at once: a job of the pullback."""
-        operation, n_theta = self.pullback(value), sum(self.inputs.shared)
-        filled = [_dense(seed, leaf) for seed, leaf in zip(seeds.floats, value.floats(), strict=True)]
-        n_summed = len(Outputs(value.reduced, []).floats())
-        back = operation.call([*leaves[:n_theta], *filled[:n_summed], *leaves[n_theta:], *filled[n_summed:]])
+        operation, given = self.pullback(leaves, value, seeds.floats)
+        back = operation.call(given)
         land([(leaf, None) for leaf in range(len(leaves))], [*(back.reduced or ()), *back.stacked], number)
 
     def backward_many(
@@ -344,11 +361,19 @@ class _Seeds:
         return [self._stacked[leaf] for leaf, rows in at if type(rows) is Stays]
 
 
+def _unused(places: Sequence[Targets], seeded: Container[int]) -> frozenset[int]:
+    """Return which of the leaves that each chunk has of its own have no seed in any of them."""
+    used = {number for targets in places for number, (leaf, _) in enumerate(targets) if leaf in seeded}
+    return frozenset(range(max(map(len, places), default=0))) - used
+
+
+def _without(targets: Targets, numbers: Container[int]) -> Targets:
+    return [target for number, target in enumerate(targets) if number not in numbers]
+
+
 def _dense(seed: Any, leaf: Any) -> Any:
     seed = full(seed)
-    if seed is None or pytree.is_placed(leaf):
-        return pytree.zeros_like(leaf) if seed is None else seed
-    return pytree.cast_like(seed, leaf, "A cotangent")
+    return pytree.zeros_like(leaf) if seed is None else pytree.fitted(seed, leaf, "A cotangent")
 
 
 def _check_alike(stacked: Sequence[Any], notes: Sequence[Any]) -> None:

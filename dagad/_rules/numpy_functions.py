@@ -10,6 +10,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._errors import NotDifferentiableError
+from dagad._rules.numpy_rules import bins_of
 from dagad._tracing import refusals
 from dagad._tracing.by_definition import moved, rules_of
 from dagad._tracing.numpy_protocols import WRITTEN
@@ -181,6 +182,60 @@ def _refused(sentence: Function) -> Function:
     return refuse
 
 
+def _histogramdd(sample: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:
+    """Return sums of weights and edges. A list is one of columns, and an array of these is not."""
+    columns = _columns(sample)
+    counts = [plain(bins)] * len(columns) if np.ndim(plain(bins)) == 0 else [_plain_edges(each) for each in bins]
+    # Numpy sees to what can't be, and says what the edges are.
+    whole, found = np.histogramdd(
+        np.stack([plain(each) for each in columns], axis=-1), counts, range, density, plain(weights)
+    )
+    given = [None] * len(columns) if np.ndim(plain(bins)) == 0 else bins
+    ranges = [None] * len(columns) if range is None else range
+    edges = [_edges_along(*each) for each in zip(columns, given, ranges, found, strict=True)]
+    if not isbox(weights) and not (density and any(map(isbox, edges))):
+        return whole, tuple(edges)
+    places = [bins_of(plain(each), along) for each, along in zip(columns, found, strict=True)]
+    shape = [len(along) + 1 for along in found]
+    weights = np.ones(len(places[0])) if weights is None else weights
+    flat = np.bincount(np.ravel_multi_index(places, shape), weights, int(np.prod(shape)))
+    sums = anp.reshape(flat, shape)[tuple([slice(1, -1)] * len(shape))]
+    if density:
+        total = anp.sum(sums)
+        for axis, along in enumerate(edges):
+            widths = along[1:] - along[:-1]
+            sums = sums / anp.reshape(widths, [-1 if each == axis else 1 for each, _ in enumerate(edges)])
+        sums = sums / total
+    return sums, tuple(edges)
+
+
+def _columns(sample: Any) -> list[Any]:
+    if isinstance(sample, list | tuple):
+        return [each if isbox(each) else np.asarray(each) for each in sample]
+    sample = sample if np.ndim(plain(sample)) == 2 else anp.reshape(sample, (-1, 1))
+    return [sample[:, column] for column in np.arange(np.shape(plain(sample))[1])]
+
+
+def _plain_edges(bins: Any) -> Any:
+    return plain(bins) if isbox(bins) or np.ndim(bins) == 0 else np.asarray([plain(edge) for edge in bins])
+
+
+def _edges_along(column: Any, bins: Any, range: Any, found: Any) -> Any:
+    """Return the edges along one dimension, traced where they follow what is traced."""
+    if bins is not None and np.ndim(plain(bins)) == 1:
+        return bins if isbox(bins) else found
+    return found if range is not None or not isbox(column) else np.histogram_bin_edges(column, len(found) - 1)
+
+
+def _histogram2d(
+    x: Any, y: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
+) -> tuple[Any, Any, Any]:
+    if np.ndim(plain(bins)) == 1 and len(bins) > 2:  # the edges of both
+        bins = [bins, bins]
+    sums, (of_x, of_y) = _histogramdd([x, y], bins, range, density, weights)
+    return sums, of_x, of_y
+
+
 _UNTRACED = """
 shape ndim size result_type iscomplexobj isrealobj common_type digitize nanargmax nanargmin lexsort isin
 array_repr array_str array2string may_share_memory shares_memory can_cast
@@ -218,6 +273,8 @@ WRITTEN.update(
         np.copy: lambda a, order="K", subok=False: a,
         np.einsum: _einsum,
         np.where: _where,
+        np.histogramdd: _histogramdd,
+        np.histogram2d: _histogram2d,
     }
 )
 WRITTEN.update({getattr(np, name): untraced(getattr(np, name)) for name in _UNTRACED})

@@ -243,12 +243,16 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
 def _histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:
     """Return sums of weights and edges; counts, which are whole numbers, never get here."""
     edges = _edges(a, bins, range)
-    values = plain(edges)
-    at = np.searchsorted(values, np.ravel(plain(a)), "right")
-    at = np.where(np.ravel(plain(a)) == values[-1], len(values) - 1, at)  # the last one holds its end
+    at = bins_of(np.ravel(plain(a)), plain(edges))
     weights = np.ones(np.size(at)) if weights is None else weights
-    sums = movers()[1](anp.ravel(weights), at, (len(values) + 1,))[1:-1]
+    sums = movers()[1](anp.ravel(weights), at, (len(plain(edges)) + 1,))[1:-1]
     return (sums / _steps(edges) / anp.sum(sums) if density else sums), edges
+
+
+def bins_of(sample: Any, edges: Any) -> Any:
+    """Return the numbers of the bins that numbers lie in, from 1; 0 and the one past the last are those outside."""
+    at = np.searchsorted(edges, sample, "right")
+    return np.where(sample == edges[-1], len(edges) - 1, at)  # the last one holds its end
 
 
 def _edges(a: Any, bins: Any, range: Any = None, weights: Any = None) -> Any:

@@ -57,7 +57,11 @@ np.cumulative_prod(x, include_initial=True)
 np.nanmean(hole.reshape(3, 4), axis=1) | np.nanvar(hole.reshape(3, 4), axis=1, keepdims=True)
 np.nanmax(hole.reshape(3, 4), axis=1, keepdims=True) | np.nansum(hole.reshape(3, 4), 0)
 np.histogram(x, bins=[0.0, 0.5, 1.0])[0] * x[:2] | np.histogram(x, bins=3)[1] | np.histogram(x, bins=3, density=True)[0]
-np.histogram_bin_edges(x, 4)
+np.histogram_bin_edges(x, 4) | np.histogramdd((y, 2 * y), bins=(2, 3), weights=x)[0]
+np.histogramdd([y, x], bins=(2, 3), weights=x, density=True)[0] | np.histogramdd(m.T, bins=2)[1][1]
+np.histogramdd([x[:2], x[2:4]], bins=2)[0] * x[:2] | np.histogram2d(y, x, bins=(2, 3), weights=x**2)[0]
+np.histogram2d(x, y, bins=[0.0, 0.5, 0.8, 1.5])[0] * x[:3] | np.histogram2d(x, y, bins=3)[1]
+np.histogram2d(x, y, bins=2, density=True)[0] | np.histogramdd(m, bins=2, range=[(0, 1)] * 4, weights=x[:3])[0]
 """
 
 SHAPES = """
