@@ -36,6 +36,7 @@ def _quotient_and_rest(left: Any, right: Any) -> Any:
     return left // right, left % right
 
 
+_WORDS = (str, bytes)  # ufuncs compare numbers with none of these, arrays do
 IN_ANOTHER_WAY = CONSTANT | {np.sign}  # than by their primitive, whatever that is; see `call_ufunc`
 
 
@@ -122,6 +123,14 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     __mod__, __rmod__ = operators(anp.mod)
     __matmul__, __rmatmul__ = operators(anp.matmul)
     __pow__, __rpow__ = operators(_power_of)
+
+    def __eq__(self, other: object) -> Any:
+        return pytree.plain(self) == other if isinstance(other, _WORDS) else super().__eq__(other)
+
+    def __ne__(self, other: object) -> Any:
+        return pytree.plain(self) != other if isinstance(other, _WORDS) else super().__ne__(other)
+
+    __hash__ = numpy_boxes.ArrayBox.__hash__
 
     def __pos__(self) -> Any:
         return anp.positive(self)

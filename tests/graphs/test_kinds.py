@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 from typing import Any
 
 import autograd
@@ -146,6 +147,12 @@ def test_gradients_of_bags_are_bags() -> None:
     value, gradient = dagad.value_and_gradient(y, bag)
     assert (type(value), type(gradient), gradient.npartitions) == (type(y), db.Bag, 2)
     assert compute(value, gradient, scheduler="sync") == (36.0, [3.0, 12.0, 27.0])
+
+
+def test_what_bags_accumulate_has_a_gradient() -> None:
+    bag: Any = db.from_sequence([1.0, 2.0, 3.0, 4.0], npartitions=2)
+    products = bag.accumulate(operator.mul).sum()
+    assert dagad.gradient(products, bag).compute(scheduler="sync") == [33.0, 16.0, 10.0, 6.0]
 
 
 def test_gradients_of_xarray_objects_are_of_their_kind(scheduler: Any) -> None:

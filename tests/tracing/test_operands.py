@@ -196,3 +196,15 @@ def test_functions_of_several_results_return_a_tuple() -> None:
 
         assert np.all(np.isfinite(dagad.hvp(loss, 3 * X, X)))
         assert set(seen) == {(tuple, 2)}
+
+
+def test_traced_values_are_compared_with_words_as_plain_ones_are() -> None:
+    seen: list[Any] = []
+
+    def loss(x: Any) -> Any:
+        seen.append([np.any(x == "a"), np.all(x != b"a"), np.all(x == x)])
+        return np.sum(x**2)
+
+    for at in (3.0, X):
+        np.testing.assert_array_equal(dagad.grad(loss)(at), 2 * at)
+    assert seen == [[False, True, True]] * 2

@@ -312,6 +312,33 @@ _OF_SHAPES = """
 shape ndim size result_type iscomplexobj isrealobj common_type may_share_memory shares_memory can_cast
 min_scalar_type einsum_path tril_indices_from triu_indices_from diag_indices_from
 """.split()
+
+
+def _histogramdd(sample: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:
+    """Return sums of weights and edges. A list is one of columns, and an array of these is not."""
+    columns = sample
+    if isinstance(sample, list | tuple):
+        columns = jnp.stack([jnp.asarray(array_of(each)) for each in sample], axis=-1)
+    elif np.ndim(stand_in(array_of(sample))) == 1:
+        columns = array_of(sample)[:, None]
+    sums, edges = jnp.histogramdd(columns, _bins(bins), range, weights, density)
+    return sums, tuple(edges)
+
+
+def _histogram2d(
+    x: Any, y: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
+) -> tuple[Any, Any, Any]:
+    several = isinstance(bins, list | tuple | np.ndarray) and len(bins) > 2
+    sums, (of_x, of_y) = _histogramdd([x, y], [bins, bins] if several else bins, range, density, weights)
+    return sums, of_x, of_y
+
+
+def _bins(bins: Any) -> Any:
+    if not isinstance(bins, list | tuple):
+        return bins
+    return [jnp.asarray(array_of(each)) if np.ndim(each) else each for each in bins]
+
+
 WRITTEN.update({getattr(np, name): asked_of_shapes(getattr(np, name)) for name in _OF_SHAPES})
 WRITTEN.update(
     {
@@ -340,6 +367,8 @@ WRITTEN.update(
         np.ones_like: _like(np.ones),
         np.empty_like: _like(np.zeros),
         np.bincount: _bincount,
+        np.histogramdd: _histogramdd,
+        np.histogram2d: _histogram2d,
         np.power: _power,
         np.nextafter: _nextafter,
         np.spacing: lambda x: jnp.spacing(jax.lax.stop_gradient(x)),
