@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -316,12 +317,17 @@ min_scalar_type einsum_path tril_indices_from triu_indices_from diag_indices_fro
 
 def _histogramdd(sample: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:
     """Return sums of weights and edges. A list is one of columns, and an array of these is not."""
-    columns = sample
+    columns = array_of(sample)
     if isinstance(sample, list | tuple):
         columns = jnp.stack([jnp.asarray(array_of(each)) for each in sample], axis=-1)
     elif np.ndim(stand_in(array_of(sample))) == 1:
         columns = array_of(sample)[:, None]
-    sums, edges = jnp.histogramdd(columns, _bins(bins), range, weights, density)
+    edges = jnp.histogramdd(columns, _bins(bins), range)[1]
+    weights = None if weights is None else jnp.asarray(weights, float)  # what numpy adds up in
+    sums = jnp.histogramdd(columns, _bins(bins), range, weights)[0].astype(float)
+    if density:  # jax would do this in the precision of the sample
+        volumes = functools.reduce(operator.mul, jnp.ix_(*map(jnp.diff, edges)))
+        sums = sums / volumes / jnp.sum(sums)
     return sums, tuple(edges)
 
 
