@@ -156,7 +156,7 @@ class _Pullbacks:
         """Return the cotangents of a member's shared and sliced leaves for many seeds."""
         _, pull, (shared, sliced) = self._members[number]
         some = [None if one is None or all(seed is None for seed in one) else one for one in many]
-        pulled = [None] * len(some) if pull is None else pulled_many(pull, some)
+        pulled = [None] * len(some) if pull is None else _pulled_as_alone(pull, some)
         n_shared, leaves = sum(map(len, shared)), [leaf for group in sliced for leaf in group]
         found = list[tuple[list[Any], list[Any]]]()
         for parts in pulled:
@@ -165,6 +165,13 @@ class _Pullbacks:
             else:
                 found.append((list(parts[0]) if n_shared else [], list(parts[-1]) if leaves else []))
         return found
+
+
+def _pulled_as_alone(pull: PullbackFunction, many: Sequence[Seeds | None]) -> list[tuple[Any, ...] | None]:
+    """Pull a member's seeds; a single one, among those of others, by itself, as it would be pulled without them."""
+    if sum(seeds is not None for seeds in many) == 1:
+        return [None if seeds is None else pull(seeds) for seeds in many]
+    return pulled_many(pull, many)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +229,16 @@ class Together:
             found.append(own)
         return found
 
-    def land(self, lands: Sequence[Land]) -> Land:
-        """Return what lets each member's cotangents land at its own."""
+    def n_reduced(self, number: int, reduced: Any) -> int:
+        """Return how many seeds a member's pullback takes of what it reduces."""
+        if not self.job.kernel.reduces:
+            return 0
+        lowered = self.jobs[number].monoid.lower(reduced)
+        value = lowered[0] if self.job.kernel.pulls_itself else lowered
+        return len(Outputs(value, []).all_leaves())
+
+    def land(self, lands: Sequence[Land | None]) -> Land:
+        """Return what lets each member's cotangents land at its own; None for those who did not pull."""
         n_shared, n_leaves = self.jobs[0].n_shared, len(self.jobs[0].leaves)
         count, n_sliced = len(self.jobs), n_leaves - n_shared
 
@@ -239,7 +254,7 @@ class Together:
                 own[number][1].append(place)
             starts = range(0, len(cotangents or ()), max(len(targets), 1))
             for (mine_at, places), take in zip(own, lands, strict=True):
-                if mine_at:
+                if mine_at and take is not None:
                     parts = None if cotangents is None else [cotangents[start + n] for start in starts for n in places]
                     take(mine_at, parts, first)
 
@@ -261,6 +276,18 @@ class SeedsTogether:
     def placed(self) -> list[Any]:
         """Those of stacked leaves that are Shards."""
         return [seed for one in self._each for seed in one.placed]
+
+
+class NoSeeds:
+    """Those of a member that does not pull: so many of what it reduces, and of what each chunk stacks."""
+
+    def __init__(self, n_reduced: int, n_stacked: Sequence[int], n_placed: int) -> None:
+        self.reduced, self.placed = [None] * n_reduced, [None] * n_placed
+        self._n_stacked = n_stacked
+
+    def stacked(self, number: int) -> list[Any]:
+        """Return the seeds of the stacked leaves of one chunk."""
+        return [None] * (self._n_stacked[number] if self._n_stacked else 0)
 
 
 def has_same_rows(one: Job, other: Job) -> bool:
