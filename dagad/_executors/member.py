@@ -17,20 +17,30 @@ import contextlib
 import contextvars
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 
 class _GivenUp(BaseException):
     """Ends a member for whom nobody waits."""
 
 
+class Passing(Protocol):
+    """Where members meet: see `members.Meeting`."""
+
+    def pass_on(self, member: Member) -> None:
+        """Let the next one go on, as a member waits or is over."""
+
+    def renew(self, ran: Sequence[Member]) -> None:
+        """Have others note anew what they wait for, as chunks of some members have run."""
+
+
 class Member:
     """One member's program, in a thread of its own that runs only when it is its turn."""
 
-    def __init__(self, number: int, act: Callable[[], Any], pass_on: Callable[[Member], None]) -> None:
-        self.number, self._act, self._pass_on = number, act, pass_on
+    def __init__(self, number: int, act: Callable[[], Any], meeting: Passing) -> None:
+        self.number, self._act, self._meeting = number, act, meeting
         self._context = contextvars.copy_context()
         self.request: Any = None
         self.answer: Any = None
@@ -82,7 +92,7 @@ class Member:
         self.request = request
         for lock in self.locks:  # others may come to it before this one has its answer
             lock.release()
-        self._pass_on(self)
+        self._meeting.pass_on(self)
         self._go.acquire()
         for lock in self.locks:
             lock.acquire()
@@ -92,6 +102,11 @@ class Member:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    def chunks_ran(self) -> None:
+        """Tell those who wait that chunks of this member have run, in its turn."""
+        if not self.is_given_up:
+            self._meeting.renew([self])
 
     def position(self) -> list[int]:
         """Return where in its program the member waits, from the outermost function to the innermost."""
@@ -108,7 +123,7 @@ class Member:
             self.error = error
         finally:
             self.is_over = True
-            self._pass_on(self)
+            self._meeting.pass_on(self)
 
     def _in_context(self) -> Any:
         _MEMBER.set(self)
@@ -143,3 +158,14 @@ def by_itself() -> contextlib.AbstractContextManager[None]:
     """Return what lets a member wait for nobody, while it holds what others may wait for."""
     member = current_member()
     return contextlib.nullcontext() if member is None else member.by_itself()
+
+
+@contextlib.contextmanager
+def running_alone() -> Iterator[None]:
+    """Run what others need not wait for; what that changes they are not told of."""
+    member = current_member()
+    try:
+        yield
+    finally:
+        if member is not None:
+            member.chunks_ran()

@@ -14,12 +14,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dagad._errors import CancelledError, SchedulerLostError, WorkerLostError, add_note_once
-from dagad._executors.member import Member, current_member
+from dagad._executors.member import Member, current_member, running_alone
 from dagad._executors.members_left import Left, Pulled
+from dagad._executors.members_noted import Looked, Noted
 from dagad._graphs.policies import Policy
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds
 from dagad._kernels.kernel import Kernel
@@ -40,12 +41,16 @@ class _Request:
     job: Job
     inner: Executor
     place: Any
+    noted: Noted
     policy: Policy | None = None
     pulled: Pulled | None = None
+    is_alone: bool = False  # as it could not be answered with others
 
     def is_like(self, other: _Request) -> bool:
         """Return whether both may run as one job."""
         if self.method != other.method or type(self.policy) is not type(other.policy):
+            return False
+        if self.is_alone or other.is_alone:
             return False
         if self.pulled is not None and other.pulled is not None:
             return self.pulled.goes_with(other.pulled)
@@ -70,20 +75,22 @@ class MemberExecutor:
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        found = _asked(_Request(CALL, job, self._inner, self._place))
+        found = _asked(CALL, job, self._inner, self._place)
         if found is ALONE:
-            return _alone(self._inner.call(job), self._inner)
+            with running_alone():
+                return _alone(self._inner.call(job), self._inner)
         results: Results = found
         return results
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
         """Run a job, and leave behind what its policy says."""
-        found = _asked(_Request(LINEARIZE, job, self._inner, self._place, policy))
+        found = _asked(LINEARIZE, job, self._inner, self._place, policy)
         if found is not ALONE:
             both: tuple[Results, Residuals | None] = found
             return both
-        results, residuals = self._inner.linearize(job, policy)
-        return _alone(results, self._inner), residuals
+        with running_alone():
+            results, residuals = self._inner.linearize(job, policy)
+            return _alone(results, self._inner), residuals
 
 
 def _alone(results: Results, inner: Executor) -> Results:
@@ -108,8 +115,11 @@ class MemberResiduals:
         That need not be the member itself: another one may have its pullback, or a thread, or whoever comes later.
         """
         pulled = Pulled(self._left, self._number, job, seeds, land)
-        found = _asked(_Request(PULL, job, self._inner, self._place, None, pulled))
-        return self._left.pull_one(pulled, self._inner) if found is ALONE else found is True
+        found = _asked(PULL, job, self._inner, self._place, None, pulled)
+        if found is not ALONE:
+            return found is True
+        with running_alone():
+            return self._left.pull_one(pulled, self._inner)
 
     def release(self) -> None:
         """Let go of nothing: other members may pull."""
@@ -120,9 +130,15 @@ def as_member(executor: Executor, place: Any) -> Executor:
     return executor if current_member() is None else MemberExecutor(executor, place)
 
 
-def _asked(request: _Request) -> Any:
+def _asked(
+    method: str, job: Job, inner: Executor, place: Any, policy: Policy | None = None, pulled: Pulled | None = None
+) -> Any:
+    """Return what a member is given for a request; that it is to do itself what others do, who wait for nobody."""
     member = current_member()
-    return ALONE if member is None else member.ask(request)
+    if member is None:
+        return ALONE
+    noted = Noted(job, () if pulled is None else pulled.seeds, Looked())
+    return member.ask(_Request(method, job, inner, place, noted, policy, pulled))
 
 
 class Meeting:
@@ -135,15 +151,23 @@ class Meeting:
         self._turns: deque[tuple[Member, Any]] = deque()
         self._pause, self._lock, self._is_over = threading.Lock(), threading.Lock(), False
         self._pause.acquire()
-        self._members = [Member(number, act, self._pass_on) for number, act in enumerate(acts)]
+        self._members = [Member(number, act, self) for number, act in enumerate(acts)]
 
     def run(self) -> list[Any]:
         """Run all programs to their end, and return what they return; the first error is raised."""
         try:
             self._take_turns([(member, None) for member in self._members])
             while group := self._next():
-                requests = [member.request for member in group if member.request is not None]
-                self._take_turns(list(zip(group, _answers(requests), strict=True)))
+                if refused := self._changed():
+                    self._take_turns(refused)
+                    continue
+                answers = _answers([member.request for member in group])
+                self.renew(group)
+                if answers[0] is ALONE and len(group) > 1:  # what one changes then, the next one is to be looked at for
+                    for member in group:
+                        member.request = replace(member.request, is_alone=True)
+                    continue
+                self._take_turns(list(zip(group, answers, strict=True)))
             return [member.result for member in self._members]
         finally:
             with self._lock:
@@ -152,17 +176,33 @@ class Meeting:
                 member.give_up()
             self._members = []
 
+    def _changed(self) -> list[tuple[Member, Any]]:
+        """Return the members that wait for what is not any more what they asked for, and what refuses it."""
+        now = Looked()
+        found = [(member, member.request.noted.change(member.number, now)) for member in self._waiting()]
+        return [(member, error) for member, error in found if error is not None]
+
+    def _waiting(self) -> list[Member]:
+        return [member for member in self._members if member.request is not None]
+
+    def renew(self, ran: Sequence[Member]) -> None:
+        """Have all others who wait note anew what they wait for: what chunk functions change is their own affair."""
+        now = Looked()
+        for member in self._waiting():
+            if member not in ran:
+                member.request.noted.renew(now)
+
     def _take_turns(self, turns: Sequence[tuple[Member, Any]]) -> None:
         """Let members go on, one after the other, each until it waits or is over."""
         self._turns.extend(turns)
-        self._pass_on(None)
+        self.pass_on(None)
         self._pause.acquire()
         for member, _ in turns:
             if member.error is not None:
                 add_note_once(member.error, f"dagad: member {member.number} of a `dagad.vmap`")
                 raise member.error
 
-    def _pass_on(self, member: Member | None) -> None:
+    def pass_on(self, member: Member | None) -> None:
         with self._lock:  # or somebody might begin whom the caller, interrupted, has just given up
             if self._is_over:
                 return

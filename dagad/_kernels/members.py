@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dagad._graphs.linearization import PullbackFunction
 from dagad._graphs.monoids import Monoid
 from dagad._kernels.chunks import ChunkContext, ChunkFunction
@@ -69,6 +71,11 @@ class Members(Kernel):
         """Return the inputs that each member's stacked outputs correspond to."""
         found = [self.function.stacked_like(own) for own in _split(sliced, self.count)]
         return None if found[0] is None else [leaf for some in found for leaf in some or ()]
+
+    @property
+    def of_users(self) -> Sequence[ChunkFunction]:
+        """The functions of all members."""
+        return [one for kernel in self._each for one in kernel.of_users]
 
     @property
     def of_user(self) -> ChunkFunction:
@@ -291,32 +298,48 @@ class NoSeeds:
 
 
 def has_same_rows(one: Job, other: Job) -> bool:
-    """Return whether two jobs visit the same rows, cut alike, and have as many leaves for each chunk."""
+    """Return whether two jobs visit the same rows, to the last bit, cut alike, with as many leaves for each chunk."""
     if one.plan != other.plan or one.sliced.treedef != other.sliced.treedef or one.inputs != other.inputs:
         return False
-    if one.monoid != other.monoid or one.stacked_at != other.stacked_at or one.runs != other.runs:
+    if one.stacked_at != other.stacked_at or one.runs != other.runs or not _is_same_source(one.monoid, other.monoid):
+        return False
+    # What records hold as metadata is compared by them, for whom -0.0 is 0.0.
+    if not _is_same(pytree.metadata_of(one.sliced.treedef), pytree.metadata_of(other.sliced.treedef)):
         return False
     return all(map(_is_same_source, one.sliced.columns, other.sliced.columns))
 
 
 def _is_same_source(one: Any, other: Any) -> bool:
-    if type(one) is not type(other):
-        return False
-    fields = getattr(one, "__dataclass_fields__", None)
-    if fields is None:
-        return one is other
-    return all(_is_same(getattr(one, name), getattr(other, name)) for name in fields)
-
-
-def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if type(one) is not type(other):
         return False
-    if hasattr(one, "__array_interface__"):
+    fields = getattr(one, "__dataclass_fields__", None)
+    return fields is not None and all(_is_same(getattr(one, name), getattr(other, name)) for name in fields)
+
+
+_EXACT = frozenset({int, str, bool, bytes, range, slice, type(None)})
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two things are the same to the last bit, as far as that is seen at a glance."""
+    if one is other:
+        return True
+    cls = type(one)
+    if cls is not type(other):
+        return False
+    if cls in _EXACT:
+        return bool(one == other)
+    if cls is float or cls is complex or isinstance(one, np.generic):  # -0.0 equals 0.0, and a nan may hold something
+        a, b = np.asarray(one), np.asarray(other)
+        return a.dtype == b.dtype and not a.dtype.hasobject and a.tobytes() == b.tobytes()
+    if cls is np.ndarray:  # others may hold more than numbers: a mask, a unit
         return bool(one.__array_interface__ == other.__array_interface__)  # the same memory
-    if isinstance(one, list | tuple):
+    if cls is list or cls is tuple:
         return len(one) == len(other) and all(map(_is_same, one, other))
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(map(_is_same, one.values(), other.values()))
-    return isinstance(one, int | str | float) and one == other
+    if cls is dict:
+        return _is_same([*one.items()], [*other.items()])
+    drawn = getattr(one, "drawn", None)
+    if drawn is not None and other.drawn is not None:  # the same chunks of the same Shards
+        return drawn.whole is other.drawn.whole and drawn.numbers == other.drawn.numbers
+    return False
