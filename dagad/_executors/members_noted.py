@@ -24,6 +24,7 @@ from dagad._words import name_of
 
 _FIXED = frozenset({type(None), bool, int, float, complex, str, bytes, range})
 BLOCK = 2**20  # bytes that are laid out at a time
+SMALL = 2**12  # bytes that are looked at sooner than it is found out whether another view of them has been
 
 
 class Looked:
@@ -48,7 +49,7 @@ class Looked:
         is_plain = type(part) is np.ndarray and not part.dtype.hasobject
         if is_plain and is_frozen(part):
             return None
-        key = _memory(part) if is_plain else id(part)
+        key = _memory(part) if is_plain and part.nbytes > SMALL else id(part)
         if key not in self._seen:
             states = States()
             self._seen[key] = _sum_of(part) if is_plain else states.of(part, ()), (part, states)
@@ -61,10 +62,10 @@ def _memory(array: Any) -> Any:
 
 def _sum_of(array: Any) -> int:
     """Return a sum over all bits of an array, and of where they stand."""
-    if array.flags.c_contiguous and array.size:
-        return zlib.crc32(array.reshape(-1).view(np.uint8).data)
-    if not array.ndim or not array.size:
+    if not array.ndim or not array.nbytes:
         return zlib.crc32(array.tobytes())
+    if array.flags.c_contiguous:
+        return zlib.crc32(array.reshape(-1).view(np.uint8).data)
     found, step = 0, max(BLOCK * len(array) // array.nbytes, 1)
     for start in range(0, len(array), step):
         found = zlib.crc32(array[start : start + step].tobytes(), found)

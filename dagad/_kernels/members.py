@@ -303,8 +303,9 @@ def has_same_rows(one: Job, other: Job) -> bool:
         return False
     if one.stacked_at != other.stacked_at or one.runs != other.runs or not _is_same_source(one.monoid, other.monoid):
         return False
+    forms = [job.sliced.treedef for job in (one, other)]
     # What records hold as metadata is compared by them, for whom -0.0 is 0.0.
-    if not _is_same(pytree.metadata_of(one.sliced.treedef), pytree.metadata_of(other.sliced.treedef)):
+    if not forms[0].is_leaf() and not _is_same(*map(pytree.metadata_of, forms)):
         return False
     return all(map(_is_same_source, one.sliced.columns, other.sliced.columns))
 
