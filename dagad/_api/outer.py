@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dagad._api.non_finite import name_chunk
+from dagad._executors.member import held
 from dagad._kernels.context import is_in_a_transform, note_operation
 from dagad._kernels.finite import is_finite
 from dagad._kernels.kernel import Outputs
@@ -170,14 +171,14 @@ class Pull(TracedPull):
         seeds = [None if cotangent is None else _opened(cotangent) for cotangent in cotangents]
         if any(pytree.is_traced(seed) for some in seeds for seed in some or ()):
             return super().many(cotangents)
-        with self._lock:
+        with held(self._lock):
             found, self._state = self._operation.backward_many(self._leaves, self._value, self._state, seeds)
         return [found[place] for place in self._places]
 
     def _pulled(self, seeds: list[Any]) -> list[Any]:
         if any(map(pytree.is_traced, seeds)):
             return self._pulled_traced(seeds)
-        with self._lock:  # several threads may pull: what the first one finds may be all that the others need
+        with held(self._lock):  # several threads may pull: what the first one finds may be all that the others need
             found, self._state = self._operation.backward(self._leaves, self._value, self._state, seeds)
         return found
 

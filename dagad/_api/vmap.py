@@ -51,6 +51,9 @@ def vmap(fun: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
     StructureError
         If there are no members, if arguments have different numbers of them, or if members return results of different
         structures or shapes.
+    ClosureError
+        If a member changes what the reduction of another one is waiting to use: its rows, its arguments, or what its
+        function carries.
 
     Notes
     -----

@@ -242,8 +242,8 @@ class GraphResiduals:
                 if key in arriving:
                     source = cotangents[self._rows[key][0]].key
                     if self._scheduler.remote and job.has_stays:
-                        name = names("getitem", ("landing", key[1]))
-                        source = staying.split(source, name, _stays_landing(job, chunks, land, first))
+                        stays = _stays_landing(job, chunks, land, range(first, first + len(some)))
+                        source = staying.split(source, names("getitem", ("landing", key[1])), stays)
                     sliced[source] = chunks, first
                 else:
                     land(job.targets(chunks), None, first)
@@ -290,10 +290,15 @@ def _seed_nodes(
     return found
 
 
-def _stays_landing(job: Job, chunks: Sequence[Chunk], land: Land, first: int) -> list[Any]:
-    """Return what of the cotangents of some chunks stays: by chunk and place, with what takes it."""
+def _stays_landing(job: Job, chunks: Sequence[Chunk], land: Land, seeds: range) -> list[Any]:
+    """Return what of the cotangents of some chunks stays: by chunk and place, seed by seed, with what takes it."""
     at = [job.inputs.targets(chunk.number) for chunk in job.plan]
-    return _stays(at, chunks, lambda number, place: job.keeper(number, place, land, first))
+
+    def keeper(number: int, place: int) -> Callable[[Kept], None]:
+        seed, own = divmod(place, len(at[number]))
+        return job.keeper(number, own, land, seeds[seed])
+
+    return _stays([targets * len(seeds) for targets in at], chunks, keeper)
 
 
 def _stays(at: Sequence[Targets], chunks: Sequence[Chunk], keeper: Callable[[int, int], Any]) -> list[Any]:

@@ -6,43 +6,31 @@ first: so those that are behind catch up, after a branch or in a loop, as the th
 alone at a reduction runs it as ever. Members take turns in the order of their numbers, so a program of members does the
 same each time; only one thread of them runs at any moment, and the caller's waits for it.
 
-State of a `_Member`, touched by whoever's turn it is, the member itself or the caller of the `Meeting`:
-
-==============  ==============================================================================================
-`request`       what it waits for; None where it runs, or is over
-`answer`        what it is given for that
-`is_over`       whether its program has ended, `error` if that failed; else `result`
-`is_given_up`   whether nobody waits for it any more: then it gets no answer, and ends
-==============  ==============================================================================================
+Each member has its thread and its state in `member`. What members leave behind for pullbacks is in `members_left`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dagad._errors import CancelledError, SchedulerLostError, WorkerLostError, add_note_once
+from dagad._executors.member import Member, current_member, running_alone
+from dagad._executors.members_left import Left, Pulled
+from dagad._executors.members_noted import Looked, Noted
 from dagad._graphs.policies import Policy
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds
 from dagad._kernels.kernel import Kernel
-from dagad._kernels.members import SeedsTogether, Together, has_same_rows
+from dagad._kernels.members import Together, has_same_rows
 from dagad._values import fingerprint
 from dagad._values.shipping import pack
 
 CALL, LINEARIZE, PULL = "call", "linearize", "pull"
 ALONE: Any = object()  # the answer to a member that is to do itself what it asked for
 LOST = (WorkerLostError, SchedulerLostError, CancelledError)  # it would be again, alone
-
-
-class _GivenUp(BaseException):
-    """Ends a member for whom nobody waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +41,19 @@ class _Request:
     job: Job
     inner: Executor
     place: Any
+    noted: Noted
     policy: Policy | None = None
-    left: _Left | None = None
-    seeds: Sequence[Seeds] = ()
-    land: Land | None = None
+    pulled: Pulled | None = None
+    is_alone: bool = False  # as it could not be answered with others
 
     def is_like(self, other: _Request) -> bool:
         """Return whether both may run as one job."""
         if self.method != other.method or type(self.policy) is not type(other.policy):
             return False
-        if self.method == PULL:
-            return self.left is other.left and len(self.seeds) == len(other.seeds)
+        if self.is_alone or other.is_alone:
+            return False
+        if self.pulled is not None and other.pulled is not None:
+            return self.pulled.goes_with(other.pulled)
         if self.job.kernel.signature != other.job.kernel.signature or not _is_same_place(self.place, other.place):
             return False
         return has_same_rows(self.job, other.job)
@@ -85,49 +75,51 @@ class MemberExecutor:
 
     def call(self, job: Job) -> Results:
         """Run a job for what it gives."""
-        found = _asked(_Request(CALL, job, self._inner, self._place))
+        found = _asked(CALL, job, self._inner, self._place)
         if found is ALONE:
-            return _alone(self._inner.call(job), self._inner)
+            with running_alone():
+                return _alone(self._inner.call(job), self._inner)
         results: Results = found
         return results
 
     def linearize(self, job: Job, policy: Policy) -> tuple[Results, Residuals | None]:
         """Run a job, and leave behind what its policy says."""
-        found = _asked(_Request(LINEARIZE, job, self._inner, self._place, policy))
+        found = _asked(LINEARIZE, job, self._inner, self._place, policy)
         if found is not ALONE:
             both: tuple[Results, Residuals | None] = found
             return both
-        results, residuals = self._inner.linearize(job, policy)
-        return _alone(results, self._inner), residuals
+        with running_alone():
+            results, residuals = self._inner.linearize(job, policy)
+            return _alone(results, self._inner), residuals
 
 
 def _alone(results: Results, inner: Executor) -> Results:
-    member, results.ran_by = _MEMBER.get(), results.ran_by or inner
-    if member is not None and member.is_here():
+    results.ran_by = results.ran_by or inner
+    if current_member() is not None:
         why = f": {results.reason}" if results.reason else ""
         results.reason = f"of one member, as no other one is at the same reduction{why}"
     return results
 
 
-class _Left:
-    """What a job of several members left behind."""
-
-    def __init__(self, together: Together, residuals: Residuals) -> None:
-        self.together, self.residuals = together, residuals
-
-
 class MemberResiduals:
-    """The part of one member; see `Residuals`. Where members don't pull together it is not used."""
+    """The part of one member of what a job of several left behind; see `Residuals`."""
 
     ran_by = MemberExecutor.name
 
-    def __init__(self, left: _Left, inner: Executor, place: Any) -> None:
-        self._left, self._inner, self._place = left, inner, place
+    def __init__(self, left: Left, number: int, inner: Executor, place: Any) -> None:
+        self._left, self._number, self._inner, self._place = left, number, inner, place
 
     def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
-        """Pull some seeds, and let the cotangents land; False where that can't be."""
-        request = _Request(PULL, job, self._inner, self._place, None, self._left, seeds, land)
-        return _asked(request) is True
+        """Pull some seeds, and let the cotangents land, by whoever calls; False where that can't be.
+
+        That need not be the member itself: another one may have its pullback, or a thread, or whoever comes later.
+        """
+        pulled = Pulled(self._left, self._number, job, seeds, land)
+        found = _asked(PULL, job, self._inner, self._place, None, pulled)
+        if found is not ALONE:
+            return found is True
+        with running_alone():
+            return self._left.pull_one(pulled, self._inner)
 
     def release(self) -> None:
         """Let go of nothing: other members may pull."""
@@ -135,87 +127,18 @@ class MemberResiduals:
 
 def as_member(executor: Executor, place: Any) -> Executor:
     """Return an executor that runs jobs of members together, where this is a member's program."""
-    member = _MEMBER.get()
-    return executor if member is None or not member.is_here() else MemberExecutor(executor, place)
+    return executor if current_member() is None else MemberExecutor(executor, place)
 
 
-def _asked(request: _Request) -> Any:
-    member = _MEMBER.get()
-    return ALONE if member is None or not member.is_here() else member.ask(request)
-
-
-class _Member:
-    """One member's program, in a thread of its own that runs only when it is its turn."""
-
-    def __init__(self, number: int, act: Callable[[], Any], pass_on: Callable[[_Member], None]) -> None:
-        self.number, self._act, self._pass_on = number, act, pass_on
-        self._context = contextvars.copy_context()
-        self.request: _Request | None = None
-        self.answer: Any = None
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.is_over = self.is_given_up = False
-        self._go = threading.Lock()
-        self._go.acquire()
-        self._thread = threading.Thread(target=self._run, name=f"dagad-member-{number}", daemon=True)
-
-    def is_here(self) -> bool:
-        """Return whether the caller is the member's own thread: it may have started others."""
-        return threading.current_thread() is self._thread and not self.is_over
-
-    def go_on(self, answer: Any = None) -> None:
-        """Let the member run: from its beginning, or with the answer to what it asked."""
-        self.answer, self.request = answer, None
-        if self._thread.ident is None:
-            self._thread.start()
-        else:
-            self._go.release()
-
-    def give_up(self) -> None:
-        """End the member where it waits, or where it next asks."""
-        self.is_given_up = True
-        if self._thread.ident is not None:
-            with contextlib.suppress(RuntimeError):  # it was just told to go on
-                self._go.release()
-            self._thread.join()
-
-    def ask(self, request: _Request) -> Any:
-        """Wait for an answer, in the member's thread."""
-        if self.is_given_up:
-            raise _GivenUp
-        self.request = request
-        self._pass_on(self)
-        self._go.acquire()
-        answer, self.answer = self.answer, None
-        if self.is_given_up:
-            raise _GivenUp
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    def position(self) -> list[int]:
-        """Return where in its program the member waits, from the outermost function to the innermost."""
-        frame, found = sys._current_frames().get(self._thread.ident or 0), list[int]()
-        while frame is not None:
-            found.append(frame.f_lasti)
-            frame = frame.f_back
-        return found[::-1]
-
-    def _run(self) -> None:
-        try:
-            self.result = self._context.run(self._in_context)
-        except BaseException as error:  # whoever waits raises it
-            self.error = error
-        finally:
-            self.is_over = True
-            self._pass_on(self)
-
-    def _in_context(self) -> Any:
-        _MEMBER.set(self)
-        return self._act()
-
-
-_MEMBER: ContextVar[_Member | None] = ContextVar("dagad_member", default=None)
+def _asked(
+    method: str, job: Job, inner: Executor, place: Any, policy: Policy | None = None, pulled: Pulled | None = None
+) -> Any:
+    """Return what a member is given for a request; that it is to do itself what others do, who wait for nobody."""
+    member = current_member()
+    if member is None:
+        return ALONE
+    noted = Noted(job, () if pulled is None else pulled.seeds, Looked())
+    return member.ask(_Request(method, job, inner, place, noted, policy, pulled))
 
 
 class Meeting:
@@ -225,18 +148,26 @@ class Meeting:
     """
 
     def __init__(self, acts: Sequence[Callable[[], Any]]) -> None:
-        self._turns: deque[tuple[_Member, Any]] = deque()
+        self._turns: deque[tuple[Member, Any]] = deque()
         self._pause, self._lock, self._is_over = threading.Lock(), threading.Lock(), False
         self._pause.acquire()
-        self._members = [_Member(number, act, self._pass_on) for number, act in enumerate(acts)]
+        self._members = [Member(number, act, self) for number, act in enumerate(acts)]
 
     def run(self) -> list[Any]:
         """Run all programs to their end, and return what they return; the first error is raised."""
         try:
             self._take_turns([(member, None) for member in self._members])
             while group := self._next():
-                requests = [member.request for member in group if member.request is not None]
-                self._take_turns(list(zip(group, _answers(requests), strict=True)))
+                if refused := self._changed():
+                    self._take_turns(refused)
+                    continue
+                answers = _answers([member.request for member in group])
+                self.renew(group)
+                if answers[0] is ALONE and len(group) > 1:  # what one changes then, the next one is to be looked at for
+                    for member in group:
+                        member.request = replace(member.request, is_alone=True)
+                    continue
+                self._take_turns(list(zip(group, answers, strict=True)))
             return [member.result for member in self._members]
         finally:
             with self._lock:
@@ -245,29 +176,48 @@ class Meeting:
                 member.give_up()
             self._members = []
 
-    def _take_turns(self, turns: Sequence[tuple[_Member, Any]]) -> None:
+    def _changed(self) -> list[tuple[Member, Any]]:
+        """Return the members that wait for what is not any more what they asked for, and what refuses it."""
+        now = Looked()
+        found = [(member, member.request.noted.change(member.number, now)) for member in self._waiting()]
+        return [(member, error) for member, error in found if error is not None]
+
+    def _waiting(self) -> list[Member]:
+        return [member for member in self._members if member.request is not None]
+
+    def renew(self, ran: Sequence[Member]) -> None:
+        """Have all others who wait note anew what they wait for: what chunk functions change is their own affair."""
+        now = Looked()
+        for member in self._waiting():
+            if member not in ran:
+                member.request.noted.renew(now)
+
+    def _take_turns(self, turns: Sequence[tuple[Member, Any]]) -> None:
         """Let members go on, one after the other, each until it waits or is over."""
         self._turns.extend(turns)
-        self._pass_on(None)
+        self.pass_on(None)
         self._pause.acquire()
         for member, _ in turns:
             if member.error is not None:
                 add_note_once(member.error, f"dagad: member {member.number} of a `dagad.vmap`")
                 raise member.error
 
-    def _pass_on(self, member: _Member | None) -> None:
+    def pass_on(self, member: Member | None) -> None:
         with self._lock:  # or somebody might begin whom the caller, interrupted, has just given up
             if self._is_over:
                 return
             if self._turns and (member is None or member.error is None):
                 following, answer = self._turns.popleft()
-                following.go_on(answer)
-            else:
-                self._pause.release()
+                try:
+                    following.go_on(answer)
+                    return
+                except Exception as error:  # no further thread can be started: nobody else would tell the caller
+                    following.error, following.is_over = error, True
+            self._pause.release()
 
-    def _next(self) -> list[_Member]:
+    def _next(self) -> list[Member]:
         """Return the members that come next: those at the same reduction, at the first place in the program."""
-        groups: list[list[_Member]] = []
+        groups: list[list[Member]] = []
         for member in self._members:
             if (request := member.request) is not None:
                 alike = (one for one in groups if one[0].request is not None and one[0].request.is_like(request))
@@ -287,7 +237,7 @@ def _answers(requests: Sequence[_Request]) -> Sequence[Any]:
     if len(requests) == 1:
         return alone
     try:
-        return _pulled(first.left, requests) if first.left is not None else _run(requests)
+        return _run(requests) if first.pulled is None else _pulled(requests)
     except LOST as error:
         return [error] * len(requests)
     except Exception:  # of some member's: alone each gets its own
@@ -311,25 +261,18 @@ def _run(requests: Sequence[_Request]) -> Sequence[Any]:
         own.reason = f"{len(each)} members together{f': {results.reason}' if results.reason else ''}"
     if first.policy is None:
         return each
-    left = None if residuals is None else _Left(together, residuals)
+    left = None if residuals is None else Left(together, residuals, first.policy, each)
     return [
-        (own, None if left is None else MemberResiduals(left, one.inner, one.place))
-        for own, one in zip(each, requests, strict=True)
+        (own, None if left is None else MemberResiduals(left, number, one.inner, one.place))
+        for number, (own, one) in enumerate(zip(each, requests, strict=True))
     ]
 
 
-def _pulled(left: _Left, requests: Sequence[_Request]) -> Sequence[Any]:
-    """Pull seeds of all members at once, if all are here; nothing lands before everything is there."""
-    if len(requests) < len(left.together.jobs):
-        return [ALONE] * len(requests)
-    many = [SeedsTogether(each) for each in zip(*[request.seeds for request in requests], strict=True)]
-    landed: list[tuple[Any, ...]] = []
-    if not left.residuals.pull(left.together.job, many, lambda *what: landed.append(what)):
-        return [ALONE] * len(requests)
-    land = left.together.land([request.land for request in requests if request.land is not None])
-    for what in landed:
-        land(*what)
-    return [True] * len(requests)
+def _pulled(requests: Sequence[_Request]) -> Sequence[Any]:
+    """Pull seeds of some members at once, where what they left behind can be pulled for them alone."""
+    pulled = [request.pulled for request in requests if request.pulled is not None]
+    left = pulled[0].left
+    return [left.pull(pulled) if left.is_there(len(pulled)) else ALONE] * len(requests)
 
 
 def _sent(kernels: Sequence[Kernel]) -> Sequence[Kernel]:

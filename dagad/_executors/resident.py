@@ -54,7 +54,8 @@ class ResidentExecutor:
             some = seeds[first : first + SEEDS_A_CALL]
             landing.append(self._ask(job, PULL, policy, lease=lease, ran=ran, keep=len(seeds) > 1, seeds=some))
         for number, answers in enumerate(landing):
-            self._land(job, answers, land, number * SEEDS_A_CALL)
+            first = number * SEEDS_A_CALL
+            self._land(job, answers, land, range(first, min(first + SEEDS_A_CALL, len(seeds))))
 
     def _ask(
         self,
@@ -117,8 +118,8 @@ class ResidentExecutor:
         return results
 
     @staticmethod
-    def _land(job: Job, answers: Answers, land: Land, first: int = 0) -> None:
-        homes, found, remains = answers.homes, answers.found, answers.remains
+    def _land(job: Job, answers: Answers, land: Land, seeds: range) -> None:
+        homes, found, remains, first = answers.homes, answers.found, answers.remains, seeds[0]
         if job.n_shared:
             parts = [(homes.parts[address], one.reduced) for address, one in found]
             land(job.shared_targets, job.monoid.lower(_assembled(job, parts)), first)
@@ -131,8 +132,9 @@ class ResidentExecutor:
                     targets = [target for target, comes in zip(targets, come, strict=True) if comes]
                 land(targets, mine, first)
         if remains is not None:
-            for place, (number, leaf) in enumerate(job.placed_leaves):
-                land([(number, None)], [leaf.made_by(LeftRows(remains, place))], first)
+            placed = itertools.product(seeds, job.placed_leaves)
+            for place, (seed, (number, leaf)) in enumerate(placed):
+                land([(number, None)], [leaf.made_by(LeftRows(remains, place))], seed)
 
     def _loop(self, job: Job, placed: PlacedRows) -> Loop:
         """Return the calls to the workers that have the rows; those of all samples are those of the whole."""
@@ -143,7 +145,7 @@ class ResidentExecutor:
             return Loop(self._lines, placed.keys(job), parts_of, blocks_of, follow)
 
         holder = job.sliced.shards[0] if placed.sample is None else placed.holders[0]
-        which = placed.plan.key, *[one.keys[0] for one in placed.holders]
+        which = placed.plan.key, *[one.called for one in placed.holders]
         loop: Loop = holder.remembered(which, make)
         return loop
 

@@ -134,7 +134,7 @@ class Batch(Recordable, Portable):
                 gradient.push(*pulled_many(pull, mine))
                 counters.used_up()
         if is_all:
-            _refuse_another(value, gathered.result(), self.kernel.name, contexts[0].note("pullback"))
+            refuse_another(value, gathered.result(), self.kernel.name, contexts[0].note("pullback"))
         return tuple(gradient.parts())
 
     def without_derivative(self, n_seeds: int, shared: Groups, sliced: Sequence[Groups] | None) -> tuple[Any, ...]:
@@ -188,7 +188,7 @@ class BatchSeeds(NamedTuple):
         return mine if any(seed is not None for seed in mine) else None
 
 
-def _refuse_another(before: Any, now: Any, name: str, where: str) -> None:
+def refuse_another(before: Any, now: Any, name: str, where: str | None = None) -> None:
     """Raise if chunks give another value when they run again: their gradient would not be that of the first one."""
     for one, other in zip(_numbers(before), _numbers(now), strict=False):
         # An engine that compiles may round another way where a gradient is asked for.
@@ -199,7 +199,8 @@ def _refuse_another(before: Any, now: Any, name: str, where: str) -> None:
                 "arguments is not what it was, a global, a file, a generator of random numbers. Pass what changes as a "
                 "shared argument, and draw random numbers outside, or with a seed that is an argument."
             )
-            add_note_once(error, where)
+            if where is not None:
+                add_note_once(error, where)
             raise error
 
 

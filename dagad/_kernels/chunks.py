@@ -92,6 +92,12 @@ class ChunkFunction(Recordable, Portable):
         """The user's function, with None for the values that it closes over and that are being differentiated."""
         return self._make([None] * self._n_hoisted)
 
+    def constants(self) -> Iterator[Any]:
+        """Yield the leaves of the shared arguments that are not being differentiated."""
+        for partition in self._shared:
+            taken = frozenset(partition.positions)
+            yield from (leaf for number, leaf in enumerate(partition.leaves) if number not in taken)
+
     @property
     def name(self) -> str:
         """What sentences call the function."""

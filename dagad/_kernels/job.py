@@ -148,8 +148,8 @@ class Job(NamedTuple):
         for number, chunk in enumerate(chunks):
             targets, own = self.inputs.targets(chunk.number), None if parts is None else parts[number]
             if own is not None and any(part is STAYED for part in own):
-                pairs = [pair for pair in zip(targets, own, strict=True) if pair[1] is not STAYED]
-                targets, own = [target for target, _ in pairs], [part for _, part in pairs]
+                targets = [target for target, part in zip(targets, own, strict=False) if part is not STAYED]
+                own = [part for part in own if part is not STAYED]  # for each seed the same
             land(targets, own, first)
 
     def targets(self, chunks: Sequence[Chunk]) -> Targets:

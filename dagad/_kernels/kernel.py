@@ -179,6 +179,11 @@ class Kernel(Portable):
         return None
 
     @property
+    def of_users(self) -> Sequence[ChunkFunction]:
+        """The functions of all users: of one, but for members."""
+        return (self.of_user,)
+
+    @property
     def of_user(self) -> ChunkFunction:
         """The user's function, whatever derivative of it this is."""
         found: ChunkFunction = self.function.of_user

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dagad._graphs.linearization import PullbackFunction
 from dagad._graphs.monoids import Monoid
 from dagad._kernels.chunks import ChunkContext, ChunkFunction
@@ -69,6 +71,11 @@ class Members(Kernel):
         """Return the inputs that each member's stacked outputs correspond to."""
         found = [self.function.stacked_like(own) for own in _split(sliced, self.count)]
         return None if found[0] is None else [leaf for some in found for leaf in some or ()]
+
+    @property
+    def of_users(self) -> Sequence[ChunkFunction]:
+        """The functions of all members."""
+        return [one for kernel in self._each for one in kernel.of_users]
 
     @property
     def of_user(self) -> ChunkFunction:
@@ -156,7 +163,7 @@ class _Pullbacks:
         """Return the cotangents of a member's shared and sliced leaves for many seeds."""
         _, pull, (shared, sliced) = self._members[number]
         some = [None if one is None or all(seed is None for seed in one) else one for one in many]
-        pulled = [None] * len(some) if pull is None else pulled_many(pull, some)
+        pulled = [None] * len(some) if pull is None else _pulled_as_alone(pull, some)
         n_shared, leaves = sum(map(len, shared)), [leaf for group in sliced for leaf in group]
         found = list[tuple[list[Any], list[Any]]]()
         for parts in pulled:
@@ -165,6 +172,13 @@ class _Pullbacks:
             else:
                 found.append((list(parts[0]) if n_shared else [], list(parts[-1]) if leaves else []))
         return found
+
+
+def _pulled_as_alone(pull: PullbackFunction, many: Sequence[Seeds | None]) -> list[tuple[Any, ...] | None]:
+    """Pull a member's seeds; a single one, among those of others, by itself, as it would be pulled without them."""
+    if sum(seeds is not None for seeds in many) == 1:
+        return [None if seeds is None else pull(seeds) for seeds in many]
+    return pulled_many(pull, many)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +236,16 @@ class Together:
             found.append(own)
         return found
 
-    def land(self, lands: Sequence[Land]) -> Land:
-        """Return what lets each member's cotangents land at its own."""
+    def n_reduced(self, number: int, reduced: Any) -> int:
+        """Return how many seeds a member's pullback takes of what it reduces."""
+        if not self.job.kernel.reduces:
+            return 0
+        lowered = self.jobs[number].monoid.lower(reduced)
+        value = lowered[0] if self.job.kernel.pulls_itself else lowered
+        return len(Outputs(value, []).all_leaves())
+
+    def land(self, lands: Sequence[Land | None]) -> Land:
+        """Return what lets each member's cotangents land at its own; None for those who did not pull."""
         n_shared, n_leaves = self.jobs[0].n_shared, len(self.jobs[0].leaves)
         count, n_sliced = len(self.jobs), n_leaves - n_shared
 
@@ -239,7 +261,7 @@ class Together:
                 own[number][1].append(place)
             starts = range(0, len(cotangents or ()), max(len(targets), 1))
             for (mine_at, places), take in zip(own, lands, strict=True):
-                if mine_at:
+                if mine_at and take is not None:
                     parts = None if cotangents is None else [cotangents[start + n] for start in starts for n in places]
                     take(mine_at, parts, first)
 
@@ -263,33 +285,62 @@ class SeedsTogether:
         return [seed for one in self._each for seed in one.placed]
 
 
+class NoSeeds:
+    """Those of a member that does not pull: so many of what it reduces, and of what each chunk stacks."""
+
+    def __init__(self, n_reduced: int, n_stacked: Sequence[int], n_placed: int) -> None:
+        self.reduced, self.placed = [None] * n_reduced, [None] * n_placed
+        self._n_stacked = n_stacked
+
+    def stacked(self, number: int) -> list[Any]:
+        """Return the seeds of the stacked leaves of one chunk."""
+        return [None] * (self._n_stacked[number] if self._n_stacked else 0)
+
+
 def has_same_rows(one: Job, other: Job) -> bool:
-    """Return whether two jobs visit the same rows, cut alike, and have as many leaves for each chunk."""
+    """Return whether two jobs visit the same rows, to the last bit, cut alike, with as many leaves for each chunk."""
     if one.plan != other.plan or one.sliced.treedef != other.sliced.treedef or one.inputs != other.inputs:
         return False
-    if one.monoid != other.monoid or one.stacked_at != other.stacked_at or one.runs != other.runs:
+    if one.stacked_at != other.stacked_at or one.runs != other.runs or not _is_same_source(one.monoid, other.monoid):
+        return False
+    forms = [job.sliced.treedef for job in (one, other)]
+    # What records hold as metadata is compared by them, for whom -0.0 is 0.0.
+    if not forms[0].is_leaf() and not _is_same(*map(pytree.metadata_of, forms)):
         return False
     return all(map(_is_same_source, one.sliced.columns, other.sliced.columns))
 
 
 def _is_same_source(one: Any, other: Any) -> bool:
-    if type(one) is not type(other):
-        return False
-    fields = getattr(one, "__dataclass_fields__", None)
-    if fields is None:
-        return one is other
-    return all(_is_same(getattr(one, name), getattr(other, name)) for name in fields)
-
-
-def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if type(one) is not type(other):
         return False
-    if hasattr(one, "__array_interface__"):
+    fields = getattr(one, "__dataclass_fields__", None)
+    return fields is not None and all(_is_same(getattr(one, name), getattr(other, name)) for name in fields)
+
+
+_EXACT = frozenset({int, str, bool, bytes, range, slice, type(None)})
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two things are the same to the last bit, as far as that is seen at a glance."""
+    if one is other:
+        return True
+    cls = type(one)
+    if cls is not type(other):
+        return False
+    if cls in _EXACT:
+        return bool(one == other)
+    if cls is float or cls is complex or isinstance(one, np.generic):  # -0.0 equals 0.0, and a nan may hold something
+        a, b = np.asarray(one), np.asarray(other)
+        return a.dtype == b.dtype and not a.dtype.hasobject and a.tobytes() == b.tobytes()
+    if cls is np.ndarray:  # others may hold more than numbers: a mask, a unit
         return bool(one.__array_interface__ == other.__array_interface__)  # the same memory
-    if isinstance(one, list | tuple):
+    if cls is list or cls is tuple:
         return len(one) == len(other) and all(map(_is_same, one, other))
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(map(_is_same, one.values(), other.values()))
-    return isinstance(one, int | str | float) and one == other
+    if cls is dict:
+        return _is_same([*one.items()], [*other.items()])
+    drawn = getattr(one, "drawn", None)
+    if drawn is not None and other.drawn is not None:  # the same chunks of the same Shards
+        return drawn.whole is other.drawn.whole and drawn.numbers == other.drawn.numbers
+    return False

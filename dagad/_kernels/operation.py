@@ -322,7 +322,7 @@ class Operation:
         nothing = [None] * len(value.floats())
         slots = SparseSlots(leaves, len(many))
         self._pull(leaves, value, state, [_Seeds(value, some or nothing) for some in many], slots.write_all)
-        return slots.found, state
+        return slots.seal(), state
 
 
 def _left(residuals: Residuals | None, carried: Carried | None = None, *, of_both: bool = False) -> State:

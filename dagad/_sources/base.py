@@ -88,6 +88,10 @@ class Placed(Protocol):
         """What rows look like; see `Source`."""
 
     @property
+    def called(self) -> Hashable:
+        """What tells them from all others."""
+
+    @property
     def plan(self) -> AnyPlan:
         """How the rows were cut."""
 

@@ -148,6 +148,12 @@ class Shards(metaclass=Listing):
             self.submit()
         return self._kept
 
+    @property
+    def called(self) -> Hashable:
+        """What tells them from others: the key of the first chunk, which samples have in common with other samples."""
+        drawn = self.drawn
+        return self.keys[0] if drawn is None else (drawn.whole.called, drawn.numbers)
+
     def submit(self, wait: bool = False) -> None:
         """Have tasks make the rows, if they are none yet; wait for them where a call is to find them."""
         with self._submitting:  # one after the other: the same keys are not to stand for other tasks

@@ -131,15 +131,15 @@ def cut_rows(seed: Any, rows: slice | None) -> Any:
 
 
 class SparseSlots:
-    """The cotangents of some leaves for many seeds: `found` has one per seed for each leaf, None for zero.
+    """The cotangents of some leaves for many seeds: one per seed for each leaf, None for zero.
 
     Threads that run chunks write at the same time. What is found grows part by part, so unlike the rows of `Slots` it
-    has several writers: they take turns, under `_lock`.
+    has several writers: they take turns, under `_lock`. Of Shards there is what stays of each chunk, or Shards.
     """
 
     def __init__(self, leaves: Sequence[Any], n_seeds: int) -> None:
         self._leaves, self._lock = leaves, threading.Lock()
-        self.found: list[list[Any]] = [[None] * n_seeds for _ in leaves]
+        self._found: list[list[Any]] = [[None] * n_seeds for _ in leaves]
 
     def write_all(self, targets: Targets, parts: Sequence[Any] | None, first: int = 0) -> None:
         """Take the cotangents of some targets, seed by seed from the first one on; None where all are zero."""
@@ -147,8 +147,19 @@ class SparseSlots:
             for number, part in enumerate(parts or ()):
                 seed, at = divmod(number, len(targets))
                 leaf, rows = targets[at]
-                found = self.found[leaf]
+                found = self._found[leaf]
                 found[first + seed] = _placed(found[first + seed], self._leaves[leaf], rows, part)
+
+    def seal(self) -> list[list[Any]]:
+        """Return what was found, when everything is there."""
+        return [
+            [_of_chunks(leaf, one) if type(one) is dict else one for one in found]
+            for leaf, found in zip(self._leaves, self._found, strict=True)
+        ]
+
+
+def _of_chunks(leaf: Any, parts: dict[int, Any]) -> Any:
+    return leaf.of_chunks({number: parts.get(number) for number in range(len(leaf.plan))})
 
 
 def _is_same(dtype: Any, other: Any) -> bool:
@@ -160,7 +171,10 @@ def _placed(found: Any, leaf: Any, rows: slice | Stays | None, part: Any) -> Any
     """Return what was found of a leaf's cotangent together with one more part of it, after checking it."""
     if part is None:
         return found
-    assert not isinstance(rows, Stays)  # Jacobians in Shards are refused before anything runs
+    if isinstance(rows, Stays):
+        return (found or {}) | {rows.number: part}
+    if pytree.is_placed(leaf):
+        return part
     shape, dtype = pytree.shape_of(leaf), pytree.dtype_of(leaf)
     expected = shape if rows is None else (rows.stop - rows.start, *shape[1:])
     if np.shape(part) != expected or not _is_same(pytree.dtype_of(part), dtype):

@@ -20,7 +20,7 @@ class Carried:
 
     def __init__(self, fun: Any) -> None:
         states = States()
-        self._fun, self._kept, self._states = fun, states.kept, _of_all(fun, states)
+        self._fun, self._kept, self._states = fun, states.kept, states_of(fun, states)
 
     def settle(self) -> Carried:
         """Leave out what has changed by now: the function itself did that."""
@@ -29,7 +29,7 @@ class Carried:
         return self
 
     def _changed(self) -> Iterator[str]:
-        now = _of_all(self._fun, States())
+        now = states_of(self._fun, States())
         return (name for name, state in self._states.items() if now.get(name) != state)
 
     def refuse_changes(self) -> None:
@@ -47,7 +47,7 @@ class Carried:
 _LOOKED_INTO = frozenset({FUNCTION, PARTIAL, METHOD, WRAPPER})
 
 
-def _of_all(fun: Any, states: States) -> dict[str, list[str]]:
+def states_of(fun: Any, states: States) -> dict[str, list[str]]:
     """Return the states of all that a function carries, by what users would call it."""
     found: dict[str, list[str]] = {}
     for name, part, words in parts_of(fun):

@@ -19,6 +19,7 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._errors import NotDifferentiableError
+from dagad._executors.member import by_itself
 from dagad._tracing.forward import TangentNode, push
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import patches
@@ -265,7 +266,9 @@ def solved(*args: Any, **kwargs: Any) -> Any:
 
     method = kwargs["method"]
     is_alone = getattr(method, "__name__", method) == "LSODA" and hasattr(integrate._ode, "LSODA_LOCK")
-    with _LSODA if is_alone else contextlib.nullcontext():
+    if not is_alone:
+        return integrate.solve_ivp(*args, **kwargs)
+    with _LSODA, by_itself():  # a member that waited for others would have it while they come here
         return integrate.solve_ivp(*args, **kwargs)
 
 

@@ -386,6 +386,51 @@ def test_a_hot_loop_sends_one_message_to_each_worker_for_all_members(
     assert all(len(some) == 2 and not any("program" in one for one in some) for some in calls)
 
 
+@pytest.mark.parametrize("kind", ["threads", "client"])
+def test_many_members_call_the_function_as_often_as_alone_and_send_as_much_as_one(
+    kind: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """32 of them, of 50 parameters, beside 32 evaluations: calls and messages are counted, and bits compared."""
+    n_members, n_parameters, log = 32, 50, tmp_path / "calls"
+    rows, thetas = RNG.standard_normal((8 * 20, n_parameters)), RNG.standard_normal((n_members, n_parameters)) / 10
+
+    def counted(rows: Any, theta: Any) -> Any:
+        with open(log, "a") as file:
+            file.write(".")
+        return anp.sum(anp.tanh(rows @ theta) ** 2)
+
+    shards = dagad.shard(rows, grainsize=20, scheduler=client if kind == "client" else kind)
+    alone = dagad.value_and_grad(lambda theta: dagad.reduce_sum(counted, shards, theta))
+    together, messages, exchange = dagad.vmap(alone), list[int](), Lines._exchange
+
+    async def noted(self: Lines, some: dict[str, Any]) -> Any:
+        messages.append(len(some))
+        return await exchange(self, some)
+
+    def is_hot() -> bool:
+        before = tasks_made(client)
+        alone(thetas[0])
+        together(thetas)
+        return tasks_made(client) == before
+
+    until(is_hot)
+    is_hot()
+    monkeypatch.setattr(Lines, "_exchange", noted)
+    runs: dict[str, Callable[[], Any]] = {
+        "loop": lambda: [np.stack(column) for column in zip(*map(alone, thetas), strict=True)],
+        "vmap": lambda: together(thetas),
+    }
+    found, calls, sent = dict[str, Any](), dict[str, int](), dict[str, int]()
+    for name, act in runs.items():
+        log.unlink()
+        messages.clear()
+        found[name] = every_bit(act())
+        calls[name], sent[name] = len(log.read_text()), sum(messages)
+    assert found["vmap"] == found["loop"]
+    assert calls == {"vmap": 8 * n_members, "loop": 8 * n_members}
+    assert sent == ({"vmap": 2, "loop": 2 * n_members} if kind == "client" else {"vmap": 0, "loop": 0})
+
+
 def test_threads_of_members_are_gone_when_it_is_over() -> None:
     before = threading.active_count()
     dagad.vmap(value(X, grainsize=GRAINSIZE))(THETAS)

@@ -12,6 +12,7 @@ import pytest
 from distributed import Client
 
 import dagad
+from dagad._values import pytree
 from dagad_scheduler.residents.client import Lines
 from support.clusters import kill, pids_of
 from support.gated_chunks import bits
@@ -202,3 +203,93 @@ def test_a_checkpoint_goes_on_in_the_middle_of_a_loop_over_samples(client: Clien
     some = on(client).sample(5, seed=2, step=0)
     with pytest.raises(dagad.CheckpointError, match="its rows are others"), dagad.checkpoint(tmp_path / "run"):
         dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, some, theta))(THETA)
+
+
+# Samples beside other Shards
+
+
+def beside(rows: Any, theta: Any) -> Any:
+    one, other = rows
+    return anp.sum(anp.tanh(one * theta) ** 2 * other)
+
+
+def by_name(rows: Any, theta: Any) -> Any:
+    return beside((rows["one"], rows["others"][0]), theta)
+
+
+Parts = tuple[Any, Any]
+BESIDE: dict[str, Any] = {
+    "Shards": lambda whole, other, some, step: (whole.sample(5, step=step), some),
+    "Shards that come first": lambda whole, other, some, step: (some, whole.sample(5, step=step)),
+    "the same step of others": lambda whole, other, some, step: (
+        whole.sample(5, step=step),
+        other.sample(5, step=step),
+    ),
+    "another step": lambda whole, other, some, step: (whole.sample(5, step=step), whole.sample(5, step=step + 1)),
+    "another step of others": lambda whole, other, some, step: (
+        other.sample(5, step=3 * step),
+        whole.sample(5, step=step),
+    ),
+    "itself": lambda whole, other, some, step: (whole.sample(5, step=step),) * 2,
+    "the same once more": lambda whole, other, some, step: (whole.sample(5, step=step), whole.sample(5, step=step)),
+}
+LOSSES: dict[str, Any] = {
+    "pairs": lambda one, other, theta: dagad.reduce_sum(beside, (one, other), theta),
+    "dicts": lambda one, other, theta: dagad.reduce_sum(by_name, {"one": one, "others": (other,)}, theta),
+}
+BESIDE_MODES: dict[str, Any] = {
+    "value": lambda loss, one, other: loss(one, other, THETA),
+    "gradient": lambda loss, one, other: dagad.value_and_grad(lambda theta: loss(one, other, theta))(THETA),
+    "jvp": lambda loss, one, other: dagad.jvp(lambda theta: loss(one, other, theta), THETA, np.cos(THETA)),
+    "hvp": lambda loss, one, other: dagad.hvp(lambda theta: loss(one, other, theta), THETA, np.cos(THETA)),
+    "gradient in rows": lambda loss, one, other: dagad.value_and_grad(loss, (0, 2))(one, other, THETA),
+    "gradient in all rows": lambda loss, one, other: dagad.value_and_grad(loss, (0, 1))(one, other, THETA),
+    "hvp in rows": lambda loss, one, other: dagad.hvp(lambda one: loss(one, other, THETA), one, one),
+}
+
+
+def wholes(scheduler: Any) -> tuple[Any, Any, Any]:
+    other = np.cos(X[:60])
+    one, two, three = (dagad.shard(data, grainsize=4, scheduler=scheduler) for data in (X[:60], other, other[:20]))
+    return one, two, three
+
+
+def beside_bits(mode: Any, loss: Any, parts: Parts) -> list[bytes]:
+    leaves = pytree.flatten(mode(loss, *parts))[0]
+    return bits([leaf.gather() if isinstance(leaf, dagad.Shards) else leaf for leaf in leaves])
+
+
+@pytest.mark.each_value("each neighbour and each mode")
+@pytest.mark.parametrize("mode", BESIDE_MODES)
+@pytest.mark.parametrize("what", BESIDE)
+def test_a_sample_has_its_own_rows_beside_others(what: str, mode: str, client: Client) -> None:
+    """Step after step: samples of two steps may have their first chunk in common."""
+    there, here = wholes(client), wholes("sync")
+    for loss in LOSSES.values():
+        for step in range(12):
+            found, expected = (
+                beside_bits(BESIDE_MODES[mode], loss, BESIDE[what](*shards, step)) for shards in (there, here)
+            )
+            assert found == expected, step
+
+
+def test_a_sample_has_its_own_rows_beside_others_when_workers_die(frail: Client) -> None:
+    frail.wait_for_workers(2, PATIENCE)
+    there, here = wholes(frail), wholes("sync")
+    for what, parts in BESIDE.items():
+        for step in range(6):
+            if step == 3:
+                kill(next(iter(pids_of(frail).values())))
+            for mode in ("gradient", "gradient in rows"):
+                found, expected = (
+                    beside_bits(BESIDE_MODES[mode], LOSSES["pairs"], parts(*shards, step)) for shards in (there, here)
+                )
+                assert found == expected, (what, step, mode)
+
+
+def test_samples_of_other_cuts_are_refused_beside_each_other(client: Client) -> None:
+    for place in (client, "sync"):
+        fine, coarse = (dagad.shard(X[:60], grainsize=size, scheduler=place) for size in (4, 10))
+        for pair in ((fine.sample(5, step=0), coarse.sample(2, step=0)), (fine.sample(5, step=0), coarse)):
+            with pytest.raises((dagad.PlanError, dagad.StructureError), match=r"cut differently|numbers of rows"):
+                dagad.reduce_sum(beside, pair, THETA)

@@ -182,7 +182,7 @@ def test_no_cotangent_is_lost_where_threads_write_those_of_many_seeds() -> None:
             for chunk in range(n_chunks):
                 parts = [np.full(1, 1.0 + chunk)] * n_seeds
                 pool.submit(slots.write_all, [(0, slice(chunk, chunk + 1))], parts)
-        for found in slots.found[0]:
+        for found in slots.seal()[0]:
             np.testing.assert_array_equal(found.full(), 1.0 + np.arange(n_chunks))
 
 

@@ -1,0 +1,171 @@
+"""One member of several that run together: its program, in a thread of its own that runs only when it is its turn.
+
+State of a `Member`, touched by whoever's turn it is, the member itself or the caller of the `Meeting`:
+
+==============  ==============================================================================================
+`request`       what it waits for; None where it runs, or is over
+`answer`        what it is given for that
+`is_over`       whether its program has ended, `error` if that failed; else `result`
+`is_given_up`   whether nobody waits for it any more: then it gets no answer, and ends
+`locks`         those that it holds while it runs, and lets go of while it waits
+==============  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+
+class _GivenUp(BaseException):
+    """Ends a member for whom nobody waits."""
+
+
+class Passing(Protocol):
+    """Where members meet: see `members.Meeting`."""
+
+    def pass_on(self, member: Member) -> None:
+        """Let the next one go on, as a member waits or is over."""
+
+    def renew(self, ran: Sequence[Member]) -> None:
+        """Have others note anew what they wait for, as chunks of some members have run."""
+
+
+class Member:
+    """One member's program, in a thread of its own that runs only when it is its turn."""
+
+    def __init__(self, number: int, act: Callable[[], Any], meeting: Passing) -> None:
+        self.number, self._act, self._meeting = number, act, meeting
+        self._context = contextvars.copy_context()
+        self.request: Any = None
+        self.answer: Any = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.is_over = self.is_given_up = False
+        self.locks: list[Any] = []
+        self._n_alone = 0
+        self._go = threading.Lock()
+        self._go.acquire()
+        self._thread = threading.Thread(target=self._run, name=f"dagad-member-{number}", daemon=True)
+
+    def is_here(self) -> bool:
+        """Return whether the caller is the member's own thread, and may wait: it may have started others."""
+        return threading.current_thread() is self._thread and not self.is_over and not self._n_alone
+
+    @contextlib.contextmanager
+    def by_itself(self) -> Iterator[None]:
+        """Let the member wait for nobody."""
+        self._n_alone += 1
+        try:
+            yield
+        finally:
+            self._n_alone -= 1
+
+    def go_on(self, answer: Any = None) -> None:
+        """Let the member run: from its beginning, or with the answer to what it asked."""
+        self.answer, self.request = answer, None
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._go.release()
+
+    def give_up(self) -> None:
+        """End the member where it waits, or where it next asks."""
+        self.is_given_up = True
+        if self._thread.ident is not None:
+            with contextlib.suppress(RuntimeError):  # it was just told to go on
+                self._go.release()
+            self._thread.join()
+        # Whatever it had start, a call on a cluster's loop say, may have its context for ever, and in that the member.
+        self.request = self.answer = self.result = self.error = None
+        self._act = int
+
+    def ask(self, request: Any) -> Any:
+        """Wait for an answer, in the member's thread."""
+        if self.is_given_up:
+            raise _GivenUp
+        self.request = request
+        for lock in self.locks:  # others may come to it before this one has its answer
+            lock.release()
+        self._meeting.pass_on(self)
+        self._go.acquire()
+        for lock in self.locks:
+            lock.acquire()
+        answer, self.answer = self.answer, None
+        if self.is_given_up:
+            raise _GivenUp
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def chunks_ran(self) -> None:
+        """Tell those who wait that chunks of this member have run, in its turn."""
+        if not self.is_given_up:
+            self._meeting.renew([self])
+
+    def position(self) -> list[int]:
+        """Return where in its program the member waits, from the outermost function to the innermost."""
+        frame, found = sys._current_frames().get(self._thread.ident or 0), list[int]()
+        while frame is not None:
+            found.append(frame.f_lasti)
+            frame = frame.f_back
+        return found[::-1]
+
+    def _run(self) -> None:
+        try:
+            self.result = self._context.run(self._in_context)
+        except BaseException as error:  # whoever waits raises it
+            self.error = error
+        finally:
+            self.is_over = True
+            self._meeting.pass_on(self)
+
+    def _in_context(self) -> Any:
+        _MEMBER.set(self)
+        return self._act()
+
+
+_MEMBER: ContextVar[Member | None] = ContextVar("dagad_member", default=None)
+
+
+def current_member() -> Member | None:
+    """Return the member whose thread this is, where it may wait for others."""
+    member = _MEMBER.get()
+    return member if member is not None and member.is_here() else None
+
+
+@contextlib.contextmanager
+def held(lock: threading.Lock) -> Iterator[None]:
+    """Hold a lock; a member lets go of it while it waits for others, who may need it to come to where it stands."""
+    member = current_member()
+    with lock:
+        if member is None:
+            yield
+            return
+        member.locks.append(lock)
+        try:
+            yield
+        finally:
+            member.locks.remove(lock)
+
+
+def by_itself() -> contextlib.AbstractContextManager[None]:
+    """Return what lets a member wait for nobody, while it holds what others may wait for."""
+    member = current_member()
+    return contextlib.nullcontext() if member is None else member.by_itself()
+
+
+@contextlib.contextmanager
+def running_alone() -> Iterator[None]:
+    """Run what others need not wait for; what that changes they are not told of."""
+    member = current_member()
+    try:
+        yield
+    finally:
+        if member is not None:
+            member.chunks_ran()

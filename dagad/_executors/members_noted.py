@@ -1,0 +1,116 @@
+"""What a member's job is made of, noted when it is asked for: others go on until it runs, and may change it.
+
+A list that is appended to, a counter, an array that is written into would give it another member's numbers. So all that
+its function carries, its arguments and its rows are looked at again before it runs; what can't change is not looked at.
+What chunk functions change themselves while they run is their own affair, as it is without members: then those who wait
+note anew.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from dagad._errors import ClosureError
+from dagad._kernels.job import Job, Seeds
+from dagad._values import pytree
+from dagad._values.canonical import is_frozen
+from dagad._values.carried import states_of
+from dagad._values.digest import States
+from dagad._words import name_of
+
+_FIXED = frozenset({type(None), bool, int, float, complex, str, bytes, range})
+BLOCK = 2**20  # bytes that are laid out at a time
+SMALL = 2**12  # bytes that are looked at sooner than it is found out whether another view of them has been
+
+
+class Looked:
+    """What things are now, each looked at once; `_seen` are kept, or another may come to stand at the same address."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Any, tuple[Any, Any]] = {}
+
+    def function(self, fun: Any) -> dict[str, list[str]]:
+        """Return the states of what a function carries, by name."""
+        key = "function", id(fun)
+        if key not in self._seen:
+            states = States()
+            self._seen[key] = states_of(fun, states), (fun, states)
+        found: dict[str, list[str]] = self._seen[key][0]
+        return found
+
+    def part(self, part: Any) -> Any:
+        """Return the state of an argument or of rows."""
+        if type(part) in _FIXED or isinstance(part, np.generic) or pytree.is_placed(part):
+            return None
+        is_plain = type(part) is np.ndarray and not part.dtype.hasobject
+        if is_plain and is_frozen(part):
+            return None
+        key = _memory(part) if is_plain and part.nbytes > SMALL else id(part)
+        if key not in self._seen:
+            states = States()
+            self._seen[key] = _sum_of(part) if is_plain else states.of(part, ()), (part, states)
+        return self._seen[key][0]
+
+
+def _memory(array: Any) -> Any:
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
+
+
+def _sum_of(array: Any) -> int:
+    """Return a sum over all bits of an array, and of where they stand."""
+    if not array.ndim or not array.nbytes:
+        return zlib.crc32(array.tobytes())
+    if array.flags.c_contiguous:
+        return zlib.crc32(array.reshape(-1).view(np.uint8).data)
+    found, step = 0, max(BLOCK * len(array) // array.nbytes, 1)
+    for start in range(0, len(array), step):
+        found = zlib.crc32(array[start : start + step].tobytes(), found)
+    return found
+
+
+class Noted:
+    """What a job is made of, and the seeds that are to be pulled, as they were."""
+
+    def __init__(self, job: Job, seeds: Sequence[Seeds], now: Looked) -> None:
+        self._job, self._seeds = job, seeds
+        self._functions = [] if seeds else [one.fun for one in job.kernel.of_users]
+        self.renew(now)
+
+    def renew(self, now: Looked) -> None:
+        """Note anew."""
+        self._kept = now
+        self._carried = [now.function(fun) for fun in self._functions]
+        self._parts = [now.part(part) for part in self._all_parts()]
+
+    def _all_parts(self) -> Iterator[Any]:
+        if self._seeds:  # what they are pulled at is there
+            for one in self._seeds:
+                yield from getattr(one, "floats", one.reduced)
+            return
+        yield from self._job.leaves
+        for function in self._job.kernel.of_users:
+            yield from function.constants()
+        for column in self._job.sliced.columns:
+            if column.placed is None:
+                yield getattr(column, "array", None) if hasattr(column, "array") else column
+
+    def change(self, number: int, now: Looked) -> ClosureError | None:
+        """Return what refuses the job of a member, if something is not what it was; None if all is."""
+        found = list[str]()
+        for fun, before in zip(self._functions, self._carried, strict=True):
+            states = now.function(fun)
+            found += [name for name, state in before.items() if states.get(name) != state]
+        if self._parts != [now.part(part) for part in self._all_parts()]:
+            found.append("a cotangent" if self._seeds else "an argument, or the rows")
+        if not found:
+            return None
+        name = name_of(self._job.kernel.of_user.fun)
+        return ClosureError(
+            f"Members of a `dagad.vmap` run together, and what `{name}` is given or uses is not what it was when "
+            f"member {number} called it: {', '.join(dict.fromkeys(found))}. Another member has changed it. Give each "
+            "member its own, as an argument or made inside; or run one by one, `[fun(one) for one in members]`."
+        )

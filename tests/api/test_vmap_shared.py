@@ -1,0 +1,391 @@
+"""Members and what they share: are rows that differ in a bit taken for the same, and what if one changes a thing?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from distributed import Client
+
+import dagad
+from dagad._executors import members
+from support.gated_chunks import bits
+from support.hot_loops import a_watched_cluster
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((22, 3))
+THETAS = RNG.standard_normal((4, 3))
+NUMBERS = np.arange(len(THETAS))
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with a_watched_cluster() as client:
+        yield client
+
+
+@pytest.fixture(params=["sync", "threads", "client"])
+def place(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue("client") if request.param == "client" else request.param
+
+
+# Rows that differ in a bit
+
+
+class Unit(np.ndarray):
+    """An array that holds more than its numbers."""
+
+    unit: float = 0.0
+
+    def __reduce__(self) -> Any:
+        return with_unit, (self.unit,)
+
+
+DATA = np.array([1.0, 2.0])
+NANS = np.array([0x7FF8000000000001, 0x7FF8000000000002], np.uint64).view(float)
+
+
+def with_unit(unit: float) -> Any:
+    found = DATA.view(Unit)
+    found.unit = unit
+    return found
+
+
+def masked(mask: list[bool]) -> Any:
+    return np.ma.array(DATA, mask=mask, copy=False)
+
+
+def word(number: Any) -> float:
+    """Return a number that tells the bits of others apart."""
+    return float(np.asarray(number, float).view(np.uint64) % 1_000_003)
+
+
+DIFFERENT: dict[str, tuple[list[Any], Callable[[Any], Any]]] = {
+    "a sign of zero": ([[0.0, 1.0], [-0.0, 1.0]], word),
+    "a sign of zero among numpy's": ([[np.float64(0.0)], [np.float64(-0.0)]], word),
+    "numbers of numpy's": ([[np.float64(1.0)], [np.float64(3.0)]], float),
+    "a sign of zero in a complex number": ([[complex(0.0, 0.0)], [complex(0.0, -0.0)]], lambda z: word(z.imag)),
+    "what a nan holds": ([[float(NANS[0])], [float(NANS[1])]], word),
+    "a mask": ([[masked([False, False])], [masked([True, False])]], lambda row: float(np.ma.getmaskarray(row).sum())),
+    "a dtype": ([DATA, DATA.view(np.int64)], float),
+    "a dtype in a list": ([[DATA], [DATA.view(np.int64)]], lambda row: float(np.sum(row))),
+    "a unit": ([[with_unit(1.0)], [with_unit(2.0)]], lambda row: row.unit),
+    "a key": ([[{0.0: 1.0}], [{-0.0: 1.0}]], lambda row: word(next(iter(row)))),
+    "a truth": ([[True, 1], [1, 1]], lambda row: float(type(row) is bool)),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_members_whose_rows_differ_only_in_a_bit_have_their_own(what: str, place: Any) -> None:
+    rows, item = DIFFERENT[what]
+
+    def fun(number: Any) -> Any:
+        return dagad.map(item, rows[int(number)], grainsize=1, scheduler=place)
+
+    both = np.arange(2)
+    expected = [fun(number) for number in both]
+    assert bits([expected[0]]) != bits([expected[1]])
+    assert bits(list(dagad.vmap(fun)(both))) == bits(expected)
+
+
+SCALARS = {"a sign of zero": [0.0, -0.0], "what a nan holds": [NANS[0], NANS[1]], "a dtype": [np.float32(1), 1.0]}
+
+
+@pytest.mark.parametrize("what", SCALARS)
+def test_members_whose_shared_arguments_or_closures_differ_only_in_a_bit_have_their_own(what: str, place: Any) -> None:
+    values = SCALARS[what]
+
+    def of_argument(number: Any) -> Any:
+        return dagad.reduce_sum(
+            lambda rows, one: word(one) + np.asarray(one).itemsize, X, values[int(number)], grainsize=8, scheduler=place
+        )
+
+    def of_closure(number: Any) -> Any:
+        one = values[int(number)]
+        return dagad.reduce_sum(lambda rows: word(one) + np.asarray(one).itemsize, X, grainsize=8, scheduler=place)
+
+    for fun in (of_argument, of_closure):
+        expected = [fun(number) for number in range(2)]
+        assert expected[0] != expected[1]
+        for _ in range(3):
+            assert bits(list(dagad.vmap(fun)(np.arange(2)))) == bits(expected)
+
+
+def test_members_that_draw_the_same_sample_go_together(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards, seen, answers = dagad.shard(X, grainsize=4, scheduler=place), list[int](), members._answers
+
+    def noted(requests: Any) -> Any:
+        seen.append(len(requests))
+        return answers(requests)
+
+    monkeypatch.setattr(members, "_answers", noted)
+
+    def chunk(rows: Any, theta: Any) -> Any:
+        return anp.sum(anp.tanh(rows * theta) ** 2)
+
+    def fun(theta: Any, first: Any) -> Any:
+        for step in range(3):
+            some = shards.sample(2, step=int(first) + step)
+            theta = theta - 0.1 * dagad.grad(lambda t, some=some: dagad.reduce_sum(chunk, some, t))(theta)
+        return theta
+
+    for firsts, together in ((np.zeros(4, int), 4), (np.array([0, 0, 10, 10]), 2)):
+        expected = [fun(theta, first) for theta, first in zip(THETAS, firsts, strict=True)]
+        seen.clear()
+        assert bits(list(dagad.vmap(fun)(THETAS, firsts))) == bits(expected)
+        assert set(seen) == {together}
+
+
+# What one changes, all share
+
+COUNT = 0
+
+
+class Model:
+    def __init__(self) -> None:
+        self.scale = 0.0
+
+    def chunk(self, rows: Any, theta: Any) -> Any:
+        return anp.sum(rows * theta) * self.scale
+
+
+Program = Callable[[Any, Any], Any]
+Make = Callable[..., Program]
+
+
+def a_list(**options: Any) -> Program:
+    log = list[int]()
+
+    def fun(theta: Any, number: Any) -> Any:
+        log.append(1)
+        return dagad.reduce_sum(lambda rows, t: anp.sum(rows * t) * len(log), X, theta, **options)
+
+    return fun
+
+
+def a_counter(**options: Any) -> Program:
+    count = 0
+
+    def fun(theta: Any, number: Any) -> Any:
+        nonlocal count
+        count += 1
+        return dagad.reduce_sum(lambda rows, t: anp.sum(rows * t) * count, X, theta, **options)
+
+    return fun
+
+
+def a_global(**options: Any) -> Program:
+    def fun(theta: Any, number: Any) -> Any:
+        global COUNT
+        COUNT = int(number)
+        return dagad.reduce_sum(lambda rows, t: anp.sum(rows * t) * COUNT, X, theta, **options)
+
+    return fun
+
+
+def an_attribute(**options: Any) -> Program:
+    model = Model()
+
+    def fun(theta: Any, number: Any) -> Any:
+        model.scale = float(number)
+        return dagad.reduce_sum(model.chunk, X, theta, **options)
+
+    return fun
+
+
+def an_attribute_of_an_argument(**options: Any) -> Program:
+    model = Model()
+
+    def fun(theta: Any, number: Any) -> Any:
+        model.scale = float(number)
+        return dagad.reduce_sum(lambda rows, t, m: anp.sum(rows * t) * m.scale, X, theta, model, **options)
+
+    return fun
+
+
+def an_array(**options: Any) -> Program:
+    weights = np.zeros(3)
+
+    def fun(theta: Any, number: Any) -> Any:
+        weights[1] = number
+        return dagad.reduce_sum(lambda rows, t: anp.sum(rows * t * weights), X, theta, **options)
+
+    return fun
+
+
+def an_array_there_and_back(**options: Any) -> Program:
+    weights = np.ones(3)
+
+    def fun(theta: Any, number: Any) -> Any:
+        weights[:] *= -1.0
+        return dagad.reduce_sum(lambda rows, t: anp.sum(rows * t * weights), X, theta, **options)
+
+    return fun
+
+
+def an_argument(**options: Any) -> Program:
+    weights = np.zeros(3)
+
+    def fun(theta: Any, number: Any) -> Any:
+        weights[1] = number
+        return dagad.reduce_sum(lambda rows, t, w: anp.sum(rows * t * w), X, theta, weights, **options)
+
+    return fun
+
+
+def an_argument_that_is_differentiated(**options: Any) -> Program:
+    point = np.zeros(3)
+
+    def fun(theta: Any, number: Any) -> Any:
+        point[:] = theta
+        return dagad.grad(lambda p: dagad.reduce_sum(lambda rows, t: anp.sum((rows * t) ** 2), X, p, **options))(point)
+
+    return fun
+
+
+def a_generator(**options: Any) -> Program:
+    rng = np.random.default_rng(0)
+
+    def fun(theta: Any, number: Any) -> Any:
+        rng.standard_normal()
+        state = rng.bit_generator
+
+        def chunk(rows: Any, t: Any) -> Any:
+            return anp.sum(rows * t) * (state.state["state"]["state"] % 1001)
+
+        return dagad.reduce_sum(chunk, X, theta, **options)
+
+    return fun
+
+
+def rows(**options: Any) -> Program:
+    data = X.copy()
+
+    def fun(theta: Any, number: Any) -> Any:
+        data[3, 1] = number
+        return dagad.reduce_sum(lambda rows, t: anp.sum(rows * t), data, theta, **options)
+
+    return fun
+
+
+def rows_of_another_order(**options: Any) -> Program:
+    data = np.asfortranarray(X)
+
+    def fun(theta: Any, number: Any) -> Any:
+        data[3, 1] = number
+        return dagad.reduce_sum(lambda rows, t: anp.sum(rows * t), data, theta, **options)
+
+    return fun
+
+
+def items(**options: Any) -> Program:
+    data: list[Any] = [[1.0], [2.0]]
+
+    def fun(theta: Any, number: Any) -> Any:
+        data[1].append(float(number))
+        return dagad.map_sum(lambda item, t: anp.sum(t) * sum(item), data, theta, **options)
+
+    return fun
+
+
+def a_cotangent(**options: Any) -> Program:
+    seed = np.zeros(3)
+
+    def fun(theta: Any, number: Any) -> Any:
+        total = dagad.vjp(lambda t: dagad.reduce_sum(lambda rows, t: anp.sum(rows * t, axis=0), X, t, **options), theta)
+        seed[:] = number
+        return total[1](seed)[0]
+
+    return fun
+
+
+CHANGED: dict[str, tuple[Make, str]] = {
+    "a list": (a_list, "`log`"),
+    "a counter": (a_counter, "`count`"),
+    "a global": (a_global, "the global `COUNT`"),
+    "an attribute": (an_attribute, "the instance that `.*chunk` is bound to"),
+    "an attribute of an argument": (an_attribute_of_an_argument, "an argument"),
+    "an array": (an_array, "`weights`"),
+    "an array, there and back": (an_array_there_and_back, "`weights`"),
+    "an argument": (an_argument, "an argument"),
+    "an argument that is differentiated": (an_argument_that_is_differentiated, "an argument"),
+    "a generator": (a_generator, "`state`"),
+    "rows": (rows, "the rows"),
+    "rows of another order": (rows_of_another_order, "the rows"),
+    "items": (items, "the rows"),
+    "a cotangent": (a_cotangent, "a cotangent"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_a_change_by_one_member_of_what_others_use_is_refused_by_name(what: str, place: Any) -> None:
+    make, name = CHANGED[what]
+    options = {"grainsize": 8, "scheduler": place}
+    alone = [make(**options)(theta, number) for theta, number in zip(THETAS, NUMBERS, strict=True)]
+    assert all(np.isfinite(one).all() for one in alone)
+    for _ in range(2):
+        with pytest.raises(dagad.ClosureError, match=f"when member 0 called it: .*{name}.*. Another member"):
+            dagad.vmap(make(**options))(THETAS, NUMBERS)
+
+
+@pytest.mark.parametrize("what", sorted(CHANGED.keys() - {"a global"}))
+def test_members_may_change_what_is_their_own(what: str) -> None:
+    """In a loop of its own, say: each makes its own list, counter, array and rows."""
+    make, _ = CHANGED[what]
+    options = {"grainsize": 8, "scheduler": "sync"}
+
+    def fun(theta: Any, number: Any) -> Any:
+        own = make(**options)
+        return sum(own(theta * step, number + step) for step in range(3))
+
+    expected = [fun(theta, number) for theta, number in zip(THETAS, NUMBERS, strict=True)]
+    assert bits(list(dagad.vmap(fun)(THETAS, NUMBERS))) == bits(expected)
+
+
+def test_chunk_functions_may_change_what_nobody_uses() -> None:
+    """Such as a count of their calls, which nobody uses: also where members part."""
+    calls = list[int]()
+
+    def chunk(rows: Any, theta: Any) -> Any:
+        calls.append(len(rows))
+        return anp.sum(anp.tanh(rows * theta))
+
+    def fun(theta: Any, number: Any) -> Any:
+        found = 0.0
+        for step in range(3):
+            data = X if (number + step) % 3 else X[:10]
+            found = found + dagad.grad(lambda t, d=data: dagad.reduce_sum(chunk, d, t, grainsize=8, scheduler="sync"))(
+                theta
+            )
+        return found
+
+    expected = [fun(theta, number) for theta, number in zip(THETAS, NUMBERS, strict=True)]
+    calls.clear()
+    assert bits(list(dagad.vmap(fun)(THETAS, NUMBERS))) == bits(expected)
+    assert calls
+
+
+def test_members_that_run_alone_after_one_has_failed_are_looked_at_one_by_one() -> None:
+    """Together they fail, as one's chunks do; then each runs alone, and goes on before the next one does."""
+    log = list[int]()
+
+    def chunk(rows: Any, theta: Any) -> Any:
+        if theta[0] == 0.0:
+            raise ZeroDivisionError("this one")
+        return anp.sum(rows * theta) * (1 + len(log))
+
+    def fun(theta: Any, number: Any) -> Any:
+        try:
+            return dagad.reduce_sum(chunk, X, theta, grainsize=8, scheduler="sync")
+        except ZeroDivisionError:
+            return 0.0
+        finally:
+            log.append(1)
+
+    thetas = THETAS.copy()
+    thetas[-1, 0] = 0.0
+    with pytest.raises(dagad.ClosureError, match="when member 1 called it: `log`"):
+        dagad.vmap(fun)(thetas, NUMBERS)
