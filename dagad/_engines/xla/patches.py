@@ -46,7 +46,8 @@ class _Patched:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.here.n_calls += 1
         if self.here.depth and self.takes_over(sys._getframe(1), args):
-            return _made(args, **kwargs)
+            found = _made(args, **kwargs)
+            return found.copy() if self.name == "array" and kwargs.get("copy", True) else found
         return self.stock(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
