@@ -9,6 +9,7 @@ import pytest
 
 import dagad
 from support.beside_numpy import REFUSED, SAME, compared
+from support.views import APART, CHANGES, SHARE, SQUARE, changed, parts
 
 U = np.array([1, 2, 250], np.uint8)
 SIGNED = np.array([3, -4, 100], np.int8)
@@ -48,10 +49,6 @@ np.bitwise_count(u); np.isin(u, [1]); np.average(u); np.count_nonzero(u); np.ptp
 """
 
 
-def parts(text: str) -> list[str]:
-    return [part.strip() for part in text.replace("\n", ";").split(";") if part.strip()]
-
-
 @pytest.mark.parametrize("text", parts(PYTHONS_OWN))
 def test_whole_numbers_of_pythons_beyond_a_dtype_are_compared_or_refused_as_by_numpy(text: str) -> None:
     check(text, U)
@@ -59,7 +56,8 @@ def test_whole_numbers_of_pythons_beyond_a_dtype_are_compared_or_refused_as_by_n
 
 @pytest.mark.parametrize("kind", [U, SIGNED, TRUE], ids=lambda kind: str(kind.dtype))
 def test_narrow_whole_numbers_and_truths_have_numpys_dtypes_and_values(kind: Any) -> None:
-    odd = {"-u * 2", "np.diff(u)", "np.ptp(u)", "np.round(u)", "np.bitwise_count(u)"}  # numpy has no such of truths
+    # What numpy or jax has not of truths.
+    odd = {"-u * 2", "np.diff(u)", "np.ptp(u)", "np.round(u)", "np.bitwise_count(u)", "np.kron(u, u)"}
     for text in parts(NARROW):
         if kind.dtype != bool or text not in odd:
             check(text, kind)
@@ -171,30 +169,6 @@ def test_functions_that_numpy_calls_are_the_same_compiled() -> None:
 
 
 # --- in place ---------------------------------------------------------------------------------------------------------
-
-SHARE = """
-x.reshape(-1); x.ravel(); x.T; x.transpose(1, 0); x.swapaxes(0, 1); x[None].squeeze(); x[...]; x[:]; x[0]; x[:, 0]
-x[0, ...]; x[0, 0, ...]; x.real; x.view(); x.conj(); x.mT; x.astype(float, copy=False); np.reshape(x, -1); np.ravel(x)
-np.transpose(x); np.swapaxes(x, 0, 1); np.squeeze(x); np.broadcast_arrays(x, np.ones((2, 3)))[0]; np.real(x)
-np.expand_dims(x, 0); np.moveaxis(x, 0, 1); np.rollaxis(x, 1); np.atleast_1d(x); np.atleast_3d(x); np.split(x, 2)[0]
-np.array_split(x, 2, axis=1)[0]; np.hsplit(x, 3)[0]; np.vsplit(x, 2)[0]; np.flip(x); np.fliplr(x); np.rot90(x)
-np.asarray(x); np.array(x, copy=False); np.ascontiguousarray(x); np.matrix_transpose(x); np.einsum("ij->ji", x)
-np.meshgrid(x[0], copy=False)[0]; np.diff(x, n=0); np.atleast_1d(x, x)[1]; x
-"""
-APART = """
-x.copy(); x.flatten(); x.astype(float); +x; x * 1; x[0, 0]; x[[0]]; np.reshape(x.T, -1); np.ravel(x.T); np.conj(x)
-np.array(x); np.copy(x); np.positive(x); np.einsum("ij,ij->ij", x, x); np.triu(x); np.roll(x, 0); np.concatenate([x])
-np.where(True, x, 0); np.clip(x, None, None); np.round(x, 20); np.nan_to_num(x); np.take(x, [0], axis=0); np.sort(x)
-np.meshgrid(x[0])[0]; np.array(x, ndmin=3); np.fft.fftshift(x); np.maximum(x, x); np.sum(x, axis=())
-"""
-CHANGES = ["v *= 2.0", "x *= 2.0", "v += v"]
-SQUARE = np.arange(6.0).reshape(2, 3) - 2.3
-
-
-def changed(view: str, change: str, used: str = "np.sum(x), np.sum(v)") -> Any:
-    made: dict[str, Any] = {"np": np}
-    exec(f"def fun(x):\n    x = x * 1.0\n    v = {view}\n    {change}\n    return {used}", made)
-    return made["fun"]
 
 
 @pytest.mark.parametrize("view", parts(SHARE))

@@ -295,7 +295,7 @@ class Called:
                 )
             given = dict(zip(self.names, args, strict=False)) | kwargs
             given = {name: array_of(each) if name in _ARRAYS else each for name, each in given.items()}
-            asked = given
+            asked = dict(given)
             if self._own in _JOINING and self._own not in _WEAKLY:
                 given = {name: _own_array(each) if name in ARRAYS else each for name, each in given.items()}
             given = self._promoted(given)
