@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import dagad
-from support.beside_numpy import REFUSED, SAME, compared
+from support.beside_numpy import DIFFERENT, REFUSED, SAME, compared
+from support.fuzzed_numpy import ARGUMENTS, function_of, program
 from support.views import APART, CHANGES, SHARE, SQUARE, changed, parts
 
 U = np.array([1, 2, 250], np.uint8)
@@ -127,6 +128,12 @@ def test_places_that_are_traced_and_out_of_bounds_are_nan(text: str) -> None:
     assert np.isnan(found[1])
 
 
+def test_truths_of_complex_numbers_and_powers_of_zero_are_numpys() -> None:
+    z = np.array([0.5 + 1j, -1.0, 2j, 0.0])
+    for text in ("np.insert([True], 0, u)", "u.astype(bool)", "np.array([0, 2, 0, 0]) ** u", "u ** u"):
+        check(text, z)
+
+
 # --- callbacks --------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +230,24 @@ def test_an_array_changed_in_place_keeps_its_shape_and_dtype_or_is_refused() -> 
         _, _, ours = compared(changed("x.astype(np.float32)", change), (SQUARE,))
         with pytest.raises(dagad.NotDifferentiableError, match=rf"whose {what} is .*`x = x \+ y`.*astype"):
             raise ours
+
+
+def test_an_array_that_numpy_lets_nobody_write_into_is_not_changed_in_place() -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=r"lets nobody write into.*`x = x \+ y`"):
+        raise compared(changed("np.broadcast_to(x, (2, 2, 3))", "v += 1.0", "v"), (SQUARE,))[2]
+
+
+# --- random programs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", range(0, 160, 40))
+def test_random_programs_are_never_silently_another_one(start: int) -> None:
+    different = []
+    for seed in range(start, start + 40):
+        how, theirs, ours = compared(function_of(program(seed)), list(ARGUMENTS.values()))
+        if how == DIFFERENT:
+            different.append((program(seed), theirs, ours))
+    assert not different
 
 
 @pytest.mark.parametrize(

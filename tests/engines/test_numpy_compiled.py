@@ -485,8 +485,16 @@ def test_numbers_that_another_thread_draws_meanwhile_are_none_of_the_functions()
             drawn[0].join()
         return np.sum(rows * t)
 
+    def always(rows: Any, t: Any) -> Any:  # as threads of a worker draw from Python's own
+        drawn.append(threading.Thread(target=random.random))
+        drawn[-1].start()
+        drawn[-1].join()
+        return np.sum(rows * t * 2.0)
+
     assert at(own)[1] == pytest.approx(ROWS.sum())
     assert drawn
+    assert at(always)[1] == pytest.approx(2.0 * ROWS.sum())
+    assert len(drawn) > 2
 
 
 def test_changing_in_place_means_to_functions_of_jax_what_it_did() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,15 +24,19 @@ class _Generators:
 
 
 class Draws:
-    """The states of numpy's and Python's own generators, and of all that a function reaches, before it is traced."""
+    """The states of numpy's and Python's own generators, and of all that a function reaches, before it is traced.
 
-    __slots__ = ("_before", "_generators")
+    Other threads draw from Python's own all the time, a worker's for instance. With `listens` it is noted who calls it.
+    """
 
-    def __init__(self, fun: Any, arguments: list[Any]) -> None:
-        own: Any = random.random  # a method of the generator that Python's functions share
+    __slots__ = ("_before", "_generators", "_heard", "_listens", "_own")
+
+    def __init__(self, fun: Any, arguments: list[Any], listens: bool) -> None:
+        shared: Any = random.random  # a method of the generator that Python's functions share
+        self._own, self._listens, self._heard = shared.__self__, listens, False
         self._generators: dict[int, tuple[str, Any]] = {
             0: ("numpy's own generator, `np.random`", np.random),
-            id(own.__self__): ("Python's own generator, `random`", own.__self__),
+            id(self._own): ("Python's own generator, `random`", self._own),
         }
         kinds = _Generators()
         carried = Walk(fun, kinds).ways()
@@ -39,8 +47,27 @@ class Draws:
 
     def drawn(self) -> str | None:
         """Return which generator is another than before, as sentences name it."""
-        found = (where for key, (where, one) in self._generators.items() if _state(one) != self._before[key])
-        return next(found, None)
+        for key, (where, one) in self._generators.items():
+            if _state(one) != self._before[key] and (one is not self._own or self._heard or not self._listens):
+                return where
+        return None
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Listen to the calling thread, if at all: what is called then, is slower."""
+        if not self._listens:
+            yield
+            return
+        before = sys.getprofile()
+        sys.setprofile(self._hear)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def _hear(self, frame: FrameType, event: str, what: Any) -> None:
+        if event == "c_call" and getattr(what, "__self__", None) is self._own:
+            self._heard = True
 
 
 def _state(generator: Any) -> str:

@@ -70,6 +70,8 @@ def as_dtype(operand: Any, dtype: Any) -> Any:
     """Return an operand in a dtype; a large constant of one number alone is made on the device."""
     if isinstance(operand, jax.Array):
         same = operand.dtype == dtype and not operand.weak_type
+        if np.dtype(dtype).kind == "b" and operand.dtype.kind == "c":  # jax would look at the real part only
+            return jnp.not_equal(operand, 0)
         return operand if same else jax.lax.convert_element_type(operand, dtype)
     array = np.asarray(operand, dtype)
     if array.size > 64 and (array == array.flat[0]).all():

@@ -95,6 +95,14 @@ def of_piece() -> str:
     )
 
 
+def of_read_only(line: str) -> str:
+    """Tell that an array was changed in place that numpy lets nobody write into."""
+    return (
+        f"{line} changes an array in place that numpy lets nobody write into, as what `np.broadcast_to` and "
+        f"`np.diagonal` give. Write `x = x + y` instead of `x += y`, or {LEAVE}."
+    )
+
+
 def of_kept(line: str, what: str, kept: Any, new: Any) -> str:
     """Tell that an array that is changed in place would become one of another shape or dtype."""
     return (

@@ -376,6 +376,8 @@ def _called(trace: NumpyTrace, func: Any, args: Any, kwargs: Any) -> Any:
 def _changed(array: Any, found: Any) -> Any:
     """Return what an array becomes that is changed in place: numpy keeps its shape and dtype, jax does not."""
     changes, line = array._trace.changes, lines.here()
+    if array.ghost is not None and not array.ghost.flags.writeable and changes.found is None:
+        changes.found = refusals.of_read_only(line)
     for kept, new, what in ((array.shape, found.shape, "shape"), (array.dtype, found.dtype, "dtype")):
         if kept != new and changes.found is None:
             changes.found = refusals.of_kept(line, what, kept, new)

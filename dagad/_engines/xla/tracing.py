@@ -65,8 +65,10 @@ def traced(trace: Callable[[], Any], base: Any) -> Any:
     with patches, seeds_are_noted():  # functions of scipy's look for what is traced, too
         learn_rules()
         while True:
-            had_arrays, draws, n_seeds = terms.asks_arrays, Draws(fun, held), seeds_are_noted.here.n_calls
-            found, error = _tried(trace, arrays_stay_traced() if had_arrays else contextlib.nullcontext())
+            had_arrays, n_seeds = terms.asks_arrays, seeds_are_noted.here.n_calls
+            draws = Draws(fun, held, listens=n_drawn > 0 or known is not None)
+            with draws.watched():
+                found, error = _tried(trace, arrays_stay_traced() if had_arrays else contextlib.nullcontext())
             if terms.asks_arrays and not had_arrays:
                 continue
             if isinstance(error, NotDifferentiableError) and learn_rules():

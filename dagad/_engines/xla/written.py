@@ -174,6 +174,9 @@ def _power(x: Any, y: Any) -> Any:
             return jax.lax.integer_pow(x, int(number))
         if number == 0.5:
             return jnp.sqrt(x)
+    if jnp.result_type(x, y).kind == "c":  # of zero jax gives nan
+        is_zero = jnp.logical_and(jnp.equal(x, 0), jnp.greater(jnp.real(y), 0))
+        return jnp.where(is_zero, 0, jnp.power(jnp.where(is_zero, 1, x), y))
     return jnp.power(x, y)
 
 
