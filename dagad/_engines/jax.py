@@ -1,4 +1,4 @@
-"""The jax engine: functions written with jax.numpy, compiled once a process, function and shapes, derived by jax.
+"""The jax engine: functions in plain numpy or jax.numpy, compiled once a process, function and shapes, derived by jax.
 
 A task arrives with objects that are new each time, so what was compiled is found by what a function consists of: its
 code, what it has in closures, and the globals that it names (`digest`). What it reads elsewhere is a constant to jax.
@@ -225,7 +225,7 @@ class _Compiled:
         self.out: Partition | None = None
         self.has_gradient = False
         self.gains, self.is_to_be_looked_at = Gains(), False
-        self._n_operations, self._is_numpys = 0, False
+        self._is_numpys = False
         self._treedef: Any = None
         self._forwarded: list[int | None] = []
         self._call: Any = None
@@ -261,9 +261,9 @@ class _Compiled:
         lowered, unflat = traced(lambda: _lowered(run, inputs), base)
         return self._finished(lowered, unflat, base.name)
 
-    def note(self, n_operations: int, is_numpys: bool) -> None:
-        """Note of how many operations the task's function consists, and whether it calls numpy."""
-        self._n_operations, self._is_numpys = n_operations, is_numpys
+    def note(self, is_numpys: bool) -> None:
+        """Note whether the task's function calls numpy."""
+        self._is_numpys = is_numpys
 
     def _finished(self, lowered: Any, unflat: Unflat | None, name: str) -> Any:
         began = time.perf_counter()

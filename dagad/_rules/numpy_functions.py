@@ -17,6 +17,7 @@ from dagad._tracing.numpy_protocols import WRITTEN
 from dagad._tracing.operands import array_of
 from dagad._tracing.private import isbox
 from dagad._tracing.rules import cast, own_primitive
+from dagad._tracing.traced_array import with_value
 from dagad._values import pytree
 
 Function = Callable[..., Any]
@@ -70,10 +71,18 @@ def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[Any, ...]:
 
 
 def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: Any = "xy") -> Any:
-    del copy
     numbers = [np.arange(np.size(plain(each))) for each in xi]
     places = np.meshgrid(*numbers, sparse=sparse, indexing=indexing)
-    return tuple(anp.ravel(each)[at] for each, at in zip(xi, places, strict=True))
+    found = tuple(anp.ravel(each)[at] for each, at in zip(xi, places, strict=True))
+    if copy:
+        return found
+    views = np.meshgrid(*map(plain, xi), copy=False, sparse=sparse, indexing=indexing)
+    return tuple(with_value(each, view) if isbox(each) else each for each, view in zip(found, views, strict=True))
+
+
+def _windows(x: Any, *args: Any, **kwargs: Any) -> Any:
+    windows = np.lib.stride_tricks.sliding_window_view
+    return with_value(moved(windows, 0)(x, *args, **kwargs), windows(plain(x), *args, **kwargs))
 
 
 _SCALAR = (int, float, type(None))
@@ -92,7 +101,9 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max:
 
 def _astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any:
     """Return the entries as another type: whole numbers and truths are constant between their jumps."""
-    del copy, device
+    del device
+    if not copy and plain(x).dtype == dtype:
+        return x
     return cast(x, dtype) if np.dtype(dtype).kind in "fc" else plain(x).astype(dtype)
 
 
@@ -270,7 +281,7 @@ WRITTEN.update(
         np.array: _asarray,
         np.asarray: _asarray,
         np.asanyarray: _asarray,
-        np.copy: lambda a, order="K", subok=False: a,
+        np.copy: lambda a, order="K", subok=False: a.copy(order),
         np.einsum: _einsum,
         np.where: _where,
         np.histogramdd: _histogramdd,
@@ -279,7 +290,8 @@ WRITTEN.update(
 )
 WRITTEN.update({getattr(np, name): untraced(getattr(np, name)) for name in _UNTRACED})
 WRITTEN[np.linalg.matrix_rank] = untraced(np.linalg.matrix_rank)
-WRITTEN.update({func: moved(func, 0) for func in (np.block, np.dstack, np.lib.stride_tricks.sliding_window_view)})
+WRITTEN.update({func: moved(func, 0) for func in (np.block, np.dstack)})
+WRITTEN[np.lib.stride_tricks.sliding_window_view] = _windows
 WRITTEN.update(
     {
         func: _refused(refusals.of_assignment)

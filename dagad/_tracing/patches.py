@@ -53,6 +53,7 @@ import numpy as np
 from autograd.extend import JVPNode, VJPNode
 
 from dagad._errors import NotDifferentiableError
+from dagad._tracing.in_place import CHANGED, OPEN
 from dagad._tracing.private import (
     TraceStack,
     builtins,
@@ -83,7 +84,7 @@ class _Patches:
     def __init__(self) -> None:
         self.lock, self.task = threading.Lock(), _Task()
         self.depth = 0
-        self.open: dict[int, int] = {}
+        self.open = OPEN
         self.last = self.rest = -1
         self.stack: Any = None
         self.swaps: list[Swap] = []
@@ -127,6 +128,7 @@ class _Patches:
     def end(self, number: int) -> None:
         with self.lock:
             self.open.pop(number, None)
+            CHANGED.pop(number, None)
             self.depth -= 1
             if not self.depth:
                 self._restore()

@@ -33,6 +33,16 @@ def of_assignment() -> str:
     )
 
 
+def of_view() -> str:
+    """Tell that an array is used of which another one has changed the memory."""
+    return (
+        "An array was changed in place, by `y *= 2` or the like, and another one is used afterwards that shares its "
+        "memory, or the same one by another name: numpy changes both, and values being differentiated stay as they "
+        "are. Write `y = y * 2` where only the one is meant, and use what that gives in place of the other where both "
+        "are, by `np.where` or `np.concatenate` for a part of it."
+    )
+
+
 def of_out(name: str) -> str:
     """Tell that a function was to write its result into an array."""
     return (

@@ -11,6 +11,7 @@ from autograd.extend import Box, VJPNode
 
 from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._tracing.flat_functions import Flat
+from dagad._tracing.in_place import CHANGED, refuse_stale_memory
 from dagad._tracing.patches import patches, traces_of
 from dagad._tracing.private import add_outgrads, isbox
 from dagad._tracing.refusals import told
@@ -75,11 +76,17 @@ def record_flat(fun: Flat, leaves: Sequence[Any]) -> tuple[list[Any], list[Any],
 def traced(fun: Callable[[Any], Any], boxes: Sequence[Any]) -> Any:
     """Run a function on traced leaves; again, if it has imported a part of scipy that dagad has rules for."""
     try:
-        return fun(boxes)
+        return _used(fun(boxes))
     except Exception as error:
         if not (isinstance(error, NotDifferentiableError) and learn_rules()):
             raise told(error)  # noqa: B904  # it may be the same
-    return fun(boxes)
+    return _used(fun(boxes))
+
+
+def _used(output: Any) -> Any:
+    if CHANGED:
+        refuse_stale_memory(pytree.flatten(pytree.open_containers(output))[0])
+    return output
 
 
 class TapePullback:

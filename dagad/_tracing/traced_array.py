@@ -6,6 +6,7 @@ are: numpy treats these as ever.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from autograd.extend import Box
 
 from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._tracing import refusals
+from dagad._tracing.in_place import CHANGED, changed, refuse_stale_memory
 from dagad._tracing.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
 from dagad._tracing.operands import all_arrays, operators
 from dagad._tracing.private import (
@@ -70,6 +72,8 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         inputs = tuple(all_arrays(inputs))
+        if CHANGED:
+            refuse_stale_memory(inputs)
         if not kwargs and method == "__call__" and ufunc not in IN_ANOTHER_WAY:
             fun = trace_primitives_map.get(ufunc) or UFUNCS.get(ufunc)
             if fun is not None:
@@ -82,6 +86,8 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         return call_ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if CHANGED:
+            refuse_stale_memory(pytree.flatten((args, kwargs))[0])
         return call_function(func, args, kwargs)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
@@ -150,8 +156,8 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
 
     def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", **options: bool) -> Any:
         """Return the array with entries of another type."""
-        del order, casting, options
-        return call_function(np.astype, (self, dtype), {})
+        del order, casting
+        return call_function(np.astype, (self, dtype), {"copy": options.get("copy", True)})
 
     def clip(self, *bounds: Any, **kwargs: Any) -> Any:
         """Return the array with its entries between two bounds."""
@@ -165,14 +171,22 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         """Return the product of two arrays."""
         return call_function(np.dot, (self, other), {})
 
+    def flatten(self, order: Any = "C") -> Any:
+        """Return a copy of the entries in one dimension."""
+        return self.ravel(order).copy()
+
     def copy(self, order: str = "C") -> Any:
-        """Return the array: nobody can write into it."""
-        del order
-        return self
+        """Return a copy: the same value in memory of its own."""
+        return TracedArray(_copied(self._value, order), self._trace, self._node)
+
+    def __bool__(self) -> bool:
+        if CHANGED:
+            refuse_stale_memory([self])
+        return bool(self._value)
 
     def conj(self) -> Any:
-        """Return the complex conjugate."""
-        return anp.conj(self)
+        """Return the complex conjugate; of real numbers it is the array itself, as in numpy."""
+        return anp.conj(self) if self.dtype.kind == "c" else self
 
     conjugate = conj
     real = property(lambda self: anp.real(self))
@@ -181,6 +195,52 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     flat = property(lambda self: anp.ravel(self))
     nbytes = property(lambda self: pytree.plain(self).nbytes)
     itemsize = property(lambda self: pytree.plain(self).itemsize)
+
+
+def with_value(box: Any, array: Any) -> Any:
+    """Return a traced value whose array has the same numbers in other memory."""
+    inner = with_value(box._value, array) if type(box._value) in box_types else array
+    return new_box(inner, box._trace, box._node)
+
+
+def _copied(value: Any, order: Any) -> Any:
+    return value.copy(order) if isinstance(value, np.ndarray | TracedArray) else value
+
+
+def _in_place(forward: Any, name: str) -> Any:
+    def change(self: Any, other: Any) -> Any:
+        return changed(self, forward(self, other), name)
+
+    return change
+
+
+def _asking(function: Any) -> Any:
+    """Return a method that asks a traced array for what has no derivative: no tape looks at it then."""
+
+    @functools.wraps(function)
+    def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if CHANGED:
+            refuse_stale_memory([self, *args])
+        return function(self, *args, **kwargs)
+
+    return ask
+
+
+_IN_PLACE = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "matmul": "matmul",
+    "pow": "power",
+}
+_ASKING = "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ all any argmax argmin argpartition argsort nonzero searchsorted"
+for _name, _ufunc in _IN_PLACE.items():
+    setattr(TracedArray, f"__i{_name}__", _in_place(getattr(TracedArray, f"__{_name}__"), _ufunc))
+for _name in _ASKING.split():
+    setattr(TracedArray, _name, _asking(getattr(TracedArray, _name)))
 
 
 # What dagad's traces are made of
@@ -213,6 +273,8 @@ def find_top_boxed_args(args: Any) -> tuple[list[tuple[int, Any]], int, Any, boo
                 boxes.append((argnum, arg))
         elif kind not in _PLAIN and getattr(kind, "__array_ufunc__", None) not in _NO_OVERRIDE:
             has_strangers = True
+    if CHANGED and top in CHANGED:
+        refuse_stale_memory([box for _, box in boxes])
     return boxes, top, node, has_arrays and has_strangers
 
 

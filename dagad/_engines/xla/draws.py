@@ -3,59 +3,80 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
 from collections.abc import Iterator
-from types import FunctionType, MethodType
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from dagad._values.carried import parts_of
+from dagad._values.walk import Walk
 
-_DEEPEST = 4
+_OF_NUMPY = (np.random.Generator, np.random.RandomState, np.random.BitGenerator)
+
+
+class _Generators:
+    """The classes of generators, for a walk that looks for them: numpy's, Python's, and those made of them."""
+
+    def __contains__(self, cls: Any) -> bool:
+        return issubclass(cls, (*_OF_NUMPY, random.Random))
 
 
 class Draws:
-    """The states of numpy's own generator, and of all that a function carries, before it is traced."""
+    """The states of numpy's and Python's own generators, and of all that a function reaches, before it is traced.
 
-    __slots__ = ("_before", "_generators")
+    Other threads draw from Python's own all the time, a worker's for instance. With `listens` it is noted who calls it.
+    """
 
-    def __init__(self, fun: Any) -> None:
-        self._generators: dict[int, tuple[str, Any]] = {0: ("numpy's own generator, `np.random`", np.random)}
-        for where, part, _ in parts_of(fun):
-            for found in _generators_in(part, _DEEPEST):
-                self._generators.setdefault(id(found), (f"a generator of numpy's that is in {where}", found))
+    __slots__ = ("_before", "_generators", "_heard", "_listens", "_own")
+
+    def __init__(self, fun: Any, arguments: list[Any], listens: bool) -> None:
+        shared: Any = random.random  # a method of the generator that Python's functions share
+        self._own, self._listens, self._heard = shared.__self__, listens, False
+        self._generators: dict[int, tuple[str, Any]] = {
+            0: ("numpy's own generator, `np.random`", np.random),
+            id(self._own): ("Python's own generator, `random`", self._own),
+        }
+        kinds = _Generators()
+        carried = Walk(fun, kinds).ways()
+        for found, way in [*carried, *((one, "an argument") for one, _ in Walk(arguments, kinds).ways())]:
+            whose = "numpy's" if isinstance(found, _OF_NUMPY) else "Python's"
+            self._generators.setdefault(id(found), (f"a generator of {whose} that is in {way}", found))
         self._before = {key: _state(found) for key, (_, found) in self._generators.items()}
 
     def drawn(self) -> str | None:
         """Return which generator is another than before, as sentences name it."""
-        found = (where for key, (where, one) in self._generators.items() if _state(one) != self._before[key])
-        return next(found, None)
+        for key, (where, one) in self._generators.items():
+            if _state(one) != self._before[key] and (one is not self._own or self._heard or not self._listens):
+                return where
+        return None
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Listen to the calling thread, if at all: what is called then, is slower."""
+        if not self._listens:
+            yield
+            return
+        before = sys.getprofile()
+        sys.setprofile(self._hear)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def _hear(self, frame: FrameType, event: str, what: Any) -> None:
+        if event == "c_call" and getattr(what, "__self__", None) is self._own:
+            self._heard = True
 
 
 def _state(generator: Any) -> str:
+    if isinstance(generator, random.SystemRandom):  # it has none, and each number is another
+        return ""
+    if isinstance(generator, random.Random):
+        return repr(generator.getstate())
     if generator is np.random or isinstance(generator, np.random.RandomState):
         kind, keys, *rest = generator.get_state()
         return f"{kind}{np.asarray(keys).tobytes().hex()}{rest}"
-    return repr(getattr(generator, "bit_generator", generator).state)
-
-
-def _generators_in(part: Any, depth: int) -> Iterator[Any]:
-    if isinstance(part, np.random.Generator | np.random.RandomState | np.random.BitGenerator):
-        yield part
-    elif not depth:
-        return
-    elif isinstance(part, FunctionType | MethodType):
-        for _, inner, _ in parts_of(part):
-            yield from _generators_in(inner, depth - 1)
-        yield from _generators_in(getattr(part, "__self__", None), depth - 1)
-    else:
-        inside = part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else ()
-        for inner in (*inside, *_attributes(part)):
-            yield from _generators_in(inner, depth - 1)
-
-
-def _attributes(part: Any) -> Iterator[Any]:
-    if type(part).__module__.partition(".")[0] in ("builtins", "numpy", "types"):
-        return
-    with contextlib.suppress(TypeError):
-        yield from vars(part).values()
+    bits = getattr(generator, "bit_generator", generator)
+    return repr((bits.state, getattr(getattr(bits, "seed_seq", None), "n_children_spawned", 0)))

@@ -1,6 +1,6 @@
 """Whether compiling a function pays: what it took, beside what its evaluations have gained over autograd so far.
 
-State: `_TOLD`, the names of functions of which it was said, once a process.
+State: `_TOLD`, the functions of which it was said, once a process: by what tells them apart, which is not they.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 from dagad._engines.autograd import AutogradEngine
 from dagad._frames import warn
 from dagad._remembered import Remembered
-from dagad._tracing.flat_functions import Leaves
+from dagad._tracing.flat_functions import Leaves, Mark
+from dagad._values.fingerprint import identity_of
 
 LEAST = 5.0  # seconds of compiling that are worth a word
 PATIENCE = 30  # evaluations after which it is looked at
@@ -38,9 +39,10 @@ class Gains:
         if each is None:
             return
         gain = max(0.0, each - self.spent / self.n)
-        if gain * self.n >= self.seconds or _TOLD.find(base.name) is not None:
+        who = identity_of(base.function(list(map(Mark, range(base.n_leaves)))))
+        if gain * self.n >= self.seconds or _TOLD.find(who) is not None:
             return
-        _TOLD.change(base.name, lambda found: True)
+        _TOLD.change(who, lambda found: True)
         enough = f"pays from about {self.seconds / gain:,.0f} runs on" if gain else "does not pay: autograd is as fast"
         warn(
             f"jax took {self.seconds:.1f} s to compile `{base.name}`, longer than its {self.n} runs since have gained "

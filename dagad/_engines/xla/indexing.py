@@ -6,7 +6,6 @@ from types import EllipsisType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dagad._engines.xla import refusals
@@ -33,9 +32,14 @@ def entries(array: Any, where: Any) -> Any:
     if is_view(where):
         return Tracer.__getitem__(array, where)
     if any(isinstance(part, jax.Array) for part in parts):  # of what is out of bounds jax would take another entry
-        return array.at[parts].get(mode="fill", fill_value=_beyond(array.dtype))
+        return array.at[parts].get(mode="fill", fill_value=beyond(array.dtype))
     return array.at[parts].get(mode="promise_in_bounds")
 
 
-def _beyond(dtype: Any) -> Any:
-    return jnp.nan if dtype.kind in "fc" else None
+def beyond(dtype: Any) -> Any:
+    """Return what stands for an entry that there is not, where an index is known too late for an error."""
+    if dtype.kind in "fc":
+        return np.nan
+    if dtype.kind == "b":
+        return True
+    return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max

@@ -19,6 +19,7 @@ what is patched.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import pkgutil
 import sys
 import threading
@@ -42,11 +43,14 @@ class _Patched:
         self.home, self.name, self.takes_over, self.here = home, name, takes_over, here
         self.stock = getattr(home, name)
         self.__module__, self.__doc__ = self.stock.__module__, self.stock.__doc__
+        with contextlib.suppress(ValueError):  # functions in C have none in older releases
+            self.__signature__ = inspect.signature(self.stock)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.here.n_calls += 1
         if self.here.depth and self.takes_over(sys._getframe(1), args):
-            return _made(args, **kwargs)
+            found = _made(args, **kwargs)
+            return found.copy() if self.name == "array" and kwargs.get("copy", True) else found
         return self.stock(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,6 +70,8 @@ def as_dtype(operand: Any, dtype: Any) -> Any:
     """Return an operand in a dtype; a large constant of one number alone is made on the device."""
     if isinstance(operand, jax.Array):
         same = operand.dtype == dtype and not operand.weak_type
+        if np.dtype(dtype).kind == "b" and operand.dtype.kind == "c":  # jax would look at the real part only
+            return jnp.not_equal(operand, 0)
         return operand if same else jax.lax.convert_element_type(operand, dtype)
     array = np.asarray(operand, dtype)
     if array.size > 64 and (array == array.flat[0]).all():
@@ -119,21 +123,76 @@ def ufunc_name(ufunc: Any) -> str:
 
 
 def _called_ufunc(ufunc: Any, inputs: Sequence[Any], dtype: Any) -> Any:
-    function = WRITTEN.get(ufunc) or _function_of_ufunc(ufunc)
+    function = WRITTEN.get(ufunc) or function_of_ufunc(ufunc)
     if ufunc.signature is None:
         np.broadcast_shapes(*map(np.shape, inputs))  # raises what numpy raises
     kinds = _resolved(ufunc, tuple(map(kind_of, inputs)), None if dtype is None else np.dtype(dtype))
     given, results = kinds[: ufunc.nin], kinds[ufunc.nin :]
-    operands = [
-        each if isinstance(each, int | float | complex) and not isinstance(each, bool) else as_dtype(each, own)
-        for each, own in zip(inputs, given, strict=True)
-    ]
+    if ufunc in _COMPARISONS:
+        beyond = _beyond_range(inputs, given)
+        if beyond is not None:
+            return jnp.full(np.broadcast_shapes(*map(np.shape, inputs)), bool(ufunc(*beyond)))
+        if {each.kind for each in given} == {"i", "u"}:  # jax would compare them as floating-point numbers
+            return _compared(ufunc, *map(as_dtype, inputs, given))
+    if ufunc is np.power and given[1].kind == "i":
+        _refuse_negative(inputs[1])
+    operands = [_operand(each, own) for each, own in zip(inputs, given, strict=True)]
     if not any(isinstance(each, jax.Array) and not each.weak_type for each in operands):
         operands = [as_dtype(each, own) for each, own in zip(inputs, given, strict=True)]
     found = function(*operands)
     if ufunc.nout == 1:
         return as_dtype(found, results[0])
     return tuple(as_dtype(each, own) for each, own in zip(found, results, strict=True))
+
+
+_COMPARISONS = frozenset({np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal})
+
+
+def _operand(operand: Any, dtype: Any) -> Any:
+    """Return an operand in a dtype; of Python's numbers jax makes what numpy does, but for whole ones: it wraps them.
+
+    Those that the dtype has no place for numpy refuses here.
+    """
+    if type(operand) is int and (dtype.kind in "iu" or abs(operand) > _EXACT):
+        return np.asarray(operand, dtype)
+    if isinstance(operand, int | float | complex) and not isinstance(operand, bool):
+        return operand
+    return as_dtype(operand, dtype)
+
+
+_EXACT = 2**53
+
+
+def _beyond_range(inputs: Sequence[Any], dtypes: Sequence[Any]) -> list[int] | None:
+    """Return operands that compare as these do, where one is a number that no entry of the other can reach."""
+    if not any(type(each) is int for each in inputs):
+        return None
+    signs = [_side(each, own) for each, own in zip(inputs, reversed(dtypes), strict=True)]
+    return signs if any(signs) else None
+
+
+def _side(operand: Any, dtype: Any) -> int:
+    """Return 1 for a whole number above all of a dtype, -1 for one below, else 0."""
+    if type(operand) is not int or dtype.kind not in "iu":
+        return 0
+    bounds = np.iinfo(dtype)
+    return int(operand > bounds.max) - int(operand < bounds.min)
+
+
+def _compared(ufunc: Any, left: Any, right: Any) -> Any:
+    """Compare whole numbers with and without a sign, as numpy does: those below zero are below all others."""
+    signed, negative = (left, ufunc(-1, 0)) if left.dtype.kind == "i" else (right, ufunc(0, -1))
+    found = function_of_ufunc(ufunc)(as_dtype(left, np.uint64), as_dtype(right, np.uint64))
+    return jnp.where(jnp.less(signed, 0), bool(negative), found)
+
+
+def _refuse_negative(exponent: Any) -> None:
+    """Refuse negative powers of whole numbers, as numpy does, and those of which nobody knows yet."""
+    if not isinstance(exponent, jax.Array):
+        if np.any(np.less(exponent, 0)):
+            raise ValueError("Integers to negative integer powers are not allowed.")
+    elif exponent.dtype.kind == "i":
+        raise NotDifferentiableError(refusals.of_whole_power())
 
 
 @functools.lru_cache(1024)
@@ -145,11 +204,12 @@ def _resolved(ufunc: Any, kinds: tuple[Any, ...], dtype: Any) -> tuple[Any, ...]
         plain = next((kind for kind in kinds if isinstance(kind, np.dtype)), np.dtype(int))
         return tuple(plain if one.hasobject else one for one in found)  # of numpy's comparisons with Python's ints
     signature = (*[None] * ufunc.nin, *[dtype] * ufunc.nout)
-    return tuple(ufunc.resolve_dtypes((*kinds, *rest), signature=signature, casting="unsafe"))
+    return tuple(ufunc.resolve_dtypes((*kinds, *rest), signature=signature, casting="same_kind"))
 
 
 @functools.cache
-def _function_of_ufunc(ufunc: Any) -> Function:
+def function_of_ufunc(ufunc: Any) -> Function:
+    """Return the function of jax's that is a ufunc of numpy's or scipy's."""
     name = ufunc_name(ufunc)
     found: Any
     if name.startswith("np."):
@@ -169,9 +229,11 @@ _JOINING = frozenset(
     """
     dot vdot inner outer tensordot kron cross convolve correlate trace interp append linspace logspace geomspace cov
     corrcoef trapezoid gradient diff ediff1d polyval solve lstsq tensorsolve multi_dot vecdot matmul matvec vecmat
-    clip nan_to_num where average full_like insert unwrap searchsorted digitize
+    clip nan_to_num where average full_like unwrap searchsorted digitize
     """.split()
 )
+# Of these Python's numbers take the dtype of the arrays beside them; elsewhere they are arrays of their own.
+_WEAKLY = frozenset("clip nan_to_num where full_like trapezoid gradient interp linspace logspace geomspace".split())
 # These compute in floating point whatever they are given.
 _FLOATING = frozenset(
     """
@@ -181,8 +243,9 @@ _FLOATING = frozenset(
     matrix_rank
     """.split()
 )
-_ARRAYS = ARRAYS | {"indices", "repeats", "obj", "values", "v", "choices"}
+_ARRAYS = ARRAYS | {"indices", "repeats", "obj", "values", "v", "choices", "ar1", "ar2", "element", "test_elements"}
 _COUNTING = frozenset("cumsum cumprod cumulative_sum cumulative_prod nancumsum nancumprod".split())
+_PLACES = frozenset("searchsorted digitize".split())  # of which jax gives shorter whole numbers
 
 
 def call_function(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -190,6 +253,8 @@ def call_function(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     written = WRITTEN.get(func)
     if written is None:
         return _called(func)(*args, **kwargs)
+    if kwargs.get("out") is not None:
+        raise NotDifferentiableError(refusals.of_out(public_name(func)))
     try:
         return written(*args, **kwargs)
     except TypeError as error:
@@ -213,7 +278,7 @@ class Called:
 
     def __init__(self, func: Any, function: Function | None = None, name: str = "") -> None:
         self.name = name or public_name(func)
-        self._own = func.__name__
+        self._own, self._home = func.__name__, func.__module__
         self.function = function or _of_same_name(func)
         if self.function is None:
             raise NotDifferentiableError(refusals.of_function(self.name))
@@ -224,6 +289,7 @@ class Called:
         self.takes = _names_of(self.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        asked: dict[Any, Any]
         if self.names:
             if len(args) > len(self.names):
                 raise TypeError(
@@ -231,17 +297,47 @@ class Called:
                 )
             given = dict(zip(self.names, args, strict=False)) | kwargs
             given = {name: array_of(each) if name in _ARRAYS else each for name, each in given.items()}
+            asked = dict(given)
+            if self._own in _JOINING and self._own not in _WEAKLY:
+                given = {name: _own_array(each) if name in ARRAYS else each for name, each in given.items()}
             given = self._promoted(given)
             args = tuple(given.pop(name) for name in self.names if name in given and name not in self.defaults)
             kwargs = {name: each for name, each in given.items() if each is not self.defaults.get(name, _NOTHING)}
         else:
             args = tuple(map(array_of, args))
+            asked = dict(enumerate(args)) | kwargs
         if kwargs.get("out") is not None:
             raise NotDifferentiableError(refusals.of_out(self.name))
         strange = [name for name in kwargs if name not in self.takes]
         if strange:
             raise NotDifferentiableError(refusals.of_option(self.name, strange))
-        return self.function(*args, **kwargs)
+        found = self.function(*args, **kwargs)
+        found = as_dtype(found, np.int64) if self._own in _PLACES else found
+        self._refuse_others(asked, found)
+        return found
+
+    def _refuse_others(self, asked: dict[Any, Any], found: Any) -> None:
+        """Refuse what jax computes in another dtype than numpy, of whole numbers and truths.
+
+        Numpy says in which, of arrays of ones that take no memory. Of floating-point numbers jax keeps the precision.
+        """
+        own = getattr(sys.modules.get(self._home), self._own, None)
+        if own is None or not _are_whole(list(asked.values())):
+            return
+        asked = {name: _ones_in(each) for name, each in asked.items()}
+        args = [asked.pop(name) for name in itertools.takewhile(asked.__contains__, self.names or range(len(asked)))]
+        try:
+            with np.errstate(all="ignore"):
+                right = own(*args, **asked)
+        except TypeError:  # truths that are subtracted, say
+            raise
+        except Exception:  # what numpy says of ones, it may not say of the numbers
+            return
+        theirs, ours = (
+            [each.dtype for each in jax.tree.leaves(one) if hasattr(each, "dtype")] for one in (right, found)
+        )
+        if theirs != ours and len(theirs) == len(ours):
+            raise NotDifferentiableError(refusals.of_dtype(self.name, *map(_named, (theirs, ours))))
 
     def _promoted(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return arguments of which arrays have the dtypes that numpy computes in."""
@@ -261,8 +357,49 @@ class Called:
             whole = {name for name in arrays if given[name].dtype.kind in "iub" and name not in ("where", "condition")}
             given = given | {name: as_dtype(given[name], np.float64) for name in whole}
         if self._own in _COUNTING and given.get("dtype") is None:
-            given = given | {name: as_dtype(each, np.int64) for name, each in arrays.items() if each.dtype.kind in "ib"}
+            given = given | {name: as_dtype(each, _counting(each.dtype)) for name, each in arrays.items()}
+        if self._own in _BOUNDING and type(given.get("initial")) is int and given["a"].dtype.kind in "iu":
+            given = given | {"initial": np.asarray(given["initial"], given["a"].dtype)}
         return given
+
+
+_BOUNDING = frozenset({"max", "min"})
+
+
+def _own_array(value: Any) -> Any:
+    return np.asarray(value) if type(value) in _PYTHON else value
+
+
+def _counting(dtype: Any) -> Any:
+    """Return the dtype in which numpy adds up."""
+    return np.result_type(dtype, np.uint64 if dtype.kind == "u" else np.int64) if dtype.kind in "iub" else dtype
+
+
+def _are_whole(parts: Any) -> bool:
+    """Return whether the arrays among arguments hold whole numbers and truths only."""
+    kinds = {leaf.dtype.kind for leaf in jax.tree.leaves(parts) if isinstance(leaf, jax.Array | np.ndarray)}
+    return bool(kinds) and kinds.issubset("iub")
+
+
+def stand_in(array: Any) -> Any:
+    """Return an array of numpy's with the shape and the dtype of a traced one, which takes no memory."""
+    dtype = array.dtype if isinstance(array.dtype, np.dtype) else object  # jax's random keys have one of its own
+    return np.broadcast_to(np.zeros((), dtype), array.shape)
+
+
+def ones_like(array: Any) -> Any:
+    """Return an array of numpy's with the shape and the dtype of a traced one, which takes no memory."""
+    return np.broadcast_to(np.ones((), array.dtype), array.shape)
+
+
+def _ones_in(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_ones_in, value))
+    return ones_like(value) if isinstance(value, jax.Array) else value
+
+
+def _named(dtypes: Sequence[Any]) -> str:
+    return ", ".join(map(str, dtypes))
 
 
 def _is_float(array: Any) -> bool:
@@ -278,26 +415,6 @@ def _of_same_name(func: Any) -> Any:
     return getattr(home, func.__name__, None)
 
 
-# Operators
-
-_USUAL = frozenset({np.ndarray, np.float64, float, int})
-
-
-def operate(ufunc: Any, own: Any, left: Any, right: Any) -> Any:
-    """Return what an operator gives of which one side is traced; to a sparse matrix numpy leaves it, and so do we."""
-    other = right if left is own else left
-    kind = type(other)
-    if kind not in _USUAL and not isinstance(other, jax.Array | np.generic | int | float | complex):
-        if kind.__module__.startswith("scipy.sparse."):
-            return NotImplemented
-        if not (kind in SEQUENCES or hasattr(kind, "__array__")):
-            return NotImplemented
-    with own._trace.inside():
-        if not own.ndim and _PYTHONS.issuperset(map(kind_of, (own, other))):  # Python's numbers stay what they are
-            return (WRITTEN.get(ufunc) or _function_of_ufunc(ufunc))(left, right)
-        return call_ufunc(ufunc, "__call__", (left, right), {})
-
-
 def takes_options(func: Any, options: dict[str, Any]) -> bool:
     """Return whether numpy's function knows these keywords; else they are jax's."""
     return _called_names(func).issuperset(options)
@@ -306,31 +423,3 @@ def takes_options(func: Any, options: dict[str, Any]) -> bool:
 @functools.cache
 def _called_names(func: Any) -> frozenset[str]:
     return frozenset(each.name for each in parameters_of(func))
-
-
-_PYTHONS = frozenset({int, float, complex})
-UNARY = {"__neg__": np.negative, "__pos__": np.positive, "__abs__": np.absolute, "__invert__": np.invert}
-BINARY = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "truediv": np.true_divide,
-    "floordiv": np.floor_divide,
-    "mod": np.remainder,
-    "matmul": np.matmul,
-    "pow": np.power,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "lshift": np.left_shift,
-    "rshift": np.right_shift,
-    "divmod": np.divmod,
-}
-COMPARING = {
-    "__lt__": np.less,
-    "__le__": np.less_equal,
-    "__gt__": np.greater,
-    "__ge__": np.greater_equal,
-    "__eq__": np.equal,
-    "__ne__": np.not_equal,
-}

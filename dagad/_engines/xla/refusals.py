@@ -40,7 +40,8 @@ def of_index(line: str | None = None) -> str:
     """Tell that a whole number was asked for."""
     return (
         f"{line or lines.here()} uses a value as a count, a length or an index into a list, but {_KNOWN}. Pass a "
-        "Python int as a shared argument. Entries of a constant array at such an index are `np.take(array, index)`; "
+        "Python int as a shared argument. Entries of a constant array at such an index are "
+        "`jax.numpy.take(array, index)`, or `jnp.take` for short; "
         f"`np.where(mask, a, b)` chooses by a comparison. Or {LEAVE}."
     )
 
@@ -77,11 +78,36 @@ def of_out(name: str) -> str:
 
 
 def of_view(line: str) -> str:
-    """Tell that an array was changed in place that shares its memory with another one."""
+    """Tell that an array was changed in place, and one is used that shares its memory."""
     return (
-        f"{line} changes an array in place that is a part of another one, or of which another one is a part: numpy "
-        "changes both, and jax's arrays share no memory. Write `x = x + y` instead of `x += y` where only the one is "
-        f"meant, and `np.where` or `np.stack` where both are, or {LEAVE}."
+        f"{line} changes an array in place, and another one is used afterwards that shares its memory, or the same by "
+        "another name: numpy changes both, and jax's arrays share no memory. Write `x = x + y` instead of `x += y` "
+        "where only the one is meant, `np.sort(x)` instead of `x.sort()`, and `np.where` or `np.stack` where both are, "
+        f"or {LEAVE}."
+    )
+
+
+def of_piece() -> str:
+    """Tell that a function of `np.piecewise` looks at several entries."""
+    return (
+        f"{lines.here()} calls `np.piecewise` with a function that looks at several entries at once: numpy gives it "
+        f"those where its condition is true, but {_KNOWN}. Write functions of single entries, or {LEAVE}."
+    )
+
+
+def of_read_only(line: str) -> str:
+    """Tell that an array was changed in place that numpy lets nobody write into."""
+    return (
+        f"{line} changes an array in place that numpy lets nobody write into, as what `np.broadcast_to` and "
+        f"`np.diagonal` give. Write `x = x + y` instead of `x += y`, or {LEAVE}."
+    )
+
+
+def of_kept(line: str, what: str, kept: Any, new: Any) -> str:
+    """Tell that an array that is changed in place would become one of another shape or dtype."""
+    return (
+        f"{line} changes an array in place, whose {what} is {kept} and would be {new}: numpy keeps it or raises an "
+        f"error, and jax makes a new array. Write `x = x + y`, with `.astype(x.dtype)` to keep a dtype, or {LEAVE}."
     )
 
 
@@ -99,6 +125,22 @@ def of_option(name: str, options: Iterable[Any]) -> str:
     return (
         f"{lines.here()} calls `{name}` with {given}, which jax's function does not take. Do without, by `np.where`, "
         f"`np.sum`, slices or another function of numpy, or {LEAVE}."
+    )
+
+
+def of_whole_power() -> str:
+    """Tell that whole numbers were raised to powers that may be negative."""
+    return (
+        f"{lines.here()} raises whole numbers to the power of whole numbers, negative ones of which numpy refuses, but "
+        f"{_KNOWN}. Write `2.0 ** n` or `x.astype(float) ** n`, take a Python int as the power, or {LEAVE}."
+    )
+
+
+def of_dtype(name: str, theirs: Any, ours: Any) -> str:
+    """Tell that jax computes a function of whole numbers or truths in another dtype than numpy."""
+    return (
+        f"{lines.here()} calls `{name}` with whole numbers or truths, for which numpy computes in {theirs} and jax in "
+        f"{ours}. Convert what it is given, by `x.astype(float)` or `x.astype(int)`, or {LEAVE}."
     )
 
 

@@ -17,7 +17,9 @@ import numpy as np
 
 from dagad._engines.xla import jaxs_core, lines, refusals
 from dagad._engines.xla.indexing import entries, is_view
-from dagad._engines.xla.protocols import BINARY, COMPARING, UNARY, call_function, call_ufunc, operate, takes_options
+from dagad._engines.xla.memory import Changes, ghost_of, of_function
+from dagad._engines.xla.operators import BINARY, COMPARING, UNARY, operate
+from dagad._engines.xla.protocols import call_function, call_ufunc, takes_options
 from dagad._engines.xla.scipy_functions import call_scipy
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.refusals import library_function_of
@@ -45,8 +47,8 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         How many of our own functions are on the stack: what they have jax do is not the user's call.
     asks_arrays
         Whether the user has asked for an ordinary array of what is traced.
-    in_place
-        Lines that changed an array in place that shares its memory in numpy.
+    changes
+        What was changed in place.
     """
 
     __slots__ = (
@@ -54,11 +56,12 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         "_name",
         "asks_arrays",
         "below",
+        "changes",
         "depth",
-        "in_place",
         "is_jaxs",
         "is_numpys",
         "n_operations",
+        "noted",
     )
 
     def __init__(self, below: Any, name: str, most: int) -> None:
@@ -67,11 +70,16 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         self.requires_low = below.requires_low  # type: ignore[misc]  # a slot of jax's
         self.n_operations = self.depth = 0
         self.is_numpys = self.is_jaxs = self.asks_arrays = False
-        self.in_place: list[str] = []
+        self.changes = Changes()
+        self.noted: list[Any] | None = None
 
     def opened(self, value: Any) -> Any:
-        """Return what the trace below knows a value as."""
-        return value.inner if type(value) is XlaArray and value._trace is self else value
+        """Return what the trace below knows a value as, which is used now."""
+        if type(value) is not XlaArray or value._trace is not self:
+            return value
+        if value.stale is not None or value.ghost is not None:
+            self.changes.use(value)
+        return value.inner
 
     def _count(self) -> None:
         self.n_operations += 1
@@ -84,6 +92,10 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         self._count()
         values = [self.opened(one) for one in tracers]
         out = primitive.bind_with_trace(self.below, values, [typeof(value) for value in values], params)
+        if self.noted is not None:
+            self.noted.append(
+                (primitive, params, [one.shape for one in (out if primitive.multiple_results else [out])])
+            )
         return [XlaArray(self, one) for one in out] if primitive.multiple_results else XlaArray(self, out)
 
     def stage_value(self, value: Any) -> Any:
@@ -104,14 +116,28 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         """Note that the user has called a function of numpy's or scipy's, as jax does at times itself."""
         self.is_numpys = self.is_numpys or lines.is_of_user(sys._getframe(2))
 
-    def note_in_place(self) -> None:
-        """Note that the user's line changes something in place, which means one thing to numpy and another to jax."""
-        self.in_place.append(lines.here())
-
     def settle(self) -> None:
         """Refuse what was changed in place, unless all that the user has called is jax's."""
-        if self.in_place and (self.is_numpys or not self.is_jaxs):
-            raise NotDifferentiableError(refusals.of_view(self.in_place[0]))
+        if self.is_numpys or not self.is_jaxs:
+            self.changes.settle()
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """Note that the user's own function runs meanwhile, which a function of ours calls."""
+        depth, self.depth = self.depth, 0
+        try:
+            yield
+        finally:
+            self.depth = depth
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[list[Any]]:
+        """Give a list of the operations that are done meanwhile: primitives, parameters, shapes of results."""
+        before, self.noted = self.noted, []
+        try:
+            yield self.noted
+        finally:
+            self.noted = before
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
@@ -142,18 +168,20 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     ----------
     inner
         What the trace below knows it as.
-    is_shared
-        Whether it shares memory with another one, in numpy.
+    ghost
+        The memory that it shares with others in numpy, or None; see `memory`.
+    stale
+        What to say where it is used: it was changed in place, by another name. None else.
     """
 
-    __slots__ = ("inner", "is_shared")
+    __slots__ = ("ghost", "inner", "stale")
     __pandas_priority__ = 10_000
 
     def __init__(self, trace: NumpyTrace, inner: Any) -> None:
         self._trace = trace  # type: ignore[misc]  # a slot of jax's
         self.aval = typeof(inner)  # type: ignore[misc]  # the same
         self.inner = inner
-        self.is_shared = False
+        self.ghost = self.stale = None
 
     # What has no meaning before there are numbers
 
@@ -212,8 +240,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         self._trace.note_numpy()
-        with self._trace.inside():
-            return call_function(func, args, kwargs)
+        return _called(self._trace, func, args, kwargs)
 
     def __dagad_scipy__(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Call a function of scipy's that knows no protocol: see `_rules/scipy_functions`."""
@@ -228,8 +255,11 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
             return Tracer.__getitem__(self, where)
         with self._trace.inside():
             found = entries(self, where)
-        if is_view(where) and found.ndim:
-            self.is_shared = found.is_shared = True
+        if is_view(where):
+            ghost = ghost_of(self)[where]
+            if isinstance(ghost, np.ndarray):  # else numpy gives a number, not a part of the array
+                found = found.copy() if found is self else found
+                found.ghost = ghost
         return found
 
     def __len__(self) -> int:
@@ -252,11 +282,6 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
             return Tracer.__getattr__(self, name)
         return object.__getattribute__(self, name)
 
-    def _as_view(self, found: Any) -> Any:
-        if isinstance(found, XlaArray):
-            self.is_shared = found.is_shared = True
-        return found
-
     def _of_jax(self, name: str) -> Any:
         """Return what jax has under a name."""
         return Tracer.__getattr__(self, name)
@@ -265,41 +290,44 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         """Return the array in another shape, given as one argument or as several."""
         if rest.keys() - {"copy"}:
             return self._of_jax("reshape")(*shape, order=order, **rest)
-        return self._as_view(np.reshape(self, shape[0] if len(shape) == 1 else shape, order=order))
+        return np.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
 
     def ravel(self, order: Any = "C", **rest: Any) -> Any:
         """Return the entries in one dimension."""
-        return self._of_jax("ravel")(order, **rest) if rest else self._as_view(np.ravel(self, order))
+        return self._of_jax("ravel")(order, **rest) if rest else np.ravel(self, order)
 
     def flatten(self, order: Any = "C", **rest: Any) -> Any:
         """Return a copy of the entries in one dimension."""
-        return self._of_jax("flatten")(order, **rest) if rest else np.ravel(self, order)
+        return self._of_jax("flatten")(order, **rest) if rest else np.ravel(self, order).copy()
 
     def transpose(self, *axes: Any) -> Any:
         """Return the array with its axes in another order, given as one argument or as several."""
-        return self._as_view(np.transpose(self, axes[0] if len(axes) == 1 else axes or None))
+        return np.transpose(self, axes[0] if len(axes) == 1 else axes or None)
 
     def swapaxes(self, axis1: int, axis2: int) -> Any:
         """Return the array with two axes interchanged."""
-        return self._as_view(np.swapaxes(self, axis1, axis2))
+        return np.swapaxes(self, axis1, axis2)
 
     def squeeze(self, axis: Any = None) -> Any:
         """Return the array without axes of length one."""
-        return self._as_view(np.squeeze(self, axis))
+        return np.squeeze(self, axis)
 
     def diagonal(self, *args: Any, **kwargs: Any) -> Any:
         """Return the diagonal."""
-        return self._as_view(np.diagonal(self, *args, **kwargs))
+        return np.diagonal(self, *args, **kwargs)
 
     def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the array with entries of another type."""
-        del args, kwargs
-        with self._trace.inside():
-            return call_function(np.astype, (self, dtype), {})
+        casting = kwargs.get("casting", args[1] if len(args) > 1 else "unsafe")
+        if not np.can_cast(self.dtype, dtype, casting):
+            raise TypeError(
+                f"Cannot cast array data from {self.dtype!r} to {np.dtype(dtype)!r} by the rule {casting!r}"
+            )
+        return _called(self._trace, np.astype, (self, dtype), {"copy": kwargs.get("copy", True)})
 
-    def compress(self, condition: Any, axis: Any = None) -> Any:
+    def compress(self, condition: Any, axis: Any = None, out: Any = None) -> Any:
         """Return the entries where a condition is true."""
-        return np.compress(condition, self, axis)
+        return np.compress(condition, self, axis, out)
 
     def copy(self, order: str = "C") -> Any:
         """Return a copy."""
@@ -309,28 +337,52 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     def view(self, dtype: Any = None, type: Any = None) -> Any:
         """Return the array: as another class, it is what it was."""
         del type
-        return self if dtype is None or dtype is np.ndarray else self._of_jax("view")(dtype)
+        found = self.copy() if dtype is None or dtype is np.ndarray else self._of_jax("view")(dtype)
+        found.ghost = ghost_of(self)
+        return found
 
     def sort(self, *args: Any, **kwargs: Any) -> Any:
         """Return the array sorted, as jax does; numpy sorts in place."""
-        self._trace.note_in_place()
+        self._trace.changes.found = self._trace.changes.found or refusals.of_view(lines.here())
         return self._of_jax("sort")(*args, **kwargs)
 
     def conj(self) -> Any:
-        """Return the complex conjugate."""
-        return np.conj(self)
+        """Return the complex conjugate; of real numbers it is the array itself, as in numpy."""
+        return np.conj(self) if self.dtype.kind == "c" else self
 
     conjugate = conj
-    real = property(lambda self: self._as_view(np.real(self)))
-    imag = property(lambda self: self._as_view(np.imag(self)))
-    T = property(lambda self: self._as_view(np.transpose(self)))
-    mT = property(lambda self: self._as_view(np.matrix_transpose(self)))
-    flat = property(lambda self: self._as_view(np.ravel(self)))
+    real = property(lambda self: np.real(self))
+    imag = property(lambda self: np.imag(self))
+    T = property(lambda self: np.transpose(self))
+    mT = property(lambda self: np.matrix_transpose(self))
+    flat = property(lambda self: np.ravel(self))
     nbytes = property(lambda self: self.size * self.dtype.itemsize)
     itemsize = property(lambda self: self.dtype.itemsize)
 
+    def __pow__(self, other: Any) -> Any:
+        is_square = type(other) is int and other == 2 and self.dtype == bool  # of truths numpy has another dtype then
+        return np.square(self) if is_square else operate(np.power, self, self, other)
+
     def __round__(self, n: int | None = None) -> Any:
         return np.round(self, n or 0)
+
+
+def _called(trace: NumpyTrace, func: Any, args: Any, kwargs: Any) -> Any:
+    with trace.inside():
+        found = call_function(func, args, kwargs)
+        return of_function(func, args, kwargs, found, XlaArray)
+
+
+def _changed(array: Any, found: Any) -> Any:
+    """Return what an array becomes that is changed in place: numpy keeps its shape and dtype, jax does not."""
+    changes, line = array._trace.changes, lines.here()
+    if array.ghost is not None and not array.ghost.flags.writeable and changes.found is None:
+        changes.found = refusals.of_read_only(line)
+    for kept, new, what in ((array.shape, found.shape, "shape"), (array.dtype, found.dtype, "dtype")):
+        if kept != new and changes.found is None:
+            changes.found = refusals.of_kept(line, what, kept, new)
+    changes.note(array, refusals.of_view(line))
+    return found.copy() if found is array else found
 
 
 def _method(name: str) -> Any:
@@ -338,8 +390,7 @@ def _method(name: str) -> Any:
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if takes_options(function, kwargs):
-            with self._trace.inside():
-                return call_function(function, (self, *args), kwargs)
+            return _called(self._trace, function, (self, *args), kwargs)
         return self._of_jax(name)(*args, **kwargs)
 
     method.__name__, method.__doc__ = name, f"Return what `np.{name}` does."
@@ -354,9 +405,10 @@ def _operators(ufunc: Any) -> Any:
         return operate(ufunc, self, other, self)
 
     def in_place(self: Any, other: Any) -> Any:
-        if self.ndim and self.is_shared:
-            self._trace.note_in_place()
-        return operate(ufunc, self, self, other)
+        found = operate(ufunc, self, self, other)
+        if found is NotImplemented or not (self.ndim or self.ghost is not None):  # a number is no memory
+            return found
+        return _changed(self, found)
 
     return forward, backward, in_place
 
@@ -383,7 +435,8 @@ for _name in _METHODS:
     setattr(XlaArray, _name, _method(_name))
 for _name, _ufunc in BINARY.items():
     _forward, _backward, _in_place = _operators(_ufunc)
-    setattr(XlaArray, f"__{_name}__", _forward)
+    if _name != "pow":
+        setattr(XlaArray, f"__{_name}__", _forward)
     setattr(XlaArray, f"__r{_name}__", _backward)
     if _name != "divmod":
         setattr(XlaArray, f"__i{_name}__", _in_place)

@@ -17,7 +17,7 @@ from dagad._tracing.flat_functions import Flat, Leaves, Mark
 from dagad._tracing.patches import patches
 from dagad._tracing.rules import learn_rules
 
-Note = Callable[[int, bool], None]
+Note = Callable[[bool], None]
 
 
 class InNumpysTerms:
@@ -30,7 +30,7 @@ class InNumpysTerms:
     most
         How many operations it may consist of.
     note
-        Is told how many they were, and whether numpy was called.
+        Is told whether numpy was called.
     """
 
     __slots__ = ("_base", "_most", "_note", "asks_arrays")
@@ -46,7 +46,7 @@ class InNumpysTerms:
             try:
                 outputs = list(map(trace.opened, call([XlaArray(trace, leaf) for leaf in leaves])))
                 trace.settle()
-                self._note(trace.n_operations, trace.is_numpys)
+                self._note(trace.is_numpys)
                 return outputs
             finally:
                 base.given = constants
@@ -61,11 +61,14 @@ def traced(trace: Callable[[], Any], base: Any) -> Any:
     where one was made without a seed, to see whether that matters.
     """
     fun, terms, n_drawn, known = base.function(list(map(Mark, range(base.n_leaves)))), base.context, 0, None
+    held = [leaf for side in base.sides() for leaf in side.constants().leaves]
     with patches, seeds_are_noted():  # functions of scipy's look for what is traced, too
         learn_rules()
         while True:
-            had_arrays, draws, n_seeds = terms.asks_arrays, Draws(fun), seeds_are_noted.here.n_calls
-            found, error = _tried(trace, arrays_stay_traced() if had_arrays else contextlib.nullcontext())
+            had_arrays, n_seeds = terms.asks_arrays, seeds_are_noted.here.n_calls
+            draws = Draws(fun, held, listens=n_drawn > 0 or known is not None)
+            with draws.watched():
+                found, error = _tried(trace, arrays_stay_traced() if had_arrays else contextlib.nullcontext())
             if terms.asks_arrays and not had_arrays:
                 continue
             if isinstance(error, NotDifferentiableError) and learn_rules():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dagad._engines.xla import refusals
+from dagad._engines.xla.choices import apply_along_axis, apply_over_axes, choose, piecewise, select, where
 from dagad._engines.xla.protocols import (
     WRITTEN,
     Called,
@@ -20,26 +21,25 @@ from dagad._engines.xla.protocols import (
     as_dtype,
     common_dtype,
     public_name,
+    stand_in,
 )
+from dagad._engines.xla.taken import compress, delete, extract, insert, moving, repeat, take, take_along_axis
 from dagad._errors import NotDifferentiableError
-
-
-def stand_in(array: Any) -> Any:
-    """Return an array of numpy's with the shape and the dtype of a traced one, which takes no memory."""
-    dtype = array.dtype if isinstance(array.dtype, np.dtype) else object  # jax's random keys have one of its own
-    return np.broadcast_to(np.zeros((), dtype), array.shape)
-
 
 # Of several arrays
 
 
 def _joined(function: Function) -> Function:
-    def join(arrays: Any, *args: Any, dtype: Any = None, casting: str = "same_kind", **kwargs: Any) -> Any:
-        del casting
+    def join(arrays: Any, *args: Any, dtype: Any = None, casting: Any = "same_kind", **kwargs: Any) -> Any:
         if isinstance(arrays, list | tuple):
             arrays = [array_of(each) for each in arrays]
             arrays = [each if hasattr(each, "dtype") else np.asarray(each) for each in arrays]
-            dtype = common_dtype(arrays) if dtype is None else np.dtype(dtype)
+            common = common_dtype(arrays)
+            dtype = common if dtype is None else np.dtype(dtype)
+            if not np.can_cast(common, dtype, casting):
+                raise TypeError(
+                    f"Cannot cast array data from {common!r} to {dtype!r} according to the rule '{casting}'"
+                )
             arrays = [as_dtype(each, dtype) for each in arrays]
         if kwargs.pop("out", None) is not None:
             raise NotDifferentiableError(refusals.of_out(f"np.{function.__name__}"))
@@ -60,51 +60,14 @@ def _append(arr: Any, values: Any, axis: Any = None) -> Any:
     )
 
 
-def _where(condition: Any, *branches: Any) -> Any:
-    if not branches:
-        raise NotDifferentiableError(
-            refusals.of_shape("np.where(mask)", "`np.where(mask, x, 0.0)` has three arguments")
-        )
-    x, y = map(array_of, branches)
-    dtype = common_dtype([x, y])
-    return as_dtype(jnp.where(array_of(condition), as_dtype(x, dtype), as_dtype(y, dtype)), dtype)
-
-
-def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
-    found = default
-    for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
-        found = _where(condition, choice, found)
-    return found
-
-
-def _choose(a: Any, choices: Any) -> Any:
-    return _select([array_of(a) == index for index in range(len(choices))], choices)
-
-
-def _piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-    if not isinstance(condlist, list | tuple) and np.ndim(condlist) == x.ndim:
-        condlist = [condlist]
-    found = [fun(x, *args, **kwargs) if callable(fun) else fun for fun in funclist]
-    rest = found[-1] if len(found) > len(condlist) else 0
-    pieces = [each * np.ones(x.shape) for each in found[: len(condlist)]]
-    return _select(condlist[::-1], pieces[::-1], rest).astype(x.dtype)  # of several that are true, numpy takes the last
-
-
-def _apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
-    rows = np.moveaxis(array_of(arr), axis, -1)
-    outer = rows.shape[:-1]
-    found = np.stack([func1d(row, *args, **kwargs) for row in rows.reshape(-1, rows.shape[-1])])
-    inner = found.shape[1:]
-    at = axis % (len(outer) + 1)
-    places = range(len(outer), len(outer) + len(inner)), range(at, at + len(inner))
-    return np.moveaxis(found.reshape(*outer, *inner), *places)
-
-
-def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: str = "safe", order: str = "K") -> Any:
-    del casting, order
+def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: Any = "safe", order: str = "K") -> Any:
+    del order
     first, rest = ((operands[0],), operands[1:]) if isinstance(operands[0], str) else ((), operands)
     arrays = [array_of(each) for each in (rest if first else rest[0 : len(rest) - len(rest) % 2 : 2])]
-    own = common_dtype(arrays) if dtype is None else np.dtype(dtype)
+    common = common_dtype(arrays)
+    own = common if dtype is None else np.dtype(dtype)
+    if not np.can_cast(common, own, casting):
+        raise TypeError(f"Cannot cast array data from {common!r} to {own!r} according to the rule '{casting}'")
     arrays = [as_dtype(each, own) for each in arrays]
     if not first:
         marks = list(rest[1::2]) + ([rest[-1]] if len(rest) % 2 else [])
@@ -131,10 +94,40 @@ def _asarray(a: Any, dtype: Any = None, **options: Any) -> Any:
     return found if dtype is None else _astype(found, dtype)
 
 
-def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
+    if out is not None:
+        raise NotDifferentiableError(refusals.of_out("np.clip"))
     low, high = (a_min if min is None else min), (a_max if max is None else max)
-    found = array_of(a) if low is None else np.maximum(a, low)
+    a = array_of(a)
+    if getattr(a, "dtype", np.dtype(float)).kind in "iu":  # numbers of Python's that bound nothing need not fit
+        bounds = np.iinfo(a.dtype)
+        low = None if type(low) is int and low <= bounds.min else low
+        high = None if type(high) is int and high >= bounds.max else high
+    found = a if low is None else np.maximum(a, low)
     return found if high is None else np.minimum(found, high)
+
+
+def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    if not copy:
+        raise NotDifferentiableError(refusals.of_out("np.nan_to_num"))
+    return Called(np.nan_to_num)(x, True, nan, posinf, neginf)
+
+
+def _quantiles(func: Function, most: float) -> Function:
+    """Return a function of quantiles: numpy refuses those that there are not, and jax takes the next."""
+    called = Called(func)
+
+    def found(a: Any, q: Any, *args: Any, **kwargs: Any) -> Any:
+        q = array_of(q)
+        if not isinstance(q, jax.Array):
+            if not np.all((np.asarray(q) >= 0) & (np.asarray(q) <= most)):
+                raise ValueError(f"Quantiles must be in the range [0, {most:g}]")
+            return called(a, q, *args, **kwargs)
+        inside = jnp.logical_and(q >= 0, q <= most)
+        taken = called(a, q, *args, **kwargs)
+        return jnp.where(jnp.reshape(inside, inside.shape + (1,) * (taken.ndim - inside.ndim)), taken, jnp.nan)
+
+    return functools.wraps(func)(found)
 
 
 def _full_like(
@@ -159,6 +152,8 @@ def _like(make: Function) -> Function:
 def _bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
     """Count up to `minlength`, which numpy takes for a lower bound; a group beyond makes all of it nan."""
     if not isinstance(x, jax.Array):
+        if np.any(np.less(x, 0)):
+            raise ValueError("'list' argument must have no negative elements")
         minlength = max(minlength, int(np.max(np.asarray(x), initial=-1)) + 1)
     elif not minlength:
         remedy = "`np.bincount(group, weights=x, minlength=n_groups)` says how many groups there are"
@@ -180,17 +175,10 @@ def _power(x: Any, y: Any) -> Any:
             return jax.lax.integer_pow(x, int(number))
         if number == 0.5:
             return jnp.sqrt(x)
+    if jnp.result_type(x, y).kind == "c":  # of zero jax gives nan
+        is_zero = jnp.logical_and(jnp.equal(x, 0), jnp.greater(jnp.real(y), 0))
+        return jnp.where(is_zero, 0, jnp.power(jnp.where(is_zero, 1, x), y))
     return jnp.power(x, y)
-
-
-def _moving(func: Function) -> Function:
-    """Return a function that moves entries: numpy moves their numbers, and jax takes them from there."""
-
-    def moved(x: Any, *args: Any, **kwargs: Any) -> Any:
-        numbers = np.arange(x.size).reshape(x.shape)
-        return jnp.ravel(x).at[func(numbers, *args, **kwargs)].get(mode="promise_in_bounds")
-
-    return functools.wraps(func)(moved)
 
 
 def _ravel(a: Any, order: str = "C") -> Any:
@@ -207,8 +195,51 @@ def _reshape(a: Any, /, shape: Any = None, order: str = "C", *, copy: Any = None
 
 
 def _round(a: Any, decimals: int = 0, out: Any = None) -> Any:
-    del out
+    if out is not None:
+        raise NotDifferentiableError(refusals.of_out("np.round"))
+    if decimals < 0 and a.dtype.kind in "iu":
+        raise NotDifferentiableError(
+            refusals.of_option("np.round", [f"decimals={decimals}` of whole numbers, `{a.dtype}"])
+        )
     return jnp.round(a, decimals)
+
+
+def _divided(function: Function) -> Function:
+    """Return a division of whole numbers that gives zero where it is by zero, as numpy's."""
+
+    def divided(x: Any, y: Any) -> Any:
+        if jnp.result_type(x, y).kind not in "iu":
+            return function(x, y)
+        if not isinstance(y, jax.Array) and np.all(y):
+            return function(x, y)
+        by_zero = jnp.equal(y, 0)
+        found = function(x, jnp.where(by_zero, 1, y))
+        return jax.tree.map(lambda part: jnp.where(by_zero, 0, part), found)
+
+    return functools.wraps(function)(divided)
+
+
+def _vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
+    x = array_of(x)
+    dtype = np.promote_types(x.dtype, int) if x.dtype.kind in "iub" else x.dtype
+    return jnp.vander(as_dtype(x, dtype), N, increasing)
+
+
+def _gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    if edge_order != 1:
+        raise NotDifferentiableError(refusals.of_option("np.gradient", [f"edge_order={edge_order}"]))
+    if f.dtype == bool:
+        raise TypeError("numpy boolean subtract, the `-` operator, is not supported")
+    return jnp.gradient(floating(f), *map(array_of, varargs), axis=axis)
+
+
+def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
+    ary = array_of(ary)
+    ends = [each if each is None or isinstance(each, jax.Array) else np.asarray(each) for each in (to_end, to_begin)]
+    for name, each in zip(("to_end", "to_begin"), ends, strict=True):
+        if each is not None and not np.can_cast(each.dtype, ary.dtype, "same_kind"):
+            raise TypeError(f"dtype of `{name}` must be compatible with input `ary` under the `same_kind` rule.")
+    return jnp.ediff1d(ary, *(each if each is None else as_dtype(each, ary.dtype) for each in ends))
 
 
 def _nextafter(x: Any, y: Any) -> Any:
@@ -268,19 +299,6 @@ def _of_shapes(name: str, remedy: str = "`np.where(mask, x, 0.0)` does") -> Func
         raise NotDifferentiableError(refusals.of_shape(name, remedy))
 
     return refuse
-
-
-def _compress(condition: Any, a: Any, axis: Any = None, out: Any = None) -> Any:
-    del out
-    if isinstance(condition, jax.Array):
-        raise NotDifferentiableError(refusals.of_shape("np.compress"))
-    return np.take(a, np.flatnonzero(np.asarray(condition)), axis)
-
-
-def _extract(condition: Any, arr: Any) -> Any:
-    if isinstance(condition, jax.Array):
-        raise NotDifferentiableError(refusals.of_shape("np.extract"))
-    return jnp.ravel(arr)[np.flatnonzero(np.asarray(condition))]
 
 
 def _refused(sentence: Callable[[], str]) -> Function:
@@ -356,11 +374,23 @@ WRITTEN.update(
     {
         np.block: _block,
         np.append: _append,
-        np.where: _where,
-        np.select: _select,
-        np.choose: _choose,
-        np.piecewise: _piecewise,
-        np.apply_along_axis: _apply_along_axis,
+        np.where: where,
+        np.select: select,
+        np.take: take,
+        np.take_along_axis: take_along_axis,
+        np.delete: delete,
+        np.insert: insert,
+        np.floor_divide: _divided(jnp.floor_divide),
+        np.remainder: _divided(jnp.remainder),
+        np.fmod: _divided(jnp.fmod),
+        np.divmod: _divided(jnp.divmod),
+        np.vander: _vander,
+        np.gradient: _gradient,
+        np.ediff1d: _ediff1d,
+        np.choose: choose,
+        np.piecewise: piecewise,
+        np.apply_along_axis: apply_along_axis,
+        np.apply_over_axes: apply_over_axes,
         np.einsum: _einsum,
         np.astype: _astype,
         np.array: _asarray,
@@ -368,6 +398,12 @@ WRITTEN.update(
         np.asanyarray: _asarray,
         np.copy: lambda a, order="K", subok=False: a,
         np.clip: _clip,
+        np.repeat: repeat,
+        np.nan_to_num: _nan_to_num,
+        np.quantile: _quantiles(np.quantile, 1.0),
+        np.nanquantile: _quantiles(np.nanquantile, 1.0),
+        np.percentile: _quantiles(np.percentile, 100.0),
+        np.nanpercentile: _quantiles(np.nanpercentile, 100.0),
         np.full_like: _full_like,
         np.zeros_like: _like(np.zeros),
         np.ones_like: _like(np.ones),
@@ -385,16 +421,16 @@ WRITTEN.update(
         np.linalg.cholesky: _cholesky,
         np.linalg.eigh: _eigh,
         np.linalg.eigvalsh: _eigvalsh,
-        np.compress: _compress,
-        np.extract: _extract,
+        np.compress: compress,
+        np.extract: extract,
         np.broadcast_arrays: lambda *args, subok=False: tuple(jnp.broadcast_arrays(*map(array_of, args))),
-        np.meshgrid: lambda *xi, **how: tuple(jnp.meshgrid(*map(array_of, xi), **how)),
+        np.meshgrid: lambda *xi, copy=True, **how: tuple(jnp.meshgrid(*map(array_of, xi), **how)),
         np.var: _masked(jnp.var),
         np.std: _masked(jnp.std),
         np.amax: Called(np.max),
         np.amin: Called(np.min),
         np.partition: _missing(np.partition, ", the order of whose parts is numpy's own: `np.sort` has one"),
-        np.lib.stride_tricks.sliding_window_view: _moving(np.lib.stride_tricks.sliding_window_view),
+        np.lib.stride_tricks.sliding_window_view: moving(np.lib.stride_tricks.sliding_window_view),
     }
 )
 WRITTEN.update(

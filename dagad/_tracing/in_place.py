@@ -1,0 +1,91 @@
+"""Arrays that were changed in place while they were traced: others that share their memory are not used any more.
+
+In numpy `y *= 2` changes all that shares memory with `y`: what it is a view of, its views, and `y` under other names. A
+traced value has operations behind it, and stays as it is: `y` is another one afterwards. So the others are stale, and
+using one is refused. Values are numpy's own arrays, and it is these that share memory.
+
+State: `CHANGED`, for each trace in which that has happened the regions of memory, until the trace is over; `OPEN`, the
+numbers of traces that are not, kept by `patches`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from dagad._errors import NotDifferentiableError
+from dagad._tracing import refusals
+from dagad._tracing.private import box_types
+from dagad._values import pytree
+
+OPEN: dict[int, int] = {}
+CHANGED: dict[int, dict[int, list[_Region]]] = {}
+_LONGEST = 10_000  # steps in which numpy finds out whether two arrays share memory; else they do
+_share: Any = np.shares_memory  # whose types leave out that there may be so many steps
+
+
+class _Region:
+    """Memory of an array, without the array: it may go when nobody else has it."""
+
+    __slots__ = ("__array_interface__", "owner")
+
+    def __init__(self, array: Any, owner: Any) -> None:
+        self.__array_interface__ = array.__array_interface__
+        self.owner = weakref.ref(owner)
+
+    def is_in(self, array: Any, owner: Any) -> bool:
+        if self.owner() is not owner:  # the memory has gone, and what is there now is another array
+            return False
+        try:
+            return bool(_share(np.asarray(self), array, max_work=_LONGEST))
+        except np.exceptions.TooHardError:
+            return True
+
+
+def _owner_of(array: Any) -> Any:
+    """Return the array whose memory it is; between the two there may be what numpy makes strides with."""
+    while True:
+        base = array.base
+        if not isinstance(base, np.ndarray):
+            base = getattr(base, "base", None)
+        if not isinstance(base, np.ndarray):
+            return array
+        array = base
+
+
+def changed(box: Any, found: Any, name: str) -> Any:
+    """Return what a traced array becomes by an operation in place; numbers are no arrays, and share no memory."""
+    array = pytree.plain(box)
+    if not isinstance(array, np.ndarray) or found is NotImplemented:
+        return found
+    new = pytree.plain(found)
+    if np.shape(new) != array.shape:
+        raise ValueError(
+            f"non-broadcastable output operand with shape {array.shape} doesn't match the broadcast shape "
+            f"{np.shape(new)}. An array that is changed in place keeps its shape: write `x = x + y`."
+        )
+    if new.dtype != array.dtype:
+        if not np.can_cast(new.dtype, array.dtype, "same_kind"):
+            raise TypeError(
+                f"Cannot cast ufunc '{name}' output from {new.dtype!r} to {array.dtype!r} with casting rule "
+                "'same_kind'. An array that is changed in place keeps its dtype: write `x = x + y`."
+            )
+        found = found.astype(array.dtype)
+    if box._trace in OPEN:
+        owner = _owner_of(array)
+        CHANGED.setdefault(box._trace, {}).setdefault(id(owner), []).append(_Region(array, owner))
+    return found
+
+
+def refuse_stale_memory(values: Iterable[Any]) -> None:
+    """Refuse traced values that are used, of which the memory was changed in place under another name."""
+    for box in values:
+        if type(box) in box_types and box._trace in CHANGED:
+            array = pytree.plain(box)
+            if isinstance(array, np.ndarray):
+                owner = _owner_of(array)
+                if any(region.is_in(array, owner) for region in CHANGED[box._trace].get(id(owner), ())):
+                    raise NotDifferentiableError(refusals.of_view())

@@ -1,0 +1,135 @@
+"""Arrays changed in place while they are differentiated: what shares their memory is refused, all else is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dagad
+from dagad._tracing import in_place
+from support.views import APART, CHANGES, SHARE, SQUARE, changed, parts
+
+STALE = r"in place.*another one is used afterwards.*Write `y = y \* 2`"
+MAKES_ARRAYS = ("np.asarray(", "np.array(", "np.ascontiguousarray(", ".view(")  # refused in any case
+
+
+def both(fun: Any, x: Any = SQUARE) -> tuple[float, float, float]:
+    """Return the value of a function untraced, and traced in both modes."""
+    seen: list[Any] = []
+
+    def total(x: Any) -> Any:
+        found = fun(x)
+        return sum(np.sum(part) for part in (found if isinstance(found, tuple) else (found,)))
+
+    seen.append(float(total(x.copy())))
+    seen.append(float(dagad.value_and_grad(total)(x)[0]))
+    seen.append(float(dagad.jvp(total, (x,), (np.ones_like(x),))[0]))
+    return seen[0], seen[1], seen[2]
+
+
+def of(views: str) -> list[str]:
+    return [view for view in parts(views) if not any(name in view for name in MAKES_ARRAYS)]
+
+
+@pytest.mark.parametrize("view", of(SHARE))
+def test_an_array_that_shares_memory_with_one_changed_in_place_is_refused(view: str) -> None:
+    for change in CHANGES:
+        fun = changed(view, change)
+        for mode in (lambda fun: dagad.grad(fun)(SQUARE), lambda fun: dagad.jvp(fun, (SQUARE,), (SQUARE,))):
+            if view == "x":
+                continue
+            with pytest.raises(dagad.NotDifferentiableError, match=STALE):
+                mode(lambda x, fun=fun: sum(fun(x)))
+    assert len({*both(changed(view, "v *= 2.0", "v"))}) == 1
+    assert len({*both(changed(view, "v = v * 2.0"))}) == 1
+
+
+@pytest.mark.parametrize("view", of(APART))
+def test_an_array_with_memory_of_its_own_may_be_changed_in_place(view: str) -> None:
+    for change in CHANGES:
+        assert len({*both(changed(view, change))}) == 1
+
+
+def test_an_array_changed_in_place_by_another_name_is_refused_wherever_it_is_used() -> None:
+    def scaled(x: Any) -> Any:
+        def scale(v: Any) -> None:
+            v *= 2.0
+
+        x = x * 1.0
+        scale(x)
+        return x
+
+    uses = ["x + 1", "x > 0", "bool(x[0, 0] > 9)", "x.argmax()", "np.argmax(x)", "np.exp(x)", "np.sum(x)", "x**2", "x"]
+    for use in uses:
+        made: dict[str, Any] = {"np": np, "scaled": scaled}
+        exec(f"def fun(x):\n    x = scaled(x)\n    {use}\n    return np.sum(x) * 0", made)
+        with pytest.raises(dagad.NotDifferentiableError, match=STALE):
+            dagad.grad(made["fun"])(SQUARE)
+    with pytest.raises(dagad.NotDifferentiableError, match=STALE):
+        dagad.vjp(scaled, SQUARE)
+
+
+def test_arrays_changed_in_place_keep_shape_and_dtype_as_in_numpy() -> None:
+    def single(x: Any) -> Any:
+        y = x.astype(np.float32)
+        y += x
+        return y
+
+    assert dagad.vjp(single, SQUARE)[0].dtype == single(SQUARE).dtype == np.float32
+    for change, error in (("y += np.ones((2, 2, 3))", ValueError), ("y *= 1j", TypeError)):
+        made: dict[str, Any] = {"np": np}
+        exec(f"def fun(x):\n    y = x * 1.0\n    {change}\n    return np.sum(np.real(y))", made)
+        for run in (made["fun"], dagad.grad(made["fun"])):
+            with pytest.raises(error, match="output"):
+                run(SQUARE)
+
+
+def orbit(state: Any) -> Any:
+    place, speed, _ = state.T
+    place, speed = place.copy(), speed.copy()
+    total = np.zeros(2)
+    for _ in range(4):
+        speed -= 0.1 * place
+        place += 0.1 * speed
+        total = total + place**2
+    total /= 4.0
+    total **= 2
+    return np.sum(total @ np.eye(2))
+
+
+def test_loops_that_add_up_in_place_have_the_derivatives_of_those_that_do_not() -> None:
+    def plain(state: Any) -> Any:
+        place, speed, _ = state.T
+        total = 0.0
+        for _ in range(4):
+            speed = speed - 0.1 * place
+            place = place + 0.1 * speed
+            total = total + place**2
+        return np.sum((total / 4.0) ** 2)
+
+    for order in (dagad.grad, lambda fun: dagad.grad(lambda x: np.sum(dagad.grad(fun)(x) ** 2))):
+        np.testing.assert_allclose(order(orbit)(SQUARE), order(plain)(SQUARE), rtol=1e-12)
+
+
+def test_rows_of_one_array_changed_in_place_do_not_make_the_others_stale() -> None:
+    def fun(x: Any) -> Any:
+        place, speed = x.T[0], x.T[1]
+        place += 0.1 * speed
+        return place, speed
+
+    assert len({*both(fun)}) == 1
+
+
+def test_memory_that_was_changed_is_forgotten_with_its_trace_and_other_threads_do_not_see_it() -> None:
+    def chunk(rows: Any, t: Any) -> Any:
+        t *= 2.0
+        return np.sum(rows * t)
+
+    def total(t: Any, scheduler: str) -> Any:
+        return dagad.reduce_sum(chunk, np.ones((40, 3)), t, grainsize=4, scheduler=scheduler)
+
+    for scheduler in ("threads", "sync"):
+        assert dagad.grad(total)(np.ones(3), scheduler) == pytest.approx(80.0)
+    assert not in_place.CHANGED
