@@ -6,7 +6,8 @@ are: numpy treats these as ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import autograd.numpy as anp
@@ -25,11 +26,43 @@ from dagad._tracing.private import (
     subvals,
     trace_primitives_map,
 )
+from dagad._tracing.stacked_tangents import entry_of, list_of_numbers, of_two, of_ufunc
 from dagad._values import pytree
 
 
 def _power_of(base: Any, exponent: Any) -> Any:
     return power(base, exponent)
+
+
+_new = object.__new__
+_stock_getitem = numpy_boxes.ArrayBox.__dict__["__getitem__"]
+
+
+def _moves(box: Any) -> bool:
+    """Return whether a node of dagad's forward mode is behind a traced array; others' nodes may be."""
+    return getattr(box._node, "moves", False)
+
+
+def _moved(box: Any, value: Any, stack: Any) -> Any:
+    """Return a value that moves as a traced array does, by its own stack of tangents."""
+    node = _new(box._node.__class__)
+    node.g = stack
+    return TracedArray(value, box._trace, node)
+
+
+def _quick_operators(function: Any, operate: Any) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """Return an operator and its reflection, which look first whether there are stacks of tangents."""
+    usual, usually_reflected = operators(function)
+
+    def forward(self: Any, other: Any) -> Any:
+        quick = of_two(function, operate, self, other) if _moves(self) else None
+        return usual(self, other) if quick is None else _moved(self, *quick)
+
+    def reflected(self: Any, other: Any) -> Any:
+        quick = of_two(function, operate, self, other, True) if _moves(self) else None
+        return usually_reflected(self, other) if quick is None else _moved(self, *quick)
+
+    return forward, reflected
 
 
 def _quotient_and_rest(left: Any, right: Any) -> Any:
@@ -47,6 +80,7 @@ class OwnNode:
     """
 
     __slots__ = ()
+    moves = False  # whether it has tangents, of forward mode
 
     def __copy__(self) -> OwnNode:
         return self
@@ -70,6 +104,9 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         inputs = tuple(all_arrays(inputs))
         if not kwargs and method == "__call__" and ufunc not in IN_ANOTHER_WAY:
+            quick = of_ufunc(ufunc, inputs, TracedArray)
+            if quick is not None:
+                return _moved(*quick)
             fun = trace_primitives_map.get(ufunc) or UFUNCS.get(ufunc)
             if fun is not None:
                 try:
@@ -114,14 +151,22 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
-    __add__, __radd__ = operators(anp.add)
-    __sub__, __rsub__ = operators(anp.subtract)
-    __mul__, __rmul__ = operators(anp.multiply)
-    __truediv__, __rtruediv__ = operators(anp.true_divide)
+    __add__, __radd__ = _quick_operators(anp.add, operator.add)
+    __sub__, __rsub__ = _quick_operators(anp.subtract, operator.sub)
+    __mul__, __rmul__ = _quick_operators(anp.multiply, operator.mul)
+    __truediv__, __rtruediv__ = _quick_operators(anp.true_divide, operator.truediv)
     __floordiv__, __rfloordiv__ = operators(anp.floor_divide)
     __mod__, __rmod__ = operators(anp.mod)
-    __matmul__, __rmatmul__ = operators(anp.matmul)
+    __matmul__, __rmatmul__ = _quick_operators(anp.matmul, operator.matmul)
     __pow__, __rpow__ = operators(_power_of)
+
+    def __neg__(self) -> Any:
+        quick = of_ufunc(np.negative, (self,), TracedArray)
+        return anp.negative(self) if quick is None else _moved(*quick)
+
+    def __getitem__(self, where: Any) -> Any:
+        quick = entry_of(self, where) if _moves(self) else None
+        return _stock_getitem(self, where) if quick is None else _moved(self, *quick)
 
     def __pos__(self) -> Any:
         return anp.positive(self)
@@ -172,6 +217,12 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     flat = property(lambda self: anp.ravel(self))
     nbytes = property(lambda self: pytree.plain(self).nbytes)
     itemsize = property(lambda self: pytree.plain(self).itemsize)
+
+
+def array_of_numbers(parts: Any) -> Any:
+    """Return a list of numbers, some of which move by stacks of tangents, as an array; None for any other."""
+    quick = list_of_numbers(parts, TracedArray)
+    return None if quick is None else _moved(*quick)
 
 
 # What dagad's traces are made of

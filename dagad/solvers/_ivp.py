@@ -15,8 +15,8 @@ from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_stale
 from dagad._values import pytree
 from dagad.solvers._calls import Call, is_anything_traced, plain
-from dagad.solvers._equations import Field, Settings, Written, check_solved, solved
-from dagad.solvers._trajectory import DIRECTIONS, Moments, Problem, solution
+from dagad.solvers._equations import IMPLICIT, Field, Settings, Written, check_solved, solved
+from dagad.solvers._trajectory import Moments, Problem, adjoint_in_directions, solution
 
 SENSITIVITIES = ("auto", "forward", "adjoint")
 
@@ -135,7 +135,7 @@ def solve_ivp(
         refuse_stale(leaf, "A value that `solve_ivp` is given, or that its function carries,")
     bare, arguments = call.plain()
     own = options | _plain_jacobian(options, args)
-    is_dense = dense_output or _may_be_adjoint(sensitivity, [y0, *call.params])
+    is_dense = dense_output or _may_be_adjoint(sensitivity, method, [y0, *call.params])
     stock |= {"t_eval": plain(t_eval), "dense_output": is_dense, "args": arguments or None}
     found = solved(bare, (plain(start), plain(end)), plain(y0), method=method, **stock, **own)
     if is_traced:
@@ -182,10 +182,13 @@ def _settings(method: Any, options: dict[str, Any], start: float, y0: Any, args:
     return Settings(method, options, options.get("rtol", 1e-3), pattern)
 
 
-def _may_be_adjoint(sensitivity: str, leaves: Sequence[Any]) -> bool:
-    """Return whether the solution between the times may be wanted, to go back along it."""
-    sizes = sum(np.size(pytree.plain(leaf)) for leaf in leaves if pytree.is_traced(leaf))
-    return sensitivity == "adjoint" or (sensitivity == "auto" and sizes > DIRECTIONS)
+def _may_be_adjoint(sensitivity: str, method: Any, leaves: Sequence[Any]) -> bool:
+    """Return whether the solution between the times may be wanted, to go back along it; the state is the first leaf."""
+    if sensitivity != "auto":
+        return sensitivity == "adjoint"
+    sizes = [np.size(pytree.plain(leaf)) if pytree.is_traced(leaf) else 0 for leaf in leaves]
+    n_states, is_implicit = np.size(pytree.plain(leaves[0])), getattr(method, "__name__", method) in IMPLICIT
+    return sum(sizes) > adjoint_in_directions(n_states, is_implicit, 1)
 
 
 def _state(y0: Any) -> Any:
