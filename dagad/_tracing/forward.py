@@ -14,7 +14,7 @@ from dagad._tracing.patches import patches
 from dagad._tracing.private import isbox
 from dagad._tracing.quick_tangents import quickly_pushed
 from dagad._tracing.rules import jvp_rule, learn_rules, vjp_rule
-from dagad._tracing.stacked_tangents import quickly_stacked, stacked
+from dagad._tracing.stacked_tangents import is_stack, quickly_stacked, stacked
 from dagad._tracing.tape import (
     RETURNED,
     TapeNode,
@@ -42,8 +42,8 @@ class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no ty
     g: Any
 
     def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
-        is_stack = any(type(parent.g) is np.ndarray for parent in parents)
-        if is_stack and not kwargs:
+        in_stacks = any(is_stack(parent.g) for parent in parents)
+        if in_stacks and not kwargs:
             stack = quickly_stacked(fun, value, args, argnums, parents)
             if stack is not None:
                 self.g = stack
@@ -52,7 +52,7 @@ class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no ty
         if quick is None:
             directions = zip(*[parent.g for parent in parents], strict=True)
             quick = [_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions]
-        self.g = stacked(quick, value) if is_stack else quick
+        self.g = stacked(quick, value) if in_stacks else quick
 
 
 def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Sequence[Direction]) -> tuple[Any, Any]:

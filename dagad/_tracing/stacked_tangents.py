@@ -1,9 +1,11 @@
 """Tangents of all directions in one array, a stack: directions are its first axis.
 
-A stack is what a node of forward mode has in place of a list of tangents where all of them are plain doubles. An
-operation takes one step of numpy's for all directions then, and a product with a matrix is one of matrices. Operators
-and functions of numpy's come here before autograd's tracer, which takes ten times as long as the arithmetic of small
+A stack is what a node of forward mode has in place of a list of tangents where all of them are doubles. An operation
+takes one step of numpy's for all directions then, and a product with a matrix is one of matrices. Operators and
+functions of numpy's come here before autograd's tracer, which takes ten times as long as the arithmetic of small
 arrays. What is not here (other operations, other numbers, rules of a user's) is done direction by direction.
+
+Stacks, and values, may be traced in turn, by those who began before: so it is for derivatives of second order.
 """
 
 from __future__ import annotations
@@ -17,26 +19,40 @@ import numpy as np
 
 from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
 from dagad._tracing.quick_tangents import BY_ENTRIES, UNARY
+from dagad._values import pytree
 
 FLOAT = np.dtype(float)
 _NUMBERS = frozenset({np.float64, float, int})
-_DOUBLES = frozenset({np.ndarray, np.float64})
 _INDICES = frozenset({int, slice})
 
 
+def is_stack(tangents: Any) -> bool:
+    """Return whether tangents are a stack, or else a list."""
+    kind = type(tangents)
+    return kind is np.ndarray or kind in pytree.TRACED
+
+
 def stacked(tangents: Any, value: Any) -> Any:
-    """Return tangents of a value as a stack; as they are where one is no plain double of the value's shape."""
-    if type(tangents) is np.ndarray or not tangents or not _is_double(value):
+    """Return tangents of a value as a stack; as they are where one is no double of the value's shape."""
+    if is_stack(tangents) or not tangents or not is_double(value):
         return tangents
-    kind, shape = type(value), np.shape(value)
+    shape, is_any_traced = np.shape(pytree.plain(value)), False
     for each in tangents:
-        if type(each) is not kind or each.dtype != FLOAT or each.shape != shape:
+        if not is_double(each) or np.shape(pytree.plain(each)) != shape:
             return tangents
-    return np.array(tangents)
+        is_any_traced = is_any_traced or type(each) in pytree.TRACED
+    return anp.stack(tangents) if is_any_traced else np.array(tangents)
 
 
-def _is_double(value: Any) -> bool:
-    return type(value) is np.float64 or (type(value) is np.ndarray and value.dtype == FLOAT)
+def is_double(value: Any) -> bool:
+    """Return whether a value is a number or an array of numpy's in double precision, traced or not."""
+    kind = type(value)
+    if kind is np.float64:  # nearly always
+        return True
+    while kind in pytree.TRACED:
+        value = value._value
+        kind = type(value)
+    return kind is np.float64 or (kind is np.ndarray and value.dtype == FLOAT)
 
 
 # Rules: the value, two operands, and their stacks, of which one may be None
@@ -58,7 +74,7 @@ def _quotient(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
 
 def _product(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
     del value
-    if not type(x) is type(y) is np.ndarray or max(x.ndim, y.ndim) > 2:
+    if not 0 < np.ndim(pytree.plain(x)) < 3 or not 0 < np.ndim(pytree.plain(y)) < 3:
         return None
     of_x = None if dx is None else dx @ y
     if dy is None:
@@ -78,11 +94,12 @@ def _by_entries(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Return the rule for stacks from that for tangents: missing axes of the smaller operand come after the first."""
 
     def push(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
-        if type(value) is np.float64:
+        ndim = value.ndim
+        if not ndim:
             return rule(value, x, y, dx, dy)
-        found = rule(value, x, y, _aligned(dx, value.ndim), _aligned(dy, value.ndim))
+        found = rule(value, x, y, _aligned(dx, ndim), _aligned(dy, ndim))
         shape = found.shape[:1] + value.shape
-        return found if found.shape == shape else np.array(np.broadcast_to(found, shape))
+        return found if found.shape == shape else found + np.zeros(shape)
 
     return push
 
@@ -90,7 +107,7 @@ def _by_entries(rule: Callable[..., Any]) -> Callable[..., Any]:
 def _aligned(stack: Any, ndim: int) -> Any:
     if stack is None or stack.ndim > ndim:
         return stack
-    return stack.reshape(stack.shape[0], *[1] * (1 + ndim - stack.ndim), *stack.shape[1:])
+    return stack.reshape((stack.shape[0], *[1] * (1 + ndim - stack.ndim), *stack.shape[1:]))
 
 
 _BINARY: dict[Any, Callable[..., Any]] = {
@@ -104,7 +121,8 @@ _BINARY: dict[Any, Callable[..., Any]] = {
 }
 _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _ARRAY, _CONCATENATE = numpy_wrapper.array_from_args, numpy_wrapper.concatenate_args
-_STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *UNARY, _GETITEM, _ARRAY, _CONCATENATE, anp.reshape, anp.sum)}
+_OTHERS = _GETITEM, _ARRAY, _CONCATENATE, anp.reshape, anp.transpose, anp.sum
+_STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *UNARY, *_OTHERS)}
 _OPERATIONS = {
     np.multiply: (anp.multiply, operator.mul),
     np.add: (anp.add, operator.add),
@@ -128,20 +146,22 @@ def of_two(fun: Any, operate: Any, box: Any, other: Any, is_reflected: bool = Fa
     x, dx, y, dy = box._value, box._node.g, other, None
     kind = type(other)
     if kind is type(box):
-        y = other._value
-        if other._trace != box._trace or type(y) not in _DOUBLES:
-            return None
-        dy = other._node.g
-        if type(dy) is not np.ndarray:
+        if other._trace == box._trace:
+            y, dy = other._value, other._node.g
+            if type(dy) is not np.ndarray and not is_stack(dy):
+                return None
+        if other._trace > box._trace or not is_double(y):
             return None
     elif kind not in _NUMBERS and not (kind is np.ndarray and y.dtype == FLOAT):
         return None
-    if type(dx) is not np.ndarray or type(x) not in _DOUBLES or primitive_jvps.get(fun) is not _STOCK[fun]:
+    if (type(dx) is not np.ndarray and not is_stack(dx)) or not is_double(x):
+        return None
+    if primitive_jvps.get(fun) is not _STOCK[fun]:
         return None
     if is_reflected:
         x, y, dx, dy = y, x, dy, dx
     value = operate(x, y)
-    if type(value) is not np.float64 and value.dtype != FLOAT:
+    if not is_double(value):
         return None
     stack = _BINARY[fun](value, x, y, dx, dy)
     return None if stack is None else (value, stack)
@@ -161,7 +181,7 @@ def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, An
     if fun is None or not getattr(box._node, "moves", False):
         return None
     x, dx = box._value, box._node.g
-    if type(dx) is not np.ndarray or type(x) not in _DOUBLES or _is_others(fun):
+    if not is_stack(dx) or not is_double(x) or _is_others(fun):
         return None
     value = ufunc(x)
     return box, value, UNARY[fun](value, x, dx)
@@ -170,7 +190,7 @@ def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, An
 def entry_of(box: Any, where: Any) -> tuple[Any, Any] | None:
     """Return what stands at whole numbers and slices."""
     dx = box._node.g
-    if type(dx) is not np.ndarray or type(box._value) is not np.ndarray or _is_others(_GETITEM):
+    if (type(dx) is not np.ndarray and not is_stack(dx)) or not is_double(box._value) or _is_others(_GETITEM):
         return None
     if type(where) in _INDICES:
         return box._value[where], dx[:, where]
@@ -181,28 +201,40 @@ def entry_of(box: Any, where: Any) -> tuple[Any, Any] | None:
 
 def list_of_numbers(parts: Sequence[Any], kind: Any) -> tuple[Any, Any, Any] | None:
     """Return a traced array among numbers that make an array, this array, and its stack."""
-    first: Any = None
-    values, stacks = [], []
+    boxes = [part for part in parts if type(part) is kind]
+    if not boxes or _is_others(_ARRAY):
+        return None
+    trace, stacks, values, is_any_traced = boxes[0]._trace, {}, list(parts), False
     for place, part in enumerate(parts):
         if type(part) is kind:
-            stack = part._node.g if getattr(part._node, "moves", False) else None
-            if type(part._value) is not np.float64 or type(stack) is not np.ndarray:
+            stack: Any = part._node.g if getattr(part._node, "moves", False) else None
+            if part._trace != trace or not is_stack(stack) or not is_double(part) or stack.ndim != 1:
                 return None
-            first = part if first is None else first
-            if part._trace != first._trace:
-                return None
-            stacks.append((place, stack))
-            values.append(part._value)
-        elif type(part) in _NUMBERS:
-            values.append(part)
-        else:
+            stacks[place], values[place] = stack, part._value
+            is_any_traced = is_any_traced or type(stack) in pytree.TRACED or type(part._value) in pytree.TRACED
+        elif type(part) not in _NUMBERS:
             return None
-    if first is None or _is_others(_ARRAY):
-        return None
-    found = np.zeros((len(stacks[0][1]), len(values)))
-    for place, stack in stacks:
+    if is_any_traced:
+        array = _ARRAY((), {}, *values)
+        return boxes[0], array, _gathered(array, stacks)
+    return boxes[0], np.array(values, float), _gathered_plain(len(values), stacks)
+
+
+def _gathered_plain(n: int, stacks: dict[int, Any]) -> np.ndarray:
+    found = np.zeros((len(next(iter(stacks.values()))), n))
+    for place, stack in stacks.items():
         found[:, place] = stack
-    return first, np.array(values, float), found
+    return found
+
+
+def _gathered(value: Any, stacks: dict[int, Any]) -> Any:
+    """Return the stack of an array that was made of numbers or of arrays, by the places of those that move."""
+    first = next(iter(stacks.values()))
+    nothing = np.zeros(first.shape)
+    rows = [stacks.get(place, nothing) for place in range(value.shape[0])]
+    if first.ndim == 1:
+        return _ARRAY((), {}, *rows).T
+    return anp.stack(rows, 1)
 
 
 # Primitives, as autograd's tracer meets them
@@ -211,11 +243,11 @@ def list_of_numbers(parts: Sequence[Any], kind: Any) -> tuple[Any, Any, Any] | N
 def quickly_stacked(fun: Any, value: Any, args: Sequence[Any], argnums: Sequence[int], parents: Sequence[Any]) -> Any:
     """Return the stack of an operation; None where its tangents have to be found one by one."""
     stock = _STOCK.get(fun)
-    if stock is None or primitive_jvps.get(fun) is not stock or not _is_double(value):
+    if stock is None or primitive_jvps.get(fun) is not stock or not is_double(value):
         return None
     stacks = {}
     for argnum, parent in zip(argnums, parents, strict=True):
-        if type(parent.g) is not np.ndarray:
+        if not is_stack(parent.g):
             return None
         stacks[argnum] = parent.g
     first = stacks[argnums[0]]
@@ -226,10 +258,12 @@ def quickly_stacked(fun: Any, value: Any, args: Sequence[Any], argnums: Sequence
         return UNARY[fun](value, args[0], first)
     if fun is anp.reshape:
         return first.reshape(first.shape[:1] + value.shape) if len(args) == 2 else None
+    if fun is anp.transpose:
+        return anp.transpose(first, (0, *range(first.ndim - 1, 0, -1))) if len(args) == 1 else None
     if fun is anp.sum:
-        return first.reshape(len(first), -1).sum(axis=1) if len(args) == 1 else None
+        return anp.sum(first.reshape((len(first), -1)), 1) if len(args) == 1 else None
     if fun is _ARRAY:
-        return None if args[0] or args[1] else _gathered(value, stacks)
+        return None if args[0] or args[1] else _gathered(value, {at - 2: stack for at, stack in stacks.items()})
     if fun is _CONCATENATE:
         return _joined(args, stacks)
     where = args[1]
@@ -237,17 +271,10 @@ def quickly_stacked(fun: Any, value: Any, args: Sequence[Any], argnums: Sequence
     return first[(slice(None), *parts)] if _INDICES.issuperset(map(type, parts)) else None
 
 
-def _gathered(value: np.ndarray, stacks: dict[int, Any]) -> np.ndarray:
-    found = np.zeros((len(next(iter(stacks.values()))), *value.shape))
-    for argnum, stack in stacks.items():
-        found[:, argnum - 2] = stack
-    return found
-
-
 def _joined(args: Sequence[Any], stacks: dict[int, Any]) -> Any:
     axis = args[0]
-    if type(axis) is not int or any(type(arg) is not np.ndarray for arg in args[1:]):
+    if type(axis) is not int or not all(map(is_double, args[1:])):
         return None
     n = len(next(iter(stacks.values())))
     parts = [stacks[at] if at in stacks else np.zeros((n, *arg.shape)) for at, arg in enumerate(args[1:], 1)]
-    return np.concatenate(parts, axis + 1 if axis >= 0 else axis)
+    return _CONCATENATE(axis + 1 if axis >= 0 else axis, *parts)

@@ -178,7 +178,8 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
 
     def reshape(self, *shape: Any, order: Any = "C") -> Any:
         """Return the array in another shape, given as one argument or as several."""
-        return anp.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
+        where = shape[0] if len(shape) == 1 else shape
+        return anp.reshape(self, where) if order == "C" else anp.reshape(self, where, order=order)
 
     def transpose(self, *axes: Any) -> Any:
         """Return the array with its axes in another order, given as one argument or as several."""

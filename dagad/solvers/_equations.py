@@ -24,7 +24,7 @@ from dagad._tracing.operands import array_of
 from dagad._tracing.patches import patches
 from dagad._tracing.private import numpy_wrapper
 from dagad._tracing.rules import learn_rules
-from dagad._tracing.stacked_tangents import FLOAT, stacked
+from dagad._tracing.stacked_tangents import is_double, is_stack, stacked
 from dagad._tracing.tape import refuse_stale, traceable, traced
 from dagad._tracing.traced_array import TracedArray, array_of_numbers, new_box
 from dagad._values import pytree
@@ -154,20 +154,19 @@ class Extended:
     def _moved(self, field: Field, level: int, t: Any, y: Any) -> Any:
         """Return the slopes of the states and of their tangents."""
         count, n = self._count, self.n_moving
-        if type(y) is np.ndarray and y.dtype == FLOAT:
-            rows = y.reshape(1 + count, n)
-            box = new_box(rows[0], level, TangentNode.new_root(rows[1:]))
-        else:
-            rows = anp.reshape(y, (1 + count, n))
-            box = new_box(rows[0], level, TangentNode.new_root([rows[1 + number] for number in range(count)]))
+        rows = y.reshape((1 + count, n))
+        tangents = rows[1:] if is_double(y) else [rows[1 + number] for number in range(count)]
+        box = new_box(rows[0], level, TangentNode.new_root(tangents))
         slope = traced(functools.partial(field, t), box)
         if not (pytree.is_traced(slope) and slope._trace == level):
             return anp.concatenate([slope, np.zeros(count * n, _dtype_of(slope))])
         value, tangents = slope._value, slope._node.g
-        if type(tangents) is np.ndarray:
-            found = np.empty((1 + count, n))
-            found[0], found[1:] = value, tangents
-            return found.reshape(-1)
+        if is_stack(tangents):
+            if not (pytree.is_traced(value) or pytree.is_traced(tangents)):
+                found = np.empty((1 + count, n))
+                found[0], found[1:] = value, tangents
+                return found.reshape(-1)
+            return anp.concatenate([value, tangents.reshape((-1,))])
         if not any(map(pytree.is_traced, (value, *tangents))):
             found = np.zeros((1 + count, n), np.result_type(value, *(part for part in tangents if part is not None)))
             found[0] = value

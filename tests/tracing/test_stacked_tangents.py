@@ -16,6 +16,7 @@ from dagad._tracing.patches import patches
 from dagad._tracing.private import primitive_jvps
 from dagad._tracing.tape import untraced
 from dagad._tracing.traced_array import new_box
+from dagad._values import pytree
 
 X = np.array([0.3, -1.7, 2.9])
 M = np.arange(9.0).reshape(3, 3) / 7.0
@@ -87,6 +88,36 @@ def test_a_stack_stays_one_through_operations_of_any_kind(program: str) -> None:
     value, tangents = pushed(PROGRAMS[program], X, np.eye(3))
     assert type(tangents) is np.ndarray
     assert tangents.shape == (3, *np.shape(value))
+
+
+def along(program: Callable[[Any], Any], x: Any, tangents: Any) -> Any:
+    """Return how a value moves along some tangents of x, from a stack of them or from a list."""
+    with patches.new_trace() as level:
+        value, node = untraced(program(new_box(x, level, TangentNode.new_root(tangents))), level)
+    nothing = np.zeros(np.shape(pytree.plain(value)))
+    return np.stack(
+        [nothing if part is None else part for part in ([None] * len(tangents) if node is None else node.g)]
+    )
+
+
+@pytest.mark.parametrize("outer", ["a stack", "a list", "a tape"])
+@pytest.mark.parametrize("program", sorted(set(PROGRAMS) - {"what does not move"}))
+def test_a_stack_is_differentiated_in_turn(program: str, outer: str) -> None:
+    fun, rng = PROGRAMS[program], np.random.default_rng(1)
+    directions, more = rng.normal(size=(2, 3)), rng.normal(size=(2, 3))
+    constant = list(directions)
+
+    def moved(x: Any, is_stack: bool) -> Any:
+        tangents = [x * each for each in constant]
+        return along(fun, x, np.stack(tangents) if is_stack else tangents)
+
+    def second(is_stack: bool) -> Any:
+        if outer == "a tape":
+            return dagad.grad(lambda x: np.sum(np.sin(moved(x, is_stack))))(X)
+        return along(lambda x: moved(x, is_stack), X, more if outer == "a stack" else list(more))
+
+    right = second(False)
+    np.testing.assert_allclose(second(True), right, rtol=1e-12, atol=1e-12 * np.max(np.abs(right)))
 
 
 def test_the_stack_that_it_began_with_is_not_written_to() -> None:
