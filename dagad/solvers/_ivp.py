@@ -137,7 +137,16 @@ def solve_ivp(
     own = options | _plain_jacobian(options, args)
     is_dense = dense_output or _may_be_adjoint(sensitivity, method, [y0, *call.params])
     stock |= {"t_eval": plain(t_eval), "dense_output": is_dense, "args": arguments or None}
-    found = solved(bare, (plain(start), plain(end)), plain(y0), method=method, **stock, **own)
+    span = plain(start), plain(end)
+    try:
+        found = solved(bare, span, plain(y0), method=method, **stock, **own)
+    except ValueError as error:  # LSODA may end with a step of no length, which scipy has no function of time for
+        if dense_output or not is_dense:
+            raise
+        found = solved(bare, span, plain(y0), method=method, **stock | {"dense_output": False}, **own)
+        if sensitivity == "adjoint":
+            raise NotDifferentiableError(_NO_FUNCTION_OF_TIME) from error
+        is_dense, sensitivity = False, "forward"
     if is_traced:
         check_solved(found, "it")
     if not len(found.t) or found.status != 0:  # no times were asked for, or what is known ends early
@@ -154,6 +163,12 @@ _EVENTS = (
     "A solution of differential equations with `events` is being differentiated, and the time at which an event takes "
     "place would have a derivative of its own. Find the time first, with plain values, and integrate to it without "
     "`events`; where it depends on what is differentiated, write it as a root of `dagad.solvers.root_scalar`."
+)
+
+
+_NO_FUNCTION_OF_TIME = (
+    "A solution of differential equations is being differentiated by the adjoint equation, which needs the solution as "
+    'a function of time, and scipy could not make one of it. Ask for `sensitivity="forward"`, or take another `method`.'
 )
 
 
