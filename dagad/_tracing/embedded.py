@@ -46,7 +46,7 @@ class Trace(NamedTuple):
     def tangents(self) -> tuple[dict[int, list[Any]], int]:
         """Return the tangents of the leaves that move, by place, and in how many directions."""
         many = self.kind is TangentNode
-        found = {place: node.g if many else [node.g] for place, node in self.nodes.items()}
+        found = {place: list(node.g) if many else [node.g] for place, node in self.nodes.items()}
         return found, len(next(iter(found.values())))
 
     def moved(self, value: Any, tangents: list[Any]) -> Any:

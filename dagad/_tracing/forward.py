@@ -14,6 +14,7 @@ from dagad._tracing.patches import patches
 from dagad._tracing.private import isbox
 from dagad._tracing.quick_tangents import quickly_pushed
 from dagad._tracing.rules import jvp_rule, learn_rules, vjp_rule
+from dagad._tracing.stacked_tangents import is_stack, quickly_stacked, stacked
 from dagad._tracing.tape import (
     RETURNED,
     TapeNode,
@@ -31,18 +32,27 @@ Direction = Sequence[Any]
 
 
 class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no types
-    """A value's tangents, one per direction; None is an exact zero, and costs nothing further on."""
+    """A value's tangents, one per direction; None is an exact zero, and costs nothing further on.
+
+    They are a list, or a stack of arrays where the tangents that they come from are; see `stacked_tangents`.
+    """
 
     __slots__ = ()
+    moves = True
     g: Any
 
     def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
+        in_stacks = any(is_stack(parent.g) for parent in parents)
+        if in_stacks and not kwargs:
+            stack = quickly_stacked(fun, value, args, argnums, parents)
+            if stack is not None:
+                self.g = stack
+                return
         quick = None if kwargs else quickly_pushed(fun, value, args, argnums, parents)
-        if quick is not None:
-            self.g = quick
-            return
-        directions = zip(*[parent.g for parent in parents], strict=True)
-        self.g = [_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions]
+        if quick is None:
+            directions = zip(*[parent.g for parent in parents], strict=True)
+            quick = [_pushed(fun, value, args, kwargs, argnums, tangents) for tangents in directions]
+        self.g = stacked(quick, value) if in_stacks else quick
 
 
 def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Sequence[Direction]) -> tuple[Any, Any]:

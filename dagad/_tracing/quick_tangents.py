@@ -60,15 +60,9 @@ def _product(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return push
 
 
-_BINARY = {
-    anp.multiply: _multiply,
-    anp.add: _add,
-    anp.subtract: _subtract,
-    anp.true_divide: _divide,
-    anp.matmul: _product(np.matmul),
-    anp.dot: _product(np.dot),
-}
-_UNARY: dict[Any, Callable[[Any, Any, Any], Any]] = {
+BY_ENTRIES = {anp.multiply: _multiply, anp.add: _add, anp.subtract: _subtract, anp.true_divide: _divide}
+_BINARY = {**BY_ENTRIES, anp.matmul: _product(np.matmul), anp.dot: _product(np.dot)}
+UNARY: dict[Any, Callable[[Any, Any, Any], Any]] = {
     anp.negative: lambda value, x, dx: -dx,
     anp.exp: lambda value, x, dx: value * dx,
     anp.log: lambda value, x, dx: dx / x,
@@ -79,7 +73,7 @@ _UNARY: dict[Any, Callable[[Any, Any, Any], Any]] = {
 }
 _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _ARRAY, _CONCATENATE = numpy_wrapper.array_from_args, numpy_wrapper.concatenate_args
-_STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *_UNARY, _GETITEM, _ARRAY, _CONCATENATE)}
+_STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *UNARY, _GETITEM, _ARRAY, _CONCATENATE)}
 
 
 def quickly_pushed(
@@ -104,8 +98,8 @@ def quickly_pushed(
         found = [tangent[args[1]] for tangent in tangents[0]]
     elif not _PLAIN.issuperset(map(type, args)):
         return None
-    elif fun in _UNARY:
-        rule = _UNARY[fun]
+    elif fun in UNARY:
+        rule = UNARY[fun]
         found = [rule(value, args[0], tangent) for tangent in tangents[0]]
     else:
         both, (x, y) = _BINARY[fun], args

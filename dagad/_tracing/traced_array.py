@@ -7,7 +7,8 @@ are: numpy treats these as ever.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import autograd.numpy as anp
@@ -27,11 +28,43 @@ from dagad._tracing.private import (
     subvals,
     trace_primitives_map,
 )
+from dagad._tracing.stacked_tangents import entry_of, list_of_numbers, of_two, of_ufunc
 from dagad._values import pytree
 
 
 def _power_of(base: Any, exponent: Any) -> Any:
     return power(base, exponent)
+
+
+_new = object.__new__
+_stock_getitem = numpy_boxes.ArrayBox.__dict__["__getitem__"]
+
+
+def _moves(box: Any) -> bool:
+    """Return whether a node of dagad's forward mode is behind a traced array, whose memory need not be looked at."""
+    return not CHANGED and getattr(box._node, "moves", False)  # others' nodes may be behind it
+
+
+def _moved(box: Any, value: Any, stack: Any) -> Any:
+    """Return a value that moves as a traced array does, by its own stack of tangents."""
+    node = _new(box._node.__class__)
+    node.g = stack
+    return TracedArray(value, box._trace, node)
+
+
+def _quick_operators(function: Any, operate: Any) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """Return an operator and its reflection, which look first whether there are stacks of tangents."""
+    usual, usually_reflected = operators(function)
+
+    def forward(self: Any, other: Any) -> Any:
+        quick = of_two(function, operate, self, other) if _moves(self) else None
+        return usual(self, other) if quick is None else _moved(self, *quick)
+
+    def reflected(self: Any, other: Any) -> Any:
+        quick = of_two(function, operate, self, other, True) if _moves(self) else None
+        return usually_reflected(self, other) if quick is None else _moved(self, *quick)
+
+    return forward, reflected
 
 
 def _quotient_and_rest(left: Any, right: Any) -> Any:
@@ -50,6 +83,7 @@ class OwnNode:
     """
 
     __slots__ = ()
+    moves = False  # whether it has tangents, of forward mode
 
     def __copy__(self) -> OwnNode:
         return self
@@ -75,6 +109,9 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         if CHANGED:
             refuse_stale_memory(inputs)
         if not kwargs and method == "__call__" and ufunc not in IN_ANOTHER_WAY:
+            quick = of_ufunc(ufunc, inputs, TracedArray)
+            if quick is not None:
+                return _moved(*quick)
             fun = trace_primitives_map.get(ufunc) or UFUNCS.get(ufunc)
             if fun is not None:
                 try:
@@ -121,13 +158,13 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
-    __add__, __radd__ = operators(anp.add)
-    __sub__, __rsub__ = operators(anp.subtract)
-    __mul__, __rmul__ = operators(anp.multiply)
-    __truediv__, __rtruediv__ = operators(anp.true_divide)
+    __add__, __radd__ = _quick_operators(anp.add, operator.add)
+    __sub__, __rsub__ = _quick_operators(anp.subtract, operator.sub)
+    __mul__, __rmul__ = _quick_operators(anp.multiply, operator.mul)
+    __truediv__, __rtruediv__ = _quick_operators(anp.true_divide, operator.truediv)
     __floordiv__, __rfloordiv__ = operators(anp.floor_divide)
     __mod__, __rmod__ = operators(anp.mod)
-    __matmul__, __rmatmul__ = operators(anp.matmul)
+    __matmul__, __rmatmul__ = _quick_operators(anp.matmul, operator.matmul)
     __pow__, __rpow__ = operators(_power_of)
 
     def __eq__(self, other: object) -> Any:
@@ -137,6 +174,14 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         return pytree.plain(self) != other if isinstance(other, _WORDS) else super().__ne__(other)
 
     __hash__ = numpy_boxes.ArrayBox.__hash__
+
+    def __neg__(self) -> Any:
+        quick = of_ufunc(np.negative, (self,), TracedArray) if _moves(self) else None
+        return anp.negative(self) if quick is None else _moved(*quick)
+
+    def __getitem__(self, where: Any) -> Any:
+        quick = entry_of(self, where) if _moves(self) else None
+        return _stock_getitem(self, where) if quick is None else _moved(self, *quick)
 
     def __pos__(self) -> Any:
         return anp.positive(self)
@@ -148,7 +193,8 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
 
     def reshape(self, *shape: Any, order: Any = "C") -> Any:
         """Return the array in another shape, given as one argument or as several."""
-        return anp.reshape(self, shape[0] if len(shape) == 1 else shape, order=order)
+        where = shape[0] if len(shape) == 1 else shape
+        return anp.reshape(self, where) if order == "C" else anp.reshape(self, where, order=order)
 
     def transpose(self, *axes: Any) -> Any:
         """Return the array with its axes in another order, given as one argument or as several."""
@@ -241,6 +287,12 @@ for _name, _ufunc in _IN_PLACE.items():
     setattr(TracedArray, f"__i{_name}__", _in_place(getattr(TracedArray, f"__{_name}__"), _ufunc))
 for _name in _ASKING.split():
     setattr(TracedArray, _name, _asking(getattr(TracedArray, _name)))
+
+
+def array_of_numbers(parts: Any) -> Any:
+    """Return a list of numbers, some of which move by stacks of tangents, as an array; None for any other."""
+    quick = list_of_numbers(parts, TracedArray)
+    return None if quick is None else _moved(*quick)
 
 
 # What dagad's traces are made of

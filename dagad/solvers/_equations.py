@@ -25,8 +25,9 @@ from dagad._tracing.operands import array_of
 from dagad._tracing.patches import patches
 from dagad._tracing.private import numpy_wrapper
 from dagad._tracing.rules import learn_rules
+from dagad._tracing.stacked_tangents import is_double, is_stack, stacked
 from dagad._tracing.tape import refuse_stale, traceable, traced
-from dagad._tracing.traced_array import new_box
+from dagad._tracing.traced_array import TracedArray, array_of_numbers, new_box
 from dagad._values import pytree
 
 # From a time and a state to its slope.
@@ -112,6 +113,12 @@ class Written:
 def _shaped_slope(field: Field, n_states: int, t: Any, y: Any) -> Any:
     """Return the slope as an array, as scipy makes one of it."""
     slope = field(t, y)
+    if type(slope) in (list, tuple) and len(slope) == n_states:
+        quick = array_of_numbers(slope)
+        slope = slope if quick is None else quick
+    if type(slope) is type(y) is TracedArray and slope._trace == y._trace and type(slope._value) is np.ndarray:
+        if slope._value.shape == (n_states,):  # nearly always
+            return slope
     if type(slope) in (list, tuple) and all(np.ndim(pytree.plain(part)) == 0 for part in slope):
         slope = numpy_wrapper.array_from_args((), {}, *slope)  # a list of numbers, nearly always
     slope = array_of(slope)
@@ -141,22 +148,26 @@ class Extended:
         learn_rules()
         with patches.new_trace() as level:
             for index, place in enumerate(self._moving):
-                tangents = list(params[n_below + index :: each])
-                node = TangentNode.new_root(tangents)
-                boxed[place] = new_box(traceable(boxed[place]), level, node)
+                boxed[place] = _moving(traceable(boxed[place]), level, list(params[n_below + index :: each]))
             with self._below.field(boxed) as field:
                 yield functools.partial(self._moved, field, level)
 
     def _moved(self, field: Field, level: int, t: Any, y: Any) -> Any:
         """Return the slopes of the states and of their tangents."""
         count, n = self._count, self.n_moving
-        rows = anp.reshape(y, (1 + count, n))
-        state = rows[0]
-        box = new_box(state, level, TangentNode.new_root([rows[1 + number] for number in range(count)]))
+        rows = y.reshape((1 + count, n))
+        tangents = rows[1:] if is_double(y) else [rows[1 + number] for number in range(count)]
+        box = new_box(rows[0], level, TangentNode.new_root(tangents))
         slope = traced(functools.partial(field, t), box)
         if not (pytree.is_traced(slope) and slope._trace == level):
             return anp.concatenate([slope, np.zeros(count * n, _dtype_of(slope))])
         value, tangents = slope._value, slope._node.g
+        if is_stack(tangents):
+            if not (pytree.is_traced(value) or pytree.is_traced(tangents)):
+                found = np.empty((1 + count, n))
+                found[0], found[1:] = value, tangents
+                return found.reshape(-1)
+            return anp.concatenate([value, tangents.reshape((-1,))])
         if not any(map(pytree.is_traced, (value, *tangents))):
             found = np.zeros((1 + count, n), np.result_type(value, *(part for part in tangents if part is not None)))
             found[0] = value
@@ -166,6 +177,12 @@ class Extended:
             return found.reshape(-1)
         nothing = np.zeros(n, _dtype_of(value))
         return anp.concatenate([value, *(nothing if part is None else part for part in tangents)])
+
+
+def _moving(leaf: Any, level: int, tangents: list[Any]) -> Any:
+    """Return a parameter in a box, with its tangents in a stack where they are plain."""
+    value = np.float64(leaf) if type(leaf) is float else leaf  # numpy's own division, for one, in any case
+    return new_box(value, level, TangentNode.new_root(stacked(tangents, value)))
 
 
 def _dtype_of(leaf: Any) -> Any:

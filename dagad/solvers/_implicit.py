@@ -32,6 +32,7 @@ DENSE = 500  # unknowns up to which the matrix is made
 AT_ONCE = 64  # columns of it that are computed together
 TOLERANCE = 1e-12  # of the iterations, relative to the right-hand side
 RESTARTS = 10  # of up to 200 products each
+ROUGH = 1e-3  # how well Newton's step is known where it is found by products
 FAR = 1e-2  # by how much of its size Newton's step may move what is said to be a solution
 EXACT = 1e-13  # how short, of the size of the solution, a step is that nobody needs to look at
 BENT = 0.1  # by how much of itself the slope may change on that step
@@ -75,6 +76,7 @@ class System:
         self.shapes = [np.shape(value) for value in self.values]
         self.size = sum(int(np.prod(shape)) for shape in self.shapes)
         self._factors: Any = None
+        self._is_seen = False
 
     def unknowns(self, leaves: Leaves) -> Any:
         """Return the solution, as a function of the leaves that somebody traces."""
@@ -121,12 +123,9 @@ class System:
         if self._linear_solve is None and self.size <= DENSE:
             return self._densely(b, transposed, xs, leaves)
 
-        def matvec(vector: Any) -> Any:
-            return np.asarray(self.product(np.asarray(vector, float).ravel(), transposed, xs, leaves), float)
-
         if self._linear_solve is None:
-            return self._by_products(matvec, b)
-        found = np.asarray(self._linear_solve(matvec, b), float)
+            return self._by_products(b, transposed, xs, leaves)
+        found = np.asarray(self._linear_solve(self._matvec(transposed, xs, leaves), b), float)
         if found.shape != b.shape:
             raise StructureError(
                 f"`linear_solve` returned an array of shape {found.shape} for a right-hand side of shape {b.shape}. "
@@ -189,12 +188,20 @@ class System:
             columns += [np.zeros(self.size) if part is None else np.asarray(part, float) for (part,) in moved]
         return np.stack(columns, axis=1), np.asarray(residual, float)
 
-    def _by_products(self, matvec: Callable[[Any], Any], b: Any) -> Any:
+    def _matvec(self, transposed: bool, xs: Leaves, leaves: Leaves) -> Callable[[Any], Any]:
+        def matvec(vector: Any) -> Any:
+            return np.asarray(self.product(np.asarray(vector, float).ravel(), transposed, xs, leaves), float)
+
+        return matvec
+
+    def _by_products(self, b: Any, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
+        if not self._is_seen:
+            self._look(xs, leaves)
+            self._is_seen = True  # all who pull from here come to the same point
         if not np.any(b):
             return np.zeros_like(b)
-        operator = LinearOperator((self.size, self.size), matvec=matvec, dtype=float)
-        restart = min(self.size, 200)
-        found, failed = gmres(operator, b, rtol=TOLERANCE, atol=0.0, restart=restart, maxiter=RESTARTS)
+        matvec = self._matvec(transposed, xs, leaves)
+        found, failed = self._gmres(matvec, b, TOLERANCE, RESTARTS)
         if failed:
             left = np.linalg.norm(matvec(found) - b) / np.linalg.norm(b)
             raise NotDifferentiableError(
@@ -203,6 +210,20 @@ class System:
                 "`linear_solve(matvec, b)`, a method of your own with a preconditioner, say."
             )
         return found
+
+    def _look(self, xs: Leaves, leaves: Leaves) -> None:
+        """Refuse what is no solution, as far as some products tell: Newton's step is found roughly, or not at all."""
+        residual = np.asarray(self.residual(xs, leaves), float)
+        if not residual.any() or not np.isfinite(residual).all():
+            return
+        step, failed = self._gmres(self._matvec(False, xs, leaves), residual, ROUGH, 1)
+        if not failed:
+            self._refuse_far(residual, step, xs, leaves)
+
+    def _gmres(self, matvec: Callable[[Any], Any], b: Any, rtol: float, restarts: int) -> tuple[Any, int]:
+        operator = LinearOperator((self.size, self.size), matvec=matvec, dtype=float)
+        found, failed = gmres(operator, b, rtol=rtol, atol=0.0, restart=min(self.size, 200), maxiter=restarts)
+        return found, int(failed)
 
 
 _NOT_FINITE = object()

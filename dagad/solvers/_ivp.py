@@ -15,8 +15,8 @@ from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_stale
 from dagad._values import pytree
 from dagad.solvers._calls import Call, is_anything_traced, plain
-from dagad.solvers._equations import Field, Settings, Written, check_solved, solved
-from dagad.solvers._trajectory import DIRECTIONS, Moments, Problem, solution
+from dagad.solvers._equations import IMPLICIT, Field, Settings, Written, check_solved, solved
+from dagad.solvers._trajectory import Moments, Problem, adjoint_in_directions, solution
 
 SENSITIVITIES = ("auto", "forward", "adjoint")
 
@@ -135,9 +135,18 @@ def solve_ivp(
         refuse_stale(leaf, "A value that `solve_ivp` is given, or that its function carries,")
     bare, arguments = call.plain()
     own = options | _plain_jacobian(options, args)
-    is_dense = dense_output or _may_be_adjoint(sensitivity, [y0, *call.params])
+    is_dense = dense_output or _may_be_adjoint(sensitivity, method, [y0, *call.params])
     stock |= {"t_eval": plain(t_eval), "dense_output": is_dense, "args": arguments or None}
-    found = solved(bare, (plain(start), plain(end)), plain(y0), method=method, **stock, **own)
+    span = plain(start), plain(end)
+    try:
+        found = solved(bare, span, plain(y0), method=method, **stock, **own)
+    except ValueError as error:  # LSODA may end with a step of no length, which scipy has no function of time for
+        if dense_output or not is_dense:
+            raise
+        found = solved(bare, span, plain(y0), method=method, **stock | {"dense_output": False}, **own)
+        if sensitivity == "adjoint":
+            raise NotDifferentiableError(_NO_FUNCTION_OF_TIME) from error
+        is_dense, sensitivity = False, "forward"
     if is_traced:
         check_solved(found, "it")
     if not len(found.t) or found.status != 0:  # no times were asked for, or what is known ends early
@@ -154,6 +163,12 @@ _EVENTS = (
     "A solution of differential equations with `events` is being differentiated, and the time at which an event takes "
     "place would have a derivative of its own. Find the time first, with plain values, and integrate to it without "
     "`events`; where it depends on what is differentiated, write it as a root of `dagad.solvers.root_scalar`."
+)
+
+
+_NO_FUNCTION_OF_TIME = (
+    "A solution of differential equations is being differentiated by the adjoint equation, which needs the solution as "
+    'a function of time, and scipy could not make one of it. Ask for `sensitivity="forward"`, or take another `method`.'
 )
 
 
@@ -182,10 +197,13 @@ def _settings(method: Any, options: dict[str, Any], start: float, y0: Any, args:
     return Settings(method, options, options.get("rtol", 1e-3), pattern)
 
 
-def _may_be_adjoint(sensitivity: str, leaves: Sequence[Any]) -> bool:
-    """Return whether the solution between the times may be wanted, to go back along it."""
-    sizes = sum(np.size(pytree.plain(leaf)) for leaf in leaves if pytree.is_traced(leaf))
-    return sensitivity == "adjoint" or (sensitivity == "auto" and sizes > DIRECTIONS)
+def _may_be_adjoint(sensitivity: str, method: Any, leaves: Sequence[Any]) -> bool:
+    """Return whether the solution between the times may be wanted, to go back along it; the state is the first leaf."""
+    if sensitivity != "auto":
+        return sensitivity == "adjoint"
+    sizes = [np.size(pytree.plain(leaf)) if pytree.is_traced(leaf) else 0 for leaf in leaves]
+    n_states, is_implicit = np.size(pytree.plain(leaves[0])), getattr(method, "__name__", method) in IMPLICIT
+    return sum(sizes) > adjoint_in_directions(n_states, is_implicit, 1)
 
 
 def _state(y0: Any) -> Any:

@@ -210,13 +210,22 @@ class _Pull:
         return _contracted(problem, leaves, self._places, value, sensitivities, cotangent)
 
 
-# In directions of the extended equation: what an adjoint solution costs, then each time at which it stops for a
-# cotangent. That takes some calls of the right-hand side, which count for less where many states are integrated.
-DIRECTIONS = 3
+# What an adjoint solution costs in directions of the extended equation, however large both are (measured by
+# tests/benchmarks/solvers.py). Of few states a call of the right-hand side costs about as much for one direction as for
+# many: for so many entries of them. Implicit methods factor matrices of all these entries, and gain less.
+DIRECTIONS, ENTRIES, IMPLICIT_DIRECTIONS = 3, 6000, 10
 
 
-def _per_stop(n_states: int) -> float:
-    return 0.5 + 3.5 / (1.0 + n_states / 100.0)
+def adjoint_in_directions(n_states: int, is_implicit: bool, n_stops: int) -> float:
+    """Return for how many directions the extended equation costs what an adjoint solution does.
+
+    This stops at each time for which it has a cotangent, which takes some calls of the right-hand side.
+    """
+    free = ENTRIES / max(n_states, 1)
+    if is_implicit:
+        free = min(free, IMPLICIT_DIRECTIONS)
+    per_stop = 0.5 + 3.5 / (1.0 + n_states / 100.0) + free / 10.0
+    return DIRECTIONS + free + per_stop * n_stops
 
 
 def is_adjoint(
@@ -227,7 +236,10 @@ def is_adjoint(
         return problem.sensitivity == "adjoint"
     n_directions = sum(np.size(pytree.plain(leaves[place])) for place in places if place != MOVING)
     n_stops = np.count_nonzero(np.any(pytree.plain(cotangent), axis=0))
-    return n_directions > n_cotangents * (DIRECTIONS + _per_stop(len(problem.equation.atol)) * int(n_stops))
+    equation = problem.equation
+    return n_directions > n_cotangents * adjoint_in_directions(
+        len(equation.atol), equation.settings.is_implicit, int(n_stops)
+    )
 
 
 def _sensitivities(problem: Problem, leaves: Sequence[Any], places: Sequence[int]) -> tuple[Any, Any]:

@@ -67,6 +67,13 @@ ALL = (
         "A program of dask arrays on a store larger than the memory that it may use.",
     ),
     Example(
+        "penalty.py",
+        "How large should a ridge be?",
+        "Regression",
+        "Intermediate",
+        "The penalty that predicts best, by derivatives through a fit over Shards, beside the normal equations.",
+    ),
+    Example(
         "heat.py",
         "Where was it hot?",
         "Simulation",
@@ -93,6 +100,13 @@ ALL = (
         "Hierarchical fit",
         "Advanced",
         "Runge-Kutta inside `map_rect`, 2,000 parameters of subjects, by numpy on processes or compiled by jax.",
+    ),
+    Example(
+        "pharmacokinetics_ivp.py",
+        "Subjects solved by scipy",
+        "Hierarchical fit",
+        "Advanced",
+        "`solve_ivp` for each subject in place of Runge-Kutta, its sensitivities beside those of matrix exponentials.",
     ),
     Example(
         "laplace.py",

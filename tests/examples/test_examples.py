@@ -63,6 +63,20 @@ def test_laplace_agrees_with_the_mixed_models_of_statsmodels(tmp_path: Path) -> 
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_penalty_that_predicts_best_is_that_of_the_normal_equations(tmp_path: Path) -> None:
+    picture = tmp_path / "penalty.png"
+    output = run("penalty.py", "--check", "--picture", str(picture))
+    assert re.search(r"the best penalty is (\d+\.\d+); by the normal equations alone \1", output)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_subjects_solved_by_scipy_have_the_sensitivities_of_matrix_exponentials(tmp_path: Path) -> None:
+    picture = tmp_path / "subjects.png"
+    output = run("pharmacokinetics_ivp.py", "--check", "--picture", str(picture))
+    assert re.search(r"Taylor remainders fall at the rate 2\.0", output)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_heat_recovers_what_a_plate_began_with(tmp_path: Path) -> None:
     picture = tmp_path / "heat.png"
     output = run("heat.py", "--check", "--size", "40", "--picture", str(picture))

@@ -308,6 +308,23 @@ def test_a_solution_without_a_derivative_is_refused_with_the_remedy(name: str, t
         take(lambda a: np.sum(solution(a)))(2.0)
 
 
+@pytest.mark.parametrize("take", [dagad.jacfwd, dagad.jacrev])
+def test_many_unknowns_that_are_no_solution_or_a_multiple_one_are_refused(
+    take: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagad.solvers._implicit.DENSE", 10)
+    solve, flow = diffusion(20)
+    nearly = implicit(lambda k: 1.02 * solve(k), flow)
+    with pytest.raises(dagad.NotDifferentiableError, match=r"no solution of the equations.*Solve to a smaller"):
+        take(lambda k: np.sum(nearly(k)))(0.7)
+    multiple = implicit(lambda a: a + 1e-5 + np.zeros(20), lambda x, a: (x - a) ** 2)
+    with pytest.raises(dagad.NotDifferentiableError, match=r"multiple root.*whose root is a simple one"):
+        take(lambda a: np.sum(multiple(a)))(0.7)
+    other = implicit(solve, lambda x, k: flow(x, 1.1 * k))  # it is written wrongly
+    with pytest.raises(dagad.NotDifferentiableError, match="no solution of the equations"):
+        take(lambda k: np.sum(other(k)))(0.7)
+
+
 def test_an_iteration_that_does_not_converge_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     solve, flow = diffusion(20)
     monkeypatch.setattr("dagad.solvers._implicit.DENSE", 10)

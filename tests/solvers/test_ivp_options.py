@@ -11,6 +11,8 @@ import scipy.sparse
 
 import dagad
 from dagad.solvers import odeint, solve_ivp
+from dagad.solvers._adjoint import pulled_through_time
+from dagad.solvers._equations import solved
 
 TIGHT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-10}
 
@@ -206,3 +208,49 @@ def test_wrong_calls_are_explained_by_scipy() -> None:
             solve_ivp(decay, (0.0, 1.0), [1.0], t_eval=[2.0], args=(rate,))
     with pytest.raises(ValueError, match="`t_eval` are not within `t_span`"):
         dagad.grad(lambda rate: solve_ivp(decay, (0.0, 1.0), [1.0], t_eval=[2.0], args=(rate,)).y[0, 0])(0.5)
+
+
+@pytest.mark.parametrize(("n_states", "n_params", "n_backward"), [(3, 60, 0), (400, 10, 0), (400, 60, 1)])
+def test_the_adjoint_is_taken_where_it_takes_less_than_all_sensitivities(
+    n_states: int, n_params: int, n_backward: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def counted(*args: Any) -> Any:
+        calls.append(args)
+        return pulled_through_time(*args)
+
+    monkeypatch.setattr("dagad.solvers._trajectory.pulled_through_time", counted)
+    shapes = np.random.default_rng(0).uniform(size=(n_states, n_params)) / n_params
+
+    def last(p: Any) -> Any:
+        return np.sum(solve_ivp(lambda t, y: -(shapes @ p) * y, (0.0, 1.0), np.ones(n_states), t_eval=[1.0], **TIGHT).y)
+
+    p = np.full(n_params, 0.7)
+    np.testing.assert_allclose(dagad.grad(last)(p), -np.exp(-shapes @ p) @ shapes, rtol=1e-6)
+    assert len(calls) == n_backward
+
+
+def test_a_solution_that_is_no_function_of_time_is_differentiated_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halted(*args: Any, **options: Any) -> Any:  # as LSODA does now and then, which ends with a step of no length
+        if options["dense_output"]:
+            raise ValueError("`ts` must be strictly increasing or decreasing.")
+        return solved(*args, **options)
+
+    monkeypatch.setattr("dagad.solvers._ivp.solved", halted)
+    shapes = np.random.default_rng(0).uniform(size=(400, 60)) / 60
+
+    def last(p: Any, **options: Any) -> Any:
+        field = lambda t, y: -(shapes @ p) * y  # noqa: E731  # for so many parameters the adjoint would be taken
+        return np.sum(solve_ivp(field, (0.0, 1.0), np.ones(400), t_eval=[1.0], **TIGHT, **options).y[:, -1])
+
+    p = np.full(60, 0.7)
+    value, slope = dagad.value_and_grad(last)(p)
+    assert value == last(p)
+    np.testing.assert_allclose(slope, -np.exp(-shapes @ p) @ shapes, rtol=1e-6)
+    with pytest.raises(
+        dagad.NotDifferentiableError, match=r'could not make one of it. Ask for `sensitivity="forward"`'
+    ):
+        dagad.grad(lambda p: last(p, sensitivity="adjoint"))(p)
+    with pytest.raises(ValueError, match="strictly increasing"):
+        dagad.grad(lambda p: last(p, dense_output=True))(p)

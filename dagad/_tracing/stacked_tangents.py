@@ -1,0 +1,280 @@
+"""Tangents of all directions in one array, a stack: directions are its first axis.
+
+A stack is what a node of forward mode has in place of a list of tangents where all of them are doubles. An operation
+takes one step of numpy's for all directions then, and a product with a matrix is one of matrices. Operators and
+functions of numpy's come here before autograd's tracer, which takes ten times as long as the arithmetic of small
+arrays. What is not here (other operations, other numbers, rules of a user's) is done direction by direction.
+
+Stacks, and values, may be traced in turn, by those who began before: so it is for derivatives of second order.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
+from dagad._tracing.quick_tangents import BY_ENTRIES, UNARY
+from dagad._values import pytree
+
+FLOAT = np.dtype(float)
+_NUMBERS = frozenset({np.float64, float, int})
+_INDICES = frozenset({int, slice})
+
+
+def is_stack(tangents: Any) -> bool:
+    """Return whether tangents are a stack, or else a list."""
+    kind = type(tangents)
+    return kind is np.ndarray or kind in pytree.TRACED
+
+
+def stacked(tangents: Any, value: Any) -> Any:
+    """Return tangents of a value as a stack; as they are where one is no double of the value's shape."""
+    if is_stack(tangents) or not tangents or not is_double(value):
+        return tangents
+    shape, is_any_traced = np.shape(pytree.plain(value)), False
+    for each in tangents:
+        if not is_double(each) or np.shape(pytree.plain(each)) != shape:
+            return tangents
+        is_any_traced = is_any_traced or type(each) in pytree.TRACED
+    return anp.stack(tangents) if is_any_traced else np.array(tangents)
+
+
+def is_double(value: Any) -> bool:
+    """Return whether a value is a number or an array of numpy's in double precision, traced or not."""
+    kind = type(value)
+    if kind is np.float64:  # nearly always
+        return True
+    while kind in pytree.TRACED:
+        value = value._value
+        kind = type(value)
+    return kind is np.float64 or (kind is np.ndarray and value.dtype == FLOAT)
+
+
+# Rules: the value, two operands, and their stacks, of which one may be None
+
+
+def _difference(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+    del value, x, y
+    if dy is None:
+        return dx
+    return -dy if dx is None else dx - dy
+
+
+def _quotient(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+    del x
+    if dy is None:
+        return dx / y
+    return dy * (-value / y) if dx is None else (dx - value * dy) / y
+
+
+def _product(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+    del value
+    if not 0 < np.ndim(pytree.plain(x)) < 3 or not 0 < np.ndim(pytree.plain(y)) < 3:
+        return None
+    of_x = None if dx is None else dx @ y
+    if dy is None:
+        return of_x
+    of_y = x @ dy if y.ndim == 2 else dy @ (x.T if x.ndim == 2 else x)
+    return of_y if of_x is None else of_x + of_y
+
+
+def _power(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+    del value
+    if dy is not None or type(y) not in _NUMBERS:
+        return None
+    return dx * (y * x ** (y - 1 if y else 1.0))
+
+
+def _by_entries(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rule for stacks from that for tangents: missing axes of the smaller operand come after the first."""
+
+    def push(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+        ndim = value.ndim
+        if not ndim:
+            return rule(value, x, y, dx, dy)
+        found = rule(value, x, y, _aligned(dx, ndim), _aligned(dy, ndim))
+        shape = found.shape[:1] + value.shape
+        return found if found.shape == shape else found + np.zeros(shape)
+
+    return push
+
+
+def _aligned(stack: Any, ndim: int) -> Any:
+    if stack is None or stack.ndim > ndim:
+        return stack
+    return stack.reshape((stack.shape[0], *[1] * (1 + ndim - stack.ndim), *stack.shape[1:]))
+
+
+_BINARY: dict[Any, Callable[..., Any]] = {
+    anp.multiply: _by_entries(BY_ENTRIES[anp.multiply]),
+    anp.add: _by_entries(BY_ENTRIES[anp.add]),
+    anp.subtract: _by_entries(_difference),
+    anp.true_divide: _by_entries(_quotient),
+    anp.matmul: _product,
+    anp.dot: _product,
+    numpy_wrapper.power: _power,
+}
+_GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
+_ARRAY, _CONCATENATE = numpy_wrapper.array_from_args, numpy_wrapper.concatenate_args
+_OTHERS = _GETITEM, _ARRAY, _CONCATENATE, anp.reshape, anp.transpose, anp.sum
+_STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *UNARY, *_OTHERS)}
+_OPERATIONS = {
+    np.multiply: (anp.multiply, operator.mul),
+    np.add: (anp.add, operator.add),
+    np.subtract: (anp.subtract, operator.sub),
+    np.true_divide: (anp.true_divide, operator.truediv),
+    np.matmul: (anp.matmul, operator.matmul),
+}
+_FUNCTIONS = {fun.fun: fun for fun in UNARY}
+
+
+def _is_others(fun: Any) -> bool:
+    """Return whether somebody has given a rule of his own."""
+    return primitive_jvps.get(fun) is not _STOCK[fun]
+
+
+# Operations: the value and its stack, None where the usual way has to find them. A box has a value and a node
+
+
+def of_two(fun: Any, operate: Any, box: Any, other: Any, is_reflected: bool = False) -> tuple[Any, Any] | None:
+    """Operate on a traced array and something else, with Python's operators: they are quicker than numpy's."""
+    x, dx, y, dy = box._value, box._node.g, other, None
+    kind = type(other)
+    if kind is type(box):
+        if other._trace == box._trace:
+            y, dy = other._value, other._node.g
+            if type(dy) is not np.ndarray and not is_stack(dy):
+                return None
+        if other._trace > box._trace or not is_double(y):
+            return None
+    elif kind not in _NUMBERS and not (kind is np.ndarray and y.dtype == FLOAT):
+        return None
+    if (type(dx) is not np.ndarray and not is_stack(dx)) or not is_double(x):
+        return None
+    if primitive_jvps.get(fun) is not _STOCK[fun]:
+        return None
+    if is_reflected:
+        x, y, dx, dy = y, x, dy, dx
+    value = operate(x, y)
+    if not is_double(value):
+        return None
+    stack = _BINARY[fun](value, x, y, dx, dy)
+    return None if stack is None else (value, stack)
+
+
+def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, Any] | None:
+    """Call a ufunc with traced arrays, which are of some kind; return one of these too."""
+    if len(inputs) == 2:
+        found = _OPERATIONS.get(ufunc)
+        if found is None:
+            return None
+        is_reflected = type(inputs[0]) is not kind
+        box, other = inputs[::-1] if is_reflected else inputs
+        pair = of_two(*found, box, other, is_reflected) if getattr(box._node, "moves", False) else None
+        return None if pair is None else (box, *pair)
+    fun, box = _FUNCTIONS.get(ufunc), inputs[0]
+    if fun is None or not getattr(box._node, "moves", False):
+        return None
+    x, dx = box._value, box._node.g
+    if not is_stack(dx) or not is_double(x) or _is_others(fun):
+        return None
+    value = ufunc(x)
+    return box, value, UNARY[fun](value, x, dx)
+
+
+def entry_of(box: Any, where: Any) -> tuple[Any, Any] | None:
+    """Return what stands at whole numbers and slices."""
+    dx = box._node.g
+    if (type(dx) is not np.ndarray and not is_stack(dx)) or not is_double(box._value) or _is_others(_GETITEM):
+        return None
+    if type(where) in _INDICES:
+        return box._value[where], dx[:, where]
+    if type(where) is tuple and _INDICES.issuperset(map(type, where)):
+        return box._value[where], dx[(slice(None), *where)]
+    return None
+
+
+def list_of_numbers(parts: Sequence[Any], kind: Any) -> tuple[Any, Any, Any] | None:
+    """Return a traced array among numbers that make an array, this array, and its stack."""
+    boxes = [part for part in parts if type(part) is kind]
+    if not boxes or _is_others(_ARRAY):
+        return None
+    trace, stacks, values, is_any_traced = boxes[0]._trace, {}, list(parts), False
+    for place, part in enumerate(parts):
+        if type(part) is kind:
+            stack: Any = part._node.g if getattr(part._node, "moves", False) else None
+            if part._trace != trace or not is_stack(stack) or not is_double(part) or stack.ndim != 1:
+                return None
+            stacks[place], values[place] = stack, part._value
+            is_any_traced = is_any_traced or type(stack) in pytree.TRACED or type(part._value) in pytree.TRACED
+        elif type(part) not in _NUMBERS:
+            return None
+    if is_any_traced:
+        array = _ARRAY((), {}, *values)
+        return boxes[0], array, _gathered(array, stacks)
+    return boxes[0], np.array(values, float), _gathered_plain(len(values), stacks)
+
+
+def _gathered_plain(n: int, stacks: dict[int, Any]) -> np.ndarray:
+    found = np.zeros((len(next(iter(stacks.values()))), n))
+    for place, stack in stacks.items():
+        found[:, place] = stack
+    return found
+
+
+def _gathered(value: Any, stacks: dict[int, Any]) -> Any:
+    """Return the stack of an array that was made of numbers or of arrays, by the places of those that move."""
+    first = next(iter(stacks.values()))
+    nothing = np.zeros(first.shape)
+    rows = [stacks.get(place, nothing) for place in range(value.shape[0])]
+    if first.ndim == 1:
+        return _ARRAY((), {}, *rows).T
+    return anp.stack(rows, 1)
+
+
+# Primitives, as autograd's tracer meets them
+
+
+def quickly_stacked(fun: Any, value: Any, args: Sequence[Any], argnums: Sequence[int], parents: Sequence[Any]) -> Any:
+    """Return the stack of an operation; None where its tangents have to be found one by one."""
+    stock = _STOCK.get(fun)
+    if stock is None or primitive_jvps.get(fun) is not stock or not is_double(value):
+        return None
+    stacks = {}
+    for argnum, parent in zip(argnums, parents, strict=True):
+        if not is_stack(parent.g):
+            return None
+        stacks[argnum] = parent.g
+    first = stacks[argnums[0]]
+    if fun in _BINARY:
+        x, y = args
+        return _BINARY[fun](value, x, y, stacks.get(0), stacks.get(1))
+    if fun in UNARY:
+        return UNARY[fun](value, args[0], first)
+    if fun is anp.reshape:
+        return first.reshape(first.shape[:1] + value.shape) if len(args) == 2 else None
+    if fun is anp.transpose:
+        return anp.transpose(first, (0, *range(first.ndim - 1, 0, -1))) if len(args) == 1 else None
+    if fun is anp.sum:
+        return anp.sum(first.reshape((len(first), -1)), 1) if len(args) == 1 else None
+    if fun is _ARRAY:
+        return None if args[0] or args[1] else _gathered(value, {at - 2: stack for at, stack in stacks.items()})
+    if fun is _CONCATENATE:
+        return _joined(args, stacks)
+    where = args[1]
+    parts = where if type(where) is tuple else (where,)
+    return first[(slice(None), *parts)] if _INDICES.issuperset(map(type, parts)) else None
+
+
+def _joined(args: Sequence[Any], stacks: dict[int, Any]) -> Any:
+    axis = args[0]
+    if type(axis) is not int or not all(map(is_double, args[1:])):
+        return None
+    n = len(next(iter(stacks.values())))
+    parts = [stacks[at] if at in stacks else np.zeros((n, *arg.shape)) for at, arg in enumerate(args[1:], 1)]
+    return _CONCATENATE(axis + 1 if axis >= 0 else axis, *parts)
