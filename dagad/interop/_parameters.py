@@ -42,6 +42,23 @@ class Parameters:
         """Return leaves as a pytree like `x0`."""
         return pytree.unflatten(self.treedef, leaves)
 
+    def columns(self, tree: Any, n_rows: int) -> Any:
+        """Return a Jacobian, in a pytree of this structure, as a matrix with a column for each number."""
+        parts = [
+            np.reshape(part, (n_rows, size)) for part, size in zip(pytree.flatten(tree)[0], self.sizes, strict=True)
+        ]
+        return np.concatenate(parts, axis=1, dtype=float)
+
+    def is_vector(self) -> bool:
+        """Return whether the parameters are such a vector already."""
+        return bool(self.treedef.is_leaf()) and len(self.shapes[0]) == 1
+
+    def order(self) -> str:
+        """Return in which order the vector has the parameters, for sentences."""
+        return ", ".join(
+            f"{name} of shape {shape}" if shape else name for name, shape in zip(self.names, self.shapes, strict=True)
+        )
+
     def tree(self, x: Any) -> Any:
         """Return a vector as a pytree like `x0`."""
         return self.joined(self.leaves(x))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +12,12 @@ import numpy as np
 from dagad._api.higher_order import hessian, hvp, jacfwd
 from dagad._api.program import check_function
 from dagad._api.transforms import check_number, value_and_grad, vjp
-from dagad._errors import ArgumentsError, PlanError, StructureError, add_note_once
+from dagad._errors import ArgumentsError, PlanError, StructureError
 from dagad._tracebacks import public
 from dagad._values import pytree
 from dagad._words import described, name_of
 from dagad.interop._bounds import ends_of_bounds, ends_of_pairs, ends_of_tree, ends_of_two
+from dagad.interop._constraints import listed, prepared
 from dagad.interop._objective import number
 from dagad.interop._parameters import Parameters
 
@@ -67,11 +67,18 @@ def minimize(
         pair of numbers is for all. For other parameters a pytree like `x0` with a pair at each leaf, of numbers or of
         arrays of the leaf's shape, or ``Bounds(low, high)`` of two pytrees like `x0`. None is no bound: for an end, or
         in place of a leaf's pair.
-    constraints, tol, options
-        As for ``scipy.optimize.minimize``; `constraints` are of the flat vector, of which `FlatFunction.tree` makes
-        parameters.
+    constraints
+        As for ``scipy.optimize.minimize``, one or several: dicts ``{"type": ..., "fun": ..., "args": ...}`` and
+        ``NonlinearConstraint``, whose functions get the pytree as `fun` does and return a number, an array with one
+        axis, or a list of these. Jacobians are computed by dagad, and so are products with second derivatives for
+        "trust-constr"; whoever gives `jac` (a pytree, or a matrix), `hess` other than ``BFGS()``, or "3-point" for
+        finite differences has these taken. ``LinearConstraint`` has a column for each number, in the order of
+        `FlatFunction`.
+    tol, options
+        As for ``scipy.optimize.minimize``.
     callback
-        As for ``scipy.optimize.minimize``, called with the pytree.
+        As for ``scipy.optimize.minimize``, in both forms, with pytrees: ``callback(x)`` and
+        ``callback(intermediate_result)``; of "trust-constr" also ``callback(x, state)``.
 
     Returns
     -------
@@ -83,7 +90,9 @@ def minimize(
     NotDifferentiableError
         If `x0` holds integers, complex numbers, or what is no number.
     StructureError
-        If bounds don't fit `x0`.
+        If bounds or what constraints return don't fit `x0`.
+    PlanError
+        If a method is not one of scipy's or takes no constraints, or if a constraint is none.
 
     See Also
     --------
@@ -104,40 +113,31 @@ def minimize(
     >>> found = dagad.interop.scipy.minimize(loss, start, bounds={"slope": (0, None), "start": None})
     >>> round(float(found.x["slope"]), 3), round(float(found.x["start"]), 3)
     (2.0, 1.0)
+
+    A constraint gets the same pytree:
+
+    >>> total = {"type": "eq", "fun": lambda p: p["slope"] + p["start"] - 2.0}
+    >>> found = dagad.interop.scipy.minimize(loss, start, constraints=total)
+    >>> round(float(found.x["slope"]), 3), round(float(found.x["start"]), 3)
+    (0.508, 1.492)
     """
     flat = FlatFunction(fun, x0, args)
     limits = _limits(flat.parameters, bounds, ends_of_pairs)
+    each = listed(constraints)
     if method is None:
-        method = "SLSQP" if constraints else "BFGS" if limits is None else "L-BFGS-B"
+        method = "SLSQP" if each else "BFGS" if limits is None else "L-BFGS-B"
     keywords = _derivatives(flat, method)
-    try:
-        found = optimize.minimize(
-            **keywords,
-            x0=flat.x0,
-            method=method,
-            bounds=limits,
-            constraints=constraints,
-            tol=tol,
-            callback=_told(callback, flat.parameters.tree),
-            options=options,
-        )
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        _note_vector(error, constraints)
-        raise
+    found = optimize.minimize(
+        **keywords,
+        x0=flat.x0,
+        method=method,
+        bounds=limits,
+        constraints=prepared(each, flat.parameters, method),
+        tol=tol,
+        callback=_told(callback, flat.parameters.tree),
+        options=options,
+    )
     return _as_trees(found, flat.parameters.tree)
-
-
-def _note_vector(error: Exception, constraints: Any) -> None:
-    """Say what a constraint gets, if it was one that has failed."""
-    each = constraints if isinstance(constraints, list | tuple) else [constraints]
-    funs = [one.get("fun") if isinstance(one, dict) else getattr(one, "fun", None) for one in each]
-    codes = [getattr(fun, "__code__", None) for fun in funs]
-    if any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)):
-        add_note_once(
-            error,
-            "dagad: a constraint gets the vector of all parameters, as in scipy. To have them as they were, write "
-            "`tree = dagad.interop.scipy.FlatFunction(fun, x0).tree`, and `tree(x)` in the constraint.",
-        )
 
 
 @public
@@ -350,17 +350,24 @@ def _told(callback: Callable[..., Any] | None, tree: Callable[[Any], Any]) -> Ca
     """Return a callback that is called with pytrees; scipy asks what its argument is called."""
     if callback is None:
         return None
-    if list(inspect.signature(callback).parameters) == ["intermediate_result"]:
+    if _names_of_arguments(callback) == ["intermediate_result"]:
 
         def told(intermediate_result: Any) -> Any:
             return callback(intermediate_result=_as_trees(intermediate_result, tree))
 
         return told
 
-    def called(x: Any, *more: Any) -> Any:
-        return callback(tree(x), *more)
+    def called(x: Any, *state: Any) -> Any:
+        return callback(tree(x), *(_as_trees(one, tree) for one in state))
 
     return called
+
+
+def _names_of_arguments(callback: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(callback).parameters)
+    except ValueError:  # some of those written in C have none
+        return []
 
 
 def _as_trees(result: Any, tree: Callable[[Any], Any]) -> Any:
