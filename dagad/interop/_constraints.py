@@ -7,15 +7,13 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from scipy.optimize import BFGS, LinearConstraint, NonlinearConstraint
-from scipy.sparse import issparse
-from scipy.sparse.linalg import LinearOperator
 
 from dagad._api.higher_order import hvp, jacfwd, jacrev
 from dagad._api.transforms import vjp
 from dagad._errors import DagadError, PlanError, StructureError, add_note_once
 from dagad._values import pytree
 from dagad._words import described, name_of
+from dagad.interop._from_scipy import LinearOperator, optimize, sparse
 from dagad.interop._parameters import Parameters
 
 TAKERS = ("cobyla", "cobyqa", "slsqp", "trust-constr")  # the methods that take constraints
@@ -42,7 +40,7 @@ def listed(constraints: Any) -> list[Any]:
     """Return the constraints, of which scipy takes one or several."""
     if constraints is None:
         return []
-    if isinstance(constraints, Mapping | NonlinearConstraint | LinearConstraint):
+    if isinstance(constraints, Mapping | optimize.NonlinearConstraint | optimize.LinearConstraint):
         return [constraints]
     if not isinstance(constraints, Iterable) or isinstance(constraints, str):
         raise PlanError(f"`constraints` are {described(constraints)}. {FORMS}")
@@ -50,9 +48,9 @@ def listed(constraints: Any) -> list[Any]:
 
 
 def _prepared(constraint: Any, name: str, parameters: Parameters, method: str) -> Any:
-    if isinstance(constraint, LinearConstraint):
+    if isinstance(constraint, optimize.LinearConstraint):
         return _linear(constraint, name, parameters)
-    if isinstance(constraint, NonlinearConstraint):
+    if isinstance(constraint, optimize.NonlinearConstraint):
         return _nonlinear(constraint, name, parameters, method)
     if not isinstance(constraint, Mapping):
         raise PlanError(f"{name} is {described(constraint)}. {FORMS}")
@@ -102,13 +100,13 @@ def _with_derivatives(
     flat: FlatConstraint, low: Any, high: Any, method: str, *, hess: Any = None, **options: Any
 ) -> Any:
     """Return scipy's constraint with second derivatives too, where the method asks for these."""
-    if method == "trust-constr" and (hess is None or type(hess) is BFGS) and callable(flat.jac):
+    if method == "trust-constr" and (hess is None or type(hess) is optimize.BFGS) and callable(flat.jac):
         hess = flat.hessian  # `BFGS()` is what scipy puts where nothing was given
-    elif callable(hess) and not isinstance(hess, BFGS):
+    elif callable(hess) and not isinstance(hess, optimize.BFGS):
         hess = flat.by_user(hess)
     elif isinstance(hess, str) and hess not in DIFFERENCES:
         raise PlanError(f"{flat.name} has `hess={hess!r}`. {LEFT_OUT}")
-    return NonlinearConstraint(flat.value, low, high, flat.jac, hess, **options)
+    return optimize.NonlinearConstraint(flat.value, low, high, flat.jac, hess, **options)
 
 
 def _check_entries(constraint: Mapping[str, Any], name: str) -> None:
@@ -200,9 +198,9 @@ class FlatConstraint:
         def jacobian(x: Any) -> Any:
             found, n_values = self._called(jac, self._parameters.tree(x)), len(self.value(x))
             expected = n_values, self._parameters.x0.size
-            if issparse(found) and found.shape == expected:
+            if sparse.issparse(found) and found.shape == expected:
                 return found
-            if not issparse(found) and pytree.flatten(found)[1] == self._parameters.treedef:
+            if not sparse.issparse(found) and pytree.flatten(found)[1] == self._parameters.treedef:
                 try:
                     return self._parameters.columns(found, n_values)
                 except ValueError:
