@@ -53,6 +53,13 @@ ALL = (
         "An ensemble of dataclasses of several kinds, differentiated in their parameters and in x.",
     ),
     Example(
+        "train_and_resume.py",
+        "Killed, and resumed",
+        "Network",
+        "Intermediate",
+        "A network trained by optax on samples of the chunks is killed, and goes on to the same bits.",
+    ),
+    Example(
         "pymc_potential.py",
         "A potential for PyMC",
         "Bayes",
@@ -162,8 +169,8 @@ def last_picture(path: Path) -> bytes:
 HEAD = """# Gallery
 
 Whole programs, each run by a test. The scripts lie in `examples/` of a copy of the repository; `pip install
-".[examples]"` there installs what they need, `pip install ".[samplers]"` what those with samplers need. Each takes
-`--help`, and `--check` to fail unless its numbers are right.
+".[examples]"` there installs what they need, `pip install ".[samplers]"` what those with samplers and optax need.
+Each takes `--help`, and `--check` to fail unless its numbers are right.
 """
 CARD = """:::{{grid-item-card}} {one.title}
 :link: {one.name}

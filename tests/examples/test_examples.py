@@ -63,6 +63,14 @@ def test_laplace_agrees_with_the_mixed_models_of_statsmodels(tmp_path: Path) -> 
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_network_whose_training_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    picture = tmp_path / "arms.png"
+    output = run("train_and_resume.py", "--check", "--steps", "100", "--picture", str(picture))
+    assert "killed after step 53 (it ended with -9), resumed at step 50" in output
+    assert "losses are the same, bit for bit" in output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_heat_recovers_what_a_plate_began_with(tmp_path: Path) -> None:
     picture = tmp_path / "heat.png"
     output = run("heat.py", "--check", "--size", "40", "--picture", str(picture))
