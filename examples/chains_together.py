@@ -171,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     draws = fit.x + z @ root.T
     kept = draws[:, WARM_UP:]
     off = float(np.max(np.abs(kept.mean(axis=(0, 1)) - fit.x) / found.flat))
-    print(f"gradients of each chain: {n_gradients.tolist()}, at most {max(n_gradients)} passes over the rows")
+    print(f"gradients of each chain: {n_gradients.tolist()}")
     print(f"R-hat {r_hat(kept):.3f}, means are {off:.2f} standard errors from the mode at most")
     same = all(np.array_equal(one, own) for one, (own, _) in zip(z, alone, strict=False))
     if alone:

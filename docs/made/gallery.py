@@ -60,6 +60,20 @@ ALL = (
         "A network trained by optax on samples of the chunks is killed, and goes on to the same bits.",
     ),
     Example(
+        "chains_together.py",
+        "Four chains as one program",
+        "Bayes",
+        "Intermediate",
+        "NUTS in plain numpy, by `vmap` for four chains: each gradient of all of them is one pass over the rows.",
+    ),
+    Example(
+        "starts_and_profiles.py",
+        "Many starts, and profiles",
+        "Likelihood",
+        "Intermediate",
+        "A mixture from sixteen starts in one loop, and the profiles of its parameters in another, by `vmap`.",
+    ),
+    Example(
         "pymc_potential.py",
         "A potential for PyMC",
         "Bayes",

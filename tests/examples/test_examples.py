@@ -71,6 +71,20 @@ def test_a_network_whose_training_is_killed_goes_on_to_the_same_bits(tmp_path: P
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_chains_draw_together_what_they_draw_alone(tmp_path: Path) -> None:
+    picture = tmp_path / "chains.png"
+    output = run("chains_together.py", "--check", "--draws", "80", "--picture", str(picture))
+    assert "together and alone the draws are the same, bit for bit" in output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_starts_and_profiles_in_one_loop_have_the_bits_of_loops(tmp_path: Path) -> None:
+    picture = tmp_path / "profiles.png"
+    output = run("starts_and_profiles.py", "--check", "--picture", str(picture))
+    assert output.count("the same, bit for bit") == 2
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_heat_recovers_what_a_plate_began_with(tmp_path: Path) -> None:
     picture = tmp_path / "heat.png"
     output = run("heat.py", "--check", "--size", "40", "--picture", str(picture))
