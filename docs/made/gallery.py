@@ -95,6 +95,13 @@ ALL = (
         "The temperatures that a plate began with, from noisy ones at the end, through halos and time.",
     ),
     Example(
+        "ensemble.py",
+        "How sure is a forecast?",
+        "Simulation",
+        "Intermediate",
+        "An ensemble of 4D-Vars on Lorenz's model, all members in one loop over the observations, by `vmap`.",
+    ),
+    Example(
         "cluster_tour.ipynb",
         "A tour on a cluster",
         "Notebook",

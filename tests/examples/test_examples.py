@@ -85,6 +85,13 @@ def test_starts_and_profiles_in_one_loop_have_the_bits_of_loops(tmp_path: Path) 
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_an_ensemble_knows_how_wrong_its_forecast_is(tmp_path: Path) -> None:
+    picture = tmp_path / "ensemble.png"
+    output = run("ensemble.py", "--check", "--members", "8", "--picture", str(picture))
+    assert "the last member together and alone: the same, bit for bit" in output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_heat_recovers_what_a_plate_began_with(tmp_path: Path) -> None:
     picture = tmp_path / "heat.png"
     output = run("heat.py", "--check", "--size", "40", "--picture", str(picture))
