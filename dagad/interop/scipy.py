@@ -10,7 +10,7 @@ import numpy as np
 
 from dagad._api.higher_order import jacfwd, jacrev
 from dagad._api.program import check_function
-from dagad._errors import PlanError, StructureError
+from dagad._errors import ArgumentsError, PlanError, StructureError
 from dagad._tracebacks import public
 from dagad._values import pytree
 from dagad._words import described, name_of
@@ -280,6 +280,8 @@ def standard_errors(
     (0.327, ['log_rate'])
     """
     check_asked(cov_type, losses, rows, groups)
+    if isinstance(x, optimize.OptimizeResult):
+        raise ArgumentsError("`x` is all that an optimizer returned. Give the place of the minimum: `x.x`.")
     flat = FlatFunction(fun, x)
     at, times, called = flat.x0, 1 if mean_over is None else mean_over, name_of(fun)
     value, gradient = flat.value_and_gradient(at)

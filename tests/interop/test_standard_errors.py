@@ -251,6 +251,7 @@ def clustered(groups: Any) -> Any:
             "no minimum of its own in `a`, `b`.*or it falls",
         ),
         (asked(lambda p: p["a"] ** 2.5, {"a": 0.0}), "no minimum here in `a`: its second derivative is 0"),
+        (asked(at=minimize(lambda p: p["a"] ** 2, {"a": 1.0})), r"all that an optimizer returned\. Give .*`x\.x`"),
         (asked(at={"a": 2}), "is an int, which is no real floating-point number"),
     ],
 )
