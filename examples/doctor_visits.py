@@ -17,6 +17,7 @@ from scipy.optimize import OptimizeResult, minimize
 from scipy.special import gammaln
 
 import dagad
+from dagad.interop.scipy import standard_errors
 from scheduler_option import add_options, opened
 
 LABELS = {
@@ -114,11 +115,10 @@ def fit_dagad(data: Data, console: Console, **how: Any) -> Fit:
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         params, found = maximize(data, progress, **how)
 
-    def log_likelihood(params: Any) -> Any:
-        return dagad.reduce_sum(chunk_log_likelihood, (data.y, data.X), params, **how)
+    def loss(params: Any) -> Any:
+        return -dagad.reduce_sum(chunk_log_likelihood, (data.y, data.X), params, **how)
 
-    covariance = np.linalg.inv(-dagad.hessian(log_likelihood)(params))
-    errors = np.sqrt(np.diag(covariance))
+    errors = standard_errors(loss, params).flat
     alpha = np.exp(params[-1])
     return Fit(
         params=np.append(params[:-1], alpha),

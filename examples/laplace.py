@@ -16,6 +16,7 @@ from scipy import optimize
 from scipy.special import gammaln
 
 import dagad
+from dagad.interop.scipy import standard_errors
 from dagad.solvers import root_scalar
 from scheduler_option import add_options, opened
 
@@ -66,8 +67,7 @@ def laplace(firm: Any, theta: Any, df: float) -> Any:
 def fit(total: Callable[[Any], Any], start: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Return estimates, standard errors and the log likelihood, by Newton's method."""
     found = optimize.minimize(total, start, jac=dagad.grad(total), hess=dagad.hessian(total), method="trust-exact")
-    errors = np.sqrt(np.diag(np.linalg.inv(dagad.hessian(total)(found.x))))
-    return found.x, errors, -float(found.fun)
+    return found.x, standard_errors(total, found.x).flat, -float(found.fun)
 
 
 def show(title: str, fitted: tuple[np.ndarray, np.ndarray, float]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from dagad._api.higher_order import hvp, jvp
 from dagad._api.transforms import check_number, value_and_grad
 from dagad._words import name_of
+from dagad.interop._parameters import number
 
 Leaves = Sequence[Any]
 Places = tuple[int, ...]
@@ -72,11 +73,6 @@ class Directional:
         leaves, direction = leaves_and_direction[:n], leaves_and_direction[n:]
         some = Restricted(self.fun, leaves, self.wanted)
         return jvp(some, tuple(leaves[place] for place in self.wanted), direction)[1]
-
-
-def number(value: Any) -> float:
-    """Return one number, which may come as an array, as Python's own."""
-    return float(np.asarray(value).item())
 
 
 def widened(leaves: Leaves) -> list[Any]:

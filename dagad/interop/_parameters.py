@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._values import pytree
 from dagad._words import described
+
+_WORD = re.compile(r"^(?:\['(\w+)'\]|\.)")  # a key of a dict, or an attribute: read without what surrounds it
 
 
 class Parameters:
@@ -42,9 +45,41 @@ class Parameters:
         """Return leaves as a pytree like `x0`."""
         return pytree.unflatten(self.treedef, leaves)
 
+    def columns(self, tree: Any, n_rows: int) -> Any:
+        """Return a Jacobian, in a pytree of this structure, as a matrix with a column for each number."""
+        parts = [
+            np.reshape(part, (n_rows, size)) for part, size in zip(pytree.flatten(tree)[0], self.sizes, strict=True)
+        ]
+        return np.concatenate(parts, axis=1, dtype=float)
+
+    def is_vector(self) -> bool:
+        """Return whether the parameters are such a vector already."""
+        return bool(self.treedef.is_leaf()) and len(self.shapes[0]) == 1
+
+    @property
+    def labels(self) -> list[str]:
+        """What each number of the vector is, as `slopes[0]`."""
+        found: list[str] = []
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            label = _WORD.sub(r"\1", name.strip("`").removeprefix("x0")) or "x"
+            label = f"x{label}" if label.startswith("[") else label
+            found += [f"{label}[{', '.join(map(str, place))}]" if place else label for place in np.ndindex(shape)]
+        return found
+
+    def order(self) -> str:
+        """Return in which order the vector has the parameters, for sentences."""
+        return ", ".join(
+            f"{name} of shape {shape}" if shape else name for name, shape in zip(self.names, self.shapes, strict=True)
+        )
+
     def tree(self, x: Any) -> Any:
         """Return a vector as a pytree like `x0`."""
         return self.joined(self.leaves(x))
+
+
+def number(value: Any) -> float:
+    """Return one number, which may come as an array, as Python's own."""
+    return float(np.asarray(value).item())
 
 
 def _check_parameter(leaf: Any, path: str) -> None:

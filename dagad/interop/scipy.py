@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import traceback
 from collections.abc import Callable
 from typing import Any
 
+import autograd.numpy as anp
 import numpy as np
 
-from dagad._api.higher_order import hessian, hvp, jacfwd
+from dagad._api.higher_order import jacfwd, jacrev
 from dagad._api.program import check_function
-from dagad._api.transforms import check_number, value_and_grad, vjp
-from dagad._errors import ArgumentsError, PlanError, StructureError, add_note_once
+from dagad._errors import ArgumentsError, PlanError, StructureError
 from dagad._tracebacks import public
 from dagad._values import pytree
 from dagad._words import described, name_of
 from dagad.interop._bounds import ends_of_bounds, ends_of_pairs, ends_of_tree, ends_of_two
-from dagad.interop._objective import number
+from dagad.interop._constraints import listed, prepared
+from dagad.interop._flat_function import FlatFunction as FlatFunction, with_args
+from dagad.interop._from_scipy import optimize
 from dagad.interop._parameters import Parameters
-
-try:
-    from scipy import optimize
-except ModuleNotFoundError as error:
-    error.add_note('dagad: `dagad.interop.scipy` needs scipy: `pip install "dagad[scipy]"`.')
-    raise
+from dagad.interop._standard_errors import between, check_asked, check_optimum, check_scale, correction, inverse
+from dagad.interop._told import as_trees, told
 
 VALUES_ONLY = frozenset({"cobyla", "cobyqa", "nelder-mead", "powell"})
 VALUE_AND_GRAD = frozenset({"l-bfgs-b", "tnc"})  # value and gradient at each point; others may do without the latter
@@ -67,11 +62,18 @@ def minimize(
         pair of numbers is for all. For other parameters a pytree like `x0` with a pair at each leaf, of numbers or of
         arrays of the leaf's shape, or ``Bounds(low, high)`` of two pytrees like `x0`. None is no bound: for an end, or
         in place of a leaf's pair.
-    constraints, tol, options
-        As for ``scipy.optimize.minimize``; `constraints` are of the flat vector, of which `FlatFunction.tree` makes
-        parameters.
+    constraints
+        As for ``scipy.optimize.minimize``, one or several: dicts ``{"type": ..., "fun": ..., "args": ...}`` and
+        ``NonlinearConstraint``, whose functions get the pytree as `fun` does and return a number, an array with one
+        axis, or a list of these. Jacobians are computed by dagad, and so are products with second derivatives for
+        "trust-constr"; whoever gives `jac` (a pytree, or a matrix), `hess` other than ``BFGS()``, or "3-point" for
+        finite differences has these taken. ``LinearConstraint`` has a column for each number, in the order of
+        `FlatFunction`.
+    tol, options
+        As for ``scipy.optimize.minimize``.
     callback
-        As for ``scipy.optimize.minimize``, called with the pytree.
+        As for ``scipy.optimize.minimize``, in both forms, with pytrees: ``callback(x)`` and
+        ``callback(intermediate_result)``; of "trust-constr" also ``callback(x, state)``.
 
     Returns
     -------
@@ -83,7 +85,9 @@ def minimize(
     NotDifferentiableError
         If `x0` holds integers, complex numbers, or what is no number.
     StructureError
-        If bounds don't fit `x0`.
+        If bounds or what constraints return don't fit `x0`.
+    PlanError
+        If a method is not one of scipy's or takes no constraints, or if a constraint is none.
 
     See Also
     --------
@@ -104,40 +108,31 @@ def minimize(
     >>> found = dagad.interop.scipy.minimize(loss, start, bounds={"slope": (0, None), "start": None})
     >>> round(float(found.x["slope"]), 3), round(float(found.x["start"]), 3)
     (2.0, 1.0)
+
+    A constraint gets the same pytree:
+
+    >>> total = {"type": "eq", "fun": lambda p: p["slope"] + p["start"] - 2.0}
+    >>> found = dagad.interop.scipy.minimize(loss, start, constraints=total)
+    >>> round(float(found.x["slope"]), 3), round(float(found.x["start"]), 3)
+    (0.508, 1.492)
     """
     flat = FlatFunction(fun, x0, args)
     limits = _limits(flat.parameters, bounds, ends_of_pairs)
+    each = listed(constraints)
     if method is None:
-        method = "SLSQP" if constraints else "BFGS" if limits is None else "L-BFGS-B"
+        method = "SLSQP" if each else "BFGS" if limits is None else "L-BFGS-B"
     keywords = _derivatives(flat, method)
-    try:
-        found = optimize.minimize(
-            **keywords,
-            x0=flat.x0,
-            method=method,
-            bounds=limits,
-            constraints=constraints,
-            tol=tol,
-            callback=_told(callback, flat.parameters.tree),
-            options=options,
-        )
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        _note_vector(error, constraints)
-        raise
-    return _as_trees(found, flat.parameters.tree)
-
-
-def _note_vector(error: Exception, constraints: Any) -> None:
-    """Say what a constraint gets, if it was one that has failed."""
-    each = constraints if isinstance(constraints, list | tuple) else [constraints]
-    funs = [one.get("fun") if isinstance(one, dict) else getattr(one, "fun", None) for one in each]
-    codes = [getattr(fun, "__code__", None) for fun in funs]
-    if any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)):
-        add_note_once(
-            error,
-            "dagad: a constraint gets the vector of all parameters, as in scipy. To have them as they were, write "
-            "`tree = dagad.interop.scipy.FlatFunction(fun, x0).tree`, and `tree(x)` in the constraint.",
-        )
+    found = optimize.minimize(
+        **keywords,
+        x0=flat.x0,
+        method=method,
+        bounds=limits,
+        constraints=prepared(each, flat.parameters, method),
+        tol=tol,
+        callback=told(callback, flat.parameters.tree),
+        options=options,
+    )
+    return as_trees(found, flat.parameters.tree)
 
 
 @public
@@ -183,7 +178,7 @@ def least_squares(
     check_function(fun, "interop.scipy.least_squares")
     parameters = Parameters(x0)
     limits = _limits(parameters, bounds, ends_of_two)
-    of_tree = _with(fun, args)
+    of_tree = with_args(fun, args)
 
     def residuals(x: Any) -> Any:
         found = of_tree(parameters.tree(x))
@@ -200,104 +195,184 @@ def least_squares(
 
     ends = {} if limits is None else {"bounds": limits}
     found = optimize.least_squares(residuals, parameters.x0, jac=jacobian, **ends, **options)
-    return _as_trees(found, parameters.tree)
+    return as_trees(found, parameters.tree)
 
 
-class FlatFunction:
-    """A function of a pytree as a function of one vector, with its derivatives.
-
-    It remembers the last point: `gradient` after `value` at the same one goes on from there, and a value alone starts
-    no pullback. What `fun` reads beside has to stay as it is: for other data, make another one.
+@public
+def standard_errors(
+    fun: Callable[..., Any],
+    x: Any,
+    *,
+    cov_type: str = "nonrobust",
+    losses: Callable[..., Any] | None = None,
+    rows: Any = None,
+    groups: Any = None,
+    mean_over: int | None = None,
+    use_correction: bool = True,
+    grainsize: int | str = "auto",
+    scheduler: Any = None,
+) -> StandardErrors:
+    """Return the standard errors of estimates, in a pytree like them, by the Hessian, the sandwich, or that of groups.
 
     Parameters
     ----------
-    fun, x0, args
-        See `minimize`.
+    fun
+        What was minimized: minus a log-likelihood, with or without minus the logarithm of a prior.
+    x
+        Where its minimum is, the `x` of what `minimize` returns, in any pytree.
+    cov_type
+        As in statsmodels. "nonrobust": the inverse Hessian, right where the model is. "HC0": the sandwich, which holds
+        where the model has the spread of independent rows wrong. "HC1": that times n / (n - k), of n rows and k
+        parameters. "cluster": the sandwich of groups, inside which rows may depend on each other.
+    losses
+        For the sandwich: ``losses(rows, x)``, a function of some rows that returns an array with the loss of each, of
+        which `fun` sums up all. Its derivatives are taken in forward mode, in the chunks; no scores of rows travel.
+    rows
+        All rows, as `dagad.reduce_sum` takes them: arrays, tables, lists, Shards.
+    groups
+        For "cluster", the name or number of the group of each row.
+    mean_over
+        Where `fun` is a mean, over how many rows.
+    use_correction
+        Whether the sandwich of groups is multiplied by G / (G - 1) * (n - 1) / (n - k), of G groups.
+    grainsize, scheduler
+        See `dagad.reduce_sum`; for `losses`.
 
-    Attributes
-    ----------
-    x0
-        The start as a vector.
+    Returns
+    -------
+    StandardErrors
+        `tree`, the standard errors in a pytree like `x`; `covariance`, a matrix, and `names`, of its rows and columns.
+
+    Raises
+    ------
+    ArgumentsError
+        If `x` is no minimum of `fun`, or what `cov_type` needs is not there.
+    NonFiniteError
+        If the Hessian is not finite.
+    StructureError
+        If `losses` returns something else than one number for each row, or `groups` don't fit the rows.
+
+    Warns
+    -----
+    DagadWarning
+        If the minimum seems to be more than a tenth of a standard error away.
+
+    Notes
+    -----
+    Sums of squares are no log-likelihoods: their sandwich is right as it is, the inverse Hessian has to be multiplied
+    by twice the variance of the residuals.
 
     Examples
     --------
     >>> import numpy as np
-    >>> import scipy.optimize
-    >>> from dagad.interop.scipy import FlatFunction
-    >>> flat = FlatFunction(lambda p: np.sum(p["a"] ** 2) * p["b"], {"a": np.array([1.0, 2.0]), "b": 3.0})
-    >>> flat.x0, flat.value(flat.x0), flat.gradient(flat.x0)
-    (array([1., 2., 3.]), 15.0, array([ 6., 12.,  5.]))
-    >>> bool(scipy.optimize.check_grad(flat.value, flat.gradient, flat.x0) < 1e-6)
-    True
+    >>> import dagad.interop.scipy
+    >>> y = np.array([2.0, 3.0, 1.0, 4.0, 0.0, 7.0])
+    >>> def losses(y, p):  # of counts
+    ...     return np.exp(p["log_rate"]) - y * p["log_rate"]
+    >>> def loss(p):
+    ...     return dagad.reduce_sum(lambda y, p: np.sum(losses(y, p)), y, p)
+    >>> fit = dagad.interop.scipy.minimize(loss, {"log_rate": 0.0})
+    >>> found = dagad.interop.scipy.standard_errors(loss, fit.x)
+    >>> round(float(found.tree["log_rate"]), 3)  # of a mean of 17 / 6 the square root of 1 / 17
+    0.243
+    >>> found = dagad.interop.scipy.standard_errors(loss, fit.x, cov_type="HC0", losses=losses, rows=y)
+    >>> round(float(found.tree["log_rate"]), 3), found.names
+    (0.327, ['log_rate'])
+    """
+    check_asked(cov_type, losses, rows, groups)
+    if isinstance(x, optimize.OptimizeResult):
+        raise ArgumentsError("`x` is all that an optimizer returned. Give the place of the minimum: `x.x`.")
+    flat = FlatFunction(fun, x)
+    at, times, called = flat.x0, 1 if mean_over is None else mean_over, name_of(fun)
+    value, gradient = flat.value_and_gradient(at)
+    bread = inverse(times * flat.hessian(at), flat.parameters, called)
+    check_optimum(times * gradient, bread, flat.parameters, called)
+    if losses is None:
+        return StandardErrors(bread, cov_type, flat.parameters, at)
+    how = {"grainsize": grainsize, "scheduler": scheduler}
+    found, n_groups = between(losses, rows, groups, flat.parameters, at, **how)
+    n_rows = int(found["n_rows"])
+    check_scale(value, float(found["loss"]), n_rows, mean_over, called)
+    scale = correction(cov_type, n_rows, n_groups, len(at)) if use_correction else 1.0
+    return StandardErrors(scale * (bread @ found["outer"] @ bread), cov_type, flat.parameters, at)
+
+
+class StandardErrors:
+    """The standard errors of estimates, as `standard_errors` returns them.
+
+    Attributes
+    ----------
+    tree
+        The standard errors, in a pytree like the estimates.
+    covariance
+        The covariance of the estimates, a matrix.
+    names
+        What its rows and columns belong to, in the order of `FlatFunction`: ``"slopes[0]"``.
+    cov_type
+        Of which kind they are.
+    flat
+        The standard errors as a vector, in the same order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dagad.interop.scipy import standard_errors
+    >>> def loss(p):
+    ...     return 8.0 * np.sum((p["a"] - 1.0) ** 2) + 0.5 * p["b"] ** 2
+    >>> found = standard_errors(loss, {"b": 0.0, "a": np.ones(2)})
+    >>> found.names, found.flat
+    (['a[0]', 'a[1]', 'b'], array([0.25, 0.25, 1.  ]))
+    >>> found.tree["a"]
+    array([0.25, 0.25])
     """
 
-    @public
-    def __init__(self, fun: Callable[..., Any], x0: Any, args: tuple[Any, ...] = ()) -> None:
-        check_function(fun, "interop.scipy")
-        self._fun = _with(fun, args)
-        self.parameters = Parameters(x0)
-        self.x0 = self.parameters.x0
-        # The last point, its value, its gradient if that is known, and else what gives it.
-        self._last: tuple[Any, float, Any, Callable[[], Any] | None] | None = None
+    def __init__(self, covariance: Any, cov_type: str, parameters: Parameters, x: Any) -> None:
+        self.covariance, self.cov_type = covariance, cov_type
+        self.names = parameters.labels
+        self.flat = np.sqrt(np.diag(covariance))
+        self.tree = parameters.tree(self.flat)
+        self._parameters, self._x = parameters, x
+
+    def __repr__(self) -> str:
+        """Return the first few of them."""
+        each = ", ".join(f"{name} {error:.4g}" for name, error in zip(self.names[:6], self.flat, strict=False))
+        return f"<StandardErrors, {self.cov_type}: {each}{', ...' if len(self.names) > 6 else ''}>"
 
     @public
-    def value_only(self, x: Any) -> float:
-        """Return the value at a vector, and keep nothing for a gradient there."""
-        known = self._at(x)
-        return float(known[1]) if known else number(check_number(self._fun(self.tree(x)), name_of(self._fun)))
+    def of(self, fun: Callable[[Any], Any]) -> Any:
+        """Return the standard error of what a function of the estimates gives, by the delta method.
 
-    @public
-    def value(self, x: Any) -> float:
-        """Return the value at a vector. No pullback runs, and `gradient` at the same vector runs nothing else."""
-        known = self._at(x)
-        if known is None:
-            value, pullback = vjp(self._fun, self.tree(x))
-            check_number(value, name_of(self._fun))
-            known = self._last = np.array(x), number(value), None, lambda: pullback(np.ones_like(value))[0]
-        return float(known[1])
+        Parameters
+        ----------
+        fun
+            A function of a pytree like the estimates that returns real numbers and arrays, in any pytree.
 
-    @public
-    def gradient(self, x: Any) -> Any:
-        """Return the gradient at a vector."""
-        return self.value_and_gradient(x)[1]
+        Returns
+        -------
+        Any
+            The standard errors, in a pytree like what `fun` returns.
 
-    @public
-    def value_and_gradient(self, x: Any) -> tuple[float, Any]:
-        """Return the value and the gradient at a vector."""
-        known = self._at(x)
-        if known is None:
-            value, gradient = value_and_grad(self._fun)(self.tree(x))
-            known = self._last = np.array(x), number(value), self.parameters.flat(gradient), None
-        elif known[3] is not None:
-            point, value, _, pullback = known
-            known = self._last = point, value, self.parameters.flat(pullback()), None
-        return known[1], known[2].copy()  # whoever asks may write into it
+        Examples
+        --------
+        >>> from dagad.interop.scipy import standard_errors
+        >>> found = standard_errors(lambda p: 2.0 * (p["a"] - 3.0) ** 2, {"a": 3.0})
+        >>> found.of(lambda p: p["a"] ** 2)  # 2 * 3 times 0.5
+        3.0
+        """
+        tree = self._parameters.tree(self._x)
+        leaves, treedef = pytree.flatten(fun(tree))
+        shapes = [np.shape(leaf) for leaf in leaves]
 
-    @public
-    def hessp(self, x: Any, v: Any) -> Any:
-        """Return the Hessian at a vector, times another vector."""
-        return self.parameters.flat(hvp(self._fun, (self.tree(x),), (self.tree(v),))[0])
+        def as_vector(p: Any) -> Any:
+            return anp.concatenate([anp.reshape(leaf, (-1,)) for leaf in pytree.flatten(pytree.all_opened(fun(p)))[0]])
 
-    @public
-    def hessian(self, x: Any) -> Any:
-        """Return the Hessian at a vector, a matrix."""
-        sizes = self.parameters.sizes
-        rows = hessian(lambda *leaves: self._fun(self.parameters.joined(leaves)), tuple(range(len(sizes))))
-        return np.block(
-            [
-                [np.reshape(block, (n, m)) for m, block in zip(sizes, row, strict=True)]
-                for n, row in zip(sizes, rows(*self.parameters.leaves(x)), strict=True)
-            ]
-        )
-
-    @public
-    def tree(self, x: Any) -> Any:
-        """Return a vector as a pytree like `x0`."""
-        return self.parameters.tree(x)
-
-    def _at(self, x: Any) -> Any:
-        last = self._last
-        return last if last is not None and np.array_equal(last[0], x) else None
+        columns = self._parameters.columns(jacrev(as_vector)(tree), sum(map(np.size, leaves)))
+        errors = np.sqrt(np.sum((columns @ self.covariance) * columns, axis=1))
+        parts = np.split(errors, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
+        found = [
+            np.reshape(part, shape) if shape else part[0].item() for part, shape in zip(parts, shapes, strict=True)
+        ]
+        return pytree.unflatten(treedef, found)
 
 
 def _limits(
@@ -311,23 +386,6 @@ def _limits(
     if parameters.treedef.is_leaf():
         return optimize.Bounds(*of_array(bounds, parameters.shapes[0], parameters.names[0]))
     return optimize.Bounds(*ends_of_tree(parameters, bounds))
-
-
-def _with(fun: Callable[..., Any], args: Any) -> Callable[[Any], Any]:
-    """Return a function of the parameters alone."""
-    if isinstance(args, tuple | list) and type(args) is not tuple:
-        raise ArgumentsError(  # of scipy's functions some take it for one, some for several
-            f"`args=` is {described(args)}, which may be one argument or several. Write `args=(that,)` for one "
-            "argument, `args=(a, b)` for several arguments."
-        )
-    if type(args) is not tuple:
-        args = (args,)  # as scipy does
-
-    @functools.wraps(fun, updated=())
-    def of_parameters(x: Any) -> Any:
-        return fun(x, *args)
-
-    return of_parameters
 
 
 def _derivatives(flat: FlatFunction, method: Any) -> dict[str, Any]:
@@ -344,30 +402,3 @@ def _derivatives(flat: FlatFunction, method: Any) -> dict[str, Any]:
         return {"fun": flat.value_and_gradient, "jac": True}
     both: dict[str, Any] = {"fun": flat.value, "jac": flat.gradient}
     return both | ({"hessp": flat.hessp} if name in PRODUCTS else {"hess": flat.hessian} if name in HESSIANS else {})
-
-
-def _told(callback: Callable[..., Any] | None, tree: Callable[[Any], Any]) -> Callable[..., Any] | None:
-    """Return a callback that is called with pytrees; scipy asks what its argument is called."""
-    if callback is None:
-        return None
-    if list(inspect.signature(callback).parameters) == ["intermediate_result"]:
-
-        def told(intermediate_result: Any) -> Any:
-            return callback(intermediate_result=_as_trees(intermediate_result, tree))
-
-        return told
-
-    def called(x: Any, *more: Any) -> Any:
-        return callback(tree(x), *more)
-
-    return called
-
-
-def _as_trees(result: Any, tree: Callable[[Any], Any]) -> Any:
-    """Return a result of scipy's with pytrees in it."""
-    found = optimize.OptimizeResult(result)
-    for name in ("x", "jac", "grad"):
-        vector = found.get(name)
-        if isinstance(vector, np.ndarray) and vector.ndim == 1:
-            found[name], found[f"{name}_flat"] = tree(vector), vector
-    return found

@@ -53,6 +53,27 @@ ALL = (
         "An ensemble of dataclasses of several kinds, differentiated in their parameters and in x.",
     ),
     Example(
+        "train_and_resume.py",
+        "Killed, and resumed",
+        "Network",
+        "Intermediate",
+        "A network trained by optax on samples of the chunks is killed, and goes on to the same bits.",
+    ),
+    Example(
+        "chains_together.py",
+        "Four chains as one program",
+        "Bayes",
+        "Intermediate",
+        "NUTS in plain numpy, by `vmap` for four chains: each gradient of all of them is one pass over the rows.",
+    ),
+    Example(
+        "starts_and_profiles.py",
+        "Many starts, and profiles",
+        "Likelihood",
+        "Intermediate",
+        "A mixture from sixteen starts in one loop, and the profiles of its parameters in another, by `vmap`.",
+    ),
+    Example(
         "pymc_potential.py",
         "A potential for PyMC",
         "Bayes",
@@ -79,6 +100,13 @@ ALL = (
         "Simulation",
         "Intermediate",
         "The temperatures that a plate began with, from noisy ones at the end, through halos and time.",
+    ),
+    Example(
+        "ensemble.py",
+        "How sure is a forecast?",
+        "Simulation",
+        "Intermediate",
+        "An ensemble of 4D-Vars on Lorenz's model, all members in one loop over the observations, by `vmap`.",
     ),
     Example(
         "cluster_tour.ipynb",
@@ -176,8 +204,8 @@ def last_picture(path: Path) -> bytes:
 HEAD = """# Gallery
 
 Whole programs, each run by a test. The scripts lie in `examples/` of a copy of the repository; `pip install
-".[examples]"` there installs what they need, `pip install ".[samplers]"` what those with samplers need. Each takes
-`--help`, and `--check` to fail unless its numbers are right.
+".[examples]"` there installs what they need, `pip install ".[samplers]"` what those with samplers and optax need.
+Each takes `--help`, and `--check` to fail unless its numbers are right.
 """
 CARD = """:::{{grid-item-card}} {one.title}
 :link: {one.name}

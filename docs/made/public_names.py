@@ -7,7 +7,7 @@ import importlib
 import inspect
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import dagad
 
@@ -85,7 +85,16 @@ def _listed(door: str) -> list[str]:
 
 
 def _definitions(tree: ast.Module) -> dict[str, ast.FunctionDef | ast.ClassDef]:
-    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    """Return what a module defines, or offers of a private one: what is imported `as` what it is called."""
+    found = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for node in tree.body:
+        offered = [alias.name for alias in node.names if alias.asname == alias.name] if _is_import(node) else []
+        found |= {name: _definitions(_tree(_file_of(node.module)))[name] for name in offered}
+    return found
+
+
+def _is_import(node: ast.stmt) -> TypeGuard[ast.ImportFrom]:
+    return isinstance(node, ast.ImportFrom) and node.module is not None
 
 
 def _read(path: str, door: str) -> Name:

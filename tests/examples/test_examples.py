@@ -77,6 +77,35 @@ def test_subjects_solved_by_scipy_have_the_sensitivities_of_matrix_exponentials(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_network_whose_training_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    picture = tmp_path / "arms.png"
+    output = run("train_and_resume.py", "--check", "--steps", "100", "--picture", str(picture))
+    assert "killed after step 53 (it ended with -9), resumed at step 50" in output
+    assert "losses are the same, bit for bit" in output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_chains_draw_together_what_they_draw_alone(tmp_path: Path) -> None:
+    picture = tmp_path / "chains.png"
+    output = run("chains_together.py", "--check", "--draws", "80", "--picture", str(picture))
+    assert "together and alone the draws are the same, bit for bit" in output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_starts_and_profiles_in_one_loop_have_the_bits_of_loops(tmp_path: Path) -> None:
+    picture = tmp_path / "profiles.png"
+    output = run("starts_and_profiles.py", "--check", "--picture", str(picture))
+    assert output.count("the same, bit for bit") == 2
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_ensemble_knows_how_wrong_its_forecast_is(tmp_path: Path) -> None:
+    picture = tmp_path / "ensemble.png"
+    output = run("ensemble.py", "--check", "--members", "8", "--picture", str(picture))
+    assert "the last member together and alone: the same, bit for bit" in output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_heat_recovers_what_a_plate_began_with(tmp_path: Path) -> None:
     picture = tmp_path / "heat.png"
     output = run("heat.py", "--check", "--size", "40", "--picture", str(picture))

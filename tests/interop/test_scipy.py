@@ -151,8 +151,34 @@ def test_a_callback_gets_pytrees() -> None:
         minimize(lambda p: (p["a"] - 1.0) ** 2, {"a": 0.0}, callback=told)
     assert seen
     assert all(list(p) == ["a"] for p in seen)
-    minimize(lambda p: (p["a"] - 1.0) ** 2, {"a": 0.0}, method="trust-constr", callback=lambda p, state: seen.append(p))
-    assert list(seen[-1]) == ["a"]
+    minimize(
+        lambda p: (p["a"] - 1.0) ** 2,
+        {"a": 0.0},
+        method="trust-constr",
+        callback=lambda p, state: seen.extend([p, state]),
+    )
+    assert list(seen[-2]) == ["a"]
+    assert seen[-1].x == seen[-2]
+    assert seen[-1].x_flat.shape == (1,)
+
+
+@pytest.mark.parametrize("method", ["BFGS", "L-BFGS-B", "SLSQP", "COBYLA", "COBYQA", "Nelder-Mead", "trust-constr"])
+def test_a_callback_of_either_form_gets_pytrees_and_may_end_the_loop(method: str) -> None:
+    def fun(p: Any) -> Any:
+        return anp.cosh(p["a"] - 1.0)
+
+    seen: list[Any] = []
+    minimize(fun, {"a": 3.0}, method=method, callback=lambda *args: seen.append(args[0]))
+    assert len(seen) > 1
+    assert all(list(p) == ["a"] for p in seen)
+
+    def ended(intermediate_result: Any) -> None:
+        seen.append(intermediate_result.x)
+        raise StopIteration
+
+    n_before = len(seen)
+    minimize(fun, {"a": 3.0}, method=method, callback=ended)
+    assert [list(p) for p in seen[n_before:]] == [["a"]]
 
 
 def test_least_squares_gets_its_jacobian_from_a_map(scheduler: Any) -> None:
@@ -200,23 +226,6 @@ def test_least_squares_gets_its_jacobian_from_a_map(scheduler: Any) -> None:
 def test_minimize_and_least_squares_refuse_wrong_arguments_with_the_remedy(wrong: Any, said: str) -> None:
     with pytest.raises(dagad.DagadError, match=said):
         wrong()
-
-
-@pytest.mark.parametrize("kind", ["dict", "object", "list"])
-def test_a_constraint_that_takes_its_vector_for_parameters_is_shown_the_tree(kind: str) -> None:
-    def fun(p: Any) -> Any:
-        return np.sum((p["a"] - 3.0) ** 2) + p["b"] ** 2
-
-    def constrained(of: Any) -> Any:
-        one: Any = {"type": "eq", "fun": of} if kind == "dict" else scipy.optimize.NonlinearConstraint(of, 0.0, 0.0)
-        return minimize(fun, start, constraints=[one] if kind == "list" else one)
-
-    start = {"a": np.zeros(2), "b": 1.0}
-    with pytest.raises(IndexError) as seen:
-        constrained(lambda p: p["a"][0] - 1.0)
-    assert "`tree = dagad.interop.scipy.FlatFunction(fun, x0).tree`, and `tree(x)`" in seen.value.__notes__[-1]
-    tree = FlatFunction(fun, start).tree
-    np.testing.assert_allclose(constrained(lambda x: tree(x)["a"][0] - 1.0).x["a"], [1.0, 3.0], atol=1e-6)
 
 
 def test_a_jacobian_that_is_asked_for_is_left_to_dagad() -> None:

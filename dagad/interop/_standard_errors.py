@@ -1,0 +1,216 @@
+"""The covariance of estimates: the inverse Hessian, or the sandwich of two of these and scores of rows or groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dagad._api.higher_order import jacfwd
+from dagad._api.reductions import reduce_sum
+from dagad._errors import ArgumentsError, NonFiniteError, StructureError
+from dagad._frames import warn
+from dagad._sources.columns import read_sliced
+from dagad._values import pytree
+from dagad._words import described, name_of
+from dagad.interop._parameters import Parameters
+
+SANDWICHES = ("HC0", "HC1", "cluster")
+FAR = 0.1  # how many standard errors a minimum may be away before somebody is told
+
+
+def check_asked(cov_type: Any, losses: Any, rows: Any, groups: Any) -> None:
+    """Raise unless what is given is what a covariance needs."""
+    if cov_type not in ("nonrobust", *SANDWICHES):
+        raise ArgumentsError(
+            f"`cov_type` is {cov_type!r}. Give 'nonrobust' for the inverse Hessian, 'HC0' for the sandwich, 'HC1' for "
+            "that times n / (n - k), or 'cluster' for that of groups. 'HC2' and 'HC3' are of linear models alone."
+        )
+    if cov_type == "nonrobust":
+        if not (losses is None and rows is None and groups is None):
+            raise ArgumentsError(
+                "`losses`, `rows` and `groups` are for the sandwich, and `cov_type='nonrobust'` would read none of "
+                "them. Say `cov_type='HC0'`, or 'cluster' where there are groups; or leave them out."
+            )
+        return
+    if not callable(losses) or rows is None:
+        raise ArgumentsError(
+            f"`cov_type={cov_type!r}` needs the score of each row. Give `losses`, a function of some rows and the "
+            "parameters that returns an array with the loss of each row, and `rows`, all of them, as "
+            "`dagad.reduce_sum` takes them."
+        )
+    if (groups is None) == (cov_type == "cluster"):
+        raise ArgumentsError(
+            "`groups` go with `cov_type='cluster'`. Give both, `groups` an array with the name or number of the group "
+            "that each row belongs to; or neither."
+        )
+
+
+# The bread
+
+
+def inverse(hessian: Any, parameters: Parameters, called: str) -> Any:
+    """Return the inverse of a Hessian at a minimum; that of what is no minimum is refused."""
+    labels = parameters.labels
+    if not np.all(np.isfinite(hessian)):
+        place = int(np.argwhere(~np.isfinite(hessian))[0][0])
+        raise NonFiniteError(
+            f"The Hessian of `{called}` is not finite in `{labels[place]}`. Look at `dagad.hessian` there; a parameter "
+            "at the edge of what it may be, such as a variance of 0, has no standard error."
+        )
+    curvatures = np.diag(hessian)
+    if np.all(curvatures < 0.0):
+        raise ArgumentsError(
+            f"`{called}` has a maximum here. Give minus the log-likelihood, which is what is minimized."
+        )
+    if np.any(curvatures <= 0.0):
+        place = int(np.argmin(curvatures))
+        raise ArgumentsError(
+            f"`{called}` is no minimum here in `{labels[place]}`: its second derivative is {curvatures[place]:.3g}. "
+            "Fit on, from elsewhere; or leave out a parameter that the rows say nothing about."
+        )
+    scales = np.sqrt(curvatures)
+    correlated = hessian / np.outer(scales, scales)
+    values, vectors = np.linalg.eigh(0.5 * (correlated + correlated.T))
+    if values[0] <= len(values) * 4.0 * np.finfo(float).eps * values[-1]:
+        parts = np.abs(vectors[:, 0])
+        among = [label for label, part in zip(labels, parts, strict=True) if part > 0.1 * parts.max()]
+        raise ArgumentsError(
+            f"`{called}` has no minimum of its own in {', '.join(f'`{label}`' for label in among)}: together they can "
+            "change without changing it, to second order, or it falls. Leave one of them out, or add a penalty; if "
+            "this is no optimum yet, fit on."
+        )
+    return (vectors / values) @ vectors.T / np.outer(scales, scales)
+
+
+def check_optimum(gradient: Any, covariance: Any, parameters: Parameters, called: str) -> None:
+    """Warn where the minimum is elsewhere, by a Newton step in standard errors."""
+    step = covariance @ gradient
+    away = np.abs(step) / np.sqrt(np.diag(covariance))
+    if np.max(away) > FAR:
+        place = int(np.argmax(away))
+        warn(
+            f"`{called}` still falls: its minimum is about {away[place]:.2g} standard errors away in "
+            f"`{parameters.labels[place]}`. Standard errors are those of a minimum: fit with a smaller `tol`; a "
+            "parameter that stands at a bound has none."
+        )
+
+
+# What is between
+
+
+def between(
+    losses: Callable[..., Any], rows: Any, groups: Any, parameters: Parameters, x: Any, **how: Any
+) -> tuple[dict[str, Any], int | None]:
+    """Return the sum of outer products of scores, with the number of rows and their loss, and the number of groups."""
+    n_rows = read_sliced(rows)[0].n_rows
+    if groups is None:
+        found = reduce_sum(ScoresOfRows(losses), rows, parameters.tree(x), **how)
+        _check_count(losses, int(found["n_rows"]), n_rows)
+        return found, None
+    codes, n_groups = _codes(groups, n_rows)
+    found = reduce_sum(ScoresOfGroups(losses, n_groups), (rows, codes), parameters.tree(x), **how)
+    return found | {"outer": found["sums"].T @ found["sums"]}, n_groups
+
+
+class ScoresOfRows:
+    """A chunk function: the sum of the outer products of the scores of its rows."""
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        self.fun = fun
+
+    def __call__(self, rows: Any, p: Any) -> Any:
+        each, scores = _scores(self.fun, rows, p)
+        return {"outer": scores.T @ scores, "loss": np.sum(each), "n_rows": float(len(each))}
+
+
+class ScoresOfGroups:
+    """A chunk function: for each group the sum of the scores of its rows."""
+
+    def __init__(self, fun: Callable[..., Any], n_groups: int) -> None:
+        self.fun, self.n_groups = fun, n_groups
+
+    def __call__(self, rows_and_codes: Any, p: Any) -> Any:
+        rows, codes = rows_and_codes
+        each, scores = _scores(self.fun, rows, p)
+        _check_count(self.fun, len(each), len(codes))
+        sums = np.zeros((self.n_groups, scores.shape[1]))
+        np.add.at(sums, np.asarray(codes), scores)
+        return {"sums": sums, "loss": np.sum(each), "n_rows": float(len(each))}
+
+
+def _scores(fun: Callable[..., Any], rows: Any, p: Any) -> tuple[Any, Any]:
+    """Return the loss of each row, and its gradient in the order of the vector."""
+
+    def of_parameters(p: Any) -> Any:
+        each = fun(rows, p)
+        plain = pytree.plain(each)
+        if np.ndim(plain) != 1:
+            raise StructureError(
+                f"`{name_of(fun)}` returned {described(plain)}. Return an array with one axis, the loss of each row: "
+                "what is summed elsewhere."
+            )
+        return each, plain
+
+    jacobian, each = jacfwd(of_parameters, has_aux=True)(p)
+    parts = pytree.flatten(jacobian)[0]
+    return each, np.concatenate([np.reshape(part, (len(each), -1)) for part in parts], axis=1)
+
+
+def _check_count(fun: Any, n_losses: int, n_rows: int) -> None:
+    if n_losses != n_rows:
+        raise StructureError(
+            f"`{name_of(fun)}` returned {n_losses} losses of {n_rows} rows. Return one for each row; rows that depend "
+            "on each other belong to a group, `cov_type='cluster'`."
+        )
+
+
+def _codes(groups: Any, n_rows: int) -> tuple[Any, int]:
+    """Return the number of the group of each row, from 0, and how many there are."""
+    held = np.asarray(groups)
+    if held.shape != (n_rows,):
+        raise StructureError(
+            f"`groups` are {described(held)}, and there are {n_rows} rows. Give the group of each row."
+        )
+    try:
+        names, codes = np.unique(held, return_inverse=True)
+        is_missing = bool(np.any(names != names))
+    except TypeError:  # names that can't be put in order: None beside words, first of all
+        is_missing = True
+    if is_missing:
+        raise StructureError("In `groups` there are missing values. Give each row a group, or leave it out of the fit.")
+    if len(names) < 2:
+        raise StructureError("`groups` are one group, of which there is no spread. Give two groups or more.")
+    return codes.astype(np.int64), len(names)
+
+
+def check_scale(value: float, loss: float, n_rows: int, mean_over: int | None, called: str) -> None:
+    """Raise where a loss is a mean of what `losses` return, and nobody has said so, or the other way round."""
+
+    def is_like(one: float) -> bool:
+        return abs(one - loss) <= 1e-9 * abs(loss)
+
+    if is_like(value * (mean_over or 1)) or n_rows == 1:
+        return
+    if mean_over is None and is_like(value * n_rows):
+        raise ArgumentsError(
+            f"`{called}` is the mean of `losses` over {n_rows} rows. Say so, `mean_over={n_rows}`: a mean says too "
+            "little of how well the rows tell its minimum."
+        )
+    if mean_over is not None and is_like(value):
+        raise ArgumentsError(f"`{called}` is the sum of `losses`, and no mean. Leave out `mean_over={mean_over}`.")
+
+
+def correction(cov_type: str, n_rows: int, n_groups: int | None, size: int) -> float:
+    """Return what a sandwich of few rows or groups is multiplied by, as statsmodels and Stata have it."""
+    if cov_type == "HC0":
+        return 1.0
+    if n_rows <= size:
+        raise ArgumentsError(
+            f"`cov_type={cov_type!r}` divides by n - k, of n rows and k parameters, where n is {n_rows} "
+            f"and k is {size}. Say 'HC0', or `use_correction=False` for groups."
+        )
+    if n_groups is None:
+        return n_rows / (n_rows - size)
+    return n_groups / (n_groups - 1) * (n_rows - 1) / (n_rows - size)
