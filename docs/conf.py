@@ -45,6 +45,7 @@ python_use_unqualified_type_names = True
 html_theme = "pydata_sphinx_theme"
 html_title = "dagad"
 html_static_path = ["made/static"]
+templates_path = ["made/templates"]
 html_favicon = "made/static/icon.svg"
 html_css_files = ["site.css"]
 html_copy_source = False
@@ -55,6 +56,7 @@ html_theme_options = {
     "show_toc_level": 2,
     "show_prev_next": True,
     "navigation_depth": 2,
+    "collapse_navigation": True,  # what can be folded out has no name for those who hear it
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
