@@ -1,4 +1,4 @@
-"""A browser without a window, for tests of pages: chromium, led by its driver; its console has to stay without errors."""
+"""A browser without a window, for tests of pages: chromium, led by its driver; its console must stay without errors."""
 
 from __future__ import annotations
 
