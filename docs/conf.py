@@ -56,7 +56,6 @@ html_theme_options = {
     "show_toc_level": 2,
     "show_prev_next": True,
     "navigation_depth": 2,
-    "collapse_navigation": True,  # what can be folded out has no name for those who hear it
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
