@@ -466,6 +466,9 @@ complements and inverses, Bessel functions such as `kv(order, x)`, `hyp1f1(a, b,
 `full_matrices=False` or `compute_uv=False`. Functions that read one triangle of a matrix (`cholesky`, `eigh`, the
 solvers of `scipy.linalg` that are told of a structure) have a derivative in that triangle only.
 
+What `scipy.integrate`, `scipy.interpolate` and `scipy.optimize` solve has derivatives in `dagad.solvers`:
+[equations, integrals and splines](../how-to/equations.md), [roots and optima](../how-to/optima.md).
+
 Sparse matrices and linear operators of `scipy.sparse` are constant: `A @ x`, `x @ A`, `A.dot(x)`, `A.matvec(x)` and
 `scipy.sparse.linalg.spsolve(A, b)` have a derivative in the other operand.
 
@@ -479,13 +482,13 @@ This page is written by `tests/tracing/test_numpy_protocols.py`.
 
 ENGINES = """## By engine
 
-The default, `engine="autograd"`, has all of them. With [`engine="jax"`](../how-to/compiled.md) they are compiled, with the
-same values to 1e-12 and gradients to 1e-10, but for those that jax has not, which are refused by name. Some others are
-refused in some forms, such as `x[mask]`, `np.compress` by a condition that depends on values, `scipy.linalg.qr` with
+The default, `engine="autograd"`, has all of them. With [`engine="jax"`](../how-to/compiled.md) they are compiled, with
+the same values to 1e-12 and gradients to 1e-10, but for those that jax has not, which are refused by name. Some others
+are refused in some forms, such as `x[mask]`, `np.compress` by a condition that depends on values, `scipy.linalg.qr` with
 pivoting and `np.ravel(x, "K")`.
 
-With [`engine="torch"`](../how-to/engines.md#torch) a chunk function gets tensors and is written with torch's own functions;
-none of numpy's is meant for those. A function of torch's without a derivative is refused by name.
+With [`engine="torch"`](../how-to/engines.md#torch) a chunk function gets tensors and is written with torch's functions;
+none of numpy's is meant for tensors. A function of torch's without a derivative is refused by name.
 
 | functions | autograd | jax | not in jax |
 |---|---|---|---|
