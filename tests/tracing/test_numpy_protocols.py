@@ -484,8 +484,8 @@ ENGINES = """## By engine
 
 The default, `engine="autograd"`, has all of them. With [`engine="jax"`](../how-to/compiled.md) they are compiled, with
 the same values to 1e-12 and gradients to 1e-10, but for those that jax has not, which are refused by name. Some others
-are refused in some forms, such as `x[mask]`, `np.compress` by a condition that depends on values, `scipy.linalg.qr` with
-pivoting and `np.ravel(x, "K")`.
+are refused in some forms, such as `x[mask]`, `np.compress` by a condition that depends on values, pivoting in
+`scipy.linalg.qr`, and `np.ravel(x, "K")`.
 
 With [`engine="torch"`](../how-to/engines.md#torch) a chunk function gets tensors and is written with torch's functions;
 none of numpy's is meant for tensors. A function of torch's without a derivative is refused by name.
