@@ -63,6 +63,6 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_context = {"default_mode": "auto"}
-html_sidebars = {"gallery": [], "index": []}
+html_sidebars = {"gallery/index": [], "index": []}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

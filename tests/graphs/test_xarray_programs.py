@@ -74,11 +74,20 @@ def test_the_page_of_xarray_operations_lists_what_is_tested() -> None:
     assert table() in PAGE.read_text(encoding="utf-8")
 
 
+def shown(name: str) -> str:
+    """Return a program's name with what is code in it as code."""
+    parts = [part if " " in part or part in IN_WORDS else f"`{part}`" for part in name.split(", ")]
+    return ", ".join(parts)
+
+
+IN_WORDS = "allowed anomalies comparisons cubic linear nearest parallelized points reflect".split()
+
+
 def table() -> str:
     rows = ["| of | right | refused |", "|---|---|---|"]
     for kind, named in PROGRAMS.items():
-        right, refused = ([f"`{name}`" for name in named if (name in REFUSED) is refuses] for refuses in (False, True))
-        rows.append(f"| {kind} | {' · '.join(right)} | {' · '.join(refused)} |")
+        right, refused = ([shown(name) for name in named if (name in REFUSED) is refuses] for refuses in (False, True))
+        rows.append(f"| {kind} | {'; '.join(right)} | {'; '.join(refused)} |")
     n_all = sum(map(len, PROGRAMS.values()))
     rows += ["", f"{n_all - len(REFUSED)} of {n_all} programs."]
     return "\n".join(rows)
