@@ -45,6 +45,7 @@ python_use_unqualified_type_names = True
 html_theme = "pydata_sphinx_theme"
 html_title = "dagad"
 html_static_path = ["made/static"]
+templates_path = ["made/templates"]
 html_favicon = "made/static/icon.svg"
 html_css_files = ["site.css"]
 html_copy_source = False
@@ -62,6 +63,6 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_context = {"default_mode": "auto"}
-html_sidebars = {"gallery": [], "index": []}
+html_sidebars = {"gallery/index": [], "index": []}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

@@ -211,7 +211,7 @@ CARD = """:::{{grid-item-card}} {one.title}
 :link: {one.name}
 :link-type: doc
 :img-top: {one.picture}
-:img-alt: The picture of this example
+:img-alt: {one.title}, as a picture
 
 {{bdg-primary}}`{one.level}` {{bdg-secondary}}`{one.kind}`
 

@@ -3,51 +3,43 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import dagad
 import dagad_scheduler
+from made.sentences import FILLED_IN, Source
 
 ROOTS = [Path(str(module.__file__)).parent for module in (dagad, dagad_scheduler)]
 KINDS = {name for name in vars(dagad) if name.endswith(("Error", "Warning"))}
-FILLED_IN = "…"
 LONGEST_ANCHOR = 60
-MARKUP = re.compile(r"([\\*_<>\[\]{}$#~|])")
 
 
+@functools.cache
 def sentences() -> dict[str, list[str]]:
     """Return what each error and the warning may say, with an ellipsis for what is filled in."""
     found: dict[str, set[str]] = defaultdict(set)
-    for root in ROOTS:
-        for path in sorted(root.rglob("*.py")):
-            for kind, text in _said(ast.parse(path.read_text(encoding="utf-8"))):
-                found[kind].add(text)
+    for kind, _, texts in _said():
+        found[kind] |= texts
     return {kind: sorted(found[kind], key=str.lower) for kind in sorted(found)}
 
 
-def _said(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield what is raised or warned of in a module, where it is written as a sentence there."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not node.args:
-            continue
-        called = ast.unparse(node.func)
+def unread() -> set[str]:
+    """Return the modules that raise something, or warn, by words that are not found."""
+    return {module for _, module, texts in _said() if not texts}
+
+
+def _said() -> Iterator[tuple[str, str, set[str]]]:
+    """Yield what is raised or warned of: the kind, the module, and all that it may say."""
+    source = Source(ROOTS)
+    for place, call in source.calls():
+        called = ast.unparse(call.func)
         kind = "DagadWarning" if called == "warn" else called.rpartition(".")[2]  # `_tracebacks.warn` has one kind
-        text = " ".join(_text(node.args[0]).split())
-        if kind in KINDS and len(text.replace(FILLED_IN, "").split()) >= 3:
-            yield kind, text
-
-
-def _text(node: ast.AST) -> str:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_text(part) for part in node.values)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _text(node.left) + _text(node.right)
-    return FILLED_IN
+        if kind in KINDS and call.args:
+            yield kind, place.module, {*source.texts(place, call.args[0])}
 
 
 def anchor(kind: str, text: str) -> str:
@@ -61,12 +53,12 @@ def page(summaries: dict[str, str]) -> str:
     parts = [HEAD]
     for kind, texts in sentences().items():
         parts.append(f"## {kind}\n\n{{py:obj}}`dagad.{kind}`: {summaries[kind]}\n")
-        seen = set[str]()
+        seen = Counter[str]()
         for text in texts:
             name = anchor(kind, text)
-            target = f"({name})=\n" if name not in seen else ""
-            seen.add(name)
-            parts.append(f"{target}* {_escaped(text)}\n")
+            seen[name] += 1
+            number = f"-{seen[name]}" if seen[name] > 1 else ""
+            parts.append(f"({name}{number})=\n* {_escaped(text)}\n")
     return "\n".join(parts)
 
 
@@ -84,8 +76,8 @@ HEAD = """# Errors, and what they advise
 
 What dagad raises on purpose derives from `dagad.DagadError` and from one of Python's own errors, so that either can be
 caught. Each sentence says what was asked, why it can't be, and what to write instead. An ellipsis stands for what is
-filled in: a name, a number, a shape. These are the sentences as they stand in dagad's source; a few more are put
-together from parts, and are not here.
+filled in: a name, a number, a shape. These are the sentences as they stand in dagad's source; where one is put together
+from parts, an ellipsis may stand for a part. Each has an anchor, to link to.
 
 What a chunk function of yours raises arrives as it was raised, [with a note that names the
 chunk](../../how-to/failures.md).

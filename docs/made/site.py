@@ -32,6 +32,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("builder-inited", write_pages)
     app.connect("doctree-read", label)
     app.connect("doctree-read", link_names)
+    app.connect("html-page-context", name_what_folds, priority=900)  # after the theme, whose function it wraps
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -127,6 +128,14 @@ def link_names(app: Any, doctree: nodes.document) -> None:
             link["refdoc"], link["refwarn"] = app.env.docname, True
             literal.replace_self(link)
             link += literal
+
+
+def name_what_folds(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Give what folds out in the list of pages a name, for those who hear it: the theme's is an arrow alone."""
+    listed = context["generate_toctree_html"]
+    context["generate_toctree_html"] = lambda *args, **options: str(listed(*args, **options)).replace(
+        "<summary>", '<summary aria-label="Pages below">'
+    )
 
 
 def _is_in(node: Any, kinds: Any) -> bool:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import dagad
+import dagad_scheduler
 
 pytestmark = pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 
@@ -81,6 +82,19 @@ def test_links_between_pages_lead_somewhere() -> None:
             there = page.parent / file if file else page
             assert there.exists(), f"{page.name} links to {target}"
             assert not heading or heading in headings(there), f"{page.name} links to {target}"
+
+
+def test_pages_that_messages_and_docstrings_name_are_there() -> None:
+    named = set[str]()
+    for package in (dagad, dagad_scheduler):
+        for path in Path(str(package.__file__)).parent.rglob("*.[py][ya]*"):
+            named |= set(re.findall(r"\bdocs/[\w/-]+\.md(?:#[\w-]+)?", path.read_text(encoding="utf-8")))
+    assert len(named) >= 3
+    for target in named:
+        file, _, heading = target.partition("#")
+        page = DOCS.parent / file
+        assert page.exists(), target
+        assert not heading or heading in headings(page), target
 
 
 def test_the_page_of_settings_has_every_setting_with_its_default() -> None:

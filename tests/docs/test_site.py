@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -16,13 +15,10 @@ import pytest
 
 import dagad
 from support import built_site
+from support.browsers import NARROW, NEEDS_BROWSER, WIDE, a_browser, look_like, too_wide_by
 from support.source_files import FILES
 from support.waiting import until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-BROWSER = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium with its driver")
-FLAGS = "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-sync --window-size=400,900"
 NO_DOORS = "dagad.doctor", "dagad.interop"  # a command, and a folder of modules
 pytestmark = [
     pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters"),
@@ -45,7 +41,7 @@ def test_pages_need_nothing_from_elsewhere(site: Path) -> None:
     assert built_site.loaded_from_elsewhere(site) == set()
 
 
-def test_each_link_and_each_picture_has_words(site: Path) -> None:
+def test_each_link_each_picture_and_what_folds_out_have_words(site: Path) -> None:
     found = {path.name: built_site.page(path).without_words for path in built_site.pages_of(site)}
     assert {name: silent for name, silent in found.items() if silent} == {}
 
@@ -76,6 +72,20 @@ def test_each_error_and_the_warning_have_sentences_with_anchors(site: Path) -> N
     kinds = {name.lower() for name in vars(dagad) if name.endswith(("Error", "Warning"))} - {"dagaderror"}
     assert {kind for kind in kinds if not any(one.startswith(f"{kind}-") for one in anchors)} == set()
     assert any(one.startswith("planerror-cannot-cut-rows-by-grainsize") for one in anchors)
+    composed = "notdifferentiableerror-dagad-has-no-derivative-of", "cancellederror-this-evaluation-was-cancelled"
+    assert [words for words in composed if not any(one.startswith(words) for one in anchors)] == []
+
+
+OF_PARAMETERS = "dagad._api.adding_up", "dagad._habits", "dagad._rules.numpy_functions", "dagad._engines.xla.written"
+
+
+def test_the_words_of_errors_are_found_where_they_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(built_site.PROJECT / "docs"))
+    messages = importlib.import_module("made.messages")
+    assert messages.unread() == set(OF_PARAMETERS)  # whose sentences are given to what raises them
+    page = messages.page(dict.fromkeys(messages.sentences(), ""))
+    anchors = re.findall(r"^\((\w+-.*)\)=$", page, re.MULTILINE)
+    assert len({*anchors}) == len(anchors) == page.count("\n* ")
 
 
 @pytest.fixture
@@ -96,21 +106,14 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Any]:
-    from selenium.webdriver import Chrome, ChromeOptions
-    from selenium.webdriver.chrome.service import Service
-
-    options = ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path / 'profile'}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = Chrome(options=options, service=Service(str(DRIVER)))
-    try:
+    with a_browser(tmp_path / "profile") as found:
         yield found
-        log: Any = found.get_log
-        assert [entry for entry in log("browser") if entry["level"] == "SEVERE"] == []
-    finally:
-        found.quit()
+
+
+def browses(test: Any) -> Any:
+    for mark in NEEDS_BROWSER:
+        test = mark(test)
+    return test
 
 
 def found_by(browser: Any, address: str, words: str) -> list[str]:
@@ -122,8 +125,7 @@ def found_by(browser: Any, address: str, words: str) -> list[str]:
     return [str(link) for link in browser.execute_script(of_results)]
 
 
-@BROWSER
-@pytest.mark.needs("selenium")
+@browses
 def test_the_search_finds_what_newcomers_look_for(address: str, browser: Any) -> None:
     found = {words: found_by(browser, address, words) for words in ("hvp", "checkpoint", "standard errors", "Slurm")}
     assert [words for words, pages in found.items() if not pages] == []
@@ -131,14 +133,35 @@ def test_the_search_finds_what_newcomers_look_for(address: str, browser: Any) ->
     assert any("checkpoint" in link for link in found["checkpoint"])
 
 
-@BROWSER
-@pytest.mark.needs("selenium")
-def test_pages_fit_a_phone_and_run_their_scripts(site: Path, address: str, browser: Any) -> None:
-    wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    too_wide = []
-    for path in built_site.pages_of(site):
-        if path.parent.name != "api" or path.name in ("index.html", "errors.html"):
-            browser.get(f"{address}/{path.relative_to(site)}")
-            if browser.execute_script(wide) > 0:
-                too_wide.append(path.name)
+@browses
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_each_page_fits_a_desk_and_a_phone_and_runs_its_scripts(
+    site: Path, address: str, browser: Any, width: int, scheme: str
+) -> None:
+    look_like(browser, width, scheme)
+    too_wide, out_of_reach = [], []
+    for path in shown(site):
+        browser.get(f"{address}/{path.relative_to(site)}")
+        assert browser.execute_script("return document.documentElement.dataset.theme") == scheme
+        if too_wide_by(browser) > 0:
+            too_wide.append(path.name)
+        until(partial(browser.execute_script, "return document.readyState === 'complete'"))
+        out_of_reach += [f"{path.name}: {one}" for one in browser.execute_script(OUT_OF_REACH)]
     assert too_wide == []
+    assert out_of_reach == []
+
+
+def shown(site: Path) -> list[Path]:
+    """Return the pages to look at: of those of public names, which are made alike, some."""
+    return [path for path in built_site.pages_of(site) if path.parent.name != "api" or path.name in ALIKE]
+
+
+ALIKE = "index.html", "errors.html", "dagad.reduce_sum.html", "dagad.shards-class.html"
+# What scrolls has to be reached by keys, and has no other way to be than by a place among what they step through.
+OUT_OF_REACH = """
+return [...document.querySelectorAll('main *')]
+  .filter(one => ['auto', 'scroll'].includes(getComputedStyle(one).overflowX))
+  .filter(one => one.scrollWidth > one.clientWidth && one.tabIndex < 0 && !one.querySelector('a, button, [tabindex]'))
+  .map(one => one.outerHTML.slice(0, 80))
+"""

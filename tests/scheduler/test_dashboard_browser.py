@@ -6,7 +6,6 @@ Needs chromium and its driver, and is skipped where there are none; what the pag
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,18 +17,15 @@ import pytest
 from distributed import Client
 
 import dagad
+from support.browsers import NARROW, NEEDS_BROWSER, a_browser, look_like, too_wide_by
 from support.clusters import a_cluster
 from support.waiting import PATIENCE, until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
 pytestmark = [
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium with its driver"),
+    *NEEDS_BROWSER,
     pytest.mark.whole("what is shown: pages, bars, certificates, examinations of clusters"),
 ]
 
-FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
---disable-component-update --disable-sync --window-size=1280,1000"""
 # The parts of bokeh are behind shadow roots.
 TEXT_OF = """
 const seek = (root) => {
@@ -66,21 +62,8 @@ def client() -> Iterator[Client]:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Any]:
-    from selenium.webdriver import Chrome, ChromeOptions
-    from selenium.webdriver.chrome.service import Service
-
-    options = ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path / 'profile'}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = Chrome(options=options, service=Service(str(DRIVER)))
-    try:
+    with a_browser(tmp_path / "profile") as found:
         yield found
-        log: Any = found.get_log
-        assert [entry for entry in log("browser") if entry["level"] == "SEVERE"] == []
-    finally:
-        found.quit()
 
 
 def text(browser: Any, name: str) -> str:
@@ -113,15 +96,12 @@ def test_a_browser_sees_the_slots_of_a_graph_fill(client: Client, browser: Any) 
 
 
 def test_a_browser_that_is_dark_and_narrow_shows_a_page_of_its_kind(client: Client, browser: Any) -> None:
-    command = browser.execute_cdp_cmd
-    command("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
-    size = {"width": 480, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    command("Emulation.setDeviceMetricsOverride", size)
+    look_like(browser, NARROW, "dark")
     browser.get(dagad.dashboard(client))
     until(lambda: "evaluations / s" in text(browser, "rate"))
     ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert max(map(int, re.findall(r"\d+", ground)[:3])) < 64
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= 480
+    assert too_wide_by(browser) <= 0
 
 
 def test_a_browser_sees_a_hot_loop_go_on(client: Client, browser: Any) -> None:

@@ -26,7 +26,7 @@ def build(home: Path) -> tuple[Path, str]:
 
 
 class Page(HTMLParser):
-    """A page of the site, read for links, anchors and pictures."""
+    """A page of the site, read for links, anchors, pictures and what folds out."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -40,15 +40,15 @@ class Page(HTMLParser):
         self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
         if tag == "img" and not found.get("alt"):
             self.without_words.append(found.get("src", ""))
-        if tag == "a" and "href" in found:
-            self._link, self._words = found["href"], found.get("aria-label", "")
+        if tag == "summary" or (tag == "a" and "href" in found):
+            self._link, self._words = found.get("href", tag), found.get("aria-label", "")
         self._words += found.get("alt", "")
 
     def handle_data(self, data: str) -> None:
         self._words += data.strip()
 
     def handle_endtag(self, tag: str) -> None:
-        if tag == "a" and self._link:
+        if tag in ("a", "summary") and self._link:
             if not self._words:
                 self.without_words.append(self._link)
             self._link = ""

@@ -436,8 +436,11 @@ def page() -> str:
     for family, each in names.items():
         parts.append(f"## {family}\n\n" + ", ".join(map(shown, each)) + ".\n")
     compiled = {name(call) for text in FAMILIES.values() for call in calls(text) if call not in NOT_IN_JAX}
-    absent = [each for family in names.values() for each in family if each not in compiled]
-    parts.append(COMPILED + ", ".join(map(shown, absent)) + ".\n")
+    rows = [ENGINES]
+    for family, each in names.items():
+        absent = [one for one in each if one not in compiled]
+        rows.append(f"| {family} | {len(each)} | {len(each) - len(absent)} | {', '.join(map(shown, absent))} |\n")
+    parts.append("".join(rows))
     return "\n".join(parts)
 
 
@@ -463,6 +466,9 @@ complements and inverses, Bessel functions such as `kv(order, x)`, `hyp1f1(a, b,
 `full_matrices=False` or `compute_uv=False`. Functions that read one triangle of a matrix (`cholesky`, `eigh`, the
 solvers of `scipy.linalg` that are told of a structure) have a derivative in that triangle only.
 
+What `scipy.integrate`, `scipy.interpolate` and `scipy.optimize` solve has derivatives in `dagad.solvers`:
+[equations, integrals and splines](../how-to/equations.md), [roots and optima](../how-to/optima.md).
+
 Sparse matrices and linear operators of `scipy.sparse` are constant: `A @ x`, `x @ A`, `A.dot(x)`, `A.matvec(x)` and
 `scipy.sparse.linalg.spsolve(A, b)` have a derivative in the other operand.
 
@@ -474,13 +480,18 @@ the square first: `np.sqrt(np.where(square > 0, square, 1.0)) * (square > 0)` ha
 This page is written by `tests/tracing/test_numpy_protocols.py`.
 """
 
-COMPILED = """## Compiled
+ENGINES = """## By engine
 
-With [`engine="jax"`](../how-to/compiled.md) the functions above are compiled, with the same values to 1e-12 and
-gradients to 1e-10, but for these, which jax has not: they are refused by name. Some others are refused in some forms,
-such as `x[mask]`, `np.compress` by a condition that depends on values, `scipy.linalg.qr` with pivoting and
-`np.ravel(x, "K")`.
+The default, `engine="autograd"`, has all of them. With [`engine="jax"`](../how-to/compiled.md) they are compiled, with
+the same values to 1e-12 and gradients to 1e-10, but for those that jax has not, which are refused by name. Some others
+are refused in some forms, such as `x[mask]`, `np.compress` by a condition that depends on values, pivoting in
+`scipy.linalg.qr`, and `np.ravel(x, "K")`.
 
+With [`engine="torch"`](../how-to/engines.md#torch) a chunk function gets tensors and is written with torch's functions;
+none of numpy's is meant for tensors. A function of torch's without a derivative is refused by name.
+
+| functions | autograd | jax | not in jax |
+|---|---|---|---|
 """
 
 if __name__ == "__main__":
