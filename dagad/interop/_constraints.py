@@ -200,12 +200,9 @@ class FlatConstraint:
             expected = n_values, self._parameters.x0.size
             if sparse.issparse(found) and found.shape == expected:
                 return found
-            if not sparse.issparse(found) and pytree.flatten(found)[1] == self._parameters.treedef:
-                try:
-                    return self._parameters.columns(found, n_values)
-                except ValueError:
-                    pass  # of other shapes: told below
-            elif np.shape(found) == expected or (n_values == 1 and np.shape(found) == expected[1:]):
+            if not sparse.issparse(found) and self._is_tree_of_rows(found, n_values):
+                return self._parameters.columns(found, n_values)
+            if np.shape(found) == expected or (n_values == 1 and np.shape(found) == expected[1:]):
                 return np.asarray(found, float).reshape(expected)
             raise StructureError(
                 f"The `jac` of {_lower(self.name)} returned {described(found)}. Return a pytree like `x0`, each leaf "
@@ -214,6 +211,14 @@ class FlatConstraint:
             )
 
         return jacobian
+
+    def _is_tree_of_rows(self, found: Any, n_values: int) -> bool:
+        """Return whether each leaf has the rows of all values; a matrix with rows and columns swapped has not."""
+        leaves, treedef = pytree.flatten(found)
+        if treedef != self._parameters.treedef:
+            return False
+        shapes = zip(map(np.shape, leaves), self._parameters.shapes, strict=True)
+        return all(own == (n_values, *shape) or (n_values == 1 and own == shape) for own, shape in shapes)
 
     def by_user(self, hess: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         """Return the user's Hessian of the weighted values, a matrix or an operator on vectors, of a vector."""

@@ -246,6 +246,22 @@ def test_constraints_that_are_none_are_refused_with_the_remedy(constraints: Any,
         minimize(lambda p: p["a"] ** 2 + anp.sum(p["b"] ** 2), {"a": 3.0, "b": np.ones(2)}, constraints=constraints)
 
 
+@pytest.mark.parametrize("x0", [np.ones(3), {"a": np.ones(3)}])
+def test_a_jacobian_with_rows_and_columns_swapped_is_refused(x0: Any) -> None:
+    def pair(p: Any) -> Any:
+        p = p["a"] if isinstance(p, dict) else p
+        return p[:2] - 1.0
+
+    def swapped(p: Any) -> Any:
+        found = np.eye(3)[:, :2]
+        return {"a": found} if isinstance(p, dict) else found
+
+    with pytest.raises(dagad.StructureError, match=r"The `jac` of constraint 0 .*an array of shape \(2, 3\)"):
+        minimize(
+            lambda p: 0.0 * anp.sum(p["a"] if isinstance(p, dict) else p), x0, constraints=of(fun=pair, jac=swapped)
+        )
+
+
 def test_a_hessian_by_complex_steps_is_refused() -> None:
     with pytest.raises(dagad.PlanError, match=r"`hess='cs'`.*Leave it out"):
         minimize(np.sum, np.ones(2), method="trust-constr", constraints=nonlinear(np.sum, hess="cs"))
