@@ -135,18 +135,10 @@ def solve_ivp(
         refuse_stale(leaf, "A value that `solve_ivp` is given, or that its function carries,")
     bare, arguments = call.plain()
     own = options | _plain_jacobian(options, args)
-    is_dense = dense_output or _may_be_adjoint(sensitivity, method, [y0, *call.params])
-    stock |= {"t_eval": plain(t_eval), "dense_output": is_dense, "args": arguments or None}
+    may_go_back = _may_be_adjoint(sensitivity, method, [y0, *call.params])
+    stock |= {"t_eval": plain(t_eval), "args": arguments or None}
     span = plain(start), plain(end)
-    try:
-        found = solved(bare, span, plain(y0), method=method, **stock, **own)
-    except ValueError as error:  # LSODA may end with a step of no length, which scipy has no function of time for
-        if dense_output or not is_dense:
-            raise
-        found = solved(bare, span, plain(y0), method=method, **stock | {"dense_output": False}, **own)
-        if sensitivity == "adjoint":
-            raise NotDifferentiableError(_NO_FUNCTION_OF_TIME) from error
-        is_dense, sensitivity = False, "forward"
+    found, sensitivity = _found(may_go_back, sensitivity, bare, span, plain(y0), method=method, **stock, **own)
     if is_traced:
         check_solved(found, "it")
     if not len(found.t) or found.status != 0:  # no times were asked for, or what is known ends early
@@ -155,7 +147,7 @@ def solve_ivp(
     settings = _settings(method, own, plain(start), plain(y0), arguments)
     equation = Written(_RightHandSide(call, vectorized), settings, atol)
     moments, moving = _moments(found.t, start, end, t_eval)
-    problem = Problem(equation, moments, sensitivity, found.y, (lambda: found.sol) if is_dense else None)
+    problem = Problem(equation, moments, sensitivity, found.y, None if found.sol is None else lambda: found.sol)
     return _result(found, problem, [_state(y0), start, moving, *call.params], dense_output)
 
 
@@ -164,6 +156,19 @@ _EVENTS = (
     "place would have a derivative of its own. Find the time first, with plain values, and integrate to it without "
     "`events`; where it depends on what is differentiated, write it as a root of `dagad.solvers.root_scalar`."
 )
+
+
+def _found(may_go_back: bool, sensitivity: str, *args: Any, **options: Any) -> tuple[Any, str]:
+    """Return what scipy finds, as a function of time too if somebody may go back along it, and how to differentiate."""
+    if not may_go_back or options["dense_output"]:
+        return solved(*args, **options), sensitivity
+    try:
+        return solved(*args, **options | {"dense_output": True}), sensitivity
+    except ValueError as error:  # LSODA may end with a step of no length, which scipy has no function of time for
+        found = solved(*args, **options)
+        if sensitivity == "adjoint":
+            raise NotDifferentiableError(_NO_FUNCTION_OF_TIME) from error
+    return found, "forward"
 
 
 _NO_FUNCTION_OF_TIME = (
