@@ -139,14 +139,15 @@ def current_member() -> Member | None:
     return member if member is not None and member.is_here() else None
 
 
-@contextlib.contextmanager
-def held(lock: threading.Lock) -> Iterator[None]:
+def held(lock: threading.Lock) -> contextlib.AbstractContextManager[Any]:
     """Hold a lock; a member lets go of it while it waits for others, who may need it to come to where it stands."""
     member = current_member()
+    return lock if member is None else _held_by(member, lock)
+
+
+@contextlib.contextmanager
+def _held_by(member: Member, lock: threading.Lock) -> Iterator[None]:
     with lock:
-        if member is None:
-            yield
-            return
         member.locks.append(lock)
         try:
             yield

@@ -149,7 +149,7 @@ def test_gradients_of_bags_are_bags() -> None:
     assert compute(value, gradient, scheduler="sync") == (36.0, [3.0, 12.0, 27.0])
 
 
-def test_what_bags_accumulate_has_a_gradient() -> None:
+def test_gradients_of_what_bags_accumulate_are_right() -> None:
     bag: Any = db.from_sequence([1.0, 2.0, 3.0, 4.0], npartitions=2)
     products = bag.accumulate(operator.mul).sum()
     assert dagad.gradient(products, bag).compute(scheduler="sync") == [33.0, 16.0, 10.0, 6.0]
