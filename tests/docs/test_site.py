@@ -163,7 +163,8 @@ ALIKE = "index.html", "errors.html", "dagad.reduce_sum.html", "dagad.shards-clas
 # What can be pressed has a name for those who don't see it, also where a narrow window leaves its words out.
 NAMELESS = """
 return [...document.querySelectorAll('button, summary')]
-  .filter(one => one.offsetWidth && !(one.innerText.trim() || one.ariaLabel || one.title || one.dataset.bsOriginalTitle))
+  .filter(one => one.offsetWidth && !one.innerText.trim() && !one.ariaLabel && !one.querySelector('svg > title'))
+  .filter(one => !one.title && !one.dataset.bsOriginalTitle)
   .map(one => one.outerHTML.slice(0, 80))
 """
 # What scrolls has to be reached by keys, and has no other way to be than by a place among what they step through.
