@@ -140,7 +140,7 @@ def test_each_page_fits_a_desk_and_a_phone_and_runs_its_scripts(
     site: Path, address: str, browser: Any, width: int, scheme: str
 ) -> None:
     look_like(browser, width, scheme)
-    too_wide, out_of_reach = [], []
+    too_wide, out_of_reach, nameless = [], [], []
     for path in shown(site):
         browser.get(f"{address}/{path.relative_to(site)}")
         assert browser.execute_script("return document.documentElement.dataset.theme") == scheme
@@ -148,8 +148,10 @@ def test_each_page_fits_a_desk_and_a_phone_and_runs_its_scripts(
             too_wide.append(path.name)
         until(partial(browser.execute_script, "return document.readyState === 'complete'"))
         out_of_reach += [f"{path.name}: {one}" for one in browser.execute_script(OUT_OF_REACH)]
+        nameless += [f"{path.name}: {one}" for one in browser.execute_script(NAMELESS)]
     assert too_wide == []
     assert out_of_reach == []
+    assert nameless == []
 
 
 def shown(site: Path) -> list[Path]:
@@ -158,6 +160,13 @@ def shown(site: Path) -> list[Path]:
 
 
 ALIKE = "index.html", "errors.html", "dagad.reduce_sum.html", "dagad.shards-class.html"
+# What can be pressed has a name for those who don't see it, also where a narrow window leaves its words out.
+NAMELESS = """
+return [...document.querySelectorAll('button, summary')]
+  .filter(one => one.offsetWidth && !one.innerText.trim() && !one.ariaLabel && !one.querySelector('svg > title'))
+  .filter(one => !one.title && !one.dataset.bsOriginalTitle)
+  .map(one => one.outerHTML.slice(0, 80))
+"""
 # What scrolls has to be reached by keys, and has no other way to be than by a place among what they step through.
 OUT_OF_REACH = """
 return [...document.querySelectorAll('main *')]
