@@ -10,6 +10,7 @@ from typing import Any
 
 from dagad._errors import ArgumentsError, DagadError, NotDifferentiableError, add_note_once
 from dagad._frames import module_of
+from dagad._types import Function
 from dagad._words import described, name_of
 
 _ITEMS = "Items lie along the first axis: move it there by `np.moveaxis`; what all items share follows the data."
@@ -127,7 +128,7 @@ def _unfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], reas
     return ArgumentsError(f"`{name}` has no keyword `{unknown}`. {remedy}")
 
 
-def _refuse_function(fun: Any, args: Sequence[Any]) -> None:
+def _refuse_function(fun: Function, args: Sequence[Any]) -> None:
     """Raise if a function can't be called with the arguments to differentiate it with respect to."""
     try:
         signature = inspect.signature(fun)
@@ -138,7 +139,7 @@ def _refuse_function(fun: Any, args: Sequence[Any]) -> None:
         raise _unfit(name_of(fun), signature, {}, str(error)) from None
 
 
-def _refuse_chunk_function(asked: str, f: Any, shared: tuple[Any, ...]) -> None:
+def _refuse_chunk_function(asked: str, f: Function, shared: tuple[Any, ...]) -> None:
     """Raise if a function can't be called with a chunk, or an item, and what all chunks share."""
     try:
         signature = inspect.signature(f)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dagad._types import Value
+
 
 def a(noun: str) -> str:
     """Return a noun with its article.
@@ -19,7 +21,7 @@ def a(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in set('aeio') else 'a'} {noun}"
 
 
-def described(value: Any) -> str:
+def described(value: Value) -> str:
     """Return what a value is, in a few words.
 
     Examples

@@ -10,6 +10,7 @@ import numpy as np
 from dagad._diagnosis import checks
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._tracebacks import public
+from dagad._types import Function
 from dagad._values import pytree
 
 __all__ = ["check_grads", "dot_product_gap", "taylor_rate"]
@@ -19,7 +20,7 @@ STEPS = tuple(1e-2 / 2**i for i in range(4))
 
 @public
 def check_grads(
-    fun: Any,
+    fun: Function,
     *args: Any,
     order: int = 1,
     modes: Sequence[str] = ("fwd", "rev"),
@@ -98,7 +99,7 @@ def check_grads(
 
 
 @public
-def dot_product_gap(fun: Any, *args: Any, seed: int = 0) -> float:
+def dot_product_gap(fun: Function, *args: Any, seed: int = 0) -> float:
     """Return how far forward and reverse mode are from agreeing with each other: ``|<Jv, w> - <v, J'w>|``.
 
     Parameters
@@ -142,7 +143,7 @@ def dot_product_gap(fun: Any, *args: Any, seed: int = 0) -> float:
 
 
 @public
-def taylor_rate(fun: Any, *args: Any, seed: int = 0) -> float:
+def taylor_rate(fun: Function, *args: Any, seed: int = 0) -> float:
     """Return the rate at which the error of the first-order Taylor expansion falls with the step: 2 is right.
 
     The error ``fun(x + e v) - fun(x) - e <gradient, v>`` is taken along one random direction v for e = 0.01, 0.005,

@@ -21,6 +21,7 @@ from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import AnyPlan, Plan, check_grainsize
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_stale
+from dagad._types import AnyRows, AnyScheduler, Function
 from dagad._values import pytree
 from dagad._values.canonical import all_read_only, contiguous, snapshot, snapshots
 from dagad._values.closures import hoist, unchanged, with_arrays
@@ -43,7 +44,11 @@ class Arguments(NamedTuple):
 
 
 def read_arguments(
-    f: Any, sliced: Any, shared: Sequence[Any], options: dict[str, Any], kernel: Callable[[ChunkFunction], Kernel]
+    f: Function,
+    sliced: AnyRows,
+    shared: Sequence[Any],
+    options: dict[str, Any],
+    kernel: Callable[[ChunkFunction], Kernel],
 ) -> Arguments:
     """Take the arguments of a public function apart: `options` are its keywords, `kernel` is what may be timed."""
     engine = find_engine(options["engine"], f)
@@ -74,7 +79,7 @@ def read_arguments(
     return Arguments(function, plan, columns, leaves, len(theta), place, policy, identity_of(f))
 
 
-def _place(scheduler: Any, columns: Sliced) -> Scheduler:
+def _place(scheduler: AnyScheduler, columns: Sliced) -> Scheduler:
     """Return where to run: where the Shards are, if there are any."""
     if scheduler is None and columns.shards:
         chosen: Scheduler = columns.shards[0].scheduler
@@ -129,7 +134,7 @@ def _check_leaves(leaves: list[Any]) -> None:
 
 
 def _automatic_grainsize(
-    f: Any, sliced: Any, shared: Any, kernel: Kernel, columns: Sliced, leaves: list[Any], n_theta: int
+    f: Function, sliced: AnyRows, shared: Any, kernel: Kernel, columns: Sliced, leaves: list[Any], n_theta: int
 ) -> int:
     """Find out how many rows a chunk should have; see `find_grainsize`."""
     run_rows = on_rows(kernel, columns, list(map(pytree.plain, leaves)), n_theta, new_names(token="grainsize"))

@@ -26,6 +26,7 @@ from dagad._graphs.tangent import tangent
 from dagad._graphs.transpose import is_part, transpose
 from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Traits
+from dagad._types import AnyEngine, AnyPolicy, Array, Cotangent, Cotangents, DType, Tangent, Tangents, Tree, Value
 from dagad._values import pytree
 from dagad._values.partition import Partition
 from dagad._words import described
@@ -35,7 +36,7 @@ from dagad_scheduler.roles import Names, Role
 
 
 @public
-def gradient(y: Any, wrt: Any, *, policy: Any = None, engine: Any = None, unused: str = "raise") -> Any:
+def gradient(y: Array, wrt: Any, *, policy: AnyPolicy = None, engine: AnyEngine = None, unused: str = "raise") -> Any:
     """Return the gradient of the result of a Dask graph, as a Dask graph.
 
     Nothing is computed yet: what is returned can be computed, persisted, visualized, or differentiated again. If you
@@ -111,7 +112,7 @@ def gradient(y: Any, wrt: Any, *, policy: Any = None, engine: Any = None, unused
 
 @public
 def value_and_gradient(
-    y: Any, wrt: Any, *, policy: Any = None, engine: Any = None, unused: str = "raise"
+    y: Array, wrt: Any, *, policy: AnyPolicy = None, engine: AnyEngine = None, unused: str = "raise"
 ) -> tuple[Any, Any]:
     """Return the result of a Dask graph and its gradient, as one Dask graph: each task of `y` runs once.
 
@@ -158,12 +159,12 @@ def value_and_gradient(
     return _reverse(y, wrt, "value_and_gradient", policy, engine, unused)
 
 
-def _reverse(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str) -> tuple[Any, Any]:
+def _reverse(y: Array, wrt: Any, asked: str, policy: AnyPolicy, engine: AnyEngine, unused: str) -> tuple[Any, Any]:
     with patient_collector:  # nothing that is made here is garbage
         return _reversed(y, wrt, asked, policy, engine, unused)
 
 
-def _reversed(y: Any, wrt: Any, asked: str, policy: Any, engine: Any, unused: str) -> tuple[Any, Any]:
+def _reversed(y: Array, wrt: Any, asked: str, policy: AnyPolicy, engine: AnyEngine, unused: str) -> tuple[Any, Any]:
     whole, moving, treedef = collections_in(y, wrt, asked, "wrt")
     check_number(whole)
     check_unused(unused)
@@ -231,7 +232,7 @@ def _made(
     return handed_out(ends, name, primal.with_futures(graph), primal.annotated(numbers))
 
 
-def pushed(y: Any, wrt: Any, tangents: Any) -> tuple[Any, Any]:
+def pushed(y: Array, wrt: Any, tangents: Tangents) -> tuple[Any, Any]:
     """Return the result of a Dask graph and its tangent, as Dask graphs; the face of `jvp` for these.
 
     Parameters
@@ -276,7 +277,7 @@ def pushed(y: Any, wrt: Any, tangents: Any) -> tuple[Any, Any]:
     return value, moved
 
 
-def _directions(treedef: Any, tangents: Any) -> list[Any]:
+def _directions(treedef: Any, tangents: Tangents) -> list[Any]:
     try:
         return pytree.subtrees(treedef, tangents)
     except StructureError as error:
@@ -289,7 +290,7 @@ def _directions(treedef: Any, tangents: Any) -> list[Any]:
 # Tasks at the ends of a derived graph: its seed, its directions, and what is handed out, complete
 
 
-def fitting_direction(tangent: Any, value: Any) -> Any:
+def fitting_direction(tangent: Tangent, value: Value) -> Any:
     """Return the tangent of a Delayed that moves, checked against what the Delayed turned out to be."""
     partition = Partition.of(value, pytree.is_differentiable_or_traced)
     if not partition.positions and tangent is not None:
@@ -308,18 +309,18 @@ def fitting_direction(tangent: Any, value: Any) -> Any:
     return partition.arrange(iter([pytree.fitted(part, leaf, "A tangent") for part, leaf in pairs]))
 
 
-def complete_tangent(tangent: Any, value: Any) -> Any:
+def complete_tangent(tangent: Tangent, value: Value) -> Any:
     """Return a complete tangent: zeros where nothing moves a leaf, None for constants."""
     partition = Partition.of(value, pytree.is_differentiable_or_traced)
     return partition.completed(partition.extract(tangent))
 
 
-def plain_value(value: Any) -> Any:
+def plain_value(value: Value) -> Any:
     """Return a value as it is, under a key of its own."""
     return value
 
 
-def seed_of(value: Any) -> Any:
+def seed_of(value: Value) -> Any:
     """Return the cotangent 1 of a real number, in its dtype."""
     plain = pytree.plain(value)
     if not is_scalar(plain):
@@ -327,17 +328,17 @@ def seed_of(value: Any) -> Any:
     return seed_of_one(plain)
 
 
-def zeros_of(shape: tuple[int, ...], dtype: Any) -> Any:
+def zeros_of(shape: tuple[int, ...], dtype: DType) -> Any:
     """Return the gradient with respect to a block that `y` does not depend on."""
     return np.zeros(shape, dtype)
 
 
-def complete_part(cotangents: Any, index: int, value: Any) -> Any:
+def complete_part(cotangents: Cotangents, index: int, value: Value) -> Any:
     """Return a complete gradient that is one of several cotangents."""
     return complete_gradient(True, cotangent_part(cotangents, index), value)
 
 
-def complete_gradient(reached: bool, cotangent: Any, value: Any) -> Any:
+def complete_gradient(reached: bool, cotangent: Cotangent, value: Value) -> Any:
     """Return a complete gradient: zeros where `y` does not depend on a leaf, None for constants."""
     leaves, treedef = pytree.flatten(value)
     if not reached:
@@ -350,7 +351,7 @@ def complete_gradient(reached: bool, cotangent: Any, value: Any) -> Any:
     return _own(complete_tangent(cotangent, value))
 
 
-def _own(gradient: Any) -> Any:
+def _own(gradient: Tree) -> Any:
     """Return a gradient that nobody else holds: a cotangent may be another one's too, or data that a rule returned."""
     if type(gradient) is np.ndarray:
         return gradient.copy("K")

@@ -11,13 +11,14 @@ from dask.delayed import Delayed
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._graphs.collections import Collection, attribute
 from dagad._graphs.labelled import is_dataset
+from dagad._types import Array
 from dagad._values import pytree
 from dagad._words import a, described
 
 _CONSTANT = "iubMmSU"  # kinds of numpy's dtypes that have no derivative: integers, times, words
 
 
-def collections_in(y: Any, wrt: Any, asked: str, called: str) -> tuple[Collection, list[Collection], Any]:
+def collections_in(y: Array, wrt: Any, asked: str, called: str) -> tuple[Collection, list[Collection], Any]:
     """Return `y`, and the collections of `wrt` with the pytree that they are in."""
     leaves, treedef = pytree.flatten(wrt, is_leaf=_is_collection)
     for what, obj in (("y", y), *((called, leaf) for leaf in leaves)):

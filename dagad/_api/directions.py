@@ -17,6 +17,7 @@ from dagad._errors import PlanError, add_note_once
 from dagad._executors.checkpointed import is_checkpointed
 from dagad._executors.evaluation import Scheduler, find_scheduler, is_inside_any_task, new_names, run_graph
 from dagad._tracing.patches import patches
+from dagad._types import AnyScheduler
 from dagad._values.closures import carries_traced
 from dagad._values.shipping import Portable, opened
 from dagad_scheduler.private import DataNode, Task, TaskRef
@@ -63,7 +64,7 @@ class Elsewhere:
         return [results[key] for key in keys]
 
 
-def check_place(scheduler: Any) -> None:
+def check_place(scheduler: AnyScheduler) -> None:
     """Raise for what can't run directions."""
     if hasattr(scheduler, "linearize"):
         raise PlanError(
@@ -83,7 +84,7 @@ def is_followed(fun: Any) -> bool:
         return patches.has_opened_here() or (patches.somebody_traces() and carries_traced(fun))
 
 
-def side_by_side(scheduler: Any, fun: Any) -> Shared | Elsewhere | None:
+def side_by_side(scheduler: AnyScheduler, fun: Any) -> Shared | Elsewhere | None:
     """Return what runs directions in parallel on a scheduler; None where nothing would be gained, or may be.
 
     Where somebody follows what a program gives, all of it stays in his thread. A checkpoint writes down reductions in

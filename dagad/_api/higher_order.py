@@ -15,6 +15,7 @@ from dagad._api.program import Program, check_function
 from dagad._api.transforms import grad
 from dagad._errors import ArgumentsError, StructureError
 from dagad._tracebacks import public
+from dagad._types import AnyScheduler, Tangents, Tree
 from dagad._values import pytree
 from dagad._values.partition import Partition
 from dagad._watching.watching import watched
@@ -22,11 +23,11 @@ from dagad._words import described
 
 
 @overload
-def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: Literal[False] = False) -> tuple[Any, Any]: ...
+def jvp(fun: Any, primals: Tree, tangents: Tangents, *, has_aux: Literal[False] = False) -> tuple[Any, Any]: ...
 @overload
-def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool) -> tuple[Any, Any, Any]: ...
+def jvp(fun: Any, primals: Tree, tangents: Tangents, *, has_aux: bool) -> tuple[Any, Any, Any]: ...
 @public
-def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
+def jvp(fun: Any, primals: Tree, tangents: Tangents, *, has_aux: bool = False) -> Any:
     """Return the value of a function and its derivative in one direction: forward mode.
 
     Parameters
@@ -99,7 +100,7 @@ def jvp(fun: Any, primals: Any, tangents: Any, *, has_aux: bool = False) -> Any:
     return (value, tangent, aux) if has_aux else (value, tangent)
 
 
-def _as_arguments(mode: str, primals: Any, tangents: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], bool]:
+def _as_arguments(mode: str, primals: Tree, tangents: Tangents) -> tuple[tuple[Any, ...], tuple[Any, ...], bool]:
     """Return primals and tangents as tuples of arguments, and whether there was one that was given as it is.
 
     Only a tuple itself holds arguments: a namedtuple is a record, so it is one argument.
@@ -125,7 +126,7 @@ def _as_arguments(mode: str, primals: Any, tangents: Any) -> tuple[tuple[Any, ..
 
 
 @public
-def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+def hvp(fun: Callable[..., Any], primals: Tree, tangents: Tangents) -> Any:
     """Return the product of a Hessian and a vector, in one pass over the data, without the Hessian itself.
 
     Parameters
@@ -169,7 +170,7 @@ def hvp(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
 
 @public
 def jacfwd(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False, scheduler: Any = None
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False, scheduler: AnyScheduler = None
 ) -> Callable[..., Any]:
     """Return a function that computes the Jacobian of `fun` column by column: for few inputs and many outputs.
 
@@ -236,7 +237,7 @@ def jacrev(
     *,
     has_aux: bool = False,
     layout: Layout | None = None,
-    scheduler: Any = None,
+    scheduler: AnyScheduler = None,
 ) -> Callable[..., Any]:
     """Return a function that computes the Jacobian of `fun` row by row: for few outputs and many inputs.
 
@@ -291,7 +292,7 @@ def jacrev(
 
 @public
 def hessian(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False, scheduler: Any = None
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False, scheduler: AnyScheduler = None
 ) -> Callable[..., Any]:
     """Return a function that computes the Hessian of `fun`: the Jacobian of its gradient.
 

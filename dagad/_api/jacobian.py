@@ -15,6 +15,7 @@ from dagad._api.program import Program, fitting
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._kernels.context import VALUES_FIRST, like_here
 from dagad._tracing.tape import pull_many
+from dagad._types import Leaf, Value
 from dagad._values import pytree
 from dagad._values.blocks import Blocks, full
 
@@ -36,7 +37,7 @@ class Layout(Protocol):
     [3.0, 4.0]
     """
 
-    def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
+    def rows(self, cotangents: Sequence[Any], output: Value, leaf: Leaf) -> Any:
         """Return the Jacobian, from one cotangent of `leaf` for each entry of `output`; None means zero."""
 
 
@@ -63,7 +64,7 @@ class Dense:
            [0., 4.]])
     """
 
-    def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
+    def rows(self, cotangents: Sequence[Any], output: Value, leaf: Leaf) -> Any:
         plain, shape = pytree.plain(leaf), np.shape(pytree.plain(output))
         if any(map(pytree.is_traced, cotangents)):
             stacked = anp.stack(pytree.filled(cotangents, [leaf] * len(cotangents)))
@@ -96,7 +97,7 @@ class Sparse:
     ((3, 3), 3, array([2., 4., 6.]))
     """
 
-    def rows(self, cotangents: Sequence[Any], output: Any, leaf: Any) -> Any:
+    def rows(self, cotangents: Sequence[Any], output: Value, leaf: Leaf) -> Any:
         del output
         from scipy.sparse import csr_array
 
@@ -111,7 +112,7 @@ class Sparse:
         return csr_array((values, places, starts), shape=(len(cotangents), max(int(np.size(leaf)), 0)))
 
 
-def _entries(part: Any, leaf: Any) -> tuple[Any, Any]:
+def _entries(part: Any, leaf: Leaf) -> tuple[Any, Any]:
     """Return the places and values of a cotangent that may differ from zero, in order."""
     if part is None:
         return np.zeros(0, np.intp), np.zeros(0, pytree.dtype_of(leaf))
@@ -188,7 +189,7 @@ def _active(outputs: Sequence[Any]) -> list[tuple[int, Any]]:
     return [(n, pytree.plain(one)) for n, one in enumerate(outputs) if pytree.is_differentiable_or_traced(one)]
 
 
-def _fitting(parts: Sequence[Any], leaf: Any) -> list[Any]:
+def _fitting(parts: Sequence[Any], leaf: Leaf) -> list[Any]:
     return [part if part is None or isinstance(part, Blocks) else fitting(part, leaf) for part in parts]
 
 
@@ -238,7 +239,7 @@ def pushed(program: Program, number: int, count: int) -> Found:
     return value, aux, moved
 
 
-def _column(tangents: Sequence[Any], output: Any, leaf: Any) -> Any:
+def _column(tangents: Sequence[Any], output: Value, leaf: Leaf) -> Any:
     """Return the Jacobian of one output with respect to one leaf, from one tangent per entry of the leaf."""
     zeros = pytree.zeros_like(output)
     shape = (*np.shape(zeros), *np.shape(leaf))

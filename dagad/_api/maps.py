@@ -22,6 +22,7 @@ from dagad._sources.runs import Runs, runs_for
 from dagad._tracebacks import public
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import reverse_depth
+from dagad._types import AnyEngine, AnyPolicy, AnyRows, AnyScheduler, Function
 from dagad._values import pytree
 from dagad._values.closures import hoist
 
@@ -29,12 +30,12 @@ from dagad._values.closures import hoist
 @public
 def map(
     f: Callable[..., Any],
-    sliced: Any,
+    sliced: AnyRows,
     *shared: Any,
     grainsize: int | str = "auto",
-    engine: Any = None,
-    policy: Any = None,
-    scheduler: Any = None,
+    engine: AnyEngine = None,
+    policy: AnyPolicy = None,
+    scheduler: AnyScheduler = None,
 ) -> Any:
     """Call a function on each item, in parallel, and stack what it returns on a new first axis.
 
@@ -87,12 +88,12 @@ def map(
 @public
 def map_rect(
     f: Callable[..., Any],
-    sliced: Any,
+    sliced: AnyRows,
     *shared: Any,
     grainsize: int | str = "auto",
-    engine: Any = None,
-    policy: Any = None,
-    scheduler: Any = None,
+    engine: AnyEngine = None,
+    policy: AnyPolicy = None,
+    scheduler: AnyScheduler = None,
 ) -> Any:
     """Call a function on each job, in parallel, and concatenate the arrays that it returns.
 
@@ -147,12 +148,12 @@ def map_rect(
 def map_reduce(
     f: Callable[..., Any],
     combine: Callable[[Any, Any], Any],
-    sliced: Any,
+    sliced: AnyRows,
     *shared: Any,
     grainsize: int | str = "auto",
-    engine: Any = None,
-    policy: Any = None,
-    scheduler: Any = None,
+    engine: AnyEngine = None,
+    policy: AnyPolicy = None,
+    scheduler: AnyScheduler = None,
 ) -> Any:
     """Call a function on each chunk, in parallel, and combine what it returns, neighbours first.
 
@@ -242,7 +243,7 @@ def _by_runs(read: Arguments, combine: Any, parts: list[Subtree] | None) -> Oper
 
 
 def _outputs(
-    f: Any, sliced: Any, shared: Sequence[Any], options: dict[str, Any], arrange: Stack | EndToEnd
+    f: Function, sliced: AnyRows, shared: Sequence[Any], options: dict[str, Any], arrange: Stack | EndToEnd
 ) -> Outputs | None:
     """Return the outputs of all items; None for no items."""
 

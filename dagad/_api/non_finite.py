@@ -23,6 +23,7 @@ from dagad._kernels.operation import Operation
 from dagad._remembered import Remembered
 from dagad._sources.plan import Chunk
 from dagad._tracebacks import warn
+from dagad._types import Tree, Value
 from dagad._values import pytree
 from dagad._values.shipping import opened
 
@@ -36,7 +37,7 @@ _SEE = (
 )
 
 
-def name_chunk(operation: Operation, leaves: Sequence[Any], total: Any, seconds: float) -> None:
+def name_chunk(operation: Operation, leaves: Sequence[Any], total: Value, seconds: float) -> None:
     """Warn of the chunk that gave what is not finite, after a run that took so long.
 
     Infinity may be meant, as the logarithm of a density is where that is zero: of that the rows have to be the cause.
@@ -58,7 +59,7 @@ def name_chunk(operation: Operation, leaves: Sequence[Any], total: Any, seconds:
         warn(why)
 
 
-def warn_of_nan(program: Any, value: Any, gradient: Any) -> None:
+def warn_of_nan(program: Any, value: Value, gradient: Tree) -> None:
     """Warn of the argument in which a gradient is nan though the value is finite."""
     if is_finite(gradient) or not is_finite(value) or is_inside_any_task():
         return

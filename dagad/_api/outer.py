@@ -22,6 +22,7 @@ from dagad._kernels.operation import Operation
 from dagad._sources.shards import times
 from dagad._tracing.embedded import Trace, innermost
 from dagad._tracing.tape import reverse_depth, traceable
+from dagad._types import Cotangent, Leaf, Tangent
 from dagad._values import pytree
 from dagad._values.blocks import full
 from dagad._values.canonical import contiguous, writable
@@ -71,7 +72,7 @@ def _forward(operation: Operation, trace: Trace) -> Outputs:
     return _filled(value, (trace.moved(leaf, list(parts)) for leaf, parts in pairs))
 
 
-def _dense(tangent: Any, leaf: Any) -> Any:
+def _dense(tangent: Tangent, leaf: Leaf) -> Any:
     return pytree.zeros_like(leaf) if tangent is None else pytree.fitted(tangent, leaf, "A tangent")
 
 
@@ -125,7 +126,7 @@ class TracedPull:
         self._operation, self._leaves, self._value, self._gradient = operation, leaves, value, gradient
         self._places = places  # of the leaves that this trace asks for
 
-    def __call__(self, cotangent: Any) -> tuple[Any, ...]:
+    def __call__(self, cotangent: Cotangent) -> tuple[Any, ...]:
         cotangents = self._pulled(_opened(cotangent))
         found = (cotangents[place] for place in self._places)
         # Autograd's own transforms hand out what they get.
@@ -154,7 +155,7 @@ class TracedPull:
         return [pytree.zeros_like(leaf) if part is None else part for part, leaf in pairs]  # no seed reached a chunk
 
 
-def _scaled(part: Any, seed: Any) -> Any:
+def _scaled(part: Any, seed: Cotangent) -> Any:
     return times(part, seed) if pytree.is_placed(part) else part * seed
 
 
@@ -183,7 +184,7 @@ class Pull(TracedPull):
         return found
 
 
-def _opened(cotangent: Any) -> list[Any]:
+def _opened(cotangent: Cotangent) -> list[Any]:
     opened = pytree.open_containers(cotangent)
     return list(opened) if isinstance(opened, _SEVERAL) else [opened]
 

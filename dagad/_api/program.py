@@ -14,6 +14,7 @@ from dagad._sources.rows import BY_COLUMN
 from dagad._tracebacks import warn
 from dagad._tracing.forward import push
 from dagad._tracing.tape import pull, record
+from dagad._types import Argnums, Args, Function, Kwargs, Leaf, Value
 from dagad._values import pytree
 from dagad._values.canonical import canonical, handed_out, library_of
 from dagad._values.fingerprint import identity_of
@@ -25,7 +26,7 @@ class Program:
     """A function at its arguments, as a function of the floating-point leaves of some of them."""
 
     def __init__(
-        self, fun: Callable[..., Any], argnums: int | Sequence[int], args: Any, kwargs: Any, has_aux: bool = False
+        self, fun: Callable[..., Any], argnums: int | Sequence[int], args: Args, kwargs: Kwargs, has_aux: bool = False
     ) -> None:
         self._fun, self._kwargs, self._argnums, self._has_aux = fun, kwargs, argnums, has_aux
         self._places, args = _places(argnums, args), list(args)
@@ -99,7 +100,7 @@ class Program:
         value, aux = self._apart(output)
         return value, aux, list(map(handed_out, moved))
 
-    def _apart(self, output: Any) -> tuple[Any, Any]:
+    def _apart(self, output: Value) -> tuple[Any, Any]:
         """Return the value and what came along, whose leaves stand behind those of the value."""
         if not self._has_aux:
             return output, None
@@ -144,7 +145,7 @@ class Program:
         return gradients[0] if isinstance(self._argnums, int) else gradients
 
 
-def fitting(part: Any, leaf: Any) -> Any:
+def fitting(part: Any, leaf: Leaf) -> Any:
     """Return a cotangent, if it has the shape of its leaf: some rules of autograd's forget what was broadcast."""
     if type(part) is np.ndarray and type(leaf) is np.ndarray and part.shape == leaf.shape:  # nearly always
         return part
@@ -161,7 +162,7 @@ def fitting(part: Any, leaf: Any) -> Any:
     return part[()] if type(part) is np.ndarray and not part.ndim and type(leaf) is not np.ndarray else part
 
 
-def _typed(part: Any, leaf: Any) -> Any:
+def _typed(part: Any, leaf: Leaf) -> Any:
     """Give a traced cotangent the dtype of its leaf; what is not traced has been given it where it was pulled."""
     plain, dtype = pytree.plain(part), pytree.dtype_of(leaf)
     if not isinstance(plain, np.ndarray | np.floating) or plain.dtype == dtype or plain.dtype.kind == "c":
@@ -170,7 +171,7 @@ def _typed(part: Any, leaf: Any) -> Any:
     return typed if isinstance(leaf, np.ndarray) else typed[()]
 
 
-def _moved(part: Any, leaf: Any, what: str) -> Any:
+def _moved(part: Any, leaf: Leaf, what: str) -> Any:
     looked_at = part is not None and not pytree.is_traced(part)
     if looked_at and pytree.is_placed(leaf):
         plan = pytree.plain(leaf).plan
@@ -209,7 +210,7 @@ def _places(argnums: int | Sequence[int], args: Sequence[Any]) -> list[int]:
     return places
 
 
-def check_function(fun: Any, asked: str, argnums: Any = 0) -> None:
+def check_function(fun: Function, asked: str, argnums: Argnums = 0) -> None:
     """Raise unless a transform was given a function of plain values, and positions of its arguments."""
     if is_dask_collection(fun):
         instead = _OF_COLLECTIONS.get(asked)
@@ -228,7 +229,7 @@ def check_function(fun: Any, asked: str, argnums: Any = 0) -> None:
         )
 
 
-def _listed(argnums: Any) -> str:
+def _listed(argnums: Argnums) -> str:
     """Return what was given as positions, in a few words."""
     if not isinstance(argnums, tuple | list):
         return described(argnums)
@@ -268,7 +269,7 @@ def _warn_of_integers(what: str, argument: Partition) -> None:
         )
 
 
-def _is_integer(leaf: Any) -> bool:
+def _is_integer(leaf: Leaf) -> bool:
     return type(leaf) is int or isinstance(leaf, np.integer)
 
 

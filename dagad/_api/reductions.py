@@ -20,17 +20,18 @@ from dagad._kernels.kernel import Kernel, Summed
 from dagad._kernels.operation import Operation
 from dagad._kernels.sums import sum_by_item, sum_by_length
 from dagad._tracebacks import public
+from dagad._types import AnyEngine, AnyPolicy, AnyRows, AnyScheduler
 
 
 @public
 def reduce_sum(
     f: Callable[..., Any],
-    sliced: Any,
+    sliced: AnyRows,
     *shared: Any,
     grainsize: int | str = "auto",
-    engine: Any = None,
-    policy: Any = None,
-    scheduler: Any = None,
+    engine: AnyEngine = None,
+    policy: AnyPolicy = None,
+    scheduler: AnyScheduler = None,
     sum: Any = None,
 ) -> Any:
     """Sum a function over the rows of data, chunk by chunk, in parallel.
@@ -121,12 +122,12 @@ def reduce_sum(
 @public
 def map_sum(
     f: Callable[..., Any],
-    sliced: Any,
+    sliced: AnyRows,
     *shared: Any,
     grainsize: int | str = "auto",
-    engine: Any = None,
-    policy: Any = None,
-    scheduler: Any = None,
+    engine: AnyEngine = None,
+    policy: AnyPolicy = None,
+    scheduler: AnyScheduler = None,
     sum: Any = None,
 ) -> Any:
     """Sum a function over items, in parallel: ``sum(f(item, *shared) for item in sliced)``.
@@ -176,7 +177,7 @@ def map_sum(
 
 
 @public
-def find_grainsize(f: Callable[..., Any], sliced: Any, *shared: Any, engine: Any = None) -> int:
+def find_grainsize(f: Callable[..., Any], sliced: AnyRows, *shared: Any, engine: AnyEngine = None) -> int:
     """Return the rows per chunk that `reduce_sum` takes where `grainsize` is left out.
 
     What "auto" finds depends on how fast the machine is; as an int, written down, it gives the same bits everywhere.

@@ -20,6 +20,7 @@ from dagad._sources.plan import AnyPlan, Chunk, GivenPlan, Plan, check_grainsize
 from dagad._sources.rows import Constant, Rows
 from dagad._sources.shards import Home, Shards, ignore
 from dagad._tracebacks import public
+from dagad._types import AnyRows, AnyScheduler, Tree
 from dagad._values import pytree
 from dagad._values.canonical import canonical, snapshots
 from dagad._values.pytree import SAMPLE
@@ -34,7 +35,7 @@ HOME = Home(new_names, run_graph)
 
 
 @public
-def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Shards:
+def shard(data: Tree, grainsize: int | str = "auto", scheduler: AnyScheduler = None) -> Shards:
     """Cut data and put them in place once, for reductions that are evaluated many times.
 
     Parameters
@@ -101,7 +102,7 @@ def shard(data: Any, grainsize: int | str = "auto", scheduler: Any = None) -> Sh
     )
 
 
-def _refuse_shards(data: Any) -> None:
+def _refuse_shards(data: Tree) -> None:
     leaves = pytree.flatten(data, is_leaf=pytree.is_list)[0]
     if any(pytree.is_placed(item) for leaf in leaves for item in (leaf if isinstance(leaf, list) else [leaf])):
         raise PlanError(
@@ -160,7 +161,7 @@ def anchor_task() -> None:
     """Do nothing, wherever there is a worker."""
 
 
-def placed(rows: Any, shared: bool, anchor: None, *blocks: Any) -> Rows:
+def placed(rows: AnyRows, shared: bool, anchor: None, *blocks: Any) -> Rows:
     """Return rows with blocks of dask arrays where they belong, and with what is made where the rows are.
 
     A copy where others may write into the blocks, in a process that it is shared with.

@@ -17,6 +17,7 @@ from dagad._graphs.linearization import is_scalar, seed_of_one
 from dagad._kernels.context import VALUE_AND_GRAD, VALUES_FIRST, like_here
 from dagad._tracebacks import public
 from dagad._tracing.patches import patches
+from dagad._types import Cotangent, Value
 from dagad._values import pytree
 from dagad._values.canonical import snapshots
 from dagad._watching.watching import watched
@@ -33,7 +34,7 @@ def _scalar_forward(program: Program) -> tuple[Any, Any, Callable[[], Any]]:
     return value, aux, lambda: pullback([np.ones_like(plain)])
 
 
-def check_number(value: Any, name: str) -> Any:
+def check_number(value: Value, name: str) -> Any:
     """Return what a function returned, if that is one real number, or an array of one: autograd takes those too."""
     if is_scalar(value) or (isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind == "f"):
         return value
@@ -42,7 +43,7 @@ def check_number(value: Any, name: str) -> Any:
     )
 
 
-def _remedy(value: Any) -> str:
+def _remedy(value: Value) -> str:
     if value is None:
         return "Return that number: is a `return` missing?"
     if isinstance(value, tuple) and len(value) == 2:
@@ -205,7 +206,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     outputs, treedef = pytree.flatten(value)
 
     @public
-    def pull_back(cotangent: Any) -> tuple[Any, ...]:
+    def pull_back(cotangent: Cotangent) -> tuple[Any, ...]:
         cotangent = pytree.all_opened(cotangent)
         parts, given = pytree.flatten(cotangent)
         if given != treedef and pytree.flatten_with_none(cotangent)[1] == pytree.flatten_with_none(value)[1]:

@@ -16,6 +16,7 @@ from dagad._executors.checkpointed import is_checkpointed
 from dagad._executors.evaluation import is_inside_any_task
 from dagad._executors.members import Meeting
 from dagad._tracebacks import public
+from dagad._types import Axis, Function, Leaf
 from dagad._values import pytree
 from dagad._watching.watching import watched
 from dagad._words import argument_of, described, name_of
@@ -103,7 +104,7 @@ def _run(acts: Sequence[Callable[[], Any]], is_traced: bool) -> list[Any]:
 # Arguments
 
 
-def _calls(fun: Any, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
+def _calls(fun: Function, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
     """Return the arguments of each member."""
     axes = [*_by_argument(in_axes, len(args)), *[0] * len(kwargs)]
     columns = [pytree.flatten_with_none(pytree.all_opened(argument)) for argument in (*args, *kwargs.values())]
@@ -140,11 +141,11 @@ def _by_argument(in_axes: Any, n_args: int) -> list[Any]:
 _SEVERAL = (tuple, list)
 
 
-def _is_axis(axis: Any) -> bool:
+def _is_axis(axis: Axis) -> bool:
     return isinstance(axis, int | np.integer) and not isinstance(axis, bool)
 
 
-def _axes_of(name: str, axis: Any, column: tuple[list[Any], Any]) -> list[int | None]:
+def _axes_of(name: str, axis: Axis, column: tuple[list[Any], Any]) -> list[int | None]:
     """Return the axis of each leaf of an argument."""
     leaves, treedef = column
     try:
@@ -166,7 +167,7 @@ def _lower(name: str) -> str:
     return name[0].lower() + name[1:]
 
 
-def _checked(name: str, leaf: Any, axis: int) -> int:
+def _checked(name: str, leaf: Leaf, axis: int) -> int:
     plain = pytree.plain(leaf)
     if (
         pytree.is_placed(leaf)
@@ -210,7 +211,7 @@ def _n_members(names: Sequence[str], axes: Sequence[list[int | None]], columns: 
     return count
 
 
-def _member(leaf: Any, axis: int | None, number: int) -> Any:
+def _member(leaf: Leaf, axis: int | None, number: int) -> Any:
     """Return what a member has of a leaf: its own memory, into which it may write."""
     if axis is None:
         return leaf

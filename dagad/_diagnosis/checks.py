@@ -23,6 +23,7 @@ from dagad._kernels.context import operations_seen
 from dagad._kernels.kernel import Outputs
 from dagad._sources.plan import Chunk
 from dagad._tracebacks import warn
+from dagad._types import Array, Cotangents, Function, Leaf, Tree
 from dagad._values import pytree
 from dagad._values.partition import Partition
 from dagad._values.shipping import opened
@@ -35,7 +36,7 @@ UNDECIDED, FAR = 1e-3, 10.0  # relative errors of differences, and times that er
 Value = Callable[[Sequence[Any]], list[Any]]
 
 
-def direction_of(rng: np.random.Generator, leaf: Any) -> Any:
+def direction_of(rng: np.random.Generator, leaf: Leaf) -> Any:
     """Return a random direction of a leaf's shape and dtype."""
     shape, dtype = pytree.shape_of(leaf), pytree.dtype_of(leaf)
     drawn = rng.standard_normal(shape)
@@ -107,7 +108,7 @@ def settled_slope(
     return best
 
 
-def is_at_a_kink(slope: Slope, claimed: float, value: Value, leaves: Any, direction: Any, seeds: Any) -> bool:
+def is_at_a_kink(slope: Slope, claimed: float, value: Value, leaves: Any, direction: Any, seeds: Cotangents) -> bool:
     """Return whether a derivative lies between slopes on both sides of a point that differ, and go on differing."""
 
     def bend(step: float) -> float:
@@ -288,12 +289,12 @@ class Subject(Protocol):
         """Return the reductions and maps in it, with their leaves."""
 
 
-def subject_of(fun: Any, args: Sequence[Any]) -> Subject:
+def subject_of(fun: Function, args: Sequence[Any]) -> Subject:
     """Return what is to be checked."""
     return GraphSubject(fun, args) if isinstance(fun, Delayed) else FunctionSubject(fun, args)
 
 
-def _floats(tree: Any) -> list[Any]:
+def _floats(tree: Tree) -> list[Any]:
     return [leaf for leaf in pytree.flatten(tree)[0] if pytree.is_differentiable_or_traced(leaf)]
 
 
@@ -441,7 +442,7 @@ def _dot(value: Any, seeds: _Held) -> Any:
     return total
 
 
-def dot(a: Any, b: Any) -> Any:
+def dot(a: Array, b: Array) -> Any:
     """Return the pairing of a vector and a covector, as autograd has it for complex numbers: nothing is conjugated."""
     product = a * b
     return anp.sum(anp.real(product)) if np.iscomplexobj(pytree.plain(product)) else anp.sum(product)

@@ -19,6 +19,7 @@ from dagad._diagnosis import facts
 from dagad._diagnosis.bounded import bounded
 from dagad._diagnosis.fitness import LAST_BITS, NOT_SEEN, Part, Seen, same_python
 from dagad._errors import TimedOutError
+from dagad._types import AnyRows, AnyScheduler
 
 SIZE = 4_000_000  # bytes, to measure a line
 X, THETA, N_ROWS = np.linspace(-1.0, 1.0, 48).reshape(16, 3), np.array([0.3, -0.7, 1.1]), 4
@@ -26,7 +27,7 @@ Road = Callable[[Any, str, float], Any]
 CLOSE = 1e-12  # of the gradient, relative
 
 
-def examine(client: Any, patience: float) -> Seen:
+def examine(client: AnyScheduler, patience: float) -> Seen:
     """Ask all parts of a cluster, one after the other; each may take `patience` seconds."""
     here = facts.facts()
     known = bounded(patience, "The list of workers", client.sync, client.scheduler.identity)["workers"]
@@ -71,11 +72,11 @@ async def _gather(calls: Sequence[Any]) -> None:
     await asyncio.gather(*calls)
 
 
-async def _version(client: Any) -> Any:
+async def _version(client: AnyScheduler) -> Any:
     return await client.scheduler.versions()
 
 
-async def _ask_python(client: Any, part: Part, patience: float) -> None:
+async def _ask_python(client: AnyScheduler, part: Part, patience: float) -> None:
     """Have the scheduler ask a worker for its version: not all at once, for one that is silent would hold up all."""
     asking = client.scheduler.broadcast(msg={"op": "versions"}, workers=[part.address], on_error="ignore")
     try:
@@ -87,7 +88,7 @@ async def _ask_python(client: Any, part: Part, patience: float) -> None:
         part.python = _python(answers[part.address])
 
 
-async def _ask(client: Any, part: Part, patience: float) -> None:
+async def _ask(client: AnyScheduler, part: Part, patience: float) -> None:
     began = time.time()
     try:
         answers = await asyncio.wait_for(client.run(facts.facts, workers=[part.address], on_error="return"), patience)
@@ -104,14 +105,14 @@ async def _ask(client: Any, part: Part, patience: float) -> None:
         part.failure = f"it can't be asked ({answer!r})"
 
 
-async def _measure(client: Any, address: str, patience: float) -> tuple[float, float]:
+async def _measure(client: AnyScheduler, address: str, patience: float) -> tuple[float, float]:
     from distributed import rpc
 
     line: Any = rpc(address, timeout=patience, connection_args=client.security.get_connection_args("client"))
     return await asyncio.wait_for(facts.measured(line, SIZE, patience), patience)
 
 
-def _try_all(client: Any, parts: Sequence[Part], roads: dict[str, Road], patience: float) -> None:
+def _try_all(client: AnyScheduler, parts: Sequence[Part], roads: dict[str, Road], patience: float) -> None:
     """Have every worker reach the next one, and compute gradients."""
     for part, peer in zip(parts, [*parts[1:], *parts[:1]], strict=True):
         part.peer = peer.address if peer is not part else ""
@@ -128,12 +129,12 @@ def _try_all(client: Any, parts: Sequence[Part], roads: dict[str, Road], patienc
         part.gradients = {road: _checked(run, client, part.address, patience) for road, run in roads.items()}
 
 
-def exponential(rows: Any, theta: Any) -> Any:
+def exponential(rows: AnyRows, theta: Any) -> Any:
     """Return the sum of exponentials: its gradient is known, the rows weighted by its terms."""
     return np.exp(rows @ theta).sum()
 
 
-def by_graph(client: Any, address: str, patience: float) -> Any:
+def by_graph(client: AnyScheduler, address: str, patience: float) -> Any:
     """Return the gradient as tasks of a worker compute it, and nothing to say of it."""
     with annotate(workers=[address]):
         evaluation = evaluate(
@@ -142,7 +143,7 @@ def by_graph(client: Any, address: str, patience: float) -> Any:
         return evaluation.gradient(patience), ""
 
 
-def by_hot_loop(client: Any, address: str, patience: float) -> Any:
+def by_hot_loop(client: AnyScheduler, address: str, patience: float) -> Any:
     """Return the gradient as a worker computes it in a hot loop; or why it is not."""
     with annotate(workers=[address]):
         rows = shard(X, grainsize=N_ROWS, scheduler=client)
@@ -160,7 +161,7 @@ def by_hot_loop(client: Any, address: str, patience: float) -> Any:
 ROADS: dict[str, Road] = {"graph": by_graph, "hot loop": by_hot_loop}
 
 
-def _checked(run: Road, client: Any, address: str, patience: float) -> str:
+def _checked(run: Road, client: AnyScheduler, address: str, patience: float) -> str:
     """Return what is wrong with a gradient; nothing if it is right."""
     try:
         found, unseen = bounded(patience, "A gradient", run, client, address, patience)

@@ -8,6 +8,7 @@ from dagad import _rules as _rules  # all tables of rules are in force from here
 from dagad._tracing.flat_functions import Flat, FlatFunction, Leaves, Traits
 from dagad._tracing.forward import push
 from dagad._tracing.tape import TapePullback, pull, record_flat
+from dagad._types import Leaf
 from dagad._values import pytree
 
 
@@ -30,7 +31,7 @@ class AutogradEngine:
     is_autograds = True  # what traces outside is what traces inside: traced leaves go right through a function
     traits = Traits(is_autograds=True)
 
-    def takes(self, leaf: Any) -> bool:
+    def takes(self, leaf: Leaf) -> bool:
         """Take everything, to see traced values wherever they are hidden."""
         del leaf
         return True

@@ -18,6 +18,7 @@ import numpy as np
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.flat_functions import FlatFunction, Leaves
 from dagad._tracing.forward import push
+from dagad._types import Leaf
 from dagad._values import pytree
 from dagad._values.closures import Template
 from dagad._values.homes import is_closed, root_of
@@ -158,7 +159,7 @@ class Captured:
         )
 
 
-def _fresh(leaf: Any, step: float) -> Any:
+def _fresh(leaf: Leaf, step: float) -> Any:
     """Return a leaf as an object of its own, moved by about `step` of its size, each entry in its own way."""
     array = np.array(leaf)
     if step:

@@ -9,6 +9,7 @@ from typing import Any
 from dagad._engines.explicit_rules import check_count, refuse_keywords
 from dagad._tracing.embedded import traced_engine
 from dagad._tracing.flat_functions import Engine, FlatFunction
+from dagad._types import Args, Cotangents, Kwargs
 from dagad._values import pytree
 from dagad._values.canonical import canonical
 from dagad._values.partition import Partition
@@ -33,7 +34,7 @@ class BoundCall(FlatFunction):
 
     __slots__ = ("_args", "_fun", "_kwargs", "_n_args", "leaves")
 
-    def __init__(self, engine: Engine, fun: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def __init__(self, engine: Engine, fun: Callable[..., Any], args: Args, kwargs: Kwargs) -> None:
         self._fun, self._n_args = fun, len(args)
         self._args, self._kwargs = Partition.of(args, pytree.is_traced), Partition.of(kwargs, pytree.is_traced)
         self.leaves = [canonical(leaf) for side in (self._args, self._kwargs) for leaf in side.taken]
@@ -56,7 +57,7 @@ class BoundCall(FlatFunction):
         found: tuple[Any, ...] = self._args.arrange(iter(cotangents))
         return found
 
-    def extract(self, cotangents: Any) -> list[Any]:
+    def extract(self, cotangents: Cotangents) -> list[Any]:
         if self._kwargs.positions:
             refuse_keywords()
         return self._args.extract(tuple(check_count(cotangents, self._n_args)))

@@ -16,6 +16,7 @@ from dagad._tracebacks import public
 from dagad._tracing.embedded import NodePullback, Trace, innermost
 from dagad._tracing.flat_functions import Flat, FlatFunction, LeafPullback, Leaves
 from dagad._tracing.tape import traceable
+from dagad._types import Leaf
 from dagad._values import pytree
 from dagad._words import described, name_of
 
@@ -39,7 +40,7 @@ class ExplicitEngine:
     name = "explicit"
     follows_traces = True  # what somebody traces, it takes as it is
 
-    def takes(self, leaf: Any) -> bool:
+    def takes(self, leaf: Leaf) -> bool:
         """Take everything: the function's pullback speaks of all that it returned."""
         del leaf
         return True

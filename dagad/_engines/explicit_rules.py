@@ -16,6 +16,7 @@ from dagad._errors import NotDifferentiableError, StructureError
 from dagad._tracing.flat_functions import FlatFunction, LeafPullback, Leaves
 from dagad._tracing.refusals import told
 from dagad._tracing.tape import pull, record_flat, traceable
+from dagad._types import Cotangent, Cotangents, Leaf, Value
 from dagad._values import pytree
 from dagad._words import described
 
@@ -67,7 +68,7 @@ class OwnPullback:
         return sum(getattr(leaf, "nbytes", 8) for leaf in (*self._leaves, *self._outputs))
 
 
-def _plain(leaf: Any) -> Any:
+def _plain(leaf: Leaf) -> Any:
     return traceable(pytree.plain(leaf))
 
 
@@ -103,7 +104,7 @@ def transposed(
     return moved
 
 
-def _start(value: Any) -> Any:
+def _start(value: Value) -> Any:
     """Return a cotangent to record at: no zero, no two entries alike, so that what is not linear shows."""
     plain = pytree.plain(value)
     array = 1.0 + 0.25 * np.sin(1.0 + np.arange(np.size(plain))).reshape(np.shape(plain))
@@ -145,7 +146,7 @@ def checked_pair(pair: Any, name: str) -> tuple[Any, Callable[[Any], Any]]:
     return pair
 
 
-def check_count(cotangents: Any, n_arguments: int) -> Sequence[Any]:
+def check_count(cotangents: Cotangents, n_arguments: int) -> Sequence[Any]:
     """Return what an explicit pullback returned, if it is one cotangent per argument."""
     if isinstance(cotangents, tuple | list) and len(cotangents) == n_arguments:
         return cotangents
@@ -180,7 +181,7 @@ def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:
     return result
 
 
-def fitted_cotangent(cotangent: Any, leaf: Any) -> Any:
+def fitted_cotangent(cotangent: Cotangent, leaf: Leaf) -> Any:
     """Return what an explicit pullback returned for a leaf, after checking its shape; somebody may trace it."""
     if not pytree.is_traced(cotangent):
         return pytree.cast_like(cotangent, pytree.plain(leaf), _WHAT)

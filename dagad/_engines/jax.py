@@ -35,6 +35,7 @@ from dagad._engines.xla.tracing import InNumpysTerms, traced
 from dagad._errors import NotDifferentiableError, PlanError
 from dagad._remembered import Remembered
 from dagad._tracing.flat_functions import Composed, Flat, LeafPullback, Leaves, outputs_of
+from dagad._types import Cotangent, Leaf, Value
 from dagad._values import pytree
 from dagad._values.partition import Partition
 
@@ -120,7 +121,7 @@ class JaxEngine:
             size //= BASE
         return found
 
-    def takes(self, leaf: Any) -> bool:
+    def takes(self, leaf: Leaf) -> bool:
         """Take all that comes out of what is compiled: arrays, and numbers that may have a derivative."""
         if isinstance(leaf, np.ndarray | np.generic):
             return leaf.dtype.kind in "biufc"
@@ -349,7 +350,7 @@ def _moved(fun: Flat, x: Sequence[Any], dx: Sequence[Any]) -> tuple[list[Any], l
     return outputs, [next(rest) if _is_float(output) else jnp.zeros_like(output) for output in outputs]
 
 
-def _like(seed: Any, value: Any) -> Any:
+def _like(seed: Cotangent, value: Value) -> Any:
     """Return a cotangent in the dtype of what it belongs to."""
     seed = jnp.asarray(seed)
     real = jnp.iscomplexobj(seed) and not jnp.iscomplexobj(value)

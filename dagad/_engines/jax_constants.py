@@ -20,6 +20,7 @@ from dagad._engines.own_arrays import Placed
 from dagad._errors import NotDifferentiableError, PortabilityError, StructureError
 from dagad._remembered import Remembered
 from dagad._tracing.flat_functions import Mark, Side
+from dagad._types import Array, Leaf
 from dagad._values import pytree
 from dagad._values.digest import digest
 from dagad._values.fingerprint import fingerprint, identity_of, same
@@ -95,12 +96,12 @@ def _contents(code: tuple[Any, ...], rest: list[Any]) -> Hashable:
     return made
 
 
-def _put(array: Any) -> Any:
+def _put(array: Array) -> Any:
     placed = jax.device_put(array, may_alias=False)
     return placed if placed.dtype == array.dtype else None
 
 
-def shape_of(leaf: Any) -> Hashable:
+def shape_of(leaf: Leaf) -> Hashable:
     """Return by what a leaf is told from others that are compiled for."""
     if type(leaf) is np.ndarray:
         return leaf.shape, leaf.dtype.str

@@ -12,6 +12,7 @@ import numpy as np
 
 from dagad._errors import StructureError
 from dagad._tracing.flat_functions import Composed, Engine, Flat, Leaves, outputs_of
+from dagad._types import Array, Value
 from dagad._values import pytree
 from dagad._values.canonical import is_frozen
 
@@ -40,7 +41,7 @@ class Placed:
     def __len__(self) -> int:
         return len(self._found)
 
-    def __call__(self, array: Any) -> Any:
+    def __call__(self, array: Array) -> Any:
         known, placed = self._found.get(id(array)), None
         if known is not None and known[0]() is array and is_frozen(array):  # its owner may make it writable again
             return known[1]
@@ -90,7 +91,7 @@ def pulled_in_blocks(
     return found
 
 
-def _column(block: Sequence[Sequence[Any] | None], place: int, value: Any) -> Any:
+def _column(block: Sequence[Sequence[Any] | None], place: int, value: Value) -> Any:
     """Return the cotangents of one value along a first axis; zeros fill it, so that it always has one length."""
     column = np.zeros((BLOCK, *np.shape(value)), pytree.dtype_of(value))
     for number, seeds in enumerate(block):

@@ -11,6 +11,7 @@ from dagad._engines.autograd import AutogradEngine
 from dagad._engines.explicit import ExplicitEngine
 from dagad._errors import PlanError
 from dagad._tracing.flat_functions import Engine
+from dagad._types import AnyEngine
 from dagad._words import described
 
 
@@ -54,7 +55,7 @@ def own_engine(fun: Any) -> tuple[Any, Engine | None]:
     return (fun, None) if found is None else (owner, found)
 
 
-def find_engine(engine: Any, fun: Any) -> Engine:
+def find_engine(engine: AnyEngine, fun: Any) -> Engine:
     """Return the engine that a name means, or the one that a function brings along."""
     own = own_engine(fun)[1]
     if own is not None:

@@ -15,6 +15,7 @@ from dagad._tracing.embedded import NodePullback, Trace, innermost
 from dagad._tracing.flat_functions import Flat, Leaves
 from dagad._tracing.forward import push
 from dagad._tracing.tape import pull, record_flat, traceable
+from dagad._types import Value
 from dagad._values import pytree
 
 
@@ -62,7 +63,7 @@ def _reverse(rule: Rule, trace: Trace) -> list[Any]:
     return trace.pulled(values, NodePullback(back, trace.below, asked, list(range(len(values))), len(values)))
 
 
-def _dense(part: Any, value: Any) -> Any:
+def _dense(part: Any, value: Value) -> Any:
     return pytree.zeros_like(value) if part is None else pytree.fitted(part, value, "A tangent")
 
 

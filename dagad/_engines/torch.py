@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from dagad._engines.own_arrays import ArrayPullback, Placed
 from dagad._errors import NotDifferentiableError, PlanError, StructureError
 from dagad._tracing.flat_functions import Flat, LeafPullback, Leaves, Mark, Side
+from dagad._types import Args, Array, Cotangent, Function, Kwargs, Leaf, Value
 
 stateless: Any = _stateless  # whose private function is replaced
 vjp: Any = torch.func.vjp  # its type does not tell of what it returns beside
@@ -67,7 +68,7 @@ class TorchEngine:
         self.device = device
         self.name = "torch" if device == "cpu" else f"torch:{device}"
 
-    def takes(self, leaf: Any) -> bool:
+    def takes(self, leaf: Leaf) -> bool:
         """Take tensors, and numbers that may have a derivative."""
         if isinstance(leaf, np.ndarray | np.generic):
             return leaf.dtype.kind in "biufc"
@@ -255,7 +256,7 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self._name, self._is_derived = name, is_derived
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Function, types: Any, args: Args = (), kwargs: Kwargs = None) -> Any:
         if func in _OUT_OF_TORCH and _is_differentiated(args[0]):
             raise NotDifferentiableError(
                 f"`{self._name}` asked for a Python number, by `.item()`, `float()`, `.tolist()`, a function of `math` "
@@ -284,7 +285,7 @@ class _Watch(TorchFunctionMode):
         return found
 
 
-def _is_lost(func: Any, found: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+def _is_lost(func: Function, found: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     """Return whether floating-point numbers came of what is being differentiated, and torch has no derivative."""
     name = func.__name__
     given = args[1:] if name.startswith("new_") else args  # of the other only the dtype is taken
@@ -330,7 +331,7 @@ def _is_float(tensor: Any) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
-def _like(seed: Any, value: Any) -> Any:
+def _like(seed: Cotangent, value: Value) -> Any:
     """Return a cotangent in the dtype of what it belongs to."""
     return (seed.real if seed.is_complex() and not value.is_complex() else seed).to(value.dtype)
 
@@ -341,7 +342,7 @@ def _as_numpy(tensor: Any) -> Any:
     return array if array.ndim else array[()]
 
 
-def _put(device: str, array: Any) -> Any:
+def _put(device: str, array: Array) -> Any:
     own = np.asarray(array, array.dtype.newbyteorder("="), order="C")
     return torch.tensor(own, device=device)
 

@@ -24,6 +24,7 @@ from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Subtree, assembled
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds, nested
 from dagad._kernels.kernel import Kernel
+from dagad._types import AnyRows, AnyScheduler, Value
 from dagad._values import pytree
 from dagad._values.digest import digest
 from dagad._values.shipping import opened
@@ -144,7 +145,7 @@ class CheckpointedExecutor:
         left_out = {key for key, (chunk,) in lowered.batches.items() if chunk.number not in missing}
         graph = {key: node for key, node in lowered.graph.items() if key not in left_out}
 
-        def landed(key: Any, result: Any) -> None:
+        def landed(key: Any, result: Value) -> None:
             (chunk,) = lowered.batches[key]
             own = (result.reduced, result.stacked[0], result.notes[0]) if job.kernel.stacks else (result, [], None)
             self._journal.landed({"chunk": chunk.number, **place, "data": own})
@@ -250,7 +251,7 @@ def is_checkpointed() -> bool:
     return current is not None and not current.is_over() and not is_inside_any_task()
 
 
-def checkpointed(inner: Executor, scheduler: Any) -> Executor:
+def checkpointed(inner: Executor, scheduler: AnyScheduler) -> Executor:
     """Return an executor whose chunks go to disk, where there is a checkpoint; chunks of what a chunk runs do not."""
     current = _CURRENT.get()
     if current is None or current.is_over() or is_inside_any_task():
@@ -314,12 +315,12 @@ class GradientAtHand:
         """Let go of nothing: it is on disk."""
 
 
-def digest_of_rows(rows: Any) -> str:
+def digest_of_rows(rows: AnyRows) -> str:
     """Return, in a task, a digest of the rows of a chunk."""
     return digest(opened(rows).made())
 
 
-def _is_away(rows: Any) -> bool:
+def _is_away(rows: AnyRows) -> bool:
     """Return whether rows are elsewhere, or are made where they are used."""
     return isinstance(rows, GraphNode | TaskRef) or bool(getattr(opened(rows), "is_made", False))
 

@@ -30,6 +30,7 @@ from dagad._executors.threaded import ThreadedExecutor
 from dagad._graphs.policies import Policy
 from dagad._kernels.context import current_profile
 from dagad._kernels.job import Executor, Job, Residuals, Results
+from dagad._types import AnyScheduler
 
 logger = logging.getLogger("dagad")
 
@@ -41,7 +42,7 @@ INLINE = Inline()
 Found = tuple[Results, Residuals | None]
 
 
-def executor_on(scheduler: Any) -> Executor:
+def executor_on(scheduler: AnyScheduler) -> Executor:
     """Return what runs jobs on a scheduler; one that does so by itself is its own executor."""
     return scheduler if hasattr(scheduler, "linearize") else Chosen(scheduler)
 

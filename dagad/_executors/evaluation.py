@@ -32,6 +32,7 @@ from dagad._executors.profile import CANCELLED, Profile
 from dagad._habits import ARITHMETIC, answering
 from dagad._kernels.context import VALUES_FIRST, Mode, current_profile, recorded, written_profile
 from dagad._tracebacks import public, shorten
+from dagad._types import AnyScheduler, Tree, Value
 from dagad._values.shipping import Portable
 from dagad._words import Listing, described
 from dagad_scheduler import (
@@ -70,8 +71,8 @@ class Watch(Protocol):
         """The `Profile` of it."""
 
     def begin(self) -> None: ...
-    def gave(self, value: Any) -> None: ...
-    def gave_gradient(self, gradient: Any) -> None: ...
+    def gave(self, value: Value) -> None: ...
+    def gave_gradient(self, gradient: Tree) -> None: ...
     def end(self, error: BaseException | None = None) -> None: ...
 
 
@@ -80,7 +81,7 @@ def new_names(function: str = "", token: str | None = None) -> Names:
     return Names(os.urandom(16).hex() if token is None else token, words_of(function))
 
 
-def find_scheduler(scheduler: Any) -> Scheduler:
+def find_scheduler(scheduler: AnyScheduler) -> Scheduler:
     """Return what runs graphs, from what a user writes after ``scheduler=``."""
     try:
         found = resolve(scheduler)
@@ -90,7 +91,7 @@ def find_scheduler(scheduler: Any) -> Scheduler:
     return found
 
 
-def refuse_closed(scheduler: Any) -> None:
+def refuse_closed(scheduler: AnyScheduler) -> None:
     """Raise if a scheduler is a cluster's whose client was closed, before anything asks it and waits."""
     if getattr(scheduler, "is_closed", False):
         raise SchedulerLostError(
@@ -99,7 +100,7 @@ def refuse_closed(scheduler: Any) -> None:
         )
 
 
-def _no_scheduler(scheduler: Any, error: Exception) -> str:
+def _no_scheduler(scheduler: AnyScheduler, error: Exception) -> str:
     """Return what to write instead of something that is no scheduler."""
     connect = "and leave `scheduler=` out, or pass `scheduler=client`."
     if isinstance(scheduler, str) and "://" in scheduler:
@@ -183,7 +184,7 @@ def run_graph(
     return run
 
 
-def run_parts(scheduler: Any, n_parts: int, run_part: Callable[[int], None], role: Role) -> PartsRun:
+def run_parts(scheduler: AnyScheduler, n_parts: int, run_part: Callable[[int], None], role: Role) -> PartsRun:
     """Run numbered parts in threads of this process to their end; the current evaluation can watch and cancel it."""
     run: PartsRun = scheduler.share(n_parts, run_part, role)
     follow(run)
@@ -443,7 +444,7 @@ def _result(future: Future[Any], timeout: float | None, what: str) -> Any:
         ) from None
 
 
-def _settle(future: Future[Any], result: Any) -> None:
+def _settle(future: Future[Any], result: Value) -> None:
     if not future.done():
         with contextlib.suppress(InvalidStateError):  # cancelled just now, which is an answer too
             future.set_result(result)

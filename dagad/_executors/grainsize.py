@@ -14,6 +14,7 @@ import numpy as np
 
 from dagad._executors.planning import Timing, choose_grainsize
 from dagad._remembered import Remembered
+from dagad._types import Function, Leaf
 from dagad._values import pytree
 from dagad._values.fingerprint import identity_of
 from dagad._words import name_of
@@ -28,7 +29,9 @@ _SIZES: Remembered[int] = Remembered(MOST_SIZES)
 Run = Callable[[int, int], Any]
 
 
-def find_grainsize(fun: Any, arguments: Any, n_rows: int, run: Run, weight: float, *, is_compiled: bool = False) -> int:
+def find_grainsize(
+    fun: Function, arguments: Any, n_rows: int, run: Run, weight: float, *, is_compiled: bool = False
+) -> int:
     """Return the rows per chunk for a function and arguments of these shapes.
 
     `run(start, stop)` runs one chunk of these rows; `weight` says how many times longer value and gradient take. What
@@ -74,7 +77,7 @@ def _shapes(arguments: Any) -> Hashable:
     return str(treedef), tuple(_shape(leaf) for leaf in leaves)
 
 
-def _shape(leaf: Any) -> Hashable:
+def _shape(leaf: Leaf) -> Hashable:
     leaf = pytree.plain(leaf)
     if isinstance(leaf, list):
         # Looking at every item would cost as much as a chunk; the first one tells light rows from heavy ones.

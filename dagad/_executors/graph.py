@@ -34,6 +34,7 @@ from dagad._kernels.job import Job, Land, Results, Seeds, Spent, nested
 from dagad._sources.base import Stays
 from dagad._sources.plan import Chunk
 from dagad._sources.shards import Kept
+from dagad._types import Value
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Role
 
@@ -176,7 +177,7 @@ class GraphExecutor:
 
         measured = Measure()
 
-        def landed(key: Key, result: Any) -> None:
+        def landed(key: Key, result: Value) -> None:
             if key == total:
                 results.reduced = measured.taken(result)
             else:
@@ -248,7 +249,7 @@ class GraphResiduals:
                 else:
                     land(job.targets(chunks), None, first)
 
-        def landed(key: Key, result: Any) -> None:
+        def landed(key: Key, result: Value) -> None:
             if key in shared:
                 land(job.shared_targets, job.monoid.lower(result), shared[key])
             else:

@@ -15,6 +15,7 @@ from dagad._kernels.batch import Batch, Batched, BatchSeeds
 from dagad._kernels.job import STAYED
 from dagad._kernels.kernel import BY_THREAD, n_compiled
 from dagad._kernels.replay import attempt
+from dagad._types import Value
 from dagad._values.shipping import Portable, opened
 
 
@@ -37,16 +38,16 @@ def _bare(cotangents: tuple[Any, ...]) -> Any:
     return cotangents[0] if len(cotangents) == 1 else cotangents
 
 
-def plain_result(result: Any) -> Any:
+def plain_result(result: Value) -> Any:
     return result.value if type(result) is Linearization else result
 
 
-def plain_value(value: Any) -> Any:
+def plain_value(value: Value) -> Any:
     """Return a value as it is, under a key of its own."""
     return value
 
 
-def landing_part(result: Any, stays: Sequence[tuple[int, int]]) -> Any:
+def landing_part(result: Value, stays: Sequence[tuple[int, int]]) -> Any:
     """Return the lists of some chunks without what stays; None if there are none."""
     whole = unmeasured(plain_result(result))
     found = _lists(whole)
@@ -58,23 +59,23 @@ def landing_part(result: Any, stays: Sequence[tuple[int, int]]) -> Any:
     return _like(result, whole._replace(stacked=lists) if isinstance(whole, Batched) else lists)
 
 
-def staying_part(result: Any, chunk: int, place: int) -> Any:
+def staying_part(result: Value, chunk: int, place: int) -> Any:
     """Return what of one chunk stays."""
     found = _lists(unmeasured(plain_result(result)))
     return None if found is None else found[chunk][place]
 
 
-def _lists(result: Any) -> Any:
+def _lists(result: Value) -> Any:
     return result.stacked if isinstance(result, Batched) else result
 
 
-def reduced_part(result: Any) -> Any:
+def reduced_part(result: Value) -> Any:
     """Return what of a batch is reduced."""
     plain = plain_result(result)
     return _like(plain, unmeasured(plain).reduced)
 
 
-def stacked_part(result: Any) -> Any:
+def stacked_part(result: Value) -> Any:
     """Return what of a batch is stacked."""
     return unmeasured(plain_result(result))._replace(reduced=None)
 
@@ -98,7 +99,7 @@ class Measure:
     def __init__(self) -> None:
         self.seconds, self.n_compiled = 0.0, 0
 
-    def taken(self, result: Any) -> Any:
+    def taken(self, result: Value) -> Any:
         """Return what a result is of, after adding what that took."""
         plain = plain_result(result)
         if type(plain) is not Measured:
@@ -107,11 +108,11 @@ class Measure:
         return plain.value
 
 
-def unmeasured(result: Any) -> Any:
+def unmeasured(result: Value) -> Any:
     return result.value if type(result) is Measured else result
 
 
-def _like(result: Any, value: Any) -> Any:
+def _like(result: Value, value: Value) -> Any:
     """Return a value, measured if a result is."""
     return result._replace(value=value) if type(result) is Measured else value
 
@@ -147,7 +148,7 @@ class MeasuredBatch(Recordable, Portable):
     def _begun(self) -> tuple[float, int]:
         return time.perf_counter(), n_compiled(self.batch.kernel, BY_THREAD)
 
-    def _measured(self, value: Any, begun: tuple[float, int]) -> Measured:
+    def _measured(self, value: Value, begun: tuple[float, int]) -> Measured:
         seconds, compiled = (now - before for now, before in zip(self._begun(), begun, strict=True))
         return Measured(value, seconds, int(compiled))
 
@@ -181,7 +182,7 @@ class MeasuredSum:
         return total._replace(value=self.monoid.lower(total.value))
 
 
-def finite_or_error(batch: Batch, method: str, contexts: Any, shared: Any, reduced: Any, parts: Any) -> Any:
+def finite_or_error(batch: Batch, method: str, contexts: Any, shared: Any, reduced: Value, parts: Any) -> Any:
     """Return why what some chunks give is refused, if it is not finite; None if it is."""
     try:
         attempt(batch, method, contexts, shared, reduced, *parts)

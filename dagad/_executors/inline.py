@@ -12,6 +12,7 @@ from dagad._graphs.policies import Policy
 from dagad._kernels.batch import BatchSeeds
 from dagad._kernels.context import written_profile
 from dagad._kernels.job import Job, Land, Results, Seeds, Spent
+from dagad._types import Value
 
 
 class Inline:
@@ -46,7 +47,7 @@ class _Running:
         args, profile = job.arguments(self._chunks, new_names()), written_profile()
         self.args = args if profile is None else (profile.counting(Counted(args[0])), *args[1:])
 
-    def results(self, value: Any) -> Results:
+    def results(self, value: Value) -> Results:
         """Return what the job has given, and what that took."""
         results, (began_cpu, began) = Results.of(self._job), self._began
         results.reduced = value.reduced if self._job.kernel.stacks else value

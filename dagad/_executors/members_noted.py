@@ -16,6 +16,7 @@ import numpy as np
 
 from dagad._errors import ClosureError
 from dagad._kernels.job import Job, Seeds
+from dagad._types import Array, Function
 from dagad._values import pytree
 from dagad._values.canonical import is_frozen
 from dagad._values.carried import states_of
@@ -33,7 +34,7 @@ class Looked:
     def __init__(self) -> None:
         self._seen: dict[Any, tuple[Any, Any]] = {}
 
-    def function(self, fun: Any) -> dict[str, list[str]]:
+    def function(self, fun: Function) -> dict[str, list[str]]:
         """Return the states of what a function carries, by name."""
         key = "function", id(fun)
         if key not in self._seen:
@@ -56,11 +57,11 @@ class Looked:
         return self._seen[key][0]
 
 
-def _memory(array: Any) -> Any:
+def _memory(array: Array) -> Any:
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
 
 
-def _sum_of(array: Any) -> int:
+def _sum_of(array: Array) -> int:
     """Return a sum over all bits of an array, and of where they stand."""
     if not array.ndim or not array.nbytes:
         return zlib.crc32(array.tobytes())

@@ -22,6 +22,7 @@ from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.recipes import Form, by_form, scaled_rows
 from dagad._sources.rows import Rows
 from dagad._sources.samples import sampled_plan
+from dagad._types import Args, Value
 from dagad._values import pytree
 from dagad._values.buffers import pack_tree, unpack_tree
 from dagad._values.shipping import PYTHON, Parcel, Singletons, pack_call
@@ -199,7 +200,7 @@ class ResidentJob:
             return rows[len(rows) - self._n_taken + form[1]]
         return by_form(form, rows, lambda form: self._made(form, rows))
 
-    def _own(self, value: Any, numbers: Sequence[int]) -> Batched:
+    def _own(self, value: Value, numbers: Sequence[int]) -> Batched:
         """Return what chunks gave without the rows that stay here."""
         if not self._program.batch.kernel.stacks:
             return Batched(value, [], [])
@@ -237,7 +238,7 @@ class ResidentJob:
         placed = [next(stay) if is_bundle(leaf) else None for leaf in like]
         return [part if form is None else self._made(form, here) for part, form in zip(own, placed, strict=True)]
 
-    def _pulled(self, part: Subtree, args: Any, numbers: Sequence[int], rows: Callable[[int], Sequence[Any]]) -> Any:
+    def _pulled(self, part: Subtree, args: Args, numbers: Sequence[int], rows: Callable[[int], Sequence[Any]]) -> Any:
         is_lost = part not in self._left  # or it was never left here
         made = self._left.get(part) if self._stays else self._left.pop(part, None)
         if is_lost:

@@ -19,6 +19,7 @@ from dagad._graphs.sum_trees import OpenTree
 from dagad._kernels.batch import BatchSeeds
 from dagad._kernels.job import Job, Land, Results, Seeds, Spent
 from dagad._sources.plan import Chunk
+from dagad._types import AnyScheduler
 from dagad_scheduler.roles import Role
 
 
@@ -27,7 +28,7 @@ class ThreadedExecutor:
 
     name, remote = "threads", False
 
-    def __init__(self, scheduler: Any, group: int = 1) -> None:
+    def __init__(self, scheduler: AnyScheduler, group: int = 1) -> None:
         self._scheduler, self.group = scheduler, group
 
     def call(self, job: Job) -> Results:
@@ -68,7 +69,7 @@ class ThreadedResiduals:
 
     ran_by = ThreadedExecutor.name
 
-    def __init__(self, scheduler: Any, group: int, left: dict[int, Linearization | None]) -> None:
+    def __init__(self, scheduler: AnyScheduler, group: int, left: dict[int, Linearization | None]) -> None:
         self._scheduler, self._group, self._left = scheduler, group, left
 
     def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
@@ -114,7 +115,7 @@ def _parts(job: Job, group: int) -> list[list[Chunk]]:
 
 
 def _spent(
-    scheduler: Any,
+    scheduler: AnyScheduler,
     job: Job,
     n_parts: int,
     run_part: Callable[[int], None],

@@ -14,6 +14,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from dagad._errors import NotDifferentiableError
 from dagad._graphs.activity import Key, substituted
+from dagad._types import AnyNode
 from dagad_scheduler.private import Blockwise, GraphNode, Task, TaskRef, fuse_roots, give_tasks, optimize_blockwise
 
 _FUSED = re.compile(r"(.+?)_((?:\.\d+(?:_\.\d+)*)?)")
@@ -51,7 +52,7 @@ def _block_of(part: Any, layer: Any, graph: HighLevelGraph) -> Block | None:
     return match[1], tuple(found)
 
 
-def _under_own_keys(node: Any, blocks: Mapping[str, Block]) -> Any:
+def _under_own_keys(node: AnyNode, blocks: Mapping[str, Block]) -> Any:
     """Return the task of a block with its parts under their own keys."""
     if not blocks or not isinstance(node, Task) or not node.has_subgraph():
         return node
@@ -63,13 +64,13 @@ def _under_own_keys(node: Any, blocks: Mapping[str, Block]) -> Any:
     return _with_keys(node, keys, at)
 
 
-def _with_keys(node: Any, keys: Mapping[Any, Key], key: Key) -> Any:
+def _with_keys(node: AnyNode, keys: Mapping[Any, Key], key: Key) -> Any:
     inside, last, *rest = node.args
     parts = {(own := keys.get(part, part)): _renamed(one, keys, own) for part, one in inside.items()}
     return Task(key, node.func, parts, keys.get(last, last), *rest, **node.kwargs)
 
 
-def _renamed(node: Any, keys: Mapping[Any, Key], key: Key) -> Any:
+def _renamed(node: AnyNode, keys: Mapping[Any, Key], key: Key) -> Any:
     """Return what `substituted` does; most parts read nothing deeper, and there are many."""
     if isinstance(node, Task) and node.has_subgraph():
         return _with_keys(substituted(node, dict(keys), key), keys, key)
@@ -92,7 +93,7 @@ def refuse_nameless(parts: Iterable[Key], wrt: Collection[Key]) -> None:
             )
 
 
-def names_in(node: Any) -> Iterator[str]:
+def names_in(node: AnyNode) -> Iterator[str]:
     """Yield what Dask calls the parts of a fused task that have no key of their own."""
     if isinstance(node, Task) and node.has_subgraph():
         for part, one in node.args[0].items():

@@ -27,6 +27,7 @@ from dagad._graphs.linearization import value_of_task
 from dagad._graphs.linearize import inputs_of
 from dagad._graphs.sum_trees import add_up, add_up_spans
 from dagad._graphs.tasks import recordable
+from dagad._types import AnyEngine
 from dagad._values.shipping import opened
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
@@ -44,7 +45,7 @@ def coarsened(
     ends: Collection[Key],
     annotations: Mapping[Key, Annotations],
     names: Names,
-    engine: Any,
+    engine: AnyEngine,
     width: int,
 ) -> tuple[dict[Key, GraphNode], Order, dict[Key, Annotations]]:
     """Return a graph with tasks put together, its order, and the annotations, those of new keys among them.
@@ -172,7 +173,7 @@ class _Groups:
             n_tasks += len(own)
         self._bundles += [bundle for bundle in bundles if len(bundle) > 1]
 
-    def fused(self, names: Names, engine: Any) -> tuple[dict[Key, GraphNode], Order, dict[Key, Annotations]]:
+    def fused(self, names: Names, engine: AnyEngine) -> tuple[dict[Key, GraphNode], Order, dict[Key, Annotations]]:
         """Return the graph in which each group is one task, its order, and the annotations, new keys among them."""
         annotations = dict(self._annotations)
         components: dict[Key, tuple[Key, int]] = {}
@@ -202,7 +203,7 @@ class _Groups:
         nodes: Sequence[Key],
         outputs: Sequence[Key] | None,
         components: Mapping[Key, tuple[Key, int]],
-        engine: Any,
+        engine: AnyEngine,
     ) -> tuple[Task, tuple[Key, ...]]:
         """Return one task for several, which hands out the values of `outputs`, or the last one, and what it reads."""
         found = self._outside(frozenset(nodes), outputs or [name])

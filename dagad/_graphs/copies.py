@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from dagad._graphs.activity import INSIDE, Graph, Key, is_copy, is_ours, own_key, references, substituted
+from dagad._types import AnyNode
 from dagad_scheduler.private import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 
 CONTAINERS = (List, Tuple, Set, Dict)
@@ -85,7 +86,7 @@ class _Opening:
         self.graph |= {name: _put_together(inside, name, marks) for name in new}
         return new
 
-    def holds(self, node: Any) -> bool:
+    def holds(self, node: AnyNode) -> bool:
         """Return whether a node that matters stands inside another."""
         if not isinstance(node, Task):
             return False
@@ -179,7 +180,7 @@ def _node(part: Any) -> GraphNode:
     return part if isinstance(part, GraphNode) else DataNode(None, part)
 
 
-def container(node: Any, args: list[Any]) -> Any:
+def container(node: AnyNode, args: list[Any]) -> Any:
     """Return one of Dask's containers like another, of other nodes."""
     # A single list among the arguments would be taken for the arguments.
     return type(node)(node.klass(args)) if isinstance(node, List | Tuple) else type(node)(*args)

@@ -14,6 +14,7 @@ from dagad._graphs.activity import PLAIN, Graph, Key, is_ours, substituted
 from dagad._graphs.linearization import pull_back, value_and_pullback, value_of_task, value_part
 from dagad._graphs.scheduled import value_alone
 from dagad._graphs.states import read_state, write_state
+from dagad._types import AnyTask, Cotangent, Function
 from dagad._values.shipping import opened
 from dagad_scheduler.private import Alias, GraphNode, Task
 from dagad_scheduler.roles import Names
@@ -55,7 +56,7 @@ def _plain(key: Key, node: GraphNode, graph: Graph) -> GraphNode:
     return node
 
 
-def _found(key: Key, graph: Graph, func: Any) -> Task:
+def _found(key: Key, graph: Graph, func: Function) -> Task:
     """Return the task that makes what stands under a key, by this function; Dask may have put aliases before it."""
     node = graph.get(key)
     while isinstance(node, Alias):
@@ -68,7 +69,7 @@ def _found(key: Key, graph: Graph, func: Any) -> Task:
     return node
 
 
-def pull_back_of_task(task: Any, cotangent: Any, *args: Any) -> Any:
+def pull_back_of_task(task: AnyTask, cotangent: Cotangent, *args: Any) -> Any:
     """Record a task and pull a cotangent back: a pullback as a function of everything that it depends on."""
     cotangents = opened(task).record(*args)[1](cotangent)
     return cotangents[0] if len(cotangents) == 1 else cotangents

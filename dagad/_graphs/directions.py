@@ -14,10 +14,11 @@ from dask.delayed import delayed
 from dagad._errors import StructureError
 from dagad._graphs.collections import Collection, Part, attribute
 from dagad._graphs.labelled import data_like
+from dagad._types import Tangent
 from dagad_scheduler.private import DataNode, TaskRef
 
 
-def directions(moving: Collection, tangent: Any) -> tuple[list[Any], list[Collection]]:
+def directions(moving: Collection, tangent: Tangent) -> tuple[list[Any], list[Collection]]:
     """Return a tangent for each key of a collection, None for zero, and the collections that these are in."""
     found: list[Any] = []
     needed: list[Collection] = []
@@ -32,7 +33,7 @@ def directions(moving: Collection, tangent: Any) -> tuple[list[Any], list[Collec
     return found, needed
 
 
-def _by_part(moving: Collection, tangent: Any) -> Sequence[Any]:
+def _by_part(moving: Collection, tangent: Tangent) -> Sequence[Any]:
     count = len(moving.parts)
     if tangent is None:
         return [None] * count
@@ -45,7 +46,7 @@ def _by_part(moving: Collection, tangent: Any) -> Sequence[Any]:
     return held
 
 
-def _of_same_cut(part: Part, tangent: Any) -> Any:
+def _of_same_cut(part: Part, tangent: Tangent) -> Any:
     """Return a tangent as a collection with a key for each of a part's."""
     if not is_dask_collection(tangent):
         return delayed(tangent)
@@ -61,7 +62,7 @@ def _of_same_cut(part: Part, tangent: Any) -> Any:
     return tangent
 
 
-def _check_shape(part: Part, tangent: Any) -> None:
+def _check_shape(part: Part, tangent: Tangent) -> None:
     shape = tuple(map(sum, part.chunks))
     if any(map(math.isnan, shape)):
         raise StructureError(
@@ -74,7 +75,7 @@ def _check_shape(part: Part, tangent: Any) -> None:
         )
 
 
-def _blocks(part: Part, tangent: Any) -> list[Any]:
+def _blocks(part: Part, tangent: Tangent) -> list[Any]:
     _check_shape(part, tangent)
     bounds = [itertools.pairwise(itertools.accumulate(sizes, initial=0)) for sizes in part.chunks]
     cuts = itertools.product(*([slice(*pair) for pair in pairs] for pairs in bounds))

@@ -14,6 +14,7 @@ from dask.delayed import Delayed
 
 from dagad._graphs.activity import Key
 from dagad._graphs.linearization import value_and_pullback
+from dagad._types import AnyNode, AnyTask
 from dagad._values import pytree
 from dagad._values.shipping import opened
 from dagad_scheduler.private import Task, TaskRef, convert_legacy_graph, ensure_dict, graphviz_to_file
@@ -156,7 +157,7 @@ def _draw_legend(whole: Any, looks: Iterable[Look]) -> None:
             legend.edge(one, other, style="invis")
 
 
-def _look(key: Key, node: Any) -> Look:
+def _look(key: Key, node: AnyNode) -> Look:
     role = role_of(key)
     if role is None or role is Role.INPUT:
         is_seed = role is Role.INPUT and key[1] == "seed"
@@ -178,7 +179,7 @@ def _label(key: Key, graph: Mapping[Key, Any]) -> str:
     return words_about(key) or ("seed" if role is Role.INPUT else str(role))
 
 
-def _functions_of(task: Any) -> list[str]:
+def _functions_of(task: AnyTask) -> list[str]:
     """Return the names of the functions that a task runs, in their order, those that come in a row as one."""
     names = [] if isinstance(task, TaskRef) else task.names()
     runs = [(name, len(list(same))) for name, same in itertools.groupby(names)]

@@ -14,6 +14,7 @@ from typing import Any
 import dask
 
 from dagad._graphs.activity import Key, references, substituted
+from dagad._types import AnyTask
 from dagad_scheduler.private import Alias, GraphNode, Task, convert_legacy_graph, flatten
 
 _PLAIN = frozenset({int, float, str, slice, type(None)})
@@ -93,7 +94,7 @@ def _are_alike(one: GraphNode, other: GraphNode) -> bool:
     return isinstance(one, Alias) or (isinstance(one, Task) and _does(one) == _does(other))
 
 
-def _does(task: Any) -> tuple[str, list[str]]:
+def _does(task: AnyTask) -> tuple[str, list[str]]:
     """Return what a task's function is called, and its arguments that are written down in a few words."""
     plain = [repr(arg) for arg in task.args if type(arg) in _PLAIN]
     return getattr(task.func, "__qualname__", type(task.func).__qualname__), plain

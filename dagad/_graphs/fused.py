@@ -17,6 +17,7 @@ from dagad._graphs.linearization import PullbackFunction, Recordable, portable_r
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Span, summed
 from dagad._tracing.patches import patches
+from dagad._types import AnyEngine, Cotangent, Function, Value
 from dagad._values.pytree import nbytes_of
 from dagad._values.shipping import Portable, opened
 from dagad_scheduler.private import GraphNode, Task, TaskRef
@@ -90,7 +91,7 @@ class FusedTasks(Recordable, Portable):
         """
         found, nodes = list(arguments), dict[Key, GraphNode]()
 
-        def add(key: Key, function: Any, *parts: Any) -> None:
+        def add(key: Key, function: Function, *parts: Any) -> None:
             nodes[key] = Task(key, function, *parts)
             found.append(TaskRef(key))
 
@@ -102,7 +103,7 @@ class FusedTasks(Recordable, Portable):
             add(key_of(None, "results"), as_tuple, *[found[place] for place in self._outputs])
         return nodes, found[-1].key
 
-    def activated(self, active: tuple[int, ...], engine: Any) -> FusedTasks:
+    def activated(self, active: tuple[int, ...], engine: AnyEngine) -> FusedTasks:
         """Return the same tasks, differentiated with respect to these arguments."""
         if active == self._active:
             return self.spanning(())
@@ -170,7 +171,7 @@ class FusedTasks(Recordable, Portable):
         value = self._run(args, call)
         return FusedLinearization(value, (policy, self, args), steps)
 
-    def pulled(self, steps: list[Any], cotangent: Any, pull: Callable[[Any, Any], Any]) -> tuple[Any, ...]:
+    def pulled(self, steps: list[Any], cotangent: Cotangent, pull: Callable[[Any, Any], Any]) -> tuple[Any, ...]:
         """Return the cotangents of the arguments; `steps`, one per task, are let go of one by one."""
         arrived: dict[int, list[Any]] = {}
         first = self._n_args + len(self._opened)
@@ -264,11 +265,11 @@ class FusedLinearization:
 
     __slots__ = ("_lock", "_recipe", "_spared", "_steps", "value")
 
-    def __init__(self, value: Any, recipe: Any, steps: list[Any] | None = None) -> None:
+    def __init__(self, value: Value, recipe: Any, steps: list[Any] | None = None) -> None:
         self.value, self._recipe, self._steps, self._lock = value, recipe, steps, threading.Lock()
         self._spared = None if steps is None else Spared(calm_process)
 
-    def pull_scaled(self, cotangent: Any) -> tuple[Any, ...]:
+    def pull_scaled(self, cotangent: Cotangent) -> tuple[Any, ...]:
         """Return the cotangents of the arguments that are differentiated; the tapes are dropped one by one."""
         with self._lock:
             steps, self._steps = self._steps, None
@@ -287,9 +288,9 @@ class FusedLinearization:
         return 200 + nbytes_of(self.value) + sum(map(sys.getsizeof, list(self._steps or ())))
 
 
-def _pull_scaled(step: Any, cotangent: Any) -> Any:
+def _pull_scaled(step: Any, cotangent: Cotangent) -> Any:
     return step.pull_scaled(cotangent)
 
 
-def _call(pullback: PullbackFunction, cotangent: Any) -> Any:
+def _call(pullback: PullbackFunction, cotangent: Cotangent) -> Any:
     return pullback(cotangent)

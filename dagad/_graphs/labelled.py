@@ -13,6 +13,7 @@ import numpy as np
 from dask.base import is_dask_collection
 
 from dagad._errors import StructureError
+from dagad._types import Tangent
 
 
 def is_labelled(made: Any) -> bool:
@@ -61,7 +62,7 @@ def with_arrays(made: Any, arrays: Iterable[Any], *, constants: bool) -> Any:
     return next((made.copy(data=each.data) for each in new.values()), made)
 
 
-def data_like(primal: Any, tangent: Any) -> list[Any]:
+def data_like(primal: Any, tangent: Tangent) -> list[Any]:
     """Return what a tangent has for each array of its primal: by name and dimension, else in order."""
     if not is_labelled(tangent):
         return [tangent]
@@ -79,7 +80,7 @@ def data_like(primal: Any, tangent: Any) -> list[Any]:
     return [each.data for each in given.values()]
 
 
-def _aligned(primal: Any, tangent: Any) -> Any:
+def _aligned(primal: Any, tangent: Tangent) -> Any:
     if set(primal.dims) != set(tangent.dims):
         raise StructureError(
             f"A tangent has the dimensions {_names(tangent.dims)}, its primal has {_names(primal.dims)}. Give one of "
@@ -88,7 +89,7 @@ def _aligned(primal: Any, tangent: Any) -> Any:
     return tangent.transpose(*primal.dims).data
 
 
-def _check_labels(primal: Any, tangent: Any) -> None:
+def _check_labels(primal: Any, tangent: Tangent) -> None:
     ours, theirs = getattr(primal, "indexes", {}), getattr(tangent, "indexes", {})
     for name in ours:
         if name in theirs and not ours[name].equals(theirs[name]):

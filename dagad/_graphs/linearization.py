@@ -15,6 +15,7 @@ import numpy as np
 
 from dagad._errors import PortabilityError
 from dagad._tracebacks import public
+from dagad._types import AnyEngine, AnyPolicy, AnyTask, Cotangent, Cotangents, Tree, Value
 from dagad._values import pytree
 from dagad._values.pytree import nbytes_of
 from dagad._values.shipping import opened, pack
@@ -111,15 +112,15 @@ class Recordable:
         """Run the task traced, for its value."""
         return self.record(*args)[0]
 
-    def pull_anew(self, counters: Counters, value: Any, cotangent: Any, *args: Any) -> tuple[Any, ...]:
+    def pull_anew(self, counters: Counters, value: Value, cotangent: Cotangent, *args: Any) -> tuple[Any, ...]:
         """Record and pull run after run, so that one tape is alive at a time."""
         raise NotImplementedError(f"`{type(self).__name__}.pull_anew` has to record and pull.")
 
-    def linearized(self, policy: Any, args: tuple[Any, ...]) -> Any:
+    def linearized(self, policy: AnyPolicy, args: tuple[Any, ...]) -> Any:
         """Run the task as a policy says."""
         return policy.linearize(self, args)
 
-    def activated(self, active: tuple[int, ...], engine: Any) -> Any:
+    def activated(self, active: tuple[int, ...], engine: AnyEngine) -> Any:
         """Return the same task, differentiated with respect to these arguments."""
         del active, engine
         return self
@@ -137,7 +138,7 @@ class Recordable:
         del args
         return 1
 
-    def n_pulls(self, count: int, cotangent: Any, *args: Any) -> int:
+    def n_pulls(self, count: int, cotangent: Cotangent, *args: Any) -> int:
         """Return how many pullbacks of a user's function one pullback is, for what counts as so many cotangents."""
         del cotangent, args
         return count
@@ -170,7 +171,7 @@ class Linearization:
     __slots__ = ("_counters", "_gradient", "_lock", "_n_runs", "_nbytes", "_pull", "_recipe", "value")
 
     def __init__(
-        self, value: Any, recipe: Any, counters: Counters | None = None, gradient: list[Any] | None = None
+        self, value: Value, recipe: Any, counters: Counters | None = None, gradient: list[Any] | None = None
     ) -> None:
         self.value, self._recipe, self._counters, self._gradient = value, recipe, counters or Counters(), gradient
         self._pull: PullbackFunction | None = None
@@ -209,7 +210,7 @@ class Linearization:
         return None if self._recipe is None else self
 
     @classmethod
-    def with_grad(cls, task: Any, args: tuple[Any, ...], counters: Counters) -> Linearization:
+    def with_grad(cls, task: AnyTask, args: tuple[Any, ...], counters: Counters) -> Linearization:
         """Run a task and pull the seed 1 at once; one without a scalar value is recorded instead."""
         made = cls.recorded(task, args, counters)
         # Of chunks `GradOrPullback` pulls one before it records the next: they are seeded otherwise.
@@ -222,7 +223,7 @@ class Linearization:
         cls,
         pull: PullbackFunction,
         nbytes: Callable[[], int],
-        value: Any,
+        value: Value,
         recipe: tuple[Any, tuple[Any, ...]],
         counters: Counters | None = None,
     ) -> Linearization:
@@ -231,7 +232,7 @@ class Linearization:
         made._pull, made._nbytes, made._n_runs = pull, nbytes, n_runs(*recipe)
         return made
 
-    def pull(self, cotangent: Any) -> tuple[Any, ...]:
+    def pull(self, cotangent: Cotangent) -> tuple[Any, ...]:
         """Return the cotangents of the arguments being differentiated; the tape is dropped."""
         with self._lock:
             # `_nbytes` too: it looks at the tape, so it would keep it alive.
@@ -251,12 +252,12 @@ class Linearization:
         self._counters.used_up(self._n_runs, self._n_pulls(cotangent, 1))
         return result
 
-    def _n_pulls(self, cotangent: Any, count: int) -> int:
+    def _n_pulls(self, cotangent: Cotangent, count: int) -> int:
         """Return how many pullbacks of a user's function a pullback is, for what counts as so many cotangents."""
         task, args = opened(self._recipe)
         return int(opened(task).n_pulls(count, cotangent, *args))
 
-    def pull_scaled(self, cotangent: Any) -> tuple[Any, ...]:
+    def pull_scaled(self, cotangent: Cotangent) -> tuple[Any, ...]:
         """Return the same as `pull`; of a real number those for the seed 1, times the cotangent.
 
         So the bits are the same whether a policy computed them with the value or does so now.
@@ -268,7 +269,7 @@ class Linearization:
         gradient = self.pull(seed_of_one(self.value)) if held is None else tuple(held)
         return tuple(scaled(part, cotangent) for part in gradient)
 
-    def pull_again(self, cotangent: Any, count: int) -> tuple[Any, ...]:
+    def pull_again(self, cotangent: Cotangent, count: int) -> tuple[Any, ...]:
         """Return the same as `pull` for what counts as so many cotangents; the tape stays for more of them."""
         with self._lock:
             if self._pull is None:
@@ -310,18 +311,18 @@ def portable_recipe(recipe: Any) -> Any:
         return _Lost(str(error))
 
 
-def n_runs(task: Any, args: tuple[Any, ...]) -> int:
+def n_runs(task: AnyTask, args: tuple[Any, ...]) -> int:
     """Return how many runs of a user's function one run of a task is."""
     return int(opened(task).n_runs(*args))
 
 
-def value_of_task(task: Any, *args: Any) -> Any:
+def value_of_task(task: AnyTask, *args: Any) -> Any:
     """Run a task for its value: a node of a primal graph. `linearize` knows how to replace it."""
     return opened(task).value(*args)
 
 
 @public
-def value_and_pullback(policy: Any, task: Any, *args: Any) -> Any:
+def value_and_pullback(policy: AnyPolicy, task: AnyTask, *args: Any) -> Any:
     """Run a task as its policy says: a node of a linearized graph."""
     return opened(task).linearized(policy, args)
 
@@ -332,13 +333,13 @@ def value_part(linearization: Linearization) -> Any:
 
 
 @public
-def pull_back(linearization: Linearization, cotangent: Any) -> Any:
+def pull_back(linearization: Linearization, cotangent: Cotangent) -> Any:
     """Return the cotangents of a task's arguments; a single one comes bare."""
     cotangents = linearization.pull_scaled(cotangent)
     return cotangents[0] if len(cotangents) == 1 else cotangents
 
 
-def scaled(gradient: Any, cotangent: Any) -> Any:
+def scaled(gradient: Tree, cotangent: Cotangent) -> Any:
     """Return a pytree of cotangents for the seed 1 times a number, each leaf in its own dtype."""
     factor = np.asarray(cotangent)[()]
     if factor == 1:
@@ -351,7 +352,7 @@ def scaled(gradient: Any, cotangent: Any) -> Any:
     return pytree.unflatten(treedef, [leaf * pytree.dtype_of(leaf).type(factor) for leaf in leaves])
 
 
-def cotangent_part(cotangents: Any, index: int) -> Any:
+def cotangent_part(cotangents: Cotangents, index: int) -> Any:
     return None if cotangents is None else cotangents[index]
 
 
@@ -373,19 +374,19 @@ class _Lost:
 _ONE = np.float64(1.0)  # Python's own has no shape, which some of autograd's rules ask for
 
 
-def seed_of_one(value: Any) -> Any:
+def seed_of_one(value: Value) -> Any:
     """Return the number 1 in a scalar value's own dtype."""
     if type(value) is np.float64 or type(value) is float:
         return _ONE
     return pytree.cast_like(1.0, value, "A seed")
 
 
-def has_derivative(value: Any) -> bool:
+def has_derivative(value: Value) -> bool:
     """Return whether some of a value is a floating-point number: integers have no derivative, with any seed."""
     return any(map(pytree.is_differentiable, pytree.flatten(value)[0]))
 
 
-def is_scalar(value: Any) -> bool:
+def is_scalar(value: Value) -> bool:
     """Return whether a value is one real floating-point number."""
     if type(value) is np.float64 or type(value) is float:
         return True

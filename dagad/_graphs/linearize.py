@@ -12,6 +12,7 @@ from dagad._graphs.linearization import value_and_pullback, value_of_task, value
 from dagad._graphs.sum_trees import Span, add_up
 from dagad._graphs.tasks import TaskFunction as TaskFunction, as_recordable
 from dagad._tracing.flat_functions import Engine
+from dagad._types import AnyPolicy, AnyTask, Tree
 from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
 
@@ -45,7 +46,7 @@ def linearize(
     keys: Collection[Key],
     wrt: Collection[Key],
     names: Names,
-    policy: Any,
+    policy: AnyPolicy,
     *,
     engine: Engine | None = None,
     apart: bool = True,
@@ -95,7 +96,7 @@ def inputs_of(node: GraphNode, carrying: Sequence[Key]) -> tuple[Key, ...]:
     return tuple(arg.key for arg in node.args if isinstance(arg, TaskRef) and arg.key in known)
 
 
-def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Any, name: Key) -> None:
+def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Tree, name: Key) -> None:
     here = result.values
     if isinstance(node, Alias):
         result.values[key] = here.get(node.target, node.target)
@@ -108,7 +109,7 @@ def _keep_linear(result: Linearized, key: Key, node: GraphNode, inputs: Any, nam
 
 
 def _record(
-    result: Linearized, key: Key, inputs: Any, name: Key, recordable: tuple[Any, tuple[Any, ...]], policy: Any
+    result: Linearized, key: Key, inputs: Tree, name: Key, recordable: tuple[Any, tuple[Any, ...]], policy: AnyPolicy
 ) -> None:
     (task, args), values = recordable, result.values
     plain = [TaskRef(values[arg.key]) if isinstance(arg, TaskRef) and arg.key in values else arg for arg in args]
@@ -117,7 +118,7 @@ def _record(
     values[key] = name
 
 
-def counts_of(task: Any) -> tuple[int, ...] | None:
+def counts_of(task: AnyTask) -> tuple[int, ...] | None:
     """Return how many terms of the cotangent of each input a task gives that is several; None: one of each."""
     if isinstance(task, TaskRef):  # what all chunks share, which is a node
         return None

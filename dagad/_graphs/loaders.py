@@ -24,6 +24,7 @@ from dagad._graphs.activity import Graph, Key, Order
 from dagad._graphs.layers import MARK, Annotations
 from dagad._graphs.linearization import value_of_task
 from dagad._graphs.linearize import is_sum
+from dagad._types import Function
 from dagad_scheduler.private import DataNode, GraphNode, Task, TaskRef
 
 MOST_TASKS = 8
@@ -119,7 +120,7 @@ def _is_repeatable(part: Any) -> bool:
     return _is_repeatable_function(part)
 
 
-def _is_repeatable_function(function: Any) -> bool:
+def _is_repeatable_function(function: Function) -> bool:
     if isinstance(function, functools.partial):  # some of its arguments are given
         return all(map(_is_repeatable, (function.func, *function.args, *function.keywords.values())))
     module = f"{getattr(function, '__module__', None)}."

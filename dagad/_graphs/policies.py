@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from dagad._errors import PlanError
 from dagad._graphs.linearization import Counters, Linearization
+from dagad._types import AnyPolicy, AnyTask
 
 
 class Policy(Protocol):
@@ -28,11 +29,11 @@ class Policy(Protocol):
     def value_and_grad(self) -> bool:
         """Whether the gradient of a number is computed with its value."""
 
-    def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+    def linearize(self, task: AnyTask, args: tuple[Any, ...]) -> Linearization:
         """Run a task so that it can be pulled back later."""
 
 
-def checked_policy(policy: Any) -> Policy:
+def checked_policy(policy: AnyPolicy) -> Policy:
     if callable(getattr(policy, "linearize", None)) and not isinstance(policy, type):
         return policy  # type: ignore[no-any-return]  # anything with the method is a policy
     if callable(getattr(policy, "actions", None)) and not isinstance(policy, type):
@@ -90,7 +91,7 @@ class Keep(Counting):
     (3, 3, 3)
     """
 
-    def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+    def linearize(self, task: AnyTask, args: tuple[Any, ...]) -> Linearization:
         return Linearization.recorded(task, args, self.counters)
 
 
@@ -98,7 +99,7 @@ class Keep(Counting):
 class KeepRest(Counting):
     """Keep the tape of what is left to be pulled of a task that pulls itself, and counts what it has run."""
 
-    def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+    def linearize(self, task: AnyTask, args: tuple[Any, ...]) -> Linearization:
         return Linearization.counted(task, args, self.counters)
 
 
@@ -118,7 +119,7 @@ class Recompute(Counting):
 
     runs_again: ClassVar[bool] = True
 
-    def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+    def linearize(self, task: AnyTask, args: tuple[Any, ...]) -> Linearization:
         return Linearization.unrecorded(task, args, self.counters)
 
 
@@ -137,5 +138,5 @@ class Preaccumulate(Counting):
 
     value_and_grad: ClassVar[bool] = True
 
-    def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+    def linearize(self, task: AnyTask, args: tuple[Any, ...]) -> Linearization:
         return Linearization.with_grad(task, args, self.counters)

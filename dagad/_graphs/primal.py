@@ -19,6 +19,7 @@ from dagad._graphs.delinearize import forget
 from dagad._graphs.layers import MARK, Annotations, annotations_of, inherited
 from dagad._graphs.loaders import with_loaders_inside
 from dagad._graphs.unfused import hidden, unfused
+from dagad._types import AnyEngine, AnyNode
 from dagad_scheduler.private import (
     Alias,
     DataNode,
@@ -107,7 +108,7 @@ class Primal:
         order = topological(nodes, self.outputs)
         return replace(self, nodes=nodes, order=order, live=active(order, self.moving))
 
-    def coarsened(self, names: Names, width: int, engine: Any = None) -> Primal:
+    def coarsened(self, names: Names, width: int, engine: AnyEngine = None) -> Primal:
         """Return the same with fewer tasks; see `coarsen`."""
         found = coarsened(self.nodes, self.order, self.live, self._ends(), self.annotations, names, engine, width)
         return replace(self, nodes=found[0], order=found[1], live=active(found[1], self.moving), annotations=found[2])
@@ -261,7 +262,7 @@ def _explicit_as_values(nodes: Graph, names: Names) -> tuple[dict[Key, GraphNode
     return result, renamed
 
 
-def _gives_pairs(node: Any) -> bool:
+def _gives_pairs(node: AnyNode) -> bool:
     """Return whether a task runs a function that brings its own engine, rather than the `value` of one."""
     fun = getattr(node, "func", None)
     found, engine = own_engine(fun)

@@ -25,6 +25,7 @@ from dagad._graphs.tasks import as_recordable
 from dagad._graphs.transpose import pullback_key
 from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Engine
+from dagad._types import AnyEngine, AnyPolicy, AnyTask, Value
 from dagad_scheduler.private import Alias, Task, TaskRef
 from dagad_scheduler.roles import Names
 
@@ -159,7 +160,7 @@ class _Tasks:
     """
 
     def __init__(
-        self, graph: Graph, carrying: Active, steps: Any, names: Names, schedule: Any, seed: Key, engine: Any
+        self, graph: Graph, carrying: Active, steps: Any, names: Names, schedule: Any, seed: Key, engine: AnyEngine
     ) -> None:
         self.made = Linearized({}, [])
         self.latest: dict[Key, Key] = {}
@@ -286,18 +287,18 @@ class _Tasks:
 
 
 @public
-def value_alone(policy: Any, task: Any, *args: Any) -> Any:
+def value_alone(policy: AnyPolicy, task: AnyTask, *args: Any) -> Any:
     """Run a task that is run again before it is pulled; it is recorded all the same, see `Linearization.unrecorded`."""
     return value_and_pullback(Recompute(counters=policy.counters), task, *args).value
 
 
-def handed_on(policy: Any, *done: Any) -> Any:
+def handed_on(policy: AnyPolicy, *done: Any) -> Any:
     """Return a policy, after pullbacks: a gate, behind which steps run again."""
     del done
     return policy
 
 
-def is_done(result: Any) -> None:
+def is_done(result: Value) -> None:
     """Say that a task is done, where it was done, so that its result need not travel to a gate."""
     del result
 

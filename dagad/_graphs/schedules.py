@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dagad._errors import PlanError
 from dagad._graphs.policies import Counting
+from dagad._types import AnyPolicy
 
 MEMORY, DISK = "RAM", "DISK"
 
@@ -246,7 +247,7 @@ def kind_of(action: Any) -> str:
     return type(action).__name__
 
 
-def schedule_of(policy: Any) -> Any:
+def schedule_of(policy: AnyPolicy) -> Any:
     """Return a policy as a schedule; None if it is none, but something for each task."""
     if isinstance(policy, type):
         return None

@@ -13,10 +13,11 @@ import dask
 import numpy as np
 
 from dagad._errors import add_note_once
+from dagad._types import Leaf, Value
 from dagad._values import pytree
 
 
-def write_state(directory: Any, value: Any) -> WrittenState | HeldState:
+def write_state(directory: Any, value: Value) -> WrittenState | HeldState:
     """Put the arrays of a value into a file: a task of a scheduled graph."""
     leaves, treedef = pytree.flatten_with_none(value)
     numbers = [leaf for leaf in leaves if _goes_to_file(leaf)]
@@ -70,7 +71,7 @@ class HeldState:
 
     __slots__ = ("_value",)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Value) -> None:
         self._value = value
 
     def value(self) -> Any:
@@ -80,7 +81,7 @@ class HeldState:
         return HeldState, (self._value,)
 
 
-def _goes_to_file(leaf: Any) -> bool:
+def _goes_to_file(leaf: Leaf) -> bool:
     return type(leaf) is np.ndarray and not leaf.dtype.hasobject
 
 

@@ -13,6 +13,7 @@ from dagad._graphs.sum_trees import add_up
 from dagad._graphs.tasks import as_recordable
 from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Engine
+from dagad._types import AnyTask
 from dagad._values.shipping import opened
 from dagad_scheduler.private import Alias, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
@@ -79,7 +80,7 @@ def _at(arg: Any, values: Mapping[Key, Any]) -> Any:
 
 
 @public
-def value_and_tangent(task: Any, n_moving: int, *arguments: Any) -> tuple[Any, Any]:
+def value_and_tangent(task: AnyTask, n_moving: int, *arguments: Any) -> tuple[Any, Any]:
     """Run a task on dependencies that move: a node of the forward-mode graph."""
     pair: tuple[Any, Any] = opened(task).push(arguments[n_moving:], arguments[:n_moving])
     return pair

@@ -23,6 +23,7 @@ from dagad._tracing.flat_functions import Engine, FlatFunction, Traits
 from dagad._tracing.forward import push
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import pull, record, refuse_boxes
+from dagad._types import AnyTask, Cotangent, Cotangents, Function, Value
 from dagad._values import pytree
 from dagad._values.canonical import canonical
 from dagad._values.partition import Partition
@@ -75,7 +76,7 @@ def traceable_task(part: Any) -> Any:
     return _traceable(part, part.func if brings_engine else by_engine(substitute(part.func), None))
 
 
-def _traceable(part: Task, function: Any) -> Any:
+def _traceable(part: Task, function: Function) -> Any:
     if not part.kwargs and all([type(arg) is TaskRef for arg in part.args]):  # most: nothing stands in it
         return part if function is part.func else Task(part.key, function, *part.args)
     return _rebuilt(part, function, _traceable_part, lambda nodes: _each(nodes, _traceable_part))
@@ -131,7 +132,7 @@ def _each(nodes: Mapping[Key, Any], change: Callable[[Any], Any]) -> dict[Key, A
 
 
 def _rebuilt(
-    part: Task, function: Any, each: Callable[[Any], Any], inside: Callable[[Mapping[Key, Any]], dict[Key, Any]]
+    part: Task, function: Function, each: Callable[[Any], Any], inside: Callable[[Mapping[Key, Any]], dict[Key, Any]]
 ) -> Task:
     """Return a task with another function and other parts; itself if they are the same."""
     kwargs = _each(part.kwargs, each)
@@ -202,7 +203,7 @@ class TaskFunction(Recordable, Portable):
             task = Task(key, task.func, parts, key, *rest)
         return TaskFunction(task, self._keys, self._active, self._engine)
 
-    def on(self, task: Any, moving: Container[Key]) -> Task:
+    def on(self, task: AnyTask, moving: Container[Key]) -> Task:
         """Return a node that does what another task does, by the same engine."""
         keys = references(task)
         active = tuple([place for place, key in enumerate(keys) if key in moving])
@@ -235,7 +236,7 @@ class TaskFunction(Recordable, Portable):
             raise
         self._refuse_boxes(fun, value)
 
-        def pullback(cotangent: Any) -> tuple[Any, ...]:
+        def pullback(cotangent: Cotangent) -> tuple[Any, ...]:
             seeds = [canonical(seed) for seed in pytree.leaf_seeds(value, cotangent)]
             try:
                 return fun.grouped(pull_leaves(fun.select(seeds)))
@@ -245,7 +246,7 @@ class TaskFunction(Recordable, Portable):
 
         return value, pullback, pull_leaves.nbytes
 
-    def _refuse_boxes(self, fun: _BoundTask, value: Any) -> None:
+    def _refuse_boxes(self, fun: _BoundTask, value: Value) -> None:
         if type(value) in _BARE and np.result_type(value).kind != "O":
             return
         for leaf in pytree.flatten(value)[0] if not fun.traced else ():
@@ -302,7 +303,7 @@ class _BoundTask(FlatFunction):
         with patches:
             return pytree.open_containers(super().run(leaves))
 
-    def extract(self, cotangents: Any) -> list[Any]:
+    def extract(self, cotangents: Cotangents) -> list[Any]:
         """Return the cotangents of the leaves, from those of the function's arguments, which hold the leaves somewhere.
 
         The way from the leaves to the arguments (through lists, dicts, several at once) is a tape of its own.
@@ -348,7 +349,7 @@ class _BoundTask(FlatFunction):
         return tuple(p.arrange(rest) for p in self._partitions)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: Value) -> Any:
     """Return what a task reads as it gets to see it, since it may run again and has to read the same.
 
     Arrays are read-only, and containers its own.

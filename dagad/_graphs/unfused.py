@@ -22,6 +22,7 @@ from dagad._graphs.scheduled import value_alone
 from dagad._graphs.sum_trees import Span, add_up_spans, sum_tree
 from dagad._graphs.tangent import tangent, value_and_tangent
 from dagad._graphs.transpose import transpose
+from dagad._types import AnyNode, Cotangent
 from dagad._values.shipping import opened
 from dagad_scheduler.private import Alias, DataNode, GraphNode, Task, TaskRef
 from dagad_scheduler.roles import Names
@@ -90,7 +91,7 @@ class _Opening:
         self.nodes: dict[Key, GraphNode] = {}
         self._names, self._wrt = names, wrt
 
-    def open(self, node: Any) -> GraphNode:
+    def open(self, node: AnyNode) -> GraphNode:
         """Return what takes the place of a task."""
         function, rest = opened(node.args[0]), node.args[1:]
         first = 0 if node.func is value_of_task else 1 if node.func is pull_back_of_task else 1 + rest[0]
@@ -144,7 +145,7 @@ class _Opening:
         # It may be another name of what it held.
         return function.on(whole, set(renamed.values())) if isinstance(whole, Task) else whole
 
-    def _pulled(self, key: Key, output: Key, moving: Mapping[Key, Span | None], cotangent: Any) -> GraphNode:
+    def _pulled(self, key: Key, output: Key, moving: Mapping[Key, Span | None], cotangent: Cotangent) -> GraphNode:
         """Return the cotangents of arguments, by pullbacks of the tasks that there are now.
 
         Of an argument with a span they are what `FusedTasks` gives: sums of subtrees, for whoever adds up all terms.

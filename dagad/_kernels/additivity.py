@@ -13,6 +13,7 @@ from dagad._kernels.kernel import Groups, Kernel, Outputs
 from dagad._sources.columns import Sliced, read_sliced
 from dagad._sources.plan import Chunk
 from dagad._tracing.patches import patches
+from dagad._types import AnyRows, Tree
 from dagad._values import pytree
 from dagad._values.shipping import opened
 
@@ -28,7 +29,7 @@ def why_no_sum(
     run: Callable[[int, int], Any],
     ends: tuple[int, int, int],
     parts: Sequence[Any],
-    inputs: Any,
+    inputs: Tree,
     tolerance: float = 0.0,
 ) -> str | None:
     """Return why the total of a chunk function depends on how the rows are cut; None if it does not seem to.
@@ -69,7 +70,7 @@ class Halves(Kernel):
     def state(self) -> tuple[Any, ...]:
         return self.function, self.is_long
 
-    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+    def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         whole = rows.merge(iter(sliced[0] if sliced else ()))
         given, inputs = read_sliced(whole)[0], (pytree.by_column(whole), shared)
 
@@ -114,7 +115,7 @@ def on_rows(
     return run
 
 
-def _gap(whole: Any, parts: Sequence[Any], inputs: Any, n_rows: int, tolerance: float) -> tuple[Any, Any] | None:
+def _gap(whole: Any, parts: Sequence[Any], inputs: Tree, n_rows: int, tolerance: float) -> tuple[Any, Any] | None:
     """Return a number of a value and of the sum of others, where they differ most; None if they agree."""
     trees = [pytree.flatten(tree) for tree in (whole, *parts)]
     columns = [[np.asarray(leaf) * 1.0 for leaf in leaves] for leaves, _ in trees]

@@ -18,6 +18,7 @@ from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.kernel import Groups, Kernel, pulled_many
 from dagad._sources.bundles import OpenChunk, has_bundles, zeros_of
 from dagad._tracing.patches import patches
+from dagad._types import Array, Value
 from dagad._values import pytree
 from dagad._values.shipping import Portable, opened
 
@@ -106,7 +107,7 @@ class Batch(Recordable, Portable):
     def pull_anew(
         self,
         counters: Counters,
-        value: Any,
+        value: Value,
         many: Sequence[BatchSeeds],
         contexts: Sequence[ChunkContext],
         rows: Sequence[Any],
@@ -204,12 +205,12 @@ def refuse_another(before: Any, now: Any, name: str, where: str | None = None) -
             raise error
 
 
-def _numbers(result: Any) -> list[Any]:
+def _numbers(result: Value) -> list[Any]:
     leaves = pytree.flatten((result.reduced, result.stacked) if isinstance(result, Batched) else result)[0]
     return [np.asarray(leaf) for leaf in leaves if pytree.is_differentiable(leaf)]
 
 
-def _size(array: Any) -> float:
+def _size(array: Array) -> float:
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max(initial=0.0))
 

@@ -22,6 +22,7 @@ from dagad._tracing.embedded import traced_engine
 from dagad._tracing.flat_functions import Engine, FlatFunction, LeafPullback, Mark, Side, Traits, constants_of
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_boxes, refuse_strangers
+from dagad._types import AnyRows, Cotangent, Cotangents, Value
 from dagad._values import pytree
 from dagad._values.canonical import canonical
 from dagad._values.partition import Partition
@@ -119,7 +120,7 @@ class ChunkFunction(Recordable, Portable):
         return [name for name, leaf in self.named_shared(marks) if type(leaf) is _Mark]
 
     def value(
-        self, context: ChunkContext, rows: Any, shared: Sequence[Any], sliced: Sequence[Any] | None = None
+        self, context: ChunkContext, rows: AnyRows, shared: Sequence[Any], sliced: Sequence[Any] | None = None
     ) -> Any:
         """Run one chunk, tracing nothing."""
         try:
@@ -130,7 +131,7 @@ class ChunkFunction(Recordable, Portable):
             add_note_once(error, context.note("value"))
             raise
 
-    def run(self, rows: Any, leaves: Sequence[Any], n_shared: int) -> Any:
+    def run(self, rows: AnyRows, leaves: Sequence[Any], n_shared: int) -> Any:
         """Run one chunk on leaves some of which somebody traces."""
         return self._as_told(self._traced.run, BoundChunk(self, rows, n_shared, len(leaves)), leaves)
 
@@ -142,16 +143,16 @@ class ChunkFunction(Recordable, Portable):
             return run(fun, leaves)
 
     def record(
-        self, context: ChunkContext, rows: Any, shared: Sequence[Any], sliced: Sequence[Any] | None = None
+        self, context: ChunkContext, rows: AnyRows, shared: Sequence[Any], sliced: Sequence[Any] | None = None
     ) -> tuple[Any, PullbackFunction, Callable[[], int]]:
         """Run one chunk traced; see `Recordable`."""
         value, pull, nbytes = self.linearize(context, rows, shared, sliced)
         return value, self._pullback(context, value, pull, len(shared), sliced), nbytes
 
     def _pullback(
-        self, context: ChunkContext, value: Any, pull: PullLeaves, n_shared: int, sliced: Sequence[Any] | None
+        self, context: ChunkContext, value: Value, pull: PullLeaves, n_shared: int, sliced: Sequence[Any] | None
     ) -> PullbackFunction:
-        def pullback(cotangent: Any) -> tuple[Any, ...]:
+        def pullback(cotangent: Cotangent) -> tuple[Any, ...]:
             return self.pull(context, pull, pytree.leaf_seeds(value, cotangent), n_shared, sliced)
 
         return pullback
@@ -159,7 +160,7 @@ class ChunkFunction(Recordable, Portable):
     def linearize(
         self,
         context: ChunkContext,
-        rows: Any,
+        rows: AnyRows,
         shared: Sequence[Any],
         sliced: Sequence[Any] | None,
         with_grad: bool = False,
@@ -227,7 +228,7 @@ class BoundChunk(FlatFunction):
 
     __slots__ = ("_function", "_n_shared", "_rows")
 
-    def __init__(self, function: ChunkFunction, rows: Any, n_shared: int, n_leaves: int) -> None:
+    def __init__(self, function: ChunkFunction, rows: AnyRows, n_shared: int, n_leaves: int) -> None:
         self.takes, self._function, self._n_shared = function.engine.takes, function, n_shared
         self.n_leaves, self.given = n_leaves, None
         self._rows: Rows = opened(rows)
@@ -279,7 +280,7 @@ class BoundChunk(FlatFunction):
 
         return [Side(None if rows.is_made else rows, of_rows), Side(function, of_shared, (function._make, first))]
 
-    def extract(self, cotangents: Any) -> list[Any]:
+    def extract(self, cotangents: Cotangents) -> list[Any]:
         shared = self._function._shared
         if self._function._n_hoisted:
             raise ClosureError(
@@ -303,7 +304,7 @@ def _selecting(fun: FlatFunction, pull: LeafPullback) -> PullLeaves:
 _NUMERIC = (np.ndarray, np.generic, int, float, complex)
 
 
-def _checked(value: Any, context: ChunkContext, name: Callable[[], str]) -> Any:
+def _checked(value: Value, context: ChunkContext, name: Callable[[], str]) -> Any:
     """Return a partial sum after making sure that it can be summed."""
     if type(value) is np.float64 or type(value) is float:
         return value

@@ -15,6 +15,7 @@ from dagad._kernels.over_parts import Part
 from dagad._sources.plan import AnyPlan
 from dagad._sources.rows import Rows, row_by_row
 from dagad._sources.runs import n_gaps
+from dagad._types import Leaf
 from dagad._values import pytree
 from dagad._values.shipping import opened
 
@@ -70,7 +71,7 @@ class _Columns:
         return self._by_row[number][at]
 
 
-def _column(parts: dict[int, Any], leaf: Any) -> Any:
+def _column(parts: dict[int, Any], leaf: Leaf) -> Any:
     plain = pytree.plain(leaf)
     if any(map(pytree.is_traced, parts.values())):
         zero = pytree.zeros_like(plain[0])

@@ -13,6 +13,7 @@ from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, s
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeded, Seeds, is_seed, pulled_many, regrouped
 from dagad._tracing.forward import push
+from dagad._types import AnyRows, Args, Leaf, Tangent, Value
 from dagad._values import pytree
 from dagad._values.shipping import opened
 from dagad_scheduler.roles import Role
@@ -32,7 +33,7 @@ class _Derivative(Kernel):
         """What tells derivatives of one function apart: they don't cost the same."""
         return type(self), self.n_directions, *self.function.signature
 
-    def narrowed(self, context: Any, rows: Any, shared: Groups, sliced: Groups) -> tuple[Any, ...]:
+    def narrowed(self, context: Any, rows: AnyRows, shared: Groups, sliced: Groups) -> tuple[Any, ...]:
         """Return the arguments of the chunk among those of a run whose value is not finite."""
         found: tuple[Any, ...] = self.function.narrowed(context, rows, shared, sliced)  # its own groups come first
         return found
@@ -55,7 +56,7 @@ class Pushforward(_Derivative):
     def state(self) -> tuple[Any, ...]:
         return self.function, self.n_directions
 
-    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+    def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         count = 1 + self.n_directions
         thetas, actives = _split(shared, count), _split(sliced, count)
         leaves = [leaf for group in (*thetas[0], *actives[0]) for leaf in group]
@@ -114,14 +115,14 @@ def _split(groups: Groups, count: int) -> list[Groups]:
     return [groups[number * each : (number + 1) * each] for number in range(count)]
 
 
-def _or_none(tangent: Any) -> Any:
+def _or_none(tangent: Tangent) -> Any:
     """Return None for a tangent that is zero: it moves nothing, and costs nothing."""
     if type(tangent) is np.ndarray:  # nearly always
         return tangent if tangent.any() else None
     return tangent if pytree.is_traced(tangent) or np.any(tangent) else None
 
 
-def _or_zeros(tangent: Any, leaf: Any) -> Any:
+def _or_zeros(tangent: Tangent, leaf: Leaf) -> Any:
     return pytree.zeros_like(pytree.plain(leaf)) if tangent is None else tangent
 
 
@@ -150,7 +151,7 @@ class Pullback(_Derivative):
     def state(self) -> tuple[Any, ...]:
         return self.function, self.reduced, self.seeded, self.reduces, self.stacks
 
-    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+    def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         own_seeds = sliced[-1] if self.function.stacks else []
         actives = sliced[:-1] if self.function.stacks else sliced
         rest = iter(shared[-1])
@@ -191,7 +192,7 @@ class ValueAndGrad(_Derivative):
     def state(self) -> tuple[Any, ...]:
         return self.function, self.stacks
 
-    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+    def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         value, gradient = pulled_at(self.function, (context, rows, shared, sliced), None)
         if gradient is None:  # other chunks may have one
             own = [pytree.zeros_like(pytree.plain(leaf)) for group in sliced for leaf in group]
@@ -209,7 +210,7 @@ class ValueAndGrad(_Derivative):
         """What the user's function is called: the role of its tasks says that this gives a gradient, too."""
         return str(self.function.name)
 
-    def check(self, reduced: Any, n_shared: int) -> None:
+    def check(self, reduced: Value, n_shared: int) -> None:
         """Raise unless what somebody has sent is a value, so many cotangents, and a count."""
         is_one = type(reduced) is tuple and len(reduced) == 3 and type(reduced[1]) is list and np.isscalar(reduced[2])
         if not is_one or len(reduced[1]) != n_shared:
@@ -238,7 +239,7 @@ class GradOrPullback(ValueAndGrad):
     def state(self) -> tuple[Any, ...]:
         return self.function, self.stacks, self.counters
 
-    def value(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Outputs:
+    def value(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = ()) -> Outputs:
         """Run one chunk and pull the seed 1 of a number."""
         parts, pull, nbytes = self.function.record(context, rows, shared, sliced, with_grad=True)
         found, left, _ = self._pulled(parts, pull, nbytes, shared, sliced)
@@ -247,7 +248,7 @@ class GradOrPullback(ValueAndGrad):
         return found
 
     def record(
-        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+        self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
     ) -> Any:
         """Do so; the pullback of what is no number is left, None of a number."""
         del with_grad
@@ -306,7 +307,7 @@ def _is_unseeded(seeds: Sequence[Any], leaves: Iterable[Any]) -> bool:
     return not any(map(is_seed, seeds)) and not any(map(pytree.is_traced, leaves))
 
 
-def pulled_at(function: Kernel, args: Any, given: tuple[Any, ...] | None) -> tuple[Outputs, Any]:
+def pulled_at(function: Kernel, args: Args, given: tuple[Any, ...] | None) -> tuple[Outputs, Any]:
     """Run a chunk and pull seeds, or the seed 1: its value, and the cotangents, those of shared leaves to be summed.
 
     Given are a seed for each leaf that is summed, those of what is stacked, and which leaves these belong to.

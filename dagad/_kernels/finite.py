@@ -14,6 +14,7 @@ from dagad._errors import NonFiniteError, add_note_once
 from dagad._graphs.linearization import PullbackFunction
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeds
+from dagad._types import AnyRows, Leaf, Value
 from dagad._values import pytree
 from dagad._values.shipping import opened
 
@@ -22,7 +23,7 @@ _FLOATS = (float, np.float64)
 _OF_BLAS = frozenset("fdFD")
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: Value) -> bool:
     """Return whether all numbers in a value are finite."""
     value = pytree.plain(value)
     kind = type(value)
@@ -34,7 +35,7 @@ def is_finite(value: Any) -> bool:
     return True
 
 
-def is_finite_leaf(leaf: Any) -> bool:
+def is_finite_leaf(leaf: Leaf) -> bool:
     """Return whether all numbers in a leaf are finite; what has no derivative is."""
     if type(leaf) is not np.ndarray:
         return math.isfinite(leaf) if type(leaf) in _FLOATS else not pytree.is_differentiable(leaf) or _all_finite(leaf)
@@ -47,11 +48,11 @@ def is_finite_leaf(leaf: Any) -> bool:
     return cmath.isfinite(np.vdot(leaf, leaf)) or _all_finite(leaf)  # `dot` warns of an overflow
 
 
-def _all_finite(leaf: Any) -> bool:
+def _all_finite(leaf: Leaf) -> bool:
     return bool(np.all(np.isfinite(leaf)))
 
 
-def bad_row(rows: Any, leaves: Sequence[Any]) -> int | None:
+def bad_row(rows: AnyRows, leaves: Sequence[Any]) -> int | None:
     """Return the first of some rows that is not finite, `leaves` in their gaps; None if there is none here."""
     if not hasattr(rows, "with_bundles") or rows.is_made:  # they are not here
         return None
@@ -95,12 +96,12 @@ class Finite(Kernel):
         """Return what the function does."""
         return self.function.stacked_like(sliced)
 
-    def value(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Outputs:
+    def value(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = ()) -> Outputs:
         """Run one chunk, tracing nothing."""
         return self._looked_at(self.function.value(context, rows, shared, sliced), context, rows, shared, sliced)
 
     def record(
-        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+        self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
     ) -> tuple[Any, PullbackFunction, Callable[[], int]]:
         """Run one chunk traced; see `Kernel`."""
         parts, pull, nbytes = self.function.record(context, rows, shared, sliced, with_grad=with_grad)
@@ -128,7 +129,7 @@ class Finite(Kernel):
         named = zip(names, itertools.chain(*groups), strict=False)
         _refuse(self.function, ((f"the gradient in {name}", leaf) for name, leaf in named), "pullback", *args)
 
-    def _names(self, rows: Any) -> LeafNames:
+    def _names(self, rows: AnyRows) -> LeafNames:
         return LeafNames.of(self.function.of_user, opened(rows))
 
 

@@ -12,6 +12,7 @@ from dagad._engines.explicit_rules import check_count, checked_pair
 from dagad._errors import StructureError
 from dagad._graphs.sum_trees import add_up
 from dagad._tracing.flat_functions import Engine
+from dagad._types import AnyRows, Cotangent, Function, Leaf, Value
 from dagad._values import pytree
 from dagad._words import name_of
 
@@ -22,10 +23,10 @@ class ItemSum:
     __slots__ = ("fun",)
     __dagad_wraps__ = True
 
-    def __init__(self, fun: Any) -> None:
+    def __init__(self, fun: Function) -> None:
         self.fun = fun
 
-    def __call__(self, rows: Any, *shared: Any) -> Any:
+    def __call__(self, rows: AnyRows, *shared: Any) -> Any:
         total: Any = None
         for item in pytree.items_of(rows):
             value = self.fun(item, *shared)
@@ -38,13 +39,13 @@ class PairSum:
 
     __dagad_wraps__ = True
 
-    def __init__(self, fun: Any) -> None:
+    def __init__(self, fun: Function) -> None:
         self.fun = fun
 
-    def __call__(self, rows: Any, *shared: Any) -> tuple[Any, Any]:
+    def __call__(self, rows: AnyRows, *shared: Any) -> tuple[Any, Any]:
         pairs = [_pair_of(self.fun, (item, *shared)) for item in pytree.items_of(rows)]
 
-        def pullback(cotangent: Any) -> tuple[Any, ...]:
+        def pullback(cotangent: Cotangent) -> tuple[Any, ...]:
             parts = [check_count(pull(cotangent), 1 + len(shared)) for _, pull in pairs]
             shared_parts = [add_up(*(part[place + 1] for part in parts)) for place in range(len(shared))]
             return _joined(rows, [part[0] for part in parts]), *shared_parts
@@ -52,7 +53,7 @@ class PairSum:
         return add_up(*(value for value, _ in pairs)), pullback
 
 
-def _pair_of(fun: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _pair_of(fun: Function, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Return the value and the pullback of one item; where somebody traces it, by the function's own rule."""
     if not any(map(pytree.is_traced, pytree.flatten(args)[0])):
         return checked_pair(fun(*args), name_of(fun))
@@ -66,12 +67,12 @@ def _pair_of(fun: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
 _SUMS = {ExplicitEngine.name: lambda fun: Explicit(PairSum(fun))}
 
 
-def item_sum(fun: Any, engine: Engine) -> Any:
+def item_sum(fun: Function, engine: Engine) -> Any:
     """Return the chunk function for a function of one item and its engine."""
     return _SUMS.get(engine.name, ItemSum)(fun)
 
 
-def add_values(total: Any, value: Any) -> Any:
+def add_values(total: Value, value: Value) -> Any:
     """Return the sum of what two items gave."""
     a_leaves, a_def = pytree.flatten(total)
     b_leaves, b_def = pytree.flatten(value)
@@ -85,7 +86,7 @@ def add_values(total: Any, value: Any) -> Any:
     return pytree.unflatten(a_def, [a + b for a, b in zip(a_leaves, b_leaves, strict=True)])
 
 
-def _joined(rows: Any, parts: list[Any]) -> Any:
+def _joined(rows: AnyRows, parts: list[Any]) -> Any:
     """Return one cotangent for all rows from one per item; None where no item has one."""
     if all(part is None for part in parts):
         return None
@@ -97,7 +98,7 @@ def _joined(rows: Any, parts: list[Any]) -> Any:
     return pytree.unflatten(treedef, [_column(leaf, list(column)) for leaf, column in pairs])
 
 
-def _column(leaf: Any, parts: list[Any]) -> Any:
+def _column(leaf: Leaf, parts: list[Any]) -> Any:
     if isinstance(leaf, list):
         return parts
     return None if any(part is None for part in parts) else np.stack(parts)

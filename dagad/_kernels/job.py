@@ -18,6 +18,7 @@ from dagad._kernels.kernel import Groups, Kernel
 from dagad._sources.base import owned
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan, Chunk
+from dagad._types import Value
 from dagad._values import pytree
 from dagad_scheduler.private import GraphNode, List, Task, TaskRef
 
@@ -257,7 +258,7 @@ class Results:
 
         return take
 
-    def put(self, job: Job, chunks: Sequence[Chunk], result: Any) -> None:
+    def put(self, job: Job, chunks: Sequence[Chunk], result: Value) -> None:
         """Take what a batch gave of its own."""
         if job.kernel.stacks and job.land is not None:
             job.land_rows(chunks, result.stacked, job.land)

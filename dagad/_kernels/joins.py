@@ -18,6 +18,7 @@ from dagad._kernels.items import add_values
 from dagad._kernels.kernel import DIFFERENT, Note, Outputs, Seeds, check_alike, joined
 from dagad._kernels.over_parts import Distribute, Part, raised_in
 from dagad._tracing.tape import pull, record, tape_nbytes
+from dagad._types import Array, Cotangent, Leaf, Value
 from dagad._values import pytree
 from dagad._words import described
 
@@ -50,7 +51,7 @@ class _Own:
 
     reduces, stacks, copies, is_reduction = False, True, 0, False
 
-    def read(self, output: Any) -> list[Any]:
+    def read(self, output: Value) -> list[Any]:
         """Return the leaves of one item's output."""
         raise NotImplementedError(f"`{type(self).__name__}.read` has to return leaves.")
 
@@ -58,7 +59,7 @@ class _Own:
         """Return what a chunk owns, from the outputs of the items and their leaves."""
         raise NotImplementedError(f"`{type(self).__name__}.together` has to put outputs together.")
 
-    def cut(self, seed: Any, lengths: Sequence[int]) -> Sequence[Any]:
+    def cut(self, seed: Cotangent, lengths: Sequence[int]) -> Sequence[Any]:
         """Return the seeds of the items from that of the chunk."""
         raise NotImplementedError(f"`{type(self).__name__}.cut` has to cut a seed.")
 
@@ -96,7 +97,7 @@ class _Own:
         return outputs, distribute, int
 
 
-def _seed(seed: Any, leaf: Any) -> Any:
+def _seed(seed: Cotangent, leaf: Leaf) -> Any:
     if seed is None or pytree.is_traced(seed) or pytree.is_traced(leaf):
         return seed
     if not np.any(seed):
@@ -109,7 +110,7 @@ def _seed(seed: Any, leaf: Any) -> Any:
 class Stack(_Own):
     """Outputs of one structure and shape, each leaf stacked on a new first axis."""
 
-    def read(self, output: Any) -> list[Any]:
+    def read(self, output: Value) -> list[Any]:
         """Return the leaves of one item's output."""
         return numbers_of(output, "`map` can't stack what an item gave")
 
@@ -122,7 +123,7 @@ class Stack(_Own):
                 check_alike(np.shape(pytree.plain(first)), np.shape(pytree.plain(leaf)))
         return Outputs(None, [_stacked(column) for column in zip(*items, strict=True)], Note(treedef))
 
-    def cut(self, seed: Any, lengths: Sequence[int]) -> Sequence[Any]:
+    def cut(self, seed: Cotangent, lengths: Sequence[int]) -> Sequence[Any]:
         """Return the seeds of the items from that of the chunk."""
         return [seed[number] for number in range(len(lengths))]
 
@@ -131,7 +132,7 @@ class Stack(_Own):
 class EndToEnd(_Own):
     """Outputs of one dimension and any length."""
 
-    def read(self, output: Any) -> list[Any]:
+    def read(self, output: Value) -> list[Any]:
         """Return the one leaf of an item's output."""
         plain = pytree.plain(output)
         if not isinstance(plain, np.ndarray) or plain.ndim != 1 or not _is_numeric(plain):
@@ -146,13 +147,13 @@ class EndToEnd(_Own):
         del outputs
         return Outputs(None, [joined([leaves[0] for leaves in items])], Note(pytree.flatten(0)[1]))
 
-    def cut(self, seed: Any, lengths: Sequence[int]) -> Sequence[Any]:
+    def cut(self, seed: Cotangent, lengths: Sequence[int]) -> Sequence[Any]:
         """Return the seeds of the items from that of the chunk."""
         ends = np.cumsum([0, *lengths])
         return [seed[start:stop] for start, stop in itertools.pairwise(ends)]
 
 
-def numbers_of(output: Any, what: str) -> list[Any]:
+def numbers_of(output: Value, what: str) -> list[Any]:
     """Return the leaves of an output after making sure that they are numbers: a traced one was not looked at yet."""
     leaves: list[Any] = pytree.flatten(output)[0]
     other = next((described(pytree.plain(leaf)) for leaf in leaves if not _is_numeric(leaf)), None)
@@ -167,7 +168,7 @@ def numbers_of(output: Any, what: str) -> list[Any]:
 _NUMERIC = (np.ndarray, np.generic, int, float, complex)
 
 
-def _is_numeric(leaf: Any) -> bool:
+def _is_numeric(leaf: Leaf) -> bool:
     plain = pytree.plain(leaf)
     return isinstance(plain, _NUMERIC) and np.asarray(plain).dtype.kind in "fciub"
 
@@ -182,16 +183,16 @@ class Combine:
     def __init__(self, combine: Callable[[Any, Any], Any]) -> None:
         self._combine = combine
 
-    def lift(self, term: Any) -> Any:
+    def lift(self, term: Array) -> Any:
         """Return the term."""
         return term
 
-    def add(self, a: Any, b: Any, ours: bool) -> Any:
+    def add(self, a: Array, b: Array, ours: bool) -> Any:
         """Combine two neighbours."""
         del ours
         return self._combine(a, b)
 
-    def lower(self, total: Any) -> Any:
+    def lower(self, total: Value) -> Any:
         """Return the value."""
         return total
 

@@ -21,6 +21,7 @@ from dagad._graphs.linearization import PullbackFunction
 from dagad._graphs.monoids import NUMBERS
 from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._tracing.tape import pull, record, tape_nbytes
+from dagad._types import AnyRows, Cotangent, Leaf, Value
 from dagad._values import pytree
 from dagad._values.blocks import full
 from dagad._values.canonical import canonical
@@ -94,14 +95,14 @@ class Outputs(NamedTuple):
         return found
 
 
-def is_seed(seed: Any) -> bool:
+def is_seed(seed: Cotangent) -> bool:
     """Return whether a cotangent is not plainly zero; a traced one has derivatives even so."""
     if seed is None or pytree.is_traced(seed) or pytree.is_placed(seed):
         return seed is not None
     return bool(np.any(full(seed)))
 
 
-def _cast(seed: Any, leaf: Any) -> Any:
+def _cast(seed: Cotangent, leaf: Leaf) -> Any:
     plain = seed is not None and not pytree.is_traced(seed) and not pytree.is_traced(leaf)
     return pytree.cast_like(seed, leaf, "A cotangent") if plain else seed
 
@@ -113,7 +114,7 @@ class LeafNames(NamedTuple):
     sliced: list[str]
 
     @classmethod
-    def of(cls, function: ChunkFunction, rows: Any) -> LeafNames:
+    def of(cls, function: ChunkFunction, rows: AnyRows) -> LeafNames:
         """Return the names of what is being differentiated of a function's arguments."""
         gaps = rows.gaps() if hasattr(rows, "gaps") else []
         return cls(function.names_of_leaves(), [f"`{path}`" for path in gaps])
@@ -131,11 +132,11 @@ class Kernel(Portable):
     copies = 0  # of what is owned, where each chunk has leaves of its own; 0: these are one array's rows
     pulls_itself = False  # whether a chunk may have been pulled when it was recorded, so that nothing is left of it
 
-    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+    def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         """Run one chunk."""
         raise NotImplementedError(f"`{type(self).__name__}.run` has to run one chunk.")
 
-    def value(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Outputs:
+    def value(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = ()) -> Outputs:
         """Run one chunk, tracing nothing."""
         try:
             return self.run(context, opened(rows), _canonical(shared), _canonical(sliced))
@@ -144,7 +145,7 @@ class Kernel(Portable):
             raise
 
     def record(
-        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+        self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
     ) -> tuple[Any, PullbackFunction, Callable[[], int]]:
         """Run one chunk traced; see `Recordable`. Who pulls the seed 1 of a number next says so, by `with_grad`."""
         del with_grad
@@ -189,7 +190,7 @@ class Kernel(Portable):
         found: ChunkFunction = self.function.of_user
         return found
 
-    def check(self, reduced: Any, n_shared: int) -> None:
+    def check(self, reduced: Value, n_shared: int) -> None:
         """Raise unless what somebody has sent as the sum of what is reduced may be one."""
 
     def narrowed(self, *args: Any) -> tuple[Any, ...]:
@@ -283,14 +284,14 @@ class Summed(Kernel):
     def state(self) -> tuple[Any, ...]:
         return (self.function,)
 
-    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+    def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         leaves = [*shared[0], *(sliced[0] if sliced else ())]
         if not any(map(pytree.is_traced, leaves)):
             return Outputs(self.function.value(context, rows, shared[0], sliced[0] if sliced else None), [])
         return Outputs(self.function.run(rows, leaves, len(shared[0])), [])
 
     def record(
-        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+        self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
     ) -> Any:
         """Run one chunk by its own engine, which is told whether the seed 1 of a number comes next; see `Kernel`."""
         own = sliced[0] if sliced else None
@@ -305,11 +306,11 @@ class Apart(Summed):
     __slots__ = ()
     reduces, stacks, copies, is_reduction = False, True, 1, False
 
-    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+    def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         return _apart(super().run(context, rows, shared, sliced))
 
     def record(
-        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+        self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
     ) -> Any:
         """Run one chunk by its own engine; see `Kernel`."""
         parts, pullback, nbytes = super().record(context, rows, shared, sliced, with_grad=with_grad)

@@ -19,6 +19,7 @@ from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._kernels.inputs import Targets, times
 from dagad._kernels.job import Job, Land, Results
 from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, in_groups, pulled_many
+from dagad._types import AnyRows, Array, Value
 from dagad._values import pytree
 from dagad._values.shipping import opened
 from dagad_scheduler.roles import Role
@@ -47,15 +48,15 @@ class Members(Kernel):
         each = self._each * self.count if len(self._each) == 1 else self._each
         return list(zip(each, _split(shared, self.count), _split(sliced, self.count), strict=True))
 
-    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+    def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         return _together([kernel.run(context, rows, *own) for kernel, *own in self._members(shared, sliced)])
 
-    def value(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = ()) -> Outputs:
+    def value(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = ()) -> Outputs:
         """Run one chunk for each member, tracing nothing."""
         return _together([kernel.value(context, rows, *own) for kernel, *own in self._members(shared, sliced)])
 
     def record(
-        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+        self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
     ) -> Any:
         """Run one chunk traced for each member; None for the pullback where no member has one."""
         members = self._members(shared, sliced)
@@ -83,7 +84,7 @@ class Members(Kernel):
         found: ChunkFunction = self.function.of_user
         return found
 
-    def check(self, reduced: Any, n_shared: int) -> None:
+    def check(self, reduced: Value, n_shared: int) -> None:
         """Raise unless what somebody has sent may be the sums of all members."""
         for part in reduced:
             self.function.check(part, n_shared // self.count)
@@ -187,18 +188,18 @@ class EachItsOwn:
 
     monoid: Monoid
 
-    def lift(self, term: Any) -> Any:
+    def lift(self, term: Array) -> Any:
         return None if term is None else tuple([None if one is None else self.monoid.lift(one) for one in term])
 
-    def add(self, a: Any, b: Any, ours: bool) -> Any:
+    def add(self, a: Array, b: Array, ours: bool) -> Any:
         return tuple([self._add(*pair, ours) for pair in zip(a, b, strict=True)])
 
-    def _add(self, a: Any, b: Any, ours: bool) -> Any:
+    def _add(self, a: Array, b: Array, ours: bool) -> Any:
         if a is None or b is None:
             return b if a is None else a
         return self.monoid.add(a, b, ours)
 
-    def lower(self, total: Any) -> Any:
+    def lower(self, total: Value) -> Any:
         return None if total is None else tuple([None if one is None else self.monoid.lower(one) for one in total])
 
 
@@ -236,7 +237,7 @@ class Together:
             found.append(own)
         return found
 
-    def n_reduced(self, number: int, reduced: Any) -> int:
+    def n_reduced(self, number: int, reduced: Value) -> int:
         """Return how many seeds a member's pullback takes of what it reduces."""
         if not self.job.kernel.reduces:
             return 0

@@ -42,6 +42,7 @@ from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan
 from dagad._sources.slots import Slots, SparseSlots, cut_rows
 from dagad._tracing.patches import patches
+from dagad._types import Cotangent, Leaf
 from dagad._values import pytree
 from dagad._values.blocks import full
 from dagad._values.carried import Carried
@@ -371,7 +372,7 @@ def _without(targets: Targets, numbers: Container[int]) -> Targets:
     return [target for number, target in enumerate(targets) if number not in numbers]
 
 
-def _dense(seed: Any, leaf: Any) -> Any:
+def _dense(seed: Cotangent, leaf: Leaf) -> Any:
     seed = full(seed)
     return pytree.zeros_like(leaf) if seed is None else pytree.fitted(seed, leaf, "A cotangent")
 

@@ -16,6 +16,7 @@ from dagad._graphs.sum_trees import RunningTree
 from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._kernels.finite import is_finite
 from dagad._kernels.kernel import Groups, Kernel, Outputs, Seeds, in_groups
+from dagad._types import AnyRows
 from dagad._values import pytree
 from dagad._values.shipping import opened
 
@@ -43,7 +44,7 @@ class Part(NamedTuple):
 class Cut(Protocol):
     """How the rows of a chunk are cut."""
 
-    def parts(self, context: ChunkContext, rows: Any, leaves: Sequence[Any]) -> list[Part]:
+    def parts(self, context: ChunkContext, rows: AnyRows, leaves: Sequence[Any]) -> list[Part]:
         """Return the parts of a chunk, in their order."""
 
     def joined(self, parts: Sequence[Part], leaves: Sequence[Any], found: Sequence[Any]) -> list[Any]:
@@ -93,7 +94,7 @@ class OverParts(Kernel):
         """What tells derivatives of one function apart: they don't cost the same."""
         return type(self), type(self.join)
 
-    def run(self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups) -> Outputs:
+    def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         common, leaves = list(shared[0]), list(sliced[0]) if sliced else []
         traced = any(map(pytree.is_traced, (*common, *leaves)))
         parts, values = self.cut.parts(context, opened(rows), leaves), []
@@ -106,7 +107,7 @@ class OverParts(Kernel):
         return self.join.outputs(context, parts, values)
 
     def record(
-        self, context: ChunkContext, rows: Any, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
+        self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = (), *, with_grad: bool = False
     ) -> tuple[Outputs, PullbackFunction, Callable[[], int]]:
         """Record each part by its own engine; see `Kernel`."""
         common, leaves = list(shared[0]), list(sliced[0]) if sliced else []

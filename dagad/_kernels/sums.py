@@ -13,6 +13,7 @@ from dagad._kernels.kernel import Kernel, Summed
 from dagad._kernels.over_parts import OverParts
 from dagad._sources.plan import AnyPlan
 from dagad._tracing.flat_functions import Engine, Traits
+from dagad._types import Function
 
 
 def sum_by_length(function: ChunkFunction, plan: AnyPlan) -> Kernel:
@@ -22,7 +23,7 @@ def sum_by_length(function: ChunkFunction, plan: AnyPlan) -> Kernel:
     return OverParts(function, ByLength(function.engine, plan.grainsize), Added())
 
 
-def sum_by_item(fun: Any, engine: Engine) -> tuple[Any, Callable[[ChunkFunction], Kernel]]:
+def sum_by_item(fun: Function, engine: Engine) -> tuple[Any, Callable[[ChunkFunction], Kernel]]:
     """Return what is called, and as which kernel, to sum a function of one item."""
     if Traits.of(engine).pieces is None:
         return item_sum(fun, engine), Summed

@@ -18,9 +18,9 @@ from dagad._errors import NotDifferentiableError
 from dagad._rules.numpy_functions import untraced
 from dagad._tracing import refusals
 from dagad._tracing.by_definition import movers
+from dagad._types import Array, Axis, DType, Function
 from dagad._values import pytree
 
-Function = Callable[..., Any]
 plain = pytree.plain
 
 
@@ -41,7 +41,7 @@ def _merged_points(locations: Any, values: Any) -> Any:
 def _assigned(function: Function) -> Function:
     """Return what assigns to entries: it finds out which ones by numbering them all."""
 
-    def setitem(x: Any, v: Any, indices: Any) -> Any:
+    def setitem(x: Array, v: Array, indices: Any) -> Any:
         if not np.size(plain(v)):
             return x
         if np.ma.isMaskedArray(plain(v)):
@@ -61,7 +61,7 @@ def _assigned(function: Function) -> Function:
 def _passed_on(function: Function) -> Function:
     """Return what makes an array like another of something, unless that is traced: it is one already."""
 
-    def safe(a: Any, like: Any = None, dtype: Any = None, **options: Any) -> Any:
+    def safe(a: Array, like: Any = None, dtype: DType = None, **options: Any) -> Any:
         if not pytree.is_traced(a):
             return function(a, like=like, **({} if dtype is None else {"dtype": dtype}), **options)
         return a if dtype is None or a.dtype == dtype else a.astype(dtype)
@@ -105,7 +105,7 @@ def _along(pairs: Any, name: str, axes: Sequence[int]) -> Any:
 def _merged_moments(function: Function) -> Function:
     """Return what puts moments of blocks together, of which some may have no entries."""
 
-    def merge(pairs: Any, order: int = 2, ddof: int = 0, axis: Any = None, **options: Any) -> Any:
+    def merge(pairs: Any, order: int = 2, ddof: int = 0, axis: Axis = None, **options: Any) -> Any:
         pairs = pairs if isinstance(pairs, list) else [pairs]
         ns = _along(pairs, "n", axis)
         if np.all(ns):
@@ -133,7 +133,7 @@ def _ramp(start: Any, stop: Any, num: int, dim: int, step: int) -> Any:
     return anp.moveaxis(rows, 0, dim)
 
 
-def _added_counts(bincounts: Any, dtype: Any, **kwargs: Any) -> Any:
+def _added_counts(bincounts: Any, dtype: DType, **kwargs: Any) -> Any:
     del dtype, kwargs
     if not isinstance(bincounts, list):
         return bincounts

@@ -17,13 +17,14 @@ from dagad._errors import NotDifferentiableError
 from dagad._rules.triangles import transposed
 from dagad._tracing import refusals
 from dagad._tracing.rules import own_primitive
+from dagad._types import Argnums, Args, Array, Kwargs, Tangents, Value
 from dagad._values import pytree
 
 plain = pytree.plain
 LARGEST_CONDITION = 1e6  # an inverse is good to this times 1e-16, and the second derivative has it twice
 
 
-def is_nearly_singular(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def is_nearly_singular(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     """Return whether a matrix, or one of several, has no good inverse."""
     del argnums, ans, kwargs
     a = np.asarray(plain(args[0]))
@@ -34,20 +35,20 @@ def is_nearly_singular(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     return bool(np.any(sizes[0] * sizes[1] > LARGEST_CONDITION))
 
 
-def determinant_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Callable[[Any], Any]:
+def determinant_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Callable[[Any], Any]:
     """Return the pullback of a determinant."""
     del argnums, ans, kwargs
     return lambda g: (anp.reshape(g, (*np.shape(plain(g)), 1, 1)) * transposed(adjugate(args[0])),)
 
 
-def _adjugate(a: Any) -> Any:
+def _adjugate(a: Array) -> Any:
     u, sizes, vh, sign = _factors(a)
     before = np.cumprod(np.concatenate([np.ones_like(sizes[..., :1]), sizes[..., :-1]], -1), -1)
     after = np.cumprod(np.concatenate([np.ones_like(sizes[..., :1]), sizes[..., :0:-1]], -1), -1)[..., ::-1]
     return sign * np.matmul(_adjoint(vh) * (before * after)[..., None, :], _adjoint(u))
 
 
-def _adjugate_along(a: Any, e: Any) -> Any:
+def _adjugate_along(a: Array, e: Array) -> Any:
     """Return the derivative of the adjugate along `e`."""
     u, sizes, vh, sign = _factors(a)
     inner, products = _adjoint(u) @ e @ _adjoint(vh), _products_but_two(sizes)
@@ -56,7 +57,7 @@ def _adjugate_along(a: Any, e: Any) -> Any:
     return sign * (_adjoint(vh) @ found @ _adjoint(u))
 
 
-def _factors(a: Any) -> tuple[Any, Any, Any, Any]:
+def _factors(a: Array) -> tuple[Any, Any, Any, Any]:
     u, sizes, vh = np.linalg.svd(a)
     sign = np.linalg.det(u) * np.linalg.det(vh)
     return u, sizes, vh, (sign / np.abs(sign))[..., None, None]
@@ -75,11 +76,11 @@ def _products_but_two(sizes: Any) -> Any:
     return found + np.swapaxes(found, -1, -2)
 
 
-def _adjoint(x: Any) -> Any:
+def _adjoint(x: Array) -> Any:
     return np.conj(np.swapaxes(x, -1, -2))
 
 
-def _turned(a: Any, g: Any) -> Any:
+def _turned(a: Array, g: Array) -> Any:
     """Return the pullback of the derivative along something: the second derivative of a determinant is symmetric."""
     return transposed(adjugate_along(a, transposed(g)))
 
@@ -90,13 +91,13 @@ def _refuse_third(argnums: Sequence[int]) -> None:
         raise NotDifferentiableError(sentence)
 
 
-def _along_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Callable[[Any], Any]:
+def _along_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Callable[[Any], Any]:
     del ans, kwargs
     _refuse_third(argnums)
     return lambda g: (_turned(args[0], g),)
 
 
-def _along_jvp(argnums: Any, tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+def _along_jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
     del ans, kwargs
     _refuse_third(argnums)
     return adjugate_along(args[0], tangents[0])

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 
 from dagad._tracing.rules import Better
+from dagad._types import Argnums, Args, Array, Axis, Function, Kwargs, Value
 from dagad._values import pytree
 
-Function = Callable[..., Any]
 plain = pytree.plain
 
 
-def _rfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
+def _rfft(a: Array, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
     whole = anp.moveaxis(anp.fft.fft(a, n, axis, norm), axis, 0)
     return anp.moveaxis(whole[: whole.shape[0] // 2 + 1], 0, axis)
 
 
-def _irfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
+def _irfft(a: Array, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
     half = anp.moveaxis(a, axis, 0)
     n = 2 * (half.shape[0] - 1) if n is None else n
     missing = max(n // 2 + 1 - half.shape[0], 0)
@@ -30,7 +29,7 @@ def _irfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
     return anp.moveaxis(anp.real(anp.fft.ifft(whole, None, 0, norm)), 0, axis)
 
 
-def _axes(a: Any, s: Any, axes: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+def _axes(a: Array, s: Any, axes: Axis) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Return the last axis of a transform with its length, and the others with theirs."""
     axes = range(-len(s if s is not None else np.shape(plain(a))), 0) if axes is None else axes
     lengths = [None] * len(axes) if s is None else s
@@ -40,12 +39,12 @@ def _axes(a: Any, s: Any, axes: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
 _TURNED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
-def _rfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
+def _rfftn(a: Array, s: Any = None, axes: Axis = None, norm: Any = None) -> Any:
     last, others = _axes(a, s, axes)
     return anp.fft.fftn(_rfft(a, *last, norm), *others, norm)
 
 
-def _irfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
+def _irfftn(a: Array, s: Any = None, axes: Axis = None, norm: Any = None) -> Any:
     last, others = _axes(a, s, axes)
     return _irfft(anp.fft.ifftn(a, *others, norm), *last, norm)
 
@@ -53,7 +52,7 @@ def _irfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
 def _odd_transform(inverse: bool) -> Better:
     """As of autograd 1.9: of real numbers no odd lengths, and a `norm` by name is taken for another one."""
 
-    def better(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+    def better(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
         del argnums
         given = dict(zip(("a", "n", "axis", "norm"), args, strict=False)) | kwargs
         n, axis = given.get("n", given.get("s")), given.get("axis", given.get("axes"))

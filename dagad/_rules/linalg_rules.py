@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import autograd.numpy as anp
@@ -19,18 +19,18 @@ from dagad._tracing.by_definition import moved, rules_of
 from dagad._tracing.numpy_protocols import WRITTEN
 from dagad._tracing.operands import array_of
 from dagad._tracing.rules import HOMES, define, keep_real, own_primitive
+from dagad._types import Argnums, Args, Array, Axis, Function, Kwargs, Value
 from dagad._values import pytree
 
-Function = Callable[..., Any]
 plain = pytree.plain
 
 
-def singular_values(x: Any) -> Any:
+def singular_values(x: Array) -> Any:
     """Return the singular values of matrices."""
     return linalg.svd(x, False)[1]
 
 
-def vector_norm(x: Any, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+def vector_norm(x: Array, *, axis: Axis = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """Return the norm of vectors along one or more axes."""
     if ord in (2, None):
         return anp.sqrt(anp.sum(anp.real(x * anp.conj(x)), axis=axis, keepdims=keepdims))
@@ -44,7 +44,7 @@ def vector_norm(x: Any, *, axis: Any = None, keepdims: bool = False, ord: Any = 
     return anp.sum(sizes**ord, axis=axis, keepdims=keepdims) ** (1.0 / ord)
 
 
-def matrix_norm(x: Any, *, keepdims: bool = False, ord: Any = "fro") -> Any:
+def matrix_norm(x: Array, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Return the norm of matrices."""
     if ord in ("fro", None):
         found = anp.sqrt(anp.sum(anp.real(x * anp.conj(x)), axis=(-2, -1)))
@@ -58,7 +58,7 @@ def matrix_norm(x: Any, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     return anp.reshape(found, (*np.shape(plain(found)), 1, 1)) if keepdims else found
 
 
-def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+def norm(x: Array, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> Any:
     """Return the norm of vectors or matrices, as numpy and scipy take their arguments."""
     n_dims = np.ndim(plain(x))
     if axis is None and ord is None:
@@ -71,7 +71,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     return anp.expand_dims(found, axes) if keepdims else found
 
 
-def _odd_norm(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _odd_norm(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     """As of autograd 1.9: no `keepdims`, of orders some only, and of complex numbers no second derivative."""
     del argnums, ans
     given = dict(zip(("x", "ord", "axis", "keepdims"), args, strict=False)) | kwargs
@@ -81,24 +81,24 @@ def _odd_norm(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
     return bool(given.get("keepdims")) or not known or np.iscomplexobj(plain(given["x"]))
 
 
-def _is_complex(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _is_complex(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     """As of autograd 1.9, the rules of some functions take matrices for real."""
     del argnums, args, kwargs
     return np.iscomplexobj(plain(ans[0] if isinstance(ans, tuple) else ans))
 
 
-def _has_odd_inverse(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _has_odd_inverse(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     return bool(kwargs) or len(args) > 1 or _is_complex(argnums, ans, args, kwargs)
 
 
-def _slogdet(a: Any) -> Any:
+def _slogdet(a: Array) -> Any:
     n = np.shape(plain(a))[-1]
     size = np.linalg.slogdet(plain(a))[1] / n
     scaled = linalg.det(a / np.exp(size)[..., None, None])  # of modulus 1: neither too large nor too small
     return scaled / anp.abs(scaled), anp.log(anp.abs(scaled)) + n * size
 
 
-def _pinv(a: Any, rcond: Any = None, hermitian: bool = False) -> Any:
+def _pinv(a: Array, rcond: Any = None, hermitian: bool = False) -> Any:
     if rcond is not None:
         raise NotDifferentiableError(refusals.of_option("np.linalg.pinv", ["rcond"]))
     if hermitian:
@@ -111,7 +111,7 @@ def _pinv(a: Any, rcond: Any = None, hermitian: bool = False) -> Any:
     return linalg.solve(anp.matmul(adjoint(a), a), adjoint(a))
 
 
-def solve(a: Any, b: Any) -> Any:
+def solve(a: Array, b: Array) -> Any:
     """Return solutions for matrices and right-hand sides in stacks that are broadcast; a vector is one for each."""
     if np.ndim(plain(b)) == 1:
         return solve(a, b[:, None])[..., 0]
@@ -119,30 +119,30 @@ def solve(a: Any, b: Any) -> Any:
     return linalg.solve(a * stack, b * stack)
 
 
-def _differ_in_stack(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _differ_in_stack(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, ans, kwargs
     return bool(np.shape(plain(args[0]))[:-2] != np.shape(plain(args[1]))[:-2])
 
 
-def _matrix_power(a: Any, n: int) -> Any:
+def _matrix_power(a: Array, n: int) -> Any:
     if n == 0:
         return 0.0 * a + np.eye(np.shape(plain(a))[-1])
     return functools.reduce(anp.matmul, [linalg.inv(a) if n < 0 else a] * abs(n))
 
 
-def _cond(x: Any, p: Any = None) -> Any:
+def _cond(x: Array, p: Array = None) -> Any:
     if p in (None, 2, -2):
         sizes = singular_values(x)
         return sizes[..., 0] / sizes[..., -1] if p != -2 else sizes[..., -1] / sizes[..., 0]
     return matrix_norm(x, ord=p) * matrix_norm(linalg.inv(x), ord=p)
 
 
-def _tensorsolve(a: Any, b: Any) -> Any:
+def _tensorsolve(a: Array, b: Array) -> Any:
     size, shape = np.size(plain(b)), np.shape(plain(a))[np.ndim(plain(b)) :]
     return anp.reshape(linalg.solve(anp.reshape(a, (size, size)), anp.ravel(b)), shape)
 
 
-def _tensorinv(a: Any, ind: int = 2) -> Any:
+def _tensorinv(a: Array, ind: int = 2) -> Any:
     shape = np.shape(plain(a))
     rows = int(np.prod(shape[:ind]))
     return anp.reshape(linalg.inv(anp.reshape(a, (rows, -1))), (*shape[ind:], *shape[:ind]))
@@ -167,7 +167,7 @@ def _per_entry(turned: Any, entries: Any, size: Any, name: str) -> Any:
     return turned / anp.where(is_real, anp.real(entries), 1.0)
 
 
-def _turns(g: Any, v: Any, axis: int) -> Any:
+def _turns(g: Array, v: Array, axis: int) -> Any:
     return anp.imag(anp.sum(g * v, axis=axis))
 
 
@@ -175,7 +175,7 @@ def _size(*cotangents: Any) -> Any:
     return sum(float(np.linalg.norm(np.ravel(plain(g)))) for g in cotangents)
 
 
-def _of_columns(ans: Any, g: Any, name: str) -> Any:
+def _of_columns(ans: Value, g: Array, name: str) -> Any:
     """Return the cotangents of eigenvalues and eigenvectors with what turning the vectors is worth."""
     v = plain(ans[1])
     places = np.argmax(np.abs(v), axis=-2)  # of the entries that are real: the largest, or all first, or all last ones
@@ -186,7 +186,7 @@ def _of_columns(ans: Any, g: Any, name: str) -> Any:
     return g[0], g[1] + 1j * ratio[..., None, :] * at
 
 
-def _of_both_sides(ans: Any, g: Any, name: str) -> Any:
+def _of_both_sides(ans: Value, g: Array, name: str) -> Any:
     """Return the same of singular vectors, which turn in pairs: the first entry of one of them is real."""
     (u, vh), (gu, gs, gvh) = (ans[0], ans[2]), g
     if np.shape(plain(u))[-1] != np.shape(plain(vh))[-2]:  # full matrices, which the rule refuses
@@ -202,7 +202,7 @@ def _of_both_sides(ans: Any, g: Any, name: str) -> Any:
 def _phased(stock: Function, turning: Function, name: str) -> Function:
     """Return the rule of a function that gives vectors, for cotangents that look at their phases."""
 
-    def vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
+    def vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Function:
         del argnums
         pull = stock(ans, *args, **kwargs)
         return lambda g: (pull(turning(ans, g, name)),)
@@ -210,13 +210,13 @@ def _phased(stock: Function, turning: Function, name: str) -> Function:
     return vjp
 
 
-def _is_square(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _is_square(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, ans, kwargs
     rows, columns = np.shape(plain(args[0]))[-2:]
     return bool(rows == columns)
 
 
-def _grad_svd(ans: Any, a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Function:
+def _grad_svd(ans: Value, a: Array, full_matrices: bool = True, compute_uv: bool = True) -> Function:
     """Return the pullback of autograd's, for which whole factors are none that it knows; of square ones they are."""
     rows, columns = np.shape(plain(a))[-2:]
     found: Function = linalg.grad_svd(ans, a, full_matrices and rows != columns, compute_uv)
@@ -226,7 +226,7 @@ def _grad_svd(ans: Any, a: Any, full_matrices: bool = True, compute_uv: bool = T
 _HERMITIAN_SVD = rules_of("svd", triangles.svd)[0]
 
 
-def _svd_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
+def _svd_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Function:
     if triangles.is_hermitian(args, kwargs, 3):
         pull_back: Function = _HERMITIAN_SVD(argnums, ans, args, kwargs)
         return pull_back
@@ -238,7 +238,7 @@ def _svd_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
     return lambda g: (pull(g),)
 
 
-def _has_complex_vectors(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _has_complex_vectors(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, args, kwargs
     found = plain(ans)  # a tuple that somebody else traces is none
     return isinstance(found, tuple) and np.iscomplexobj(plain(found[-1]))
@@ -247,7 +247,7 @@ def _has_complex_vectors(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool
 # Orthogonal factors, and least squares
 
 
-def qr(a: Any, r_of: Function) -> tuple[Any, Any]:
+def qr(a: Array, r_of: Function) -> tuple[Any, Any]:
     """Return the factors of matrices that have at least as many rows as columns: by Cholesky, with the signs of `r_of`.
 
     Of full rank: R^H R = A^H A, and Q = A R^-1. Good for derivatives.
@@ -258,7 +258,7 @@ def qr(a: Any, r_of: Function) -> tuple[Any, Any]:
     return anp.matmul(a, linalg.inv(r)), r
 
 
-def _qr(a: Any, mode: str = "reduced") -> Any:
+def _qr(a: Array, mode: str = "reduced") -> Any:
     rows, columns = np.shape(plain(a))[-2:]
     if mode not in ("reduced", "r"):
         raise NotImplementedError("VJP of qr wrt argnums (0,) not defined")
@@ -268,14 +268,14 @@ def _qr(a: Any, mode: str = "reduced") -> Any:
     return factors[1] if mode == "r" else factors
 
 
-def least_squares(a: Any, b: Any) -> Any:
+def least_squares(a: Array, b: Array) -> Any:
     """Return solution, squared residuals and singular values, of a matrix of full rank."""
     x = anp.matmul(linalg.pinv(a), b)
     apart = b - anp.matmul(a, x)
     return x, anp.sum(anp.real(apart * anp.conj(apart)), axis=0), singular_values(a)
 
 
-def _lstsq(a: Any, b: Any) -> Any:
+def _lstsq(a: Array, b: Array) -> Any:
     """Return solution, residuals and singular values, of a matrix of full rank."""
     x, residuals, sizes = least_squares(a, b)
     return x, anp.reshape(residuals, (-1,)), sizes
@@ -288,7 +288,7 @@ def _of_lists() -> tuple[Any, Any]:
     def multi_dot(*arrays: Any) -> Any:
         return np.linalg.multi_dot(arrays)
 
-    def lstsq(a: Any, b: Any, rcond: Any) -> Any:
+    def lstsq(a: Array, b: Array, rcond: Any) -> Any:
         x, residuals, _, sizes = np.linalg.lstsq(a, b, rcond)
         return x, residuals, sizes
 
@@ -301,7 +301,7 @@ def _written_multi_dot(arrays: Sequence[Any]) -> Any:
     return _of_lists()[0](*map(array_of, arrays))
 
 
-def _written_lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
+def _written_lstsq(a: Array, b: Array, rcond: Any = None) -> Any:
     a, b = array_of(a), array_of(b)
     rank = np.linalg.matrix_rank(plain(a))
     if rank < np.shape(plain(a))[1] or np.shape(plain(a))[0] <= rank:

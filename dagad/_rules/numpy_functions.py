@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import autograd.numpy as anp
@@ -18,9 +18,9 @@ from dagad._tracing.operands import array_of
 from dagad._tracing.private import isbox
 from dagad._tracing.rules import cast, own_primitive
 from dagad._tracing.traced_array import with_value
+from dagad._types import Array, Axis, DType, Function, Shape
 from dagad._values import pytree
 
-Function = Callable[..., Any]
 plain = pytree.plain
 
 
@@ -37,7 +37,7 @@ def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0
     return found
 
 
-def _piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+def _piecewise(x: Array, condlist: Any, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     if np.ndim(condlist) == 0 or (np.ndim(condlist[0]) == 0 and np.ndim(plain(x))):
         condlist = [condlist]  # as numpy has it
     conditions = [np.broadcast_to(plain(each), np.shape(plain(x))) for each in condlist]
@@ -54,7 +54,7 @@ def _piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kwa
     return anp.reshape(anp.concatenate(whole)[place], np.shape(plain(x)))
 
 
-def _apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+def _apply_along_axis(func1d: Function, axis: int, arr: Array, *args: Any, **kwargs: Any) -> Any:
     rows = anp.moveaxis(arr, axis, -1)
     outer = np.shape(plain(rows))[:-1]
     found = anp.stack([func1d(row, *args, **kwargs) for row in anp.reshape(rows, (-1, np.shape(plain(rows))[-1]))])
@@ -80,7 +80,7 @@ def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: Any =
     return tuple(with_value(each, view) if isbox(each) else each for each, view in zip(found, views, strict=True))
 
 
-def _windows(x: Any, *args: Any, **kwargs: Any) -> Any:
+def _windows(x: Array, *args: Any, **kwargs: Any) -> Any:
     windows = np.lib.stride_tricks.sliding_window_view
     return with_value(moved(windows, 0)(x, *args, **kwargs), windows(plain(x), *args, **kwargs))
 
@@ -88,7 +88,7 @@ def _windows(x: Any, *args: Any, **kwargs: Any) -> Any:
 _SCALAR = (int, float, type(None))
 
 
-def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
+def _clip(a: Array, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if isbox(a) and not isbox(low) and not isbox(high):
         if not isinstance(low, _SCALAR) or not isinstance(high, _SCALAR):
@@ -99,7 +99,7 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max:
     return found if high is None else anp.minimum(found, high)
 
 
-def _astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any:
+def _astype(x: Array, dtype: DType, *, copy: bool = True, device: Any = None) -> Any:
     """Return the entries as another type: whole numbers and truths are constant between their jumps."""
     del device
     if not copy and plain(x).dtype == dtype:
@@ -107,7 +107,7 @@ def _astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any
     return cast(x, dtype) if np.dtype(dtype).kind in "fc" else plain(x).astype(dtype)
 
 
-def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: str = "safe", order: str = "K") -> Any:
+def _einsum(*operands: Any, optimize: Any = False, dtype: DType = None, casting: str = "safe", order: str = "K") -> Any:
     del casting, order
     written = operands[0].partition("->")[0].split(",") if isinstance(operands[0], str) else operands[1::2]
     letters = [[letter for letter in each if letter not in (" ", ".", Ellipsis)] for each in written]
@@ -143,13 +143,13 @@ def _of_diagonals() -> Any:
     return own_primitive(einsum, *rules_of("einsum", definition))
 
 
-def _insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
+def _insert(arr: Array, obj: Any, values: Any, axis: Axis = None) -> Any:
     """Return the array with more entries, all of its own type."""
     found, dtype = moved(np.insert, 0, 2)(arr, obj, values, axis), getattr(plain(arr), "dtype", None)
     return found if dtype is None or dtype == found.dtype else _astype(found, dtype)
 
 
-def _asarray(a: Any, dtype: Any = None, **options: Any) -> Any:
+def _asarray(a: Array, dtype: DType = None, **options: Any) -> Any:
     """Return an array, traced if what is given is: `like` says where it is to be at home, which is here."""
     del options
     if not isbox(a):
@@ -158,7 +158,7 @@ def _asarray(a: Any, dtype: Any = None, **options: Any) -> Any:
 
 
 def _full_like(
-    a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None
+    a: Array, fill_value: Any, dtype: DType = None, order: Any = "K", subok: bool = True, shape: Shape = None
 ) -> Any:
     like = np.ones_like(plain(a), dtype, order, subok, shape)
     if not isbox(fill_value) or like.dtype.kind not in "fc":
@@ -193,7 +193,7 @@ def _refused(sentence: Function) -> Function:
     return refuse
 
 
-def _histogramdd(sample: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:
+def _histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None) -> Any:
     """Return sums of weights and edges. A list is one of columns, and an array of these is not."""
     columns = _columns(sample)
     counts = [plain(bins)] * len(columns) if np.ndim(plain(bins)) == 0 else [_plain_edges(each) for each in bins]
@@ -227,11 +227,11 @@ def _columns(sample: Any) -> list[Any]:
     return [sample[:, column] for column in np.arange(np.shape(plain(sample))[1])]
 
 
-def _plain_edges(bins: Any) -> Any:
+def _plain_edges(bins: Array) -> Any:
     return plain(bins) if isbox(bins) or np.ndim(bins) == 0 else np.asarray([plain(edge) for edge in bins])
 
 
-def _edges_along(column: Any, bins: Any, range: Any, found: Any) -> Any:
+def _edges_along(column: Any, bins: Array, range: Any, found: Any) -> Any:
     """Return the edges along one dimension, traced where they follow what is traced."""
     if bins is not None and np.ndim(plain(bins)) == 1:
         return bins if isbox(bins) else found
@@ -239,7 +239,7 @@ def _edges_along(column: Any, bins: Any, range: Any, found: Any) -> Any:
 
 
 def _histogram2d(
-    x: Any, y: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
+    x: Array, y: Array, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None
 ) -> tuple[Any, Any, Any]:
     if np.ndim(plain(bins)) == 1 and len(bins) > 2:  # the edges of both
         bins = [bins, bins]
@@ -254,7 +254,7 @@ min_scalar_type empty_like zeros_like ones_like einsum_path tril_indices_from tr
 """.split()
 
 
-def _where(condition: Any, *branches: Any) -> Any:
+def _where(condition: Array, *branches: Any) -> Any:
     return anp.where(plain(condition), *branches)
 
 

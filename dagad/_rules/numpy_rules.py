@@ -7,7 +7,6 @@ place of autograd's own rules, which are wrong for some arguments.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
@@ -22,24 +21,24 @@ from dagad._tracing import refusals
 from dagad._tracing.by_definition import entrywise, moved, movers, rules_of
 from dagad._tracing.private import isbox, numpy_vjps, trace_primitives_map
 from dagad._tracing.rules import HOMES, Better, cast, define, keep_real, shaped
+from dagad._types import Argnums, Args, Array, Axis, DType, Function, Kwargs, Shape, Value
 from dagad._values import pytree
 
-Function = Callable[..., Any]
 plain = pytree.plain
 
 
 # Signals and interpolation
 
 
-def _array(x: Any) -> Any:
+def _array(x: Array) -> Any:
     return x if isbox(x) else np.asarray(x)
 
 
-def _steps(x: Any) -> Any:
+def _steps(x: Array) -> Any:
     return x[..., 1:] - x[..., :-1]
 
 
-def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+def trapezoid(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1) -> Any:
     """Return the integral of samples by straight lines between them."""
     if np.ndim(plain(dx)):  # cut like the rises along this axis
         dx = anp.moveaxis(dx * np.ones_like(np.diff(plain(y), axis=axis)), axis, -1)
@@ -50,7 +49,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     return anp.sum(dx * (y[..., 1:] + y[..., :-1]) / 2.0, axis=-1)
 
 
-def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
+def _interp(x: Array, xp: Array, fp: Array, left: Any = None, right: Any = None, period: Any = None) -> Any:
     if period is not None:
         raise NotDifferentiableError(refusals.of_option("np.interp", ["period"]))
     at, knots = plain(x), np.asarray(plain(xp))
@@ -77,13 +76,13 @@ def _convolve_part(func: Function, n: int, m: int, mode: str) -> slice:
 def _convolution() -> Any:
     """Return the full convolution as a primitive: its derivatives are convolutions with what is turned round."""
 
-    def convolution(a: Any, v: Any) -> Any:
+    def convolution(a: Array, v: Array) -> Any:
         return np.convolve(a, v)
 
     made = primitive(convolution)
     trace_primitives_map.pop(convolution, None)  # nobody gives this one to numpy
 
-    def part(g: Any, other: Any, own: Any) -> Any:
+    def part(g: Array, other: Any, own: Any) -> Any:
         start = np.size(plain(other)) - 1
         return numpy_vjps.match_complex(own, made(g, other[::-1])[start : start + np.size(plain(own))])
 
@@ -92,22 +91,22 @@ def _convolution() -> Any:
     return made
 
 
-def _convolve(a: Any, v: Any, mode: str = "full") -> Any:
+def _convolve(a: Array, v: Array, mode: str = "full") -> Any:
     part = _convolve_part(np.convolve, np.size(plain(a)), np.size(plain(v)), mode)
     return _convolution()(anp.ravel(a), anp.ravel(v))[part]
 
 
-def _correlate(a: Any, v: Any, mode: str = "valid") -> Any:
+def _correlate(a: Array, v: Array, mode: str = "valid") -> Any:
     part = _convolve_part(np.correlate, np.size(plain(a)), np.size(plain(v)), mode)
     return _convolve(a, anp.conj(anp.ravel(v))[::-1])[part]
 
 
-def _vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
+def _vander(x: Array, N: Any = None, increasing: bool = False) -> Any:
     powers = np.arange(np.size(plain(x)) if N is None else N)
     return x[:, None] ** (powers if increasing else powers[::-1])
 
 
-def _polyval(p: Any, x: Any) -> Any:
+def _polyval(p: Array, x: Array) -> Any:
     x = _array(x)
     total = 0.0 * x
     for index in range(len(p)):
@@ -115,7 +114,7 @@ def _polyval(p: Any, x: Any) -> Any:
     return total
 
 
-def _gradient(f: Any, *spacing: Any, axis: Any = None, edge_order: int = 1) -> Any:
+def _gradient(f: Any, *spacing: Any, axis: Axis = None, edge_order: int = 1) -> Any:
     if edge_order != 1:
         raise NotDifferentiableError(refusals.of_option("np.gradient", ["edge_order"]))
     n_dims = np.ndim(plain(f))
@@ -138,7 +137,7 @@ def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     return anp.concatenate([*ends[0], anp.diff(anp.ravel(ary)), *ends[1]])
 
 
-def _diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+def _diff(a: Array, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     shape = list(np.shape(plain(a)))
     shape[axis] = 1
     ends = [
@@ -158,30 +157,30 @@ def _linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, axis:
     return anp.moveaxis(start + at.reshape(-1, *[1] * np.ndim(plain(rise))) * rise, 0, axis)
 
 
-def _trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
+def _trace(a: Array, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DType = None, out: Any = None) -> Any:
     del dtype, out
     return anp.sum(moved(np.diagonal, 0)(a, offset, axis1, axis2), axis=-1)
 
 
-def _outer(a: Any, b: Any) -> Any:
+def _outer(a: Array, b: Array) -> Any:
     return anp.ravel(a)[:, None] * anp.ravel(b)[None, :]
 
 
-def _sinc_slope(ans: Any, x: Any) -> Any:
+def _sinc_slope(ans: Value, x: Array) -> Any:
     small = np.abs(plain(x)) < 1e-2
     at, square = anp.where(small, 1.0, x), (np.pi * x) ** 2
     series = np.pi**2 * x * (-1.0 / 3.0 + square * (1.0 / 30.0 - square / 840.0 + square**2 / 45360.0))
     return anp.where(small, series, (anp.cos(np.pi * x) - anp.sinc(at)) / at)
 
 
-def _cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Any = None) -> Any:
+def _cross(a: Array, b: Array, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: Axis = None) -> Any:
     axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis,) * 3
     a, b = anp.moveaxis(a, axisa, -1), anp.moveaxis(b, axisb, -1)
     whole = np.ones(np.broadcast_shapes(np.shape(plain(a)), np.shape(plain(b))))
     return anp.moveaxis(anp.cross(a * whole, b * whole), -1, axisc)
 
 
-def _by_layout(a: Any, order: str) -> str:
+def _by_layout(a: Array, order: str) -> str:
     """Return the order in which an array is read whose own layout decides: "A" or "K"."""
     flags = np.asarray(plain(a)).flags
     if not (flags.c_contiguous or flags.f_contiguous) and order.upper() == "K":
@@ -189,16 +188,16 @@ def _by_layout(a: Any, order: str) -> str:
     return "F" if flags.f_contiguous and not flags.c_contiguous else "C"
 
 
-def _reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
+def _reshape(a: Array, shape: Shape, order: str = "C", *, copy: Any = None) -> Any:
     del copy
     return anp.reshape(a, shape, order=_by_layout(a, order))
 
 
-def _ravel(a: Any, order: str = "C") -> Any:
+def _ravel(a: Array, order: str = "C") -> Any:
     return anp.reshape(a, (-1,), order=_by_layout(a, order))
 
 
-def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+def _nan_to_num(x: Array, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     del copy
     found = anp.where(np.isnan(plain(x)), nan, x)
     for infinity, filled in ((np.inf, posinf), (-np.inf, neginf)):
@@ -206,7 +205,7 @@ def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, n
     return found
 
 
-def _unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2.0 * np.pi) -> Any:
+def _unwrap(p: Array, discont: Any = None, axis: int = -1, *, period: Any = 2.0 * np.pi) -> Any:
     """Return the angles as they are: jumps by whole turns are constant."""
     del axis
     if isbox(discont) or isbox(period):
@@ -214,13 +213,13 @@ def _unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2.0 * 
     return p + 0.0
 
 
-def _angle(z: Any, deg: Any = False) -> Any:
+def _angle(z: Array, deg: Any = False) -> Any:
     is_complex = np.iscomplexobj(plain(z))
     angle = anp.arctan2(anp.imag(z), anp.real(z)) if is_complex else anp.arctan2(0.0, z)
     return angle * (180.0 / np.pi) if deg else angle
 
 
-def _pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
+def _pad(array: Array, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
     if kwargs.get("reflect_type") == "odd":
         raise NotDifferentiableError(refusals.of_option("np.pad", ["reflect_type='odd'"]))
     if mode in ("edge", "reflect", "symmetric", "wrap"):
@@ -230,17 +229,17 @@ def _pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> A
     return moved(np.pad, 0)(array, pad_width)
 
 
-def _where(condition: Any, x: Any, y: Any) -> Any:
+def _where(condition: Array, x: Array, y: Array) -> Any:
     whole = np.ones(np.broadcast_shapes(*(np.shape(plain(each)) for each in (condition, x, y))))
     return anp.where(condition, x * whole, y * whole)
 
 
-def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+def _bincount(x: Array, weights: Array = None, minlength: int = 0) -> Any:
     size = max(int(np.max(x, initial=-1)) + 1, minlength)
     return movers()[1](weights, np.asarray(x), (size,))
 
 
-def _histogram(a: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:
+def _histogram(a: Array, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None) -> Any:
     """Return sums of weights and edges; counts, which are whole numbers, never get here."""
     edges = _edges(a, bins, range)
     at = bins_of(np.ravel(plain(a)), plain(edges))
@@ -255,7 +254,7 @@ def bins_of(sample: Any, edges: Any) -> Any:
     return np.where(sample == edges[-1], len(edges) - 1, at)  # the last one holds its end
 
 
-def _edges(a: Any, bins: Any, range: Any = None, weights: Any = None) -> Any:
+def _edges(a: Array, bins: Array, range: Any = None, weights: Array = None) -> Any:
     """Return the edges of bins: as given, or in equal steps between the least and the largest number."""
     if np.ndim(plain(bins)) == 1:
         return bins
@@ -267,7 +266,7 @@ def _edges(a: Any, bins: Any, range: Any = None, weights: Any = None) -> Any:
     return _linspace(low - widened, high + widened, len(found))
 
 
-def _i0(x: Any) -> Any:
+def _i0(x: Array) -> Any:
     from scipy import special  # nobody else here needs it
 
     return special.i0(x)
@@ -308,56 +307,56 @@ NEWER: dict[str, Function] = {  # than numpy 2.0
 }
 
 
-def _always(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _always(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, ans, args, kwargs
     return True
 
 
-def _not_flat(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _not_flat(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, ans, kwargs
     return any(np.ndim(plain(arg)) != 1 for arg in args[:2])
 
 
-def _not_a_count(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _not_a_count(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, ans
     return np.ndim(args[1] if len(args) > 1 else next(iter(kwargs.values()))) > 0
 
 
-def _of_complex(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _of_complex(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, args, kwargs
     return np.iscomplexobj(plain(ans))
 
 
-def _is_real(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _is_real(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     """Return whether a size is that of a real number: autograd's rule divides by it, and is nan at infinity."""
     del argnums, ans, kwargs
     return not np.iscomplexobj(plain(args[0]))
 
 
-def _from_end(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _from_end(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     """As of autograd 1.9, axes counted from the end are put back in wrong places."""
     del argnums, ans
     axes = args[1] if len(args) > 1 else kwargs.get("axes")
     return axes is not None and min(axes, default=0) < 0
 
 
-def _of_any_layout(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _of_any_layout(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     """As of autograd 1.9, what comes back is read by its own layout, and not by that of the argument."""
     del argnums, ans
     return str(kwargs.get("order", args[-1])).upper() in ("A", "K")
 
 
-def _differ(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _differ(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, ans, kwargs
     return bool(np.shape(plain(args[0])) != np.shape(plain(args[1])))
 
 
-def _has_more(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _has_more(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     """Return whether there is more than one argument, as there is none that autograd's rule knows."""
     return len(args) + len(kwargs) > 1
 
 
-def _grows(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _grows(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del kwargs
     return any(np.shape(plain(args[argnum])) != np.shape(plain(ans)) for argnum in argnums)
 
@@ -409,11 +408,11 @@ BETTER_SLOPES: dict[Any, tuple[Function, ...]] = {
 }
 
 
-def _astype_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+def _astype_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Any:
     """Return a pullback that takes plain numbers, too, such as a seed; of real numbers made complex the real part."""
     del argnums, ans, kwargs
 
-    def pulled(g: Any) -> tuple[Any]:
+    def pulled(g: Array) -> tuple[Any]:
         g = g * np.float64(1.0) if type(plain(g)) is float else shaped(g, args[0])
         return (cast(g, pytree.dtype_of(plain(args[0]))),)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
@@ -15,9 +14,9 @@ from dagad._tracing.by_definition import moved, rules_of
 from dagad._tracing.numpy_protocols import WRITTEN
 from dagad._tracing.private import isbox
 from dagad._tracing.rules import Better, own_primitive
+from dagad._types import Argnums, Args, Array, Axis, DType, Function, Kwargs, Value
 from dagad._values import pytree
 
-Function = Callable[..., Any]
 plain = pytree.plain
 
 
@@ -30,19 +29,19 @@ def _keeps(keepdims: Any) -> bool:
     return keepdims is not _ALL and bool(keepdims)
 
 
-def _present(a: Any, where: Any, fill: float) -> Any:
+def _present(a: Array, where: Any, fill: float) -> Any:
     return a if where is True or where is _ALL else anp.where(where, a, fill)
 
 
-def _n_present(a: Any, axis: Any, keepdims: Any, where: Any) -> Any:
+def _n_present(a: Array, axis: Axis, keepdims: Any, where: Any) -> Any:
     shape = np.shape(plain(a))
     return np.sum(np.broadcast_to(True if where is _ALL else where, shape), axis=axis, keepdims=_keeps(keepdims))
 
 
 def _sum(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: Array,
+    axis: Axis = None,
+    dtype: DType = None,
     out: Any = None,
     keepdims: Any = False,
     initial: Any = 0,
@@ -54,16 +53,16 @@ def _sum(
 
 
 def _mean(
-    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
+    a: Array, axis: Axis = None, dtype: DType = None, out: Any = None, keepdims: Any = False, *, where: Any = True
 ) -> Any:
     del dtype, out
     return _sum(a, axis, keepdims=keepdims, where=where) / _n_present(a, axis, keepdims, where)
 
 
 def _var(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: Array,
+    axis: Axis = None,
+    dtype: DType = None,
     out: Any = None,
     ddof: Any = 0,
     keepdims: Any = False,
@@ -77,13 +76,13 @@ def _var(
     return _sum(anp.real(apart * anp.conj(apart)), axis, keepdims=keepdims) / free
 
 
-def _std(a: Any, *args: Any, **kwargs: Any) -> Any:
+def _std(a: Array, *args: Any, **kwargs: Any) -> Any:
     return anp.sqrt(_var(a, *args, **kwargs))
 
 
 def _extreme(fun: Function, pair: Function, fill: float) -> Function:
     def definition(
-        a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, initial: Any = _ALL, where: Any = True
+        a: Array, axis: Axis = None, out: Any = None, keepdims: Any = False, initial: Any = _ALL, where: Any = True
     ) -> Any:
         del out
         found = fun(_present(a, where, fill), axis=axis, keepdims=_keeps(keepdims))
@@ -93,34 +92,34 @@ def _extreme(fun: Function, pair: Function, fill: float) -> Function:
 
 
 def _without_nan(fun: Function, fill: float) -> Function:
-    def definition(a: Any, axis: Any = None, **kwargs: Any) -> Any:
+    def definition(a: Array, axis: Axis = None, **kwargs: Any) -> Any:
         return fun(anp.where(np.isnan(plain(a)), fill, a), axis=axis, **kwargs)
 
     return definition
 
 
-def _count(a: Any, axis: Any, keepdims: bool = False) -> Any:
+def _count(a: Array, axis: Axis, keepdims: bool = False) -> Any:
     return np.sum(~np.isnan(plain(a)), axis=axis, keepdims=keepdims)
 
 
-def _nanmean(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def _nanmean(a: Array, axis: Axis = None, keepdims: bool = False) -> Any:
     return anp.sum(anp.where(np.isnan(plain(a)), 0.0, a), axis=axis, keepdims=keepdims) / _count(a, axis, keepdims)
 
 
-def _nanvar(a: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+def _nanvar(a: Array, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Any:
     apart = anp.where(np.isnan(plain(a)), 0.0, a - _nanmean(a, axis, keepdims=True))
     return anp.sum(anp.real(apart * anp.conj(apart)), axis=axis, keepdims=keepdims) / (_count(a, axis, keepdims) - ddof)
 
 
-def _nanstd(a: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+def _nanstd(a: Array, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Any:
     return anp.sqrt(_nanvar(a, axis, ddof, keepdims))
 
 
-def _ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def _ptp(a: Array, axis: Axis = None, keepdims: bool = False) -> Any:
     return anp.max(a, axis=axis, keepdims=keepdims) - anp.min(a, axis=axis, keepdims=keepdims)
 
 
-def _average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Any:
+def _average(a: Array, axis: Axis = None, weights: Array = None, *, keepdims: bool = False) -> Any:
     if weights is None:
         return anp.mean(a, axis=axis, keepdims=keepdims)
     if np.shape(plain(weights)) != np.shape(plain(a)):
@@ -131,7 +130,7 @@ def _average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = 
     return anp.sum(a * weights, axis=axis, keepdims=keepdims) / total
 
 
-def cumprod(a: Any, axis: Any = None) -> Any:
+def cumprod(a: Array, axis: Axis = None) -> Any:
     """Return the products so far: by logarithms, or step by step where a factor is zero."""
     rows = anp.ravel(a) if axis is None else anp.moveaxis(a, axis, 0)
     if np.all(plain(rows)) and not np.iscomplexobj(plain(rows)):
@@ -144,9 +143,9 @@ def cumprod(a: Any, axis: Any = None) -> Any:
 
 
 def _prod(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
+    a: Array,
+    axis: Axis = None,
+    dtype: DType = None,
     out: Any = None,
     keepdims: Any = False,
     initial: Any = 1,
@@ -167,7 +166,7 @@ def _prod(
 def cumulative(fun: Function, start: float) -> Function:
     """Return the definition of a function of the array interface that may begin with a start."""
 
-    def definition(x: Any, /, *, axis: Any = None, include_initial: bool = False) -> Any:
+    def definition(x: Array, /, *, axis: Axis = None, include_initial: bool = False) -> Any:
         axis = 0 if axis is None else axis
         found = fun(x, axis)
         if include_initial:
@@ -182,7 +181,7 @@ def cumulative(fun: Function, start: float) -> Function:
 def _running(ufunc: Any, is_new: Function) -> Function:
     """Return the definition of the largest or smallest entry so far: of equal ones it is the first."""
 
-    def definition(a: Any, axis: int = 0) -> Any:
+    def definition(a: Array, axis: int = 0) -> Any:
         values = np.moveaxis(plain(a), axis, 0)
         so_far = ufunc.accumulate(values, 0)
         changes = np.concatenate([np.ones_like(values[:1], bool), is_new(values[1:], so_far[:-1])])
@@ -196,7 +195,7 @@ def _running(ufunc: Any, is_new: Function) -> Function:
 def running(ufunc: Any, is_new: Function) -> Any:
     """Return `ufunc.accumulate` as a primitive."""
 
-    def accumulate(a: Any, axis: int = 0) -> Any:
+    def accumulate(a: Array, axis: int = 0) -> Any:
         return ufunc.accumulate(a, axis)
 
     return own_primitive(accumulate, *rules_of(f"{ufunc.__name__}.accumulate", _running(ufunc, is_new)))
@@ -206,7 +205,7 @@ WRITTEN["maximum.accumulate"] = running(np.maximum, np.greater)
 WRITTEN["minimum.accumulate"] = running(np.minimum, np.less)
 
 
-def _cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None) -> Any:
+def _cov(m: Any, y: Array = None, rowvar: bool = True, bias: bool = False, ddof: Any = None) -> Any:
     both = [each if rowvar or np.ndim(plain(each)) == 1 else each.T for each in (m, y) if each is not None]
     x = anp.concatenate([anp.reshape(each, (-1, np.shape(plain(each))[-1])) for each in both], 0)
     apart = x - anp.mean(x, axis=1, keepdims=True)
@@ -214,7 +213,7 @@ def _cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: A
     return anp.reshape(anp.dot(apart, anp.conj(apart.T)) / free, () if x.shape[0] == 1 else (x.shape[0],) * 2)
 
 
-def _corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
+def _corrcoef(x: Array, y: Array = None, rowvar: bool = True) -> Any:
     c = _cov(x, y, rowvar)
     if np.ndim(plain(c)) == 0:
         return c / c
@@ -228,7 +227,7 @@ def _corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
 def _ordered(order: Function) -> Function:
     """Return the definition of a function that puts entries along an axis in another order."""
 
-    def definition(a: Any, *args: Any, axis: Any = -1, **kwargs: Any) -> Any:
+    def definition(a: Array, *args: Any, axis: Axis = -1, **kwargs: Any) -> Any:
         at = order(plain(a), *args, axis=axis, **kwargs)
         indices = np.arange(np.size(plain(a))).reshape(np.shape(plain(a)))
         taken = np.ravel(indices)[at] if axis is None else np.take_along_axis(indices, at, axis)
@@ -237,12 +236,12 @@ def _ordered(order: Function) -> Function:
     return definition
 
 
-def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
+def _sort(a: Array, axis: Axis = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
     return _ordered(functools.partial(np.argsort, kind=kind, order=order, stable=stable))(a, axis=axis)
 
 
-def _partition(a: Any, kth: Any, axis: Any = -1, kind: Any = "introselect", order: Any = None) -> Any:
-    def places(x: Any, axis: Any) -> Any:
+def _partition(a: Array, kth: Any, axis: Axis = -1, kind: Any = "introselect", order: Any = None) -> Any:
+    def places(x: Array, axis: Axis) -> Any:
         ranks = np.argsort(np.argsort(np.partition(x, kth, axis, kind, order), axis), axis)
         return np.take_along_axis(np.argsort(x, axis), ranks, axis)
 
@@ -250,7 +249,7 @@ def _partition(a: Any, kth: Any, axis: Any = -1, kind: Any = "introselect", orde
 
 
 def _quantile(
-    a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False, present: bool = False
+    a: Array, q: Array, axis: Axis = None, *, method: str = "linear", keepdims: bool = False, present: bool = False
 ) -> Any:
     """Return quantiles; of those entries only that are not nan, if that is asked for: the others come last."""
     if isbox(q):
@@ -277,23 +276,23 @@ def _quantile(
     return found
 
 
-def _median(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def _median(a: Array, axis: Axis = None, keepdims: bool = False) -> Any:
     return _quantile(a, 0.5, axis, keepdims=keepdims)
 
 
-def _percentile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+def _percentile(a: Array, q: Array, axis: Axis = None, *, method: str = "linear", keepdims: bool = False) -> Any:
     return _quantile(a, q / 100.0 if isbox(q) else np.asarray(q) / 100.0, axis, method=method, keepdims=keepdims)
 
 
-def _nanquantile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+def _nanquantile(a: Array, q: Array, axis: Axis = None, *, method: str = "linear", keepdims: bool = False) -> Any:
     return _quantile(a, q, axis, method=method, keepdims=keepdims, present=True)
 
 
-def _nanmedian(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def _nanmedian(a: Array, axis: Axis = None, keepdims: bool = False) -> Any:
     return _nanquantile(a, 0.5, axis, keepdims=keepdims)
 
 
-def _nanpercentile(a: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+def _nanpercentile(a: Array, q: Array, axis: Axis = None, *, method: str = "linear", keepdims: bool = False) -> Any:
     return _nanquantile(a, q / 100.0 if isbox(q) else np.asarray(q) / 100.0, axis, method=method, keepdims=keepdims)
 
 
@@ -301,22 +300,22 @@ _USUAL = frozenset({"axis", "keepdims"})
 _ALSO_DDOF = _USUAL | {"ddof"}
 
 
-def _has_options(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _has_options(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, ans
     return len(args) > 2 or bool(kwargs and not _USUAL.issuperset(kwargs))
 
 
-def _has_other_options(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _has_other_options(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, ans
     return len(args) > 2 or bool(kwargs and not _ALSO_DDOF.issuperset(kwargs))
 
 
-def _has_zero(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def _has_zero(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     several = isinstance(args[1] if len(args) > 1 else kwargs.get("axis"), tuple)
     return several or _has_options(argnums, ans, args, kwargs) or not np.all(plain(args[0]))
 
 
-def is_deep(argnums: Any, ans: Any, args: Any, kwargs: Any) -> bool:
+def is_deep(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> bool:
     del argnums, ans, kwargs
     return np.ndim(plain(args[0])) > 1
 

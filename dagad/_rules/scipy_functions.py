@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -20,8 +19,7 @@ from dagad._tracing.operands import arrays_among
 from dagad._tracing.patches import Swap
 from dagad._tracing.rules import own_primitive
 from dagad._tracing.traced_array import TracedArray
-
-Function = Callable[..., Any]
+from dagad._types import Function
 
 
 class _First:

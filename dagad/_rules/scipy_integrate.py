@@ -11,12 +11,13 @@ from dagad._rules.numpy_rules import trapezoid
 from dagad._rules.scipy_functions import defined
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import Swap
+from dagad._types import Array
 from dagad._values import pytree
 
 plain = pytree.plain
 
 
-def _spacing(y: Any, x: Any, dx: Any, axis: int) -> Any:
+def _spacing(y: Array, x: Array, dx: Array, axis: int) -> Any:
     """Return the widths of the intervals, along the last axis; a number of them for each row where x has rows."""
     if x is None:
         return dx * np.ones(np.shape(plain(y))[axis] - 1)
@@ -25,7 +26,7 @@ def _spacing(y: Any, x: Any, dx: Any, axis: int) -> Any:
     return x[..., 1:] - x[..., :-1]
 
 
-def _simpson(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+def _simpson(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1) -> Any:
     """Return the integral by parabolas through three neighbours; a last single interval has Cartwright's."""
     h = _spacing(y, x, dx, axis)
     y = anp.moveaxis(y, axis, -1)
@@ -46,7 +47,7 @@ def _simpson(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     return found + ends - y[..., -3] * last**3 / (6.0 * first * (first + last))
 
 
-def _cumulative_trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1, initial: Any = None) -> Any:
+def _cumulative_trapezoid(y: Array, x: Array = None, dx: Array = 1.0, axis: int = -1, initial: Any = None) -> Any:
     h = _spacing(y, x, dx, axis)
     y = anp.moveaxis(y, axis, -1)
     found = anp.cumsum(h * (y[..., 1:] + y[..., :-1]) / 2.0, axis=-1)
@@ -65,7 +66,7 @@ def of_integrals(integrate: Any) -> list[Swap]:
     ]
 
 
-def _polyval(x: Any, c: Any, tensor: bool = True) -> Any:
+def _polyval(x: Array, c: Array, tensor: bool = True) -> Any:
     """Return a polynomial by Horner's rule; coefficients beyond one axis are polynomials of their own."""
     n_dims = np.ndim(plain(x))
     if tensor and np.ndim(plain(c)) > 1:

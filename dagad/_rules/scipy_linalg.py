@@ -25,13 +25,13 @@ from dagad._tracing.by_definition import moved
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import Swap
 from dagad._tracing.rules import keep_real, shaped
+from dagad._types import Argnums, Args, Array, Axis, Function, Kwargs, Tangents, Value
 from dagad._values import pytree
 
-Function = Callable[..., Any]
 plain = pytree.plain
 
 
-def _symmetric(a: Any, lower: bool) -> Any:
+def _symmetric(a: Array, lower: bool) -> Any:
     return mirrored(a, lower, transposed)
 
 
@@ -48,7 +48,13 @@ _READ_AS: dict[Any, Function] = {
 
 
 def _solve(
-    a: Any, b: Any, lower: bool = False, *, check_finite: bool = True, assume_a: Any = None, transposed: bool = False
+    a: Array,
+    b: Array,
+    lower: bool = False,
+    *,
+    check_finite: bool = True,
+    assume_a: Any = None,
+    transposed: bool = False,
 ) -> Any:
     del check_finite
     if assume_a not in _READ_AS:
@@ -57,28 +63,28 @@ def _solve(
     return linalg.solve(anp.swapaxes(a, -1, -2) if transposed else a, b)
 
 
-def _inv(a: Any, *, check_finite: bool = True, assume_a: Any = None, lower: bool = False) -> Any:
+def _inv(a: Array, *, check_finite: bool = True, assume_a: Any = None, lower: bool = False) -> Any:
     del check_finite
     if assume_a not in _READ_AS:
         raise NotImplementedError("VJP of scipy.linalg.inv with this `assume_a` not defined")
     return linalg.inv(_READ_AS[assume_a](a, lower))
 
 
-def _cholesky(a: Any, lower: bool = False, check_finite: bool = True) -> Any:
+def _cholesky(a: Array, lower: bool = False, check_finite: bool = True) -> Any:
     del check_finite
     factor = linalg.cholesky(mirrored(a, lower))
     return factor if lower else adjoint(factor)
 
 
-def _cho_factor(a: Any, lower: bool = False, check_finite: bool = True) -> Any:
+def _cho_factor(a: Array, lower: bool = False, check_finite: bool = True) -> Any:
     """Return the factor in one triangle; in the other, scipy leaves what was there."""
     rest = anp.triu(a, 1) if lower else anp.tril(a, -1)
     return _cholesky(a, lower, check_finite) + rest
 
 
 def _solve_triangular(
-    a: Any,
-    b: Any,
+    a: Array,
+    b: Array,
     trans: Any = 0,
     lower: bool = False,
     unit_diagonal: bool = False,
@@ -99,7 +105,7 @@ def _is_stack(*arrays: Any) -> bool:
     return any(np.ndim(plain(each)) > 2 for each in arrays)
 
 
-def _any_triangular(a: Any, b: Any, trans: Any, lower: bool, unit_diagonal: bool) -> Any:
+def _any_triangular(a: Array, b: Array, trans: Any, lower: bool, unit_diagonal: bool) -> Any:
     eye = np.eye(np.shape(plain(a))[-1])
     a = anp.tril(a) if lower else anp.triu(a)
     a = a * (1.0 - eye) + eye if unit_diagonal else a
@@ -110,7 +116,7 @@ def _any_triangular(a: Any, b: Any, trans: Any, lower: bool, unit_diagonal: bool
 _ANY_TRIANGULAR = primitive_of(stock(of.solve_triangular), _any_triangular)
 
 
-def _cho_solve(c: Any, b: Any, lower: bool) -> Any:
+def _cho_solve(c: Array, b: Array, lower: bool) -> Any:
     factor = anp.tril(c) if lower else adjoint(anp.triu(c))
     if np.iscomplexobj(plain(c)) or _is_stack(c, b):
         return solve(anp.matmul(factor, adjoint(factor)), b)
@@ -118,7 +124,7 @@ def _cho_solve(c: Any, b: Any, lower: bool) -> Any:
 
 
 def _solve_banded(
-    l_and_u: Any, ab: Any, b: Any, overwrite_ab: bool = False, overwrite_b: bool = False, check_finite: bool = True
+    l_and_u: Any, ab: Array, b: Array, overwrite_ab: bool = False, overwrite_b: bool = False, check_finite: bool = True
 ) -> Any:
     del overwrite_ab, overwrite_b, check_finite
     if np.ndim(plain(b)) > 1:
@@ -126,7 +132,7 @@ def _solve_banded(
     return traced.solve_banded(l_and_u, ab, b)
 
 
-def _solveh_banded(ab: Any, b: Any, lower: bool = False, check_finite: bool = True) -> Any:
+def _solveh_banded(ab: Array, b: Array, lower: bool = False, check_finite: bool = True) -> Any:
     del check_finite
     n = np.shape(plain(ab))[1]
     rows = [
@@ -135,11 +141,11 @@ def _solveh_banded(ab: Any, b: Any, lower: bool = False, check_finite: bool = Tr
     return linalg.solve(mirrored(functools.reduce(anp.add, rows), lower), b)
 
 
-def _by_blocks(function: Any) -> Swap:
+def _by_blocks(function: Function) -> Swap:
     """Return the swap of a function of matrices: of [[A, E], [0, A]] it has its derivative along E at the right."""
     own: dict[str, Any] = {}
 
-    def along(a: Any, e: Any, *args: Any, **kwargs: Any) -> Any:
+    def along(a: Array, e: Array, *args: Any, **kwargs: Any) -> Any:
         n = np.shape(plain(a))[-1]
         blocks = anp.concatenate([anp.concatenate([a, e], -1), anp.concatenate([0.0 * e, a], -1)], -2)
         return own["primitive"](blocks, *args, **kwargs)[..., :n, n:]
@@ -163,7 +169,7 @@ def _by_blocks(function: Any) -> Swap:
 _EIGH, _SVD, _QR = stock(of.eigh), stock(of.svd), stock(of.qr)
 
 
-def _eigh(a: Any, b: Any = None, *, lower: bool = True, eigvals_only: bool = False, **options: Any) -> Any:
+def _eigh(a: Array, b: Array = None, *, lower: bool = True, eigvals_only: bool = False, **options: Any) -> Any:
     _none_of(options, "eigh")
     if b is not None:
         raise NotImplementedError("VJP of scipy.linalg.eigh with `b` not defined")
@@ -174,11 +180,11 @@ def _eigh(a: Any, b: Any = None, *, lower: bool = True, eigvals_only: bool = Fal
     return values, vectors * np.sign(np.sum(np.conj(plain(vectors)) * own, axis=-2, keepdims=True))
 
 
-def _eigvalsh(a: Any, b: Any = None, *, lower: bool = True, **options: Any) -> Any:
+def _eigvalsh(a: Array, b: Array = None, *, lower: bool = True, **options: Any) -> Any:
     return _eigh(a, b, lower=lower, eigvals_only=True, **options)
 
 
-def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, **options: Any) -> Any:
+def _svd(a: Array, full_matrices: bool = True, compute_uv: bool = True, **options: Any) -> Any:
     _none_of(options, "svd", "lapack_driver")
     shape = np.shape(plain(a))
     if full_matrices and compute_uv and shape[-1] != shape[-2]:
@@ -193,7 +199,7 @@ def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, **options:
 _QR_FORM = ' in this form. It has one with `mode="economic"`, of matrices with at least as many rows as columns'
 
 
-def _qr(a: Any, lwork: Any = None, mode: str = "full", pivoting: bool = False, check_finite: bool = True) -> Any:
+def _qr(a: Array, lwork: Any = None, mode: str = "full", pivoting: bool = False, check_finite: bool = True) -> Any:
     del lwork, check_finite
     rows, columns = np.shape(plain(a))[-2:]
     if rows < columns or (mode != "economic" and rows > columns) or mode == "raw":
@@ -211,7 +217,7 @@ def _none_of(options: dict[str, Any], name: str, *allowed: str) -> None:
             raise NotImplementedError(f"VJP of scipy.linalg.{name} with `{option}` not defined")
 
 
-def _polar(a: Any, side: str = "right") -> Any:
+def _polar(a: Array, side: str = "right") -> Any:
     u, sizes, v = linalg.svd(a, False)
     sizes = sizes[..., None, :]
     positive = anp.matmul(adjoint(v) * sizes, v) if side == "right" else anp.matmul(u * sizes, adjoint(u))
@@ -224,15 +230,15 @@ _BLOCKS = stock(of.block_diag)
 _of_column_and_row, _circulant = moved(stock(of.toeplitz), 0, 1), moved(stock(of.circulant), 0)
 
 
-def _toeplitz(c: Any, r: Any = None) -> Any:
+def _toeplitz(c: Array, r: Array = None) -> Any:
     return _of_column_and_row(c, anp.conj(c) if r is None else r)
 
 
-def _by_toeplitz(function: Any, definition: Callable[..., Any]) -> Swap:
+def _by_toeplitz(function: Function, definition: Callable[..., Any]) -> Swap:
     """Return the swap of a function whose first argument is a column, or a pair of column and row."""
     own = stock(function)
 
-    def value(c: Any, r: Any, b: Any) -> Any:
+    def value(c: Array, r: Array, b: Array) -> Any:
         return own(c if r is None else (c, r), b)
 
     made = primitive_of(value, lambda c, r, b: definition(_toeplitz(c, r), b))
@@ -251,34 +257,34 @@ def _no_stack(name: str, *arrays: Any) -> None:
         raise NotDifferentiableError(refusals.of_function(f"scipy.linalg.{name}", why))
 
 
-def _sylvester(a: Any, b: Any, q: Any) -> Any:
+def _sylvester(a: Array, b: Array, q: Array) -> Any:
     _no_stack("solve_sylvester", a, b, q)
     return traced.solve_sylvester(a, b, q)
 
 
-def _continuous_lyapunov(a: Any, q: Any) -> Any:
+def _continuous_lyapunov(a: Array, q: Array) -> Any:
     _no_stack("solve_continuous_lyapunov", a, q)
     return traced.solve_sylvester(a, anp.conj(a.T), q)
 
 
-def _discrete_lyapunov(a: Any, q: Any, method: Any = None) -> Any:
+def _discrete_lyapunov(a: Array, q: Array, method: Any = None) -> Any:
     del method
     _no_stack("solve_discrete_lyapunov", a, q)
     n = np.shape(plain(a))[0]
     return anp.reshape(linalg.solve(np.eye(n * n) - anp.kron(a, anp.conj(a)), anp.ravel(q)), (n, n))
 
 
-def _khatri_rao(a: Any, b: Any) -> Any:
+def _khatri_rao(a: Array, b: Array) -> Any:
     shape = np.shape(plain(a))
     return anp.reshape(anp.einsum("...ij,...kj->...ikj", a, b), (*shape[:-2], -1, shape[-1]))
 
 
-def _norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, check_finite: bool = True) -> Any:
+def _norm(a: Array, ord: Any = None, axis: Axis = None, keepdims: bool = False, check_finite: bool = True) -> Any:
     del check_finite
     return norm(a, ord, axis, keepdims)
 
 
-def _pinv(a: Any, **options: Any) -> Any:
+def _pinv(a: Array, **options: Any) -> Any:
     _none_of(options, "pinv")
     return linalg.pinv(a)
 
@@ -286,14 +292,14 @@ def _pinv(a: Any, **options: Any) -> Any:
 # Those which return or take more than arrays
 
 
-def _lu_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
+def _lu_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Function:
     """Return the pullback dL = L tril(F), dU = triu(F) U with F = L^-1 P^T dA U^-1, turned round; P stands still."""
     del argnums
     _check_lu(args, kwargs)
     p, lower, upper = ans
     below = np.tril(np.ones(np.shape(plain(lower))), -1)
 
-    def pullback(g: Any) -> tuple[Any]:
+    def pullback(g: Array) -> tuple[Any]:
         inner = below * anp.matmul(transposed(lower), g[1]) + (1.0 - below) * anp.matmul(g[2], transposed(upper))
         left = linalg.solve(transposed(lower), inner)
         return (anp.matmul(p, transposed(linalg.solve(upper, transposed(left)))),)
@@ -301,7 +307,7 @@ def _lu_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
     return pullback
 
 
-def _lu_jvp(argnums: Any, tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+def _lu_jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
     del argnums
     _check_lu(args, kwargs)
     p, lower, upper = ans
@@ -311,7 +317,7 @@ def _lu_jvp(argnums: Any, tangents: Any, ans: Any, args: Any, kwargs: Any) -> An
     return 0.0 * p, anp.matmul(lower, below * inner), anp.matmul((1.0 - below) * inner, upper)
 
 
-def _check_lu(args: Any, kwargs: Any) -> None:
+def _check_lu(args: Args, kwargs: Kwargs) -> None:
     shape = np.shape(plain(args[0]))
     if len(args) > 1 or any(kwargs.get(name) for name in ("permute_l", "p_indices")) or shape[-1] != shape[-2]:
         raise NotImplementedError("VJP of scipy.linalg.lu of a matrix that is not square, or with options, not defined")
@@ -321,17 +327,17 @@ def _lu_pair(factors: Any) -> list[Swap]:
     """Return the swaps of `lu_factor` and `lu_solve`; `factors` is the primitive of `lu`."""
     own, solving = stock(of.lu_factor), stock(of.lu_solve)
 
-    def packed(a: Any) -> Any:
+    def packed(a: Array) -> Any:
         return own(a)[0]
 
-    def definition(a: Any) -> Any:
+    def definition(a: Array) -> Any:
         found = factors(a)
         return found[1] + found[2] - np.eye(np.shape(plain(a))[-1])
 
-    def solution(lu: Any, b: Any, pivots: Any, trans: int) -> Any:
+    def solution(lu: Any, b: Array, pivots: Any, trans: int) -> Any:
         return solving((lu, pivots), b, trans)
 
-    def definition_of_solution(lu: Any, b: Any, pivots: Any, trans: int) -> Any:
+    def definition_of_solution(lu: Any, b: Array, pivots: Any, trans: int) -> Any:
         n = np.shape(plain(lu))[-1]
         order = np.arange(n)
         for row, other in enumerate(pivots):
@@ -341,14 +347,14 @@ def _lu_pair(factors: Any) -> list[Swap]:
 
     factored, solved = primitive_of(packed, definition), primitive_of(solution, definition_of_solution)
 
-    def ours(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    def ours(a: Array, overwrite_a: bool = False, check_finite: bool = True) -> Any:
         del overwrite_a, check_finite
         _no_stack("lu_factor", a)
         _check_lu((a,), {})
         return factored(a), own(plain(a))[1]
 
     def ours_solving(
-        lu_and_piv: Any, b: Any, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
+        lu_and_piv: Any, b: Array, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
     ) -> Any:
         del overwrite_b, check_finite
         _no_stack("lu_solve", lu_and_piv[0])
@@ -360,13 +366,13 @@ def _lu_pair(factors: Any) -> list[Swap]:
 def _least_squares() -> Swap:
     own = stock(of.lstsq)
 
-    def solution(a: Any, b: Any) -> Any:
+    def solution(a: Array, b: Array) -> Any:
         x, residuals, _, sizes = own(a, b)
         return x, residuals, sizes
 
     made = primitive_of(solution, least_squares)
 
-    def ours(a: Any, b: Any, **options: Any) -> Any:
+    def ours(a: Array, b: Array, **options: Any) -> Any:
         _none_of({name: each for name, each in options.items() if not name.startswith("overwrite")}, "lstsq")
         _no_stack("lstsq", a, b)
         rows, columns = np.shape(plain(a))
@@ -383,19 +389,19 @@ def _least_squares() -> Swap:
 def _cholesky_pair() -> list[Swap]:
     own, solving = stock(of.cho_factor), stock(of.cho_solve)
 
-    def factor(a: Any, lower: bool) -> Any:
+    def factor(a: Array, lower: bool) -> Any:
         return own(a, lower)[0]
 
-    def solution(c: Any, b: Any, lower: bool) -> Any:
+    def solution(c: Array, b: Array, lower: bool) -> Any:
         return solving((c, lower), b)
 
     factored, solved = primitive_of(factor, _cho_factor), primitive_of(solution, _cho_solve)
 
-    def ours(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    def ours(a: Array, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
         del overwrite_a, check_finite
         return factored(a, lower), lower
 
-    def ours_solving(c_and_lower: Any, b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
+    def ours_solving(c_and_lower: Any, b: Array, overwrite_b: bool = False, check_finite: bool = True) -> Any:
         del overwrite_b, check_finite
         return solved(c_and_lower[0], b, c_and_lower[1])
 

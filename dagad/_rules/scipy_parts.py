@@ -12,6 +12,7 @@ from dagad._tracing import refusals
 from dagad._tracing.patches import patches
 from dagad._tracing.private import isbox
 from dagad._tracing.rules import HOMES
+from dagad._types import Function
 
 
 def _special(module: Any) -> bool:
@@ -76,7 +77,7 @@ def _optimize(module: Any) -> bool:
     return True
 
 
-def _ordinary(fun: Any, *args: Any) -> Any:
+def _ordinary(fun: Function, *args: Any) -> Any:
     """Refuse a traced value here: C code, to which it goes, does not look for errors, and would call `fun` amid one."""
     found = fun(*args)
     if isbox(found):

@@ -32,6 +32,7 @@ from dagad._tracing.numpy_protocols import UFUNCS
 from dagad._tracing.patches import Swap
 from dagad._tracing.private import isbox, trace_primitives_map
 from dagad._tracing.rules import define
+from dagad._types import Array, Axis, Shape, Value
 from dagad._values import pytree
 
 Slope = Callable[..., Any]
@@ -50,13 +51,13 @@ class _Functions:
 f = _Functions()
 
 
-def _ratio(x: Any, y: Any) -> Any:
+def _ratio(x: Array, y: Array) -> Any:
     """Return x / y, and 0 for 0 / 0: the limit of x log(y) along x = 0."""
     empty = (plain(x) == 0) & (plain(y) == 0)
     return x / anp.where(empty, 1.0, y)
 
 
-def _exprel_slope(ans: Any, x: Any) -> Any:
+def _exprel_slope(ans: Value, x: Array) -> Any:
     """Return the derivative of (exp(x) - 1) / x; by its series, 1/2 + x/3 + x^2/8 + ..., where that cancels."""
     small = np.abs(plain(x)) < 0.1
     at = anp.where(small, 1.0, x)
@@ -72,20 +73,20 @@ def _by_power(log: Any, power: Any) -> Any:
     return log**2 * _exprel_slope(None, power * log)
 
 
-def _gamma_density(shape: Any, x: Any) -> Any:
+def _gamma_density(shape: Shape, x: Array) -> Any:
     return anp.exp(f.xlogy(shape - 1.0, x) - x - special.gammaln(shape))
 
 
-def _beta_density(a: Any, b: Any, x: Any) -> Any:
+def _beta_density(a: Array, b: Array, x: Array) -> Any:
     return anp.exp(_powers(a - 1.0, b - 1.0, x) - special.betaln(a, b))
 
 
-def _t_density(df: Any, t: Any) -> Any:
+def _t_density(df: Any, t: Array) -> Any:
     scale = special.gammaln((df + 1.0) / 2.0) - special.gammaln(df / 2.0) - 0.5 * anp.log(df * np.pi)
     return anp.exp(scale - (df + 1.0) / 2.0 * anp.log1p(t**2 / df))
 
 
-def _f_density(n: Any, d: Any, x: Any) -> Any:
+def _f_density(n: Any, d: Any, x: Array) -> Any:
     at = n * x / (n * x + d)
     return _beta_density(n / 2.0, d / 2.0, at) * n * d / (n * x + d) ** 2
 
@@ -95,12 +96,12 @@ def _poisson(k: Any, m: Any) -> Any:
     return anp.exp(f.xlogy(k, m) - m - special.gammaln(k + 1.0))
 
 
-def _binomial(k: Any, n: Any, p: Any) -> Any:
+def _binomial(k: Any, n: Any, p: Array) -> Any:
     k = anp.floor(k)
     return anp.exp(anp.log(n - k) - special.betaln(k + 1.0, n - k + 1.0) - anp.log1p(n) + _powers(k, n - k - 1.0, p))
 
 
-def _powers(a: Any, b: Any, p: Any) -> Any:
+def _powers(a: Array, b: Array, p: Array) -> Any:
     return f.xlogy(a, p) + f.xlog1py(b, -p)
 
 
@@ -108,15 +109,15 @@ def _gone(sign: float, slope: Slope) -> Slope:
     return lambda ans, *args: sign * slope(*args)
 
 
-def _huber_width(ans: Any, width: Any, r: Any) -> Any:
+def _huber_width(ans: Value, width: Any, r: Array) -> Any:
     return anp.maximum(anp.abs(r) - width, 0.0)
 
 
-def _soft_huber(width: Any, r: Any) -> Any:
+def _soft_huber(width: Any, r: Array) -> Any:
     return anp.sqrt(1.0 + (r / width) ** 2)
 
 
-def _soft_huber_width(ans: Any, width: Any, r: Any) -> Any:
+def _soft_huber_width(ans: Value, width: Any, r: Array) -> Any:
     """Return width (s - 1)^2 / s, of s as above: 2 ans / width - r^2 / (width s), which cancels for small r."""
     soft = _soft_huber(width, r)
     return width * ((r / width) ** 2 / (soft + 1.0)) ** 2 / soft
@@ -125,7 +126,7 @@ def _soft_huber_width(ans: Any, width: Any, r: Any) -> Any:
 def _in_real_numbers(slope: Slope) -> Slope:
     """Return the slope of `ive`, which is scaled by the real part of a complex number."""
 
-    def real(ans: Any, v: Any, x: Any) -> Any:
+    def real(ans: Value, v: Array, x: Array) -> Any:
         if np.iscomplexobj(plain(x)):
             raise NotImplementedError("VJP of ive wrt argnums 1 not defined")
         return slope(ans, v, x)
@@ -136,7 +137,7 @@ def _in_real_numbers(slope: Slope) -> Slope:
 def _order_down(fun: str, sign: float, *, kept: float = 0.0) -> Slope:
     """Half of the sum of two neighbours, for Bessel functions; scaled ones keep a multiple of their own value."""
 
-    def slope(ans: Any, v: Any, x: Any) -> Any:
+    def slope(ans: Value, v: Array, x: Array) -> Any:
         bessel = getattr(f, fun)
         return sign * (bessel(v - 1, x) + bessel(v + 1, x)) / 2.0 + kept * ans
 
@@ -146,7 +147,7 @@ def _order_down(fun: str, sign: float, *, kept: float = 0.0) -> Slope:
 def _scaled_bessel(sign: float, near: Callable[[Any, Any, Any], Any]) -> Slope:
     """Return the slope of `ive` (sign -1) or `kve` (sign 1) from its formula, which cancels where x is large."""
 
-    def slope(ans: Any, v: Any, x: Any) -> Any:
+    def slope(ans: Value, v: Array, x: Array) -> Any:
         return scaled_bessel_slope(plain(v), sign, lambda ans, x: near(ans, v, x))(ans, x)
 
     return slope
@@ -327,15 +328,15 @@ _enter()
 # What is no ufunc
 
 
-def _softmax(x: Any, axis: Any = None) -> Any:
+def _softmax(x: Array, axis: Axis = None) -> Any:
     return anp.exp(_log_softmax(x, axis))
 
 
-def _log_softmax(x: Any, axis: Any = None) -> Any:
+def _log_softmax(x: Array, axis: Axis = None) -> Any:
     return x - special.logsumexp(x, axis=axis, keepdims=True)
 
 
-def _logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False) -> Any:
+def _logsumexp(a: Array, axis: Axis = None, b: Array = None, keepdims: bool = False) -> Any:
     """Return the logarithm of a weighed sum of exponentials; `b` may be differentiated, too."""
     top = np.max(plain(a), axis=axis, keepdims=True)
     total = anp.log(anp.sum((1.0 if b is None else b) * anp.exp(a - top), axis=axis, keepdims=True)) + top

@@ -5,7 +5,6 @@ Imported when a process records and has scipy.sparse. The matrix is constant: wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
@@ -18,20 +17,20 @@ from dagad._tracing import refusals
 from dagad._tracing.patches import Swap
 from dagad._tracing.private import isbox
 from dagad._tracing.rules import own_primitive, shaped
+from dagad._types import Argnums, Args, Array, Function, Kwargs, Tangents, Value
 from dagad._values import pytree
 
-Function = Callable[..., Any]
 plain = pytree.plain
 
 
 def _linear(raw: Function) -> Any:
     """Return a function of a matrix and an array as a primitive: it is linear in the array."""
 
-    def vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
+    def vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Function:
         del argnums, ans, kwargs
         return lambda g: (shaped(_pulled(made, args[0], g), args[1]),)
 
-    def jvp(argnums: Any, tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+    def jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
         del argnums, ans, kwargs
         return made(args[0], tangents[0])
 
@@ -39,7 +38,7 @@ def _linear(raw: Function) -> Any:
     return made
 
 
-def _pulled(made: Any, a: Any, g: Any) -> Any:
+def _pulled(made: Any, a: Array, g: Array) -> Any:
     try:
         return made(a.T, g)
     except NotImplementedError as error:  # an operator that knows one direction only
@@ -49,14 +48,14 @@ def _pulled(made: Any, a: Any, g: Any) -> Any:
         ) from error
 
 
-def _apply(a: Any, x: Any) -> Any:
+def _apply(a: Array, x: Array) -> Any:
     return a @ x
 
 
 _APPLY = _linear(_apply)
 
 
-def times(a: Any, x: Any) -> Any:
+def times(a: Array, x: Array) -> Any:
     """Return the product of a sparse matrix, or of a linear operator, with a traced vector or matrix."""
     if isbox(a) or len(a.shape) != 2:
         raise NotDifferentiableError(
@@ -65,7 +64,7 @@ def times(a: Any, x: Any) -> Any:
     return _APPLY(a, x)
 
 
-def _times_from_right(a: Any, x: Any) -> Any:
+def _times_from_right(a: Array, x: Array) -> Any:
     """Return x @ a, as scipy computes it."""
     return times(a.T, x) if np.ndim(plain(x)) == 1 else anp.transpose(times(a.T, anp.transpose(x)))
 
@@ -94,7 +93,7 @@ def of_operators(linalg: Any) -> list[Swap]:
     operator, solving = linalg.LinearOperator, stock(linalg.spsolve)
     solved = _linear(lambda a, b: solving(a, b))
 
-    def solution(A: Any, b: Any, permc_spec: Any = None, use_umfpack: bool = True) -> Any:
+    def solution(A: Any, b: Array, permc_spec: Any = None, use_umfpack: bool = True) -> Any:
         del permc_spec, use_umfpack
         if isbox(A):
             raise NotDifferentiableError(refusals.of_function("scipy.sparse.linalg.spsolve", refusals.IN_ONE))

@@ -8,7 +8,6 @@ scipy.special has in closed form.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
@@ -24,23 +23,23 @@ from dagad._tracing.by_definition import rules_of
 from dagad._tracing.patches import Swap
 from dagad._tracing.private import primitive_vjps
 from dagad._tracing.rules import define
+from dagad._types import Array, Function
 from dagad._values import pytree
 
-Function = Callable[..., Any]
 plain = pytree.plain
 LOG_ROOT_2PI = 0.5 * np.log(2.0 * np.pi)
 
 
-def _t(z: Any, df: Any) -> Any:
+def _t(z: Array, df: Any) -> Any:
     scale = special.gammaln((df + 1.0) / 2.0) - special.gammaln(df / 2.0) - 0.5 * anp.log(df * np.pi)
     return scale - (df + 1.0) / 2.0 * anp.log1p(z**2 / df)
 
 
-def _normal(z: Any) -> Any:
+def _normal(z: Array) -> Any:
     return -(z**2) / 2.0 - LOG_ROOT_2PI
 
 
-def _gamma(z: Any, a: Any) -> Any:
+def _gamma(z: Array, a: Array) -> Any:
     return f.xlogy(a - 1.0, z) - z - special.gammaln(a)
 
 
@@ -76,7 +75,7 @@ MASSES: dict[str, Function] = {
 }
 
 
-def _powers(a: Any, b: Any, p: Any) -> Any:
+def _powers(a: Array, b: Array, p: Array) -> Any:
     return f.xlogy(a, p) + f.xlog1py(b, -p)
 
 
@@ -112,7 +111,7 @@ def _definition(owner: Any, method: str) -> Function | None:
         return None
     has_scale = isinstance(owner, of.rv_continuous)
 
-    def logarithm(x: Any, *args: Any) -> Any:
+    def logarithm(x: Array, *args: Any) -> Any:
         scale = args[-1] if has_scale else 1.0
         *shapes, loc = args[:-1] if has_scale else args
         z = (x - loc) / scale
@@ -129,7 +128,7 @@ def _definition(owner: Any, method: str) -> Function | None:
     return logarithm if method.startswith("log") else itself
 
 
-def _is_inside(owner: Any, z: Any, shapes: list[Any], density: Function | None) -> Any:
+def _is_inside(owner: Any, z: Array, shapes: list[Any], density: Function | None) -> Any:
     """Return where there is a slope: inside the support, and on its edge where the density is no zero and no pole."""
     low, high = owner.a, owner.b
     if type(owner)._get_support is not of.rv_continuous._get_support:  # it is another one for other shapes
@@ -172,7 +171,7 @@ _OWN = {(base, method): stock(getattr(base, method)) for base, methods in _METHO
 
 
 def _ours(method: str) -> Function:
-    def call(owner: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(owner: Any, x: Array, *args: Any, **kwargs: Any) -> Any:
         known: Any = getattr(of, owner.name, None)  # a frozen one has an owner of its own, as has one that a user made
         same = type(known) is type(owner) and (known.a, known.b) == (owner.a, owner.b)
         made = _primitive(known, method) if same else None
@@ -200,7 +199,7 @@ def learn_normal(module: Any) -> bool:
         return False
     for fun, tail in zip(functions, (1.0, -1.0), strict=True):
 
-        def definition(x: Any, loc: Any = 0.0, scale: Any = 1.0, tail: float = tail) -> Any:
+        def definition(x: Array, loc: Any = 0.0, scale: Any = 1.0, tail: float = tail) -> Any:
             return f.log_ndtr(tail * (x - loc) / scale)
 
         define(fun, *rules_of(f"norm.{fun.__name__}", definition), lambda *call: True)

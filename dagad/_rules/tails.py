@@ -15,6 +15,7 @@ import numpy as np
 
 from dagad._tracing.by_definition import entrywise
 from dagad._tracing.rules import own_primitive
+from dagad._types import Array, Value
 from dagad._values import pytree
 
 plain = pytree.plain
@@ -22,7 +23,7 @@ FAR, FAR_OF_BESSEL, N_TERMS = 10.0, 50.0, 16
 ROOT_2PI, ROOT_PI = np.sqrt(2.0 * np.pi), np.sqrt(np.pi)
 
 
-def _in_parts(far: Any, ans: Any, x: Any, near: Callable[[Any, Any], Any], series: Callable[[Any], Any]) -> Any:
+def _in_parts(far: Any, ans: Value, x: Array, near: Callable[[Any, Any], Any], series: Callable[[Any], Any]) -> Any:
     """Return a series where x is far out, and a formula of value and x elsewhere; each sees its own part only."""
     if not np.any(far):
         return near(ans, x)
@@ -31,7 +32,7 @@ def _in_parts(far: Any, ans: Any, x: Any, near: Callable[[Any, Any], Any], serie
     return anp.where(far, series(anp.where(far, x, FAR)), near(anp.where(far, 0.0, ans), anp.where(far, 1.0, x)))
 
 
-def _odd_factorials(z: Any) -> Any:
+def _odd_factorials(z: Array) -> Any:
     """Return 1 + 3 z + 3 5 z^2 + 3 5 7 z^3 + ..."""
     total: Any = 1.0
     for factor in range(2 * N_TERMS + 1, 1, -2):
@@ -39,13 +40,13 @@ def _odd_factorials(z: Any) -> Any:
     return total
 
 
-def _is_beyond(x: Any, low: float, high: float) -> Any:
+def _is_beyond(x: Array, low: float, high: float) -> Any:
     """Return where real numbers are far out; complex ones have tails in some directions only, and are left alone."""
     held = plain(x)
     return np.zeros(np.shape(held), bool) if np.iscomplexobj(held) else (held < low) | (held > high)
 
 
-def erfcx_slope(ans: Any, x: Any) -> Any:
+def erfcx_slope(ans: Value, x: Array) -> Any:
     """Return the derivative of exp(x^2) erfc(x)."""
     return _in_parts(
         _is_beyond(x, -np.inf, FAR),
@@ -56,7 +57,7 @@ def erfcx_slope(ans: Any, x: Any) -> Any:
     )
 
 
-def dawsn_slope(ans: Any, x: Any) -> Any:
+def dawsn_slope(ans: Value, x: Array) -> Any:
     """Return the derivative of Dawson's integral."""
     return _in_parts(
         _is_beyond(x, -FAR, FAR),
@@ -67,7 +68,7 @@ def dawsn_slope(ans: Any, x: Any) -> Any:
     )
 
 
-def log_ndtr_slope(ans: Any, x: Any) -> Any:
+def log_ndtr_slope(ans: Value, x: Array) -> Any:
     """Return the density of a normal distribution by its integral up to there, whose logarithm is given."""
     return _in_parts(
         _is_beyond(x, -FAR, np.inf),
@@ -81,7 +82,7 @@ def log_ndtr_slope(ans: Any, x: Any) -> Any:
 def scaled_bessel_slope(order: Any, sign: float, near: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the derivative of `ive` (sign -1) or `kve` (sign 1) of an order; with `near`, where x is small."""
 
-    def series(x: Any) -> Any:
+    def series(x: Array) -> Any:
         size, total, term = anp.abs(x), 0.0, 1.0
         for power in range(N_TERMS):
             total = total + (power + 0.5) * term
@@ -90,7 +91,7 @@ def scaled_bessel_slope(order: Any, sign: float, near: Callable[[Any, Any], Any]
         odd = anp.sign(x) ** (order + 1) if sign < 0 else 1.0  # `ive` of a negative number has whole orders only
         return -factor * odd * size**-1.5 * total
 
-    def slope(ans: Any, x: Any) -> Any:
+    def slope(ans: Value, x: Array) -> Any:
         edge = FAR_OF_BESSEL + np.asarray(order) ** 2
         held = plain(x)
         far = np.zeros(np.shape(ans), bool) if np.iscomplexobj(held) else np.abs(held) > edge

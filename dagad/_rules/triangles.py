@@ -6,37 +6,36 @@ derivative is that of the mirrored matrix, in the entries that are read: a user 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 from autograd.numpy import linalg
 
+from dagad._types import Argnums, Args, Array, Function, Kwargs, Tangents, Value
 from dagad._values import pytree
 
-Function = Callable[..., Any]
 plain = pytree.plain
 
 
-def transposed(x: Any) -> Any:
+def transposed(x: Array) -> Any:
     """Return matrices with rows and columns changed over."""
     return anp.swapaxes(x, -1, -2)
 
 
-def adjoint(x: Any) -> Any:
+def adjoint(x: Array) -> Any:
     """Return matrices with rows and columns changed over, and conjugated if they are complex."""
     return anp.conj(transposed(x)) if np.iscomplexobj(plain(x)) else transposed(x)
 
 
-def mirrored(a: Any, lower: bool, turned: Function = adjoint) -> Any:
+def mirrored(a: Array, lower: bool, turned: Function = adjoint) -> Any:
     """Return the Hermitian matrix that has this triangle, or the symmetric one."""
     triangle = anp.tril(a) if lower else anp.triu(a)
     diagonal = triangle * np.eye(np.shape(plain(a))[-1], dtype=plain(a).real.dtype)
     return triangle + turned(triangle) - (anp.real(diagonal) if turned is adjoint else diagonal)
 
 
-def folded(g: Any, lower: bool) -> Any:
+def folded(g: Array, lower: bool) -> Any:
     """Return the cotangent of a triangle from that of its mirrored matrix, which is Hermitian itself."""
     whole = np.ones(np.shape(plain(g))[-2:], plain(g).real.dtype)
     return g * (2.0 * (np.tril(whole) if lower else np.triu(whole)) - np.eye(len(whole), dtype=whole.dtype))
@@ -45,14 +44,14 @@ def folded(g: Any, lower: bool) -> Any:
 # Cholesky factors: numpy reads the lower triangle, and the upper one for an upper factor
 
 
-def cholesky_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
+def cholesky_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Function:
     """Return the pullback dL = L phi(L^-1 dA L^-H), transposed; phi is the lower triangle with half its diagonal."""
     del argnums, args
     upper = bool(kwargs.get("upper"))
     turned = adjoint if upper else _itself
     factor = turned(ans)
 
-    def pullback(g: Any) -> tuple[Any]:
+    def pullback(g: Array) -> tuple[Any]:
         half = anp.tril(anp.matmul(adjoint(factor), anp.conj(turned(g)))) / (1.0 + np.eye(np.shape(plain(ans))[-1]))
         found = linalg.solve(adjoint(factor), transposed(linalg.solve(transposed(factor), transposed(half))))
         return (folded(anp.conj(found + adjoint(found)) / 2.0, not upper),)
@@ -60,7 +59,7 @@ def cholesky_vjp(argnums: Any, ans: Any, args: Any, kwargs: Any) -> Function:
     return pullback
 
 
-def cholesky_jvp(argnums: Any, tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+def cholesky_jvp(argnums: Argnums, tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
     """Return dL, from the triangle of dA that is read."""
     del argnums, args
     upper = bool(kwargs.get("upper"))
@@ -71,29 +70,29 @@ def cholesky_jvp(argnums: Any, tangents: Any, ans: Any, args: Any, kwargs: Any) 
     return turned(anp.matmul(factor, anp.tril(inner) / (1.0 + np.eye(np.shape(plain(ans))[-1]))))
 
 
-def _itself(x: Any) -> Any:
+def _itself(x: Array) -> Any:
     return x
 
 
 # Eigenvalues, and what is made of them
 
 
-def eigh(a: Any, UPLO: str = "L") -> Any:
+def eigh(a: Array, UPLO: str = "L") -> Any:
     """Return eigenvalues and eigenvectors; autograd's rule knows the triangle by a capital letter only."""
     return linalg.eigh(a, UPLO.upper())
 
 
-def eigvalsh(a: Any, UPLO: str = "L") -> Any:
+def eigvalsh(a: Array, UPLO: str = "L") -> Any:
     """Return the eigenvalues."""
     return eigh(a, UPLO)[0]
 
 
-def is_hermitian(args: Any, kwargs: Any, at: int) -> bool:
+def is_hermitian(args: Args, kwargs: Kwargs, at: int) -> bool:
     """Return whether a function is called with `hermitian`, its argument number `at`: it reads the lower triangle."""
     return bool(kwargs.get("hermitian", args[at] if len(args) > at else False))
 
 
-def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = True) -> Any:
+def svd(a: Array, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = True) -> Any:
     """Return the singular values of Hermitian matrices, with vectors if asked for: from the eigenvalues."""
     del full_matrices, hermitian
     values, vectors = linalg.eigh(a)

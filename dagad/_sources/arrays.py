@@ -12,6 +12,7 @@ from dagad._errors import StructureError
 from dagad._sources.base import Source, Taken, Target, cut
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import GAP, Constant, Piece
+from dagad._types import Array, Leaf
 from dagad._values import pytree
 from dagad._values.canonical import canonical
 
@@ -33,7 +34,7 @@ class ArraySource(Source):
             yield self.leaf, slice(chunk.start, chunk.stop)
 
 
-def read_numbers(leaf: Any, taken: Taken) -> Source | None:
+def read_numbers(leaf: Leaf, taken: Taken) -> Source | None:
     """Return an array, or one that is being differentiated; None for what has no rows."""
     if type(leaf) is np.ndarray:
         return ArraySource(len(leaf), _read_only(leaf), None, leaf.shape[1:]) if leaf.ndim else None
@@ -43,7 +44,7 @@ def read_numbers(leaf: Any, taken: Taken) -> Source | None:
     return ArraySource(shape[0], None, taken.take(leaf), shape[1:]) if shape else None
 
 
-def read_array(leaf: Any, taken: Taken) -> Source | None:
+def read_array(leaf: Leaf, taken: Taken) -> Source | None:
     """Return whatever can be cut like an array."""
     del taken
     if isinstance(leaf, range):
@@ -60,7 +61,7 @@ def read_array(leaf: Any, taken: Taken) -> Source | None:
     return ArraySource(int(shape[0]), _read_only(leaf), None, tuple(shape[1:]))
 
 
-def _read_only(array: Any) -> Any:
+def _read_only(array: Array) -> Any:
     """Return a view that can't be written to; its rows are laid out chunk by chunk, in `cut`."""
     if isinstance(array, np.memmap):  # what is read from a file is an array like any other
         array = array.view(np.ndarray)

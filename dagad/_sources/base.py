@@ -14,6 +14,7 @@ import numpy as np
 
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.rows import Piece
+from dagad._types import Array, Leaf
 from dagad_scheduler.private import GraphNode
 
 Key = Any
@@ -134,7 +135,7 @@ class Taken:
         self.leaves: list[Any] = []
         self._first = first
 
-    def take(self, leaf: Any) -> int:
+    def take(self, leaf: Leaf) -> int:
         """Take a leaf; return its number."""
         self.leaves.append(leaf)
         return self._first + len(self.leaves) - 1
@@ -144,7 +145,7 @@ class Taken:
 Reader = Callable[[Any, Taken], Source | None]
 
 
-def cut(array: Any, rows: slice) -> Any:
+def cut(array: Array, rows: slice) -> Any:
     """Return some rows, laid out as they would arrive in another process: the layout shows in the bits."""
     part = array[rows]
     if type(part) is np.ndarray:
@@ -157,7 +158,7 @@ def cut(array: Any, rows: slice) -> Any:
     return part
 
 
-def owned(leaf: Any, rows: slice | Stays | None) -> Any:
+def owned(leaf: Leaf, rows: slice | Stays | None) -> Any:
     """Return the part of a leaf that a chunk owns."""
     if isinstance(rows, Stays):
         return leaf.rows(rows.number)

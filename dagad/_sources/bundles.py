@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dagad._sources.rows import GAP, Piece, Ragged, Rows, with_gaps
+from dagad._types import AnyRows, Cotangent, Cotangents, Leaf
 from dagad._values import pytree
 from dagad._values.shipping import Parcel, opened
 
@@ -25,7 +26,7 @@ class Bundle:
 
     __slots__ = ("_treedef", "leaves", "pieces")
 
-    def __init__(self, rows: Any, like: Bundle | None = None) -> None:
+    def __init__(self, rows: AnyRows, like: Bundle | None = None) -> None:
         self.pieces: list[Piece]
         tree = opened(rows).merge(iter(()))
         if like is None:
@@ -66,7 +67,7 @@ class OpenChunk:
 
     __slots__ = ("_bundles", "_outputs", "args")
 
-    def __init__(self, kernel: Any, context: Any, rows: Any, shared: Groups, sliced: Groups) -> None:
+    def __init__(self, kernel: Any, context: Any, rows: AnyRows, shared: Groups, sliced: Groups) -> None:
         groups = _taken_apart(sliced)
         self._bundles = [bundle for group in groups for bundle in group]
         self._outputs = kernel.stacked_like(groups)
@@ -97,7 +98,7 @@ class OpenChunk:
     def pulled(self, pull: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], tuple[Any, ...]]:
         """Return a pullback that takes and gives bundles."""
 
-        def pullback(seeds: Any) -> tuple[Any, ...]:
+        def pullback(seeds: Cotangents) -> tuple[Any, ...]:
             *shared, sliced = pull(self.seeds(seeds))
             return (*shared, self.cotangents(sliced))
 
@@ -119,7 +120,7 @@ def zeros_of(sliced: Groups) -> list[Any]:
     return [None if one is None else one.bundled(iter([None] * len(one.leaves))) for one in bundles]
 
 
-def is_bundle(leaf: Any) -> bool:
+def is_bundle(leaf: Leaf) -> bool:
     """Return whether a leaf is the rows of a chunk, in a parcel perhaps."""
     return type(leaf) is Rows or type(leaf) is Parcel
 
@@ -138,7 +139,7 @@ def _take(parts: Iterator[Any], count: int) -> Iterator[Any]:
     return iter([next(parts) for _ in range(count)])
 
 
-def _unbundled(bundle: Bundle, seed: Any) -> list[Any]:
+def _unbundled(bundle: Bundle, seed: Cotangent) -> list[Any]:
     if seed is None:
         return [None] * len(bundle.leaves)
     return Bundle(seed, bundle).leaves

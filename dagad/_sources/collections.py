@@ -15,6 +15,7 @@ from dagad._errors import StructureError
 from dagad._sources.base import Graph, Key, Source, Taken
 from dagad._sources.plan import AnyPlan, Chunk, GivenPlan
 from dagad._sources.rows import ELSEWHERE, Piece
+from dagad._types import Leaf, Tree
 from dagad._values import pytree
 from dagad._values.canonical import snapshot
 from dagad_scheduler.private import DataNode, convert_legacy_graph, ensure_dict
@@ -39,7 +40,7 @@ class BlockSource(Source):
         return graph_of(whole.__dask_graph__()), [_first_of(keys) for keys in whole.__dask_keys__()]
 
 
-def read_blocks(leaf: Any, taken: Taken) -> Source | None:
+def read_blocks(leaf: Leaf, taken: Taken) -> Source | None:
     del taken
     if not is_dask_collection(leaf) or not hasattr(leaf, "rechunk"):
         return None
@@ -52,7 +53,7 @@ def read_blocks(leaf: Any, taken: Taken) -> Source | None:
     return BlockSource(int(leaf.shape[0]), leaf, GivenPlan(bounds), leaf.shape[1:])
 
 
-def loaders_of(data: Any) -> Sequence[Delayed] | None:
+def loaders_of(data: Tree) -> Sequence[Delayed] | None:
     """Return tasks each of which gives the rows of one piece, if that is what the data are."""
     if isinstance(data, list) and data and all(isinstance(one, Delayed) for one in data):
         return data
@@ -66,14 +67,14 @@ def loaders_of(data: Any) -> Sequence[Delayed] | None:
     return None
 
 
-def refuse_collection(leaf: Any, taken: Taken) -> None:
+def refuse_collection(leaf: Leaf, taken: Taken) -> None:
     """Refuse what has not been computed, where it can't be."""
     del taken
     if hasattr(leaf, "__dask_graph__") and is_dask_collection(leaf):
         _refuse(leaf)
 
 
-def _refuse(leaf: Any) -> NoReturn:
+def _refuse(leaf: Leaf) -> NoReturn:
     raise StructureError(
         f"The sliced argument holds a `{type(leaf).__name__}` of Dask, which has not been computed. Compute it, or "
         f"place it where the chunks will run: {_how_to_place(leaf)}."
@@ -108,13 +109,13 @@ def _first_of(keys: Any) -> Key:
     return keys
 
 
-def without_labels(data: Any) -> Any:
+def without_labels(data: Tree) -> Any:
     """Return data with what xarray holds as the arrays that it labels: a dataset as a dict of them."""
     leaves, treedef = pytree.flatten(data, is_leaf=pytree.is_list)
     return pytree.unflatten(treedef, [_without_labels(leaf) for leaf in leaves])
 
 
-def _without_labels(leaf: Any) -> Any:
+def _without_labels(leaf: Leaf) -> Any:
     if type(leaf).__module__.partition(".")[0] != "xarray":
         return leaf
     if not hasattr(type(leaf), "data_vars"):

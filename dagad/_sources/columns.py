@@ -17,13 +17,14 @@ from dagad._sources.rows import Rows
 from dagad._sources.shards import read_shards
 from dagad._sources.stored import read_stored
 from dagad._sources.tables import read_table
+from dagad._types import AnyRows, Leaf
 from dagad._values import pytree
 from dagad._values.shipping import opened
 from dagad._words import described
 from dagad_scheduler.private import GraphNode, Task, TaskRef
 
 
-def read_source(leaf: Any, taken: Taken) -> Source | None:
+def read_source(leaf: Leaf, taken: Taken) -> Source | None:
     """Return what is a source already."""
     del taken
     return leaf if callable(getattr(type(leaf), "piece", None)) and hasattr(leaf, "n_rows") else None
@@ -121,13 +122,13 @@ class Sliced:
         return [target for column in self.columns for target in column.targets(chunk)]
 
 
-def joined(rows: Any, *shards: Any) -> Rows:
+def joined(rows: AnyRows, *shards: Any) -> Rows:
     """Put rows together with those that were placed before."""
     whole: Rows = opened(rows).joined(iter(shards))
     return whole
 
 
-def read_sliced(sliced: Any, first: int = 0, readers: Sequence[Reader] = READERS) -> tuple[Sliced, list[Any]]:
+def read_sliced(sliced: AnyRows, first: int = 0, readers: Sequence[Reader] = READERS) -> tuple[Sliced, list[Any]]:
     """Take the sliced argument apart.
 
     Returns the sources, and the traced leaves, which are numbered from `first`.
@@ -167,7 +168,7 @@ def _check_same_plan(shards: Sequence[Placed]) -> None:
             )
 
 
-def _refuse_leaf(sliced: Any, leaves: list[Any], found: list[Source | None]) -> None:
+def _refuse_leaf(sliced: AnyRows, leaves: list[Any], found: list[Source | None]) -> None:
     if not leaves:
         raise StructureError(
             "The sliced argument has no arrays or lists in it, so there is nothing to cut. Give the data there."
@@ -180,7 +181,7 @@ def _refuse_leaf(sliced: Any, leaves: list[Any], found: list[Source | None]) -> 
     )
 
 
-def _remedy(leaf: Any) -> str:
+def _remedy(leaf: Leaf) -> str:
     if hasattr(leaf, "__next__"):
         return "Make a list of it, `list(...)`."
     if isinstance(leaf, set | frozenset):

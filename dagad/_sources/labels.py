@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dagad._errors import StructureError
+from dagad._types import Args, Array, DType, Function, Kwargs, Value
 
 MISSING, WORDS, CATEGORIES = "missing values", "words", "categories"
 DATES, DECIMALS, OBJECTS = "dates or times", "decimals", "objects of Python"
@@ -68,14 +69,14 @@ class Labels(np.ndarray[Any, Any]):
                 raise
             self._refuse(error)
 
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
         del types
         of_data = func in _SELECTING or func.__module__ in _OF_STRINGS
         if not of_data and not (func in _SELECTING_DATES and self.dtype.kind in "mM"):
             self._refuse()
         return self._labelled(func(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()}))
 
-    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+    def astype(self, dtype: DType, *args: Any, **kwargs: Any) -> Any:
         """Return the column as another kind of words, dates or objects."""
         if np.dtype(dtype).kind in "biufc":
             self._refuse()
@@ -101,7 +102,7 @@ class Labels(np.ndarray[Any, Any]):
     def __reduce__(self) -> Any:
         return Labels.of, (np.asarray(self), self.name, self.kind)
 
-    def _labelled(self, result: Any) -> Any:
+    def _labelled(self, result: Value) -> Any:
         if isinstance(result, tuple | list):
             return type(result)(self._labelled(part) for part in result)
         if not isinstance(result, np.ndarray) or result.dtype.kind in "biufc":
@@ -115,7 +116,7 @@ class Labels(np.ndarray[Any, Any]):
         ) from cause
 
 
-def _is_time(operand: Any) -> bool:
+def _is_time(operand: Array) -> bool:
     return isinstance(operand, _TIMES) or getattr(getattr(operand, "dtype", None), "kind", "") in ("m", "M")
 
 
@@ -124,7 +125,7 @@ def _is_of_python(ufunc: Any) -> bool:
     return list(ufunc.types) == [f"{'O' * ufunc.nin}->{'O' * ufunc.nout}"]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Value) -> Any:
     if isinstance(value, Labels):
         return np.asarray(value)
     return type(value)(map(_plain, value)) if isinstance(value, tuple | list) else value

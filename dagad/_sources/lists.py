@@ -9,6 +9,7 @@ from typing import Any
 from dagad._sources.base import Source, Taken, Target
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Constant, Item, Piece, Ragged
+from dagad._types import Leaf
 from dagad._values import pytree
 from dagad._values.canonical import all_read_only
 from dagad._values.partition import Partition
@@ -41,7 +42,7 @@ class ListSource(Source):
                 yield first + index, None
 
 
-def read_list(leaf: Any, taken: Taken) -> Source | None:
+def read_list(leaf: Leaf, taken: Taken) -> Source | None:
     if not isinstance(leaf, list):
         return None
     items = all_read_only(leaf)

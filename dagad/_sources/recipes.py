@@ -20,6 +20,7 @@ from dagad._graphs.linearization import scaled
 from dagad._sources.base import Graph, Key
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.rows import Rows
+from dagad._types import AnyRows, Leaf
 from dagad._values import pytree
 from dagad._values.shipping import opened
 from dagad_scheduler.private import DataNode, Task, TaskRef
@@ -165,7 +166,7 @@ def made_rows(at: At, form: Form, calls: Sequence[Again], owning: Sequence[int],
     return made(form)
 
 
-def there(rows: Any) -> None:
+def there(rows: AnyRows) -> None:
     """Say that rows are there."""
     del rows
 
@@ -178,19 +179,19 @@ def by_form(form: Form, rows: Sequence[Any], made: Callable[[Form], Any]) -> Any
     return RULES[rule](*(arg if isinstance(arg, float) else made(arg) for arg in args))
 
 
-def contents(rows: Any) -> Any:
+def contents(rows: AnyRows) -> Any:
     """Return rows as the user gave them."""
     return opened(rows).merge(iter(()))
 
 
-def scaled_rows(rows: Any, factor: float) -> Rows:
+def scaled_rows(rows: AnyRows, factor: float) -> Rows:
     """Return the floating-point leaves of rows times a number."""
     leaves, treedef = pytree.flatten(contents(rows))
     found = [_scaled(leaf, factor) if pytree.is_differentiable(leaf) else None for leaf in leaves]
     return Rows.of(pytree.unflatten(treedef, found))
 
 
-def _scaled(leaf: Any, factor: float) -> Any:
+def _scaled(leaf: Leaf, factor: float) -> Any:
     """Return a leaf times a number; zeros are zeros, whatever stood there."""
     return scaled(leaf, factor) if factor else pytree.zeros_like(leaf)
 

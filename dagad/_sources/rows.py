@@ -10,6 +10,7 @@ import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
 from dagad._errors import NotDifferentiableError
+from dagad._types import Array, Cotangent, Leaf, Tree, Value
 from dagad._values import pytree
 from dagad._values.canonical import all_read_only, snapshot, snapshots
 from dagad._values.partition import Partition
@@ -33,7 +34,7 @@ class Piece(Protocol):
     def merge(self, leaves: Iterator[Any]) -> Any:
         """Return the rows, with the next of `leaves` in the gaps."""
 
-    def extract(self, cotangent: Any) -> Sequence[Any]:
+    def extract(self, cotangent: Cotangent) -> Sequence[Any]:
         """Return the cotangents that belong in the gaps, from one of the rows or None."""
         del cotangent
         return ()
@@ -115,7 +116,7 @@ class Rows(Portable):
         return 200 + sum(piece.nbytes() for piece in self._pieces)
 
     @classmethod
-    def of(cls, tree: Any) -> Rows:
+    def of(cls, tree: Tree) -> Rows:
         """Return rows with nothing taken out."""
         return cls(pytree.flatten(0)[1], [Constant(tree)])
 
@@ -181,7 +182,7 @@ class Rows(Portable):
         self._merged = True
         return whole
 
-    def extract(self, cotangent: Any) -> list[Any]:
+    def extract(self, cotangent: Cotangent) -> list[Any]:
         """Return the cotangents that belong in the gaps, from one for all rows."""
         for piece in self._pieces:
             if piece.n_gaps:
@@ -198,7 +199,7 @@ class Constant(Piece):
     __slots__ = ("value",)
     stays = True
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Value) -> None:
         self.value = value
 
     def merge(self, leaves: Iterator[Any]) -> Any:
@@ -262,7 +263,7 @@ class _Gap(_Mark):
     def merge(self, leaves: Iterator[Any]) -> Any:
         return next(leaves)
 
-    def extract(self, cotangent: Any) -> Sequence[Any]:
+    def extract(self, cotangent: Cotangent) -> Sequence[Any]:
         return (cotangent,)
 
     def items(self, first: int, leaves: Sequence[Any]) -> Iterable[tuple[Piece, Gaps]]:
@@ -286,7 +287,7 @@ class Item(Piece):
     def merge(self, leaves: Iterator[Any]) -> Any:
         return self.partition.merge(leaves)
 
-    def extract(self, cotangent: Any) -> Sequence[Any]:
+    def extract(self, cotangent: Cotangent) -> Sequence[Any]:
         return self.partition.extract(cotangent)
 
     def snapshot(self) -> Item:
@@ -308,7 +309,7 @@ class Ragged(Piece):
     def merge(self, leaves: Iterator[Any]) -> Any:
         return [item.merge(leaves) for item in self.parts]
 
-    def extract(self, cotangent: Any) -> Sequence[Any]:
+    def extract(self, cotangent: Cotangent) -> Sequence[Any]:
         cotangents = [None] * len(self.parts) if cotangent is None else cotangent
         return [leaf for item, part in zip(self.parts, cotangents, strict=True) for leaf in item.extract(part)]
 
@@ -343,7 +344,7 @@ def with_gaps(part: Any) -> Piece:
     return Constant(part)
 
 
-def row_by_row(leaf: Any) -> Any:
+def row_by_row(leaf: Leaf) -> Any:
     """Return an array laid out row by row: a row with gaps has other bits than one in a chunk of its own."""
     plain = pytree.plain(leaf)
     if type(plain) is not np.ndarray or plain.flags.c_contiguous:
@@ -363,7 +364,7 @@ def _contiguous() -> Any:
     return made
 
 
-def _made_contiguous(array: Any) -> Any:
+def _made_contiguous(array: Array) -> Any:
     return np.ascontiguousarray(array)
 
 

@@ -10,6 +10,7 @@ from dagad._graphs.sum_trees import Subtree, subtrees
 from dagad._sources.base import Placed, Target
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan, Chunk, GivenPlan
+from dagad._types import AnyRows
 from dagad._values.shipping import opened
 
 
@@ -80,6 +81,6 @@ class RunTemplate:
         return [opened(self._template).joined(iter(part)) for part in some]
 
 
-def n_gaps(rows: Any) -> int:
+def n_gaps(rows: AnyRows) -> int:
     """Return how many leaves being differentiated belong in the gaps of rows."""
     return len(opened(rows).extract(None))

@@ -17,6 +17,7 @@ import numpy as np
 from dagad._errors import PlanError
 from dagad._sources.base import Placed
 from dagad._sources.plan import AnyPlan, GivenPlan, Plan
+from dagad._types import Cotangent, Value
 
 
 class Drawn(NamedTuple):
@@ -26,7 +27,7 @@ class Drawn(NamedTuple):
     numbers: tuple[int, ...]
 
 
-def drawn_numbers(n_total: int, n_chunks: Any, seed: Any, step: Any) -> tuple[int, ...]:
+def drawn_numbers(n_total: int, n_chunks: Any, seed: Cotangent, step: Any) -> tuple[int, ...]:
     """Return the numbers of the chunks that a step samples, in ascending order.
 
     >>> drawn_numbers(8, 3, 0, 0), drawn_numbers(8, 3, 0, 1), drawn_numbers(8, 8, 0, 5)
@@ -46,7 +47,7 @@ def drawn_numbers(n_total: int, n_chunks: Any, seed: Any, step: Any) -> tuple[in
     return tuple(sorted(order[place * count : (place + 1) * count].tolist()))
 
 
-def _whole_number(name: str, value: Any) -> int:
+def _whole_number(name: str, value: Value) -> int:
     try:
         number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:

@@ -23,6 +23,7 @@ from dagad._sources.recipes import Book, Form, Mapped, Recipe, added_rows, conte
 from dagad._sources.rows import BUNDLE, ELSEWHERE, Piece
 from dagad._sources.samples import Drawn, drawn_numbers, sampled_plan
 from dagad._tracebacks import public
+from dagad._types import AnyScheduler, Args, DType, Function, Kwargs, Leaf, Value
 from dagad._values import pytree
 from dagad._words import Listing
 from dagad_scheduler.private import Task, TaskRef
@@ -98,7 +99,7 @@ class Shards(metaclass=Listing):
     def __init__(
         self,
         plan: AnyPlan,
-        scheduler: Any,
+        scheduler: AnyScheduler,
         keys: Sequence[Key],
         kept: Mapping[Key, Any],
         home: Home,
@@ -132,13 +133,13 @@ class Shards(metaclass=Listing):
     def __bool__(self) -> bool:
         return True
 
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
+    def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> NoReturn:
         _refuse_numpy(func.__name__)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
         _refuse_numpy(ufunc.__name__)
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+    def __array__(self, dtype: DType = None, copy: Any = None) -> NoReturn:
         _refuse_numpy("asarray")
 
     @property
@@ -412,14 +413,14 @@ class ShardSource(Source):
             yield self.placed_leaf, Stays(chunk.number)
 
 
-def read_shards(leaf: Any, taken: Taken) -> Source | None:
+def read_shards(leaf: Leaf, taken: Taken) -> Source | None:
     if not pytree.is_placed(leaf):
         return None
     shards = pytree.plain(leaf)
     return ShardSource(shards.n_rows, shards, taken.take(leaf) if pytree.is_traced(leaf) else None)
 
 
-def ignore(key: Key, result: Any) -> None:
+def ignore(key: Key, result: Value) -> None:
     """Do nothing with a result that stays where it is."""
     del key, result
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from dagad._errors import StructureError
 from dagad._sources.base import Stays, Target, Targets, owned
+from dagad._types import Array, Cotangent, DType, Leaf
 from dagad._values import pytree
 from dagad._values.blocks import Blocks
 
@@ -47,7 +48,7 @@ class Slots:
             self._owned.append(set())
         self._lock, self._sealed = threading.Lock(), False
 
-    def write(self, index: int, rows: slice | Stays | None, cotangent: Any) -> None:
+    def write(self, index: int, rows: slice | Stays | None, cotangent: Cotangent) -> None:
         """Copy a cotangent into a leaf's slot, or into some of its rows; None means zeros.
 
         What comes from a worker is checked here before it is believed.
@@ -69,7 +70,7 @@ class Slots:
         self._own(index, 0 if rows is None else rows.start, target.size)
         target[...] = 0 if cotangent is None else cotangent
 
-    def _write_shards(self, index: int, leaf: Any, cotangent: Any) -> None:
+    def _write_shards(self, index: int, leaf: Leaf, cotangent: Cotangent) -> None:
         """Take the cotangent of Shards as a whole, which another operation gave."""
         if cotangent is not None and not (pytree.is_placed(cotangent) and cotangent.plan == leaf.plan):
             raise StructureError(f"{cotangent!r} came as the cotangent of {leaf!r}, which is Shards of its own cut.")
@@ -101,7 +102,7 @@ class Slots:
         return [_sealed(array, leaf) for array, leaf in zip(arrays, self._leaves, strict=True)]
 
 
-def _check_fits(cotangent: Any, target: Any) -> None:
+def _check_fits(cotangent: Cotangent, target: Any) -> None:
     """Raise unless a cotangent is of a slot's shape and dtype; None and numbers of Python's are of any dtype."""
     dtype = getattr(cotangent, "dtype", target.dtype)
     if cotangent is not None and (np.shape(cotangent) != target.shape or not _is_same(dtype, target.dtype)):
@@ -111,7 +112,7 @@ def _check_fits(cotangent: Any, target: Any) -> None:
         )
 
 
-def _sealed(array: Any, leaf: Any) -> Any:
+def _sealed(array: Array, leaf: Leaf) -> Any:
     if pytree.is_placed(leaf):
         return array if pytree.is_placed(array) else leaf.of_chunks(array)
     array.flags.writeable = False
@@ -121,7 +122,7 @@ def _sealed(array: Any, leaf: Any) -> Any:
 # For many seeds at once: cotangents that are zero but for some rows are kept by blocks
 
 
-def cut_rows(seed: Any, rows: slice | None) -> Any:
+def cut_rows(seed: Cotangent, rows: slice | None) -> Any:
     """Return the part of a seed that belongs to some rows; None for zero."""
     if seed is None:
         return None
@@ -158,16 +159,16 @@ class SparseSlots:
         ]
 
 
-def _of_chunks(leaf: Any, parts: dict[int, Any]) -> Any:
+def _of_chunks(leaf: Leaf, parts: dict[int, Any]) -> Any:
     return leaf.of_chunks({number: parts.get(number) for number in range(len(leaf.plan))})
 
 
-def _is_same(dtype: Any, other: Any) -> bool:
+def _is_same(dtype: DType, other: Any) -> bool:
     """Return whether two dtypes are the same, in whatever order their bytes are: those of files may be swapped."""
     return bool(dtype == other or np.can_cast(dtype, other, "equiv"))
 
 
-def _placed(found: Any, leaf: Any, rows: slice | Stays | None, part: Any) -> Any:
+def _placed(found: Any, leaf: Leaf, rows: slice | Stays | None, part: Any) -> Any:
     """Return what was found of a leaf's cotangent together with one more part of it, after checking it."""
     if part is None:
         return found

@@ -11,6 +11,7 @@ import numpy as np
 from dagad._sources.base import Source, Taken
 from dagad._sources.plan import AnyPlan, Chunk, Plan
 from dagad._sources.rows import Made, Piece
+from dagad._types import Array, Leaf
 
 MOST_CHUNKS = 1024  # of a store whose own are smaller, several make one of ours
 
@@ -28,12 +29,12 @@ class StoredSource(Source):
         return Made(rows_read, self.array, chunk.start, chunk.stop)
 
 
-def rows_read(array: Any, start: int, stop: int) -> np.ndarray[Any, Any]:
+def rows_read(array: Array, start: int, stop: int) -> np.ndarray[Any, Any]:
     """Read some rows."""
     return np.asarray(array[start:stop])
 
 
-def read_stored(leaf: Any, taken: Taken) -> Source | None:
+def read_stored(leaf: Leaf, taken: Taken) -> Source | None:
     """Return an array of zarr as a source that lies in the chunks of its store."""
     del taken
     shape, kind = getattr(leaf, "shape", None), type(leaf)

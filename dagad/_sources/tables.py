@@ -13,6 +13,7 @@ from dagad._sources.base import Source, Taken, cut
 from dagad._sources.labels import CATEGORIES, DATES, DECIMALS, MISSING, OBJECTS, WORDS, Labels, objects
 from dagad._sources.plan import Chunk
 from dagad._sources.rows import Constant, Piece
+from dagad._types import DType, Leaf
 from dagad._values.canonical import canonical, library_of, snapshot
 
 
@@ -58,7 +59,7 @@ class Table(Source, Mapping[str, Any]):
             f"A table has no `.{name}` in a chunk: there it is a mapping from names to numpy's arrays. {how}"
         )
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+    def __array__(self, dtype: DType = None, copy: Any = None) -> NoReturn:
         raise StructureError(
             "A table was used as an array in a chunk, where it is a mapping from names to arrays. Take a column, "
             f"`rows[name]`, or make a matrix: {_matrix(list(self._columns))}."
@@ -179,7 +180,7 @@ def _array_of(column: Any, name: str) -> np.ndarray[Any, Any]:
     )
 
 
-def read_table(leaf: Any, taken: Taken) -> Source | None:
+def read_table(leaf: Leaf, taken: Taken) -> Source | None:
     """Return a table as a source; a column of one, say, is refused with how to give the numbers in it."""
     del taken
     library = library_of(leaf)
@@ -222,7 +223,7 @@ def _frame_of(table: Any, library: str) -> Any:
         ) from error
 
 
-def _numbers_of(leaf: Any, library: str) -> str:
+def _numbers_of(leaf: Leaf, library: str) -> str:
     if isinstance(leaf, np.ma.MaskedArray):
         return "`array.filled(value)`"
     if library == "xarray" and hasattr(leaf, "to_numpy"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import autograd.numpy as anp
@@ -22,9 +22,8 @@ from dagad._tracing.forward import push
 from dagad._tracing.private import isbox, subvals, trace_primitives_map, unbroadcast_f
 from dagad._tracing.rules import shaped
 from dagad._tracing.tape import pull, record
+from dagad._types import Args, Array, Cotangent, Function, Kwargs, Shape, Value
 from dagad._values import pytree
-
-Function = Callable[..., Any]
 
 
 def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
@@ -36,7 +35,7 @@ def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
     most = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
     most = sys.maxsize if any(each.kind is each.VAR_POSITIONAL for each in parameters) else most
 
-    def look(args: Any, kwargs: Any) -> Any:
+    def look(args: Args, kwargs: Kwargs) -> Any:
         if len(args) > most:
             raise NotDifferentiableError(refusals.of_option(name, args[most:]))
         if takes_any or names.issuperset(kwargs):
@@ -50,11 +49,11 @@ def rules_of(name: str, definition: Function) -> tuple[Function, Function]:
 
 
 def _vjp_of(definition: Function, look: Function) -> Function:
-    def make(argnums: Sequence[int], ans: Any, args: Sequence[Any], kwargs: Any) -> Function:
+    def make(argnums: Sequence[int], ans: Value, args: Sequence[Any], kwargs: Kwargs) -> Function:
         del ans
         kwargs = look(args, kwargs)
 
-        def pullback(cotangent: Any) -> tuple[Any, ...]:
+        def pullback(cotangent: Cotangent) -> tuple[Any, ...]:
             run, leaves = _in_some(definition, argnums, args, kwargs)
             value, ends, roots = record(run, leaves)
             cotangents = pytree.flatten(pytree.open_containers(cotangent))[0]
@@ -68,7 +67,7 @@ def _vjp_of(definition: Function, look: Function) -> Function:
 
 
 def _jvp_of(definition: Function, look: Function) -> Function:
-    def pushed(argnums: Sequence[int], tangents: Sequence[Any], ans: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    def pushed(argnums: Sequence[int], tangents: Sequence[Any], ans: Value, args: Sequence[Any], kwargs: Kwargs) -> Any:
         del ans
         kwargs = look(args, kwargs)
         run, leaves = _in_some(definition, argnums, args, kwargs)
@@ -79,7 +78,7 @@ def _jvp_of(definition: Function, look: Function) -> Function:
     return pushed
 
 
-def _in_some(definition: Function, argnums: Sequence[int], args: Sequence[Any], kwargs: Any) -> tuple[Function, Any]:
+def _in_some(definition: Function, argnums: Sequence[int], args: Sequence[Any], kwargs: Kwargs) -> tuple[Function, Any]:
     def run(leaves: Sequence[Any]) -> Any:
         return definition(*subvals(args, list(zip(argnums, leaves, strict=True))), **kwargs)
 
@@ -97,13 +96,13 @@ def _dense(parts: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
 def entrywise(name: str, *slopes: Function | None) -> tuple[Function, Function]:
     """Return the rules of a function of entries, from its partial derivatives: `slope(value, *args)`, None for none."""
 
-    def slope(argnum: int, ans: Any, args: Sequence[Any]) -> Any:
+    def slope(argnum: int, ans: Value, args: Sequence[Any]) -> Any:
         found = slopes[argnum]
         if found is None:
             raise NotImplementedError(f"VJP of {name} wrt argnums {argnum} not defined")
         return found(ans, *args)
 
-    def vjp(argnums: Sequence[int], ans: Any, args: Sequence[Any], kwargs: Any) -> Function:
+    def vjp(argnums: Sequence[int], ans: Value, args: Sequence[Any], kwargs: Kwargs) -> Function:
         del kwargs
         if any(slopes[argnum] is None for argnum in argnums):
             slope(next(argnum for argnum in argnums if slopes[argnum] is None), ans, args)
@@ -114,7 +113,7 @@ def entrywise(name: str, *slopes: Function | None) -> tuple[Function, Function]:
         parts = [part(argnum) for argnum in argnums]
         return lambda g: tuple(pulled(g) for pulled in parts)
 
-    def jvp(argnums: Sequence[int], tangents: Sequence[Any], ans: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    def jvp(argnums: Sequence[int], tangents: Sequence[Any], ans: Value, args: Sequence[Any], kwargs: Kwargs) -> Any:
         del kwargs
         parts = [tangent * slope(argnum, ans, args) for argnum, tangent in zip(argnums, tangents, strict=True)]
         return functools.reduce(anp.add, parts)
@@ -129,10 +128,10 @@ def entrywise(name: str, *slopes: Function | None) -> tuple[Function, Function]:
 def movers() -> tuple[Any, Any]:
     """Return the primitives that pick entries of an array, and that add them up where they came from."""
 
-    def pick(x: Any, at: Any) -> Any:
+    def pick(x: Array, at: Any) -> Any:
         return np.ravel(x)[at]
 
-    def put(x: Any, at: Any, shape: Any) -> Any:
+    def put(x: Array, at: Any, shape: Shape) -> Any:
         if np.iscomplexobj(x):
             return put(np.real(x), at, shape) + 1j * put(np.imag(x), at, shape)
         sums = np.bincount(np.ravel(at), np.ravel(x), int(np.prod(shape, dtype=int)))

@@ -21,6 +21,7 @@ from dagad._tracing.forward import TangentNode
 from dagad._tracing.rules import shaped
 from dagad._tracing.tape import traceable
 from dagad._tracing.traced_array import new_box
+from dagad._types import AnyEngine, Cotangent, Leaf, Value
 from dagad._values import pytree
 
 _BARE = frozenset({np.ndarray, np.float64, float})
@@ -49,7 +50,7 @@ class Trace(NamedTuple):
         found = {place: list(node.g) if many else [node.g] for place, node in self.nodes.items()}
         return found, len(next(iter(found.values())))
 
-    def moved(self, value: Any, tangents: list[Any]) -> Any:
+    def moved(self, value: Value, tangents: list[Any]) -> Any:
         """Return an output in a box, with its tangents."""
         node = self.kind.new_root(tangents if self.kind is TangentNode else tangents[0])
         return new_box(traceable(value), self.level, node)
@@ -147,7 +148,7 @@ class TracedEngine:
             boxes.append(trace.moved(value, own))
         return boxes
 
-    def fitting(self, part: Any, leaf: Any, what: str) -> Any:
+    def fitting(self, part: Any, leaf: Leaf, what: str) -> Any:
         """Return what an engine says of a leaf in the leaf's dtype, if it has the leaf's shape, and is as real."""
         what = f"A {what} from the engine {self.engine.name!r}"
         if part is not None and np.iscomplexobj(pytree.plain(part)) and not np.iscomplexobj(pytree.plain(leaf)):
@@ -174,7 +175,7 @@ def _refuse_complex(part: Any, what: str) -> None:
         )
 
 
-def traced_engine(engine: Any, traits: Traits | None = None) -> Any:
+def traced_engine(engine: AnyEngine, traits: Traits | None = None) -> Any:
     """Return an engine as one whose functions may be given traced leaves: those of some may be already."""
     traits = Traits.of(engine) if traits is None else traits
     return engine if traits.is_autograds or traits.follows_traces else TracedEngine(engine, traits)
@@ -252,7 +253,7 @@ class NodePullback:
         self._indices, self._leaves, self._pullback = indices, leaves, pullback
         self._floats, self._n_outputs = floats, n_outputs
 
-    def __call__(self, cotangent: Any) -> tuple[Any, ...]:
+    def __call__(self, cotangent: Cotangent) -> tuple[Any, ...]:
         opened = pytree.open_containers(cotangent)
         parts = list(opened) if isinstance(opened, tuple | list) else [opened]
         seeds: list[Any] = [None] * self._n_outputs
@@ -263,5 +264,5 @@ class NodePullback:
         return tuple(_dense(found[index], self._leaves[index]) for index in self._indices)
 
 
-def _dense(part: Any, leaf: Any) -> Any:
+def _dense(part: Any, leaf: Leaf) -> Any:
     return pytree.zeros_like(leaf) if part is None else pytree.fitted(part, leaf, "A tangent")

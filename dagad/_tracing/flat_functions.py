@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from dagad._types import Cotangents, Leaf, Value
 from dagad._values import pytree
 from dagad._values.partition import Partition
 
@@ -66,11 +67,11 @@ def constants_of(arguments: tuple[Any, ...], are_rows: bool = False) -> Partitio
     return Partition.of(pytree.by_column(arguments), _is_number if are_rows else _is_no_length)
 
 
-def _is_no_length(leaf: Any) -> bool:
+def _is_no_length(leaf: Leaf) -> bool:
     return type(leaf) not in (int, bool) and _is_number(leaf)
 
 
-def _is_number(leaf: Any) -> bool:
+def _is_number(leaf: Leaf) -> bool:
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.dtype.kind in "biufc"
     return isinstance(leaf, bool | int | float | complex)
@@ -153,7 +154,7 @@ class FlatFunction:
         arguments = [argument for side in self.sides() for argument in side.filled(leaves, rest)]
         return self.function(leaves)(*arguments)
 
-    def extract(self, cotangents: Any) -> list[Any]:
+    def extract(self, cotangents: Cotangents) -> list[Any]:
         """Return one cotangent per differentiated leaf, from one per argument of the user's function."""
         raise NotImplementedError(f"`{type(self).__name__}.extract` has to sort cotangents.")
 
@@ -172,7 +173,7 @@ class FlatFunction:
             return [output]
         return self.flatten(output)
 
-    def flatten(self, output: Any) -> list[Any]:
+    def flatten(self, output: Value) -> list[Any]:
         """Return the engine's leaves of an output, and remember the rest."""
         if type(output) in _BARE and self.takes(output):
             self.out = None
@@ -317,7 +318,7 @@ class Engine(Protocol):
 
     name: str
 
-    def takes(self, leaf: Any) -> bool:
+    def takes(self, leaf: Leaf) -> bool:
         """Return whether a leaf of what a function returned is the engine's: a number that may have a derivative.
 
         All others (words, integers, what the engine does not know) are handed on as they are.

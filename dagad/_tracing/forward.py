@@ -25,6 +25,7 @@ from dagad._tracing.tape import (
     traced,
 )
 from dagad._tracing.traced_array import OwnNode, new_box
+from dagad._types import Argnums, Args, Kwargs, Leaf, Tangent, Tangents, Value
 from dagad._values import pytree
 
 # One tangent per leaf, None for zero: a direction.
@@ -41,7 +42,7 @@ class TangentNode(OwnNode, JVPNode):  # type: ignore[misc]  # autograd has no ty
     moves = True
     g: Any
 
-    def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
+    def __init__(self, value: Value, fun: Any, args: Args, kwargs: Kwargs, argnums: Argnums, parents: Any) -> None:
         in_stacks = any(is_stack(parent.g) for parent in parents)
         if in_stacks and not kwargs:
             stack = quickly_stacked(fun, value, args, argnums, parents)
@@ -74,7 +75,7 @@ def push(run: Callable[[list[Any]], Any], leaves: Sequence[Any], directions: Seq
     return values, [[tangents[number] for _, tangents in pairs] for number in range(len(directions))]
 
 
-def _ends(leaf: Any, level: int, n_directions: int) -> tuple[Any, list[Any]]:
+def _ends(leaf: Leaf, level: int, n_directions: int) -> tuple[Any, list[Any]]:
     if isbox(leaf) and leaf._trace == level:
         if isbox(leaf._value):
             refuse_stale(leaf._value, RETURNED)
@@ -84,7 +85,7 @@ def _ends(leaf: Any, level: int, n_directions: int) -> tuple[Any, list[Any]]:
     return leaf, [None] * n_directions
 
 
-def _shaped(tangent: Any, value: Any) -> Any:
+def _shaped(tangent: Tangent, value: Value) -> Any:
     """Return a tangent with its value's dtype: float32 stays float32, real stays real."""
     kind = type(tangent)
     if kind is type(value) and (kind is np.float64 or (kind is np.ndarray and tangent.shape == value.shape)):
@@ -96,7 +97,7 @@ def _shaped(tangent: Any, value: Any) -> Any:
     return pytree.cast(tangent, value)
 
 
-def _pushed(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Sequence[int], tangents: Sequence[Any]) -> Any:
+def _pushed(fun: Any, value: Value, args: Args, kwargs: Kwargs, argnums: Sequence[int], tangents: Sequence[Any]) -> Any:
     """Push one direction through one primitive."""
     if any(tangent is None for tangent in tangents):
         moving = [(argnum, tangent) for argnum, tangent in zip(argnums, tangents, strict=True) if tangent is not None]
@@ -117,7 +118,7 @@ def _pushed(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Sequence[int]
     return tangent + np.zeros(np.shape(pytree.plain(value)), pytree.dtype_of(pytree.plain(tangent)))
 
 
-def _fits(tangent: Any, value: Any) -> bool:
+def _fits(tangent: Tangent, value: Value) -> bool:
     """Return whether a tangent has its value's shape; containers and autograd's sparse objects have none."""
     kind = type(tangent)
     if kind is type(value) and (kind is np.float64 or (kind is np.ndarray and tangent.shape == value.shape)):
@@ -126,7 +127,7 @@ def _fits(tangent: Any, value: Any) -> bool:
     return not isinstance(plain, np.ndarray | np.number | float) or np.shape(pytree.plain(tangent)) == np.shape(plain)
 
 
-def _by_transposition(fun: Any, value: Any, args: Any, kwargs: Any, argnums: Any, tangents: Any) -> Any:
+def _by_transposition(fun: Any, value: Value, args: Args, kwargs: Kwargs, argnums: Argnums, tangents: Tangents) -> Any:
     """Push through a primitive that has a pullback only: this is linear, and its transpose is the pushforward.
 
     After J. Townsend, "A new trick for calculating Jacobian vector products" (2017), by primitive.

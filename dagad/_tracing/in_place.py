@@ -19,6 +19,7 @@ import numpy as np
 from dagad._errors import NotDifferentiableError
 from dagad._tracing import refusals
 from dagad._tracing.private import box_types
+from dagad._types import Array
 from dagad._values import pytree
 
 OPEN: dict[int, int] = {}
@@ -32,11 +33,11 @@ class _Region:
 
     __slots__ = ("__array_interface__", "owner")
 
-    def __init__(self, array: Any, owner: Any) -> None:
+    def __init__(self, array: Array, owner: Any) -> None:
         self.__array_interface__ = array.__array_interface__
         self.owner = weakref.ref(owner)
 
-    def is_in(self, array: Any, owner: Any) -> bool:
+    def is_in(self, array: Array, owner: Any) -> bool:
         if self.owner() is not owner:  # the memory has gone, and what is there now is another array
             return False
         try:
@@ -45,7 +46,7 @@ class _Region:
             return True
 
 
-def _owner_of(array: Any) -> Any:
+def _owner_of(array: Array) -> Any:
     """Return the array whose memory it is; between the two there may be what numpy makes strides with."""
     while True:
         base = array.base

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import autograd.numpy as anp
@@ -23,9 +23,9 @@ from dagad._tracing import refusals
 from dagad._tracing.operands import arrays_among, gathered
 from dagad._tracing.private import SequenceBox, box_types, isbox, trace_primitives_map
 from dagad._tracing.rules import learn_rules
+from dagad._types import Args, Array, Function, Kwargs, Tree, Value
 from dagad._values import pytree
 
-Function = Callable[..., Any]
 WRITTEN: dict[Any, Function] = {}
 UFUNCS: dict[Any, Function] = {}  # what autograd has no primitive for
 
@@ -33,7 +33,7 @@ UFUNCS: dict[Any, Function] = {}  # what autograd has no primitive for
 # Functions of arrays
 
 
-def call_function(func: Any, args: Any, kwargs: Any) -> Any:
+def call_function(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Call a function of numpy's with traced values."""
     written = WRITTEN.get(func)
     if written is None:
@@ -131,7 +131,7 @@ class Called:
         return (*args, *between), kwargs
 
 
-def opened(result: Any) -> Any:
+def opened(result: Value) -> Any:
     """Return traced lists and tuples as plain ones, as numpy has them, of entries that are traced unless whole numbers.
 
     Counts, exponents and orders are constant between their jumps, and serve as an index.
@@ -143,7 +143,7 @@ def opened(result: Any) -> Any:
     return type(held)(*parts) if hasattr(held, "_fields") else type(held)(parts)
 
 
-def _opened_part(result: Any, index: int, part: Any) -> Any:
+def _opened_part(result: Value, index: int, part: Any) -> Any:
     dtype = getattr(pytree.plain(part), "dtype", None)
     return result[index] if dtype is None or dtype.kind in "fc" else pytree.plain(part)
 
@@ -164,7 +164,7 @@ METHODS_OF_UFUNCS: dict[tuple[Any, str], Any] = {
 _AS_BY_DEFAULT = {"where": True, "dtype": None, "casting": "same_kind", "order": "K", "subok": True, "out": None}
 
 
-def call_ufunc(ufunc: Any, method: str, inputs: Any, kwargs: Any) -> Any:
+def call_ufunc(ufunc: Any, method: str, inputs: Tree, kwargs: Kwargs) -> Any:
     """Call a ufunc in another way than `ufunc(*arrays)`, one that autograd does not know, or beside other libraries."""
     if method == "at":
         raise NotDifferentiableError(refusals.of_assignment())
@@ -209,12 +209,12 @@ def primitive_of(ufunc: Any) -> Any:
     return fun
 
 
-def _is_strange(operand: Any) -> bool:
+def _is_strange(operand: Array) -> bool:
     kind = type(operand)
     return kind not in box_types and getattr(kind, "__array_ufunc__", None) not in (None, np.ndarray.__array_ufunc__)
 
 
-def _holds_numbers(operand: Any) -> bool:
+def _holds_numbers(operand: Array) -> bool:
     """Return whether an array of another library is to be taken for its numbers: columns and tables of numbers."""
     kind = type(operand)
     return hasattr(kind, "__pandas_priority__") or kind.__module__.startswith("polars.")

@@ -13,6 +13,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
+from dagad._types import Array
 from dagad._values import pytree
 
 SEQUENCES = frozenset({list, tuple, range})
@@ -27,7 +28,7 @@ ARRAYS = frozenset(
 )
 
 
-def array_of(operand: Any) -> Any:
+def array_of(operand: Array) -> Any:
     """Return what numpy makes of an operand: of a list an array, traced if the list holds traced values."""
     if type(operand) not in SEQUENCES:
         return operand

@@ -66,6 +66,7 @@ from dagad._tracing.private import (
     tracer,
 )
 from dagad._tracing.traced_array import OwnNode, TracedArray, find_top_boxed_args, new_box
+from dagad._types import Array, Leaf
 
 Swap = tuple[FunctionType, CodeType, CodeType]
 GAP = 2**14  # more traces than are ever open at once: some hundred per thread would exhaust Python's own stack
@@ -189,7 +190,7 @@ class _Patches:
                 function.__code__ = own
 
 
-def traces_of(leaf: Any) -> Iterator[int]:
+def traces_of(leaf: Leaf) -> Iterator[int]:
     """Yield the numbers of the traces that follow a value, the innermost first."""
     while isbox(leaf):
         yield leaf._trace
@@ -241,7 +242,7 @@ def metadata(target: Any) -> Any:
     return _metadata(target)
 
 
-def unbroadcast(x: Any, target_meta: Any, broadcast_idx: int = 0) -> Any:
+def unbroadcast(x: Array, target_meta: Any, broadcast_idx: int = 0) -> Any:
     """Sum a cotangent over the axes along which its target was broadcast."""
     shape = target_meta[0]
     kind = type(x)

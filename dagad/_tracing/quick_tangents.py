@@ -16,33 +16,34 @@ import autograd.numpy as anp
 import numpy as np
 
 from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
+from dagad._types import Args, Array, Function, Value
 
 _PLAIN = frozenset({np.ndarray, np.float64, float, int})
 _MOVING = frozenset({np.ndarray, np.float64})  # of Python's own numbers a quotient by zero is an error
 
 
-def _multiply(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+def _multiply(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
     del value
     if dy is None:
         return dx * y
     return x * dy if dx is None else dx * y + x * dy
 
 
-def _add(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+def _add(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
     del value, x, y
     if dy is None:
         return dx
     return dy if dx is None else dx + dy
 
 
-def _subtract(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+def _subtract(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
     del value, x, y
     if dy is None:
         return dx
     return -dy if dx is None else dx + -dy
 
 
-def _divide(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+def _divide(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
     del value
     if dy is None:
         return dx / y
@@ -51,7 +52,7 @@ def _divide(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
 
 
 def _product(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def push(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+    def push(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
         del value
         if dy is None:
             return function(dx, y)
@@ -77,7 +78,7 @@ _STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *UNARY, _GETITEM, _ARRA
 
 
 def quickly_pushed(
-    fun: Any, value: Any, args: Sequence[Any], argnums: Sequence[int], parents: Sequence[Any]
+    fun: Function, value: Value, args: Sequence[Any], argnums: Sequence[int], parents: Sequence[Any]
 ) -> list[Any] | None:
     """Return the tangents of an operation in all directions; None where autograd's rule has to say them."""
     stock = _STOCK.get(fun)
@@ -110,7 +111,7 @@ def quickly_pushed(
     return _fitting(found, value)
 
 
-def _fitting(tangents: list[Any], value: Any) -> list[Any] | None:
+def _fitting(tangents: list[Any], value: Value) -> list[Any] | None:
     """Return tangents that have the type and shape of their value; None if one has not."""
     kind = type(value)
     if kind is np.float64:
@@ -120,7 +121,7 @@ def _fitting(tangents: list[Any], value: Any) -> list[Any] | None:
     return tangents if fits else None
 
 
-def _joined(value: Any, args: Any, argnums: Sequence[int], tangents: Sequence[Any]) -> list[Any] | None:
+def _joined(value: Value, args: Args, argnums: Sequence[int], tangents: Sequence[Any]) -> list[Any] | None:
     """Return the tangents of arrays that were laid end to end."""
     if any(type(arg) is not np.ndarray or arg.dtype != np.float64 for arg in args[1:]):
         return None
@@ -134,7 +135,7 @@ def _joined(value: Any, args: Any, argnums: Sequence[int], tangents: Sequence[An
     return _fitting([each + 0.0 for each in found] if len(argnums) > 1 else found, value)
 
 
-def _gathered(value: Any, args: Any, argnums: Sequence[int], tangents: Sequence[Any]) -> list[Any] | None:
+def _gathered(value: Value, args: Args, argnums: Sequence[int], tangents: Sequence[Any]) -> list[Any] | None:
     """Return the tangents of an array that was made of numbers or arrays of one shape."""
     if args[0] or args[1] or type(value) is not np.ndarray or value.dtype != np.float64:
         return None

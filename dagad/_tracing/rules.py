@@ -31,6 +31,7 @@ from autograd.extend import defjvp_argnums, defvjp, defvjp_argnums, primitive
 from dagad._errors import NotDifferentiableError
 from dagad._tracing import refusals
 from dagad._tracing.private import primitive_jvps, primitive_vjps, trace_primitives_map, unbroadcast_f
+from dagad._types import Args, Array, Cotangent, DType, Kwargs, Leaf, Tangents, Value
 from dagad._values import pytree
 
 Better = Callable[[Any, Any, Any, Any], bool]  # of argnums, value, args, kwargs: are autograd's rules wrong?
@@ -47,7 +48,7 @@ def vjp_rule(fun: Any) -> Any:
     return _NEW_VJPS.get(fun) if rule is None else _VJPS.get(rule, rule)
 
 
-def jvp_rule(fun: Any, args: Any, kwargs: Any) -> Any:
+def jvp_rule(fun: Any, args: Args, kwargs: Kwargs) -> Any:
     """Return what pushes through a primitive; None where there is nothing, or it is wrong and a pullback is not."""
     rule = primitive_jvps.get(fun)
     if rule in _WRONG and fun in primitive_vjps and _WRONG[rule](args, kwargs):
@@ -70,7 +71,7 @@ def define(function: Any, vjp: Any, jvp: Any, better: Better | None = None) -> N
         return
     stock = primitive_vjps.get(fun)
 
-    def pulled(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
+    def pulled(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
         return (vjp if better(argnums, ans, args, kwargs) else stock)(argnums, ans, args, kwargs)
 
     _replace(_VJPS, primitive_vjps, fun, pulled)
@@ -78,7 +79,7 @@ def define(function: Any, vjp: Any, jvp: Any, better: Better | None = None) -> N
         return
     stock_jvp = primitive_jvps.get(fun)
 
-    def pushed(argnums: Sequence[int], tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+    def pushed(argnums: Sequence[int], tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
         return (jvp if better(argnums, ans, args, kwargs) else stock_jvp)(argnums, tangents, ans, args, kwargs)
 
     _replace(_JVPS, primitive_jvps, fun, pushed)
@@ -114,7 +115,7 @@ def keep_real(*funs: Any) -> None:
 
 
 def _kept_real(rule: Any) -> Any:
-    def make(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
+    def make(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
         pull = rule(argnums, ans, args, kwargs)
         if not np.iscomplexobj(pytree.plain(ans)):
             return pull
@@ -123,13 +124,13 @@ def _kept_real(rule: Any) -> Any:
     return make
 
 
-def shaped(cotangent: Any, leaf: Any) -> Any:
+def shaped(cotangent: Cotangent, leaf: Leaf) -> Any:
     """Return a cotangent of a real leaf as a real one."""
     odd = np.iscomplexobj(pytree.plain(cotangent)) > np.iscomplexobj(pytree.plain(leaf))
     return anp.real(cotangent) if odd else cotangent
 
 
-def cast(x: Any, dtype: Any) -> Any:
+def cast(x: Array, dtype: DType) -> Any:
     """Return an array, or a number, as another type: numpy 2.0 takes arrays only."""
     if isinstance(pytree.plain(x), np.ndarray):
         return anp.astype(x, dtype)
@@ -172,7 +173,7 @@ def is_autograds(rule: Any) -> bool:
 def _in_first(fun: Any, rule: Callable[..., Any]) -> Any:
     """Return what makes the pullback of a primitive that has a derivative in its first argument only."""
 
-    def make(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
+    def make(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
         if tuple(argnums) != (0,):
             _refuse(fun, argnums)
         pull = rule(ans, *args, **kwargs)
@@ -185,7 +186,7 @@ def _not_in_order(fun: Any) -> Any:
     """Return what makes the pullback of a primitive whose first argument is an order."""
     rule: Any = primitive_vjps.get(fun)
 
-    def make(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
+    def make(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
         if 0 in argnums:
             _refuse(fun, argnums)
         return rule(argnums, ans, args, kwargs)
@@ -200,7 +201,7 @@ def _refuse(fun: Any, argnums: Sequence[int]) -> None:
 # Numpy
 
 
-def _where(argnums: Sequence[int], tangents: Sequence[Any], ans: Any, args: Any, kwargs: Any) -> Any:
+def _where(argnums: Sequence[int], tangents: Sequence[Any], ans: Value, args: Args, kwargs: Kwargs) -> Any:
     """Push through `where`: autograd's own rule forgets that a branch may be smaller than the value."""
     del ans, kwargs
     moving = dict(zip(argnums, tangents, strict=True))
@@ -209,18 +210,18 @@ def _where(argnums: Sequence[int], tangents: Sequence[Any], ans: Any, args: Any,
     return anp.where(args[0], *filled)
 
 
-def _several_axes(args: Any, kwargs: Any) -> bool:
+def _several_axes(args: Args, kwargs: Kwargs) -> bool:
     """As of autograd 1.9, several axes counted from the end are put back in wrong places."""
     return isinstance(kwargs.get("axis", args[1] if len(args) > 1 else None), tuple)
 
 
-def _not_flat(args: Any, kwargs: Any) -> bool:
+def _not_flat(args: Args, kwargs: Kwargs) -> bool:
     """As of autograd 1.9, what is sorted is taken for flat."""
     del kwargs
     return bool(np.ndim(pytree.plain(args[0])) != 1)
 
 
-def _not_linear(args: Any, kwargs: Any) -> bool:
+def _not_linear(args: Args, kwargs: Kwargs) -> bool:
     """As of autograd 1.9, padding is taken for linear in every mode."""
     return kwargs.get("mode", args[2] if len(args) > 2 else None) in {"maximum", "median", "minimum"}
 
@@ -260,13 +261,13 @@ def _chi2(chi2: Any) -> bool:
     if getattr(chi2, "pdf", None) not in primitive_vjps:  # the last one
         return False
 
-    def slope(x: Any, df: Any) -> Any:
+    def slope(x: Array, df: Any) -> Any:
         return (df - x - 2) / (2 * x)
 
-    def of_pdf(ans: Any, x: Any, df: Any) -> Any:
+    def of_pdf(ans: Value, x: Array, df: Any) -> Any:
         return unbroadcast_f(x, lambda g: g * ans * slope(x, df))
 
-    def of_logpdf(ans: Any, x: Any, df: Any) -> Any:
+    def of_logpdf(ans: Value, x: Array, df: Any) -> Any:
         del ans
         return unbroadcast_f(x, lambda g: g * slope(x, df))
 
@@ -285,11 +286,11 @@ _LEARNED: set[str] = set()
 def _once(derivative: Callable[[Any], Any]) -> Any:
     """Return the rule of a function of one argument that computes its derivative when it is first pulled."""
 
-    def rule(ans: Any, x: Any) -> Callable[[Any], Any]:
+    def rule(ans: Value, x: Array) -> Callable[[Any], Any]:
         del ans
         found: list[Any] = []
 
-        def pull(cotangent: Any) -> Any:
+        def pull(cotangent: Cotangent) -> Any:
             if not found:
                 found.append(derivative(x))
             return cotangent * found[0]
@@ -312,7 +313,7 @@ _BERNOULLI = (-691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6)
 _SHIFTS = 8  # by 6.4.6: from 8 on the series is good to the last bits
 
 
-def trigamma(x: Any) -> Any:
+def trigamma(x: Array) -> Any:
     """Return the second derivative of the log-gamma function."""
     if np.iscomplexobj(x):
         raise NotDifferentiableError(refusals.of_function("digamma", " of complex numbers"))

@@ -19,6 +19,7 @@ import numpy as np
 
 from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
 from dagad._tracing.quick_tangents import BY_ENTRIES, UNARY
+from dagad._types import Array, Function, Tangents, Value
 from dagad._values import pytree
 
 FLOAT = np.dtype(float)
@@ -26,13 +27,13 @@ _NUMBERS = frozenset({np.float64, float, int})
 _INDICES = frozenset({int, slice})
 
 
-def is_stack(tangents: Any) -> bool:
+def is_stack(tangents: Tangents) -> bool:
     """Return whether tangents are a stack, or else a list."""
     kind = type(tangents)
     return kind is np.ndarray or kind in pytree.TRACED
 
 
-def stacked(tangents: Any, value: Any) -> Any:
+def stacked(tangents: Tangents, value: Value) -> Any:
     """Return tangents of a value as a stack; as they are where one is no double of the value's shape."""
     if is_stack(tangents) or not tangents or not is_double(value):
         return tangents
@@ -44,7 +45,7 @@ def stacked(tangents: Any, value: Any) -> Any:
     return anp.stack(tangents) if is_any_traced else np.array(tangents)
 
 
-def is_double(value: Any) -> bool:
+def is_double(value: Value) -> bool:
     """Return whether a value is a number or an array of numpy's in double precision, traced or not."""
     kind = type(value)
     if kind is np.float64:  # nearly always
@@ -58,21 +59,21 @@ def is_double(value: Any) -> bool:
 # Rules: the value, two operands, and their stacks, of which one may be None
 
 
-def _difference(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+def _difference(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
     del value, x, y
     if dy is None:
         return dx
     return -dy if dx is None else dx - dy
 
 
-def _quotient(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+def _quotient(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
     del x
     if dy is None:
         return dx / y
     return dy * (-value / y) if dx is None else (dx - value * dy) / y
 
 
-def _product(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+def _product(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
     del value
     if not 0 < np.ndim(pytree.plain(x)) < 3 or not 0 < np.ndim(pytree.plain(y)) < 3:
         return None
@@ -83,7 +84,7 @@ def _product(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
     return of_y if of_x is None else of_x + of_y
 
 
-def _power(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+def _power(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
     del value
     if dy is not None or type(y) not in _NUMBERS:
         return None
@@ -93,7 +94,7 @@ def _power(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
 def _by_entries(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Return the rule for stacks from that for tangents: missing axes of the smaller operand come after the first."""
 
-    def push(value: Any, x: Any, y: Any, dx: Any, dy: Any) -> Any:
+    def push(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
         ndim = value.ndim
         if not ndim:
             return rule(value, x, y, dx, dy)
@@ -133,7 +134,7 @@ _OPERATIONS = {
 _FUNCTIONS = {fun.fun: fun for fun in UNARY}
 
 
-def _is_others(fun: Any) -> bool:
+def _is_others(fun: Function) -> bool:
     """Return whether somebody has given a rule of his own."""
     return primitive_jvps.get(fun) is not _STOCK[fun]
 
@@ -141,7 +142,7 @@ def _is_others(fun: Any) -> bool:
 # Operations: the value and its stack, None where the usual way has to find them. A box has a value and a node
 
 
-def of_two(fun: Any, operate: Any, box: Any, other: Any, is_reflected: bool = False) -> tuple[Any, Any] | None:
+def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool = False) -> tuple[Any, Any] | None:
     """Operate on a traced array and something else, with Python's operators: they are quicker than numpy's."""
     x, dx, y, dy = box._value, box._node.g, other, None
     kind = type(other)
@@ -227,7 +228,7 @@ def _gathered_plain(n: int, stacks: dict[int, Any]) -> np.ndarray:
     return found
 
 
-def _gathered(value: Any, stacks: dict[int, Any]) -> Any:
+def _gathered(value: Value, stacks: dict[int, Any]) -> Any:
     """Return the stack of an array that was made of numbers or of arrays, by the places of those that move."""
     first = next(iter(stacks.values()))
     nothing = np.zeros(first.shape)
@@ -240,7 +241,9 @@ def _gathered(value: Any, stacks: dict[int, Any]) -> Any:
 # Primitives, as autograd's tracer meets them
 
 
-def quickly_stacked(fun: Any, value: Any, args: Sequence[Any], argnums: Sequence[int], parents: Sequence[Any]) -> Any:
+def quickly_stacked(
+    fun: Function, value: Value, args: Sequence[Any], argnums: Sequence[int], parents: Sequence[Any]
+) -> Any:
     """Return the stack of an operation; None where its tangents have to be found one by one."""
     stock = _STOCK.get(fun)
     if stock is None or primitive_jvps.get(fun) is not stock or not is_double(value):

@@ -17,6 +17,7 @@ from dagad._tracing.private import add_outgrads, isbox
 from dagad._tracing.refusals import told
 from dagad._tracing.rules import learn_rules, vjp_rule
 from dagad._tracing.traced_array import OwnNode, new_box
+from dagad._types import AnyNode, Argnums, Args, Cotangent, Function, Kwargs, Leaf, Value
 from dagad._values import pytree
 from dagad._values.blocks import Blocks, full
 from dagad_scheduler.process import spared_if_large
@@ -29,7 +30,7 @@ class TapeNode(OwnNode, VJPNode):  # type: ignore[misc]  # autograd has no types
     parents: Any
     vjp: Any
 
-    def __init__(self, value: Any, fun: Any, args: Any, kwargs: Any, argnums: Any, parents: Any) -> None:
+    def __init__(self, value: Value, fun: Function, args: Args, kwargs: Kwargs, argnums: Argnums, parents: Any) -> None:
         self.parents = parents
         rule = vjp_rule(fun)
         if rule is None:
@@ -83,7 +84,7 @@ def traced(fun: Callable[[Any], Any], boxes: Sequence[Any]) -> Any:
     return _used(fun(boxes))
 
 
-def _used(output: Any) -> Any:
+def _used(output: Value) -> Any:
     if CHANGED:
         refuse_stale_memory(pytree.flatten(pytree.open_containers(output))[0])
     return output
@@ -104,7 +105,7 @@ class TapePullback:
         return tape_nbytes(self._ends)
 
 
-def traceable(leaf: Any) -> Any:
+def traceable(leaf: Leaf) -> Any:
     """Return a leaf as a type that autograd has a box for."""
     if type(leaf) is np.ndarray or not isinstance(leaf, np.ndarray):
         return leaf
@@ -116,7 +117,7 @@ def traceable(leaf: Any) -> Any:
     return leaf.view(np.ndarray)
 
 
-def untraced(leaf: Any, level: int) -> tuple[Any, Any]:
+def untraced(leaf: Leaf, level: int) -> tuple[Any, Any]:
     """Return the value of an output leaf and its node on the tape of this level."""
     if isbox(leaf) and leaf._trace == level:
         if isbox(leaf._value):
@@ -127,7 +128,7 @@ def untraced(leaf: Any, level: int) -> tuple[Any, Any]:
     return leaf, None
 
 
-def refuse_hidden_boxes(leaf: Any, level: int) -> None:
+def refuse_hidden_boxes(leaf: Leaf, level: int) -> None:
     """Refuse an output that holds traced values where nobody would look for them."""
     if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O" and any(isbox(item) for item in leaf.flat):
         raise NotDifferentiableError(
@@ -148,13 +149,13 @@ _HOW = (
 )
 
 
-def refuse_boxes(leaf: Any, what: str) -> None:
+def refuse_boxes(leaf: Leaf, what: str) -> None:
     """Raise if a traced value comes out where only plain ones should be."""
     if isbox(leaf):
         raise ClosureError(f"{what} is a traced value of another derivative: {_HOW}")
 
 
-def refuse_strangers(output: Any, leaves: Sequence[Any]) -> None:
+def refuse_strangers(output: Value, leaves: Sequence[Any]) -> None:
     """Raise if what a task returns holds a trace that none of its `leaves` has.
 
     All that may be differentiated comes by the leaves. A trace of anybody else's, such as that of the chunk that filled
@@ -169,7 +170,7 @@ def refuse_strangers(output: Any, leaves: Sequence[Any]) -> None:
             raise ClosureError(f"What a task of a reduction returned is a traced value of another derivative: {_HOW}")
 
 
-def reverse_depth(leaf: Any) -> int:
+def reverse_depth(leaf: Leaf) -> int:
     """Return by how many tapes a value is followed."""
     depth = 0
     while isbox(leaf):
@@ -181,7 +182,7 @@ def reverse_depth(leaf: Any) -> int:
 RETURNED = "What a function being differentiated returned"
 
 
-def refuse_stale(leaf: Any, what: str) -> None:
+def refuse_stale(leaf: Leaf, what: str) -> None:
     """Raise if a value is of a derivative that is over, or of another task's: its own derivative went with it."""
     while type(leaf) in Box.types:
         if patches.is_over(leaf):
@@ -240,7 +241,7 @@ def downward(ends: list[Any]) -> Iterator[Any]:
                 free.append(parent)
 
 
-def like(cotangent: Any, leaf: Any) -> Any:
+def like(cotangent: Cotangent, leaf: Leaf) -> Any:
     """Give a cotangent the dtype of its leaf: float32 stays float32, real stays real."""
     if type(cotangent) is np.ndarray and type(leaf) is np.ndarray and cotangent.dtype == leaf.dtype:  # nearly always
         return cotangent
@@ -279,7 +280,7 @@ def pull_many(
     return [[_cast(part, leaf) for part in parts] for parts, leaf in pairs]
 
 
-def _through(node: Any, entries: list[Any]) -> list[list[Any]]:
+def _through(node: AnyNode, entries: list[Any]) -> list[list[Any]]:
     """Return for each parent of a node its cotangents."""
     together = getattr(node.vjp, "many", None)
     if together is not None:
@@ -291,7 +292,7 @@ def _through(node: Any, entries: list[Any]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _arrive(arrived: dict[Any, list[Entry]], node: Any, parts: Sequence[Any]) -> None:
+def _arrive(arrived: dict[Any, list[Entry]], node: AnyNode, parts: Sequence[Any]) -> None:
     if all(part is None for part in parts):
         return
     before = arrived.get(node) or [None] * len(parts)
@@ -311,7 +312,7 @@ def _value(entry: Entry) -> Any:
     return entry if entry is None or isinstance(entry, Blocks) else entry[0]
 
 
-def _cast(part: Any, leaf: Any) -> Any:
+def _cast(part: Any, leaf: Leaf) -> Any:
     return part if isinstance(part, Blocks) else like(part, leaf)
 
 

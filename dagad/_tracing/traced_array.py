@@ -29,6 +29,7 @@ from dagad._tracing.private import (
     trace_primitives_map,
 )
 from dagad._tracing.stacked_tangents import entry_of, list_of_numbers, of_two, of_ufunc
+from dagad._types import AnyNode, Args, Array, Axis, DType, Function, Kwargs, Value
 from dagad._values import pytree
 
 
@@ -45,14 +46,14 @@ def _moves(box: Any) -> bool:
     return not CHANGED and getattr(box._node, "moves", False)  # others' nodes may be behind it
 
 
-def _moved(box: Any, value: Any, stack: Any) -> Any:
+def _moved(box: Any, value: Value, stack: Any) -> Any:
     """Return a value that moves as a traced array does, by its own stack of tangents."""
     node = _new(box._node.__class__)
     node.g = stack
     return TracedArray(value, box._trace, node)
 
 
-def _quick_operators(function: Any, operate: Any) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+def _quick_operators(function: Function, operate: Any) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
     """Return an operator and its reflection, which look first whether there are stacks of tangents."""
     usual, usually_reflected = operators(function)
 
@@ -122,7 +123,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
                         raise
         return call_ufunc(ufunc, method, inputs, kwargs)
 
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
         if CHANGED:
             refuse_stale_memory(pytree.flatten((args, kwargs))[0])
         return call_function(func, args, kwargs)
@@ -130,7 +131,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotDifferentiableError(refusals.of_conversion())
 
-    def __setitem__(self, where: Any, value: Any) -> None:
+    def __setitem__(self, where: Any, value: Value) -> None:
         raise NotDifferentiableError(refusals.of_assignment())
 
     def __float__(self) -> float:
@@ -200,7 +201,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         """Return the array with its axes in another order, given as one argument or as several."""
         return anp.transpose(self, axes[0] if len(axes) == 1 else axes or None)
 
-    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", **options: bool) -> Any:
+    def astype(self, dtype: DType, order: str = "K", casting: str = "unsafe", **options: bool) -> Any:
         """Return the array with entries of another type."""
         del order, casting
         return call_function(np.astype, (self, dtype), {"copy": options.get("copy", True)})
@@ -209,7 +210,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         """Return the array with its entries between two bounds."""
         return call_function(np.clip, (self, *bounds), kwargs)
 
-    def compress(self, condition: Any, axis: Any = None) -> Any:
+    def compress(self, condition: Array, axis: Axis = None) -> Any:
         """Return the entries where a condition is true."""
         return anp.compress(condition, self, axis)
 
@@ -243,13 +244,13 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     itemsize = property(lambda self: pytree.plain(self).itemsize)
 
 
-def with_value(box: Any, array: Any) -> Any:
+def with_value(box: Any, array: Array) -> Any:
     """Return a traced value whose array has the same numbers in other memory."""
     inner = with_value(box._value, array) if type(box._value) in box_types else array
     return new_box(inner, box._trace, box._node)
 
 
-def _copied(value: Any, order: Any) -> Any:
+def _copied(value: Value, order: Any) -> Any:
     return value.copy(order) if isinstance(value, np.ndarray | TracedArray) else value
 
 
@@ -260,7 +261,7 @@ def _in_place(forward: Any, name: str) -> Any:
     return change
 
 
-def _asking(function: Any) -> Any:
+def _asking(function: Function) -> Any:
     """Return a method that asks a traced array for what has no derivative: no tape looks at it then."""
 
     @functools.wraps(function)
@@ -303,14 +304,14 @@ _PLAIN = frozenset({np.ndarray, np.float64, float, int, bool, complex, str, tupl
 _NO_OVERRIDE = (None, np.ndarray.__array_ufunc__)
 
 
-def new_box(value: Any, trace: int, node: Any) -> Any:
+def new_box(value: Value, trace: int, node: AnyNode) -> Any:
     """Return a value as a trace sees it."""
     if isinstance(node, OwnNode) and type(value) in _ARRAYS:
         return TracedArray(value, trace, node)
     return stock_new_box(value, trace, node)
 
 
-def find_top_boxed_args(args: Any) -> tuple[list[tuple[int, Any]], int, Any, bool]:
+def find_top_boxed_args(args: Args) -> tuple[list[tuple[int, Any]], int, Any, bool]:
     """Return the arguments of the innermost trace, and whether other libraries have a say in a ufunc of arrays."""
     boxes: list[tuple[int, Any]] = []
     top, node, has_arrays, has_strangers = -1, None, False, False

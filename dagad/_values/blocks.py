@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dagad._types import Cotangent, DType, Leaf
 from dagad._values import pytree
 
 
@@ -14,11 +15,11 @@ class Blocks:
 
     __slots__ = ("dtype", "parts", "shape")
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, parts: list[tuple[slice, Any]]) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: DType, parts: list[tuple[slice, Any]]) -> None:
         self.shape, self.dtype, self.parts = shape, dtype, parts
 
     @classmethod
-    def one_hot(cls, leaf: Any, index: int) -> Any:
+    def one_hot(cls, leaf: Leaf, index: int) -> Any:
         """Return the cotangent that is 1 at one entry of a leaf, counted in C order, and zero elsewhere."""
         shape, dtype = pytree.shape_of(leaf), pytree.dtype_of(leaf)
         if not shape:
@@ -45,6 +46,6 @@ class Blocks:
         return found
 
 
-def full(seed: Any) -> Any:
+def full(seed: Cotangent) -> Any:
     """Return a whole array where a seed is kept by blocks; anything else as it is."""
     return seed.full() if isinstance(seed, Blocks) else seed

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dagad._errors import StructureError
+from dagad._types import Leaf, Tree
 from dagad._values import pytree
 from dagad._values.canonical import canonical
 
@@ -31,12 +32,12 @@ class Spec(NamedTuple):
     kind: str
 
     @classmethod
-    def of(cls, leaf: Any) -> Spec:
+    def of(cls, leaf: Leaf) -> Spec:
         dtype, shape, order, kind = _look(leaf)
         return cls(dtype.str, shape, order, kind)
 
 
-def _look(leaf: Any) -> tuple[np.dtype[Any], tuple[int, ...], Literal["C", "F"], str]:
+def _look(leaf: Leaf) -> tuple[np.dtype[Any], tuple[int, ...], Literal["C", "F"], str]:
     """Return the same, with the dtype itself: quickly told from others."""
     if isinstance(leaf, np.ndarray):
         flags = leaf.flags
@@ -109,7 +110,7 @@ class Layout:
 _BYTES = (bytes, bytearray, memoryview)
 
 
-def as_bytes(data: Any, nbytes: int) -> np.ndarray[Any, Any]:
+def as_bytes(data: Tree, nbytes: int) -> np.ndarray[Any, Any]:
     """Return what came in a message as an array of so many bytes."""
     if isinstance(data, _BYTES):
         data = np.frombuffer(data, np.uint8)
@@ -118,7 +119,7 @@ def as_bytes(data: Any, nbytes: int) -> np.ndarray[Any, Any]:
     return data
 
 
-def pack_tree(tree: Any) -> tuple[bytes, np.ndarray[Any, Any]]:
+def pack_tree(tree: Tree) -> tuple[bytes, np.ndarray[Any, Any]]:
     """Return a pytree of numbers as a head and a buffer of bytes."""
     leaves, treedef = pytree.flatten(tree)
     head, layout = _headed(treedef, tuple(map(_look, leaves)))
@@ -127,7 +128,7 @@ def pack_tree(tree: Any) -> tuple[bytes, np.ndarray[Any, Any]]:
     return head, buffer
 
 
-def unpack_tree(head: bytes, data: Any) -> Any:
+def unpack_tree(head: bytes, data: Tree) -> Any:
     """Return the pytree that was packed; its arrays are views of the buffer, where that can be."""
     treedef, layout = _opened(bytes(head))
     return pytree.unflatten(treedef, layout.read(as_bytes(data, layout.nbytes)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dagad._types import Array, Leaf, Tree
 from dagad._values.pytree import TRACED, flatten, unflatten
 
 _LIBRARIES = frozenset({"pandas", "polars", "pyarrow", "xarray", "cudf", "modin"})
@@ -15,7 +16,7 @@ _ARRAYS = frozenset({np.ndarray, np.memmap})
 _OWN_DTYPES = {char: np.dtype(char) for char in "bBhHiIlLqQefdgFDG?"}
 
 
-def canonical(leaf: Any) -> Any:
+def canonical(leaf: Leaf) -> Any:
     """Return the leaf as this process would have made it: with its own dtype object, and aligned.
 
     A dtype that came out of a pickle equals ours but is another object, and numpy then misses its fast paths:
@@ -31,7 +32,7 @@ def canonical(leaf: Any) -> Any:
     return leaf
 
 
-def contiguous(leaf: Any) -> Any:
+def contiguous(leaf: Leaf) -> Any:
     """Return the leaf as it would arrive in another process: canonical and contiguous. Its layout shows in the bits."""
     leaf = canonical(leaf)
     if type(leaf) is np.ndarray and not (leaf.flags.c_contiguous or leaf.flags.f_contiguous):
@@ -39,7 +40,7 @@ def contiguous(leaf: Any) -> Any:
     return leaf
 
 
-def read_only(leaf: Any) -> Any:
+def read_only(leaf: Leaf) -> Any:
     """Return a contiguous view that can't be written to: what spoils its data would be wrong when run again."""
     if type(leaf) is np.memmap:
         leaf = leaf.view(np.ndarray)
@@ -49,7 +50,7 @@ def read_only(leaf: Any) -> Any:
     return leaf
 
 
-def all_read_only(tree: Any) -> Any:
+def all_read_only(tree: Tree) -> Any:
     if type(tree) in TRACED:
         return tree
     leaves, treedef = flatten(tree)
@@ -57,7 +58,7 @@ def all_read_only(tree: Any) -> Any:
     return unflatten(treedef, [read_only(leaf) for leaf in leaves]) if held else tree
 
 
-def snapshot(leaf: Any) -> Any:
+def snapshot(leaf: Leaf) -> Any:
     """Return an array as it is now, laid out and read-only; anything else as it is.
 
     An array that is read-only, down to the memory that it is a view of, is taken as it is.
@@ -78,13 +79,13 @@ def snapshot(leaf: Any) -> Any:
     return contiguous(leaf)
 
 
-def snapshots(tree: Any) -> Any:
+def snapshots(tree: Tree) -> Any:
     """Return a pytree with snapshots of its arrays, in containers of its own."""
     leaves, treedef = flatten(tree)
     return unflatten(treedef, [snapshot(leaf) for leaf in leaves])
 
 
-def is_frozen(array: Any) -> bool:
+def is_frozen(array: Array) -> bool:
     """Return whether nobody can write into an array: it is read-only, and so is all that it is a view of."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
@@ -99,7 +100,7 @@ def is_frozen(array: Any) -> bool:
         return False
 
 
-def library_of(leaf: Any) -> str | None:
+def library_of(leaf: Leaf) -> str | None:
     """Return whose table, column of one, or array with labels or gaps a leaf is; None if it is none."""
     kind = type(leaf)
     roots = [cls.__module__.partition(".")[0] for cls in kind.__mro__]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dagad._errors import ClosureError
+from dagad._types import Function
 from dagad._values.digest import States
 from dagad._values.homes import is_installed
 from dagad._values.kinds import FUNCTION, METHOD, PARTIAL, WRAPPER, kind_of
@@ -18,7 +19,7 @@ class Carried:
 
     __slots__ = ("_fun", "_kept", "_states")
 
-    def __init__(self, fun: Any) -> None:
+    def __init__(self, fun: Function) -> None:
         states = States()
         self._fun, self._kept, self._states = fun, states.kept, states_of(fun, states)
 
@@ -47,7 +48,7 @@ class Carried:
 _LOOKED_INTO = frozenset({FUNCTION, PARTIAL, METHOD, WRAPPER})
 
 
-def states_of(fun: Any, states: States) -> dict[str, list[str]]:
+def states_of(fun: Function, states: States) -> dict[str, list[str]]:
     """Return the states of all that a function carries, by what users would call it."""
     found: dict[str, list[str]] = {}
     for name, part, words in parts_of(fun):
@@ -55,7 +56,7 @@ def states_of(fun: Any, states: States) -> dict[str, list[str]]:
     return found | {f"`{name}`": [state] for name, state in states.of_modules()}
 
 
-def parts_of(fun: Any) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+def parts_of(fun: Function) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
     """Yield what users would call each part, the part, and the names that the function knows."""
     kind = kind_of(type(fun))
     if kind not in _LOOKED_INTO:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from dagad._types import Cotangent, Tree
 from dagad._values.pytree import LEAF, TreeDef, filled, flatten, subtrees, unflatten
 
 
@@ -20,7 +21,7 @@ class Partition:
         self._whole = () if positions else (unflatten(treedef, leaves),)
 
     @classmethod
-    def of(cls, tree: Any, take: Callable[[Any], bool]) -> Partition:
+    def of(cls, tree: Tree, take: Callable[[Any], bool]) -> Partition:
         """Take out the leaves for which `take` says so."""
         leaves, treedef = flatten(tree)
         if treedef is LEAF:
@@ -43,7 +44,7 @@ class Partition:
             leaves[i] = next(values)
         return unflatten(self.treedef, leaves)
 
-    def extract(self, cotangent: Any) -> list[Any]:
+    def extract(self, cotangent: Cotangent) -> list[Any]:
         """Return the cotangents of the leaves that were taken out; None for all when there is none."""
         if not self.positions:
             return []

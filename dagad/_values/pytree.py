@@ -17,6 +17,7 @@ from autograd.extend import Box
 
 from dagad._ending import end_other_threads
 from dagad._errors import StructureError
+from dagad._types import AnyRows, Cotangent, Leaf, Tree, Value
 
 NAMESPACE = "dagad"  # where records are looked up; it inherits what is registered globally
 TreeDef = optree.PyTreeSpec
@@ -32,7 +33,7 @@ _FLOATS = (float, complex, np.floating, np.complexfloating)
 _NUMPYS = (np.ndarray, np.generic)
 
 
-def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
+def flatten(tree: Tree, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
     """Return the leaves and the structure; None is structure, not a leaf."""
     kind = type(tree)
     # Optree needs two microseconds to find that out.
@@ -42,7 +43,7 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
     return leaves, treedef
 
 
-def flatten_with_none(tree: Any) -> tuple[list[Any], TreeDef]:
+def flatten_with_none(tree: Tree) -> tuple[list[Any], TreeDef]:
     """Return the leaves, None among them, and the structure."""
     leaves, treedef = _tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
     return leaves, treedef
@@ -52,7 +53,7 @@ def unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
     return treedef.unflatten(leaves)
 
 
-def subtrees(treedef: TreeDef, tree: Any) -> list[Any]:
+def subtrees(treedef: TreeDef, tree: Tree) -> list[Any]:
     """Return what stands in `tree` where `treedef` has its leaves; None is allowed there."""
     try:
         return treedef.flatten_up_to(tree)
@@ -60,7 +61,7 @@ def subtrees(treedef: TreeDef, tree: Any) -> list[Any]:
         raise StructureError(f"A cotangent has another structure than the value that it belongs to. {error}") from None
 
 
-def by_prefix(prefix: Any, tree: Any) -> list[Any]:
+def by_prefix(prefix: Any, tree: Tree) -> list[Any]:
     """Return for each leaf of a tree, None among them, what stands there or further up in `prefix`.
 
     Raises
@@ -74,7 +75,7 @@ def by_prefix(prefix: Any, tree: Any) -> list[Any]:
         raise ValueError(str(error)) from None
 
 
-def paths(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
+def paths(tree: Tree, is_leaf: Callable[[Any], bool] | None = None) -> list[str]:
     """Return how to write each leaf, such as ``['beta'][0]``."""
     return [accessor.codify("") for accessor in flatten(tree, is_leaf)[1].accessors()]
 
@@ -106,19 +107,19 @@ def is_leaf(obj: Any) -> bool:
     return leaf
 
 
-def is_differentiable(leaf: Any) -> bool:
+def is_differentiable(leaf: Leaf) -> bool:
     """Return whether a leaf is real or complex floating point; all else is constant."""
     if isinstance(leaf, np.ndarray):
         return leaf.dtype.kind in "fc"
     return isinstance(leaf, _FLOATS)
 
 
-def shape_of(leaf: Any) -> tuple[int, ...]:
+def shape_of(leaf: Leaf) -> tuple[int, ...]:
     """Return the shape of a numeric leaf; that of a number is ()."""
     return leaf.shape if isinstance(leaf, np.ndarray) else ()
 
 
-def leaf_seeds(value: Any, cotangent: Any) -> list[Any]:
+def leaf_seeds(value: Value, cotangent: Cotangent) -> list[Any]:
     """Return the cotangents of the leaves of `value`; None for all when there is none."""
     if type(value) is np.float64 or type(value) is np.ndarray or type(value) is float:
         return [cotangent]
@@ -130,7 +131,7 @@ def leaf_seeds(value: Any, cotangent: Any) -> list[Any]:
     return [part for leaf, part in zip(leaves, parts, strict=True) if leaf is not None]
 
 
-def zeros_like(leaf: Any) -> Any:
+def zeros_like(leaf: Leaf) -> Any:
     """Return zeros of the leaf's own shape and dtype, traced or not; None for what has no derivative."""
     leaf = plain(leaf)
     if isinstance(leaf, np.ndarray):
@@ -152,7 +153,7 @@ def _show(treedef: TreeDef) -> str:
     return text.replace(f", namespace={NAMESPACE!r}", "").replace(", NoneIsLeaf", "")
 
 
-def cast_like(cotangent: Any, leaf: Any, what: str) -> Any:
+def cast_like(cotangent: Cotangent, leaf: Leaf, what: str) -> Any:
     """Return a cotangent with its leaf's dtype, after checking that it has the leaf's shape."""
     shape = cotangent.shape if type(cotangent) is np.ndarray else np.shape(cotangent)
     if shape != shape_of(leaf):
@@ -163,7 +164,7 @@ def cast_like(cotangent: Any, leaf: Any, what: str) -> Any:
     return cast(cotangent, leaf)
 
 
-def fitted(part: Any, leaf: Any, what: str) -> Any:
+def fitted(part: Any, leaf: Leaf, what: str) -> Any:
     """Return a tangent or cotangent as `cast_like` does; what is None, traced or of Shards as it is."""
     if part is None or is_traced(part) or is_traced(leaf) or is_placed(leaf):
         return part
@@ -175,7 +176,7 @@ def filled(parts: Iterable[Any], leaves: Iterable[Any]) -> list[Any]:
     return [zeros_like(leaf) if part is None else part for part, leaf in zip(parts, leaves, strict=True)]
 
 
-def cast(cotangent: Any, leaf: Any) -> Any:
+def cast(cotangent: Cotangent, leaf: Leaf) -> Any:
     """Return a cotangent with its leaf's dtype: float32 stays float32, real stays real."""
     dtype = dtype_of(leaf)
     if type(cotangent) is np.ndarray and cotangent.dtype == dtype:
@@ -185,18 +186,18 @@ def cast(cotangent: Any, leaf: Any) -> Any:
     return np.asarray(cotangent, dtype) if isinstance(leaf, np.ndarray) else dtype.type(cotangent)
 
 
-def plain(leaf: Any) -> Any:
+def plain(leaf: Leaf) -> Any:
     """Return the plain value of a leaf that somebody may be tracing."""
     while type(leaf) in TRACED:
         leaf = leaf._value
     return leaf
 
 
-def is_traced(leaf: Any) -> bool:
+def is_traced(leaf: Leaf) -> bool:
     return type(leaf) in TRACED
 
 
-def open_containers(output: Any) -> Any:
+def open_containers(output: Value) -> Any:
     """Return autograd's boxed lists, tuples and dicts as plain ones of boxed entries."""
     kind = type(output)
     if kind in _BARE:
@@ -212,7 +213,7 @@ def open_containers(output: Any) -> Any:
     return output
 
 
-def all_opened(tree: Any) -> Any:
+def all_opened(tree: Tree) -> Any:
     """Return a tree in which no list, tuple or dict is boxed as a whole."""
     kind = type(tree)
     if kind in _BARE:
@@ -229,7 +230,7 @@ def all_opened(tree: Any) -> Any:
 _CONTAINERS = (list, tuple, dict)
 
 
-def is_placed(leaf: Any) -> bool:
+def is_placed(leaf: Leaf) -> bool:
     """Return whether a leaf is Shards: rows that are somewhere else."""
     kind = type(leaf)
     if kind in _BARE:
@@ -237,7 +238,7 @@ def is_placed(leaf: Any) -> bool:
     return getattr(type(plain(leaf)) if kind in TRACED else kind, "is_placed", False)
 
 
-def is_differentiable_or_traced(leaf: Any) -> bool:
+def is_differentiable_or_traced(leaf: Leaf) -> bool:
     """Return whether a leaf is floating point, or holds what is, be it traced by somebody else."""
     if type(leaf) is float or type(leaf) is np.float64:
         return True
@@ -247,11 +248,11 @@ def is_differentiable_or_traced(leaf: Any) -> bool:
     return is_differentiable(value) or is_placed(value)
 
 
-def dtype_of(leaf: Any) -> np.dtype[Any]:
+def dtype_of(leaf: Leaf) -> np.dtype[Any]:
     return leaf.dtype if isinstance(leaf, _NUMPYS) else np.dtype(type(leaf))
 
 
-def nbytes_of(tree: Any) -> int:
+def nbytes_of(tree: Tree) -> int:
     """Return about how many bytes a pytree holds: those of its arrays exactly, of long lists by every so many items.
 
     Nothing is drawn at random, as Dask does: how rows are cut depends on it, and so do the bits.
@@ -262,7 +263,7 @@ def nbytes_of(tree: Any) -> int:
     return sum(map(_nbytes_of_leaf, leaves))
 
 
-def _nbytes_of_leaf(leaf: Any) -> int:
+def _nbytes_of_leaf(leaf: Leaf) -> int:
     if isinstance(leaf, list):
         some = leaf[:: max(-(-len(leaf) // SAMPLE), 1)]
         return round(sum(map(nbytes_of, some)) * len(leaf) / max(len(some), 1))
@@ -270,7 +271,7 @@ def _nbytes_of_leaf(leaf: Any) -> int:
     return int(nbytes) if isinstance(nbytes, int | np.integer) else sys.getsizeof(leaf)
 
 
-def items_of(rows: Any) -> Iterator[Any]:
+def items_of(rows: AnyRows) -> Iterator[Any]:
     """Yield the items: one row of each array and one entry of each list."""
     if isinstance(rows, list):
         yield from rows
@@ -281,7 +282,7 @@ def items_of(rows: Any) -> Iterator[Any]:
         yield unflatten(treedef, [column[index] for column in columns])
 
 
-def by_column(tree: Any) -> Any:
+def by_column(tree: Tree) -> Any:
     """Return a tree with dicts of columns for tables and their rows."""
     leaves, treedef = flatten(tree)
     return unflatten(treedef, [dict(leaf) if getattr(type(leaf), "has_columns", False) else leaf for leaf in leaves])

@@ -25,6 +25,7 @@ import cloudpickle
 import numpy as np
 
 from dagad._errors import ClosureError, PortabilityError
+from dagad._types import Array, Function, Value
 from dagad._values import pytree
 from dagad._values.contents import variables_of
 from dagad._values.homes import is_importable
@@ -87,7 +88,7 @@ def register(primitives: Primitives) -> None:
     _PRIMITIVES.append(primitives)
 
 
-def as_primitive(function: Any) -> Primitives | None:
+def as_primitive(function: Function) -> Primitives | None:
     """Return how a primitive travels. Attributes say nothing: a decorator copies those of what it decorates."""
     code = getattr(function, "__code__", None)
     return next((each for each in _PRIMITIVES if each.code is code), None)
@@ -105,7 +106,7 @@ def _arrived_record(cls: type, *how: Any) -> type:
     return cls
 
 
-def _reduce_array(array: Any) -> tuple[Any, ...]:
+def _reduce_array(array: Array) -> tuple[Any, ...]:
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     flat: Any = array if order == "F" else np.ascontiguousarray(array)
     return _restore_array, (pickle.PickleBuffer(flat), array.dtype.str, array.shape, order)
@@ -330,7 +331,7 @@ class Singletons:
         except Exception:  # what can't be pickled can't have arrived by pickle: somebody here has put it there
             return False
 
-    def _content(self, value: Any) -> list[bytes]:
+    def _content(self, value: Value) -> list[bytes]:
         buffers: list[pickle.PickleBuffer] = []
         file = io.BytesIO()
         _Content(self._parts, file, protocol=5, buffer_callback=buffers.append).dump(value)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dagad._errors import PlanError, PortabilityError
 from dagad._executors.evaluation import find_scheduler
 from dagad._tracebacks import public
+from dagad._types import AnyScheduler
 
 
 @public
-def dashboard(scheduler: Any = None) -> str:
+def dashboard(scheduler: AnyScheduler = None) -> str:
     """Have a cluster show evaluations on its Dask dashboard, and return the address of that page.
 
     It shows how many evaluations there are per second and how long they take, which chunks have their value and their

@@ -24,6 +24,7 @@ from dagad._errors import ArgumentsError
 from dagad._executors.evaluation import is_inside_any_task
 from dagad._executors.profile import Profile
 from dagad._kernels.context import current_profile, recorded
+from dagad._types import Tree, Value
 from dagad._values import pytree
 from dagad._watching.display import Display
 from dagad._watching.screens import at_end_of_cells, screen_for
@@ -158,14 +159,14 @@ class watched:
             for watcher in self._watchers:
                 watcher.began(self.profile)
 
-    def gave(self, value: Any) -> None:
+    def gave(self, value: Value) -> None:
         """Write down the value."""
         if self.profile is not None:
             plain = pytree.plain(value)
             is_number = isinstance(plain, float | np.floating) or (isinstance(plain, np.ndarray) and plain.size == 1)
             self.profile.value = float(plain.item() if isinstance(plain, np.ndarray) else plain) if is_number else None
 
-    def gave_gradient(self, gradient: Any) -> None:
+    def gave_gradient(self, gradient: Tree) -> None:
         """Write down how long the gradient is."""
         if self.profile is not None:
             self.profile.gradient_norm = _norm(gradient)
@@ -178,7 +179,7 @@ class watched:
                 watcher.ended(self.profile)
 
 
-def _norm(gradient: Any) -> float | None:
+def _norm(gradient: Tree) -> float | None:
     """Return the Euclidean norm of a gradient; None where some of it lives elsewhere."""
     if type(gradient) is np.ndarray and gradient.dtype == np.float64:  # nearly always
         flat = gradient.ravel()

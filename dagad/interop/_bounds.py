@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import StructureError
+from dagad._types import AnyNode, Tree
 from dagad._values import pytree
 from dagad.interop._parameters import Parameters
 
@@ -92,7 +93,7 @@ def _in_sequence(parameters: Parameters, held: Any, what: str) -> list[Any]:
     return ends
 
 
-def _up_to(parameters: Parameters, tree: Any, what: str) -> list[Any]:
+def _up_to(parameters: Parameters, tree: Tree, what: str) -> list[Any]:
     try:
         found: list[Any] = parameters.treedef.flatten_up_to(tree)
         return found
@@ -137,13 +138,13 @@ def _ends(pair: Any, shape: tuple[int, ...], name: str) -> Ends:
         ) from None
 
 
-def _end(end: Any, shape: tuple[int, ...], nowhere: float) -> Any:
+def _end(end: AnyNode, shape: tuple[int, ...], nowhere: float) -> Any:
     parts = np.array(end, object)  # there may be a None among them
     parts.flat[:] = [nowhere if part is None else part for part in parts.flat]
     return np.ravel(np.broadcast_to(parts.astype(float), shape))
 
 
-def _is_one_end(end: Any) -> bool:
+def _is_one_end(end: AnyNode) -> bool:
     return end is None or isinstance(end, int | float | np.generic)
 
 
@@ -151,7 +152,7 @@ def _is_pair_of_numbers(bounds: Any) -> bool:
     return isinstance(bounds, tuple | list) and len(bounds) == 2 and all(map(_is_number_or_none, bounds))
 
 
-def _is_number_or_none(end: Any) -> bool:
+def _is_number_or_none(end: AnyNode) -> bool:
     return end is None or np.ndim(end) == 0  # what is no number either is refused where it is read
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from dagad._api.higher_order import hvp, jacfwd, jacrev
 from dagad._api.transforms import vjp
 from dagad._errors import DagadError, PlanError, StructureError, add_note_once
+from dagad._types import Args, Array, Function, Leaf
 from dagad._values import pytree
 from dagad._words import described, name_of
 from dagad.interop._from_scipy import LinearOperator, optimize, sparse
@@ -143,7 +144,7 @@ def _own_or(flat: FlatConstraint, jac: Any, method: str) -> Any:
 class FlatConstraint:
     """The function of a constraint, of one vector, with its derivatives; it remembers the last point."""
 
-    def __init__(self, fun: Any, name: str, parameters: Parameters, args: Any = ()) -> None:
+    def __init__(self, fun: Function, name: str, parameters: Parameters, args: Args = ()) -> None:
         if not callable(fun):
             raise PlanError(f"{name} has {described(fun)} in place of a function of the parameters.")
         self.name = f"{name} (`{name_of(fun)}`)"
@@ -156,7 +157,7 @@ class FlatConstraint:
         self._n_values = 0
         self._last: tuple[Any, Any, Callable[[Any], Any] | None] | None = None
 
-    def value(self, x: Any) -> Any:
+    def value(self, x: Array) -> Any:
         """Return the values at a vector, an array with one axis. No pullback runs."""
         if self._last is None or not np.array_equal(self._last[0], x):
             pullback = None
@@ -169,7 +170,7 @@ class FlatConstraint:
             self._last = np.array(x), np.array(found, float), pullback
         return self._last[1].copy()
 
-    def jacobian(self, x: Any) -> Any:
+    def jacobian(self, x: Array) -> Any:
         """Return the Jacobian at a vector, a matrix."""
         n_values = len(self.value(x))
         pullback = self._last[2] if self._last is not None else None
@@ -179,11 +180,11 @@ class FlatConstraint:
         mode = jacrev if n_values <= self._parameters.x0.size else jacfwd
         return self._parameters.columns(mode(self._of_tree)(tree), n_values)
 
-    def hessian(self, x: Any, v: Any) -> Any:
+    def hessian(self, x: Array, v: Array) -> Any:
         """Return the Hessian of the values times `v`, as a linear operator: each product is one evaluation."""
         tree, size = self._parameters.tree(x), self._parameters.x0.size
 
-        def weighted(p: Any) -> Any:
+        def weighted(p: Array) -> Any:
             return anp.sum(np.array(v) * self._of_tree(p))
 
         def product(direction: Any) -> Any:
@@ -195,7 +196,7 @@ class FlatConstraint:
     def jacobian_by_user(self, jac: Callable[..., Any]) -> Callable[[Any], Any]:
         """Return the user's Jacobian as one of the vector: of a matrix, or of pytrees like `x0`."""
 
-        def jacobian(x: Any) -> Any:
+        def jacobian(x: Array) -> Any:
             found, n_values = self._called(jac, self._parameters.tree(x)), len(self.value(x))
             expected = n_values, self._parameters.x0.size
             if sparse.issparse(found) and found.shape == expected:
@@ -224,7 +225,7 @@ class FlatConstraint:
         """Return the user's Hessian of the weighted values, a matrix or an operator on vectors, of a vector."""
         return lambda x, v: self._called(hess, self._parameters.tree(x), v)
 
-    def _of_tree(self, p: Any) -> Any:
+    def _of_tree(self, p: Array) -> Any:
         """Return the values as an array with one axis, of plain or traced parameters."""
         found = self._called(self._fun, p)
         leaves = pytree.flatten(found)[0] if isinstance(found, list | tuple) else [found]
@@ -245,7 +246,7 @@ class FlatConstraint:
                 )
             raise
 
-    def _check_value(self, leaf: Any) -> None:
+    def _check_value(self, leaf: Leaf) -> None:
         plain = pytree.plain(leaf)
         kind = np.asarray(plain).dtype.kind
         if kind == "f" and np.ndim(plain) < 2:

@@ -13,6 +13,7 @@ from dagad._api.program import check_function
 from dagad._api.transforms import check_number, value_and_grad, vjp
 from dagad._errors import ArgumentsError
 from dagad._tracebacks import public
+from dagad._types import Args, Array, Tree
 from dagad._words import described, name_of
 from dagad.interop._parameters import Parameters, number
 
@@ -48,7 +49,7 @@ class FlatFunction:
     """
 
     @public
-    def __init__(self, fun: Callable[..., Any], x0: Any, args: tuple[Any, ...] = ()) -> None:
+    def __init__(self, fun: Callable[..., Any], x0: Tree, args: tuple[Any, ...] = ()) -> None:
         check_function(fun, "interop.scipy")
         self._fun = with_args(fun, args)
         self.parameters = Parameters(x0)
@@ -57,13 +58,13 @@ class FlatFunction:
         self._last: tuple[Any, float, Any, Callable[[], Any] | None] | None = None
 
     @public
-    def value_only(self, x: Any) -> float:
+    def value_only(self, x: Array) -> float:
         """Return the value at a vector, and keep nothing for a gradient there."""
         known = self._at(x)
         return float(known[1]) if known else number(check_number(self._fun(self.tree(x)), name_of(self._fun)))
 
     @public
-    def value(self, x: Any) -> float:
+    def value(self, x: Array) -> float:
         """Return the value at a vector. No pullback runs, and `gradient` at the same vector runs nothing else."""
         known = self._at(x)
         if known is None:
@@ -73,12 +74,12 @@ class FlatFunction:
         return float(known[1])
 
     @public
-    def gradient(self, x: Any) -> Any:
+    def gradient(self, x: Array) -> Any:
         """Return the gradient at a vector."""
         return self.value_and_gradient(x)[1]
 
     @public
-    def value_and_gradient(self, x: Any) -> tuple[float, Any]:
+    def value_and_gradient(self, x: Array) -> tuple[float, Any]:
         """Return the value and the gradient at a vector."""
         known = self._at(x)
         if known is None:
@@ -90,12 +91,12 @@ class FlatFunction:
         return known[1], known[2].copy()  # whoever asks may write into it
 
     @public
-    def hessp(self, x: Any, v: Any) -> Any:
+    def hessp(self, x: Array, v: Array) -> Any:
         """Return the Hessian at a vector, times another vector."""
         return self.parameters.flat(hvp(self._fun, (self.tree(x),), (self.tree(v),))[0])
 
     @public
-    def hessian(self, x: Any) -> Any:
+    def hessian(self, x: Array) -> Any:
         """Return the Hessian at a vector, a matrix."""
         sizes = self.parameters.sizes
         rows = hessian(lambda *leaves: self._fun(self.parameters.joined(leaves)), tuple(range(len(sizes))))
@@ -107,16 +108,16 @@ class FlatFunction:
         )
 
     @public
-    def tree(self, x: Any) -> Any:
+    def tree(self, x: Array) -> Any:
         """Return a vector as a pytree like `x0`."""
         return self.parameters.tree(x)
 
-    def _at(self, x: Any) -> Any:
+    def _at(self, x: Array) -> Any:
         last = self._last
         return last if last is not None and np.array_equal(last[0], x) else None
 
 
-def with_args(fun: Callable[..., Any], args: Any) -> Callable[[Any], Any]:
+def with_args(fun: Callable[..., Any], args: Args) -> Callable[[Any], Any]:
     """Return a function of the parameters alone."""
     if isinstance(args, tuple | list) and type(args) is not tuple:
         raise ArgumentsError(  # of scipy's functions some take it for one, some for several
@@ -127,7 +128,7 @@ def with_args(fun: Callable[..., Any], args: Any) -> Callable[[Any], Any]:
         args = (args,)  # as scipy does
 
     @functools.wraps(fun, updated=())
-    def of_parameters(x: Any) -> Any:
+    def of_parameters(x: Array) -> Any:
         return fun(x, *args)
 
     return of_parameters

@@ -10,6 +10,7 @@ import numpy as np
 
 from dagad._api.higher_order import hvp, jvp
 from dagad._api.transforms import check_number, value_and_grad
+from dagad._types import Leaf
 from dagad._words import name_of
 from dagad.interop._parameters import number
 
@@ -80,6 +81,6 @@ def widened(leaves: Leaves) -> list[Any]:
     return [array[()] if not array.ndim else array for array in map(_widened, leaves)]
 
 
-def _widened(leaf: Any) -> Any:
+def _widened(leaf: Leaf) -> Any:
     array = np.array(leaf)
     return array if array.dtype.kind in "biu" else array.astype(float)

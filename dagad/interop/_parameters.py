@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import NotDifferentiableError, StructureError
+from dagad._types import Array, Leaf, Tree, Value
 from dagad._values import pytree
 from dagad._words import described
 
@@ -18,7 +19,7 @@ _WORD = re.compile(r"^(?:\['(\w+)'\]|\.)")  # a key of a dict, or an attribute: 
 class Parameters:
     """A pytree of real numbers as one vector, and back."""
 
-    def __init__(self, x0: Any) -> None:
+    def __init__(self, x0: Tree) -> None:
         leaves, self.treedef = pytree.flatten(x0)
         self.names = [f"`x0{path}`" for path in pytree.paths(x0)]
         if not leaves:
@@ -29,11 +30,11 @@ class Parameters:
         self.sizes = [np.size(leaf) for leaf in leaves]
         self.x0 = self.flat(x0)
 
-    def flat(self, tree: Any) -> Any:
+    def flat(self, tree: Tree) -> Any:
         """Return a pytree of this structure as one vector."""
         return np.concatenate([np.ravel(leaf) for leaf in pytree.flatten(tree)[0]], dtype=float)
 
-    def leaves(self, x: Any) -> list[Any]:
+    def leaves(self, x: Array) -> list[Any]:
         """Return the leaves that a vector has in it, copies of its parts."""
         x = np.array(x, dtype=float)
         if x.shape != self.x0.shape:
@@ -45,7 +46,7 @@ class Parameters:
         """Return leaves as a pytree like `x0`."""
         return pytree.unflatten(self.treedef, leaves)
 
-    def columns(self, tree: Any, n_rows: int) -> Any:
+    def columns(self, tree: Tree, n_rows: int) -> Any:
         """Return a Jacobian, in a pytree of this structure, as a matrix with a column for each number."""
         parts = [
             np.reshape(part, (n_rows, size)) for part, size in zip(pytree.flatten(tree)[0], self.sizes, strict=True)
@@ -72,17 +73,17 @@ class Parameters:
             f"{name} of shape {shape}" if shape else name for name, shape in zip(self.names, self.shapes, strict=True)
         )
 
-    def tree(self, x: Any) -> Any:
+    def tree(self, x: Array) -> Any:
         """Return a vector as a pytree like `x0`."""
         return self.joined(self.leaves(x))
 
 
-def number(value: Any) -> float:
+def number(value: Value) -> float:
     """Return one number, which may come as an array, as Python's own."""
     return float(np.asarray(value).item())
 
 
-def _check_parameter(leaf: Any, path: str) -> None:
+def _check_parameter(leaf: Leaf, path: str) -> None:
     kind = np.asarray(leaf).dtype.kind
     if kind == "f":
         return

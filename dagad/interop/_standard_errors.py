@@ -12,6 +12,7 @@ from dagad._api.reductions import reduce_sum
 from dagad._errors import ArgumentsError, NonFiniteError, StructureError
 from dagad._frames import warn
 from dagad._sources.columns import read_sliced
+from dagad._types import AnyRows, Array, Function, Tree
 from dagad._values import pytree
 from dagad._words import described, name_of
 from dagad.interop._parameters import Parameters
@@ -20,7 +21,7 @@ SANDWICHES = ("HC0", "HC1", "cluster")
 FAR = 0.1  # how many standard errors a minimum may be away before somebody is told
 
 
-def check_asked(cov_type: Any, losses: Any, rows: Any, groups: Any) -> None:
+def check_asked(cov_type: Any, losses: Any, rows: AnyRows, groups: Any) -> None:
     """Raise unless what is given is what a covariance needs."""
     if cov_type not in ("nonrobust", *SANDWICHES):
         raise ArgumentsError(
@@ -84,7 +85,7 @@ def inverse(hessian: Any, parameters: Parameters, called: str) -> Any:
     return (vectors / values) @ vectors.T / np.outer(scales, scales)
 
 
-def check_optimum(gradient: Any, covariance: Any, parameters: Parameters, called: str) -> None:
+def check_optimum(gradient: Tree, covariance: Any, parameters: Parameters, called: str) -> None:
     """Warn where the minimum is elsewhere, by a Newton step in standard errors."""
     step = covariance @ gradient
     away = np.abs(step) / np.sqrt(np.diag(covariance))
@@ -101,7 +102,7 @@ def check_optimum(gradient: Any, covariance: Any, parameters: Parameters, called
 
 
 def between(
-    losses: Callable[..., Any], rows: Any, groups: Any, parameters: Parameters, x: Any, **how: Any
+    losses: Callable[..., Any], rows: AnyRows, groups: Any, parameters: Parameters, x: Array, **how: Any
 ) -> tuple[dict[str, Any], int | None]:
     """Return the sum of outer products of scores, with the number of rows and their loss, and the number of groups."""
     n_rows = read_sliced(rows)[0].n_rows
@@ -120,7 +121,7 @@ class ScoresOfRows:
     def __init__(self, fun: Callable[..., Any]) -> None:
         self.fun = fun
 
-    def __call__(self, rows: Any, p: Any) -> Any:
+    def __call__(self, rows: AnyRows, p: Array) -> Any:
         each, scores = _scores(self.fun, rows, p)
         return {"outer": scores.T @ scores, "loss": np.sum(each), "n_rows": float(len(each))}
 
@@ -131,7 +132,7 @@ class ScoresOfGroups:
     def __init__(self, fun: Callable[..., Any], n_groups: int) -> None:
         self.fun, self.n_groups = fun, n_groups
 
-    def __call__(self, rows_and_codes: Any, p: Any) -> Any:
+    def __call__(self, rows_and_codes: Any, p: Array) -> Any:
         rows, codes = rows_and_codes
         each, scores = _scores(self.fun, rows, p)
         _check_count(self.fun, len(each), len(codes))
@@ -140,10 +141,10 @@ class ScoresOfGroups:
         return {"sums": sums, "loss": np.sum(each), "n_rows": float(len(each))}
 
 
-def _scores(fun: Callable[..., Any], rows: Any, p: Any) -> tuple[Any, Any]:
+def _scores(fun: Callable[..., Any], rows: AnyRows, p: Array) -> tuple[Any, Any]:
     """Return the loss of each row, and its gradient in the order of the vector."""
 
-    def of_parameters(p: Any) -> Any:
+    def of_parameters(p: Array) -> Any:
         each = fun(rows, p)
         plain = pytree.plain(each)
         if np.ndim(plain) != 1:
@@ -158,7 +159,7 @@ def _scores(fun: Callable[..., Any], rows: Any, p: Any) -> tuple[Any, Any]:
     return each, np.concatenate([np.reshape(part, (len(each), -1)) for part in parts], axis=1)
 
 
-def _check_count(fun: Any, n_losses: int, n_rows: int) -> None:
+def _check_count(fun: Function, n_losses: int, n_rows: int) -> None:
     if n_losses != n_rows:
         raise StructureError(
             f"`{name_of(fun)}` returned {n_losses} losses of {n_rows} rows. Return one for each row; rows that depend "

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dagad._types import Array, Value
 from dagad.interop._from_scipy import optimize
 
 
@@ -22,7 +23,7 @@ def told(callback: Callable[..., Any] | None, tree: Callable[[Any], Any]) -> Cal
 
         return of_result
 
-    def called(x: Any, *state: Any) -> Any:
+    def called(x: Array, *state: Any) -> Any:
         return callback(tree(x), *(as_trees(one, tree) for one in state))
 
     return called
@@ -35,7 +36,7 @@ def _names_of_arguments(callback: Callable[..., Any]) -> list[str]:
         return []
 
 
-def as_trees(result: Any, tree: Callable[[Any], Any]) -> Any:
+def as_trees(result: Value, tree: Callable[[Any], Any]) -> Any:
     """Return a result of scipy's with pytrees in it."""
     found = optimize.OptimizeResult(result)
     for name in ("x", "jac", "grad"):

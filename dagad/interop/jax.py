@@ -15,6 +15,7 @@ import numpy as np
 from dagad._api.program import check_function
 from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._tracebacks import public
+from dagad._types import Array, DType, Function, Leaf, Tangents, Tree, Value
 from dagad._values.walk import Walk
 from dagad._words import described, name_of
 from dagad.interop._objective import Directional, Objective, Places
@@ -95,7 +96,7 @@ def as_jax(fun: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _number(leaf: Any, path: str, fun: Any) -> Any:
+def _number(leaf: Leaf, path: str, fun: Function) -> Any:
     """Return a leaf as an array of jax's."""
     try:
         number = jnp.asarray(leaf)
@@ -119,7 +120,7 @@ class _Tracers:
         return isinstance(kind, type) and issubclass(kind, jax.core.Tracer)
 
 
-def _refuse_captured(fun: Any) -> None:
+def _refuse_captured(fun: Function) -> None:
     ways = Walk(fun, _Tracers()).ways()
     if ways:
         raise ClosureError(
@@ -134,7 +135,7 @@ def _value(objective: Objective, numbers: Numbers) -> Any:
 
 
 @functools.partial(_value.defjvp, symbolic_zeros=True)
-def _value_jvp(objective: Objective, primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _value_jvp(objective: Objective, primals: Tree, tangents: Tangents) -> tuple[Any, Any]:
     (numbers,), (moves,) = primals, tangents
     wanted = _moved(moves)
     value, gradient = _value_and_gradient(objective, wanted, numbers)
@@ -149,7 +150,7 @@ def _value_and_gradient(objective: Objective, wanted: Places, numbers: Numbers) 
 
 
 @functools.partial(_value_and_gradient.defjvp, symbolic_zeros=True)
-def _value_and_gradient_jvp(objective: Objective, wanted: Places, primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _value_and_gradient_jvp(objective: Objective, wanted: Places, primals: Tree, tangents: Tangents) -> tuple[Any, Any]:
     (numbers,), (moves,) = primals, tangents
     places = tuple(sorted({*wanted, *_moved(moves)}))
     value, gradient = _value_and_gradient(objective, places, numbers)
@@ -168,7 +169,7 @@ def _hessian_product(objective: Objective, wanted: Places, numbers: Numbers, dir
     task = _Task(Objective.hessian_product, objective, wanted)
     whole, apart = ravel_pytree(list(direction))  # jax transposes with respect to all of it, or not at all
 
-    def product(_: Any, vector: Any) -> Any:
+    def product(_: Any, vector: Array) -> Any:
         return ravel_pytree(_called(task, apart(vector), numbers, apart(vector)))[0]
 
     found: list[Any] = apart(jax.lax.custom_linear_solve(lambda vector: vector, whole, product, symmetric=True))
@@ -176,7 +177,7 @@ def _hessian_product(objective: Objective, wanted: Places, numbers: Numbers, dir
 
 
 @functools.partial(_hessian_product.defjvp, symbolic_zeros=True)
-def _hessian_product_jvp(objective: Objective, wanted: Places, primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _hessian_product_jvp(objective: Objective, wanted: Places, primals: Tree, tangents: Tangents) -> tuple[Any, Any]:
     (numbers, direction), (moves, turn) = primals, tangents
     product = _hessian_product(objective, wanted, numbers, direction)
     tangent = [jnp.zeros_like(part) for part in product]
@@ -207,7 +208,7 @@ def _picked(parts: Sequence[Any], places: Places, wanted: Places) -> list[Any]:
     return [part for part, place in zip(parts, places, strict=True) if place in wanted]
 
 
-def _along(gradient: Sequence[Any], moves: Numbers, value: Any) -> Any:
+def _along(gradient: Sequence[Any], moves: Numbers, value: Value) -> Any:
     """Return the derivative of a value in a direction."""
     total = jnp.zeros_like(value)
     for slope, move in zip(gradient, moves, strict=True):
@@ -254,7 +255,7 @@ def _called(task: _Task, like: Any, *args: Any) -> Any:
     return tree_unflatten(treedef, [bitcast(one, dtype) if _is_long(dtype) else one for one, dtype in pairs])
 
 
-def _is_long(dtype: Any) -> bool:
+def _is_long(dtype: DType) -> bool:
     return bool(np.dtype(dtype).itemsize == 8)
 
 

@@ -12,6 +12,7 @@ from dagad._api.program import check_function
 from dagad._api.transforms import value_and_grad
 from dagad._errors import NonFiniteError, NotDifferentiableError, StructureError
 from dagad._tracebacks import public
+from dagad._types import DType, Leaf, Tree, Value
 from dagad._values import pytree
 from dagad._words import described, name_of
 
@@ -25,7 +26,7 @@ except ModuleNotFoundError as error:
 @public
 def compile_model(
     log_density: Callable[[Any], Any],
-    params: Any,
+    params: Tree,
     *,
     expand: Callable[[Any], Mapping[str, Any]] | None = None,
     coords: Mapping[str, Any] | None = None,
@@ -108,7 +109,7 @@ _STEP = re.compile(r"[^\[\]'.]+")  # of a path
 class _Point:
     """Parameters as one array, and back."""
 
-    def __init__(self, params: Any) -> None:
+    def __init__(self, params: Tree) -> None:
         self._leaves, self._treedef = pytree.flatten(params)
         self._paths = pytree.paths(params)
         for path, leaf in zip(self._paths, self._leaves, strict=True):
@@ -125,14 +126,14 @@ class _Point:
     def flat(self, leaves: Sequence[Any]) -> np.ndarray:
         return np.concatenate([np.ravel(leaf) for leaf in leaves]).astype(np.float64)
 
-    def flat_tree(self, tree: Any) -> np.ndarray:
+    def flat_tree(self, tree: Tree) -> np.ndarray:
         return self.flat(pytree.flatten(tree)[0])
 
     def tree(self, x: np.ndarray) -> Any:
         pairs = zip(np.split(x, self._ends[:-1]), self._leaves, strict=True)
         return pytree.unflatten(self._treedef, [_like(part, leaf) for part, leaf in pairs])
 
-    def by_name(self, params: Any) -> dict[str, Any]:
+    def by_name(self, params: Tree) -> dict[str, Any]:
         leaves, _ = pytree.flatten(params)
         named = {".".join(_STEP.findall(path)) or "x": leaf for path, leaf in zip(self._paths, leaves, strict=True)}
         if len(named) < len(leaves):
@@ -143,7 +144,7 @@ class _Point:
         return named
 
 
-def _like(part: np.ndarray, leaf: Any) -> Any:
+def _like(part: np.ndarray, leaf: Leaf) -> Any:
     """Return numbers in the shape and dtype of a parameter, and in memory of their own."""
     return np.array(part, pytree.dtype_of(leaf)).reshape(np.shape(leaf))[()]
 
@@ -198,7 +199,7 @@ class _Kept:
         return {name: _kept_as(found[name], array.dtype, name) for name, array in self.example.items()}
 
 
-def _kept_as(value: Any, dtype: Any, name: str) -> np.ndarray:
+def _kept_as(value: Value, dtype: DType, name: str) -> np.ndarray:
     array = np.array(value)
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise StructureError(

@@ -17,6 +17,7 @@ import numpy as np
 from dagad._api.program import check_function
 from dagad._errors import DagadError, NotDifferentiableError, PortabilityError
 from dagad._tracebacks import public
+from dagad._types import AnyNode, Function, Leaf
 from dagad._values import pytree
 from dagad._words import described, name_of
 from dagad.interop._objective import Objective
@@ -92,7 +93,7 @@ def as_pytensor(fun: Callable[..., Any]) -> Callable[..., Any]:
     return variable_of
 
 
-def _variable(leaf: Any, fun: Any) -> Any:
+def _variable(leaf: Leaf, fun: Function) -> Any:
     try:
         variable = pt.as_tensor_variable(leaf)
         what = f"a variable of dtype {variable.dtype}"
@@ -156,7 +157,7 @@ class _OfObjective(Op):  # type: ignore[misc]  # PyTensor's types are not follow
     def pullback(self, inputs: Variables, outputs: Variables, cotangents: Variables) -> Any:
         return self.L_op(inputs, outputs, cotangents)  # as PyTensor 3 asks
 
-    def do_constant_folding(self, fgraph: Any, node: Any) -> bool:
+    def do_constant_folding(self, fgraph: Any, node: AnyNode) -> bool:
         return False  # to compile a graph is no reason to go through the data
 
 
@@ -166,13 +167,13 @@ class _Value(_OfObjective):
     def make_node(self, *inputs: Any) -> Any:
         return Apply(self, list(inputs), [pt.scalar(dtype="float64")])
 
-    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: AnyNode, inputs: Sequence[Any], output_storage: Any) -> None:
         output_storage[0][0] = np.asarray(self.held.here.value(inputs))
 
-    def infer_shape(self, fgraph: Any, node: Any, input_shapes: Any) -> list[Any]:
+    def infer_shape(self, fgraph: Any, node: AnyNode, input_shapes: Any) -> list[Any]:
         return [()]
 
-    def connection_pattern(self, node: Any) -> list[list[bool]]:
+    def connection_pattern(self, node: AnyNode) -> list[list[bool]]:
         return [[place in _floats(node.inputs)] for place in range(len(node.inputs))]
 
     def L_op(self, inputs: Variables, outputs: Variables, output_grads: Variables) -> list[Any]:
@@ -187,14 +188,14 @@ class _ValueAndGradient(_OfObjective):
         gradient = [inputs[place].type() for place in _floats(inputs)]
         return Apply(self, list(inputs), [pt.scalar(dtype="float64"), *gradient])
 
-    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: AnyNode, inputs: Sequence[Any], output_storage: Any) -> None:
         value, gradient = self.held.here.value_and_gradient(inputs, _floats(node.inputs))
         _store([value, *gradient], node.outputs, output_storage)
 
-    def infer_shape(self, fgraph: Any, node: Any, input_shapes: Any) -> list[Any]:
+    def infer_shape(self, fgraph: Any, node: AnyNode, input_shapes: Any) -> list[Any]:
         return [(), *(input_shapes[place] for place in _floats(node.inputs))]
 
-    def connection_pattern(self, node: Any) -> list[list[bool]]:
+    def connection_pattern(self, node: AnyNode) -> list[list[bool]]:
         return [[place in _floats(node.inputs)] * len(node.outputs) for place in range(len(node.inputs))]
 
     def L_op(self, inputs: Variables, outputs: Variables, output_grads: Variables) -> list[Any]:
@@ -218,13 +219,13 @@ class _HessianProduct(_OfObjective):
     def _wanted(self, inputs: Variables) -> tuple[int, ...]:
         return _floats(inputs[: self.held.objective.treedef.num_leaves])
 
-    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: AnyNode, inputs: Sequence[Any], output_storage: Any) -> None:
         wanted, objective = self._wanted(node.inputs), self.held.here
         tangents = inputs[objective.treedef.num_leaves :]
         product = objective.hessian_product(inputs[: len(inputs) - len(tangents)], wanted, tangents)
         _store(product, node.outputs, output_storage)
 
-    def infer_shape(self, fgraph: Any, node: Any, input_shapes: Any) -> list[Any]:
+    def infer_shape(self, fgraph: Any, node: AnyNode, input_shapes: Any) -> list[Any]:
         return [input_shapes[place] for place in self._wanted(node.inputs)]
 
     def L_op(self, inputs: Variables, outputs: Variables, output_grads: Variables) -> list[Any]:
@@ -236,7 +237,7 @@ class _HessianProduct(_OfObjective):
 
 @register_canonicalize("dagad_value_with_gradient")  # type: ignore[untyped-decorator]  # PyTensor's types are partial
 @node_rewriter([_Value])  # type: ignore[untyped-decorator]  # likewise
-def _value_with_gradient(fgraph: Any, node: Any) -> Any:
+def _value_with_gradient(fgraph: Any, node: AnyNode) -> Any:
     """Take a value from the evaluation that gives the gradient at the same point, where the graph has one."""
     both = _ValueAndGradient(node.op.held)
     clients = (client for client, _ in (fgraph.clients[node.inputs[0]] if node.inputs else ()))

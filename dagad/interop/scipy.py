@@ -12,6 +12,7 @@ from dagad._api.higher_order import jacfwd, jacrev
 from dagad._api.program import check_function
 from dagad._errors import ArgumentsError, PlanError, StructureError
 from dagad._tracebacks import public
+from dagad._types import AnyRows, AnyScheduler, Array, Tree
 from dagad._values import pytree
 from dagad._words import described, name_of
 from dagad.interop._bounds import ends_of_bounds, ends_of_pairs, ends_of_tree, ends_of_two
@@ -32,7 +33,7 @@ METHODS = VALUES_ONLY | VALUE_AND_GRAD | PRODUCTS | HESSIANS | {"bfgs", "cg", "s
 @public
 def minimize(
     fun: Callable[..., Any],
-    x0: Any,
+    x0: Tree,
     args: tuple[Any, ...] = (),
     method: str | None = None,
     *,
@@ -137,7 +138,7 @@ def minimize(
 
 @public
 def least_squares(
-    fun: Callable[..., Any], x0: Any, args: tuple[Any, ...] = (), *, bounds: Any = None, **options: Any
+    fun: Callable[..., Any], x0: Tree, args: tuple[Any, ...] = (), *, bounds: Any = None, **options: Any
 ) -> optimize.OptimizeResult:
     """Minimize the sum of squares of a function of a pytree by scipy, which gets its Jacobian in forward mode.
 
@@ -180,7 +181,7 @@ def least_squares(
     limits = _limits(parameters, bounds, ends_of_two)
     of_tree = with_args(fun, args)
 
-    def residuals(x: Any) -> Any:
+    def residuals(x: Array) -> Any:
         found = of_tree(parameters.tree(x))
         if np.ndim(found) != 1:
             raise StructureError(
@@ -189,7 +190,7 @@ def least_squares(
             )
         return found
 
-    def jacobian(x: Any) -> Any:
+    def jacobian(x: Array) -> Any:
         parts = pytree.flatten(jacfwd(of_tree)(parameters.tree(x)))[0]
         return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
@@ -201,16 +202,16 @@ def least_squares(
 @public
 def standard_errors(
     fun: Callable[..., Any],
-    x: Any,
+    x: Array,
     *,
     cov_type: str = "nonrobust",
     losses: Callable[..., Any] | None = None,
-    rows: Any = None,
+    rows: AnyRows = None,
     groups: Any = None,
     mean_over: int | None = None,
     use_correction: bool = True,
     grainsize: int | str = "auto",
-    scheduler: Any = None,
+    scheduler: AnyScheduler = None,
 ) -> StandardErrors:
     """Return the standard errors of estimates, in a pytree like them, by the Hessian, the sandwich, or that of groups.
 
@@ -326,7 +327,7 @@ class StandardErrors:
     array([0.25, 0.25])
     """
 
-    def __init__(self, covariance: Any, cov_type: str, parameters: Parameters, x: Any) -> None:
+    def __init__(self, covariance: Any, cov_type: str, parameters: Parameters, x: Array) -> None:
         self.covariance, self.cov_type = covariance, cov_type
         self.names = parameters.labels
         self.flat = np.sqrt(np.diag(covariance))
@@ -363,7 +364,7 @@ class StandardErrors:
         leaves, treedef = pytree.flatten(fun(tree))
         shapes = [np.shape(leaf) for leaf in leaves]
 
-        def as_vector(p: Any) -> Any:
+        def as_vector(p: Array) -> Any:
             return anp.concatenate([anp.reshape(leaf, (-1,)) for leaf in pytree.flatten(pytree.all_opened(fun(p)))[0]])
 
         columns = self._parameters.columns(jacrev(as_vector)(tree), sum(map(np.size, leaves)))

@@ -13,6 +13,7 @@ from dagad._api.program import check_function
 from dagad._api.transforms import check_number, vjp
 from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._tracebacks import public
+from dagad._types import Function, Tree, Value
 from dagad._values import pytree
 from dagad._values.walk import Walk
 from dagad._words import name_of
@@ -114,7 +115,7 @@ class _Value(torch.autograd.Function):
         return _as_tensor(value, _like_value(tensors))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(ctx: Any, inputs: Tree, output: Value) -> None:
         _keep(ctx, inputs)
 
     @staticmethod
@@ -135,7 +136,7 @@ class _Gradient(torch.autograd.Function):
         return tuple(_as_tensor(part, tensors[place]) for part, place in zip(gradient, wanted, strict=True))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(ctx: Any, inputs: Tree, output: Value) -> None:
         _keep(ctx, inputs)
 
     @staticmethod
@@ -153,7 +154,7 @@ class _Gradient(torch.autograd.Function):
         return _to_inputs(ctx, gradient, needed)
 
 
-def _keep(ctx: Any, inputs: Any) -> None:
+def _keep(ctx: Any, inputs: Tree) -> None:
     ctx.objective, ctx.wanted, ctx.kept, *tensors = inputs
     ctx.save_for_backward(*tensors)
 
@@ -166,7 +167,7 @@ def _to_inputs(ctx: Any, gradient: Sequence[Any], places: Places | None = None) 
     return tuple(found)
 
 
-def _check(fun: Any, tensors: Sequence[Any]) -> None:
+def _check(fun: Function, tensors: Sequence[Any]) -> None:
     if any(tensor.is_complex() for tensor in tensors):
         raise NotDifferentiableError(
             f"`{name_of(fun)}` is called with complex tensors. Give real and imaginary part as two arguments, and put "

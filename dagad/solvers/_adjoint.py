@@ -17,6 +17,7 @@ from dagad._tracing.private import isbox
 from dagad._tracing.rules import learn_rules
 from dagad._tracing.tape import TapeNode, pull, traceable, traced
 from dagad._tracing.traced_array import new_box
+from dagad._types import Cotangent, Value
 from dagad._values import pytree
 from dagad.solvers._equations import Equation, check_solved, solved
 
@@ -148,5 +149,5 @@ class _Backward:
         return options
 
 
-def _like(seed: Any, value: Any) -> Any:
+def _like(seed: Cotangent, value: Value) -> Any:
     return np.real(seed) if np.iscomplexobj(seed) and not np.iscomplexobj(value) else seed

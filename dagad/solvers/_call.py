@@ -12,6 +12,7 @@ import numpy as np
 from dagad._engines.ruled import Followed, applied
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.flat_functions import Leaves
+from dagad._types import Array, Value
 from dagad._values import pytree
 from dagad._values.closures import as_now, hoist
 from dagad._words import name_of
@@ -63,7 +64,7 @@ class Call:
         made: dict[str, Any] = self._make(leaves)
         return made
 
-    def followed(self, value: Any, fun: Callable[[Any, dict[str, Any]], Any], x: Any) -> Any:
+    def followed(self, value: Value, fun: Callable[[Any, dict[str, Any]], Any], x: Array) -> Any:
         """Return a value that scipy computed, with the derivatives of ``fun(x, given)``."""
         is_array = isinstance(value, np.ndarray)
 

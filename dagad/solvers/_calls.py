@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dagad._tracing.tape import traceable
+from dagad._types import Args, Leaf
 from dagad._values import pytree
 from dagad._values.closures import Make, as_now, hoist
 from dagad._values.partition import Partition
@@ -14,7 +15,7 @@ from dagad._values.partition import Partition
 class Call:
     """A function with its arguments beyond the first ones, and the traced values that it is made of."""
 
-    def __init__(self, fun: Callable[..., Any], args: Any) -> None:
+    def __init__(self, fun: Callable[..., Any], args: Args) -> None:
         self._given = fun, pytree.all_opened(tuple(args))
         self.hoisted, self._make = hoist(fun)
         self._args = Partition.of(self._given[1], pytree.is_traced)
@@ -43,7 +44,7 @@ class Call:
         return make(params[:n]), args.merge(iter(params[n:]))
 
 
-def plain(leaf: Any) -> Any:
+def plain(leaf: Leaf) -> Any:
     """Return a value that nobody traces, as functions are given it where nobody does."""
     return traceable(pytree.plain(leaf))
 

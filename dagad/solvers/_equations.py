@@ -28,6 +28,7 @@ from dagad._tracing.rules import learn_rules
 from dagad._tracing.stacked_tangents import is_double, is_stack, stacked
 from dagad._tracing.tape import refuse_stale, traceable, traced
 from dagad._tracing.traced_array import TracedArray, array_of_numbers, new_box
+from dagad._types import Array, Leaf
 from dagad._values import pytree
 
 # From a time and a state to its slope.
@@ -110,7 +111,7 @@ class Written:
         yield functools.partial(_shaped_slope, self._make(params), len(self.atol))
 
 
-def _shaped_slope(field: Field, n_states: int, t: Any, y: Any) -> Any:
+def _shaped_slope(field: Field, n_states: int, t: Array, y: Array) -> Any:
     """Return the slope as an array, as scipy makes one of it."""
     slope = field(t, y)
     if type(slope) in (list, tuple) and len(slope) == n_states:
@@ -152,7 +153,7 @@ class Extended:
             with self._below.field(boxed) as field:
                 yield functools.partial(self._moved, field, level)
 
-    def _moved(self, field: Field, level: int, t: Any, y: Any) -> Any:
+    def _moved(self, field: Field, level: int, t: Array, y: Array) -> Any:
         """Return the slopes of the states and of their tangents."""
         count, n = self._count, self.n_moving
         rows = y.reshape((1 + count, n))
@@ -179,13 +180,13 @@ class Extended:
         return anp.concatenate([value, *(nothing if part is None else part for part in tangents)])
 
 
-def _moving(leaf: Any, level: int, tangents: list[Any]) -> Any:
+def _moving(leaf: Leaf, level: int, tangents: list[Any]) -> Any:
     """Return a parameter in a box, with its tangents in a stack where they are plain."""
     value = np.float64(leaf) if type(leaf) is float else leaf  # numpy's own division, for one, in any case
     return new_box(value, level, TangentNode.new_root(stacked(tangents, value)))
 
 
-def _dtype_of(leaf: Any) -> Any:
+def _dtype_of(leaf: Leaf) -> Any:
     return pytree.dtype_of(pytree.plain(leaf))
 
 
@@ -218,7 +219,7 @@ class Jacobian:
         self._sparsity = None if pattern is None else Sparsity(pattern, n_blocks)
         self._seeds = np.eye(self._n) if self._sparsity is None else self._sparsity.seeds
 
-    def __call__(self, t: float, y: Any) -> Any:
+    def __call__(self, t: float, y: Array) -> Any:
         from scipy import sparse
 
         n, blocks = self._n, len(y) // self._n
@@ -237,7 +238,7 @@ class Jacobian:
         whole = sparse.bmat(rows, "csc")
         return whole.toarray() if self._equation.settings.name == "LSODA" else whole
 
-    def _slope(self, t: float, y: Any) -> Any:
+    def _slope(self, t: float, y: Array) -> Any:
         with self._equation.field(self._params) as field:
             return field(t, y)
 

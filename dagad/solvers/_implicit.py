@@ -22,6 +22,7 @@ from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.forward import push
 from dagad._tracing.tape import refuse_boxes
+from dagad._types import Array
 from dagad._values import pytree
 from dagad._values.closures import as_now, hoist
 from dagad._values.partition import Partition
@@ -58,7 +59,7 @@ class System:
     def __init__(
         self,
         equations: Callable[[Any, Leaves], Any],
-        x: Any,
+        x: Array,
         name: str,
         linear_solve: LinearSolve | None = None,
         refuse: Callable[[Callable[[], Any]], None] | None = None,
@@ -93,7 +94,7 @@ class System:
             )
         return vector
 
-    def split(self, vector: Any) -> list[Any]:
+    def split(self, vector: Array) -> list[Any]:
         """Return the parts of a vector that belong to the unknowns."""
         parts, start = [], 0
         for shape in self.shapes:
@@ -102,7 +103,7 @@ class System:
             start = stop
         return parts
 
-    def product(self, vector: Any, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
+    def product(self, vector: Array, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
         """Return the product of a vector and the derivative of the residual with respect to the unknowns."""
 
         def of_unknowns(xs: Leaves) -> list[Any]:
@@ -114,7 +115,7 @@ class System:
         found = pulled_back(of_unknowns, xs, [vector], range(len(xs)))
         return joined([found[place] if place in found else np.zeros(shape) for place, shape in enumerate(self.shapes)])
 
-    def solve(self, b: Any, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
+    def solve(self, b: Array, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
         """Return the solution of the linear system, of plain numbers."""
         refuse = self._refuse  # another thread may be done with it
         if refuse is not None:
@@ -133,7 +134,7 @@ class System:
             )
         return found
 
-    def _densely(self, b: Any, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
+    def _densely(self, b: Array, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
         if self._factors is None:
             self._factors = self._factored(xs, leaves)
         if self._factors is _NOT_FINITE:
@@ -189,12 +190,12 @@ class System:
         return np.stack(columns, axis=1), np.asarray(residual, float)
 
     def _matvec(self, transposed: bool, xs: Leaves, leaves: Leaves) -> Callable[[Any], Any]:
-        def matvec(vector: Any) -> Any:
+        def matvec(vector: Array) -> Any:
             return np.asarray(self.product(np.asarray(vector, float).ravel(), transposed, xs, leaves), float)
 
         return matvec
 
-    def _by_products(self, b: Any, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
+    def _by_products(self, b: Array, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
         if not self._is_seen:
             self._look(xs, leaves)
             self._is_seen = True  # all who pull from here come to the same point
@@ -220,7 +221,7 @@ class System:
         if not failed:
             self._refuse_far(residual, step, xs, leaves)
 
-    def _gmres(self, matvec: Callable[[Any], Any], b: Any, rtol: float, restarts: int) -> tuple[Any, int]:
+    def _gmres(self, matvec: Callable[[Any], Any], b: Array, rtol: float, restarts: int) -> tuple[Any, int]:
         operator = LinearOperator((self.size, self.size), matvec=matvec, dtype=float)
         found, failed = gmres(operator, b, rtol=rtol, atol=0.0, restart=min(self.size, 200), maxiter=restarts)
         return found, int(failed)
@@ -267,7 +268,7 @@ class _Solution:
         return pulled_back(lambda leaves: [self._system.residual(values, leaves)], leaves, [back], asked)
 
 
-def _solved(system: System, transposed: bool, b: Any, xs: Leaves, leaves: Leaves) -> Any:
+def _solved(system: System, transposed: bool, b: Array, xs: Leaves, leaves: Leaves) -> Any:
     return applied(_LinearSystem(system, transposed), [b, *xs, *leaves])[0]
 
 
@@ -284,7 +285,7 @@ class _LinearSystem:
     def value(self, leaves: Leaves) -> list[Any]:
         return [self._system.solve(np.asarray(leaves[0], float), self._transposed, *self._apart(leaves))]
 
-    def _products(self, w: Any) -> Callable[[Leaves], list[Any]]:
+    def _products(self, w: Array) -> Callable[[Leaves], list[Any]]:
         """Return the product of the matrix with a vector that stays, as a function of all leaves."""
         return lambda leaves: [self._system.product(w, self._transposed, *self._apart(leaves))]
 
@@ -357,7 +358,7 @@ def implicit(
         # Derivatives run these later, after a loop has gone on, say.
         own_linear, then = as_now(own_linear), hoist(as_now((solve, residual, args, linear_solve)))[1]
 
-        def equations(x: Any, leaves: Leaves) -> Any:
+        def equations(x: Array, leaves: Leaves) -> Any:
             _, own_residual, own_args, _ = then(leaves)
             return own_residual(x, *own_args)
 

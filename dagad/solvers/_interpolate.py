@@ -10,6 +10,7 @@ import numpy as np
 from dagad._errors import NotDifferentiableError
 from dagad._tracebacks import public
 from dagad._tracing.operands import array_of
+from dagad._types import Array, Tree
 from dagad._values import pytree
 from dagad._values.canonical import snapshot
 from dagad.solvers import _splines
@@ -21,10 +22,10 @@ _ORDERS = {"clamped": (1, 0.0), "natural": (2, 0.0)}
 class Piecewise:
     """Piecewise polynomials as scipy has them, which may be made of traced data and asked at traced points."""
 
-    def __init__(self, stock: Any, c: Any, x: Any) -> None:
+    def __init__(self, stock: Any, c: Array, x: Array) -> None:
         self._stock, self.c, self.x = stock, c, x
 
-    def __call__(self, x: Any, nu: int = 0, extrapolate: Any = None) -> Any:
+    def __call__(self, x: Array, nu: int = 0, extrapolate: Any = None) -> Any:
         """Return the values at some points, or those of a derivative."""
         points = array_of(pytree.all_opened(x))
         if not is_anything_traced(self.c, self.x, points):
@@ -58,7 +59,7 @@ class Piecewise:
             c = _splines.antiderivative(c, self.x)
         return Piecewise(found, c, self.x)
 
-    def integrate(self, a: Any, b: Any, extrapolate: Any = None) -> Any:
+    def integrate(self, a: Array, b: Array, extrapolate: Any = None) -> Any:
         """Return the integral between two limits."""
         if not is_anything_traced(self.c, self.x, a, b):
             return self._stock.integrate(a, b, extrapolate)
@@ -85,7 +86,7 @@ class Piecewise:
 
 
 @public
-def CubicSpline(x: Any, y: Any, axis: int = 0, bc_type: Any = "not-a-knot", extrapolate: Any = None) -> Piecewise:
+def CubicSpline(x: Array, y: Array, axis: int = 0, bc_type: Any = "not-a-knot", extrapolate: Any = None) -> Piecewise:
     """Interpolate data by a cubic spline as `scipy.interpolate.CubicSpline` does, with derivatives.
 
     The values are scipy's own. Derivatives are those of the spline: in the data, in the nodes, in the values that
@@ -140,11 +141,11 @@ def CubicSpline(x: Any, y: Any, axis: int = 0, bc_type: Any = "not-a-knot", extr
     return Piecewise(stock, _splines.cubic(_exact(x), _exact(y), *values, orders=orders, axis=axis), _exact(x))
 
 
-def _opened(data: Any) -> Any:
+def _opened(data: Tree) -> Any:
     return array_of(pytree.all_opened(data))
 
 
-def _exact(data: Any) -> Any:
+def _exact(data: Tree) -> Any:
     """Return data in the precision in which scipy computes."""
     if not pytree.is_traced(data):
         return np.asarray(data, np.result_type(data, float))
@@ -163,7 +164,7 @@ def _ends(bc_type: Any) -> tuple[tuple[Any, ...], list[Any]]:
 
 
 @public
-def PchipInterpolator(x: Any, y: Any, axis: int = 0, extrapolate: Any = None) -> Piecewise:
+def PchipInterpolator(x: Array, y: Array, axis: int = 0, extrapolate: Any = None) -> Piecewise:
     """Interpolate data monotonically as `scipy.interpolate.PchipInterpolator` does, with derivatives.
 
     The values are scipy's own. Derivatives are those of the interpolant: in the data, in the nodes, and in the points
@@ -217,10 +218,10 @@ _KINDS = frozenset({"linear", "slinear", "previous", "next", "nearest", "nearest
 class Interpolated:
     """Data with values in between, as `scipy.interpolate.interp1d` has them; data and points may be traced."""
 
-    def __init__(self, stock: Any, x: Any, y: Any, options: dict[str, Any]) -> None:
+    def __init__(self, stock: Any, x: Array, y: Array, options: dict[str, Any]) -> None:
         self._stock, self.x, self.y, self._options = stock, x, y, options
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Array) -> Any:
         """Return the values at some points."""
         points = array_of(pytree.all_opened(x))
         if not is_anything_traced(self.x, self.y, points):
@@ -243,16 +244,16 @@ class Interpolated:
         return getattr(self._stock, name)
 
 
-def _stock_interpolated(x: Any, y: Any, points: Any, **options: Any) -> Any:
+def _stock_interpolated(x: Array, y: Array, points: Array, **options: Any) -> Any:
     from scipy.interpolate import interp1d
 
     return interp1d(x, y, **options)(points)
 
 
 def _definition(
-    x: Any,
-    y: Any,
-    points: Any,
+    x: Array,
+    y: Array,
+    points: Array,
     kind: str,
     axis: int,
     copy: bool,
@@ -302,8 +303,8 @@ _interpolated = _splines.primitive_of(_stock_interpolated, _definition)
 
 @public
 def interp1d(
-    x: Any,
-    y: Any,
+    x: Array,
+    y: Array,
     kind: Any = "linear",
     axis: int = -1,
     copy: bool = True,
@@ -372,5 +373,5 @@ def interp1d(
     return found
 
 
-def _kept(data: Any) -> Any:
+def _kept(data: Tree) -> Any:
     return data if pytree.is_traced(data) else snapshot(np.asarray(data))

@@ -13,6 +13,7 @@ from dagad._tracebacks import public
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_stale
+from dagad._types import AnyNode, Args, Array
 from dagad._values import pytree
 from dagad.solvers._calls import Call, is_anything_traced, plain
 from dagad.solvers._equations import IMPLICIT, Field, Settings, Written, check_solved, solved
@@ -30,7 +31,7 @@ class _RightHandSide:
     def __call__(self, params: Sequence[Any]) -> Field:
         fun, args = self._call.at(params)
 
-        def field(t: Any, y: Any) -> Any:
+        def field(t: Array, y: Array) -> Any:
             if self._is_vectorized:
                 return anp.ravel(array_of(fun(t, y[:, None], *args)))
             return fun(y, t, *args) if self._is_time_second else fun(t, y, *args)
@@ -56,7 +57,7 @@ def solve_ivp(
     dense_output: bool = False,
     events: Any = None,
     vectorized: bool = False,
-    args: Any = None,
+    args: Args = None,
     *,
     sensitivity: str = "auto",
     **options: Any,
@@ -182,7 +183,7 @@ def _ends(t_span: Any) -> tuple[Any, Any]:
     return (start if pytree.is_traced(start) else float(start)), (end if pytree.is_traced(end) else float(end))
 
 
-def _plain_jacobian(options: dict[str, Any], args: Any) -> dict[str, Any]:
+def _plain_jacobian(options: dict[str, Any], args: Args) -> dict[str, Any]:
     """Return the user's Jacobian without anything traced in it: it steers Newton's method, and is no derivative."""
     jac = options.get("jac")
     return {"jac": Call(jac, () if args is None else args).plain()[0]} if callable(jac) else {}
@@ -220,7 +221,7 @@ def _state(y0: Any) -> Any:
     return y0 if dtype == exact else y0.astype(exact)
 
 
-def _moments(times: Any, start: Any, end: Any, t_eval: Any) -> tuple[Moments, Any]:
+def _moments(times: Any, start: Any, end: AnyNode, t_eval: Any) -> tuple[Moments, Any]:
     """Return when the solution is wanted, and those of these times that are being differentiated."""
     times, span = np.asarray(times, float), abs(pytree.plain(end) - pytree.plain(start))
     if pytree.is_traced(t_eval):
@@ -243,7 +244,7 @@ class Solution:
     def __init__(self, stock: Any, problem: Problem, leaves: list[Any]) -> None:
         self._stock, self._problem, self._leaves = stock, problem, leaves
 
-    def __call__(self, t: Any) -> Any:
+    def __call__(self, t: Array) -> Any:
         """Return the solution at a time, or in columns for several."""
         t = array_of(pytree.all_opened(t))
         at = plain(t)
@@ -271,7 +272,7 @@ class Solution:
 def odeint(
     func: Callable[..., Any],
     y0: Any,
-    t: Any,
+    t: Array,
     args: tuple[Any, ...] = (),
     Dfun: Any = None,
     col_deriv: int = 0,
@@ -362,7 +363,7 @@ _TOLERANCE = 1.49012e-8  # of odeint, where none is given
 _AS_SOLVE_IVP = {"hmax": "max_step", "hmin": "min_step", "h0": "first_step"}
 
 
-def _integrated(call: Call, known: Any, y0: Any, t: Any, options: dict[str, Any], sensitivity: str) -> Any:
+def _integrated(call: Call, known: Any, y0: Any, t: Array, options: dict[str, Any], sensitivity: str) -> Any:
     """Return what odeint found, as a function of what it depends on."""
     steps = {name: options[own] for own, name in _AS_SOLVE_IVP.items() if options.get(own)}
     rtol, atol = (_TOLERANCE if options.get(name) is None else options[name] for name in ("rtol", "atol"))

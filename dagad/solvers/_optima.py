@@ -13,6 +13,7 @@ from dagad._api.transforms import grad
 from dagad._errors import NotDifferentiableError
 from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Leaves
+from dagad._types import Array
 from dagad._values import pytree
 from dagad.solvers._call import Call, called_like, positional
 from dagad.solvers._implicit import System, joined, vector_of
@@ -34,7 +35,7 @@ class Held:
         The bounds, plain: one for each unknown.
     """
 
-    def __init__(self, x: Any, low: Any, high: Any) -> None:
+    def __init__(self, x: Array, low: Any, high: Any) -> None:
         shape = np.shape(x)
         self.low, self.high = np.broadcast_to(low, shape), np.broadcast_to(high, shape)
         self.at_low = _is_near(x, self.low)
@@ -44,7 +45,7 @@ class Held:
     def any(self) -> bool:
         return bool(np.any(self.at_low) or np.any(self.at_high))
 
-    def equations(self, x: Any, slope: Any, low: Any, high: Any) -> Any:
+    def equations(self, x: Array, slope: Any, low: Any, high: Any) -> Any:
         """Return what is zero: the slope of the free unknowns, and the distance of the others to their bounds."""
         of_bounds = anp.where(self.at_low, x - anp.where(self.at_low, low, 0.0), x - anp.where(self.at_high, high, 0.0))
         return anp.where(self.at_low | self.at_high, of_bounds, slope)
@@ -62,7 +63,7 @@ class Held:
             )
 
 
-def _is_near(x: Any, bound: Any) -> Any:
+def _is_near(x: Array, bound: Any) -> Any:
     finite = np.isfinite(bound)
     return finite & (np.abs(x - np.where(finite, bound, 0.0)) <= NEAR * (1.0 + np.abs(np.where(finite, bound, 0.0))))
 
@@ -119,11 +120,11 @@ def minimize(*args: Any, **kwargs: Any) -> Any:
         return call.result
     result, plain, jac = call.result, call.plain, call.plain.get("jac")
 
-    def value(x: Any, given: Given) -> Any:
+    def value(x: Array, given: Given) -> Any:
         found = given["fun"](x, *positional(given))
         return found[0] if jac is True else found
 
-    def slope(x: Any, given: Given) -> Any:
+    def slope(x: Array, given: Given) -> Any:
         args = positional(given)
         if callable(jac):
             return vector_of(given["jac"](x, *args))
@@ -132,7 +133,7 @@ def minimize(*args: Any, **kwargs: Any) -> Any:
     bounds, at = plain.get("bounds"), np.array(result.x)
     held = None if bounds is None else Held(at, *_both(bounds))
 
-    def equations(x: Any, leaves: Leaves) -> Any:
+    def equations(x: Array, leaves: Leaves) -> Any:
         given = call.at(leaves)
         found = slope(x, given)
         return held.equations(x, found, *_both(given["bounds"])) if held is not None and held.any else found
@@ -223,19 +224,19 @@ def least_squares(*args: Any, **kwargs: Any) -> Any:
     result, plain = call.result, call.plain
     loss, at = plain.get("loss", "linear"), np.array(result.x)
 
-    def residuals(x: Any, given: Given) -> Any:
+    def residuals(x: Array, given: Given) -> Any:
         return vector_of(given["fun"](x, *positional(given), **(given.get("kwargs") or {})))
 
-    def cost(x: Any, given: Given) -> Any:
+    def cost(x: Array, given: Given) -> Any:
         scale = given.get("f_scale", 1.0)
         return 0.5 * anp.sum(scale**2 * _LOSSES[loss]((residuals(x, given) / scale) ** 2))
 
-    def slope(x: Any, given: Given) -> Any:
+    def slope(x: Array, given: Given) -> Any:
         return grad(lambda x: cost(x, given))(x)
 
     held = Held(at, *_limits(plain))
 
-    def equations(x: Any, leaves: Leaves) -> Any:
+    def equations(x: Array, leaves: Leaves) -> Any:
         if callable(loss):
             _refuse_loss(call.name)
         given = call.at(leaves)

@@ -24,6 +24,7 @@ from dagad._tracing.private import isbox
 from dagad._tracing.rules import learn_rules, shaped
 from dagad._tracing.tape import TapeNode, pull, refuse_stale, traceable, traced
 from dagad._tracing.traced_array import new_box
+from dagad._types import Args, Array, Cotangent, Value
 from dagad._values import pytree
 from dagad.solvers._calls import Call, is_anything_traced, plain
 
@@ -69,7 +70,7 @@ class Written:
         """Give the integrand; see `Integrand.field`."""
         fun, args = self._call.at(params)
 
-        def integrand(x: Any) -> Any:
+        def integrand(x: Array) -> Any:
             found = array_of(fun(x, *args))
             refuse_stale(found, "What an integrand returned")
             return anp.reshape(found, (1,))
@@ -99,7 +100,7 @@ class Moved:
             with self._below.field(boxed) as field:
                 yield functools.partial(self._tangents, field, level)
 
-    def _tangents(self, field: Field, level: int, x: Any) -> Any:
+    def _tangents(self, field: Field, level: int, x: Array) -> Any:
         found, nothing = traced(field, x), np.zeros(len(self.sizes) // self._count)
         if not (isbox(found) and found._trace == level):
             return np.zeros(len(self.sizes))
@@ -127,7 +128,7 @@ class Pulled:
             with self._below.field(boxed) as field:
                 yield functools.partial(self._cotangents, field, level, seed, leaves, roots)
 
-    def _cotangents(self, field: Field, level: int, seed: Any, leaves: Any, roots: Any, x: Any) -> Any:
+    def _cotangents(self, field: Field, level: int, seed: Cotangent, leaves: Any, roots: Any, x: Array) -> Any:
         found = traced(field, x)
         if not (isbox(found) and found._trace == level):
             return np.zeros(len(self.sizes))
@@ -196,7 +197,7 @@ def _at_limit(problem: Problem, leaves: Sequence[Any], place: int) -> Any:
         return field(leaves[place])
 
 
-def _pulled(problem: Problem, trace: Trace, cotangent: Any) -> tuple[Any, ...]:
+def _pulled(problem: Problem, trace: Trace, cotangent: Cotangent) -> tuple[Any, ...]:
     leaves, found = trace.below, {}
     for place, sign in ((A, -1.0), (B, 1.0)):
         if place in trace.nodes:
@@ -236,7 +237,7 @@ def _integrated(problem: Problem, leaves: Sequence[Any]) -> Any:
     return found / sizes
 
 
-def _check(value: Any, error: float, trouble: Sequence[Any], settings: Settings) -> None:
+def _check(value: Value, error: float, trouble: Sequence[Any], settings: Settings) -> None:
     """Refuse to differentiate an integral that scipy complains of, unless its error is as small as was asked for."""
     if trouble and not error <= max(settings.epsabs, settings.epsrel * abs(value)):
         said = " ".join(str(trouble[0]).split()).rstrip(".")
@@ -249,14 +250,14 @@ def _check(value: Any, error: float, trouble: Sequence[Any], settings: Settings)
 @public
 def quad(
     func: Callable[..., Any],
-    a: Any,
-    b: Any,
-    args: Any = (),
+    a: Array,
+    b: Array,
+    args: Args = (),
     full_output: int = 0,
     epsabs: float = 1.49e-8,
     epsrel: float = 1.49e-8,
     limit: int = 50,
-    points: Any = None,
+    points: Array = None,
     weight: Any = None,
     **options: Any,
 ) -> Any:

@@ -10,6 +10,7 @@ from scipy import optimize
 
 from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Leaves
+from dagad._types import Array
 from dagad.solvers._call import Call, called_like, positional
 from dagad.solvers._implicit import System, vector_of
 
@@ -54,7 +55,7 @@ def root(*args: Any, **kwargs: Any) -> Any:
         return call.result
     result, has_jacobian = call.result, call.plain.get("jac") is True
 
-    def equations(x: Any, given: dict[str, Any]) -> Any:
+    def equations(x: Array, given: dict[str, Any]) -> Any:
         return _first(given["fun"](x, *positional(given)), has_jacobian)
 
     def refuse(residual: Callable[[], Any]) -> None:
@@ -108,7 +109,7 @@ def root_scalar(*args: Any, **kwargs: Any) -> Any:
     result = call.result
     has_more = call.plain.get("fprime") is True or call.plain.get("fprime2") is True
 
-    def equation(x: Any, leaves: Leaves) -> Any:
+    def equation(x: Array, leaves: Leaves) -> Any:
         given = call.at(leaves)
         return _first(given["f"](x, *positional(given)), has_more)
 
@@ -156,7 +157,7 @@ def fixed_point(*args: Any, **kwargs: Any) -> Any:
     if not call.boxes:
         return call.result
 
-    def equations(x: Any, leaves: Leaves) -> Any:
+    def equations(x: Array, leaves: Leaves) -> Any:
         given = call.at(leaves)
         return vector_of(x) - vector_of(given["func"](x, *positional(given)))
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from dagad._tracing.by_definition import rules_of
 from dagad._tracing.rules import own_primitive
+from dagad._types import Args, Array, Cotangent, Kwargs, Tangents, Value
 from dagad._values import pytree
 
 plain = pytree.plain
@@ -23,7 +24,7 @@ def primitive_of(raw: Callable[..., Any], definition: Callable[..., Any]) -> Cal
     return own_primitive(raw, *rules_of(raw.__name__.strip("_"), definition))
 
 
-def along(width: Any, y: Any) -> Any:
+def along(width: Any, y: Array) -> Any:
     """Return a number for each row of an array, in a shape that is broadcast to that of the array."""
     return anp.reshape(width, (-1, *[1] * (np.ndim(plain(y)) - 1)))
 
@@ -31,7 +32,7 @@ def along(width: Any, y: Any) -> Any:
 # Tridiagonal systems
 
 
-def _stock_tridiagonal(lower: Any, diagonal: Any, upper: Any, b: Any) -> Any:
+def _stock_tridiagonal(lower: Any, diagonal: Any, upper: Any, b: Array) -> Any:
     from scipy.linalg import solve_banded
 
     bands = np.zeros((3, len(diagonal)), np.result_type(lower, diagonal, upper))
@@ -39,14 +40,14 @@ def _stock_tridiagonal(lower: Any, diagonal: Any, upper: Any, b: Any) -> Any:
     return solve_banded((1, 1), bands, b.reshape(len(b), -1)).reshape(b.shape)
 
 
-def _tridiagonal_vjp(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -> Any:
+def _tridiagonal_vjp(argnums: Sequence[int], ans: Value, args: Args, kwargs: Kwargs) -> Any:
     del kwargs
     lower, diagonal, upper, _ = args
 
     def product(left: Any, right: Any) -> Any:
         return -anp.sum(anp.reshape(left * right, (np.shape(plain(left))[0], -1)), axis=1)
 
-    def pullback(cotangent: Any) -> tuple[Any, ...]:
+    def pullback(cotangent: Cotangent) -> tuple[Any, ...]:
         back = tridiagonal(upper, diagonal, lower, cotangent)
         of: list[Callable[[], Any]] = [
             lambda: product(back[1:], ans[:-1]),
@@ -59,7 +60,7 @@ def _tridiagonal_vjp(argnums: Sequence[int], ans: Any, args: Any, kwargs: Any) -
     return pullback
 
 
-def _tridiagonal_jvp(argnums: Sequence[int], tangents: Any, ans: Any, args: Any, kwargs: Any) -> Any:
+def _tridiagonal_jvp(argnums: Sequence[int], tangents: Tangents, ans: Value, args: Args, kwargs: Kwargs) -> Any:
     del kwargs
     moved = dict(zip(argnums, tangents, strict=True))
     nothing = np.zeros((1, *np.shape(plain(ans))[1:]))
@@ -80,7 +81,7 @@ tridiagonal = own_primitive(_stock_tridiagonal, _tridiagonal_vjp, _tridiagonal_j
 # Coefficients: a row for each power, the highest first, a column for each interval
 
 
-def by_slopes(x: Any, y: Any, slopes: Any) -> Any:
+def by_slopes(x: Array, y: Array, slopes: Any) -> Any:
     """Return the coefficients of cubic polynomials that have these values and slopes at the nodes."""
     width = along(x[1:] - x[:-1], y)
     secant = (y[1:] - y[:-1]) / width
@@ -88,7 +89,7 @@ def by_slopes(x: Any, y: Any, slopes: Any) -> Any:
     return anp.stack([bend / width, (secant - slopes[:-1]) / width - bend, slopes[:-1], y[:-1]])
 
 
-def _stock_cubic(x: Any, y: Any, first: Any, last: Any, orders: Any, axis: int) -> Any:
+def _stock_cubic(x: Array, y: Array, first: Any, last: Any, orders: Any, axis: int) -> Any:
     from scipy.interpolate import CubicSpline
 
     pairs = zip(orders, (first, last), strict=True)
@@ -96,7 +97,7 @@ def _stock_cubic(x: Any, y: Any, first: Any, last: Any, orders: Any, axis: int) 
     return CubicSpline(x, y, axis, "periodic" if orders[0] == "periodic" else ends).c
 
 
-def _cubic(x: Any, y: Any, first: Any, last: Any, orders: Any, axis: int) -> Any:
+def _cubic(x: Array, y: Array, first: Any, last: Any, orders: Any, axis: int) -> Any:
     """Return the coefficients of a cubic spline; an end has a word, or the order of its derivative and its value."""
     y = anp.moveaxis(y, axis, 0)
     widths = x[1:] - x[:-1]
@@ -125,7 +126,7 @@ def _cubic(x: Any, y: Any, first: Any, last: Any, orders: Any, axis: int) -> Any
     return by_slopes(x, y, tridiagonal(lower, diagonal, upper, whole))
 
 
-def _end(order: Any, value: Any, widths: Any, h: Any, secant: Any) -> tuple[Any, Any, Any]:
+def _end(order: Any, value: Value, widths: Any, h: Array, secant: Any) -> tuple[Any, Any, Any]:
     """Return the first row of the system for slopes: two entries, and what stands on the right."""
     if order == "not-a-knot":
         both = widths[0] + widths[1]
@@ -136,7 +137,7 @@ def _end(order: Any, value: Any, widths: Any, h: Any, secant: Any) -> tuple[Any,
     return 2.0 * widths[0], widths[0], 3.0 * secant[0] * h[0] - 0.5 * value * h[0] ** 2
 
 
-def _periodic_slopes(widths: Any, h: Any, secant: Any) -> Any:
+def _periodic_slopes(widths: Any, h: Array, secant: Any) -> Any:
     """Return the slopes of a periodic spline: but for the last of them the system is tridiagonal."""
     before, h_before, secant_before = (anp.roll(each, 1, axis=0) for each in (widths, h, secant))
     right = 3.0 * (h * secant_before + h_before * secant)
@@ -154,13 +155,13 @@ def _periodic_slopes(widths: Any, h: Any, secant: Any) -> Any:
     return anp.concatenate([slopes, one[None], slopes[:1]])
 
 
-def _stock_monotone(x: Any, y: Any, axis: int) -> Any:
+def _stock_monotone(x: Array, y: Array, axis: int) -> Any:
     from scipy.interpolate import PchipInterpolator
 
     return PchipInterpolator(x, y, axis).c
 
 
-def _monotone(x: Any, y: Any, axis: int) -> Any:
+def _monotone(x: Array, y: Array, axis: int) -> Any:
     """Return the coefficients of Fritsch and Butland's cubic polynomials, which are monotone where the data are."""
     y = anp.moveaxis(y, axis, 0)
     h = along(x[1:] - x[:-1], y)
@@ -188,13 +189,13 @@ cubic, monotone = primitive_of(_stock_cubic, _cubic), primitive_of(_stock_monoto
 # Values
 
 
-def _stock_value(c: Any, x: Any, points: Any, nu: int, extrapolate: Any, axis: int) -> Any:
+def _stock_value(c: Array, x: Array, points: Array, nu: int, extrapolate: Any, axis: int) -> Any:
     from scipy.interpolate import PPoly
 
     return PPoly.construct_fast(c, x, extrapolate, axis)(points, nu)
 
 
-def _value(c: Any, x: Any, points: Any, nu: int, extrapolate: Any, axis: int) -> Any:
+def _value(c: Array, x: Array, points: Array, nu: int, extrapolate: Any, axis: int) -> Any:
     """Return a derivative of piecewise polynomials at some points, as scipy arranges its axes."""
     if extrapolate == "periodic":
         period = x[-1] - x[0]
@@ -211,13 +212,13 @@ def _value(c: Any, x: Any, points: Any, nu: int, extrapolate: Any, axis: int) ->
     return anp.moveaxis(found, list(range(len(shape))), list(range(axis, axis + len(shape)))) if axis else found
 
 
-def _stock_antiderivative(c: Any, x: Any) -> Any:
+def _stock_antiderivative(c: Array, x: Array) -> Any:
     from scipy.interpolate import PPoly
 
     return PPoly.construct_fast(c, x).antiderivative().c
 
 
-def _antiderivative(c: Any, x: Any) -> Any:
+def _antiderivative(c: Array, x: Array) -> Any:
     """Return the coefficients of the integral from the first node on."""
     powers = along(np.arange(len(plain(c)), 0, -1), c)
     raised, width = c / powers, along(x[1:] - x[:-1], c[0])
@@ -229,13 +230,13 @@ def _antiderivative(c: Any, x: Any) -> Any:
     return anp.concatenate([raised, starts[None]])
 
 
-def _stock_integral(c: Any, x: Any, a: Any, b: Any, extrapolate: Any) -> Any:
+def _stock_integral(c: Array, x: Array, a: Array, b: Array, extrapolate: Any) -> Any:
     from scipy.interpolate import PPoly
 
     return PPoly.construct_fast(c, x, extrapolate).integrate(a, b)
 
 
-def _integral(c: Any, x: Any, a: Any, b: Any, extrapolate: Any) -> Any:
+def _integral(c: Array, x: Array, a: Array, b: Array, extrapolate: Any) -> Any:
     """Return the integral between two limits."""
     whole = _antiderivative(c, x)
     return _value(whole, x, b, 0, extrapolate, 0) - _value(whole, x, a, 0, extrapolate, 0)

@@ -17,6 +17,7 @@ from dagad._tracing.embedded import Trace, innermost
 from dagad._tracing.rules import shaped
 from dagad._tracing.tape import pull, record_flat, traceable
 from dagad._tracing.traced_array import new_box
+from dagad._types import Array, Cotangent, Leaf, Value
 from dagad._values import pytree
 from dagad._values.blocks import full
 from dagad.solvers._adjoint import pulled_through_time
@@ -133,11 +134,11 @@ def _flown(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any
     return (value if problem.known is None else with_value(value, problem.known)), moved
 
 
-def _dense(parts: Sequence[Any], leaf: Any) -> list[Any]:
+def _dense(parts: Sequence[Any], leaf: Leaf) -> list[Any]:
     return [pytree.zeros_like(leaf) if part is None else pytree.fitted(part, leaf, "A tangent") for part in parts]
 
 
-def with_value(leaf: Any, value: Any) -> Any:
+def with_value(leaf: Leaf, value: Value) -> Any:
     """Return a leaf, traced or not, with another plain value: the bits that scipy gives to those who trace nothing."""
     if not pytree.is_traced(leaf):
         return value
@@ -160,12 +161,12 @@ def _scale(leaves: Sequence[Any], direction: dict[int, Any], problem: Problem) -
     return float(size / (length or 1.0)) or 1.0
 
 
-def _slope_at(equation: Equation, t: Any, y: Any, params: Sequence[Any]) -> Any:
+def _slope_at(equation: Equation, t: Array, y: Array, params: Sequence[Any]) -> Any:
     with equation.field(params) as field:
         return field(t, y)
 
 
-def _slopes(problem: Problem, leaves: Sequence[Any], value: Any) -> Any:
+def _slopes(problem: Problem, leaves: Sequence[Any], value: Value) -> Any:
     """Return the slopes of the solution at the times that move, a column for each."""
     with problem.equation.field(leaves[PARAMS:]) as field:
         columns = [field(leaves[MOVING][index], value[:, place]) for index, place in enumerate(problem.moments.moving)]
@@ -188,7 +189,7 @@ class _Pull:
         self._problem, self._leaves, self._places = problem, trace.below, list(trace.nodes)
         self._found: Any = None
 
-    def __call__(self, cotangent: Any) -> tuple[Any, ...]:
+    def __call__(self, cotangent: Cotangent) -> tuple[Any, ...]:
         return tuple(self._pulled(cotangent, 1))
 
     def many(self, cotangents: Sequence[Any]) -> list[list[Any]]:
@@ -198,7 +199,7 @@ class _Pull:
         rows = [nothing if each is None else self._pulled(full(each), count) for each in cotangents]
         return [list(column) for column in zip(*rows, strict=True)]
 
-    def _pulled(self, cotangent: Any, count: int) -> list[Any]:
+    def _pulled(self, cotangent: Cotangent, count: int) -> list[Any]:
         problem, leaves = self._problem, self._leaves
         if not len(problem.moments.times):
             return [pytree.zeros_like(leaves[place]) for place in self._places]
@@ -229,7 +230,7 @@ def adjoint_in_directions(n_states: int, is_implicit: bool, n_stops: int) -> flo
 
 
 def is_adjoint(
-    problem: Problem, leaves: Sequence[Any], places: Sequence[int], cotangent: Any, n_cotangents: int
+    problem: Problem, leaves: Sequence[Any], places: Sequence[int], cotangent: Cotangent, n_cotangents: int
 ) -> bool:
     """Return whether so many cotangents like this one are pulled by the adjoint equation."""
     if problem.sensitivity != "auto":
@@ -256,7 +257,7 @@ def _sensitivities(problem: Problem, leaves: Sequence[Any], places: Sequence[int
     return pushed(problem, leaves, tangents, count)
 
 
-def _units(leaf: Any) -> list[Any]:
+def _units(leaf: Leaf) -> list[Any]:
     """Return the unit directions of a leaf; of a complex one the imaginary ones too."""
     shape, size, dtype = np.shape(leaf), np.size(leaf), pytree.dtype_of(leaf)
     found = [unit.reshape(shape)[()] for unit in np.eye(size, dtype=dtype)]
@@ -264,7 +265,12 @@ def _units(leaf: Any) -> list[Any]:
 
 
 def _contracted(
-    problem: Problem, leaves: Sequence[Any], places: Sequence[int], value: Any, sensitivities: Any, cotangent: Any
+    problem: Problem,
+    leaves: Sequence[Any],
+    places: Sequence[int],
+    value: Value,
+    sensitivities: Any,
+    cotangent: Cotangent,
 ) -> list[Any]:
     """Return the cotangents of the leaves at `places`, from how the solution moves in all their unit directions."""
     found, start = [], 0
@@ -283,7 +289,7 @@ def _contracted(
     return found
 
 
-def _of_times(problem: Problem, leaves: Sequence[Any], value: Any, cotangent: Any) -> Any:
+def _of_times(problem: Problem, leaves: Sequence[Any], value: Value, cotangent: Cotangent) -> Any:
     slopes = _slopes(problem, leaves, value)
     return _real(anp.sum(cotangent[:, problem.moments.moving] * slopes, axis=0))
 
@@ -295,7 +301,7 @@ def _real(number: Any) -> Any:
 # The pullback by the adjoint equation, as a function of leaves and cotangent that somebody may trace
 
 
-def adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Any, places: Sequence[int]) -> list[Any]:
+def adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Cotangent, places: Sequence[int]) -> list[Any]:
     """Return the cotangents of the leaves at `places`, by the adjoint equation: differentiable in leaves and cotangent.
 
     What moves ``J(x)' w`` along dx and dw is the pullback, in x, of what the solution and its tangent along dx give,
@@ -319,7 +325,7 @@ def adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Any, places: Seq
 
 
 def _moved_adjoint(
-    problem: Problem, leaves: Sequence[Any], seed: Any, direction: dict[int, Any], places: Sequence[int]
+    problem: Problem, leaves: Sequence[Any], seed: Cotangent, direction: dict[int, Any], places: Sequence[int]
 ) -> list[Any]:
     along = {place: [part] for place, part in direction.items() if place < len(leaves) and part is not None}
     of_seed = direction.get(len(leaves))
@@ -352,7 +358,7 @@ class _PullOfAdjoint:
         *self._leaves, self._seed = trace.below
         self._problem, self._asked, self._places = problem, list(trace.nodes), places
 
-    def __call__(self, cotangent: Any) -> tuple[Any, ...]:
+    def __call__(self, cotangent: Cotangent) -> tuple[Any, ...]:
         opened = pytree.open_containers(cotangent)
         parts = list(opened) if isinstance(opened, tuple | list) else [opened]
         along = {place: [part] for place, part in zip(self._places, parts, strict=True)}
@@ -364,7 +370,7 @@ class _PullOfAdjoint:
         return tuple(found[place] for place in self._asked)
 
 
-def _plain_adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Any, places: Sequence[int]) -> list[Any]:
+def _plain_adjoint(problem: Problem, leaves: Sequence[Any], cotangent: Cotangent, places: Sequence[int]) -> list[Any]:
     leaves, cotangent = list(map(traceable, leaves)), np.asarray(cotangent)
     y0, t0, params = leaves[Y0], float(leaves[T0]), leaves[PARAMS:]
     value = solution(problem, leaves)

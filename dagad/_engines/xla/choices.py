@@ -11,11 +11,12 @@ import numpy as np
 
 from dagad._engines.xla import refusals
 from dagad._engines.xla.indexing import beyond
-from dagad._engines.xla.protocols import Function, array_of, as_dtype, common_dtype
+from dagad._engines.xla.protocols import array_of, as_dtype, common_dtype
 from dagad._errors import NotDifferentiableError
+from dagad._types import Args, Array, Axis, DType, Function, Kwargs, Shape, Tree
 
 
-def where(condition: Any, *branches: Any) -> Any:
+def where(condition: Array, *branches: Any) -> Any:
     if not branches:
         raise NotDifferentiableError(
             refusals.of_shape("np.where(mask)", "`np.where(mask, x, 0.0)` has three arguments")
@@ -25,7 +26,7 @@ def where(condition: Any, *branches: Any) -> Any:
     return as_dtype(jnp.where(array_of(condition), _wrapped(x, dtype), _wrapped(y, dtype)), dtype)
 
 
-def _wrapped(operand: Any, dtype: Any) -> Any:
+def _wrapped(operand: Array, dtype: DType) -> Any:
     """Return an operand in a dtype, whole numbers of Python's that don't fit as numpy has them in the end."""
     return as_dtype(np.asarray(operand).astype(dtype) if type(operand) is int else operand, dtype)
 
@@ -39,7 +40,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     return found
 
 
-def choose(a: Any, choices: Any, out: Any = None) -> Any:
+def choose(a: Array, choices: Any, out: Any = None) -> Any:
     if out is not None:
         raise NotDifferentiableError(refusals.of_out("np.choose"))
     a, choices = array_of(a), list(map(array_of, choices))
@@ -50,7 +51,7 @@ def choose(a: Any, choices: Any, out: Any = None) -> Any:
     return select(places, choices, np.asarray(beyond(dtype), dtype))
 
 
-def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+def piecewise(x: Array, condlist: Any, funclist: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
     if not isinstance(condlist, list | tuple) and np.ndim(condlist) == x.ndim:
         condlist = [condlist]
     found = [_piece(x, fun, args, kwargs) if callable(fun) else fun for fun in funclist]
@@ -59,7 +60,7 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kwar
     return select(condlist[::-1], pieces[::-1], rest).astype(x.dtype)  # of several that are true, numpy takes the last
 
 
-def _piece(x: Any, fun: Function, args: Any, kwargs: Any) -> Any:
+def _piece(x: Array, fun: Function, args: Args, kwargs: Kwargs) -> Any:
     """Return what a function gives for all entries: numpy gives it some, so it may not look at several at once."""
     with x._trace.outside(), x._trace.noting() as operations:
         found = fun(x, *args, **kwargs)
@@ -75,7 +76,7 @@ _MIXING = frozenset(
 )
 
 
-def _is_elementwise(primitive: Any, params: Any, shapes: Any, shape: Any) -> bool:
+def _is_elementwise(primitive: Any, params: Tree, shapes: Any, shape: Shape) -> bool:
     inner = params.get("jaxpr") or params.get("call_jaxpr")
     if inner is not None:
         equations = getattr(inner, "jaxpr", inner).eqns
@@ -85,7 +86,7 @@ def _is_elementwise(primitive: Any, params: Any, shapes: Any, shape: Any) -> boo
     return all(each in ((), shape) for each in shapes)
 
 
-def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+def apply_along_axis(func1d: Function, axis: int, arr: Array, *args: Any, **kwargs: Any) -> Any:
     rows = np.moveaxis(array_of(arr), axis, -1)
     outer, n = rows.shape[:-1], rows.shape[-1]
     parts = []
@@ -99,7 +100,7 @@ def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs
     return np.moveaxis(np.reshape(found, (*outer, *inner)), *places)
 
 
-def apply_over_axes(func: Function, a: Any, axes: Any) -> Any:
+def apply_over_axes(func: Function, a: Array, axes: Axis) -> Any:
     found = array_of(a)
     for axis in [axes] if np.ndim(axes) == 0 else axes:
         axis = range(a.ndim)[axis]

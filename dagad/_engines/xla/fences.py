@@ -19,6 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dagad._types import Array, Value
+
 LARGEST = 64  # operations, those of common parts counted as often as they are used
 SHORTEST = 200  # equations: what is shorter is left to XLA alone
 ROUNDS = np.int32(1)  # of the loop that a fence is: given to what is compiled as an argument
@@ -90,7 +92,7 @@ def _evaluated(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], cuts: s
         for v, value in zip(names, made, strict=True):
             values[v] = _stored(value, rounds) if v in cuts else value
 
-    def read(v: Any) -> Any:
+    def read(v: Array) -> Any:
         return v.val if _is_constant(v) else values[v]
 
     keep([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs])
@@ -105,7 +107,7 @@ def _evaluated(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], cuts: s
     return list(map(read, jaxpr.outvars))
 
 
-def _stored(value: Any, rounds: Any) -> Any:
+def _stored(value: Value, rounds: Any) -> Any:
     """Return a value as it is, in a way that XLA does not see through."""
 
     def again(state: Any) -> Any:
@@ -115,11 +117,11 @@ def _stored(value: Any, rounds: Any) -> Any:
     return jax.lax.while_loop(lambda state: state[0] < rounds, again, (jnp.zeros_like(rounds), value))[1]
 
 
-def _is_numeric(v: Any) -> bool:
+def _is_numeric(v: Array) -> bool:
     """Return whether a value is an array of numbers, and not of jax's random keys, say."""
     dtype = getattr(v.aval, "dtype", None)
     return isinstance(dtype, np.dtype) and dtype.kind in "biufc"
 
 
-def _is_constant(v: Any) -> bool:
+def _is_constant(v: Array) -> bool:
     return hasattr(v, "val")

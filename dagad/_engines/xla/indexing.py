@@ -12,6 +12,7 @@ from dagad._engines.xla import refusals
 from dagad._engines.xla.jaxs_core import Tracer
 from dagad._engines.xla.protocols import array_of
 from dagad._errors import NotDifferentiableError
+from dagad._types import Array, DType
 
 _BASIC = int | np.integer | slice | EllipsisType | None
 
@@ -21,7 +22,7 @@ def is_view(where: Any) -> bool:
     return all(isinstance(part, _BASIC) for part in (where if isinstance(where, tuple) else (where,)))
 
 
-def entries(array: Any, where: Any) -> Any:
+def entries(array: Array, where: Any) -> Any:
     """Return the entries of a traced array at an index that may be traced too."""
     parts = tuple(map(array_of, where if isinstance(where, tuple) else (where,)))
     if any(isinstance(part, jax.Array) and part.dtype == bool for part in parts):
@@ -36,7 +37,7 @@ def entries(array: Any, where: Any) -> Any:
     return array.at[parts].get(mode="promise_in_bounds")
 
 
-def beyond(dtype: Any) -> Any:
+def beyond(dtype: DType) -> Any:
     """Return what stands for an entry that there is not, where an index is known too late for an error."""
     if dtype.kind in "fc":
         return np.nan

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import NotDifferentiableError
+from dagad._types import Args, Array, Function, Kwargs, Value
 
 
 def _has_numpy(name: str) -> bool:
@@ -34,7 +35,7 @@ _NAMES = """
 VIEWS = frozenset(pkgutil.resolve_name(f"numpy:{name}") for name in _NAMES if _has_numpy(name))
 
 
-def ghost_of(array: Any) -> Any:
+def ghost_of(array: Array) -> Any:
     """Return the ghost of a traced array; a number has none that lasts, since nothing shares its memory."""
     if array.ghost is not None:
         return array.ghost
@@ -44,7 +45,7 @@ def ghost_of(array: Any) -> Any:
     return ghost
 
 
-def of_function(func: Any, args: Any, kwargs: Any, found: Any, kind: Any) -> Any:
+def of_function(func: Function, args: Args, kwargs: Kwargs, found: Any, kind: Any) -> Any:
     """Return what a function of numpy's has given, what is a view marked as such; none is an argument itself."""
     given = [each for each in _leaves((args, list(kwargs.values()))) if type(each) is kind]
     is_view = func in VIEWS and not (func is np.einsum and len(given) > 1)
@@ -74,13 +75,13 @@ def _marked(found: Any, theirs: Any, ghosts: list[Any], given: list[Any], kind: 
     return fresh
 
 
-def _ghosts(value: Any, kind: Any) -> Any:
+def _ghosts(value: Value, kind: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_ghosts(each, kind) for each in value)
     return ghost_of(value) if type(value) is kind else value
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _leaves(value: Value) -> Iterator[Any]:
     if isinstance(value, list | tuple):
         for each in value:
             yield from _leaves(each)
@@ -97,14 +98,14 @@ class Changes:
         self._ghosts: list[tuple[Any, str]] = []
         self.found: str | None = None
 
-    def note(self, array: Any, sentence: str) -> None:
+    def note(self, array: Array, sentence: str) -> None:
         """Note that an array was changed: what shares its memory, the array itself by another name too, is stale."""
         if array.ghost is None:
             array.stale = sentence
         else:
             self._ghosts.append((array.ghost, sentence))
 
-    def use(self, array: Any) -> None:
+    def use(self, array: Array) -> None:
         """Note that an array is used."""
         if self.found is not None:
             return

@@ -34,6 +34,7 @@ from numpy.random import bit_generator
 from dagad._engines.xla import lines
 from dagad._engines.xla.protocols import as_dtype, common_dtype
 from dagad._engines.xla.traced import XlaArray
+from dagad._types import Args, DType, Value
 
 
 class _Patched:
@@ -95,15 +96,15 @@ class _Patch:
                             setattr(one.home, one.name, one.stock)
 
 
-def _is_of_traced(frame: Any, args: Any) -> bool:
+def _is_of_traced(frame: Any, args: Args) -> bool:
     return bool(args) and _holds_ours(args[0]) and lines.is_of_user(frame)
 
 
-def _holds_ours(value: Any) -> bool:
+def _holds_ours(value: Value) -> bool:
     return any(map(_holds_ours, value)) if isinstance(value, list | tuple) else isinstance(value, XlaArray)
 
 
-def _made(args: tuple[Any, ...], dtype: Any = None, *, copy: Any = None, order: Any = None, **rest: Any) -> Any:
+def _made(args: tuple[Any, ...], dtype: DType = None, *, copy: Any = None, order: Any = None, **rest: Any) -> Any:
     """Return what numpy makes an array of, traced."""
     del copy, order
     (what, *others) = args
@@ -118,7 +119,7 @@ def _made(args: tuple[Any, ...], dtype: Any = None, *, copy: Any = None, order: 
     return what if missing <= 0 else what[(None,) * missing]
 
 
-def _is_none_of_ours(frame: Any, args: Any) -> bool:
+def _is_none_of_ours(frame: Any, args: Args) -> bool:
     return False
 
 

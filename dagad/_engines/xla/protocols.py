@@ -10,7 +10,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,8 +22,8 @@ from dagad._engines.xla.jaxs_core import Tracer
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.numpy_protocols import METHODS_OF_UFUNCS, parameters_of
 from dagad._tracing.operands import ARRAYS, SEQUENCES
+from dagad._types import Array, DType, Function, Value
 
-Function = Callable[..., Any]
 WRITTEN: dict[Any, Function] = {}  # what is not a function of the same name, filled by `written`
 UFUNCS_OF_SCIPY: dict[str, Function] = {}  # the same of `scipy.special`, by name, filled by `scipy_functions`
 _PYTHON: dict[type, Any] = {bool: np.dtype(bool), int: int, float: float, complex: complex}
@@ -34,12 +34,12 @@ _NOTHING = object()
 # Operands
 
 
-def holds_traced(value: Any) -> bool:
+def holds_traced(value: Value) -> bool:
     """Return whether something is traced, or a list or tuple that holds something traced."""
     return isinstance(value, Tracer) or (isinstance(value, list | tuple) and any(map(holds_traced, value)))
 
 
-def array_of(operand: Any) -> Any:
+def array_of(operand: Array) -> Any:
     """Return what numpy makes of an operand: of a list an array, and of others' columns their numbers."""
     if type(operand) in SEQUENCES:
         return jnp.array(operand) if holds_traced(operand) else np.asarray(operand)
@@ -48,7 +48,7 @@ def array_of(operand: Any) -> Any:
     return operand
 
 
-def kind_of(operand: Any) -> Any:
+def kind_of(operand: Array) -> Any:
     """Return a dtype, or for what takes the dtype of what it meets a type of Python's."""
     known = _PYTHON.get(type(operand))
     if known is not None:
@@ -66,7 +66,7 @@ def common_dtype(operands: Sequence[Any]) -> Any:
 _ONE: dict[Any, Any] = {int: 0, float: 0.0, complex: 0j}
 
 
-def as_dtype(operand: Any, dtype: Any) -> Any:
+def as_dtype(operand: Array, dtype: DType) -> Any:
     """Return an operand in a dtype; a large constant of one number alone is made on the device."""
     if isinstance(operand, jax.Array):
         same = operand.dtype == dtype and not operand.weak_type
@@ -122,7 +122,7 @@ def ufunc_name(ufunc: Any) -> str:
     return f"{'np' if getattr(np, ufunc.__name__, None) is ufunc else 'scipy.special'}.{ufunc.__name__}"
 
 
-def _called_ufunc(ufunc: Any, inputs: Sequence[Any], dtype: Any) -> Any:
+def _called_ufunc(ufunc: Any, inputs: Sequence[Any], dtype: DType) -> Any:
     function = WRITTEN.get(ufunc) or function_of_ufunc(ufunc)
     if ufunc.signature is None:
         np.broadcast_shapes(*map(np.shape, inputs))  # raises what numpy raises
@@ -148,7 +148,7 @@ def _called_ufunc(ufunc: Any, inputs: Sequence[Any], dtype: Any) -> Any:
 _COMPARISONS = frozenset({np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal})
 
 
-def _operand(operand: Any, dtype: Any) -> Any:
+def _operand(operand: Array, dtype: DType) -> Any:
     """Return an operand in a dtype; of Python's numbers jax makes what numpy does, but for whole ones: it wraps them.
 
     Those that the dtype has no place for numpy refuses here.
@@ -171,7 +171,7 @@ def _beyond_range(inputs: Sequence[Any], dtypes: Sequence[Any]) -> list[int] | N
     return signs if any(signs) else None
 
 
-def _side(operand: Any, dtype: Any) -> int:
+def _side(operand: Array, dtype: DType) -> int:
     """Return 1 for a whole number above all of a dtype, -1 for one below, else 0."""
     if type(operand) is not int or dtype.kind not in "iu":
         return 0
@@ -196,7 +196,7 @@ def _refuse_negative(exponent: Any) -> None:
 
 
 @functools.lru_cache(1024)
-def _resolved(ufunc: Any, kinds: tuple[Any, ...], dtype: Any) -> tuple[Any, ...]:
+def _resolved(ufunc: Any, kinds: tuple[Any, ...], dtype: DType) -> tuple[Any, ...]:
     """Return the dtypes in which numpy computes, and of the results."""
     rest = (None,) * ufunc.nout
     if dtype is None:
@@ -248,7 +248,7 @@ _COUNTING = frozenset("cumsum cumprod cumulative_sum cumulative_prod nancumsum n
 _PLACES = frozenset("searchsorted digitize".split())  # of which jax gives shorter whole numbers
 
 
-def call_function(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def call_function(func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Call a function of numpy's of whose arguments one at least is traced."""
     written = WRITTEN.get(func)
     if written is None:
@@ -263,20 +263,20 @@ def call_function(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
         raise
 
 
-def public_name(func: Any) -> str:
+def public_name(func: Function) -> str:
     """Return the name of a function of numpy's as users write it."""
     return f"{func.__module__}.{func.__name__}".replace("numpy.", "np.", 1)
 
 
 @functools.cache
-def _called(func: Any) -> Called:
+def _called(func: Function) -> Called:
     return Called(func)
 
 
 class Called:
     """A function of jax's, called as numpy's of that name may be."""
 
-    def __init__(self, func: Any, function: Function | None = None, name: str = "") -> None:
+    def __init__(self, func: Function, function: Function | None = None, name: str = "") -> None:
         self.name = name or public_name(func)
         self._own, self._home = func.__name__, func.__module__
         self.function = function or _of_same_name(func)
@@ -366,11 +366,11 @@ class Called:
 _BOUNDING = frozenset({"max", "min"})
 
 
-def _own_array(value: Any) -> Any:
+def _own_array(value: Value) -> Any:
     return np.asarray(value) if type(value) in _PYTHON else value
 
 
-def _counting(dtype: Any) -> Any:
+def _counting(dtype: DType) -> Any:
     """Return the dtype in which numpy adds up."""
     return np.result_type(dtype, np.uint64 if dtype.kind == "u" else np.int64) if dtype.kind in "iub" else dtype
 
@@ -381,18 +381,18 @@ def _are_whole(parts: Any) -> bool:
     return bool(kinds) and kinds.issubset("iub")
 
 
-def stand_in(array: Any) -> Any:
+def stand_in(array: Array) -> Any:
     """Return an array of numpy's with the shape and the dtype of a traced one, which takes no memory."""
     dtype = array.dtype if isinstance(array.dtype, np.dtype) else object  # jax's random keys have one of its own
     return np.broadcast_to(np.zeros((), dtype), array.shape)
 
 
-def ones_like(array: Any) -> Any:
+def ones_like(array: Array) -> Any:
     """Return an array of numpy's with the shape and the dtype of a traced one, which takes no memory."""
     return np.broadcast_to(np.ones((), array.dtype), array.shape)
 
 
-def _ones_in(value: Any) -> Any:
+def _ones_in(value: Value) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(_ones_in, value))
     return ones_like(value) if isinstance(value, jax.Array) else value
@@ -402,24 +402,24 @@ def _named(dtypes: Sequence[Any]) -> str:
     return ", ".join(map(str, dtypes))
 
 
-def _is_float(array: Any) -> bool:
+def _is_float(array: Array) -> bool:
     return array.dtype.kind in "fc"
 
 
-def _names_of(function: Any) -> frozenset[str]:
+def _names_of(function: Function) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
-def _of_same_name(func: Any) -> Any:
+def _of_same_name(func: Function) -> Any:
     home = {"numpy": jnp, "numpy.linalg": jnp.linalg, "numpy.fft": jnp.fft}.get(func.__module__)
     return getattr(home, func.__name__, None)
 
 
-def takes_options(func: Any, options: dict[str, Any]) -> bool:
+def takes_options(func: Function, options: dict[str, Any]) -> bool:
     """Return whether numpy's function knows these keywords; else they are jax's."""
     return _called_names(func).issuperset(options)
 
 
 @functools.cache
-def _called_names(func: Any) -> frozenset[str]:
+def _called_names(func: Function) -> frozenset[str]:
     return frozenset(each.name for each in parameters_of(func))

@@ -6,7 +6,6 @@ Those of the same name in jax.scipy are taken where they have scipy's values; so
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,11 +18,10 @@ from dagad._engines.xla import refusals
 from dagad._engines.xla.protocols import UFUNCS_OF_SCIPY, Called, array_of, as_dtype, call_function, common_dtype
 from dagad._engines.xla.written import floating, mirrored
 from dagad._errors import NotDifferentiableError
+from dagad._types import Args, Array, Axis, Function, Kwargs
 
-Function = Callable[..., Any]
 
-
-def call_scipy(function: Any, args: Any, kwargs: Any) -> Any:
+def call_scipy(function: Function, args: Args, kwargs: Kwargs) -> Any:
     """Call a function of scipy's, or a method of a distribution, of whose arguments one at least is traced."""
     home = ".".join(function.__module__.split(".")[:2]).replace("scipy._lib", "scipy.linalg")  # that wraps it there
     name = f"{home}.{function.__name__}"
@@ -58,11 +56,11 @@ _OTHERWISE = frozenset(
 _ROOT_2 = float(np.sqrt(2.0))
 
 
-def _huber(delta: Any, r: Any) -> Any:
+def _huber(delta: Any, r: Array) -> Any:
     return jnp.where(jnp.abs(r) <= delta, 0.5 * r**2, delta * (jnp.abs(r) - 0.5 * delta))
 
 
-def _pseudo_huber(delta: Any, r: Any) -> Any:
+def _pseudo_huber(delta: Any, r: Array) -> Any:
     return delta**2 * jnp.expm1(0.5 * jnp.log1p((r / delta) ** 2))
 
 
@@ -101,15 +99,15 @@ UFUNCS_OF_SCIPY.update(
 )
 
 
-def _softmax(x: Any, axis: Any = None) -> Any:
+def _softmax(x: Array, axis: Axis = None) -> Any:
     return jax.nn.softmax(x, axis=axis)
 
 
-def _log_softmax(x: Any, axis: Any = None) -> Any:
+def _log_softmax(x: Array, axis: Axis = None) -> Any:
     return jax.nn.log_softmax(x, axis=axis)
 
 
-def _logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False) -> Any:
+def _logsumexp(a: Array, axis: Axis = None, b: Array = None, keepdims: bool = False, return_sign: bool = False) -> Any:
     b = None if b is None else array_of(b)
     return jss.logsumexp(floating(a), axis=axis, b=b, keepdims=keepdims, return_sign=return_sign)
 
@@ -117,7 +115,7 @@ def _logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, 
 # scipy.linalg
 
 
-def _solve(a: Any, b: Any, lower: bool = False, assume_a: Any = None, transposed: bool = False) -> Any:
+def _solve(a: Array, b: Array, lower: bool = False, assume_a: Any = None, transposed: bool = False) -> Any:
     a = floating(a)
     if assume_a in ("sym", "symmetric", "her", "hermitian", "pos", "positive definite"):
         a = mirrored(a, lower)
@@ -127,7 +125,7 @@ def _solve(a: Any, b: Any, lower: bool = False, assume_a: Any = None, transposed
     return jnp.linalg.solve(a, as_dtype(array_of(b), common_dtype([a, array_of(b)])))
 
 
-def _inv(a: Any, assume_a: Any = None, lower: bool = False) -> Any:
+def _inv(a: Array, assume_a: Any = None, lower: bool = False) -> Any:
     a = floating(a)
     if assume_a in ("sym", "her", "pos"):
         a = mirrored(a, lower)
@@ -136,41 +134,41 @@ def _inv(a: Any, assume_a: Any = None, lower: bool = False) -> Any:
     return jnp.linalg.inv(a)
 
 
-def _cholesky(a: Any, lower: bool = False) -> Any:
+def _cholesky(a: Array, lower: bool = False) -> Any:
     return jnp.linalg.cholesky(mirrored(floating(a), lower), upper=not lower)
 
 
-def _cho_factor(a: Any, lower: bool = False) -> Any:
+def _cho_factor(a: Array, lower: bool = False) -> Any:
     a = floating(a)
     rest = jnp.triu(a, 1) if lower else jnp.tril(a, -1)  # what is there stays, and nobody reads it
     return _cholesky(a, lower) + rest, lower
 
 
-def _cho_solve(c_and_lower: Any, b: Any) -> Any:
+def _cho_solve(c_and_lower: Any, b: Array) -> Any:
     c, lower = c_and_lower
     c, b = floating(c), floating(b)
     return jsp.linalg.cho_solve((jnp.tril(c) if lower else jnp.triu(c), lower), b)
 
 
-def _eigh(a: Any, b: Any = None, lower: bool = True, eigvals_only: bool = False) -> Any:
+def _eigh(a: Array, b: Array = None, lower: bool = True, eigvals_only: bool = False) -> Any:
     if b is not None:
         raise NotDifferentiableError(refusals.of_option("scipy.linalg.eigh", ["b"]))
     own = mirrored(floating(a), lower)
     return jnp.linalg.eigvalsh(own) if eigvals_only else tuple(jnp.linalg.eigh(own))
 
 
-def _eigvalsh(a: Any, b: Any = None, lower: bool = True) -> Any:
+def _eigvalsh(a: Array, b: Array = None, lower: bool = True) -> Any:
     return _eigh(a, b, lower, True)
 
 
-def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, lapack_driver: Any = None) -> Any:
+def _svd(a: Array, full_matrices: bool = True, compute_uv: bool = True, lapack_driver: Any = None) -> Any:
     if lapack_driver not in (None, "gesdd"):  # the signs of its vectors are others
         raise NotDifferentiableError(refusals.of_option("scipy.linalg.svd", [f"lapack_driver={lapack_driver!r}"]))
     found = call_function(np.linalg.svd, (a,), {"full_matrices": full_matrices, "compute_uv": compute_uv})
     return tuple(found) if compute_uv else found
 
 
-def _qr(a: Any, mode: str = "full") -> Any:
+def _qr(a: Array, mode: str = "full") -> Any:
     a = floating(a)
     if mode == "economic":
         return tuple(jnp.linalg.qr(a, mode="reduced"))
@@ -179,36 +177,36 @@ def _qr(a: Any, mode: str = "full") -> Any:
     raise NotDifferentiableError(refusals.of_option("scipy.linalg.qr", [f"mode={mode!r}"]))
 
 
-def _norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+def _norm(a: Array, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> Any:
     return call_function(np.linalg.norm, (a, ord, axis, keepdims), {})
 
 
-def _solve_triangular(a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False) -> Any:
+def _solve_triangular(a: Array, b: Array, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False) -> Any:
     a, b = floating(a), floating(b)
     return jsp.linalg.solve_triangular(a, b, trans=trans, lower=lower, unit_diagonal=unit_diagonal)
 
 
-def _lu(a: Any, permute_l: bool = False) -> Any:
+def _lu(a: Array, permute_l: bool = False) -> Any:
     return jsp.linalg.lu(floating(a), permute_l=permute_l)
 
 
-def _circulant(c: Any) -> Any:
+def _circulant(c: Array) -> Any:
     n = c.shape[-1]
     return jnp.ravel(c)[(np.arange(n)[:, None] - np.arange(n)) % n]
 
 
-def _hankel(c: Any, r: Any = None) -> Any:
+def _hankel(c: Array, r: Array = None) -> Any:
     c = jnp.ravel(array_of(c))
     rest = jnp.zeros(c.shape[0] - 1, c.dtype) if r is None else jnp.ravel(array_of(r))[1:]
     both, n = jnp.concatenate([c, rest]), rest.shape[0] + 1
     return both[np.arange(c.shape[0])[:, None] + np.arange(n)]
 
 
-def _khatri_rao(a: Any, b: Any) -> Any:
+def _khatri_rao(a: Array, b: Array) -> Any:
     return (a[..., :, None, :] * b[..., None, :, :]).reshape(*a.shape[:-2], -1, a.shape[-1])
 
 
-def _polyval(x: Any, c: Any, tensor: bool = True) -> Any:
+def _polyval(x: Array, c: Array, tensor: bool = True) -> Any:
     x, c = floating(x), floating(c)
     c = c.reshape(c.shape + (1,) * x.ndim) if tensor else c
     found = c[-1] + x * 0.0
@@ -264,7 +262,7 @@ def _of_distribution(method: str, owner: Any) -> Function:
         raise NotDifferentiableError(refusals.of_function(f"scipy.stats.{owner.name}.{method}"))
     names = _names(known)
 
-    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(x: Array, *args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
         strange = [key for key in given if key not in names]
         if strange or len(args) > len(names):
@@ -275,7 +273,7 @@ def _of_distribution(method: str, owner: Any) -> Function:
     return call
 
 
-def _defined(owner: Any, method: str, standard: Function, x: Any, *args: Any) -> Any:
+def _defined(owner: Any, method: str, standard: Function, x: Array, *args: Any) -> Any:
     """Return a method of a distribution from the logarithm that its standard one has inside the support."""
     *shapes, loc, scale = args
     z = (x - loc) / scale

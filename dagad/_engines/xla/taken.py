@@ -11,11 +11,12 @@ import numpy as np
 
 from dagad._engines.xla import refusals
 from dagad._engines.xla.indexing import entries
-from dagad._engines.xla.protocols import Called, Function, array_of, as_dtype, holds_traced, stand_in
+from dagad._engines.xla.protocols import Called, array_of, as_dtype, holds_traced, stand_in
 from dagad._errors import NotDifferentiableError
+from dagad._types import Array, Axis, DType, Function, Value
 
 
-def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Any:
+def take(a: Array, indices: Any, axis: Axis = None, out: Any = None, mode: str = "raise") -> Any:
     if out is not None:
         raise NotDifferentiableError(refusals.of_out("np.take"))
     a, indices = jnp.asarray(array_of(a)), array_of(indices)
@@ -30,18 +31,18 @@ def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "r
     return entries(a, (*[slice(None)] * axis, indices))
 
 
-def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Any:
+def take_along_axis(arr: Array, indices: Any, axis: Axis = -1) -> Any:
     if not isinstance(indices, jax.Array):
         np.take_along_axis(stand_in(arr), np.asarray(indices), axis)  # raises what numpy raises
     return jnp.take_along_axis(arr, indices, axis)
 
 
-def delete(arr: Any, obj: Any, axis: Any = None) -> Any:
+def delete(arr: Array, obj: Any, axis: Axis = None) -> Any:
     _refuse_traced("np.delete", obj)
     return moving(np.delete)(arr, obj, axis)
 
 
-def insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
+def insert(arr: Array, obj: Any, values: Any, axis: Axis = None) -> Any:
     """Insert numbers of places among those of an array, and take the entries there."""
     _refuse_traced("np.insert", obj)
     arr, values = array_of(arr), array_of(values)
@@ -53,7 +54,7 @@ def insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
     return both.at[np.insert(numbers[0], obj, numbers[1], axis)].get(mode="promise_in_bounds")
 
 
-def _operand_of(value: Any, dtype: Any) -> Any:
+def _operand_of(value: Value, dtype: DType) -> Any:
     return np.asarray(value, dtype) if type(value) is int else value
 
 
@@ -62,7 +63,7 @@ def _refuse_traced(name: str, where: Any) -> None:
         raise NotDifferentiableError(refusals.of_shape(name))
 
 
-def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
+def repeat(a: Array, repeats: Any, axis: Axis = None) -> Any:
     if not holds_traced(repeats) and np.any(np.less(repeats, 0)):
         raise ValueError("repeats may not contain negative values.")
     return Called(np.repeat)(a, repeats, axis)
@@ -71,14 +72,14 @@ def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
 def moving(func: Function) -> Function:
     """Return a function that moves entries: numpy moves their numbers, and jax takes them from there."""
 
-    def moved(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def moved(x: Array, *args: Any, **kwargs: Any) -> Any:
         numbers = np.arange(x.size).reshape(x.shape)
         return jnp.ravel(x).at[func(numbers, *args, **kwargs)].get(mode="promise_in_bounds")
 
     return functools.wraps(func)(moved)
 
 
-def compress(condition: Any, a: Any, axis: Any = None, out: Any = None) -> Any:
+def compress(condition: Array, a: Array, axis: Axis = None, out: Any = None) -> Any:
     if out is not None:
         raise NotDifferentiableError(refusals.of_out("np.compress"))
     if isinstance(condition, jax.Array):
@@ -86,7 +87,7 @@ def compress(condition: Any, a: Any, axis: Any = None, out: Any = None) -> Any:
     return np.take(a, np.flatnonzero(np.asarray(condition)), axis)
 
 
-def extract(condition: Any, arr: Any) -> Any:
+def extract(condition: Array, arr: Array) -> Any:
     if isinstance(condition, jax.Array):
         raise NotDifferentiableError(refusals.of_shape("np.extract"))
     return jnp.ravel(arr)[np.flatnonzero(np.asarray(condition))]

@@ -23,6 +23,7 @@ from dagad._engines.xla.protocols import call_function, call_ufunc, takes_option
 from dagad._engines.xla.scipy_functions import call_scipy
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.refusals import library_function_of
+from dagad._types import Args, Array, Axis, DType, Kwargs, Tree, Value
 
 Trace: Any = jaxs_core.Trace
 Tracer: Any = jaxs_core.Tracer
@@ -73,7 +74,7 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         self.changes = Changes()
         self.noted: list[Any] | None = None
 
-    def opened(self, value: Any) -> Any:
+    def opened(self, value: Value) -> Any:
         """Return what the trace below knows a value as, which is used now."""
         if type(value) is not XlaArray or value._trace is not self:
             return value
@@ -98,10 +99,10 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
             )
         return [XlaArray(self, one) for one in out] if primitive.multiple_results else XlaArray(self, out)
 
-    def stage_value(self, value: Any) -> Any:
+    def stage_value(self, value: Value) -> Any:
         return XlaArray(self, value)
 
-    def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
+    def process_primitive(self, primitive: Any, tracers: Any, params: Tree, /) -> Any:
         return self._bind(primitive, tracers, params)
 
     def process_custom_jvp_call(self, primitive: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any) -> Any:
@@ -201,7 +202,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
             self._trace.asks_arrays = True
         raise NotDifferentiableError(refusals.of_conversion(library_function_of(sys._getframe(1))))
 
-    def __setitem__(self, where: Any, value: Any) -> None:
+    def __setitem__(self, where: Any, value: Value) -> None:
         raise NotDifferentiableError(refusals.of_assignment())
 
     def __reduce__(self) -> Any:
@@ -238,11 +239,11 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         with self._trace.inside():
             return call_ufunc(ufunc, method, inputs, kwargs)
 
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(self, func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
         self._trace.note_numpy()
         return _called(self._trace, func, args, kwargs)
 
-    def __dagad_scipy__(self, function: Any, args: Any, kwargs: Any) -> Any:
+    def __dagad_scipy__(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a function of scipy's that knows no protocol: see `_rules/scipy_functions`."""
         self._trace.note_numpy()
         with self._trace.inside():
@@ -270,7 +271,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
-    def __contains__(self, value: Any) -> Any:
+    def __contains__(self, value: Value) -> Any:
         return bool((self == value).any())
 
     # Methods that are not numpy's functions with the array before the other arguments
@@ -308,7 +309,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         """Return the array with two axes interchanged."""
         return np.swapaxes(self, axis1, axis2)
 
-    def squeeze(self, axis: Any = None) -> Any:
+    def squeeze(self, axis: Axis = None) -> Any:
         """Return the array without axes of length one."""
         return np.squeeze(self, axis)
 
@@ -316,7 +317,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         """Return the diagonal."""
         return np.diagonal(self, *args, **kwargs)
 
-    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+    def astype(self, dtype: DType, *args: Any, **kwargs: Any) -> Any:
         """Return the array with entries of another type."""
         casting = kwargs.get("casting", args[1] if len(args) > 1 else "unsafe")
         if not np.can_cast(self.dtype, dtype, casting):
@@ -325,7 +326,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
             )
         return _called(self._trace, np.astype, (self, dtype), {"copy": kwargs.get("copy", True)})
 
-    def compress(self, condition: Any, axis: Any = None, out: Any = None) -> Any:
+    def compress(self, condition: Array, axis: Axis = None, out: Any = None) -> Any:
         """Return the entries where a condition is true."""
         return np.compress(condition, self, axis, out)
 
@@ -334,7 +335,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         del order
         return XlaArray(self._trace, self.inner)
 
-    def view(self, dtype: Any = None, type: Any = None) -> Any:
+    def view(self, dtype: DType = None, type: Any = None) -> Any:
         """Return the array: as another class, it is what it was."""
         del type
         found = self.copy() if dtype is None or dtype is np.ndarray else self._of_jax("view")(dtype)
@@ -367,13 +368,13 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         return np.round(self, n or 0)
 
 
-def _called(trace: NumpyTrace, func: Any, args: Any, kwargs: Any) -> Any:
+def _called(trace: NumpyTrace, func: Any, args: Args, kwargs: Kwargs) -> Any:
     with trace.inside():
         found = call_function(func, args, kwargs)
         return of_function(func, args, kwargs, found, XlaArray)
 
 
-def _changed(array: Any, found: Any) -> Any:
+def _changed(array: Array, found: Any) -> Any:
     """Return what an array becomes that is changed in place: numpy keeps its shape and dtype, jax does not."""
     changes, line = array._trace.changes, lines.here()
     if array.ghost is not None and not array.ghost.flags.writeable and changes.found is None:

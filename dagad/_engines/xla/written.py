@@ -16,7 +16,6 @@ from dagad._engines.xla.choices import apply_along_axis, apply_over_axes, choose
 from dagad._engines.xla.protocols import (
     WRITTEN,
     Called,
-    Function,
     array_of,
     as_dtype,
     common_dtype,
@@ -25,12 +24,13 @@ from dagad._engines.xla.protocols import (
 )
 from dagad._engines.xla.taken import compress, delete, extract, insert, moving, repeat, take, take_along_axis
 from dagad._errors import NotDifferentiableError
+from dagad._types import Array, Axis, DType, Function, Shape
 
 # Of several arrays
 
 
 def _joined(function: Function) -> Function:
-    def join(arrays: Any, *args: Any, dtype: Any = None, casting: Any = "same_kind", **kwargs: Any) -> Any:
+    def join(arrays: Any, *args: Any, dtype: DType = None, casting: Any = "same_kind", **kwargs: Any) -> Any:
         if isinstance(arrays, list | tuple):
             arrays = [array_of(each) for each in arrays]
             arrays = [each if hasattr(each, "dtype") else np.asarray(each) for each in arrays]
@@ -54,13 +54,13 @@ def _block(arrays: Any) -> Any:
     return jnp.block(jax.tree.unflatten(treedef, [as_dtype(leaf, dtype) for leaf in leaves]))
 
 
-def _append(arr: Any, values: Any, axis: Any = None) -> Any:
+def _append(arr: Array, values: Any, axis: Axis = None) -> Any:
     return _joined(jnp.concatenate)(
         [np.ravel(arr), np.ravel(array_of(values))] if axis is None else [arr, values], axis or 0
     )
 
 
-def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: Any = "safe", order: str = "K") -> Any:
+def _einsum(*operands: Any, optimize: Any = False, dtype: DType = None, casting: Any = "safe", order: str = "K") -> Any:
     del order
     first, rest = ((operands[0],), operands[1:]) if isinstance(operands[0], str) else ((), operands)
     arrays = [array_of(each) for each in (rest if first else rest[0 : len(rest) - len(rest) % 2 : 2])]
@@ -80,7 +80,7 @@ def _einsum(*operands: Any, optimize: Any = False, dtype: Any = None, casting: A
 # Of one array
 
 
-def _astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any:
+def _astype(x: Array, dtype: DType, *, copy: bool = True, device: Any = None) -> Any:
     del copy, device
     dtype = np.dtype(dtype)
     if x.dtype.kind == "c" and dtype.kind in "fiu":
@@ -88,13 +88,13 @@ def _astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any
     return as_dtype(x, dtype)
 
 
-def _asarray(a: Any, dtype: Any = None, **options: Any) -> Any:
+def _asarray(a: Array, dtype: DType = None, **options: Any) -> Any:
     del options
     found = array_of(a)
     return found if dtype is None else _astype(found, dtype)
 
 
-def _clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
+def _clip(a: Array, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None) -> Any:
     if out is not None:
         raise NotDifferentiableError(refusals.of_out("np.clip"))
     low, high = (a_min if min is None else min), (a_max if max is None else max)
@@ -107,7 +107,7 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min:
     return found if high is None else np.minimum(found, high)
 
 
-def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+def _nan_to_num(x: Array, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     if not copy:
         raise NotDifferentiableError(refusals.of_out("np.nan_to_num"))
     return Called(np.nan_to_num)(x, True, nan, posinf, neginf)
@@ -117,7 +117,7 @@ def _quantiles(func: Function, most: float) -> Function:
     """Return a function of quantiles: numpy refuses those that there are not, and jax takes the next."""
     called = Called(func)
 
-    def found(a: Any, q: Any, *args: Any, **kwargs: Any) -> Any:
+    def found(a: Array, q: Array, *args: Any, **kwargs: Any) -> Any:
         q = array_of(q)
         if not isinstance(q, jax.Array):
             if not np.all((np.asarray(q) >= 0) & (np.asarray(q) <= most)):
@@ -131,7 +131,7 @@ def _quantiles(func: Function, most: float) -> Function:
 
 
 def _full_like(
-    a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None
+    a: Array, fill_value: Any, dtype: DType = None, order: Any = "K", subok: bool = True, shape: Shape = None
 ) -> Any:
     del order, subok
     own = np.dtype(a.dtype if dtype is None else dtype)
@@ -142,14 +142,16 @@ def _full_like(
 
 
 def _like(make: Function) -> Function:
-    def made(a: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None, **rest: Any) -> Any:
+    def made(
+        a: Array, dtype: DType = None, order: Any = "K", subok: bool = True, shape: Shape = None, **rest: Any
+    ) -> Any:
         del order, subok, rest
         return make(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
 
     return made
 
 
-def _bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
+def _bincount(x: Array, /, weights: Array = None, minlength: int = 0) -> Any:
     """Count up to `minlength`, which numpy takes for a lower bound; a group beyond makes all of it nan."""
     if not isinstance(x, jax.Array):
         if np.any(np.less(x, 0)):
@@ -168,7 +170,7 @@ def _bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
     return jnp.where(beyond, jnp.nan if weights is not None else np.iinfo(found.dtype).min, found)
 
 
-def _power(x: Any, y: Any) -> Any:
+def _power(x: Array, y: Array) -> Any:
     number = y.item() if isinstance(y, np.ndarray | np.generic) and np.ndim(y) == 0 else y
     if isinstance(number, int | float) and jnp.issubdtype(jnp.result_type(x), jnp.inexact):
         if number == int(number) if abs(number) <= 64 else False:
@@ -181,20 +183,20 @@ def _power(x: Any, y: Any) -> Any:
     return jnp.power(x, y)
 
 
-def _ravel(a: Any, order: str = "C") -> Any:
+def _ravel(a: Array, order: str = "C") -> Any:
     if order in ("A", "K") and a.ndim > 1:
         raise NotDifferentiableError(refusals.of_option("np.ravel", [f"order={order!r}"]))
     return jnp.ravel(a, order=order if order == "F" else "C")
 
 
-def _reshape(a: Any, /, shape: Any = None, order: str = "C", *, copy: Any = None) -> Any:
+def _reshape(a: Array, /, shape: Shape = None, order: str = "C", *, copy: Any = None) -> Any:
     del copy
     if order == "A" and a.ndim > 1:
         raise NotDifferentiableError(refusals.of_option("np.reshape", ["order='A'"]))
     return jnp.reshape(a, shape, order=order)
 
 
-def _round(a: Any, decimals: int = 0, out: Any = None) -> Any:
+def _round(a: Array, decimals: int = 0, out: Any = None) -> Any:
     if out is not None:
         raise NotDifferentiableError(refusals.of_out("np.round"))
     if decimals < 0 and a.dtype.kind in "iu":
@@ -207,7 +209,7 @@ def _round(a: Any, decimals: int = 0, out: Any = None) -> Any:
 def _divided(function: Function) -> Function:
     """Return a division of whole numbers that gives zero where it is by zero, as numpy's."""
 
-    def divided(x: Any, y: Any) -> Any:
+    def divided(x: Array, y: Array) -> Any:
         if jnp.result_type(x, y).kind not in "iu":
             return function(x, y)
         if not isinstance(y, jax.Array) and np.all(y):
@@ -219,13 +221,13 @@ def _divided(function: Function) -> Function:
     return functools.wraps(function)(divided)
 
 
-def _vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
+def _vander(x: Array, N: Any = None, increasing: bool = False) -> Any:
     x = array_of(x)
     dtype = np.promote_types(x.dtype, int) if x.dtype.kind in "iub" else x.dtype
     return jnp.vander(as_dtype(x, dtype), N, increasing)
 
 
-def _gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+def _gradient(f: Any, *varargs: Any, axis: Axis = None, edge_order: int = 1) -> Any:
     if edge_order != 1:
         raise NotDifferentiableError(refusals.of_option("np.gradient", [f"edge_order={edge_order}"]))
     if f.dtype == bool:
@@ -242,7 +244,7 @@ def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     return jnp.ediff1d(ary, *(each if each is None else as_dtype(each, ary.dtype) for each in ends))
 
 
-def _nextafter(x: Any, y: Any) -> Any:
+def _nextafter(x: Array, y: Array) -> Any:
     still = jax.lax.stop_gradient(x)
     return x + (jnp.nextafter(still, jax.lax.stop_gradient(y)) - still)
 
@@ -250,7 +252,7 @@ def _nextafter(x: Any, y: Any) -> Any:
 def _masked(function: Function) -> Function:
     """Return a function that does not look at entries that are left out: nan there has nan as derivative."""
 
-    def masked(a: Any, *args: Any, where: Any = True, **kwargs: Any) -> Any:
+    def masked(a: Array, *args: Any, where: Any = True, **kwargs: Any) -> Any:
         if where is True:
             return Called(getattr(np, function.__name__), function)(a, *args, **kwargs)
         a = jnp.where(where, floating(a), 0.0)
@@ -259,32 +261,32 @@ def _masked(function: Function) -> Function:
     return functools.wraps(function)(masked)
 
 
-def _real_if_close(a: Any, tol: float = 100.0) -> Any:
+def _real_if_close(a: Array, tol: float = 100.0) -> Any:
     del tol
     if a.dtype.kind == "c":
         raise NotDifferentiableError(refusals.of_function("np.real_if_close", " of complex numbers"))
     return a
 
 
-def mirrored(a: Any, lower: bool) -> Any:
+def mirrored(a: Array, lower: bool) -> Any:
     """Return the Hermitian matrix of which numpy reads one triangle."""
     one, other = (jnp.tril(a), jnp.tril(a, -1)) if lower else (jnp.triu(a), jnp.triu(a, 1))
     return one + jnp.conj(jnp.swapaxes(other, -1, -2))
 
 
-def _cholesky(a: Any, /, *, upper: bool = False) -> Any:
+def _cholesky(a: Array, /, *, upper: bool = False) -> Any:
     return jnp.linalg.cholesky(mirrored(floating(a), not upper), upper=upper)
 
 
-def _eigh(a: Any, UPLO: str = "L") -> Any:
+def _eigh(a: Array, UPLO: str = "L") -> Any:
     return jnp.linalg.eigh(mirrored(floating(a), UPLO.upper() == "L"))
 
 
-def _eigvalsh(a: Any, UPLO: str = "L") -> Any:
+def _eigvalsh(a: Array, UPLO: str = "L") -> Any:
     return jnp.linalg.eigvalsh(mirrored(floating(a), UPLO.upper() == "L"))
 
 
-def floating(a: Any) -> Any:
+def floating(a: Array) -> Any:
     """Return an array of floating-point numbers."""
     a = array_of(a)
     a = a if hasattr(a, "dtype") else np.asarray(a)
@@ -333,7 +335,7 @@ min_scalar_type einsum_path tril_indices_from triu_indices_from diag_indices_fro
 """.split()
 
 
-def _histogramdd(sample: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None) -> Any:
+def _histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None) -> Any:
     """Return sums of weights and edges. A list is one of columns, and an array of these is not."""
     columns = array_of(sample)
     if isinstance(sample, list | tuple):
@@ -350,14 +352,14 @@ def _histogramdd(sample: Any, bins: Any = 10, range: Any = None, density: Any = 
 
 
 def _histogram2d(
-    x: Any, y: Any, bins: Any = 10, range: Any = None, density: Any = None, weights: Any = None
+    x: Array, y: Array, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None
 ) -> tuple[Any, Any, Any]:
     several = isinstance(bins, list | tuple | np.ndarray) and len(bins) > 2
     sums, (of_x, of_y) = _histogramdd([x, y], [bins, bins] if several else bins, range, density, weights)
     return sums, of_x, of_y
 
 
-def _bins(bins: Any) -> Any:
+def _bins(bins: Array) -> Any:
     if not isinstance(bins, list | tuple):
         return bins
     return [jnp.asarray(array_of(each)) if np.ndim(each) else each for each in bins]
