@@ -87,7 +87,8 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_pages_that_messages_and_docstrings_name_are_there() -> None:
     named = set[str]()
     for package in (dagad, dagad_scheduler):
-        for path in Path(str(package.__file__)).parent.rglob("*.[py][ya]*"):
+        home = Path(str(package.__file__)).parent
+        for path in (*home.rglob("*.py"), *home.rglob("*.yaml")):
             named |= set(re.findall(r"\bdocs/[\w/-]+\.md(?:#[\w-]+)?", path.read_text(encoding="utf-8")))
     assert len(named) >= 3
     for target in named:
