@@ -21,6 +21,7 @@ from dagad._remembered import Remembered
 from dagad._sources.plan import GivenPlan
 from dagad._tracebacks import warn
 from dagad._values import pytree
+from dagad._values.canonical import read_only
 
 MOST_REMEMBERED = 4096
 SHORT = 1.0  # seconds: no row of an evaluation that took no longer needs to be timed
@@ -37,7 +38,7 @@ def warn_unless_sum(operation: Operation, place: Scheduler, leaves: Sequence[Any
     if seconds > SHORT and len(operation.plan) < 2:  # a call takes perhaps as long for one row as for all
         return
     try:
-        why = str(_look(operation, place, [pytree.plain(leaf) for leaf in leaves], seconds > SHORT))
+        why = str(_look(operation, place, [read_only(pytree.plain(leaf)) for leaf in leaves], seconds > SHORT))
     except Exception:  # the user's, of a run that only looks
         return
     if why:

@@ -18,6 +18,7 @@ from autograd.extend import JVPNode, VJPNode
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._tracing.flat_functions import Composed, Engine, Flat, FlatFunction, LeafPullback, Leaves, Traits, outputs_of
 from dagad._tracing.forward import TangentNode
+from dagad._tracing.in_place import CHANGED, refuse_stale_memory
 from dagad._tracing.rules import shaped
 from dagad._tracing.tape import traceable
 from dagad._tracing.traced_array import new_box
@@ -79,6 +80,8 @@ def innermost(leaves: Sequence[Any]) -> Trace | None:
             level = leaf._trace
     if level < 0:
         return None
+    if CHANGED:
+        refuse_stale_memory(leaves)
     nodes: dict[int, Any] = {}
     below = list(leaves)
     for place, leaf in enumerate(leaves):

@@ -10,8 +10,10 @@ numbers of traces that are not, kept by `patches`.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,9 +35,9 @@ class _Region:
 
     __slots__ = ("__array_interface__", "owner")
 
-    def __init__(self, array: Array, owner: Any) -> None:
+    def __init__(self, array: Array, owner: Any, gone: Callable[[Any], Any]) -> None:
         self.__array_interface__ = array.__array_interface__
-        self.owner = weakref.ref(owner)
+        self.owner = weakref.ref(owner, gone)
 
     def is_in(self, array: Array, owner: Any) -> bool:
         if self.owner() is not owner:  # the memory has gone, and what is there now is another array
@@ -77,8 +79,16 @@ def changed(box: Any, found: Any, name: str) -> Any:
         found = found.astype(array.dtype)
     if box._trace in OPEN:
         owner = _owner_of(array)
-        CHANGED.setdefault(box._trace, {}).setdefault(id(owner), []).append(_Region(array, owner))
+        regions, key = CHANGED.setdefault(box._trace, {}), id(owner)
+        # They go with the memory: in a long loop there would be more and more of them.
+        gone = functools.partial(_forget, regions, key)
+        regions.setdefault(key, []).append(_Region(array, owner, gone))
     return found
+
+
+def _forget(regions: dict[int, list[_Region]], key: int, reference: Any) -> None:
+    del reference
+    regions.pop(key, None)
 
 
 def refuse_stale_memory(values: Iterable[Any]) -> None:
@@ -87,6 +97,37 @@ def refuse_stale_memory(values: Iterable[Any]) -> None:
         if type(box) in box_types and box._trace in CHANGED:
             array = pytree.plain(box)
             if isinstance(array, np.ndarray):
-                owner = _owner_of(array)
-                if any(region.is_in(array, owner) for region in CHANGED[box._trace].get(id(owner), ())):
-                    raise NotDifferentiableError(refusals.of_view())
+                _refuse_overlap(CHANGED[box._trace], array)
+
+
+def _refuse_overlap(regions: dict[int, list[_Region]], array: Array) -> None:
+    owner = _owner_of(array)
+    if any(region.is_in(array, owner) for region in regions.get(id(owner), ())):
+        raise NotDifferentiableError(refusals.of_view())
+
+
+@contextlib.contextmanager
+def as_part(box: Array, where: Any) -> Iterator[None]:
+    """Look at the part of a traced array alone that is taken out of it: others may have been changed."""
+    array, hidden = pytree.plain(box), dict[int, dict[int, list[_Region]]]()
+    part = _view(array, where) if isinstance(array, np.ndarray) else None
+    while part is not None and type(box) in box_types:
+        if (regions := CHANGED.get(box._trace)) is not None:
+            _refuse_overlap(regions, part)
+            hidden[box._trace] = CHANGED.pop(box._trace)
+        box = box._value
+    try:
+        yield
+    finally:
+        CHANGED.update(hidden)
+
+
+def _view(array: Array, where: Any) -> Any:
+    """Return a view of a part of an array; None if such an index gives a copy, or fails."""
+    index = where if type(where) is tuple else (where,)
+    if not all(each is None or each is ... or type(each) in (int, slice) for each in index):
+        return None
+    try:
+        return array[index if any(each is ... for each in index) else (*index, ...)]
+    except IndexError:
+        return None

@@ -73,8 +73,13 @@ def _quotient(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
     return dy * (-value / y) if dx is None else (dx - value * dy) / y
 
 
+def _as_array(operand: Array) -> Any:
+    return np.asarray(operand) if isinstance(operand, list | tuple) else operand
+
+
 def _product(value: Value, x: Array, y: Array, dx: Array, dy: Array) -> Any:
     del value
+    x, y = _as_array(x), _as_array(y)
     if not 0 < np.ndim(pytree.plain(x)) < 3 or not 0 < np.ndim(pytree.plain(y)) < 3:
         return None
     of_x = None if dx is None else dx @ y

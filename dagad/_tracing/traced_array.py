@@ -6,6 +6,7 @@ are: numpy treats these as ever.
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from autograd.extend import Box
 
 from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._tracing import refusals
-from dagad._tracing.in_place import CHANGED, changed, refuse_stale_memory
+from dagad._tracing.in_place import CHANGED, as_part, changed, refuse_stale_memory
 from dagad._tracing.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
 from dagad._tracing.operands import all_arrays, operators
 from dagad._tracing.private import (
@@ -181,6 +182,9 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         return anp.negative(self) if quick is None else _moved(*quick)
 
     def __getitem__(self, where: Any) -> Any:
+        if CHANGED:
+            with as_part(self, where):
+                return _stock_getitem(self, where)
         quick = entry_of(self, where) if _moves(self) else None
         return _stock_getitem(self, where) if quick is None else _moved(self, *quick)
 
@@ -204,6 +208,8 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def astype(self, dtype: DType, order: str = "K", casting: str = "unsafe", **options: bool) -> Any:
         """Return the array with entries of another type."""
         del order, casting
+        if CHANGED:
+            refuse_stale_memory([self])
         return call_function(np.astype, (self, dtype), {"copy": options.get("copy", True)})
 
     def clip(self, *bounds: Any, **kwargs: Any) -> Any:
@@ -224,7 +230,14 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
 
     def copy(self, order: str = "C") -> Any:
         """Return a copy: the same value in memory of its own."""
+        if CHANGED:
+            refuse_stale_memory([self])
         return TracedArray(_copied(self._value, order), self._trace, self._node)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if CHANGED:
+            refuse_stale_memory([self])
+        return TracedArray(copy.deepcopy(self._value, memo), self._trace, self._node)
 
     def __bool__(self) -> bool:
         if CHANGED:
@@ -292,7 +305,7 @@ for _name in _ASKING.split():
 
 def array_of_numbers(parts: Any) -> Any:
     """Return a list of numbers, some of which move by stacks of tangents, as an array; None for any other."""
-    quick = list_of_numbers(parts, TracedArray)
+    quick = None if CHANGED else list_of_numbers(parts, TracedArray)
     return None if quick is None else _moved(*quick)
 
 
