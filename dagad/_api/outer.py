@@ -20,7 +20,7 @@ from dagad._kernels.finite import is_finite
 from dagad._kernels.kernel import Outputs
 from dagad._kernels.operation import Operation
 from dagad._sources.shards import times
-from dagad._tracing.embedded import Trace, innermost
+from dagad._tracing.embedded import Trace, innermost, parts_of
 from dagad._tracing.tape import reverse_depth, traceable
 from dagad._types import Cotangent, Leaf, Tangent
 from dagad._values import pytree
@@ -127,7 +127,7 @@ class TracedPull:
         self._places = places  # of the leaves that this trace asks for
 
     def __call__(self, cotangent: Cotangent) -> tuple[Any, ...]:
-        cotangents = self._pulled(_opened(cotangent))
+        cotangents = self._pulled(parts_of(cotangent))
         found = (cotangents[place] for place in self._places)
         # Autograd's own transforms hand out what they get.
         return tuple(found if is_in_a_transform() else map(writable, found))
@@ -135,7 +135,7 @@ class TracedPull:
     def many(self, cotangents: Sequence[Any]) -> list[list[Any]]:
         """Return for each parent of the node its cotangents for many seeds, None for zero."""
         nothing = [None] * len(self._leaves)
-        rows = [nothing if one is None else self._pulled(list(map(full, _opened(one)))) for one in cotangents]
+        rows = [nothing if one is None else self._pulled(list(map(full, parts_of(one)))) for one in cotangents]
         found = [list(column) for column in zip(*rows, strict=True)]
         return [found[place] for place in self._places]
 
@@ -169,7 +169,7 @@ class Pull(TracedPull):
         self._state, self._lock = state, threading.Lock()
 
     def many(self, cotangents: Sequence[Any]) -> list[list[Any]]:
-        seeds = [None if cotangent is None else _opened(cotangent) for cotangent in cotangents]
+        seeds = [None if cotangent is None else parts_of(cotangent) for cotangent in cotangents]
         if any(pytree.is_traced(seed) for some in seeds for seed in some or ()):
             return super().many(cotangents)
         with held(self._lock):
@@ -182,11 +182,3 @@ class Pull(TracedPull):
         with held(self._lock):  # several threads may pull: what the first one finds may be all that the others need
             found, self._state = self._operation.backward(self._leaves, self._value, self._state, seeds)
         return found
-
-
-def _opened(cotangent: Cotangent) -> list[Any]:
-    opened = pytree.open_containers(cotangent)
-    return list(opened) if isinstance(opened, _SEVERAL) else [opened]
-
-
-_SEVERAL = (tuple, list)

@@ -82,6 +82,8 @@ class Outputs(NamedTuple):
             return seeds if type(seeds[0]) is np.float64 else [_cast(seeds[0], self.reduced)]
         leaves, count = self.all_leaves(), len(self.floats())
         if len(seeds) not in (len(leaves), count):
+            leaves = [leaf for leaf in leaves if leaf is not None]  # as what combines them hands back
+        if len(seeds) not in (len(leaves), count):
             raise StructureError(
                 "Some parts of what a chunk returned are integers in this chunk, and floating point in others. Return "
                 "the same from every chunk: `float(...)` of a number, `.astype(float)` of an array."

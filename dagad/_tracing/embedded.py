@@ -20,7 +20,7 @@ from dagad._tracing.flat_functions import Composed, Engine, Flat, FlatFunction, 
 from dagad._tracing.forward import TangentNode
 from dagad._tracing.in_place import CHANGED, refuse_stale_memory
 from dagad._tracing.rules import shaped
-from dagad._tracing.tape import traceable
+from dagad._tracing.tape import Entries, TapeNode, nodes_of_outputs, traceable
 from dagad._tracing.traced_array import new_box
 from dagad._types import AnyEngine, Cotangent, Leaf, Value
 from dagad._values import pytree
@@ -65,6 +65,9 @@ class Trace(NamedTuple):
         if issubclass(kind, VJPNode):
             node = kind.__new__(kind)
             node.parents, node.vjp = parents, pull
+            if kind is TapeNode and len(values) > 1:
+                ends = nodes_of_outputs(node, len(values))
+                return [new_box(traceable(value), self.level, end) for value, end in zip(values, ends, strict=True)]
         else:  # another tracer, which may look at what was called
             values = [self.below[place] for place in self.nodes]
             node = kind(answer, _strange, (pull, *values), {}, tuple(range(1, 1 + len(values))), parents)
@@ -242,6 +245,14 @@ class EnginePullback:
         return 0 if self._own is None else self._own.nbytes()
 
 
+def parts_of(cotangent: Cotangent) -> list[Any]:
+    """Return the cotangents of the outputs of a node, None for none, from what a tape brings."""
+    if type(cotangent) is Entries:
+        return cotangent.listed()
+    opened = pytree.open_containers(cotangent)
+    return list(opened) if isinstance(opened, tuple | list) else [opened]
+
+
 class NodePullback:
     """The pullback of an engine's function as a tape knows it: from one cotangent, a tuple for several outputs.
 
@@ -257,12 +268,11 @@ class NodePullback:
         self._floats, self._n_outputs = floats, n_outputs
 
     def __call__(self, cotangent: Cotangent) -> tuple[Any, ...]:
-        opened = pytree.open_containers(cotangent)
-        parts = list(opened) if isinstance(opened, tuple | list) else [opened]
+        parts = parts_of(cotangent)
         seeds: list[Any] = [None] * self._n_outputs
         for place, part in zip(self._floats, parts, strict=True):
             # Of outputs that nobody used autograd says zero, which at an infinite slope would be nan.
-            seeds[place] = part if pytree.is_traced(part) or np.any(part) else None
+            seeds[place] = part if pytree.is_traced(part) or (part is not None and np.any(part)) else None
         found = self._pullback(seeds)
         return tuple(_dense(found[index], self._leaves[index]) for index in self._indices)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
@@ -36,6 +37,50 @@ class TapeNode(OwnNode, VJPNode):  # type: ignore[misc]  # autograd has no types
         if rule is None:
             raise NotImplementedError(f"VJP of {getattr(fun, '__name__', fun)} wrt argnums {argnums} not defined")
         self.vjp = rule(argnums, value, args, kwargs)
+
+
+class Entries:
+    """Cotangents of some outputs of one operation, by their places: of what nobody used there is none.
+
+    A tape adds up those that arrive. Zeros in their place would be traced where somebody differentiates the pullback,
+    and nan at infinite slopes.
+    """
+
+    __slots__ = ("_pairs", "count")
+
+    def __init__(self, count: int, pairs: dict[int, tuple[Any, bool]]) -> None:
+        self.count, self._pairs = count, pairs
+
+    def added_to(self, before: Entries | None) -> Entries:
+        pairs = {} if before is None else dict(before._pairs)
+        for place, (cotangent, _) in self._pairs.items():
+            pairs[place] = add_outgrads(pairs.get(place), cotangent)
+        return Entries(self.count, pairs)
+
+    def listed(self) -> list[Any]:
+        """Return the cotangents of all outputs, None for none."""
+        return [self._pairs[place][0] if place in self._pairs else None for place in range(self.count)]
+
+
+def _entry(count: int, place: int, cotangent: Cotangent) -> tuple[Entries]:
+    return (Entries(count, {place: (cotangent, False)}),)
+
+
+def nodes_of_outputs(node: TapeNode, count: int) -> list[TapeNode]:
+    """Return a node for each output of the operation behind a node."""
+    found = []
+    for place in range(count):
+        output = TapeNode.__new__(TapeNode)
+        output.parents, output.vjp = (node,), functools.partial(_entry, count, place)
+        found.append(output)
+    return found
+
+
+def _added(before: tuple[Any, bool] | None, cotangent: Cotangent) -> tuple[Any, bool]:
+    if type(cotangent) is Entries:
+        return cotangent.added_to(None if before is None else before[0]), True
+    found: tuple[Any, bool] = add_outgrads(before, cotangent)
+    return found
 
 
 _BARE = frozenset({np.ndarray, np.float64, float})
@@ -217,7 +262,7 @@ def _pull_down(arrived: dict[Any, tuple[Any, bool]], at_roots: dict[Any, Any]) -
             at_roots[node] = cotangent
         else:
             for parent, part in zip(node.parents, node.vjp(cotangent), strict=True):
-                arrived[parent] = add_outgrads(arrived.get(parent), part)
+                arrived[parent] = _added(arrived.get(parent), part)
 
 
 def downward(ends: list[Any]) -> Iterator[Any]:
@@ -305,7 +350,7 @@ def _sum(entry: Entry, part: Any) -> Entry:
     if entry is None and isinstance(part, Blocks):
         return part
     previous = (entry.full(), True) if isinstance(entry, Blocks) else entry
-    return add_outgrads(previous, full(part))
+    return _added(previous, full(part))
 
 
 def _value(entry: Entry) -> Any:

@@ -42,6 +42,7 @@ PROGRAMS: dict[str, Program] = {
     "map_sum": lambda a, rows, options: dagad.map_sum(of_item, rows, a, **options)["used"],
     "map": lambda a, rows, options: np.sum(dagad.map(of_item, rows, a, **options)["used"]),
     "map_reduce": lambda a, rows, options: dagad.map_reduce(both, added, rows, a, **options)["used"],
+    "squared": lambda a, rows, options: dagad.reduce_sum(both, rows, a, **options)["used"] ** 2 / 240.0,
 }
 MODES: dict[str, Callable[[Any], Any]] = {
     "grad": lambda fun: dagad.grad(fun)(POINT),
@@ -58,43 +59,43 @@ SECOND: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def whole(a: Any) -> Any:
-    return both(ROWS, a)["used"]
-
-
-def check(program: Program, rows: Any, **options: Any) -> None:
+def check(name: str, rows: Any, **options: Any) -> None:
     def fun(a: Any) -> Any:
-        return program(a, rows, options)
+        return PROGRAMS[name](a, rows, options)
+
+    def whole(a: Any) -> Any:
+        used = both(ROWS, a)["used"]
+        return used**2 / 240.0 if name == "squared" else used
 
     first = autograd.grad(whole)(POINT)
     second = autograd.grad(lambda a: autograd.grad(whole)(a)[0])(POINT)
     assert onp.isfinite([first, second]).all()
     for found, right in ((MODES, first), (SECOND, second)):
-        for name, mode in found.items():
-            onp.testing.assert_allclose(onp.asarray(mode(fun)), right, rtol=1e-13, err_msg=name)
+        for called, mode in found.items():
+            onp.testing.assert_allclose(onp.asarray(mode(fun)), right, rtol=1e-13, err_msg=called)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_slope_that_is_infinite_in_an_unused_output_leaves_the_gradient_alone(name: str, scheduler: Any) -> None:
-    check(PROGRAMS[name], ROWS, grainsize=2, scheduler=scheduler)
+    check(name, ROWS, grainsize=2, scheduler=scheduler)
 
 
 @pytest.mark.parametrize("policy", [Keep(), Recompute(), Preaccumulate()], ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unused_outputs_are_not_pulled_under_any_policy(name: str, policy: Any) -> None:
-    check(PROGRAMS[name], ROWS, grainsize=2, scheduler="sync", policy=policy)
+    check(name, ROWS, grainsize=2, scheduler="sync", policy=policy)
 
 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unused_outputs_are_not_pulled_by_jax(name: str) -> None:
     pytest.importorskip("jax")
-    check(PROGRAMS[name], ROWS, grainsize=2, scheduler="sync", engine="jax")
+    check(name, ROWS, grainsize=2, scheduler="sync", engine="jax")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unused_outputs_of_shards_are_not_pulled(name: str, cluster: Any) -> None:
-    check(PROGRAMS[name], dagad.shard(ROWS, grainsize=2, scheduler=cluster))
+    check(name, dagad.shard(ROWS, grainsize=2, scheduler=cluster))
 
 
 def test_an_output_used_by_some_chunks_alone_is_pulled_in_these() -> None:
@@ -129,3 +130,18 @@ def test_a_ragged_map_with_an_unused_output_is_right() -> None:
         return np.sum(dagad.map_rect(lambda row, a: ragged(row, a)["used"], ROWS, a, grainsize=2, scheduler="sync"))
 
     onp.testing.assert_allclose(dagad.grad(fun)(POINT), [2 * 12.0 * ROWS.sum(), 0.0])
+
+
+def test_what_map_reduce_combines_may_hold_integers_and_none() -> None:
+    def of_chunk(rows: Any, a: Any) -> dict[str, Any]:
+        return {"sum": np.sum(rows) * a, "n": len(rows), "none": None}
+
+    def combined(one: Any, other: Any) -> dict[str, Any]:
+        return {"sum": one["sum"] + other["sum"], "n": one["n"] + other["n"], "none": None}
+
+    def fun(a: Any) -> Any:
+        found = dagad.map_reduce(of_chunk, combined, ROWS, a, grainsize=2, scheduler="sync")
+        return found["sum"] ** 2 / found["n"]
+
+    assert dagad.grad(fun)(2.0) == pytest.approx(2 * 2.0 * 15.0**2 / 5)
+    assert dagad.hessian(fun)(2.0) == pytest.approx(2 * 15.0**2 / 5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 import dagad
 from dagad._tracing import in_place
+from dagad.solvers import solve_ivp
 from support.views import APART, CHANGES, SHARE, SQUARE, changed, parts
 
 STALE = r"in place.*another one is used afterwards.*Write `y = y \* 2`"
@@ -133,3 +136,89 @@ def test_memory_that_was_changed_is_forgotten_with_its_trace_and_other_threads_d
     for scheduler in ("threads", "sync"):
         assert dagad.grad(total)(np.ones(3), scheduler) == pytest.approx(80.0)
     assert not in_place.CHANGED
+
+
+X = np.array([1.2, 2.7, 3.1, 0.4])
+TAKEN: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda x: dagad.reduce_sum(lambda rows: np.sum(rows**2), x, grainsize=2),
+    "a shared argument": lambda x: dagad.reduce_sum(lambda rows, x: np.sum(rows * x[0]), X, x, grainsize=2),
+    "a closure": lambda x: dagad.reduce_sum(lambda rows: np.sum(rows * x[0]), X, grainsize=2),
+    "a map": lambda x: np.sum(dagad.map(lambda row: row**2, x, grainsize=2)),
+    "a solver": lambda x: np.sum(solve_ivp(lambda t, y, k: -k * y, (0.0, 1.0), np.ones(1), args=(x[0],)).y),
+    "a start": lambda x: np.sum(solve_ivp(lambda t, y: -y, (0.0, 1.0), x).y),
+    "a copy": lambda x: np.sum(x.copy() ** 2),
+    "a deep copy": lambda x: np.sum(copy.deepcopy(x) ** 2),
+    "whole numbers": lambda x: np.sum(x.astype(int)) * x[0],
+}
+
+
+@pytest.mark.parametrize("mode", ["grad", "jacfwd"])
+@pytest.mark.parametrize("name", TAKEN)
+def test_stale_arrays_are_refused_where_reductions_solvers_and_copies_take_them(name: str, mode: str) -> None:
+    def loss(x: Any) -> Any:
+        x = x * 1.0
+        y = x
+        y *= 2.0
+        return TAKEN[name](x)
+
+    with pytest.raises(dagad.NotDifferentiableError, match=STALE):
+        getattr(dagad, mode)(loss)(X)
+
+
+def test_parts_that_were_not_changed_may_be_taken_out_of_an_array() -> None:
+    def by_rows(x: Any) -> Any:
+        m = np.reshape(x * 1.0, (2, -1))
+        for row in m:
+            row /= np.sum(row)
+        w = x[:2] * 1.0
+        first, last = w[:1], w[1:]
+        first *= 2.0
+        return np.sum(first) + np.sum(w[1:] * 3.0) + np.sum(last)
+
+    def plain(x: Any) -> Any:
+        return 2.0 * x[0] + 4.0 * x[1]
+
+    assert by_rows(X) == pytest.approx(plain(X))
+    for mode in (dagad.grad, dagad.jacfwd):
+        np.testing.assert_allclose(mode(by_rows)(X), mode(plain)(X))
+
+
+@pytest.mark.parametrize("where", [0, slice(1), [0], (..., None)], ids=str)
+def test_parts_that_were_changed_under_another_name_are_refused(where: Any) -> None:
+    def loss(x: Any) -> Any:
+        x = x * 1.0
+        y = x[:2]
+        y *= 2.0
+        return np.sum(x[where])
+
+    with pytest.raises(dagad.NotDifferentiableError, match=STALE):
+        dagad.grad(loss)(X)
+
+
+def test_what_is_noted_of_changes_goes_with_the_memory_in_long_loops() -> None:
+    seen = []
+
+    def loss(x: Any) -> Any:
+        y = x * 1.0
+        for _ in range(500):
+            y *= 0.999
+        seen.append(sum(map(len, next(iter(in_place.CHANGED.values())).values())))
+        return np.sum(y)
+
+    dagad.jvp(loss, (X,), (X,))
+    assert seen[0] < 10
+    assert not in_place.CHANGED
+
+
+def test_a_first_look_at_a_function_leaves_the_parameters_as_they_are(new_functions: None) -> None:
+    def chunk(rows: Any, theta: Any) -> Any:
+        theta *= 2.0
+        return np.sum(rows * theta[0] ** 2)
+
+    theta = np.array([1.2, 2.7])
+    value, gradient = dagad.value_and_grad(lambda t: dagad.reduce_sum(chunk, X, t, grainsize=2, scheduler="sync"))(
+        theta
+    )
+    assert theta.tolist() == [1.2, 2.7]
+    assert value == pytest.approx(4 * 1.44 * np.sum(X))
+    np.testing.assert_allclose(gradient, [8 * 1.2 * np.sum(X), 0.0])
