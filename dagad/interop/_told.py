@@ -19,7 +19,10 @@ def told(callback: Callable[..., Any] | None, tree: Callable[[Any], Any]) -> Cal
     if _names_of_arguments(callback) == ["intermediate_result"]:
 
         def of_result(intermediate_result: Any) -> Any:
-            return callback(intermediate_result=as_trees(intermediate_result, tree))
+            found = intermediate_result
+            if not isinstance(found, optimize.OptimizeResult):  # SLSQP of scipy before 1.16 has the vector alone
+                found = optimize.OptimizeResult(x=found)
+            return callback(intermediate_result=as_trees(found, tree))
 
         return of_result
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 import pytest
 import scipy.optimize
+from packaging.version import Version
 
 import dagad
 from dagad.interop.scipy import FlatFunction, least_squares, minimize
@@ -177,7 +179,10 @@ def test_a_callback_of_either_form_gets_pytrees_and_may_end_the_loop(method: str
         raise StopIteration
 
     n_before = len(seen)
-    minimize(fun, {"a": 3.0}, method=method, callback=ended)
+    # Of scipy before 1.16 SLSQP does not know that a callback may end it.
+    passes_on = method == "SLSQP" and Version(scipy.__version__) < Version("1.16")
+    with pytest.raises(StopIteration) if passes_on else contextlib.nullcontext():
+        minimize(fun, {"a": 3.0}, method=method, callback=ended)
     assert [list(p) for p in seen[n_before:]] == [["a"]]
 
 

@@ -33,7 +33,16 @@ def both(fun: Any, x: Any = SQUARE) -> tuple[float, float, float]:
 
 
 def of(views: str) -> list[str]:
-    return [view for view in parts(views) if not any(name in view for name in MAKES_ARRAYS)]
+    return [view for view in parts(views) if not any(name in view for name in MAKES_ARRAYS) and is_here(view)]
+
+
+def is_here(view: str) -> bool:
+    """Return whether this numpy takes such a call: `np.clip` without bounds is of numpy 2.1."""
+    try:
+        changed(view, "pass")(SQUARE)
+    except ValueError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("view", of(SHARE))
