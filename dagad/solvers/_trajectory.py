@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._tracing.embedded import Trace, innermost
+from dagad._tracing.embedded import Trace, innermost, parts_of
 from dagad._tracing.rules import shaped
 from dagad._tracing.tape import pull, record_flat, traceable
 from dagad._tracing.traced_array import new_box
@@ -359,9 +359,8 @@ class _PullOfAdjoint:
         self._problem, self._asked, self._places = problem, list(trace.nodes), places
 
     def __call__(self, cotangent: Cotangent) -> tuple[Any, ...]:
-        opened = pytree.open_containers(cotangent)
-        parts = list(opened) if isinstance(opened, tuple | list) else [opened]
-        along = {place: [part] for place, part in zip(self._places, parts, strict=True)}
+        parts = zip(self._places, parts_of(cotangent), strict=True)
+        along = {place: [part] for place, part in parts if part is not None}
         problem, leaves, n = self._problem, self._leaves, len(self._leaves)
         asked = [place for place in self._asked if place < n]
         found = dict(zip(asked, _pulled_of_pushed(problem, leaves, along, None, self._seed, asked), strict=True))

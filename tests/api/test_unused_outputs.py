@@ -132,7 +132,7 @@ def test_a_ragged_map_with_an_unused_output_is_right() -> None:
     onp.testing.assert_allclose(dagad.grad(fun)(POINT), [2 * 12.0 * ROWS.sum(), 0.0])
 
 
-def test_what_map_reduce_combines_may_hold_integers_and_none() -> None:
+def test_values_that_map_reduce_combines_may_hold_integers_and_none() -> None:
     def of_chunk(rows: Any, a: Any) -> dict[str, Any]:
         return {"sum": np.sum(rows) * a, "n": len(rows), "none": None}
 

@@ -204,7 +204,7 @@ def test_parts_that_were_changed_under_another_name_are_refused(where: Any) -> N
         dagad.grad(loss)(X)
 
 
-def test_what_is_noted_of_changes_goes_with_the_memory_in_long_loops() -> None:
+def test_notes_of_changes_in_place_go_with_the_memory_in_long_loops() -> None:
     seen = []
 
     def loss(x: Any) -> Any:
