@@ -22,7 +22,7 @@ from dagad._kernels.operation import Operation
 from dagad._sources.shards import times
 from dagad._tracing.embedded import Trace, innermost, parts_of
 from dagad._tracing.tape import reverse_depth, traceable
-from dagad._types import Cotangent, Leaf, Tangent
+from dagad._types import Cotangent
 from dagad._values import pytree
 from dagad._values.blocks import full
 from dagad._values.canonical import contiguous, writable
@@ -61,7 +61,10 @@ def _forward(operation: Operation, trace: Trace) -> Outputs:
     """Move the leaves: one operation gives the value and the tangents in all directions."""
     below, (tangents, count), n_theta = trace.below, trace.tangents(), sum(operation.inputs.shared)
     moving = [
-        [_dense(tangents[place][number] if place in tangents else None, leaf) for place, leaf in enumerate(below)]
+        [
+            pytree.dense(tangents[place][number] if place in tangents else None, leaf, "A tangent")
+            for place, leaf in enumerate(below)
+        ]
         for number in range(count)
     ]
     copies = [below, *moving]
@@ -70,10 +73,6 @@ def _forward(operation: Operation, trace: Trace) -> Outputs:
     value, directions = operation.moved(both, count)
     pairs = zip(value.floats(), zip(*directions, strict=True), strict=True)
     return _filled(value, (trace.moved(leaf, list(parts)) for leaf, parts in pairs))
-
-
-def _dense(tangent: Tangent, leaf: Leaf) -> Any:
-    return pytree.zeros_like(leaf) if tangent is None else pytree.fitted(tangent, leaf, "A tangent")
 
 
 def _filled(value: Outputs, leaves: Iterator[Any]) -> Outputs:

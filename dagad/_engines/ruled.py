@@ -15,7 +15,6 @@ from dagad._tracing.embedded import NodePullback, Trace, innermost
 from dagad._tracing.flat_functions import Flat, Leaves
 from dagad._tracing.forward import push
 from dagad._tracing.tape import pull, record_flat, traceable
-from dagad._types import Value
 from dagad._values import pytree
 
 
@@ -47,7 +46,7 @@ def _forward(rule: Rule, trace: Trace) -> list[Any]:
     for number in range(count):
         own = {place: many[number] for place, many in tangents.items() if many[number] is not None}
         parts = rule.push(values, trace.below, own) if own else [None] * len(values)
-        moved.append([_dense(part, value) for part, value in zip(parts, values, strict=True)])
+        moved.append([pytree.dense(part, value, "A tangent") for part, value in zip(parts, values, strict=True)])
     return [trace.moved(value, [parts[place] for parts in moved]) for place, value in enumerate(values)]
 
 
@@ -61,10 +60,6 @@ def _reverse(rule: Rule, trace: Trace) -> list[Any]:
 
     back: Any = pulled
     return trace.pulled(values, NodePullback(back, trace.below, asked, list(range(len(values))), len(values)))
-
-
-def _dense(part: Any, value: Value) -> Any:
-    return pytree.zeros_like(value) if part is None else pytree.fitted(part, value, "A tangent")
 
 
 def moved_along(fun: Flat, leaves: Leaves, tangents: Mapping[int, Any]) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._types import Array, Value
+from dagad._types import Leaf, Value
 from dagad._values import pytree
 
 
@@ -32,10 +32,10 @@ class Monoid(Protocol):
     8.0
     """
 
-    def lift(self, term: Array) -> Any:
+    def lift(self, term: Value) -> Any:
         """Return the sum of one term; a sum stays what it is."""
 
-    def add(self, a: Array, b: Array, ours: bool) -> Any:
+    def add(self, a: Value, b: Value, ours: bool) -> Any:
         """Return the sum of two, in memory that is not `b`'s, and `a`'s only if that is `ours` to write into."""
 
     def lower(self, total: Value) -> Any:
@@ -55,10 +55,10 @@ class PlainSum:
     0.0
     """
 
-    def lift(self, term: Array) -> Any:
+    def lift(self, term: Value) -> Any:
         return term
 
-    def add(self, a: Array, b: Array, ours: bool) -> Any:
+    def add(self, a: Value, b: Value, ours: bool) -> Any:
         return _add(a, b, ours)
 
     def lower(self, total: Value) -> Any:
@@ -86,13 +86,13 @@ class CompensatedSum:
     1.0
     """
 
-    def lift(self, term: Array) -> Any:
+    def lift(self, term: Value) -> Any:
         if isinstance(term, Exact):
             return term
         leaves, treedef = pytree.flatten_with_none(term)
         return Exact(treedef, leaves, [None] * len(leaves))
 
-    def add(self, a: Array, b: Array, ours: bool) -> Any:
+    def add(self, a: Value, b: Value, ours: bool) -> Any:
         del ours
         pytree.check_same_structure(a.treedef, b.treedef, DIFFERENT)
         added = [_added(*pair) for pair in zip(a.sums, a.errors, b.sums, b.errors, strict=True)]
@@ -138,7 +138,7 @@ NUMBERS = {float, np.float64}
 _PLAIN_NUMBERS = {*NUMBERS, int}
 
 
-def _add(total: Value, term: Array, ours: bool) -> Any:
+def _add(total: Value, term: Value, ours: bool) -> Any:
     kind = type(total)
     if kind is type(term) and kind in _PLAIN_NUMBERS:
         return total + term
@@ -154,7 +154,7 @@ def _add(total: Value, term: Array, ours: bool) -> Any:
     return pytree.unflatten(a_def, [_add_leaf(a, b, ours) for a, b in zip(a_leaves, b_leaves, strict=True)])
 
 
-def _add_leaf(a: Array, b: Array, ours: bool) -> Any:
+def _add_leaf(a: Leaf, b: Leaf, ours: bool) -> Any:
     if type(a) is np.ndarray and type(b) is np.ndarray:
         if a.shape != b.shape:
             _refuse_shapes(a, b)
@@ -174,14 +174,14 @@ def _add_leaf(a: Array, b: Array, ours: bool) -> Any:
     return a + b
 
 
-def _copied(term: Array) -> Any:
+def _copied(term: Value) -> Any:
     if isinstance(term, _NUMERIC):
         return term.copy() if type(term) is np.ndarray else term
     leaves, treedef = pytree.flatten_with_none(term)
     return pytree.unflatten(treedef, [leaf.copy() if type(leaf) is np.ndarray else leaf for leaf in leaves])
 
 
-def _added(a: Array, a_error: Any, b: Array, b_error: Any) -> tuple[Any, Any]:
+def _added(a: Value, a_error: Any, b: Value, b_error: Any) -> tuple[Any, Any]:
     if a is None or b is None:
         return (b, b_error) if a is None else (a, a_error)
     if np.shape(a) != np.shape(b):
@@ -204,7 +204,7 @@ def _rounded(total: Value, error: Any) -> Any:
     return total + (rest if isinstance(total, np.ndarray) else rest[()])
 
 
-def _refuse_shapes(a: Array, b: Array) -> None:
+def _refuse_shapes(a: Leaf, b: Leaf) -> None:
     raise StructureError(
         f"The partial sums of two chunks differ in shape: {np.shape(a)} and {np.shape(b)}. Each chunk has to return "
         "the same shape, however many rows it has; sum over the rows inside the function."

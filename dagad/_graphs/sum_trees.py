@@ -18,7 +18,7 @@ import numpy as np
 from dagad._errors import StructureError
 from dagad._graphs.linearization import Linearization
 from dagad._graphs.monoids import NUMBERS, PLAIN, Monoid, PlainSum
-from dagad._types import Array
+from dagad._types import Value
 from dagad._values import pytree
 from dagad_scheduler.private import Task, TaskRef
 
@@ -56,7 +56,7 @@ class RunningTree:
         self._monoid = monoid
         self._partials: list[tuple[int, Any, bool]] = []  # level, sum, whether its memory was allocated here
 
-    def push(self, term: Array) -> None:
+    def push(self, term: Value) -> None:
         """Add the next term."""
         partials, level, ours = self._partials, 0, False
         if term is not None:
@@ -89,7 +89,7 @@ class OpenTree:
         self._waiting: dict[tuple[int, int], tuple[Any, bool]] = {}
         self._total: Any = None
 
-    def push(self, number: int, term: Array) -> None:
+    def push(self, number: int, term: Value) -> None:
         """Add the term of a number."""
         level, at, width, found = 0, number, self._n_terms, (None if term is None else self._monoid.lift(term), False)
         while width > 1:
@@ -119,7 +119,7 @@ class Fold:
         self._terms: list[Any] = []
         self._tree = None if type(monoid) is PlainSum else RunningTree(monoid)
 
-    def push(self, term: Array) -> None:
+    def push(self, term: Value) -> None:
         """Add the next term: a number, a list of arrays, or anything else."""
         if self._tree is not None:
             self._tree.push(term)
@@ -155,7 +155,7 @@ class Fold:
 FEWEST_STACKED, MOST_STACKED, LARGEST_STACKED = 8, 4096, 2**20
 
 
-def _is_small(term: Array) -> bool:
+def _is_small(term: Value) -> bool:
     """Return whether many such terms may be held at the same time."""
     if type(term) in NUMBERS or type(term) is int:
         return True
@@ -378,7 +378,7 @@ def combined(monoid: Monoid, last: bool, *terms: Any) -> Any:
     return monoid.lower(total) if last else total
 
 
-def _sum_of_two(monoid: Monoid, a: Array, b: Array) -> tuple[Any, bool]:
+def _sum_of_two(monoid: Monoid, a: Value, b: Value) -> tuple[Any, bool]:
     """Add two terms, each with whether its memory was allocated here and may be written to."""
     (a, a_ours), (b, b_ours) = a, b
     if a is None:

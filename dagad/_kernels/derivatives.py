@@ -11,10 +11,11 @@ import numpy as np
 from dagad._errors import StructureError
 from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, seed_of_one
 from dagad._kernels.chunks import ChunkContext
-from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeded, Seeds, is_seed, pulled_many, regrouped
+from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeded, Seeds, pulled_many, regrouped
 from dagad._tracing.forward import push
 from dagad._types import AnyRows, Args, Leaf, Tangent, Value
 from dagad._values import pytree
+from dagad._values.blocks import is_seed
 from dagad._values.shipping import opened
 from dagad_scheduler.roles import Role
 

@@ -18,7 +18,7 @@ from dagad._kernels.items import add_values
 from dagad._kernels.kernel import DIFFERENT, Note, Outputs, Seeds, check_alike, joined
 from dagad._kernels.over_parts import Distribute, Part, raised_in
 from dagad._tracing.tape import pull, record, tape_nbytes
-from dagad._types import Array, Cotangent, Leaf, Value
+from dagad._types import Cotangent, Leaf, Value
 from dagad._values import pytree
 from dagad._words import described
 
@@ -183,11 +183,11 @@ class Combine:
     def __init__(self, combine: Callable[[Any, Any], Any]) -> None:
         self._combine = combine
 
-    def lift(self, term: Array) -> Any:
+    def lift(self, term: Value) -> Any:
         """Return the term."""
         return term
 
-    def add(self, a: Array, b: Array, ours: bool) -> Any:
+    def add(self, a: Value, b: Value, ours: bool) -> Any:
         """Combine two neighbours."""
         del ours
         return self._combine(a, b)

@@ -23,7 +23,7 @@ from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._tracing.tape import pull, record, tape_nbytes
 from dagad._types import AnyRows, Cotangent, Leaf, Value
 from dagad._values import pytree
-from dagad._values.blocks import full
+from dagad._values.blocks import is_seed
 from dagad._values.canonical import canonical
 from dagad._values.shipping import Portable, opened
 from dagad_scheduler.roles import Role
@@ -95,13 +95,6 @@ class Outputs(NamedTuple):
             if leaf is not None:
                 found.append(_cast(seed, leaf) if has_derivative and is_seed(seed) else None)
         return found
-
-
-def is_seed(seed: Cotangent) -> bool:
-    """Return whether a cotangent is not plainly zero; a traced one has derivatives even so."""
-    if seed is None or pytree.is_traced(seed) or pytree.is_placed(seed):
-        return seed is not None
-    return bool(np.any(full(seed)))
 
 
 def _cast(seed: Cotangent, leaf: Leaf) -> Any:

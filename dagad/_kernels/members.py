@@ -19,7 +19,7 @@ from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._kernels.inputs import Targets, times
 from dagad._kernels.job import Job, Land, Results
 from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, in_groups, pulled_many
-from dagad._types import AnyRows, Array, Value
+from dagad._types import AnyRows, Value
 from dagad._values import pytree
 from dagad._values.shipping import opened
 from dagad_scheduler.roles import Role
@@ -188,13 +188,13 @@ class EachItsOwn:
 
     monoid: Monoid
 
-    def lift(self, term: Array) -> Any:
+    def lift(self, term: Value) -> Any:
         return None if term is None else tuple([None if one is None else self.monoid.lift(one) for one in term])
 
-    def add(self, a: Array, b: Array, ours: bool) -> Any:
+    def add(self, a: Value, b: Value, ours: bool) -> Any:
         return tuple([self._add(*pair, ours) for pair in zip(a, b, strict=True)])
 
-    def _add(self, a: Array, b: Array, ours: bool) -> Any:
+    def _add(self, a: Value, b: Value, ours: bool) -> Any:
         if a is None or b is None:
             return b if a is None else a
         return self.monoid.add(a, b, ours)

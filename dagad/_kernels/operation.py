@@ -34,7 +34,7 @@ from dagad._kernels.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._kernels.finite import Finite
 from dagad._kernels.inputs import Inputs, Targets, apart, times
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results
-from dagad._kernels.kernel import DIFFERENT, Kernel, Outputs, Seeds, check_alike, is_seed, joined
+from dagad._kernels.kernel import DIFFERENT, Kernel, Outputs, Seeds, check_alike, joined
 from dagad._kernels.replay import bring_along, of_job
 from dagad._remembered import Remembered
 from dagad._sources.base import Stays
@@ -42,9 +42,8 @@ from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan
 from dagad._sources.slots import Slots, SparseSlots, cut_rows
 from dagad._tracing.patches import patches
-from dagad._types import Cotangent, Leaf
 from dagad._values import pytree
-from dagad._values.blocks import full
+from dagad._values.blocks import full, is_seed
 from dagad._values.carried import Carried
 from dagad._values.partition import Partition
 
@@ -142,7 +141,7 @@ class Operation:
             ]
         gives = bool(n_theta), bool(sum(self.inputs.sliced))
         kernel = Pullback(self.kernel, reduced, (stacked, unseeded), *gives)
-        filled = [_dense(seed, leaf) for seed, leaf in zip(seeds, floats, strict=True)]
+        filled = [pytree.dense(full(seed), leaf, "A cotangent") for seed, leaf in zip(seeds, floats, strict=True)]
         of_sum = [seed for seed, is_given in zip(filled[:n_summed], given, strict=False) if is_given]
         of_rows = [seed for seed, place in zip(filled[n_summed:], own_floats, strict=True) if place in seeded]
         inputs = self.inputs.and_seeds(len(of_sum), len(of_rows), rows)
@@ -370,11 +369,6 @@ def _unused(places: Sequence[Targets], seeded: Container[int]) -> frozenset[int]
 
 def _without(targets: Targets, numbers: Container[int]) -> Targets:
     return [target for number, target in enumerate(targets) if number not in numbers]
-
-
-def _dense(seed: Cotangent, leaf: Leaf) -> Any:
-    seed = full(seed)
-    return pytree.zeros_like(leaf) if seed is None else pytree.fitted(seed, leaf, "A cotangent")
 
 
 def _check_alike(stacked: Sequence[Any], notes: Sequence[Any]) -> None:

@@ -24,6 +24,7 @@ from dagad._tracing.tape import Entries, TapeNode, nodes_of_outputs, traceable
 from dagad._tracing.traced_array import new_box
 from dagad._types import AnyEngine, Cotangent, Leaf, Value
 from dagad._values import pytree
+from dagad._values.blocks import is_seed
 
 _BARE = frozenset({np.ndarray, np.float64, float})
 
@@ -142,7 +143,11 @@ class TracedEngine:
         pushed: Flat = Composed(self.engine.pushforward(fun, count), fun, "pushforward", count)  # or it is refused
         if len(tangents) < len(below):
             pushed = pushforward_in(self.engine, fun, list(tangents), count)
-        moving = [_dense(own[number], below[index]) for number in range(count) for index, own in tangents.items()]
+        moving = [
+            pytree.dense(own[number], below[index], "A tangent")
+            for number in range(count)
+            for index, own in tangents.items()
+        ]
         both = self.value(pushed, [*below, *moving])
         each = len(both) // (1 + count)
         boxes = []
@@ -272,10 +277,6 @@ class NodePullback:
         seeds: list[Any] = [None] * self._n_outputs
         for place, part in zip(self._floats, parts, strict=True):
             # Of outputs that nobody used autograd says zero, which at an infinite slope would be nan.
-            seeds[place] = part if pytree.is_traced(part) or (part is not None and np.any(part)) else None
+            seeds[place] = part if is_seed(part) else None
         found = self._pullback(seeds)
-        return tuple(_dense(found[index], self._leaves[index]) for index in self._indices)
-
-
-def _dense(part: Any, leaf: Leaf) -> Any:
-    return pytree.zeros_like(leaf) if part is None else pytree.fitted(part, leaf, "A tangent")
+        return tuple(pytree.dense(found[index], self._leaves[index], "A cotangent") for index in self._indices)

@@ -49,3 +49,10 @@ class Blocks:
 def full(seed: Cotangent) -> Any:
     """Return a whole array where a seed is kept by blocks; anything else as it is."""
     return seed.full() if isinstance(seed, Blocks) else seed
+
+
+def is_seed(seed: Cotangent) -> bool:
+    """Return whether a cotangent is not plainly zero; a traced one has derivatives even so."""
+    if seed is None or pytree.is_traced(seed) or pytree.is_placed(seed):
+        return seed is not None
+    return bool(np.any(full(seed)))

@@ -171,6 +171,11 @@ def fitted(part: Any, leaf: Leaf, what: str) -> Any:
     return cast_like(part, leaf, what)
 
 
+def dense(part: Any, leaf: Leaf, what: str) -> Any:
+    """Return a tangent or cotangent as `fitted` does; zeros for None."""
+    return zeros_like(leaf) if part is None else fitted(part, leaf, what)
+
+
 def filled(parts: Iterable[Any], leaves: Iterable[Any]) -> list[Any]:
     """Return tangents or cotangents of leaves, with zeros for None."""
     return [zeros_like(leaf) if part is None else part for part, leaf in zip(parts, leaves, strict=True)]

@@ -11,7 +11,7 @@ import numpy as np
 from dagad._api.higher_order import hvp, jacfwd, jacrev
 from dagad._api.transforms import vjp
 from dagad._errors import DagadError, PlanError, StructureError, add_note_once
-from dagad._types import Args, Array, Function, Leaf
+from dagad._types import Args, Array, Function, Leaf, Tree
 from dagad._values import pytree
 from dagad._words import described, name_of
 from dagad.interop._from_scipy import LinearOperator, optimize, sparse
@@ -184,7 +184,7 @@ class FlatConstraint:
         """Return the Hessian of the values times `v`, as a linear operator: each product is one evaluation."""
         tree, size = self._parameters.tree(x), self._parameters.x0.size
 
-        def weighted(p: Array) -> Any:
+        def weighted(p: Tree) -> Any:
             return anp.sum(np.array(v) * self._of_tree(p))
 
         def product(direction: Any) -> Any:
@@ -225,7 +225,7 @@ class FlatConstraint:
         """Return the user's Hessian of the weighted values, a matrix or an operator on vectors, of a vector."""
         return lambda x, v: self._called(hess, self._parameters.tree(x), v)
 
-    def _of_tree(self, p: Array) -> Any:
+    def _of_tree(self, p: Tree) -> Any:
         """Return the values as an array with one axis, of plain or traced parameters."""
         found = self._called(self._fun, p)
         leaves = pytree.flatten(found)[0] if isinstance(found, list | tuple) else [found]

@@ -121,7 +121,7 @@ class ScoresOfRows:
     def __init__(self, fun: Callable[..., Any]) -> None:
         self.fun = fun
 
-    def __call__(self, rows: AnyRows, p: Array) -> Any:
+    def __call__(self, rows: AnyRows, p: Tree) -> Any:
         each, scores = _scores(self.fun, rows, p)
         return {"outer": scores.T @ scores, "loss": np.sum(each), "n_rows": float(len(each))}
 
@@ -132,7 +132,7 @@ class ScoresOfGroups:
     def __init__(self, fun: Callable[..., Any], n_groups: int) -> None:
         self.fun, self.n_groups = fun, n_groups
 
-    def __call__(self, rows_and_codes: Any, p: Array) -> Any:
+    def __call__(self, rows_and_codes: Any, p: Tree) -> Any:
         rows, codes = rows_and_codes
         each, scores = _scores(self.fun, rows, p)
         _check_count(self.fun, len(each), len(codes))
@@ -141,10 +141,10 @@ class ScoresOfGroups:
         return {"sums": sums, "loss": np.sum(each), "n_rows": float(len(each))}
 
 
-def _scores(fun: Callable[..., Any], rows: AnyRows, p: Array) -> tuple[Any, Any]:
+def _scores(fun: Callable[..., Any], rows: AnyRows, p: Tree) -> tuple[Any, Any]:
     """Return the loss of each row, and its gradient in the order of the vector."""
 
-    def of_parameters(p: Array) -> Any:
+    def of_parameters(p: Tree) -> Any:
         each = fun(rows, p)
         plain = pytree.plain(each)
         if np.ndim(plain) != 1:

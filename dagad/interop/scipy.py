@@ -364,7 +364,7 @@ class StandardErrors:
         leaves, treedef = pytree.flatten(fun(tree))
         shapes = [np.shape(leaf) for leaf in leaves]
 
-        def as_vector(p: Array) -> Any:
+        def as_vector(p: Tree) -> Any:
             return anp.concatenate([anp.reshape(leaf, (-1,)) for leaf in pytree.flatten(pytree.all_opened(fun(p)))[0]])
 
         columns = self._parameters.columns(jacrev(as_vector)(tree), sum(map(np.size, leaves)))

@@ -117,7 +117,9 @@ def pushed(
 def _flown(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any]], count: int) -> Any:
     """Solve the extended equation."""
     equation, y0, params = problem.equation, leaves[Y0], leaves[PARAMS:]
-    dense = {place: _dense(parts, leaves[place]) for place, parts in tangents.items()}
+    dense = {
+        place: [pytree.dense(part, leaves[place], "A tangent") for part in parts] for place, parts in tangents.items()
+    }
     starts = list(dense.get(Y0, [np.zeros_like(pytree.plain(y0))] * count))
     if T0 in dense:
         slope = _slope_at(equation, leaves[T0], y0, params)
@@ -132,10 +134,6 @@ def _flown(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any
     n = len(equation.atol)
     value, *moved = (both[n * row : n * (row + 1)] for row in range(1 + count))
     return (value if problem.known is None else with_value(value, problem.known)), moved
-
-
-def _dense(parts: Sequence[Any], leaf: Leaf) -> list[Any]:
-    return [pytree.zeros_like(leaf) if part is None else pytree.fitted(part, leaf, "A tangent") for part in parts]
 
 
 def with_value(leaf: Leaf, value: Value) -> Any:
