@@ -6,7 +6,7 @@ first: so those that are behind catch up, after a branch or in a loop, as the th
 alone at a reduction runs it as ever. Members take turns in the order of their numbers, so a program of members does the
 same each time; only one thread of them runs at any moment, and the caller's waits for it.
 
-Each member has its thread and its state in `member`. What members leave behind for pullbacks is in `members_left`.
+Each member has its thread and its state in `member`. What members leave behind for pullbacks is in `members_residuals`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from dagad._errors import CancelledError, SchedulerLostError, WorkerLostError, add_note_once
 from dagad._executors.member import Member, current_member, running_alone
-from dagad._executors.members_left import Left, Pulled
-from dagad._executors.members_noted import Looked, Noted
+from dagad._executors.members_residuals import MemberPull, SharedResiduals
+from dagad._executors.members_snapshot import CurrentState, Snapshot
 from dagad._graphs.policies import Policy
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds
 from dagad._kernels.kernel import Kernel
@@ -41,9 +41,9 @@ class _Request:
     job: Job
     inner: Executor
     place: Any
-    noted: Noted
+    snapshot: Snapshot
     policy: Policy | None = None
-    pulled: Pulled | None = None
+    pulled: MemberPull | None = None
     is_alone: bool = False  # as it could not be answered with others
 
     def is_like(self, other: _Request) -> bool:
@@ -106,20 +106,20 @@ class MemberResiduals:
 
     ran_by = MemberExecutor.name
 
-    def __init__(self, left: Left, number: int, inner: Executor, place: Any) -> None:
-        self._left, self._number, self._inner, self._place = left, number, inner, place
+    def __init__(self, shared: SharedResiduals, number: int, inner: Executor, place: Any) -> None:
+        self._shared, self._number, self._inner, self._place = shared, number, inner, place
 
     def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
         """Pull some seeds, and let the cotangents land, by whoever calls; False where that can't be.
 
         That need not be the member itself: another one may have its pullback, or a thread, or whoever comes later.
         """
-        pulled = Pulled(self._left, self._number, job, seeds, land)
+        pulled = MemberPull(self._shared, self._number, job, seeds, land)
         found = _asked(PULL, job, self._inner, self._place, None, pulled)
         if found is not ALONE:
             return found is True
         with running_alone():
-            return self._left.pull_one(pulled, self._inner)
+            return self._shared.pull_one(pulled, self._inner)
 
     def release(self) -> None:
         """Let go of nothing: other members may pull."""
@@ -131,14 +131,14 @@ def as_member(executor: Executor, place: Any) -> Executor:
 
 
 def _asked(
-    method: str, job: Job, inner: Executor, place: Any, policy: Policy | None = None, pulled: Pulled | None = None
+    method: str, job: Job, inner: Executor, place: Any, policy: Policy | None = None, pulled: MemberPull | None = None
 ) -> Any:
     """Return what a member is given for a request; that it is to do itself what others do, who wait for nobody."""
     member = current_member()
     if member is None:
         return ALONE
-    noted = Noted(job, () if pulled is None else pulled.seeds, Looked())
-    return member.ask(_Request(method, job, inner, place, noted, policy, pulled))
+    snapshot = Snapshot(job, () if pulled is None else pulled.seeds, CurrentState())
+    return member.ask(_Request(method, job, inner, place, snapshot, policy, pulled))
 
 
 class Meeting:
@@ -178,8 +178,8 @@ class Meeting:
 
     def _changed(self) -> list[tuple[Member, Any]]:
         """Return the members that wait for what is not any more what they asked for, and what refuses it."""
-        now = Looked()
-        found = [(member, member.request.noted.change(member.number, now)) for member in self._waiting()]
+        now = CurrentState()
+        found = [(member, member.request.snapshot.change(member.number, now)) for member in self._waiting()]
         return [(member, error) for member, error in found if error is not None]
 
     def _waiting(self) -> list[Member]:
@@ -187,10 +187,10 @@ class Meeting:
 
     def renew(self, ran: Sequence[Member]) -> None:
         """Have all others who wait note anew what they wait for: what chunk functions change is their own affair."""
-        now = Looked()
+        now = CurrentState()
         for member in self._waiting():
             if member not in ran:
-                member.request.noted.renew(now)
+                member.request.snapshot.renew(now)
 
     def _take_turns(self, turns: Sequence[tuple[Member, Any]]) -> None:
         """Let members go on, one after the other, each until it waits or is over."""
@@ -261,9 +261,9 @@ def _run(requests: Sequence[_Request]) -> Sequence[Any]:
         own.reason = f"{len(each)} members together{f': {results.reason}' if results.reason else ''}"
     if first.policy is None:
         return each
-    left = None if residuals is None else Left(together, residuals, first.policy, each)
+    shared = None if residuals is None else SharedResiduals(together, residuals, first.policy, each)
     return [
-        (own, None if left is None else MemberResiduals(left, number, one.inner, one.place))
+        (own, None if shared is None else MemberResiduals(shared, number, one.inner, one.place))
         for number, (own, one) in enumerate(zip(each, requests, strict=True))
     ]
 
@@ -271,8 +271,8 @@ def _run(requests: Sequence[_Request]) -> Sequence[Any]:
 def _pulled(requests: Sequence[_Request]) -> Sequence[Any]:
     """Pull seeds of some members at once, where what they left behind can be pulled for them alone."""
     pulled = [request.pulled for request in requests if request.pulled is not None]
-    left = pulled[0].left
-    return [left.pull(pulled) if left.is_there(len(pulled)) else ALONE] * len(requests)
+    shared = pulled[0].shared
+    return [shared.pull(pulled) if shared.is_there(len(pulled)) else ALONE] * len(requests)
 
 
 def _sent(kernels: Sequence[Kernel]) -> Sequence[Kernel]:

@@ -145,7 +145,7 @@ class ResidentExecutor:
             return Loop(self._lines, placed.keys(job), parts_of, blocks_of, follow)
 
         holder = job.sliced.shards[0] if placed.sample is None else placed.holders[0]
-        which = placed.plan.key, *[one.called for one in placed.holders]
+        which = placed.plan.key, *[one.token for one in placed.holders]
         loop: Loop = holder.remembered(which, make)
         return loop
 

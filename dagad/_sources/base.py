@@ -89,7 +89,7 @@ class Placed(Protocol):
         """What rows look like; see `Source`."""
 
     @property
-    def called(self) -> Hashable:
+    def token(self) -> Hashable:
         """What tells them from all others."""
 
     @property

@@ -150,10 +150,10 @@ class Shards(metaclass=Listing):
         return self._kept
 
     @property
-    def called(self) -> Hashable:
+    def token(self) -> Hashable:
         """What tells them from others: the key of the first chunk, which samples have in common with other samples."""
         drawn = self.drawn
-        return self.keys[0] if drawn is None else (drawn.whole.called, drawn.numbers)
+        return self.keys[0] if drawn is None else (drawn.whole.token, drawn.numbers)
 
     def submit(self, wait: bool = False) -> None:
         """Have tasks make the rows, if they are none yet; wait for them where a call is to find them."""

@@ -16,12 +16,12 @@ from dagad._types import AnyRows, AnyScheduler, Array, Tree
 from dagad._values import pytree
 from dagad._words import described, name_of
 from dagad.interop._bounds import ends_of_bounds, ends_of_pairs, ends_of_tree, ends_of_two
+from dagad.interop._callbacks import as_trees, with_pytrees
 from dagad.interop._constraints import listed, prepared
 from dagad.interop._flat_function import FlatFunction as FlatFunction, with_args
 from dagad.interop._from_scipy import optimize
 from dagad.interop._parameters import Parameters
 from dagad.interop._standard_errors import between, check_asked, check_optimum, check_scale, correction, inverse
-from dagad.interop._told import as_trees, told
 
 VALUES_ONLY = frozenset({"cobyla", "cobyqa", "nelder-mead", "powell"})
 VALUE_AND_GRAD = frozenset({"l-bfgs-b", "tnc"})  # value and gradient at each point; others may do without the latter
@@ -130,7 +130,7 @@ def minimize(
         bounds=limits,
         constraints=prepared(each, flat.parameters, method),
         tol=tol,
-        callback=told(callback, flat.parameters.tree),
+        callback=with_pytrees(callback, flat.parameters.tree),
         options=options,
     )
     return as_trees(found, flat.parameters.tree)

@@ -27,7 +27,7 @@ class Placed:
         columns = read_sliced(data)[0]
         self.plan, self.data = plan, {("dagad-shard-paper", chunk.number): columns.rows(chunk) for chunk in plan}
         self.keys, self.kept = list(self.data), dict.fromkeys(self.data)
-        self.called = self.keys[0]
+        self.token = self.keys[0]
         self._made: dict[Hashable, Any] = {}
 
     def submit(self, wait: bool = False) -> None:

@@ -1,18 +1,23 @@
-"""Entries of what jax traces, by numpy's rules: lists are arrays, and none is taken for one out of bounds."""
+"""Entries of what jax traces, by numpy's rules: lists are arrays, and none is taken for one out of bounds.
+
+Functions of numpy's that take entries, leave some out or put some in are here too.
+"""
 
 from __future__ import annotations
 
+import functools
 from types import EllipsisType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dagad._engines.xla import refusals
 from dagad._engines.xla.jaxs_core import Tracer
-from dagad._engines.xla.protocols import array_of
+from dagad._engines.xla.protocols import Called, array_of, as_dtype, holds_traced, stand_in
 from dagad._errors import NotDifferentiableError
-from dagad._types import Array, DType
+from dagad._types import Array, Axis, DType, Function, Value
 
 _BASIC = int | np.integer | slice | EllipsisType | None
 
@@ -44,3 +49,80 @@ def beyond(dtype: DType) -> Any:
     if dtype.kind == "b":
         return True
     return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
+
+
+def take(a: Array, indices: Any, axis: Axis = None, out: Any = None, mode: str = "raise") -> Any:
+    if out is not None:
+        raise NotDifferentiableError(refusals.of_out("np.take"))
+    a, indices = jnp.asarray(array_of(a)), array_of(indices)
+    if not isinstance(indices, jax.Array):
+        indices = np.asarray(indices)
+    if not np.can_cast(indices.dtype, np.intp, "same_kind"):
+        raise TypeError(f"Cannot cast array data from {indices.dtype!r} to dtype('int64') according to the rule 'safe'")
+    a, axis = (jnp.ravel(a), 0) if axis is None else (a, range(a.ndim)[axis])
+    indices = as_dtype(indices, np.int64)
+    if mode != "raise":
+        return jnp.take(a, indices, axis, mode=mode)
+    return entries(a, (*[slice(None)] * axis, indices))
+
+
+def take_along_axis(arr: Array, indices: Any, axis: Axis = -1) -> Any:
+    if not isinstance(indices, jax.Array):
+        np.take_along_axis(stand_in(arr), np.asarray(indices), axis)  # raises what numpy raises
+    return jnp.take_along_axis(arr, indices, axis)
+
+
+def delete(arr: Array, obj: Any, axis: Axis = None) -> Any:
+    _refuse_traced("np.delete", obj)
+    return moving(np.delete)(arr, obj, axis)
+
+
+def insert(arr: Array, obj: Any, values: Any, axis: Axis = None) -> Any:
+    """Insert numbers of places among those of an array, and take the entries there."""
+    _refuse_traced("np.insert", obj)
+    arr, values = array_of(arr), array_of(values)
+    arr = arr if isinstance(arr, jax.Array) else np.asarray(arr)
+    values = as_dtype(_operand_of(values, arr.dtype), arr.dtype)
+    n, m = np.size(arr), np.size(values)
+    numbers = np.arange(n).reshape(np.shape(arr)), np.arange(n, n + m).reshape(np.shape(values))
+    both = jnp.concatenate([jnp.ravel(arr), jnp.ravel(values)])
+    return both.at[np.insert(numbers[0], obj, numbers[1], axis)].get(mode="promise_in_bounds")
+
+
+def _operand_of(value: Value, dtype: DType) -> Any:
+    return np.asarray(value, dtype) if type(value) is int else value
+
+
+def _refuse_traced(name: str, where: Any) -> None:
+    if holds_traced(where):
+        raise NotDifferentiableError(refusals.of_shape(name))
+
+
+def repeat(a: Array, repeats: Any, axis: Axis = None) -> Any:
+    if not holds_traced(repeats) and np.any(np.less(repeats, 0)):
+        raise ValueError("repeats may not contain negative values.")
+    return Called(np.repeat)(a, repeats, axis)
+
+
+def moving(func: Function) -> Function:
+    """Return a function that moves entries: numpy moves their numbers, and jax takes them from there."""
+
+    def moved(x: Array, *args: Any, **kwargs: Any) -> Any:
+        numbers = np.arange(x.size).reshape(x.shape)
+        return jnp.ravel(x).at[func(numbers, *args, **kwargs)].get(mode="promise_in_bounds")
+
+    return functools.wraps(func)(moved)
+
+
+def compress(condition: Array, a: Array, axis: Axis = None, out: Any = None) -> Any:
+    if out is not None:
+        raise NotDifferentiableError(refusals.of_out("np.compress"))
+    if isinstance(condition, jax.Array):
+        raise NotDifferentiableError(refusals.of_shape("np.compress"))
+    return np.take(a, np.flatnonzero(np.asarray(condition)), axis)
+
+
+def extract(condition: Array, arr: Array) -> Any:
+    if isinstance(condition, jax.Array):
+        raise NotDifferentiableError(refusals.of_shape("np.extract"))
+    return jnp.ravel(arr)[np.flatnonzero(np.asarray(condition))]

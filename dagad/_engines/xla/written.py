@@ -13,6 +13,7 @@ import numpy as np
 
 from dagad._engines.xla import refusals
 from dagad._engines.xla.choices import apply_along_axis, apply_over_axes, choose, piecewise, select, where
+from dagad._engines.xla.indexing import compress, delete, extract, insert, moving, repeat, take, take_along_axis
 from dagad._engines.xla.protocols import (
     WRITTEN,
     Called,
@@ -22,7 +23,6 @@ from dagad._engines.xla.protocols import (
     public_name,
     stand_in,
 )
-from dagad._engines.xla.taken import compress, delete, extract, insert, moving, repeat, take, take_along_axis
 from dagad._errors import NotDifferentiableError
 from dagad._types import Array, Axis, DType, Function, Shape
 

@@ -19,21 +19,21 @@ from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds
 from dagad._kernels.members import NoSeeds, SeedsTogether, Together
 
 
-class Pulled(NamedTuple):
+class MemberPull(NamedTuple):
     """Some seeds of one member, and where their cotangents land."""
 
-    left: Left
+    shared: SharedResiduals
     number: int
     job: Job
     seeds: Sequence[Seeds]
     land: Land
 
-    def goes_with(self, other: Pulled) -> bool:
+    def goes_with(self, other: MemberPull) -> bool:
         """Return whether both may be pulled at once: they are of two members of one job."""
-        return self.left is other.left and self.number != other.number and len(self.seeds) == len(other.seeds)
+        return self.shared is other.shared and self.number != other.number and len(self.seeds) == len(other.seeds)
 
 
-class Left:
+class SharedResiduals:
     """What a job of several members left behind.
 
     ============  ===================================================================================================
@@ -52,12 +52,12 @@ class Left:
         """Return whether so many members can pull at once: those who don't are not to run again."""
         return count == len(self._values) or not (self._is_used or self._runs_again)
 
-    def pull(self, some: Sequence[Pulled]) -> bool:
+    def pull(self, some: Sequence[MemberPull]) -> bool:
         """Pull the seeds of some members, in any order; nothing lands before everything is there."""
         with held(self._lock):
             return self._pull({one.number: one for one in some})
 
-    def pull_one(self, one: Pulled, inner: Executor) -> bool:
+    def pull_one(self, one: MemberPull, inner: Executor) -> bool:
         """Pull the seeds of one member; where all would have to run again, it runs again alone."""
         with held(self._lock):
             if self.is_there(1):
@@ -71,7 +71,7 @@ class Left:
         refuse_another(before, now, one.job.kernel.name)
         return residuals is not None and residuals.pull(one.job, one.seeds, one.land)
 
-    def _pull(self, some: dict[int, Pulled]) -> bool:
+    def _pull(self, some: dict[int, MemberPull]) -> bool:
         first, count = next(iter(some.values())), len(self._values)
         n_seeds = len(first.seeds)
         many = [
@@ -90,9 +90,9 @@ class Left:
                 land(targets, None if cotangents is None else cotangents[: (n_seeds - at) * len(targets)], at)
         return True
 
-    def _seeds(self, some: dict[int, Pulled], first: Pulled, number: int, at: int) -> Seeds:
+    def _seeds(self, some: dict[int, MemberPull], first: MemberPull, number: int, at: int) -> Seeds:
         return some[number].seeds[at] if number in some else self._no_seeds(first, at, number)
 
-    def _no_seeds(self, like: Pulled, at: int, number: int) -> Seeds:
+    def _no_seeds(self, like: MemberPull, at: int, number: int) -> Seeds:
         reduced, stacked = self._values[number]
         return NoSeeds(self._together.n_reduced(number, reduced), list(map(len, stacked)), len(like.seeds[at].placed))

@@ -1,4 +1,4 @@
-"""What a member's job is made of, noted when it is asked for: others go on until it runs, and may change it.
+"""Checksums of what a member's job is made of, when it is asked for: others go on until it runs, and may change it.
 
 A list that is appended to, a counter, an array that is written into would give it another member's numbers. So all that
 its function carries, its arguments and its rows are looked at again before it runs; what can't change is not looked at.
@@ -28,7 +28,7 @@ BLOCK = 2**20  # bytes that are laid out at a time
 SMALL = 2**12  # bytes that are looked at sooner than it is found out whether another view of them has been
 
 
-class Looked:
+class CurrentState:
     """What things are now, each looked at once; `_seen` are kept, or another may come to stand at the same address."""
 
     def __init__(self) -> None:
@@ -73,15 +73,15 @@ def _sum_of(array: Array) -> int:
     return found
 
 
-class Noted:
+class Snapshot:
     """What a job is made of, and the seeds that are to be pulled, as they were."""
 
-    def __init__(self, job: Job, seeds: Sequence[Seeds], now: Looked) -> None:
+    def __init__(self, job: Job, seeds: Sequence[Seeds], now: CurrentState) -> None:
         self._job, self._seeds = job, seeds
         self._functions = [] if seeds else [one.fun for one in job.kernel.of_users]
         self.renew(now)
 
-    def renew(self, now: Looked) -> None:
+    def renew(self, now: CurrentState) -> None:
         """Note anew."""
         self._kept = now
         self._carried = [now.function(fun) for fun in self._functions]
@@ -99,7 +99,7 @@ class Noted:
             if column.placed is None:
                 yield getattr(column, "array", None) if hasattr(column, "array") else column
 
-    def change(self, number: int, now: Looked) -> ClosureError | None:
+    def change(self, number: int, now: CurrentState) -> ClosureError | None:
         """Return what refuses the job of a member, if something is not what it was; None if all is."""
         found = list[str]()
         for fun, before in zip(self._functions, self._carried, strict=True):

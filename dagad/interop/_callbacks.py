@@ -12,7 +12,7 @@ from dagad._types import Array, Value
 from dagad.interop._from_scipy import optimize
 
 
-def told(callback: Callable[..., Any] | None, tree: Callable[[Any], Any]) -> Callable[..., Any] | None:
+def with_pytrees(callback: Callable[..., Any] | None, tree: Callable[[Any], Any]) -> Callable[..., Any] | None:
     """Return a callback that is called with pytrees; scipy asks what its argument is called."""
     if callback is None:
         return None
