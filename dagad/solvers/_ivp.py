@@ -209,7 +209,7 @@ def _may_be_adjoint(sensitivity: str, method: Any, leaves: Sequence[Any]) -> boo
         return sensitivity == "adjoint"
     sizes = [np.size(pytree.plain(leaf)) if pytree.is_traced(leaf) else 0 for leaf in leaves]
     n_states, is_implicit = np.size(pytree.plain(leaves[0])), getattr(method, "__name__", method) in IMPLICIT
-    return sum(sizes) > adjoint_in_directions(n_states, is_implicit, 1)
+    return sum(sizes) > adjoint_in_directions(n_states, sum(sizes[1:]), is_implicit, 1)
 
 
 def _state(y0: Any) -> Any:

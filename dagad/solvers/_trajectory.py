@@ -210,17 +210,19 @@ class _Pull:
 
 
 # What an adjoint solution costs in directions of the extended equation, however large both are (measured by
-# tests/benchmarks/solvers.py). Of few states a call of the right-hand side costs about as much for one direction as for
-# many: for so many entries of them. Implicit methods factor matrices of all these entries, and gain less.
-DIRECTIONS, ENTRIES, IMPLICIT_DIRECTIONS = 3, 6000, 10
+# tests/benchmarks/solvers.py). Of few states and parameters a call of the right-hand side costs about as much for one
+# direction as for many: for so many entries of the states, and more of parameters, which fewer operations touch.
+# Implicit methods factor matrices of all these entries, and gain less.
+DIRECTIONS, ENTRIES, IMPLICIT_DIRECTIONS, PARAMS_A_STATE = 3, 6000, 10, 25
 
 
-def adjoint_in_directions(n_states: int, is_implicit: bool, n_stops: int) -> float:
+def adjoint_in_directions(n_states: int, n_params: int, is_implicit: bool, n_stops: int) -> float:
     """Return for how many directions the extended equation costs what an adjoint solution does.
 
+    `n_params` are the numbers that are differentiated in, which have tangents in each call of the right-hand side.
     This stops at each time for which it has a cotangent, which takes some calls of the right-hand side.
     """
-    free = ENTRIES / max(n_states, 1)
+    free = ENTRIES / max(n_states + n_params / PARAMS_A_STATE, 1)
     if is_implicit:
         free = min(free, IMPLICIT_DIRECTIONS)
     per_stop = 0.5 + 3.5 / (1.0 + n_states / 100.0) + free / 10.0
@@ -233,11 +235,12 @@ def is_adjoint(
     """Return whether so many cotangents like this one are pulled by the adjoint equation."""
     if problem.sensitivity != "auto":
         return problem.sensitivity == "adjoint"
-    n_directions = sum(np.size(pytree.plain(leaves[place])) for place in places if place != MOVING)
+    sizes = {place: np.size(pytree.plain(leaves[place])) for place in places if place != MOVING}
+    n_directions, n_params = sum(sizes.values()), sum(size for place, size in sizes.items() if place >= PARAMS)
     n_stops = np.count_nonzero(np.any(pytree.plain(cotangent), axis=0))
     equation = problem.equation
     return n_directions > n_cotangents * adjoint_in_directions(
-        len(equation.atol), equation.settings.is_implicit, int(n_stops)
+        len(equation.atol), n_params, equation.settings.is_implicit, int(n_stops)
     )
 
 

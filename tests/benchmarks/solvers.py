@@ -145,6 +145,18 @@ def adjoint(front: Front, rounds: int) -> None:
     )
 
 
+def either_way(front: Front, rounds: int) -> None:
+    """Show what "auto" takes, beside both that it may take."""
+    n_states, n_params = front.shapes.shape
+    ways: dict[str, Callable[[], Any]] = {
+        sensitivity: lambda sensitivity=sensitivity: dagad.grad(  # type: ignore[misc]  # mypy knows no defaults of lambdas
+            lambda params: front.weights @ front.end(params, sensitivity=sensitivity)
+        )(front.params)
+        for sensitivity in ("auto", "forward", "adjoint")
+    }
+    show(f"{type(front).__name__}, {n_states} states, {n_params} parameters, either way", least(ways, rounds), "auto")
+
+
 def one_subject(rounds: int) -> None:
     times = np.array([0.5, 1.0, 4.0])
 
@@ -220,6 +232,8 @@ def main() -> None:
         forward(Front(20_000, n_params), options.rounds)
     adjoint(Network(2000, 100), options.rounds)
     adjoint(Front(20_000, 100), options.rounds)
+    for n_params in (50, 100, 200, 1000):
+        either_way(Front(3, n_params), options.rounds)
     one_subject(options.rounds)
     many_subjects(options.subjects, options.rounds)
 

@@ -210,7 +210,7 @@ def test_wrong_calls_are_explained_by_scipy() -> None:
         dagad.grad(lambda rate: solve_ivp(decay, (0.0, 1.0), [1.0], t_eval=[2.0], args=(rate,)).y[0, 0])(0.5)
 
 
-@pytest.mark.parametrize(("n_states", "n_params", "n_backward"), [(3, 60, 0), (400, 10, 0), (400, 60, 1)])
+@pytest.mark.parametrize(("n_states", "n_params", "n_backward"), [(3, 60, 0), (3, 1000, 1), (400, 10, 0), (400, 60, 1)])
 def test_the_adjoint_is_taken_where_it_takes_less_than_all_sensitivities(
     n_states: int, n_params: int, n_backward: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
