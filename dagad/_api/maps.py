@@ -11,6 +11,7 @@ from dagad._api.bind import Arguments, read_arguments
 from dagad._api.outer import differentiable
 from dagad._api.reductions import bound
 from dagad._errors import PlanError
+from dagad._executors.members_snapshot import unchanged
 from dagad._graphs.sum_trees import Subtree
 from dagad._kernels.chunks import ChunkFunction
 from dagad._kernels.cuts import ByChunk, ByItem
@@ -209,7 +210,8 @@ def map_reduce(
             "empty data before the call, or use `reduce_sum`, whose sum of no rows is 0.0."
         )
     runs = _runs(read, combine)
-    parts = differentiable(_by_runs(read, combine, runs), read.leaves)
+    with unchanged(combine):
+        parts = differentiable(_by_runs(read, combine, runs), read.leaves)
     leaves = iter(parts.stacked)
     values = [
         pytree.unflatten(note.treedef, [next(leaves) for _ in range(note.treedef.num_leaves)]) for note in parts.note

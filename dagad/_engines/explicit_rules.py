@@ -14,7 +14,7 @@ import numpy as np
 from dagad._engines.captured import Captured, Values
 from dagad._errors import NotDifferentiableError, StructureError
 from dagad._tracing.flat_functions import FlatFunction, LeafPullback, Leaves
-from dagad._tracing.refusals import told
+from dagad._tracing.refusals import explained
 from dagad._tracing.tape import pull, record_flat, traceable
 from dagad._types import Cotangent, Cotangents, Leaf, Value
 from dagad._values import pytree
@@ -77,7 +77,7 @@ def traced_pullback(fun: FlatFunction, leaves: Leaves, values: Any) -> Callable[
     try:
         return checked_pair(fun.run(leaves), fun.name)[1]
     except Exception as error:
-        return Captured(fun, leaves, values, told(error)).at(leaves)
+        return Captured(fun, leaves, values, explained(error)).at(leaves)
 
 
 def transposed(
@@ -132,8 +132,8 @@ def _leaves_numpy(error: Exception, name: str) -> Exception:
         return error
     return NotDifferentiableError(
         f"A derivative of the pullback of `{name}` was asked for, which is marked explicit: forward mode is its "
-        f"transpose, a second derivative is its derivative. It leaves numpy: {told(error)} Write the pullback with "
-        "numpy; or use first derivatives in reverse mode, by `dagad.grad`, `dagad.vjp` or `dagad.jacrev`."
+        f"transpose, a second derivative is its derivative. It leaves numpy: {explained(error)} Write the pullback "
+        "with numpy; or use first derivatives in reverse mode, by `dagad.grad`, `dagad.vjp` or `dagad.jacrev`."
     )
 
 

@@ -8,6 +8,7 @@ note anew.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import ClosureError
+from dagad._executors.member import current_member
 from dagad._kernels.job import Job, Seeds
 from dagad._types import Array, Function
 from dagad._values import pytree
@@ -90,14 +92,14 @@ class Snapshot:
     def _all_parts(self) -> Iterator[Any]:
         if self._seeds:  # what they are pulled at is there
             for one in self._seeds:
-                yield from getattr(one, "floats", one.reduced)
+                yield from one.floats
             return
         yield from self._job.leaves
         for function in self._job.kernel.of_users:
             yield from function.constants()
         for column in self._job.sliced.columns:
             if column.placed is None:
-                yield getattr(column, "array", None) if hasattr(column, "array") else column
+                yield getattr(column, "array", column)
 
     def change(self, number: int, now: CurrentState) -> ClosureError | None:
         """Return what refuses the job of a member, if something is not what it was; None if all is."""
@@ -107,11 +109,29 @@ class Snapshot:
             found += [name for name, state in before.items() if states.get(name) != state]
         if self._parts != [now.part(part) for part in self._all_parts()]:
             found.append("a cotangent" if self._seeds else "an argument, or the rows")
-        if not found:
-            return None
-        name = name_of(self._job.kernel.of_user.fun)
-        return ClosureError(
-            f"Members of a `dagad.vmap` run together, and what `{name}` is given or uses is not what it was when "
-            f"member {number} called it: {', '.join(dict.fromkeys(found))}. Another member has changed it. Give each "
-            "member its own, as an argument or made inside; or run one by one, `[fun(one) for one in members]`."
-        )
+        return _refusal(self._job.kernel.of_user.fun, number, found) if found else None
+
+
+def _refusal(fun: Function, number: int, changed: Sequence[str]) -> ClosureError:
+    name = name_of(fun)
+    return ClosureError(
+        f"Members of a `dagad.vmap` run together, and what `{name}` is given or uses is not what it was when member "
+        f"{number} called it: {', '.join(dict.fromkeys(changed))}. Another member has changed it. Give each member its "
+        "own, as an argument or made inside; or run one by one, `[fun(one) for one in members]`."
+    )
+
+
+@contextlib.contextmanager
+def unchanged(fun: Function) -> Iterator[None]:
+    """Refuse that what a function carries changes meanwhile: it runs afterwards, when other members have run, too."""
+    member = current_member()
+    if member is None:
+        yield
+        return
+    before, after = CurrentState(), CurrentState()
+    states = before.function(fun)
+    yield
+    now = after.function(fun)
+    changed = [name for name, state in states.items() if now.get(name) != state]
+    if changed:
+        raise _refusal(fun, member.number, changed)

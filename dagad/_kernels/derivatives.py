@@ -11,7 +11,17 @@ import numpy as np
 from dagad._errors import StructureError
 from dagad._graphs.linearization import Counters, PullbackFunction, is_scalar, seed_of_one
 from dagad._kernels.chunks import ChunkContext
-from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeded, Seeds, pulled_many, regrouped
+from dagad._kernels.kernel import (
+    Groups,
+    Kernel,
+    LeafNames,
+    Outputs,
+    Seeded,
+    Seeds,
+    pulled_many,
+    regrouped,
+    split_groups,
+)
 from dagad._tracing.forward import push
 from dagad._types import AnyRows, Args, Leaf, Tangent, Value
 from dagad._values import pytree
@@ -59,7 +69,7 @@ class Pushforward(_Derivative):
 
     def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         count = 1 + self.n_directions
-        thetas, actives = _split(shared, count), _split(sliced, count)
+        thetas, actives = split_groups(shared, count), split_groups(sliced, count)
         leaves = [leaf for group in (*thetas[0], *actives[0]) for leaf in group]
         directions = [
             [_or_none(leaf) for group in (*thetas[number], *actives[number]) for leaf in group]
@@ -78,7 +88,7 @@ class Pushforward(_Derivative):
 
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return the inputs of the value's outputs, and for each direction these again."""
-        inputs = self.function.stacked_like(_split(sliced, 1 + self.n_directions)[0])
+        inputs = self.function.stacked_like(split_groups(sliced, 1 + self.n_directions)[0])
         return inputs and inputs * (1 + self.n_directions)
 
     def inputs(self, names: LeafNames) -> LeafNames:
@@ -109,11 +119,6 @@ class Pushforward(_Derivative):
             moving.append(pytree.unflatten(treedef, mine))
             own.extend(filled[len(summed) :])
         return Outputs((value.reduced, moving) if self.reduces else None, own, value.note)
-
-
-def _split(groups: Groups, count: int) -> list[Groups]:
-    each = len(groups) // count
-    return [groups[number * each : (number + 1) * each] for number in range(count)]
 
 
 def _or_none(tangent: Tangent) -> Any:

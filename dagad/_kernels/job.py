@@ -196,6 +196,10 @@ class Seeds(Protocol):
     """Cotangents of all that an operation gives."""
 
     @property
+    def floats(self) -> Sequence[Any]:
+        """Those of all leaves that have derivatives, before each chunk takes its own."""
+
+    @property
     def reduced(self) -> Sequence[Any]:
         """Those of the reduced leaves."""
 

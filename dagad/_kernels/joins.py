@@ -20,6 +20,7 @@ from dagad._kernels.over_parts import Distribute, Part, raised_in
 from dagad._tracing.tape import pull, record, tape_nbytes
 from dagad._types import Cotangent, Leaf, Value
 from dagad._values import pytree
+from dagad._values.blocks import is_seed
 from dagad._words import described
 
 
@@ -261,5 +262,4 @@ class Combined:
 
 def _or_zeros(seeds: list[Any]) -> list[Any]:
     """Return None for seeds that are all zero: they cost nothing."""
-    some = any(seed is not None and (pytree.is_traced(seed) or np.any(seed)) for seed in seeds)
-    return seeds if some else [None] * len(seeds)
+    return seeds if any(map(is_seed, seeds)) else [None] * len(seeds)

@@ -233,6 +233,12 @@ def _canonical(groups: Groups) -> list[list[Any]]:
     return [[canonical(leaf) for leaf in group] for group in groups]
 
 
+def split_groups(groups: Groups, count: int) -> list[Groups]:
+    """Return groups in so many parts of equally many."""
+    each = len(groups) // count
+    return [groups[number * each : (number + 1) * each] for number in range(count)]
+
+
 def regrouped(groups: Groups, leaves: Iterator[Any]) -> list[list[Any]]:
     return [[next(leaves) for _ in group] for group in groups]
 

@@ -18,7 +18,7 @@ from dagad._graphs.monoids import Monoid
 from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._kernels.inputs import Targets, times
 from dagad._kernels.job import Job, Land, Results
-from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, in_groups, pulled_many
+from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, in_groups, pulled_many, split_groups
 from dagad._types import AnyRows, Value
 from dagad._values import pytree
 from dagad._values.shipping import opened
@@ -46,7 +46,7 @@ class Members(Kernel):
 
     def _members(self, shared: Groups, sliced: Groups) -> list[tuple[Kernel, Groups, Groups]]:
         each = self._each * self.count if len(self._each) == 1 else self._each
-        return list(zip(each, _split(shared, self.count), _split(sliced, self.count), strict=True))
+        return list(zip(each, split_groups(shared, self.count), split_groups(sliced, self.count), strict=True))
 
     def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         return _together([kernel.run(context, rows, *own) for kernel, *own in self._members(shared, sliced)])
@@ -70,7 +70,7 @@ class Members(Kernel):
 
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return the inputs that each member's stacked outputs correspond to."""
-        found = [self.function.stacked_like(own) for own in _split(sliced, self.count)]
+        found = [self.function.stacked_like(own) for own in split_groups(sliced, self.count)]
         return None if found[0] is None else [leaf for some in found for leaf in some or ()]
 
     @property
@@ -103,11 +103,6 @@ class Members(Kernel):
     def signature(self) -> tuple[Any, ...]:
         """What tells these apart: as many members cost the same."""
         return type(self), self.count, *self.function.signature
-
-
-def _split(groups: Groups, count: int) -> list[Groups]:
-    each = len(groups) // count
-    return [groups[number * each : (number + 1) * each] for number in range(count)]
 
 
 def _together(parts: Sequence[Outputs]) -> Outputs:
@@ -274,6 +269,7 @@ class SeedsTogether:
 
     def __init__(self, each: Sequence[Any]) -> None:
         self._each = each
+        self.floats = [seed for one in each for seed in one.floats]
         self.reduced = [seed for one in each for seed in one.reduced]
 
     def stacked(self, number: int) -> list[Any]:
@@ -290,6 +286,7 @@ class NoSeeds:
     """Those of a member that does not pull: so many of what it reduces, and of what each chunk stacks."""
 
     def __init__(self, n_reduced: int, n_stacked: Sequence[int], n_placed: int) -> None:
+        self.floats: list[Any] = []
         self.reduced, self.placed = [None] * n_reduced, [None] * n_placed
         self._n_stacked = n_stacked
 

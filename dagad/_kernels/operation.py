@@ -160,7 +160,7 @@ class Operation:
     def call(self, leaves: Sequence[Any]) -> Outputs:
         """Run for the value, tracing nothing."""
         job = self.job(leaves)
-        return self._parts(self._noted(job, "call", self.kernel.gives, lambda: (self.executor.call(job), None))[0])
+        return self._parts(self._profiled(job, "call", self.kernel.gives, lambda: (self.executor.call(job), None))[0])
 
     def forward(self, leaves: Sequence[Any]) -> tuple[Outputs, State]:
         """Run for the value, ready to be pulled back."""
@@ -171,7 +171,7 @@ class Operation:
             policy = Keep(counters=policy.counters)
         runs_again = getattr(policy, "runs_again", False)  # a user's own may not say
         carried = Carried(self.kernel.of_user.fun) if runs_again else None
-        results, residuals = self._noted(
+        results, residuals = self._profiled(
             job, "linearize", self.kernel.gives, lambda: self.executor.linearize(job, policy)
         )
         return self._parts(results), _left(residuals, carried)
@@ -193,7 +193,7 @@ class Operation:
                 found[0].gives = "value"
             return found
 
-        results, residuals = self._noted(job, "call" if is_known else "linearize", job.kernel.gives, act)
+        results, residuals = self._profiled(job, "call" if is_known else "linearize", job.kernel.gives, act)
         value, shared, n_without = job.monoid.lower(results.reduced)
         if is_known is not (gives_numbers := not n_without):
             # What once gave something else is not taken at its word again: functions that nothing tells apart may
@@ -210,7 +210,7 @@ class Operation:
             residuals = None  # of real numbers among complex ones, whose tapes are gone
         return Outputs(value, [], places=job.stacked_at), _left(residuals, of_both=True)
 
-    def _noted(self, job: Job, method: str, gives: str, act: Callable[[], Found]) -> Found:
+    def _profiled(self, job: Job, method: str, gives: str, act: Callable[[], Found]) -> Found:
         """Have a job run, and written down in the profile of the evaluation that it is part of."""
         profile = written_profile()
         try:
@@ -341,8 +341,7 @@ class _Seeds:
         every = value.all_seeds(seeds)
         n_reduced = len(every) - len(value.stacked)
         reduced = [full(seed) for seed in every[:n_reduced]]
-        some = any(seed is not None and np.any(seed) for seed in reduced)
-        self.reduced = reduced if some else [None] * n_reduced
+        self.reduced = reduced if any(map(is_seed, reduced)) else [None] * n_reduced
         self._stacked, self._at = every[n_reduced:], value.places or []
 
     def stacked(self, number: int) -> list[Any]:
@@ -350,7 +349,7 @@ class _Seeds:
         if not self._stacked:  # these are a gradient, that somebody else has seen to
             return [None] * len(self._at[number])
         mine = [cut_rows(self._stacked[leaf], rows) for leaf, rows in self._at[number]]
-        if all(seed is None for seed in self.reduced) and not any(seed is not None and np.any(seed) for seed in mine):
+        if all(seed is None for seed in self.reduced) and not any(map(is_seed, mine)):
             return [None] * len(mine)  # the chunk is not pulled at all
         return mine
 

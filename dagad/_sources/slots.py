@@ -72,8 +72,7 @@ class Slots:
 
     def _write_shards(self, index: int, leaf: Leaf, cotangent: Cotangent) -> None:
         """Take the cotangent of Shards as a whole, which another operation gave."""
-        if cotangent is not None and not (pytree.is_placed(cotangent) and cotangent.plan == leaf.plan):
-            raise StructureError(f"{cotangent!r} came as the cotangent of {leaf!r}, which is Shards of its own cut.")
+        _check_cut(cotangent, leaf)
         self._own(index, 0, len(leaf.plan))
         self._arrays[index] = leaf.zeros() if cotangent is None else cotangent
 
@@ -110,6 +109,11 @@ def _check_fits(cotangent: Cotangent, target: Any) -> None:
             f"A cotangent of shape {np.shape(cotangent)} and dtype {dtype} came for a slot of shape {target.shape} "
             f"and dtype {target.dtype}."
         )
+
+
+def _check_cut(cotangent: Cotangent, leaf: Leaf) -> None:
+    if cotangent is not None and not (pytree.is_placed(cotangent) and cotangent.plan == leaf.plan):
+        raise StructureError(f"{cotangent!r} came as the cotangent of {leaf!r}, which is Shards of its own cut.")
 
 
 def _sealed(array: Array, leaf: Leaf) -> Any:
@@ -173,8 +177,13 @@ def _placed(found: Any, leaf: Leaf, rows: slice | Stays | None, part: Any) -> An
     if part is None:
         return found
     if isinstance(rows, Stays):
-        return (found or {}) | {rows.number: part}
+        found = {} if found is None else found
+        if rows.number in found:
+            raise StructureError(f"The cotangent of chunk {rows.number} of {leaf!r} was to be written a second time.")
+        found[rows.number] = part
+        return found
     if pytree.is_placed(leaf):
+        _check_cut(part, leaf)
         return part
     shape, dtype = pytree.shape_of(leaf), pytree.dtype_of(leaf)
     expected = shape if rows is None else (rows.stop - rows.start, *shape[1:])

@@ -20,7 +20,7 @@ from dagad._tracing.flat_functions import Composed, Engine, Flat, FlatFunction, 
 from dagad._tracing.forward import TangentNode
 from dagad._tracing.in_place import CHANGED, refuse_stale_memory
 from dagad._tracing.rules import shaped
-from dagad._tracing.tape import Entries, TapeNode, nodes_of_outputs, traceable
+from dagad._tracing.tape import OutputCotangents, TapeNode, nodes_of_outputs, traceable
 from dagad._tracing.traced_array import new_box
 from dagad._types import AnyEngine, Cotangent, Leaf, Value
 from dagad._values import pytree
@@ -252,7 +252,7 @@ class EnginePullback:
 
 def parts_of(cotangent: Cotangent) -> list[Any]:
     """Return the cotangents of the outputs of a node, None for none, from what a tape brings."""
-    if type(cotangent) is Entries:
+    if type(cotangent) is OutputCotangents:
         return cotangent.listed()
     opened = pytree.open_containers(cotangent)
     return list(opened) if isinstance(opened, tuple | list) else [opened]

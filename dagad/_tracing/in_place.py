@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -24,10 +26,18 @@ from dagad._tracing.private import box_types
 from dagad._types import Array
 from dagad._values import pytree
 
+_BASIC = int | np.integer | slice | EllipsisType | None
 OPEN: dict[int, int] = {}
 CHANGED: dict[int, dict[int, list[_Region]]] = {}
 _LONGEST = 10_000  # steps in which numpy finds out whether two arrays share memory; else they do
 _share: Any = np.shares_memory  # whose types leave out that there may be so many steps
+
+
+class _Here(threading.local):
+    takes_part = False  # whether this thread takes a part out of an array that was looked at
+
+
+_HERE = _Here()
 
 
 class _Region:
@@ -42,10 +52,20 @@ class _Region:
     def is_in(self, array: Array, owner: Any) -> bool:
         if self.owner() is not owner:  # the memory has gone, and what is there now is another array
             return False
-        try:
-            return bool(_share(np.asarray(self), array, max_work=_LONGEST))
-        except np.exceptions.TooHardError:
-            return True
+        return share_memory(np.asarray(self), array)
+
+
+def share_memory(one: Any, other: Any) -> bool:
+    """Return whether two arrays have memory in common, or may have: where to find out would take long."""
+    try:
+        return bool(_share(one, other, max_work=_LONGEST))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def is_view(where: Any) -> bool:
+    """Return whether what numpy returns for an index shares the array's memory."""
+    return all(isinstance(part, _BASIC) for part in (where if isinstance(where, tuple) else (where,)))
 
 
 def _owner_of(array: Array) -> Any:
@@ -93,6 +113,8 @@ def _forget(regions: dict[int, list[_Region]], key: int, reference: Any) -> None
 
 def refuse_stale_memory(values: Iterable[Any]) -> None:
     """Refuse traced values that are used, of which the memory was changed in place under another name."""
+    if _HERE.takes_part:
+        return
     for box in values:
         if type(box) in box_types and box._trace in CHANGED:
             array = pytree.plain(box)
@@ -109,23 +131,25 @@ def _refuse_overlap(regions: dict[int, list[_Region]], array: Array) -> None:
 @contextlib.contextmanager
 def as_part(box: Array, where: Any) -> Iterator[None]:
     """Look at the part of a traced array alone that is taken out of it: others may have been changed."""
-    array, hidden = pytree.plain(box), dict[int, dict[int, list[_Region]]]()
+    array = pytree.plain(box)
     part = _view(array, where) if isinstance(array, np.ndarray) else None
-    while part is not None and type(box) in box_types:
-        if (regions := CHANGED.get(box._trace)) is not None:
-            _refuse_overlap(regions, part)
-            hidden[box._trace] = CHANGED.pop(box._trace)
+    if part is None:
+        yield
+        return
+    while type(box) in box_types:
+        _refuse_overlap(CHANGED.get(box._trace, {}), part)
         box = box._value
+    _HERE.takes_part = True
     try:
         yield
     finally:
-        CHANGED.update(hidden)
+        _HERE.takes_part = False
 
 
 def _view(array: Array, where: Any) -> Any:
     """Return a view of a part of an array; None if such an index gives a copy, or fails."""
-    index = where if type(where) is tuple else (where,)
-    if not all(each is None or each is ... or type(each) in (int, slice) for each in index):
+    index = where if isinstance(where, tuple) else (where,)
+    if not is_view(where) or any(isinstance(each, bool) for each in index):
         return None
     try:
         return array[index if any(each is ... for each in index) else (*index, ...)]

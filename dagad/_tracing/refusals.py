@@ -209,7 +209,7 @@ def _of_library(text: str) -> str:
     )
 
 
-def told(error: Exception) -> Exception:
+def explained(error: Exception) -> Exception:
     """Return the sentence for an error of numpy's, autograd's or another library's that hides one, else the error."""
     cause, text = error.__cause__, str(error)
     solver = _solver_in(error) if isinstance(cause, NotDifferentiableError) or text in _HIDING else None

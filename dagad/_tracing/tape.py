@@ -15,7 +15,7 @@ from dagad._tracing.flat_functions import Flat
 from dagad._tracing.in_place import CHANGED, refuse_stale_memory
 from dagad._tracing.patches import patches, traces_of
 from dagad._tracing.private import add_outgrads, isbox
-from dagad._tracing.refusals import told
+from dagad._tracing.refusals import explained
 from dagad._tracing.rules import learn_rules, vjp_rule
 from dagad._tracing.traced_array import OwnNode, new_box
 from dagad._types import AnyNode, Argnums, Args, Cotangent, Function, Kwargs, Leaf, Value
@@ -39,7 +39,7 @@ class TapeNode(OwnNode, VJPNode):  # type: ignore[misc]  # autograd has no types
         self.vjp = rule(argnums, value, args, kwargs)
 
 
-class Entries:
+class OutputCotangents:
     """Cotangents of some outputs of one operation, by their places: of what nobody used there is none.
 
     A tape adds up those that arrive. Zeros in their place would be traced where somebody differentiates the pullback,
@@ -51,33 +51,33 @@ class Entries:
     def __init__(self, count: int, pairs: dict[int, tuple[Any, bool]]) -> None:
         self.count, self._pairs = count, pairs
 
-    def added_to(self, before: Entries | None) -> Entries:
+    def added_to(self, before: OutputCotangents | None) -> OutputCotangents:
         pairs = {} if before is None else dict(before._pairs)
         for place, (cotangent, _) in self._pairs.items():
             pairs[place] = add_outgrads(pairs.get(place), cotangent)
-        return Entries(self.count, pairs)
+        return OutputCotangents(self.count, pairs)
 
     def listed(self) -> list[Any]:
         """Return the cotangents of all outputs, None for none."""
         return [self._pairs[place][0] if place in self._pairs else None for place in range(self.count)]
 
 
-def _entry(count: int, place: int, cotangent: Cotangent) -> tuple[Entries]:
-    return (Entries(count, {place: (cotangent, False)}),)
+def _cotangent_of_output(count: int, place: int, cotangent: Cotangent) -> tuple[OutputCotangents]:
+    return (OutputCotangents(count, {place: (cotangent, False)}),)
 
 
 def nodes_of_outputs(node: TapeNode, count: int) -> list[TapeNode]:
     """Return a node for each output of the operation behind a node."""
     found = []
     for place in range(count):
-        output = TapeNode.__new__(TapeNode)
-        output.parents, output.vjp = (node,), functools.partial(_entry, count, place)
+        output = TapeNode.__new__(TapeNode)  # of a pullback that is known
+        output.parents, output.vjp = (node,), functools.partial(_cotangent_of_output, count, place)
         found.append(output)
     return found
 
 
 def _added(before: tuple[Any, bool] | None, cotangent: Cotangent) -> tuple[Any, bool]:
-    if type(cotangent) is Entries:
+    if type(cotangent) is OutputCotangents:
         return cotangent.added_to(None if before is None else before[0]), True
     found: tuple[Any, bool] = add_outgrads(before, cotangent)
     return found
@@ -125,7 +125,7 @@ def traced(fun: Callable[[Any], Any], boxes: Sequence[Any]) -> Any:
         return _used(fun(boxes))
     except Exception as error:
         if not (isinstance(error, NotDifferentiableError) and learn_rules()):
-            raise told(error)  # noqa: B904  # it may be the same
+            raise explained(error)  # noqa: B904  # it may be the same
     return _used(fun(boxes))
 
 
@@ -251,7 +251,7 @@ def pull(ends: Sequence[Any], cotangents: Sequence[Any], roots: Sequence[Any], l
         with patches:
             _pull_down(arrived, at_roots)
     except NotImplementedError as error:
-        raise told(error)  # noqa: B904  # it may be the same
+        raise explained(error)  # noqa: B904  # it may be the same
     return [like(at_roots[root], leaf) for root, leaf in zip(roots, leaves, strict=True)]
 
 
@@ -297,7 +297,7 @@ def like(cotangent: Cotangent, leaf: Leaf) -> Any:
 
 # Many cotangents at once: one walk over the tape; whole reductions get all of them together
 
-Entry = Any  # None for zero, Blocks, or autograd's pair of a cotangent and whether it may be written to
+Arrived = Any  # None for zero, Blocks, or autograd's pair of a cotangent and whether it may be written to
 
 
 def pull_many(
@@ -307,8 +307,8 @@ def pull_many(
     count = len(many)
     if not count:  # an output without entries
         return [[] for _ in roots]
-    at_roots: dict[Any, list[Entry]] = {root: [None] * count for root in roots}
-    arrived: dict[Any, list[Entry]] = {}
+    at_roots: dict[Any, list[Arrived]] = {root: [None] * count for root in roots}
+    arrived: dict[Any, list[Arrived]] = {}
     for place, end in enumerate(ends):
         if end is not None:
             _arrive(arrived, end, [seeds[place] for seeds in many])
@@ -337,14 +337,14 @@ def _through(node: AnyNode, entries: list[Any]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _arrive(arrived: dict[Any, list[Entry]], node: AnyNode, parts: Sequence[Any]) -> None:
+def _arrive(arrived: dict[Any, list[Arrived]], node: AnyNode, parts: Sequence[Any]) -> None:
     if all(part is None for part in parts):
         return
     before = arrived.get(node) or [None] * len(parts)
     arrived[node] = [_sum(entry, part) for entry, part in zip(before, parts, strict=True)]
 
 
-def _sum(entry: Entry, part: Any) -> Entry:
+def _sum(entry: Arrived, part: Any) -> Arrived:
     if part is None:
         return entry
     if entry is None and isinstance(part, Blocks):
@@ -353,7 +353,7 @@ def _sum(entry: Entry, part: Any) -> Entry:
     return _added(previous, full(part))
 
 
-def _value(entry: Entry) -> Any:
+def _value(entry: Arrived) -> Any:
     return entry if entry is None or isinstance(entry, Blocks) else entry[0]
 
 

@@ -30,7 +30,7 @@ from dagad._tracing.private import (
     trace_primitives_map,
 )
 from dagad._tracing.stacked_tangents import entry_of, list_of_numbers, of_two, of_ufunc
-from dagad._types import AnyNode, Args, Array, Axis, DType, Function, Kwargs, Value
+from dagad._types import AnyNode, Args, Array, Axis, DType, Function, Kwargs, Leaf, Value
 from dagad._values import pytree
 
 
@@ -257,10 +257,11 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     itemsize = property(lambda self: pytree.plain(self).itemsize)
 
 
-def with_value(box: Any, array: Array) -> Any:
-    """Return a traced value whose array has the same numbers in other memory."""
-    inner = with_value(box._value, array) if type(box._value) in box_types else array
-    return new_box(inner, box._trace, box._node)
+def with_value(leaf: Leaf, value: Value) -> Any:
+    """Return a leaf, traced or not, with another plain value: of other bits, or in other memory."""
+    if type(leaf) not in box_types:
+        return value
+    return new_box(with_value(leaf._value, value), leaf._trace, leaf._node)
 
 
 def _copied(value: Value, order: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from dagad._tracing.embedded import Trace, innermost, parts_of
 from dagad._tracing.rules import shaped
 from dagad._tracing.tape import pull, record_flat, traceable
-from dagad._tracing.traced_array import new_box
+from dagad._tracing.traced_array import with_value
 from dagad._types import Array, Cotangent, Leaf, Value
 from dagad._values import pytree
 from dagad._values.blocks import full
@@ -133,14 +133,7 @@ def _flown(problem: Problem, leaves: Sequence[Any], tangents: dict[int, list[Any
     both = solution(of_extended, [start, leaves[T0], leaves[MOVING], *params, *directions])
     n = len(equation.atol)
     value, *moved = (both[n * row : n * (row + 1)] for row in range(1 + count))
-    return (value if problem.known is None else with_value(value, problem.known)), moved
-
-
-def with_value(leaf: Leaf, value: Value) -> Any:
-    """Return a leaf, traced or not, with another plain value: the bits that scipy gives to those who trace nothing."""
-    if not pytree.is_traced(leaf):
-        return value
-    return new_box(with_value(leaf._value, value), leaf._trace, leaf._node)
+    return (value if problem.known is None else with_value(value, problem.known)), moved  # with scipy's own bits
 
 
 def _scale(leaves: Sequence[Any], direction: dict[int, Any], problem: Problem) -> float:

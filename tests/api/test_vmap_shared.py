@@ -389,3 +389,32 @@ def test_members_that_run_alone_after_one_has_failed_are_looked_at_one_by_one() 
     thetas[-1, 0] = 0.0
     with pytest.raises(dagad.ClosureError, match="when member 1 called it: `log`"):
         dagad.vmap(fun)(thetas, NUMBERS)
+
+
+def test_names_that_combine_uses_are_looked_at_too(place: Any) -> None:
+    weights = [1.0]
+
+    def combine(one: Any, other: Any) -> Any:
+        return one + weights[0] * other
+
+    def fun(theta: Any, number: Any) -> Any:
+        weights[0] = float(number)
+        return dagad.map_reduce(lambda rows, t: anp.sum(rows * t), combine, X, theta, grainsize=11, scheduler=place)
+
+    with pytest.raises(dagad.ClosureError, match=r"what `combine` is given or uses.*`weights`.*run one by one"):
+        dagad.vmap(fun)(THETAS, NUMBERS)
+
+
+def test_cotangents_of_maps_are_looked_at_in_members_of_members() -> None:
+    cotangent = np.ones_like(X)
+
+    def inner(theta: Any, number: Any) -> Any:
+        _, pull = dagad.vjp(lambda t: dagad.map(lambda row, t: row * t, X, t, grainsize=11, scheduler="sync"), theta)
+        cotangent[...] = 1.0 + number
+        return pull(cotangent)[0]
+
+    def outer(theta: Any, number: Any) -> Any:
+        return dagad.vmap(lambda t: inner(t, number))(np.stack([theta, 2.0 * theta]))
+
+    with pytest.raises(dagad.ClosureError, match=r"a cotangent"):
+        dagad.vmap(outer)(THETAS, NUMBERS)

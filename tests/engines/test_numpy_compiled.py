@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import gc
 import random
+import sys
 import threading
 import warnings
 import weakref
@@ -495,6 +497,25 @@ def test_numbers_that_another_thread_draws_meanwhile_are_none_of_the_functions()
     assert drawn
     assert at(always)[1] == pytest.approx(2.0 * ROWS.sum())
     assert len(drawn) > 2
+
+
+def test_a_profiler_goes_on_where_another_thread_draws_while_a_function_is_compiled() -> None:
+    def always(rows: Any, t: Any) -> Any:
+        thread = threading.Thread(target=random.random)
+        thread.start()
+        thread.join()
+        return np.sum(rows * t * 3.0)
+
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        before = sys.getprofile()
+        # Whose numbers they are can't be heard beside it.
+        with pytest.raises(dagad.NotDifferentiableError, match="draws random numbers"):
+            at(always)
+        assert sys.getprofile() is before
+    finally:
+        profiler.disable()
 
 
 def test_changing_in_place_means_to_functions_of_jax_what_it_did() -> None:

@@ -148,7 +148,7 @@ class OfOne:
     """The seed of a number."""
 
     def __init__(self, seed: Any) -> None:
-        self.reduced, self.placed = [seed], list[Any]()
+        self.floats, self.reduced, self.placed = [seed], [seed], list[Any]()
 
     def stacked(self, number: int) -> list[Any]:
         del number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import dagad
-from dagad._tracing import in_place
+from dagad._tracing import in_place, traced_array
 from dagad.solvers import solve_ivp
 from support.views import APART, CHANGES, SHARE, SQUARE, changed, parts
 
@@ -231,3 +232,42 @@ def test_a_first_look_at_a_function_leaves_the_parameters_as_they_are(new_functi
     assert theta.tolist() == [1.2, 2.7]
     assert value == pytest.approx(4 * 1.44 * np.sum(X))
     np.testing.assert_allclose(gradient, [8 * 1.2 * np.sum(X), 0.0])
+
+
+def test_changes_are_seen_while_a_part_is_being_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread of the same trace may change an array meanwhile, or use one that is stale."""
+    take = traced_array._stock_getitem
+
+    def loss(x: Any) -> Any:
+        y = x * 1.0
+        y *= 2.0
+        w, found = x * 3.0, []
+        v = np.reshape(w, (2, 2))
+
+        def change() -> None:
+            nonlocal w
+            w *= 2.0
+
+        def meanwhile(self: Any, where: Any) -> Any:
+            thread = threading.Thread(target=change)
+            thread.start()
+            thread.join()
+            return take(self, where)
+
+        monkeypatch.setattr(traced_array, "_stock_getitem", meanwhile)
+        found.append(y[0:1])
+        monkeypatch.setattr(traced_array, "_stock_getitem", take)
+        return np.sum(v)
+
+    with pytest.raises(dagad.NotDifferentiableError, match=STALE):
+        dagad.grad(loss)(X)
+
+
+def test_parts_at_numpys_own_whole_numbers_are_parts_too() -> None:
+    def loss(x: Any) -> Any:
+        y = x * 1.0
+        first = y[:1]
+        first *= 2.0
+        return sum(y[index] for index in np.arange(1, 4)) + np.sum(first)
+
+    np.testing.assert_allclose(dagad.grad(loss)(X), [2.0, 1.0, 1.0, 1.0])

@@ -54,16 +54,19 @@ class Draws:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Listen to the calling thread, if at all: what is called then, is slower."""
-        if not self._listens:
+        """Listen to the calling thread, if at all: what is called then, is slower.
+
+        Where a profiler listens it is left alone, as one written in C can't be put back: then any draw counts as heard.
+        """
+        self._heard = sys.getprofile() is not None
+        if self._heard or not self._listens:
             yield
             return
-        before = sys.getprofile()
         sys.setprofile(self._hear)
         try:
             yield
         finally:
-            sys.setprofile(before)
+            sys.setprofile(None)
 
     def _hear(self, frame: FrameType, event: str, what: Any) -> None:
         if event == "c_call" and getattr(what, "__self__", None) is self._own:

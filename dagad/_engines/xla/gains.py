@@ -1,6 +1,6 @@
 """Whether compiling a function pays: what it took, beside what its evaluations have gained over autograd so far.
 
-State: `_TOLD`, the functions of which it was said, once a process: by what tells them apart, which is not they.
+State: `_WARNED`, the functions of which it was said, once a process: by what tells them apart, which is not they.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Gains:
             return
         gain = max(0.0, each - self.spent / self.n)
         who = identity_of(base.function(list(map(Mark, range(base.n_leaves)))))
-        if gain * self.n >= self.seconds or _TOLD.find(who) is not None:
+        if gain * self.n >= self.seconds or _WARNED.find(who) is not None:
             return
-        _TOLD.change(who, lambda found: True)
+        _WARNED.change(who, lambda found: True)
         enough = f"pays from about {self.seconds / gain:,.0f} runs on" if gain else "does not pay: autograd is as fast"
         warn(
             f"jax took {self.seconds:.1f} s to compile `{base.name}`, longer than its {self.n} runs since have gained "
@@ -69,4 +69,4 @@ def _by_autograd(base: Any, leaves: Leaves, with_gradient: bool) -> float | None
         base.takes, base.out = takes, out
 
 
-_TOLD: Remembered[bool] = Remembered(64)
+_WARNED: Remembered[bool] = Remembered(64)

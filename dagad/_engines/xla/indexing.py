@@ -6,7 +6,6 @@ Functions of numpy's that take entries, leave some out or put some in are here t
 from __future__ import annotations
 
 import functools
-from types import EllipsisType
 from typing import Any
 
 import jax
@@ -17,14 +16,8 @@ from dagad._engines.xla import refusals
 from dagad._engines.xla.jaxs_core import Tracer
 from dagad._engines.xla.protocols import Called, array_of, as_dtype, holds_traced, stand_in
 from dagad._errors import NotDifferentiableError
+from dagad._tracing.in_place import is_view
 from dagad._types import Array, Axis, DType, Function, Value
-
-_BASIC = int | np.integer | slice | EllipsisType | None
-
-
-def is_view(where: Any) -> bool:
-    """Return whether what numpy returns for an index shares the array's memory."""
-    return all(isinstance(part, _BASIC) for part in (where if isinstance(where, tuple) else (where,)))
 
 
 def entries(array: Array, where: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import NotDifferentiableError
+from dagad._tracing.in_place import share_memory
 from dagad._types import Args, Array, Function, Kwargs, Value
 
 
@@ -112,20 +113,10 @@ class Changes:
         if array.stale is not None:
             self.found = array.stale
         elif self._ghosts and array.ghost is not None:
-            stale = (sentence for ghost, sentence in self._ghosts if _overlap(ghost, array.ghost))
+            stale = (sentence for ghost, sentence in self._ghosts if share_memory(ghost, array.ghost))
             self.found = next(stale, None)
 
     def settle(self) -> None:
         """Refuse what numpy would have done otherwise."""
         if self.found is not None:
             raise NotDifferentiableError(self.found)
-
-
-_share: Any = np.shares_memory  # whose types leave out that much work
-
-
-def _overlap(one: Any, other: Any) -> bool:
-    try:
-        return bool(_share(one, other, max_work=10_000))
-    except np.exceptions.TooHardError:
-        return True

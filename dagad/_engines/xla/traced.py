@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from dagad._engines.xla import jaxs_core, lines, refusals
-from dagad._engines.xla.indexing import entries, is_view
+from dagad._engines.xla.indexing import entries
 from dagad._engines.xla.memory import Changes, ghost_of, of_function
 from dagad._engines.xla.operators import BINARY, COMPARING, UNARY, operate
 from dagad._engines.xla.protocols import call_function, call_ufunc, takes_options
 from dagad._engines.xla.scipy_functions import call_scipy
 from dagad._errors import NotDifferentiableError
+from dagad._tracing.in_place import is_view
 from dagad._tracing.refusals import library_function_of
 from dagad._types import Args, Array, Axis, DType, Kwargs, Tree, Value
 
