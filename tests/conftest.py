@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -43,6 +44,13 @@ dask.config.set(
         "distributed.worker.profile.enabled": False,
     }
 )
+
+
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is one process
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one process more than there are processors: tests wait for other processes a third of their time."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # only Linux tells on which ones we may run
+    return (len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1) + 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

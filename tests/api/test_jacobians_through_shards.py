@@ -93,6 +93,7 @@ def test_a_jacobian_through_shards_that_move_is_that_of_autograd(what: str, plac
         assert bits([dagad.jacrev(lambda theta: through(there, theta))(THETA)]) == bits([expected])
 
 
+@pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 def test_a_jacobian_of_many_rows_through_shards_has_each_with_its_own_bits(client: Client) -> None:
     """More than a task takes at a time, and than a call of residents."""
 

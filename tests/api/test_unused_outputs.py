@@ -75,6 +75,7 @@ def check(name: str, rows: Any, **options: Any) -> None:
             onp.testing.assert_allclose(onp.asarray(mode(fun)), right, rtol=1e-13, err_msg=called)
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_slope_that_is_infinite_in_an_unused_output_leaves_the_gradient_alone(name: str, scheduler: Any) -> None:
     check(name, ROWS, grainsize=2, scheduler=scheduler)
@@ -93,6 +94,7 @@ def test_unused_outputs_are_not_pulled_by_jax(name: str) -> None:
     check(name, ROWS, grainsize=2, scheduler="sync", engine="jax")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unused_outputs_of_shards_are_not_pulled(name: str, cluster: Any) -> None:
     check(name, dagad.shard(ROWS, grainsize=2, scheduler=cluster))

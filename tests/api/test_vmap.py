@@ -186,6 +186,7 @@ def test_members_of_arrays_have_the_bits_that_each_has_alone(make: str, mode: st
     assert asked[-1].is_together
 
 
+@pytest.mark.sampled(3)
 def test_members_return_pytrees(data: Any) -> None:
     rows, options = data(X)
     check(of_trees(rows, **options), THETAS)
@@ -238,6 +239,7 @@ def newton(x: Any, **options: Any) -> Any:
     return find
 
 
+@pytest.mark.sampled(3)
 def test_programs_with_loops_and_branches_run_as_they_are(data: Any, asked: list[Asked]) -> None:
     rows, options = data(X)
     starts = np.array([[0.01, 0.0, 0.0], [1.0, -2.0, 0.5], [0.3, 0.1, 0.1], [3.0, 3.0, 3.0]])

@@ -142,6 +142,7 @@ def test_a_pullback_from_outside_is_called_by_members(placed: Any) -> None:
     check(lambda theta, number: pullback(seed_of(value, int(number)))[0], expected)
 
 
+@pytest.mark.sampled(3)
 def test_a_pullback_is_called_by_members_of_a_vmap_inside(placed: Any) -> None:
     shards = placed()
 
@@ -256,6 +257,7 @@ def test_members_that_end_early_or_have_one_reduction_fewer_let_the_others_go_on
     check(fun, [fun(theta, number) for number, theta in enumerate(THETAS)])
 
 
+@pytest.mark.sampled(3)
 def test_a_vmap_in_a_thread_of_a_member_is_one_of_its_own(placed: Any) -> None:
     shards = placed()
     grad = dagad.grad(over(shards, numbers))

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -29,6 +30,7 @@ def test_an_option_of_fit_that_cannot_be_is_refused_in_a_line(options: list[str]
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 @pytest.mark.skipif(shutil.which("setsid") is None, reason="cluster.sh starts its processes by setsid")
 def test_a_port_that_is_taken_is_named_by_cluster_sh(tmp_path: Path) -> None:
     with socket.socket() as taken:

@@ -169,6 +169,7 @@ def test_samples_have_the_same_bits_when_workers_die(frail: Client) -> None:
     assert trajectory(on(frail), 40, kill_one) == expected
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_samples_have_the_same_bits_with_one_worker_and_while_workers_come() -> None:
     expected = trajectory(on("sync"), 25)
     with a_watched_cluster(1) as client:
@@ -262,17 +263,18 @@ def beside_bits(mode: Any, loss: Any, parts: Parts) -> list[bytes]:
 @pytest.mark.each_value("each neighbour and each mode")
 @pytest.mark.parametrize("mode", BESIDE_MODES)
 @pytest.mark.parametrize("what", BESIDE)
-def test_a_sample_has_its_own_rows_beside_others(what: str, mode: str, client: Client) -> None:
+def test_a_sample_has_its_own_rows_beside_others(what: str, mode: str, client: Client, rounds: Any) -> None:
     """Step after step: samples of two steps may have their first chunk in common."""
     there, here = wholes(client), wholes("sync")
     for loss in LOSSES.values():
-        for step in range(12):
+        for step in range(4 + rounds(8)):
             found, expected = (
                 beside_bits(BESIDE_MODES[mode], loss, BESIDE[what](*shards, step)) for shards in (there, here)
             )
             assert found == expected, step
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_a_sample_has_its_own_rows_beside_others_when_workers_die(frail: Client) -> None:
     frail.wait_for_workers(2, PATIENCE)
     there, here = wholes(frail), wholes("sync")

@@ -211,6 +211,7 @@ async def out_of_reach(self: Any, address: str) -> Any:
     raise lines._OutOfReach(address)
 
 
+@pytest.mark.whole("what stays in memory: pullbacks and evaluations are seen to go in this tier")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("road", ["direct", "relayed"])
 def test_a_hot_loop_leaves_two_gradients_in_shards_on_workers_at_most(
@@ -243,6 +244,7 @@ def test_gradients_in_shards_go_with_their_client(client: Client) -> None:
     del found
 
 
+@pytest.mark.whole("what stays in memory: pullbacks and evaluations are seen to go in this tier")
 def test_gradients_in_shards_have_a_limited_share_of_a_workers_memory(client: Client) -> None:
     x = on(client)
     heat_up(client, lambda: dagad.grad(sums())(x, THETA))
@@ -342,6 +344,7 @@ def test_chunks_that_do_not_depend_on_their_rows_have_zeros(fun: Any, client: Cl
     assert every_bit(dagad.value_and_grad(sums(fun), (0, 1))(x, THETA)) == expected
 
 
+@pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 def test_threads_of_a_worker_share_the_chunks_of_gradients_in_shards(frail: Client) -> None:
     for way in WAYS.values():
         there, here = ([dagad.shard(data, grainsize=1, scheduler=one) for data in (X, V)] for one in (frail, "sync"))

@@ -64,6 +64,7 @@ def test_chunks_and_shards_stay_on_the_annotated_workers(client: Client) -> None
         assert holders(client, shards) == {address}
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_hot_loop_runs_on_the_annotated_workers(client: Client) -> None:
     shards = shards_on(client)
     there = in_all(lambda theta: dagad.reduce_sum(chunk, shards, theta))

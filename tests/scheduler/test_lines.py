@@ -471,6 +471,7 @@ def test_a_hot_call_that_is_given_up_leaves_other_calls_and_their_tapes_alone(cl
 WATCHED = {"row": np.arange(24), "x": X}
 
 
+@pytest.mark.whole("what stays in memory: pullbacks and evaluations are seen to go in this tier")
 def test_tapes_of_a_hot_call_that_was_given_up_are_not_kept(road: Road, client: Client, tmp_path: Path) -> None:
     """Who reaches the scheduler alone can't hang up on a call that was given up: the word that it was overtakes it."""
     watch = Watch(tmp_path, "value", "pullback")

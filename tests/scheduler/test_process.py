@@ -178,6 +178,7 @@ def test_holds_of_the_process_by_several_threads_may_overlap_in_any_order(before
             assert state() == before
 
 
+@pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
 def test_many_threads_may_hold_and_release_the_process_at_once(before: Any) -> None:
     def enter_and_leave(_: int) -> int:
         with calm_process:

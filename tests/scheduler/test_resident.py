@@ -94,6 +94,7 @@ def test_tapes_go_with_the_evaluation_cancelled_or_deleted(road: str, client: Cl
     until(lambda: held(client) == {0})
 
 
+@pytest.mark.whole("what stays in memory: pullbacks and evaluations are seen to go in this tier")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("has_our_loop", [True, False])
 def test_tapes_go_with_the_client(has_our_loop: bool, client: Client) -> None:
@@ -125,6 +126,7 @@ def lose_rows(dask_worker: Any) -> None:
             known.keys = {number: ["elsewhere"] for number in known.keys}
 
 
+@pytest.mark.whole("what stays in memory: pullbacks and evaluations are seen to go in this tier")
 def test_tapes_of_relayed_calls_of_a_dead_client_go_after_a_while(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_worker_without_dagad_is_named_before_anything_is_sent_to_it(empty: Cl
     assert loss_on(empty)(0.3) == EXPECTED
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_worker_without_dagad_that_joins_later_is_named(empty: Client, tmp_path: Path) -> None:
     """It has died of the first task by then; Dask gives up the task, or it waits: either way somebody says why."""
     made: Any = empty.cluster
@@ -169,6 +170,7 @@ def test_workers_are_counted_now_and_then(empty: Client, monkeypatch: pytest.Mon
 # Workers that are not there
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_waiting_for_workers_is_said_once(
     empty: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

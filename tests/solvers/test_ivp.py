@@ -103,6 +103,7 @@ def robertson(t: Any, y: Any, rates: Any) -> Any:
     return np.stack([reverse - slow, slow - reverse - fast, fast])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", ["BDF", "Radau", "LSODA"])
 def test_robertsons_sensitivities_are_those_that_cvodes_prints(method: str) -> None:
     options: Any = {"method": method, "t_eval": list(PRINTED), "rtol": 1e-6, "atol": [1e-10, 1e-14, 1e-8]}
@@ -118,6 +119,7 @@ def test_robertsons_sensitivities_are_those_that_cvodes_prints(method: str) -> N
         np.testing.assert_allclose(jacobian[:, column].sum(axis=0) * RATES, 0.0, atol=1e-5)  # no mass is lost
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", ["BDF", "Radau", "LSODA"])
 def test_robertsons_adjoint_gives_what_cvodes_prints(method: str) -> None:
     def accumulated(v: Any) -> Any:  # the integral of y3 up to 50

@@ -56,6 +56,7 @@ def test_a_sample_has_the_chunks_that_it_had_when_this_was_written() -> None:
     assert [numbers(3, step, seed=2**70) for step in (0, 10**12)] == [[0, 5, 7], [2, 3, 7]]
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_sample_does_not_depend_on_the_seed_of_hashes() -> None:
     program = (
         "import dagad, numpy as np\n"

@@ -270,6 +270,7 @@ def test_rows_wait_for_a_worker_to_come(frail: Client) -> None:
     assert outcome(shards) == expected == on_one_thread(X)
 
 
+@pytest.mark.whole("what stays in memory: pullbacks and evaluations are seen to go in this tier")
 def test_shards_that_are_dropped_leave_no_task_on_their_cluster(client: Client) -> None:
     for data in (X, da.from_array(X, chunks=(2, 3)), loaders(*X.reshape(5, 2, 3))):
         assert_gone(client, dagad.shard(data, grainsize=2, scheduler=client))
