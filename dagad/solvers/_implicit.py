@@ -21,6 +21,7 @@ from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
 from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.forward import push
+from dagad._tracing.operands import joined, vector_of
 from dagad._tracing.tape import refuse_boxes
 from dagad._types import Array
 from dagad._values import pytree
@@ -228,16 +229,6 @@ class System:
 
 
 _NOT_FINITE = object()
-
-
-def joined(parts: Sequence[Any]) -> Any:
-    """Return leaves as one vector."""
-    return anp.concatenate([anp.ravel(part) for part in parts])
-
-
-def vector_of(found: Any) -> Any:
-    """Return what a user's function returned, an array, a list of numbers or any pytree, as one vector."""
-    return joined(pytree.flatten(pytree.all_opened(found))[0])
 
 
 def given_to_solvers(box: Any) -> Any:
