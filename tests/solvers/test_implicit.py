@@ -332,12 +332,12 @@ def by_columns(matvec: Any, b: Any) -> Any:
 @pytest.mark.parametrize("take", [dagad.jacfwd, dagad.jacrev])
 def test_with_a_linear_solver_of_the_users_what_is_no_solution_is_refused(take: Any) -> None:
     solve, flow = diffusion(20)
-    for wrong in (
-        implicit(lambda k: 1.02 * solve(k), flow, linear_solve=by_columns),
-        implicit(solve, lambda x, k: flow(x, 1.1 * k), linear_solve=by_columns),
-    ):
-        with pytest.raises(dagad.NotDifferentiableError, match=r"no solution of the equations.*Solve to a smaller"):
-            take(lambda k: np.sum(wrong(k)))(0.7)
+    nearly = implicit(lambda k: 1.02 * solve(k), flow, linear_solve=by_columns)
+    with pytest.raises(dagad.NotDifferentiableError, match=r"no solution of the equations.*Solve to a smaller"):
+        take(lambda k: np.sum(nearly(k)))(0.7)
+    other = implicit(solve, lambda x, k: flow(x, 1.1 * k), linear_solve=by_columns)
+    with pytest.raises(dagad.NotDifferentiableError, match="no solution of the equations"):
+        take(lambda k: np.sum(other(k)))(0.7)
     multiple = implicit(lambda a: a + 1e-5 + np.zeros(3), lambda x, a: (x - a) ** 2, linear_solve=by_columns)
     with pytest.raises(dagad.NotDifferentiableError, match=r"multiple root.*whose root is a simple one"):
         take(lambda a: np.sum(multiple(a)))(0.7)
