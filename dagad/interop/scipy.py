@@ -76,9 +76,10 @@ def minimize(
         As for ``scipy.optimize.minimize``, one or several: dicts ``{"type": ..., "fun": ..., "args": ...}`` and
         ``NonlinearConstraint``, whose functions get the pytree as `fun` does and return a number, an array with one
         axis, or a list of these. Jacobians are computed by dagad, and so are products with second derivatives for
-        "trust-constr"; whoever gives `jac` (a pytree, or a matrix), `hess` other than ``BFGS()``, or "3-point" for
-        finite differences has these taken. ``LinearConstraint`` has a column for each number, in the order of
-        `FlatFunction`.
+        "trust-constr"; whoever gives `jac` (a pytree, or a matrix), `hess`, or "3-point" for finite differences has
+        these taken. ``BFGS()`` without settings is what scipy puts where no `hess` was given, and gets dagad's
+        products; ``BFGS(exception_strategy="damp_update")``, or any setting that is not scipy's own, and ``SR1()`` are
+        kept. ``LinearConstraint`` has a column for each number, in the order of `FlatFunction`.
     tol, options
         As for ``scipy.optimize.minimize``.
     callback
