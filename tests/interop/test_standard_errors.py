@@ -254,7 +254,7 @@ def test_a_function_of_the_estimates_has_the_error_of_the_delta_method() -> None
         (lambda p: None, "returned None, which holds no numbers. Return real floating-point numbers"),
     ],
 )
-def test_what_a_function_of_the_estimates_returns_besides_real_numbers_is_refused(fun: Any, said: str) -> None:
+def test_the_delta_method_refuses_what_is_no_real_number(fun: Any, said: str) -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=said):
         standard_errors(quadratic, AT).of(fun)
 
