@@ -196,12 +196,11 @@ def _refused(sentence: Function) -> Function:
 def _histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None) -> Any:
     """Return sums of weights and edges. A list is one of columns, and an array of these is not."""
     columns = _columns(sample)
-    counts = [plain(bins)] * len(columns) if np.ndim(plain(bins)) == 0 else [_plain_edges(each) for each in bins]
+    given = [array_of(each) for each in bins] if np.iterable(plain(bins)) else [bins] * len(columns)
     # Numpy sees to what can't be, and says what the edges are.
     whole, found = np.histogramdd(
-        np.stack([plain(each) for each in columns], axis=-1), counts, range, density, plain(weights)
+        np.stack([plain(each) for each in columns], axis=-1), list(map(plain, given)), range, density, plain(weights)
     )
-    given = [None] * len(columns) if np.ndim(plain(bins)) == 0 else bins
     ranges = [None] * len(columns) if range is None else range
     edges = [_edges_along(*each) for each in zip(columns, given, ranges, found, strict=True)]
     if not isbox(weights) and not (density and any(map(isbox, edges))):
@@ -227,13 +226,9 @@ def _columns(sample: Any) -> list[Any]:
     return [sample[:, column] for column in np.arange(np.shape(plain(sample))[1])]
 
 
-def _plain_edges(bins: Array) -> Any:
-    return plain(bins) if isbox(bins) or np.ndim(bins) == 0 else np.asarray([plain(edge) for edge in bins])
-
-
 def _edges_along(column: Any, bins: Array, range: Any, found: Any) -> Any:
     """Return the edges along one dimension, traced where they follow what is traced."""
-    if bins is not None and np.ndim(plain(bins)) == 1:
+    if np.ndim(plain(bins)) == 1:
         return bins if isbox(bins) else found
     return found if range is not None or not isbox(column) else np.histogram_bin_edges(column, len(found) - 1)
 
@@ -241,7 +236,7 @@ def _edges_along(column: Any, bins: Array, range: Any, found: Any) -> Any:
 def _histogram2d(
     x: Array, y: Array, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None
 ) -> tuple[Any, Any, Any]:
-    if np.ndim(plain(bins)) == 1 and len(bins) > 2:  # the edges of both
+    if np.iterable(plain(bins)) and len(bins) not in (1, 2):  # the edges of both
         bins = [bins, bins]
     sums, (of_x, of_y) = _histogramdd([x, y], bins, range, density, weights)
     return sums, of_x, of_y

@@ -2,7 +2,7 @@
 
 Operators, ufuncs and functions of arrays come in by `traced_array`, `numpy_protocols` and `scipy_functions`, and each
 of these asks here. A ufunc has operands only. Of another function it is the name of a parameter that tells an array
-from an axis, a shape or an index.
+from an axis, a shape or an index. What users' functions return, in any pytree, becomes one vector here.
 """
 
 from __future__ import annotations
@@ -53,6 +53,16 @@ def arrays_among(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str,
 def gathered(arg: Any) -> Any:
     """Return a list that holds traced values as a traced array."""
     return anp.array(arg) if isinstance(arg, list | tuple) and _holds_traced(arg) else arg
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Return leaves as one vector, traced if one of them is."""
+    return anp.concatenate([anp.ravel(part) for part in parts])
+
+
+def vector_of(found: Any) -> Any:
+    """Return what a user's function returned, an array, a list of numbers or any pytree, as one vector."""
+    return joined(pytree.flatten(pytree.all_opened(found))[0])
 
 
 def _holds_traced(sequence: Any) -> bool:

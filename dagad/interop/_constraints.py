@@ -20,6 +20,7 @@ from dagad.interop._parameters import Parameters
 TAKERS = ("cobyla", "cobyqa", "slsqp", "trust-constr")  # the methods that take constraints
 VALUES_ONLY = ("cobyla", "cobyqa")  # of these
 DIFFERENCES = ("2-point", "3-point")
+SETTINGS = ("exception_strategy", "min_curvature", "init_scale")  # of scipy's approximations of a Hessian
 KEYS = ("type", "fun", "jac", "args")
 FORMS = (
     "Give dicts `{'type': 'eq', 'fun': function}`, or `NonlinearConstraint` and `LinearConstraint` of scipy.optimize, "
@@ -101,13 +102,22 @@ def _with_derivatives(
     flat: FlatConstraint, low: Any, high: Any, method: str, *, hess: Any = None, **options: Any
 ) -> Any:
     """Return scipy's constraint with second derivatives too, where the method asks for these."""
-    if method == "trust-constr" and (hess is None or type(hess) is optimize.BFGS) and callable(flat.jac):
-        hess = flat.hessian  # `BFGS()` is what scipy puts where nothing was given
+    if method == "trust-constr" and (hess is None or _is_default(hess)) and callable(flat.jac):
+        hess = flat.hessian
     elif callable(hess) and not isinstance(hess, optimize.BFGS):
         hess = flat.by_user(hess)
     elif isinstance(hess, str) and hess not in DIFFERENCES:
         raise PlanError(f"{flat.name} has `hess={hess!r}`. {LEFT_OUT}")
     return optimize.NonlinearConstraint(flat.value, low, high, flat.jac, hess, **options)
+
+
+def _is_default(hess: Any) -> bool:
+    """Return whether this is the `BFGS()` that scipy puts where nothing was given; it has no setting of the user's."""
+    if type(hess) is not optimize.BFGS:
+        return False
+    given, default = vars(hess), vars(optimize.BFGS())
+    # The start may be a matrix, and one that scipy has used holds one beside its settings.
+    return all(type(given[name]) is type(default[name]) and given[name] == default[name] for name in SETTINGS)
 
 
 def _check_entries(constraint: Mapping[str, Any], name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,12 +46,9 @@ class Parameters:
         """Return leaves as a pytree like `x0`."""
         return pytree.unflatten(self.treedef, leaves)
 
-    def columns(self, tree: Tree, n_rows: int) -> Any:
+    def columns(self, jacobian: Tree, n_rows: int) -> Any:
         """Return a Jacobian, in a pytree of this structure, as a matrix with a column for each number."""
-        parts = [
-            np.reshape(part, (n_rows, size)) for part, size in zip(pytree.flatten(tree)[0], self.sizes, strict=True)
-        ]
-        return np.concatenate(parts, axis=1, dtype=float)
+        return columns_of(jacobian, n_rows, self.sizes)
 
     def is_vector(self) -> bool:
         """Return whether the parameters are such a vector already."""
@@ -76,6 +73,12 @@ class Parameters:
     def tree(self, x: Array) -> Any:
         """Return a vector as a pytree like `x0`."""
         return self.joined(self.leaves(x))
+
+
+def columns_of(jacobian: Tree, n_rows: int, sizes: Iterable[int]) -> Any:
+    """Return a Jacobian as a matrix, from a pytree whose leaves are of so many numbers."""
+    parts = [np.reshape(part, (n_rows, size)) for part, size in zip(pytree.flatten(jacobian)[0], sizes, strict=True)]
+    return np.concatenate(parts, axis=1, dtype=float)
 
 
 def number(value: Value) -> float:

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from dagad._api.higher_order import jacfwd
+from dagad._api.higher_order import hvp, jacfwd
 from dagad._api.reductions import reduce_sum
-from dagad._errors import ArgumentsError, NonFiniteError, StructureError
+from dagad._errors import ArgumentsError, NonFiniteError, NotDifferentiableError, StructureError
 from dagad._frames import warn
 from dagad._sources.columns import read_sliced
 from dagad._types import AnyRows, Array, Function, Tree
 from dagad._values import pytree
 from dagad._words import described, name_of
-from dagad.interop._parameters import Parameters
+from dagad.interop._parameters import Parameters, columns_of
 
 SANDWICHES = ("HC0", "HC1", "cluster")
 FAR = 0.1  # how many standard errors a minimum may be away before somebody is told
+LIKE = 0.6  # how much of the curvature of a loss that of `losses` has to be, and the other way round
 
 
-def check_asked(cov_type: Any, losses: Any, rows: AnyRows, groups: Any) -> None:
+def check_asked(cov_type: Any, losses: Any, rows: AnyRows, groups: Any, use_correction: bool) -> None:
     """Raise unless what is given is what a covariance needs."""
     if cov_type not in ("nonrobust", *SANDWICHES):
         raise ArgumentsError(
             f"`cov_type` is {cov_type!r}. Give 'nonrobust' for the inverse Hessian, 'HC0' for the sandwich, 'HC1' for "
             "that times n / (n - k), or 'cluster' for that of groups. 'HC2' and 'HC3' are of linear models alone."
+        )
+    if not use_correction and cov_type != "cluster":
+        raise ArgumentsError(
+            f"`use_correction=False` leaves out what 'cluster' is multiplied by, and `cov_type` is {cov_type!r}. Leave "
+            "it at True; 'HC1' without its n / (n - k) is 'HC0'."
         )
     if cov_type == "nonrobust":
         if not (losses is None and rows is None and groups is None):
@@ -115,6 +121,16 @@ def between(
     return found | {"outer": found["sums"].T @ found["sums"]}, n_groups
 
 
+class SumOfRows:
+    """A chunk function: the sum of the losses of its rows."""
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        self.fun = fun
+
+    def __call__(self, rows: AnyRows, p: Tree) -> Any:
+        return np.sum(self.fun(rows, p))
+
+
 class ScoresOfRows:
     """A chunk function: the sum of the outer products of the scores of its rows."""
 
@@ -155,8 +171,7 @@ def _scores(fun: Callable[..., Any], rows: AnyRows, p: Tree) -> tuple[Any, Any]:
         return each, plain
 
     jacobian, each = jacfwd(of_parameters, has_aux=True)(p)
-    parts = pytree.flatten(jacobian)[0]
-    return each, np.concatenate([np.reshape(part, (len(each), -1)) for part in parts], axis=1)
+    return each, columns_of(jacobian, len(each), map(np.size, pytree.flatten(p)[0]))
 
 
 def _check_count(fun: Function, n_losses: int, n_rows: int) -> None:
@@ -167,23 +182,71 @@ def _check_count(fun: Function, n_losses: int, n_rows: int) -> None:
         )
 
 
+# Groups
+
+
 def _codes(groups: Any, n_rows: int) -> tuple[Any, int]:
     """Return the number of the group of each row, from 0, and how many there are."""
-    held = np.asarray(groups)
+    # numpy would make words of numbers beside words, and a second axis of tuples
+    is_listed = isinstance(groups, list | tuple)
+    held = np.fromiter(groups, object, len(groups)) if is_listed else np.asarray(groups)
     if held.shape != (n_rows,):
         raise StructureError(
             f"`groups` are {described(held)}, and there are {n_rows} rows. Give the group of each row."
         )
-    try:
-        names, codes = np.unique(held, return_inverse=True)
-        is_missing = bool(np.any(names != names))
-    except TypeError:  # names that can't be put in order: None beside words, first of all
-        is_missing = True
-    if is_missing:
-        raise StructureError("In `groups` there are missing values. Give each row a group, or leave it out of the fit.")
-    if len(names) < 2:
+    if np.ma.is_masked(groups):  # which numpy's own functions take no notice of
+        _refuse_missing()
+    codes, n_groups = _numbered(held.tolist()) if held.dtype.kind in "OT" else _numbered_by_numpy(held)
+    if n_groups < 2:
         raise StructureError("`groups` are one group, of which there is no spread. Give two groups or more.")
-    return codes.astype(np.int64), len(names)
+    return codes, n_groups
+
+
+def _numbered_by_numpy(names: Any) -> tuple[Any, int]:
+    distinct, codes = np.unique(names, return_inverse=True)
+    if np.any(distinct != distinct):
+        _refuse_missing()
+    return codes.astype(np.int64), len(distinct)
+
+
+def _numbered(names: list[Any]) -> tuple[Any, int]:
+    if any(map(_is_missing, names)):
+        _refuse_missing()
+    try:
+        distinct = set(names)
+    except TypeError as error:
+        raise StructureError(
+            "`groups` hold what is no name, such as a list. Give each row a word, a number, or a tuple of these."
+        ) from error
+    try:
+        places = {name: place for place, name in enumerate(sorted(distinct))}
+    except TypeError as error:
+        kinds = ", ".join(sorted({f"`{type(name).__name__}`" for name in distinct}))
+        raise StructureError(
+            f"What `groups` hold can't be put in order, which numbers groups alike everywhere: it is of {kinds}. Make "
+            "all of them words, `[str(group) for group in groups]`, or all of them numbers."
+        ) from error
+    return np.fromiter((places[name] for name in names), np.int64, len(names)), len(places)
+
+
+def _is_missing(name: Any) -> bool:
+    if name is None or name is np.ma.masked:
+        return True
+    if isinstance(name, tuple):
+        return any(map(_is_missing, name))
+    try:
+        return bool(name != name)
+    except TypeError:  # pandas' NA says neither
+        return True
+    except ValueError:  # an array, which is no name
+        return False
+
+
+def _refuse_missing() -> NoReturn:
+    raise StructureError("In `groups` there are missing values. Give each row a group, or leave it out of the fit.")
+
+
+# Whether losses and what was minimized are the same
 
 
 def check_scale(value: float, loss: float, n_rows: int, mean_over: int | None, called: str) -> None:
@@ -192,15 +255,45 @@ def check_scale(value: float, loss: float, n_rows: int, mean_over: int | None, c
     def is_like(one: float) -> bool:
         return abs(one - loss) <= 1e-9 * abs(loss)
 
-    if is_like(value * (mean_over or 1)) or n_rows == 1:
+    if is_like(value * (mean_over or 1)):
         return
-    if mean_over is None and is_like(value * n_rows):
+    if is_like(value):
+        raise ArgumentsError(f"`{called}` is the sum of `losses`, and no mean. Leave out `mean_over={mean_over}`.")
+    if is_like(value * n_rows):
         raise ArgumentsError(
             f"`{called}` is the mean of `losses` over {n_rows} rows. Say so, `mean_over={n_rows}`: a mean says too "
             "little of how well the rows tell its minimum."
         )
-    if mean_over is not None and is_like(value):
-        raise ArgumentsError(f"`{called}` is the sum of `losses`, and no mean. Leave out `mean_over={mean_over}`.")
+
+
+def check_curvature(
+    losses: Callable[..., Any],
+    rows: AnyRows,
+    hessian: Any,
+    covariance: Any,
+    parameters: Parameters,
+    x: Array,
+    called: str,
+    **how: Any,
+) -> None:
+    """Warn where the sum of `losses` is curved otherwise than what was minimized, along all standard errors together.
+
+    A prior adds to a curvature, and constants that `losses` leaves out change a value: neither is wrong.
+    """
+    direction = np.sqrt(np.diag(covariance))
+
+    def summed(p: Tree) -> Any:
+        return reduce_sum(SumOfRows(losses), rows, p, **how)
+
+    product = hvp(summed, (parameters.tree(x),), (parameters.tree(direction),))[0]
+    ratio = float(direction @ parameters.flat(product) / (direction @ hessian @ direction))
+    if not LIKE <= ratio <= 1.0 / LIKE:
+        warn(
+            f"`{name_of(losses)}` seems not to be what `{called}` sums up, but a multiple of it or another loss, whose "
+            f"scores make a wrong sandwich: the curvature of its sum is {ratio:.2g} times that of `{called}`. Return "
+            "the same loss of each row, and say `mean_over` of a mean; if it is the same, a prior says more than the "
+            "rows do."
+        )
 
 
 def correction(cov_type: str, n_rows: int, n_groups: int | None, size: int) -> float:
@@ -215,3 +308,20 @@ def correction(cov_type: str, n_rows: int, n_groups: int | None, size: int) -> f
     if n_groups is None:
         return n_rows / (n_rows - size)
     return n_groups / (n_groups - 1) * (n_rows - 1) / (n_rows - size)
+
+
+# Functions of estimates
+
+
+def check_real(found: Tree, called: str) -> None:
+    """Raise unless a function of the estimates returned what can have a standard error."""
+    leaves = pytree.flatten(found)[0]
+    remedy = "Return real floating-point numbers that follow the estimates; of a complex one two, its parts"
+    if not leaves:
+        raise NotDifferentiableError(f"`{called}` returned {described(found)}, which holds no numbers. {remedy}.")
+    for leaf, path in zip(leaves, pytree.paths(found), strict=True):
+        if np.asarray(leaf).dtype.kind != "f":
+            raise NotDifferentiableError(
+                f"`{called}` returned {described(leaf)}{f' at `{path}`' if path else ''}, which has no standard error. "
+                f"{remedy}; leave out the rest."
+            )

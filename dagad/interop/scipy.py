@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 
 from dagad._api.higher_order import jacfwd, jacrev
 from dagad._api.program import check_function
 from dagad._errors import ArgumentsError, PlanError, StructureError
 from dagad._tracebacks import public
+from dagad._tracing.operands import vector_of
 from dagad._types import AnyRows, AnyScheduler, Array, Tree
 from dagad._values import pytree
 from dagad._words import described, name_of
@@ -21,7 +21,16 @@ from dagad.interop._constraints import listed, prepared
 from dagad.interop._flat_function import FlatFunction as FlatFunction, with_args
 from dagad.interop._from_scipy import optimize
 from dagad.interop._parameters import Parameters
-from dagad.interop._standard_errors import between, check_asked, check_optimum, check_scale, correction, inverse
+from dagad.interop._standard_errors import (
+    between,
+    check_asked,
+    check_curvature,
+    check_optimum,
+    check_real,
+    check_scale,
+    correction,
+    inverse,
+)
 
 VALUES_ONLY = frozenset({"cobyla", "cobyqa", "nelder-mead", "powell"})
 VALUE_AND_GRAD = frozenset({"l-bfgs-b", "tnc"})  # value and gradient at each point; others may do without the latter
@@ -67,9 +76,10 @@ def minimize(
         As for ``scipy.optimize.minimize``, one or several: dicts ``{"type": ..., "fun": ..., "args": ...}`` and
         ``NonlinearConstraint``, whose functions get the pytree as `fun` does and return a number, an array with one
         axis, or a list of these. Jacobians are computed by dagad, and so are products with second derivatives for
-        "trust-constr"; whoever gives `jac` (a pytree, or a matrix), `hess` other than ``BFGS()``, or "3-point" for
-        finite differences has these taken. ``LinearConstraint`` has a column for each number, in the order of
-        `FlatFunction`.
+        "trust-constr"; whoever gives `jac` (a pytree, or a matrix), `hess`, or "3-point" for finite differences has
+        these taken. ``BFGS()`` without settings is what scipy puts where no `hess` was given, and gets dagad's
+        products; ``BFGS(exception_strategy="damp_update")``, or any setting that is not scipy's own, and ``SR1()`` are
+        kept. ``LinearConstraint`` has a column for each number, in the order of `FlatFunction`.
     tol, options
         As for ``scipy.optimize.minimize``.
     callback
@@ -191,8 +201,8 @@ def least_squares(
         return found
 
     def jacobian(x: Array) -> Any:
-        parts = pytree.flatten(jacfwd(of_tree)(parameters.tree(x)))[0]
-        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        found = jacfwd(of_tree)(parameters.tree(x))
+        return parameters.columns(found, len(pytree.flatten(found)[0][0]))
 
     ends = {} if limits is None else {"bounds": limits}
     found = optimize.least_squares(residuals, parameters.x0, jac=jacobian, **ends, **options)
@@ -231,11 +241,11 @@ def standard_errors(
     rows
         All rows, as `dagad.reduce_sum` takes them: arrays, tables, lists, Shards.
     groups
-        For "cluster", the name or number of the group of each row.
+        For "cluster", the name or number of the group of each row: an array, a list, a column of a table.
     mean_over
         Where `fun` is a mean, over how many rows.
     use_correction
-        Whether the sandwich of groups is multiplied by G / (G - 1) * (n - 1) / (n - k), of G groups.
+        For "cluster", whether the sandwich is multiplied by G / (G - 1) * (n - 1) / (n - k), of G groups.
     grainsize, scheduler
         See `dagad.reduce_sum`; for `losses`.
 
@@ -256,7 +266,8 @@ def standard_errors(
     Warns
     -----
     DagadWarning
-        If the minimum seems to be more than a tenth of a standard error away.
+        If the minimum seems to be more than a tenth of a standard error away, or if `losses` seems not to be what `fun`
+        sums up: a product with the Hessian of its sum is compared.
 
     Notes
     -----
@@ -280,13 +291,14 @@ def standard_errors(
     >>> round(float(found.tree["log_rate"]), 3), found.names
     (0.327, ['log_rate'])
     """
-    check_asked(cov_type, losses, rows, groups)
+    check_asked(cov_type, losses, rows, groups, use_correction)
     if isinstance(x, optimize.OptimizeResult):
         raise ArgumentsError("`x` is all that an optimizer returned. Give the place of the minimum: `x.x`.")
     flat = FlatFunction(fun, x)
     at, times, called = flat.x0, 1 if mean_over is None else mean_over, name_of(fun)
     value, gradient = flat.value_and_gradient(at)
-    bread = inverse(times * flat.hessian(at), flat.parameters, called)
+    hessian = times * flat.hessian(at)
+    bread = inverse(hessian, flat.parameters, called)
     check_optimum(times * gradient, bread, flat.parameters, called)
     if losses is None:
         return StandardErrors(bread, cov_type, flat.parameters, at)
@@ -294,6 +306,7 @@ def standard_errors(
     found, n_groups = between(losses, rows, groups, flat.parameters, at, **how)
     n_rows = int(found["n_rows"])
     check_scale(value, float(found["loss"]), n_rows, mean_over, called)
+    check_curvature(losses, rows, hessian, bread, flat.parameters, at, called, **how)
     scale = correction(cov_type, n_rows, n_groups, len(at)) if use_correction else 1.0
     return StandardErrors(scale * (bread @ found["outer"] @ bread), cov_type, flat.parameters, at)
 
@@ -353,6 +366,11 @@ class StandardErrors:
         Any
             The standard errors, in a pytree like what `fun` returns.
 
+        Raises
+        ------
+        NotDifferentiableError
+            If it returns integers, complex numbers, or what is no number.
+
         Examples
         --------
         >>> from dagad.interop.scipy import standard_errors
@@ -361,11 +379,13 @@ class StandardErrors:
         3.0
         """
         tree = self._parameters.tree(self._x)
-        leaves, treedef = pytree.flatten(fun(tree))
+        returned = fun(tree)
+        check_real(returned, name_of(fun))
+        leaves, treedef = pytree.flatten(returned)
         shapes = [np.shape(leaf) for leaf in leaves]
 
         def as_vector(p: Tree) -> Any:
-            return anp.concatenate([anp.reshape(leaf, (-1,)) for leaf in pytree.flatten(pytree.all_opened(fun(p)))[0]])
+            return vector_of(fun(p))
 
         columns = self._parameters.columns(jacrev(as_vector)(tree), sum(map(np.size, leaves)))
         errors = np.sqrt(np.sum((columns @ self.covariance) * columns, axis=1))

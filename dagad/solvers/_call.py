@@ -12,11 +12,12 @@ import numpy as np
 from dagad._engines.ruled import Followed, applied
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.flat_functions import Leaves
+from dagad._tracing.operands import vector_of
 from dagad._types import Array, Value
 from dagad._values import pytree
 from dagad._values.closures import as_now, hoist
 from dagad._words import name_of
-from dagad.solvers._implicit import given_to_solvers, vector_of
+from dagad.solvers._implicit import given_to_solvers
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

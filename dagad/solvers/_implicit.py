@@ -21,6 +21,7 @@ from dagad._errors import ArgumentsError, NotDifferentiableError, StructureError
 from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.forward import push
+from dagad._tracing.operands import joined, vector_of
 from dagad._tracing.tape import refuse_boxes
 from dagad._types import Array
 from dagad._values import pytree
@@ -32,7 +33,8 @@ LinearSolve = Callable[[Callable[[Any], Any], Any], Any]
 DENSE = 500  # unknowns up to which the matrix is made
 AT_ONCE = 64  # columns of it that are computed together
 TOLERANCE = 1e-12  # of the iterations, relative to the right-hand side
-RESTARTS = 10  # of up to 200 products each
+CYCLE = 200  # products after which they begin anew
+RESTARTS = 10  # such cycles
 ROUGH = 1e-3  # how well Newton's step is known where it is found by products
 FAR = 1e-2  # by how much of its size Newton's step may move what is said to be a solution
 EXACT = 1e-13  # how short, of the size of the solution, a step is that nobody needs to look at
@@ -123,10 +125,15 @@ class System:
             self._refuse = None  # all who pull from here come to the same point
         if self._linear_solve is None and self.size <= DENSE:
             return self._densely(b, transposed, xs, leaves)
+        if not self._is_seen:
+            self._look(xs, leaves)
+            self._is_seen = True  # all who pull from here come to the same point
+        if self._linear_solve is not None:
+            return self._by_user(self._linear_solve, b, transposed, xs, leaves)
+        return self._by_products(b, transposed, xs, leaves) if np.any(b) else np.zeros_like(b)
 
-        if self._linear_solve is None:
-            return self._by_products(b, transposed, xs, leaves)
-        found = np.asarray(self._linear_solve(self._matvec(transposed, xs, leaves), b), float)
+    def _by_user(self, linear_solve: LinearSolve, b: Array, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
+        found = np.asarray(linear_solve(self._matvec(transposed, xs, leaves), b), float)
         if found.shape != b.shape:
             raise StructureError(
                 f"`linear_solve` returned an array of shape {found.shape} for a right-hand side of shape {b.shape}. "
@@ -196,13 +203,8 @@ class System:
         return matvec
 
     def _by_products(self, b: Array, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
-        if not self._is_seen:
-            self._look(xs, leaves)
-            self._is_seen = True  # all who pull from here come to the same point
-        if not np.any(b):
-            return np.zeros_like(b)
         matvec = self._matvec(transposed, xs, leaves)
-        found, failed = self._gmres(matvec, b, TOLERANCE, RESTARTS)
+        found, failed = self._gmres(matvec, b, TOLERANCE)
         if failed:
             left = np.linalg.norm(matvec(found) - b) / np.linalg.norm(b)
             raise NotDifferentiableError(
@@ -213,31 +215,26 @@ class System:
         return found
 
     def _look(self, xs: Leaves, leaves: Leaves) -> None:
-        """Refuse what is no solution, as far as some products tell: Newton's step is found roughly, or not at all."""
+        """Refuse what is no solution, as far as a step of Newton's tells: it is found by products, or not at all."""
         residual = np.asarray(self.residual(xs, leaves), float)
         if not residual.any() or not np.isfinite(residual).all():
             return
-        step, failed = self._gmres(self._matvec(False, xs, leaves), residual, ROUGH, 1)
+        matvec = self._matvec(False, xs, leaves)
+        if self._linear_solve is None:
+            step, failed = self._gmres(matvec, residual, ROUGH)
+        else:  # one that stops at an absolute tolerance may leave as it is what is small
+            step = self._by_user(self._linear_solve, np.array(residual), False, xs, leaves)
+            failed = not np.linalg.norm(matvec(step) - residual) <= ROUGH * np.linalg.norm(residual)
         if not failed:
             self._refuse_far(residual, step, xs, leaves)
 
-    def _gmres(self, matvec: Callable[[Any], Any], b: Array, rtol: float, restarts: int) -> tuple[Any, int]:
+    def _gmres(self, matvec: Callable[[Any], Any], b: Array, rtol: float) -> tuple[Any, bool]:
         operator = LinearOperator((self.size, self.size), matvec=matvec, dtype=float)
-        found, failed = gmres(operator, b, rtol=rtol, atol=0.0, restart=min(self.size, 200), maxiter=restarts)
-        return found, int(failed)
+        found, failed = gmres(operator, b, rtol=rtol, atol=0.0, restart=min(self.size, CYCLE), maxiter=RESTARTS)
+        return found, failed != 0
 
 
 _NOT_FINITE = object()
-
-
-def joined(parts: Sequence[Any]) -> Any:
-    """Return leaves as one vector."""
-    return anp.concatenate([anp.ravel(part) for part in parts])
-
-
-def vector_of(found: Any) -> Any:
-    """Return what a user's function returned, an array, a list of numbers or any pytree, as one vector."""
-    return joined(pytree.flatten(pytree.all_opened(found))[0])
 
 
 def given_to_solvers(box: Any) -> Any:
@@ -318,8 +315,9 @@ def implicit(
         written with numpy, and may be the gradient of a reduction.
     linear_solve
         ``linear_solve(matvec, b) -> w`` with ``matvec(w) == b``, for flat vectors of plain numbers; in reverse mode
-        `matvec` is the transposed product. By default the matrix is made for up to 500 unknowns, and for more the
-        system is solved by GMRES to 1e-12.
+        `matvec` is the transposed product. It is called once more, in either mode, for a step of Newton's, which tells
+        whether x is a solution: solve with the `matvec` that is given. By default the matrix is made for up to 500
+        unknowns, and for more the system is solved by GMRES to 1e-12.
 
     Returns
     -------

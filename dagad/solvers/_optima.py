@@ -13,10 +13,11 @@ from dagad._api.transforms import grad
 from dagad._errors import NotDifferentiableError
 from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Leaves
+from dagad._tracing.operands import joined, vector_of
 from dagad._types import Array
 from dagad._values import pytree
 from dagad.solvers._call import Call, called_like, positional
-from dagad.solvers._implicit import System, joined, vector_of
+from dagad.solvers._implicit import System
 
 Given = dict[str, Any]
 NEAR = 1e-6  # how near to a bound, relative to it, an unknown is held by it

@@ -10,9 +10,10 @@ from scipy import optimize
 
 from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Leaves
+from dagad._tracing.operands import vector_of
 from dagad._types import Array
 from dagad.solvers._call import Call, called_like, positional
-from dagad.solvers._implicit import System, vector_of
+from dagad.solvers._implicit import System
 
 
 def _first(found: Any, has_more: bool) -> Any:

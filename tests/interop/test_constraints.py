@@ -158,6 +158,17 @@ def test_trust_constr_gets_second_derivatives_unless_others_are_asked_for() -> N
     for hess in (None, optimize.BFGS()):  # the one stands for the other
         assert hess_of(hess)(parameters.x0, np.ones(3)).shape == (3, 3)
     assert isinstance(hess_of(optimize.SR1()), optimize.SR1)
+    for own in (
+        optimize.BFGS(exception_strategy="damp_update"),
+        optimize.BFGS(min_curvature=1e-4),
+        optimize.BFGS(init_scale=2.0),
+        optimize.BFGS(init_scale=np.eye(3)),
+        optimize.SR1(min_denominator=1e-6),
+    ):
+        assert hess_of(own) is own
+    used = optimize.BFGS()
+    used.initialize(3, "hess")  # as scipy does with what it was given
+    assert hess_of(used)(parameters.x0, np.ones(3)).shape == (3, 3)
     assert isinstance(hess_of(None, "3-point"), optimize.BFGS)
     assert hess_of("2-point") == "2-point"
     seen: list[Any] = []
@@ -165,31 +176,81 @@ def test_trust_constr_gets_second_derivatives_unless_others_are_asked_for() -> N
     assert list(seen[0][0]) == ["a", "b"]
 
 
+@pytest.mark.parametrize("given", [optimize.BFGS(exception_strategy="damp_update"), optimize.SR1(), optimize.BFGS()])
+def test_an_approximation_with_settings_of_the_users_is_moved_by_scipy(given: Any) -> None:
+    constraint = optimize.NonlinearConstraint(lambda p: p["a"][0] * p["b"] ** 3, 1.0, 1.0, hess=given)
+    start = {"a": np.array([1.5, 0.5]), "b": 1.0}
+
+    def loss(p: Any) -> Any:
+        return anp.sum(p["a"] ** 2) + 3.0 * p["b"] ** 2
+
+    found = minimize(loss, start, method="trust-constr", constraints=constraint)
+    np.testing.assert_allclose(found.x_flat, [1.0, 0.0, 1.0], atol=1e-4)
+    is_default = isinstance(given, optimize.BFGS) and given.exception_strategy == "skip_update"
+    assert (given.B is None) == is_default  # it has learnt something, unless dagad's products took its place
+
+
 JACOBIANS: dict[str, Any] = {
-    "pytree": lambda p, *_: {"a": np.array([[p["b"], 0.0]]), "b": p["a"][:1]},
-    "matrix": lambda p, *_: np.array([[p["b"], 0.0, p["a"][0]]]),
-    "row": lambda p, *_: np.array([p["b"], 0.0, p["a"][0]]),
-    "sparse": lambda p, *_: sparse.csr_array(np.array([[p["b"], 0.0, p["a"][0]]])),
-    "3-point": "3-point",
+    "pytree": lambda p: {"a": np.array([[p["b"], 0.0]]), "b": p["a"][:1]},
+    "matrix": lambda p: np.array([[p["b"], 0.0, p["a"][0]]]),
+    "row": lambda p: np.array([p["b"], 0.0, p["a"][0]]),
+    "sparse": lambda p: sparse.csr_array(np.array([[p["b"], 0.0, p["a"][0]]])),
 }
 
 
-@pytest.mark.parametrize("kind", JACOBIANS)
-@pytest.mark.parametrize("method", ["SLSQP", "trust-constr"])
-@pytest.mark.parametrize("form", ["dict", "object"])
-def test_a_jacobian_of_the_user_is_taken(kind: str, method: str, form: str) -> None:
-    if (kind, form) in (("sparse", "dict"), ("3-point", "dict")) or (kind, method) == ("3-point", "trust-constr"):
-        return  # scipy takes neither, and warns of its own differences of a function so nearly linear
+def of_product(method: str, form: str, jac: Any) -> tuple[Any, dict[str, int]]:
+    """Return a minimum under a constraint with a Jacobian of the user's, and how often each was called."""
+    called = {"fun": 0, "jac": 0, "traced": 0}
 
-    def product(p: Any, *_: Any) -> Any:
+    def product(p: Any, *more: Any) -> Any:
+        assert more == (("more",) if form == "dict" else ())
+        called["traced" if type(p["b"]) is not np.float64 else "fun"] += 1
         return p["a"][0] * p["b"] - 1.0
 
-    constraint: Any = {"type": "eq", "fun": product, "jac": JACOBIANS[kind], "args": ("more",)}
+    def counted(p: Any, *more: Any) -> Any:
+        assert more == (("more",) if form == "dict" else ())
+        called["jac"] += 1
+        return jac(p)
+
+    own: Any = counted if callable(jac) else jac
+    constraint: Any = {"type": "eq", "fun": product, "jac": own, "args": ("more",)}
     if form == "object":
-        constraint = optimize.NonlinearConstraint(product, 0.0, 0.0, jac=JACOBIANS[kind])
+        constraint = optimize.NonlinearConstraint(product, 0.0, 0.0, jac=own)
     start = {"a": np.array([1.5, 0.5]), "b": 1.0}
     found = minimize(lambda p: anp.sum(p["a"] ** 2) + p["b"] ** 2, start, method=method, constraints=constraint)
+    return found, called
+
+
+@pytest.mark.parametrize(
+    ("method", "form", "kind"),
+    [
+        (method, form, kind)
+        for method in ("SLSQP", "trust-constr")
+        for form in ("dict", "object")
+        for kind in JACOBIANS
+        if (method, form, kind) != ("SLSQP", "dict", "sparse")  # which scipy does not take there
+    ],
+)
+def test_a_jacobian_of_the_user_is_taken(method: str, form: str, kind: str) -> None:
+    found, called = of_product(method, form, JACOBIANS[kind])
     np.testing.assert_allclose(found.x_flat, [1.0, 0.0, 1.0], atol=1e-4)
+    assert called["jac"] >= found.nit > 1
+    assert (called["traced"] > 0) == (method == "trust-constr")  # products with second derivatives, nothing else
+
+
+def test_a_jacobian_by_finite_differences_is_taken() -> None:  # "trust-constr" warns of those of what is nearly linear
+    found, called = of_product("SLSQP", "object", "3-point")
+    np.testing.assert_allclose(found.x_flat, [1.0, 0.0, 1.0], atol=1e-4)
+    assert called["traced"] == 0
+    assert called["fun"] > 3 * found.nit
+
+
+@pytest.mark.parametrize("method", BY_VALUES)
+@pytest.mark.parametrize("form", ["dict", "object"])
+def test_methods_of_values_alone_call_no_jacobian(method: str, form: str) -> None:
+    found, called = of_product(method, form, JACOBIANS["pytree"])
+    np.testing.assert_allclose(found.x_flat, [1.0, 0.0, 1.0], atol=2e-3)
+    assert called["jac"] == called["traced"] == 0
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -11,6 +11,7 @@ import pytest
 from scipy.special import gammaln
 
 import dagad
+from dagad.interop._standard_errors import ScoresOfRows
 from dagad.interop.scipy import FlatFunction, minimize, standard_errors
 from support.tiers import optional
 
@@ -157,10 +158,68 @@ def test_rows_may_be_tables_and_lists() -> None:
 
             cov_type = "HC0" if groups is None else "cluster"
             how: dict[str, Any] = {"losses": losses, "rows": rows, "groups": groups, "grainsize": 2}
-            found.append(standard_errors(loss, rate, cov_type=cov_type, use_correction=False, **how).tree)
+            how |= {} if groups is None else {"use_correction": False}
+            found.append(standard_errors(loss, rate, cov_type=cov_type, **how).tree)
     residuals = totals - rate * counts
     ends = [np.sum(residuals**2), np.sum(np.array([residuals[0] + residuals[2], residuals[1]]) ** 2)]
     np.testing.assert_allclose(found, 2 * [np.sqrt(end) / counts.sum() for end in ends], rtol=1e-10)
+
+
+RATE = Y.mean()
+FORMS: dict[str, Any] = {  # of the same groups
+    "tuples": lambda names: [(name % 4, name // 4) for name in names],
+    "tuples of words and numbers": lambda names: [("ward", int(name)) for name in names],
+    "a list": lambda names: names.tolist(),
+    "whole numbers and others": lambda names: [int(name) if name % 2 else float(name) for name in names],
+    "words": lambda names: [f"{name:02d}" for name in names],
+    "an array of objects": lambda names: names.astype(object),
+    "dates": lambda names: np.datetime64("2020-01-01") + names,
+    "a masked array without a mask": lambda names: np.ma.array(names),
+    "a column": lambda names: optional("pandas").Series(names, index=names + 7),
+    "a column of words": lambda names: optional("pandas").Series([f"{name:02d}" for name in names]),
+    "a nullable column": lambda names: optional("pandas").Series(names, dtype="Int64"),
+    "categories": lambda names: optional("pandas").Categorical(names),
+    "a column of categories": lambda names: optional("pandas").Series([f"{n:02d}" for n in names], dtype="category"),
+}
+
+
+def of_rate(rows: Any, rate: Any) -> Any:
+    return rate - rows * np.log(rate)
+
+
+def clustered_rate(groups: Any) -> Any:
+    return standard_errors(
+        lambda rate: np.sum(of_rate(Y, rate)), RATE, cov_type="cluster", losses=of_rate, rows=Y, groups=groups
+    ).tree
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_groups_may_have_names_of_any_kind(form: str) -> None:
+    np.testing.assert_allclose(clustered_rate(FORMS[form](GROUPS)), clustered_rate(GROUPS), rtol=1e-14)
+
+
+MISSING: dict[str, Any] = {
+    "None beside words": [None, *"abcdefghijk"],
+    "None beside numbers": [*range(11), None],
+    "nan in a list": [np.nan, *range(11)],
+    "nan in an array": [np.nan, *np.arange(11.0)],
+    "nan beside words": [*"abcdefghijk", np.nan],
+    "in a tuple": [("a", None), *[("a", "b")] * 11],
+    "no time": np.array(["NaT", *["2020-01-01"] * 11], dtype="datetime64[D]"),
+    "a mask": np.ma.array(np.arange(12), mask=np.arange(12) == 3),
+    "a masked entry": [np.ma.masked, *range(11)],
+    "a column": lambda: optional("pandas").Series([None, *range(11)]),
+    "a nullable column": lambda: optional("pandas").Series([None, *range(11)], dtype="Int64"),
+    "a column of words": lambda: optional("pandas").Series([None, *"abcdefghijk"], dtype="string"),
+    "categories": lambda: optional("pandas").Categorical([None, *"abcdefghijk"]),
+}
+
+
+@pytest.mark.parametrize("form", MISSING)
+def test_groups_with_missing_values_are_refused_whatever_holds_them(form: str) -> None:
+    groups = MISSING[form]() if callable(MISSING[form]) else MISSING[form]
+    with pytest.raises(dagad.StructureError, match=r"In `groups` there are missing values\. Give each row a group"):
+        clustered(groups)()
 
 
 def quadratic(p: Any) -> Any:
@@ -178,6 +237,26 @@ def test_a_function_of_the_estimates_has_the_error_of_the_delta_method() -> None
     np.testing.assert_allclose(both["square"], [0.5, 0.5])
     np.testing.assert_allclose(both["sum"], [np.sqrt(1.0 + 0.25**2)])
     assert found.of(lambda p: 2.0) == 0.0
+    many = found.of(lambda p: {"list": [p["a"][1], (np.float32(1.0), None)], "matrix": np.outer(p["a"], p["a"])})
+    np.testing.assert_allclose(many["list"][0], 0.25)
+    assert many["list"][1] == (0.0, None)
+    np.testing.assert_allclose(many["matrix"], [[0.5, np.sqrt(0.125)], [np.sqrt(0.125), 0.5]])
+
+
+@pytest.mark.parametrize(
+    ("fun", "said"),
+    [
+        (lambda p: 3, "`<lambda>` returned an int, which has no standard error. Return real floating-point numbers"),
+        (lambda p: {"n": [p["b"], 3]}, r"returned an int at `\['n'\]\[1\]`, .*leave out the rest"),
+        (lambda p: p["b"] + 1j, "complex.*of a complex one two, its parts"),
+        (lambda p: [p["b"], "b"], r"returned a str at `\[1\]`.*leave out the rest"),
+        (lambda p: p["a"] > 0.0, r"an array of shape \(2,\) and dtype bool.*leave out the rest"),
+        (lambda p: None, "returned None, which holds no numbers. Return real floating-point numbers"),
+    ],
+)
+def test_the_delta_method_refuses_what_is_no_real_number(fun: Any, said: str) -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=said):
+        standard_errors(quadratic, AT).of(fun)
 
 
 def test_the_error_of_a_mean_is_that_of_its_sum() -> None:
@@ -221,8 +300,16 @@ def clustered(groups: Any) -> Any:
             clustered(np.arange(11)),
             r"`groups` are an array of shape \(11,\).*there are 12 rows. Give the group of each",
         ),
-        (clustered([None, *"abcdefghijk"]), "In `groups` there are missing values. Give each row a group"),
-        (clustered([np.nan, *np.arange(11.0)]), "In `groups` there are missing values"),
+        (
+            clustered(["a", 1, *range(10)]),
+            r"can't be put in order.* is of `int`, `str`\. Make all of them words, `\[str",
+        ),
+        (clustered([("a", 1), (1, "a")] * 6), r"can't be put in order.* is of `tuple`\. Make all of them words"),
+        (clustered([[1, 2]] * 12), "hold what is no name, such as a list. Give each row a word, a number, or a tuple"),
+        (clustered([*"abcdefghijkl", "m"]), r"of shape \(13,\).*there are 12 rows\. Give the group of each"),
+        (asked(use_correction=False), "and `cov_type` is 'nonrobust'. Leave it at True"),
+        (asked_of_rows(use_correction=False), "leaves out what 'cluster' is multiplied by, and `cov_type` is 'HC0'"),
+        (asked_of_rows(cov_type="HC1", use_correction=False), r"'HC1'\. Leave it at True; 'HC1' without .* is 'HC0'"),
         (clustered(np.zeros(12)), "`groups` are one group.*Give two groups or more"),
         (asked_of_rows(losses=summed(of_ones)), r"returned a float64. Return an array with one axis, the loss of each"),
         (
@@ -233,6 +320,10 @@ def clustered(groups: Any) -> Any:
             asked_of_rows(lambda p: sum_of_ones(p) / 12),
             "is the mean of `losses` over 12 rows. Say so, `mean_over=12`",
         ),
+        *[
+            (asked_of_rows(lambda p: sum_of_ones(p) / 12, mean_over=n), "over 12 rows. Say so, `mean_over=12`")
+            for n in (1, 11, 144)
+        ],
         (asked_of_rows(mean_over=12), "`sum_of_ones` is the sum of `losses`, and no mean. Leave out `mean_over=12`"),
         (
             asked(lambda p: -sum_of_ones(p)),
@@ -285,19 +376,107 @@ def test_a_point_that_is_no_minimum_yet_gets_a_warning() -> None:
     standard_errors(quadratic, AT | {"b": 0.05})
 
 
-def test_no_scores_of_rows_leave_the_chunks() -> None:
-    seen = []
+def test_a_mean_over_others_than_the_rows_is_taken_where_it_fits() -> None:
+    right = standard_errors(sum_of_ones, {"a": 2.0}).flat
+    for fun, mean_over in ((sum_of_ones, 1), (lambda p: sum_of_ones(p) / 12, 12), (lambda p: sum_of_ones(p) / 4, 4)):
+        np.testing.assert_allclose(standard_errors(fun, {"a": 2.0}, mean_over=mean_over).flat, right, rtol=1e-14)
+        found = standard_errors(fun, {"a": 2.0}, mean_over=mean_over, cov_type="HC0", losses=of_ones, rows=ONES)
+        assert found.tree["a"] == 0.0  # all rows are alike
+
+
+def test_a_sum_of_one_row_is_no_mean_over_others() -> None:
+    row = np.array([1.0])
 
     def losses(rows: Any, p: Any) -> Any:
-        seen.append(len(rows))
-        return (rows - p) ** 2
+        return (rows - p) ** 2 + 1.0
 
-    rows = np.arange(10.0)
-    found = standard_errors(
-        lambda p: np.sum((rows - p) ** 2), 4.5, cov_type="HC0", losses=losses, rows=rows, grainsize=4, scheduler="sync"
+    def loss(p: Any) -> Any:
+        return dagad.reduce_sum(summed(losses), row, p)
+
+    with pytest.raises(dagad.ArgumentsError, match=r"is the sum of `losses`, and no mean\. Leave out `mean_over=5`"):
+        standard_errors(loss, 1.0, cov_type="HC0", losses=losses, rows=row, mean_over=5)
+    assert standard_errors(loss, 1.0, cov_type="HC0", losses=losses, rows=row, mean_over=1).tree == 0.0
+
+
+AROUND = np.arange(10.0)
+
+
+def of_squares(rows: Any, p: Any) -> Any:
+    return 0.5 * (rows - p["m"]) ** 2 / p["v"] + 0.5 * np.log(p["v"])
+
+
+def penalized(p: Any, weight: float = 0.01) -> Any:
+    return np.sum(of_squares(AROUND, p)) + weight * ((p["m"] - 4.5) ** 2 + (p["v"] - 8.25) ** 2 + 1.0)
+
+
+BEST = {"m": 4.5, "v": 8.25}
+
+
+@pytest.mark.parametrize(
+    ("fun", "losses", "mean_over", "times"),
+    [
+        (penalized, lambda rows, p: 2.0 * of_squares(rows, p), None, "2"),
+        (penalized, lambda rows, p: 0.1 * of_squares(rows, p), None, "0.1"),
+        (penalized, lambda rows, p: (rows - p["m"]) ** 2 + 0.0 * p["v"], None, "[0-9.]+"),
+        (penalized, lambda rows, p: -of_squares(rows, p), None, "-"),
+        (lambda p: penalized(p) / 10, of_squares, None, "[89]"),
+        (lambda p: penalized(p) / 10, of_squares, 100, "0.0"),
+        (lambda p: penalized(p, 10.0), of_squares, None, "0.0"),
+    ],
+)
+def test_losses_that_are_curved_otherwise_than_what_was_minimized_get_a_warning(
+    fun: Any, losses: Any, mean_over: Any, times: str
+) -> None:
+    how: dict[str, Any] = {"cov_type": "HC0", "rows": AROUND, "grainsize": 4, "mean_over": mean_over}
+    said = (
+        rf"seems not to be what `\w+|<lambda>` sums up.* is {times}.* times that of .*Return the same loss of each row"
     )
-    assert sorted(seen[-3:]) == [2, 4, 4]
-    np.testing.assert_allclose(found.tree, np.sqrt(np.sum((rows - 4.5) ** 2)) / 10, rtol=1e-14)
+    with pytest.warns(dagad.DagadWarning, match=said):
+        standard_errors(fun, BEST, losses=losses, **how)
+
+
+def test_a_prior_and_constants_that_losses_leave_out_get_no_warning() -> None:
+    def without_constants(rows: Any, p: Any) -> Any:
+        return of_squares(rows, p) - 3.0
+
+    for fun, mean_over in ((penalized, None), (lambda p: penalized(p) / 10, 10), (lambda p: penalized(p, 0.02), None)):
+        for losses in (of_squares, without_constants):
+            standard_errors(fun, BEST, cov_type="HC1", losses=losses, rows=AROUND, mean_over=mean_over, grainsize=4)
+
+
+def test_no_scores_of_rows_leave_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[dict[str, Any]] = []
+
+    class Seen(ScoresOfRows):
+        def __call__(self, rows: Any, p: Any) -> Any:
+            found = super().__call__(rows, p)
+            shapes.append({"n_rows": len(rows)} | {name: np.shape(part) for name, part in found.items()})
+            return found
+
+    monkeypatch.setattr("dagad.interop._standard_errors.ScoresOfRows", Seen)
+    found = standard_errors(
+        lambda p: np.sum(of_squares(AROUND, p)),
+        BEST,
+        cov_type="HC0",
+        losses=of_squares,
+        rows=AROUND,
+        grainsize=4,
+        scheduler="sync",
+    )
+    np.testing.assert_allclose(found.tree["m"], np.sqrt(np.sum((AROUND - 4.5) ** 2)) / 10, rtol=1e-14)
+    assert shapes == 3 * [{"n_rows": (), "outer": (2, 2), "loss": ()}]  # whatever the number of rows
+
+
+def test_scores_have_the_columns_of_the_vector() -> None:
+    p = {"b": np.full((1, 2), 0.5), "a": 2.0}
+
+    def losses(rows: Any, p: Any) -> Any:
+        return rows * p["a"] ** 2 + p["b"][0, 0] - 3.0 * rows * p["b"][0, 1]
+
+    scores = np.stack([4.0 * AROUND[:4], np.ones(4), -3.0 * AROUND[:4]], axis=1)
+    found = ScoresOfRows(losses)(AROUND[:4], p)
+    np.testing.assert_allclose(found["outer"], scores.T @ scores, rtol=1e-14)
+    assert found["n_rows"] == 4.0
 
 
 @pytest.mark.parametrize("x0", list(itertools.chain([2.0, np.ones((2, 2))], [{"b": [1.0, np.ones(1)], "a": (2.0,)}])))

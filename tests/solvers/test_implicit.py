@@ -325,6 +325,63 @@ def test_many_unknowns_that_are_no_solution_or_a_multiple_one_are_refused(
         take(lambda k: np.sum(other(k)))(0.7)
 
 
+def by_columns(matvec: Any, b: Any) -> Any:
+    return np.linalg.solve(np.stack([matvec(unit) for unit in np.eye(len(b))], axis=1), b)
+
+
+@pytest.mark.parametrize("take", [dagad.jacfwd, dagad.jacrev])
+def test_with_a_linear_solver_of_the_users_what_is_no_solution_is_refused(take: Any) -> None:
+    solve, flow = diffusion(20)
+    nearly = implicit(lambda k: 1.02 * solve(k), flow, linear_solve=by_columns)
+    with pytest.raises(dagad.NotDifferentiableError, match=r"no solution of the equations.*Solve to a smaller"):
+        take(lambda k: np.sum(nearly(k)))(0.7)
+    other = implicit(solve, lambda x, k: flow(x, 1.1 * k), linear_solve=by_columns)
+    with pytest.raises(dagad.NotDifferentiableError, match="no solution of the equations"):
+        take(lambda k: np.sum(other(k)))(0.7)
+    multiple = implicit(lambda a: a + 1e-5 + np.zeros(3), lambda x, a: (x - a) ** 2, linear_solve=by_columns)
+    with pytest.raises(dagad.NotDifferentiableError, match=r"multiple root.*whose root is a simple one"):
+        take(lambda a: np.sum(multiple(a)))(0.7)
+
+
+@pytest.mark.parametrize("take", [dagad.jacfwd, dagad.jacrev])
+def test_a_linear_solver_of_the_users_is_called_once_more_for_each_solution(take: Any) -> None:
+    sizes: list[float] = []
+
+    def counted(matvec: Any, b: Any) -> Any:
+        sizes.append(float(np.linalg.norm(b)))
+        return by_columns(matvec, b)
+
+    solve, flow = diffusion(20)
+    nearly = implicit(lambda k: solve(k) * (1.0 + 1e-9), flow, linear_solve=counted)
+    found = take(lambda k: nearly(k)[:3])(0.7)
+    right = dagad.jacfwd(lambda k: implicit(solve, flow)(k)[:3])(0.7)
+    np.testing.assert_allclose(found, right, rtol=1e-7)
+    assert len(sizes) == (2 if take is dagad.jacfwd else 4)  # of the residual, and of what is asked for
+    assert sizes[0] < 1e-7 < min(sizes[1:])
+
+
+def test_a_linear_solver_that_leaves_small_right_hand_sides_as_they_are_is_taken() -> None:
+    def to_a_tolerance(matvec: Any, b: Any) -> Any:
+        return by_columns(matvec, b) if np.linalg.norm(b) > 1e-6 else np.zeros_like(b)
+
+    solve, flow = diffusion(20)
+    nearly = implicit(lambda k: solve(k) * (1.0 + 1e-9), flow, linear_solve=to_a_tolerance)
+    right = dagad.grad(lambda k: np.sum(implicit(solve, flow)(k)))(0.7)
+    assert dagad.grad(lambda k: np.sum(nearly(k)))(0.7) == pytest.approx(right, rel=1e-7)
+
+
+@pytest.mark.parametrize("take", [dagad.jacfwd, dagad.jacrev])
+def test_a_step_of_newtons_is_found_by_as_many_products_as_the_derivative(
+    take: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagad.solvers._implicit.DENSE", 10)
+    monkeypatch.setattr("dagad.solvers._implicit.CYCLE", 10)
+    solve, flow = diffusion(20)
+    nearly = implicit(lambda k: 1.02 * solve(k), flow)
+    with pytest.raises(dagad.NotDifferentiableError, match="no solution of the equations"):
+        take(lambda k: np.sum(nearly(k)))(5.0)  # one cycle does not come to three digits
+
+
 def test_an_iteration_that_does_not_converge_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     solve, flow = diffusion(20)
     monkeypatch.setattr("dagad.solvers._implicit.DENSE", 10)

@@ -62,6 +62,15 @@ np.histogramdd([y, x], bins=(2, 3), weights=x, density=True)[0] | np.histogramdd
 np.histogramdd([x[:2], x[2:4]], bins=2)[0] * x[:2] | np.histogram2d(y, x, bins=(2, 3), weights=x**2)[0]
 np.histogram2d(x, y, bins=[0.0, 0.5, 0.8, 1.5])[0] * x[:3] | np.histogram2d(x, y, bins=3)[1]
 np.histogram2d(x, y, bins=2, density=True)[0] | np.histogramdd(m, bins=2, range=[(0, 1)] * 4, weights=x[:3])[0]
+np.histogram2d(y, x, bins=[[0.0, 0.5, 1.0], [0.0, 0.6, 0.8, 1.5]], weights=x)[0]
+np.histogram2d(y, x, bins=[3, [0.0, 0.6, 1.5]], weights=x)[0] | np.histogram2d(y, x, bins=[2, 3], weights=x)[0]
+np.histogram2d(y, y, bins=[0.0, x[0], 0.5 + x[1], 2.0], weights=x, density=True)[0]
+np.histogram2d(y, y, bins=np.cumsum(x[:4]), weights=x)[1] | np.histogram2d(y, x, bins=y[[0, 5, 11]], weights=x)[0]
+np.histogramdd([y, x], bins=[[0, 1, 2], [0, 0.5, 1, 2]], weights=x)[0]
+np.histogramdd([y], bins=[[0, 1, 2]], weights=x)[0]
+np.histogramdd([y, 2 * y, x], bins=(2, [0, 1, 4], range(3)), weights=x)[0]
+np.histogramdd([y, 2 * y], bins=[[0.0, x[0], 2.0], [0.0, 1.5, 2.0, 4.0]], weights=x, density=True)[0]
+np.histogramdd([y, 2 * y], bins=[np.cumsum(x[:3]), 3], weights=x)[1][0]
 """
 
 SHAPES = """

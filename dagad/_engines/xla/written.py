@@ -354,15 +354,16 @@ def _histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any 
 def _histogram2d(
     x: Array, y: Array, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None
 ) -> tuple[Any, Any, Any]:
-    several = isinstance(bins, list | tuple | np.ndarray) and len(bins) > 2
-    sums, (of_x, of_y) = _histogramdd([x, y], [bins, bins] if several else bins, range, density, weights)
+    if (isinstance(bins, list | tuple | range) or np.ndim(bins)) and len(bins) not in (1, 2):  # the edges of both
+        bins = [bins, bins]
+    sums, (of_x, of_y) = _histogramdd([x, y], bins, range, density, weights)
     return sums, of_x, of_y
 
 
 def _bins(bins: Array) -> Any:
     if not isinstance(bins, list | tuple):
         return bins
-    return [jnp.asarray(array_of(each)) if np.ndim(each) else each for each in bins]
+    return [jnp.asarray(each) if np.ndim(each) else each for each in map(array_of, bins)]
 
 
 WRITTEN.update({getattr(np, name): asked_of_shapes(getattr(np, name)) for name in _OF_SHAPES})
