@@ -61,6 +61,7 @@ def test_a_transformed_function_travels_by_cloudpickle(name: str) -> None:
     assert_same(flat(cloudpickle.loads(cloudpickle.dumps(fun))(AT)), flat(fun(AT)))
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_transform_arrives_in_a_process_that_has_not_imported_dagad(tmp_path: Any) -> None:
     fun = dagad.value_and_grad(lambda t: np.sum(t**3))
     (tmp_path / "function").write_bytes(cloudpickle.dumps((fun, AT)))

@@ -74,6 +74,7 @@ def by_scipy_alone() -> Any:
     return found.x
 
 
+@pytest.mark.each_value("all combinations of parameters: each value of each is in this tier")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
 def test_constraints_get_the_pytree_and_bounds_beside_them(method: str, scheduler: str) -> None:

@@ -239,6 +239,7 @@ def kill_workers(client: Client, number: int = 2) -> None:
     until(lambda: len(set(client.nthreads()) - set(before)) == number)
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_rows_are_there_again_when_their_workers_have_died(deaths: int, frail: Client, tmp_path: Path) -> None:
     plain, log = {"x": X, "items": list(Y)}, tmp_path / "log"
@@ -259,6 +260,7 @@ def test_rows_are_there_again_when_their_workers_have_died(deaths: int, frail: C
     assert log.read_text().count("loaded") > 3  # what is lost is loaded again
 
 
+@pytest.mark.whole("deaths and losses: one in a value, a pullback and a hot loop is in this tier")
 def test_rows_wait_for_a_worker_to_come(frail: Client) -> None:
     """Nothing of them is bound to a worker that is gone."""
     cluster: Any = frail.cluster

@@ -95,6 +95,7 @@ def test_a_function_that_has_not_changed_runs_again_under_recompute() -> None:
     assert n_right > 0.95 * len(some)
 
 
+@pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")
 def test_a_checkpoint_is_not_continued_by_a_function_that_carries_something_else(tmp_path: Path, rounds: Any) -> None:
     def notice(chunk: Any, change: Callable[[], None]) -> bool:
         numbers.append(len(numbers))
