@@ -354,7 +354,7 @@ def _histogramdd(sample: Any, bins: Array = 10, range: Any = None, density: Any 
 def _histogram2d(
     x: Array, y: Array, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None
 ) -> tuple[Any, Any, Any]:
-    if (isinstance(bins, list | tuple | range) or np.ndim(bins)) and len(bins) not in (1, 2):  # the edges of both
+    if (isinstance(bins, list | tuple) or np.ndim(bins)) and len(bins) not in (1, 2):  # the edges of both
         bins = [bins, bins]
     sums, (of_x, of_y) = _histogramdd([x, y], bins, range, density, weights)
     return sums, of_x, of_y
