@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from dagad._values.walk import Walk, leading_to, leads_nowhere
 
 # Arrays in anything else are data, and go as they are.
 _LOOKED_INTO = frozenset({FUNCTION, CELL, PARTIAL, WRAPPER})
+_CONTAINERS = frozenset({tuple, list, dict})
 Make = Callable[[Sequence[Any]], Any]
 
 
@@ -76,23 +77,14 @@ def with_arrays(fun: Any, take: Callable[[Any], Any]) -> Any:
     bare = fun.fun if kind_of(type(fun)) is WRAPPER else fun
     if type(bare) is FunctionType and not (bare.__closure__ or bare.__defaults__ or bare.__kwdefaults__):
         return fun  # nearly always
-    taken: dict[int, Any] = {}
-    owners: dict[int, list[int]] = {}
-    stack, seen = [fun] if _is_looked_into(fun) else [], {id(fun)}
-    while stack:
-        obj = stack.pop()
-        for part in kind_of(type(obj)).parts(obj):
-            cls, key = type(part), id(part)
-            # A decorated helper stays as it is: its identity may count, as that of autograd's primitives does.
-            if cls is not np.ndarray and (not _is_looked_into(part) or (cls is FunctionType and part.__dict__)):
-                continue
-            owners.setdefault(key, []).append(id(obj))
-            if cls is np.ndarray and key not in taken:
-                taken[key] = part, take(part)
-            elif cls is not np.ndarray and key not in seen:
-                seen.add(key)
-                stack.append(part)
-    changed = {key: new for key, (old, new) in taken.items() if new is not old}
+    if not _is_looked_into(fun):
+        return fun
+    # A decorated helper stays as it is: its identity may count, as that of autograd's primitives does.
+    parts, owners = held_by(fun, lambda part: _is_looked_into(part) and not _is_decorated(part))
+    changed = {}
+    for key, part in parts.items():
+        if type(part) is np.ndarray and (new := take(part)) is not part:
+            changed[key] = new
     return Template.of(fun, changed, leading_to(changed, owners))(list(changed.values())) if changed else fun
 
 
@@ -102,33 +94,46 @@ def as_now(fun: Any) -> Any:
     What runs a function again, later, for a derivative, would see what a loop has put into its variables since. Arrays
     that somebody may write into are copied.
     """
-    cells: set[int] = set()
-    arrays: dict[int, Any] = {}
-    owners: dict[int, list[int]] = {}
-    stack, seen = [fun], {id(fun)}
-    while stack:
-        obj = stack.pop()
-        for part in kind_of(type(obj)).parts(obj):
-            cls, key = type(part), id(part)
-            if cls not in (np.ndarray, tuple, list, dict) and not _is_looked_into(part):
-                continue
-            if getattr(part, "_is_autograd_primitive", False):  # its identity counts: rules are found by it
-                continue
-            owners.setdefault(key, []).append(id(obj))
-            if key in seen:
-                continue
-            seen.add(key)
-            if cls is np.ndarray:
-                arrays[key] = part, part if is_frozen(part) else part.copy()
-                continue
-            if kind_of(cls) is CELL:
-                cells.add(key)
-            stack.append(part)
-    changed = {key: new for key, (old, new) in arrays.items() if new is not old}
-    if not (cells or changed):
+    parts, owners = held_by(
+        fun, lambda part: type(part) in _CONTAINERS or (_is_looked_into(part) and not _is_rule(part))
+    )
+    cells = {key for key, part in parts.items() if type(part) is CellType}
+    arrays = {key: part for key, part in parts.items() if type(part) is np.ndarray and not is_frozen(part)}
+    if not (cells or arrays):
         return fun
-    carriers = cells | leading_to([*cells, *changed], owners)
-    return Template.of(fun, changed, carriers)(list(changed.values()))
+    carriers = cells | leading_to([*cells, *arrays], owners)
+    return Template.of(fun, arrays, carriers)([part.copy() for part in arrays.values()])
+
+
+def held_by(root: Any, is_followed: Callable[[Any], bool]) -> tuple[dict[int, Any], dict[int, list[int]]]:
+    """Return the arrays and other parts that something holds, by their ids, and the ids of what has each of them.
+
+    Parts that are not followed count as data, with all that they hold.
+    """
+    parts: dict[int, Any] = {}
+    owners: dict[int, list[int]] = {}
+    stack = [root]
+    while stack:
+        owner = stack.pop()
+        for part in kind_of(type(owner)).parts(owner):
+            is_array, key = type(part) is np.ndarray, id(part)
+            if not (is_array or is_followed(part)):
+                continue
+            owners.setdefault(key, []).append(id(owner))
+            if key not in parts:
+                parts[key] = part
+                if not is_array and part is not root:
+                    stack.append(part)
+    return parts, owners
+
+
+def _is_decorated(obj: Any) -> bool:
+    return type(obj) is FunctionType and bool(obj.__dict__)
+
+
+def _is_rule(obj: Any) -> bool:
+    """Return whether this is a primitive of autograd's: its identity counts, rules are found by it."""
+    return bool(getattr(obj, "_is_autograd_primitive", False))
 
 
 def _is_looked_into(obj: Any) -> bool:
