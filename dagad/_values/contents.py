@@ -208,6 +208,25 @@ def _base_of(obj: Any) -> Any:
     return kind if kind in bases else next(base for base in bases if issubclass(kind, base))
 
 
+def fills_itself(cls: type) -> bool:
+    """Return whether pickle would fill a container by code of its class, which has run when it was filled first.
+
+    A class that says how it is pickled knows what it does.
+    """
+    base: Any = next((base for base in (*DICTS, *SERIES_TYPES) if issubclass(cls, base)), None)
+    if (
+        base is None
+        or cls is base
+        or any(getattr(cls, name, None) is not getattr(base, name, None) for name in _PICKLED)
+    ):
+        return False
+    fillers = ("append", "extend") if base in SERIES_TYPES else ("__setitem__",)
+    return any(getattr(cls, name) is not getattr(base, name) for name in fillers)
+
+
+_PICKLED = ("__reduce_ex__", "__reduce__", "__getnewargs_ex__", "__getnewargs__", "__getstate__", "__setstate__")
+
+
 def of_mapping(obj: Any) -> Parts:
     base = _base_of(obj)
     factory = [obj.default_factory] if base is collections.defaultdict else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import gc
 import json
@@ -240,6 +241,84 @@ def test_a_subclass_of_array_keeps_its_class_when_pickled() -> None:
     masked = onp.ma.masked_array([1.0, 2.0], [True, False])
     assert travelled([masked])[0].mask.tolist() == [True, False]
     assert travelled([ARRAYS["record"].view(onp.recarray)])[0].x.tolist() == [2.0, 4.0]
+
+
+class Scaled(dict[str, float]):
+    """Doubles what is put in."""
+
+    def __setitem__(self, key: str, value: float) -> None:
+        super().__setitem__(key, 2.0 * value)
+
+
+class Shifted(list[float]):
+    """Adds one to what is put in; knows how often that was."""
+
+    n_appended = 0
+
+    def append(self, value: float) -> None:
+        self.n_appended += 1
+        super().append(value + 1.0)
+
+    def extend(self, values: Any) -> None:
+        for value in values:
+            self.append(value)
+
+
+class Totals(collections.OrderedDict[str, float]):
+    def __setitem__(self, key: str, value: float) -> None:
+        super().__setitem__(key, self.get(key, 0.0) + value)
+
+
+class Halves(collections.deque[float]):
+    def extend(self, values: Any) -> None:
+        super().extend(value / 2.0 for value in values)
+
+
+def filled(cls: Any) -> Any:
+    made: Any = cls() if cls is not Halves else cls(maxlen=3)
+    if isinstance(made, dict):
+        made["b"], made["a"] = 1.0, 2.0
+    else:
+        made.extend([3.0, 4.0])
+    made.said = ["here"]
+    return made
+
+
+@pytest.mark.parametrize("cls", [Scaled, Shifted, Totals, Halves])
+def test_a_container_that_changes_what_is_put_in_arrives_as_it_was(cls: Any, cluster: Any) -> None:
+    sent = filled(cls)
+    arrived = travelled({"held": sent})["held"]
+    assert type(arrived) is cls
+    assert arrived == sent
+    assert vars(arrived) == vars(sent)
+    assert getattr(arrived, "maxlen", None) == getattr(sent, "maxlen", None)
+    numbers = list(sent.values()) if isinstance(sent, dict) else list(sent)
+
+    def chunk(rows: Any, theta: Any) -> Any:
+        held = list(sent.values()) if isinstance(sent, dict) else list(sent)
+        return np.sum(rows) * theta * sum(number * 10.0**place for place, number in enumerate(held))
+
+    expected = sum(number * 10.0**place for place, number in enumerate(numbers)) * X.sum()
+    for scheduler in ("sync", cluster):
+        assert dagad.grad(lambda t, s=scheduler: dagad.reduce_sum(chunk, X, t, scheduler=s))(1.5) == pytest.approx(
+            expected
+        )
+
+
+def test_a_container_with_a_word_of_its_own_on_pickling_is_heard() -> None:
+    class Reduced(Scaled):
+        def __reduce__(self) -> Any:
+            return dict, ({"all": sum(self.values())},)
+
+    assert travelled(filled(Reduced)) == {"all": 6.0}
+
+
+def test_a_container_that_holds_itself_and_changes_what_is_put_in_arrives() -> None:
+    sent: Any = Scaled(own=1.0)
+    dict.__setitem__(sent, "self", sent)
+    arrived = travelled(sent)
+    assert arrived["self"] is arrived
+    assert arrived["own"] == 1.0
 
 
 # --- what can't travel ------------------------------------------------------------------------------------------------
