@@ -91,12 +91,12 @@ class Unopened(contextlib.ContextDecorator):
 
     for_users = ()
 
-    def __init__(self, path: Path, sync_every: float) -> None:
-        self._path, self._sync_every = path, sync_every
+    def __init__(self, path: Path, sync_every: float, by_chunk: bool) -> None:
+        self._path, self._sync_every, self._by_chunk = path, sync_every, by_chunk
         self._blocks = contextlib.ExitStack()
 
     def __enter__(self) -> Checkpoint:
-        return self._blocks.enter_context(_opened(self._path, self._sync_every))
+        return self._blocks.enter_context(_opened(self._path, self._sync_every, self._by_chunk))
 
     def __exit__(self, *error: Any) -> bool | None:
         return self._blocks.__exit__(*error)
@@ -106,10 +106,10 @@ class Unopened(contextlib.ContextDecorator):
 
 
 @contextlib.contextmanager
-def _opened(path: Path, sync_every: float) -> Iterator[Checkpoint]:
+def _opened(path: Path, sync_every: float, by_chunk: bool) -> Iterator[Checkpoint]:
     journal = Journal(path, sync_every)
     try:
-        with checkpointing(journal):
+        with checkpointing(journal, by_chunk):
             yield Checkpoint(journal)
     except BaseException:
         with contextlib.suppress(CheckpointDiskError):  # most likely the same once more
@@ -118,7 +118,7 @@ def _opened(path: Path, sync_every: float) -> Iterator[Checkpoint]:
     journal.close()
 
 
-def checkpoint(path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY) -> Unopened:
+def checkpoint(path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY, chunks: bool = True) -> Unopened:
     """Write what is computed in this block to disk, so that the same program goes on from there when it runs again.
 
     What each chunk of a reduction or map gives, its value and its gradient, is written as it lands. If the program is
@@ -137,6 +137,10 @@ def checkpoint(path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY) 
     sync_every
         How many seconds of work a crash of the whole machine may cost: as often at most is it waited until what was
         written has come to the disk. Whatever happens to the process alone costs nothing of what was written.
+    chunks
+        Whether what each chunk gives is written as it lands. With False a reduction is written when all of it is there,
+        and until then runs as it does without a checkpoint: in a loop of short ones, over Shards say, that is many
+        times as fast, and an interruption costs the one in progress.
 
     Returns
     -------
@@ -151,7 +155,7 @@ def checkpoint(path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY) 
     CheckpointDiskError
         If the disk is full, can't be written, or has a file where the directory is to be. It is an OSError too.
     ArgumentsError
-        If `sync_every` is no number of seconds.
+        If `sync_every` is no number of seconds, or `chunks` neither True nor False.
 
     Warns
     -----
@@ -183,4 +187,9 @@ def checkpoint(path: str | os.PathLike[str], *, sync_every: float = SYNC_EVERY) 
             f"`dagad.checkpoint(..., sync_every={sync_every!r})` is no number of seconds. Give 0 to wait for the disk "
             "after each chunk, or leave it out."
         )
-    return Unopened(Path(path), sync_every)
+    if not isinstance(chunks, bool):
+        raise ArgumentsError(
+            f"`dagad.checkpoint(..., chunks={chunks!r})` is neither True nor False. Give False to have reductions "
+            "written down when they have ended, or leave it out; how rows are cut is said by `grainsize=`."
+        )
+    return Unopened(Path(path), sync_every, chunks)

@@ -3,8 +3,9 @@
 It runs a job as a graph of one task a chunk, each of which hands out what the chunk gave: for a reduction its value and
 its gradient for the seed 1 together. What was on disk already is left out of the graph; sums are added up here, along
 the tree of the plan, so the bits are those of a run without interruption. Once all chunks are there their sums take
-their place on the disk. Jobs follow each other as the program has
-them run: the n-th job of a program that runs again has to be the one that was the n-th before, or is refused.
+their place on the disk. Where chunks are not asked for, a reduction is run as without a checkpoint, by residents for
+instance, and its sums alone are written down. Jobs follow each other as the program has them run: the n-th job of a
+program that runs again has to be the one that was the n-th before, or is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import Subtree, assembled
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds, nested
 from dagad._kernels.kernel import Kernel
+from dagad._sources.samples import Drawn
 from dagad._types import AnyRows, AnyScheduler, Value
 from dagad._values import pytree
 from dagad._values.digest import digest
@@ -35,17 +37,26 @@ class Strand:
     """Operations of a checkpointed program that follow each other; `lock` is held while any of the program runs.
 
     What `evaluate` starts goes on by itself, at its own pace: it is a strand of its own. A program that goes on from a
-    state does not start it again, so it ends with the next state that is saved.
+    state does not start it again, so it ends with the next state that is saved. `by_chunk` is whether chunks of
+    reductions are written down too, as they land.
     """
 
-    def __init__(self, journal: Journal, lock: threading.RLock, name: str = "0", generation: int | None = None) -> None:
-        self.journal, self.lock, self.name, self._generation = journal, lock, name, generation
+    def __init__(
+        self,
+        journal: Journal,
+        by_chunk: bool,
+        lock: threading.RLock,
+        name: str = "0",
+        generation: int | None = None,
+    ) -> None:
+        self.journal, self.by_chunk, self.lock, self.name = journal, by_chunk, lock, name
+        self._generation = generation
 
     def parted(self) -> Strand:
         """Return a strand that begins here."""
         number = self.journal.n_parted[self.name]
         self.journal.n_parted[self.name] += 1
-        return Strand(self.journal, self.lock, f"{self.name}.{number}", self.generation)
+        return Strand(self.journal, self.by_chunk, self.lock, f"{self.name}.{number}", self.generation)
 
     @property
     def generation(self) -> int:
@@ -127,7 +138,22 @@ class CheckpointedExecutor:
         if past is not None:
             self._refuse_other(past, about)
             return Outcome(*past["data"]) if past["is_sum"] else Outcome.of(job, [Part(*one) for one in past["data"]])
-        found = self._begun(about)
+        found = self._landed(about)
+        if not (found or self._strand.by_chunk or job.kernel.stacks):
+            with contextlib.suppress(StructureError):  # of a sum that no record holds: its parts do
+                return self._at_once(job, about)
+        if found is None:
+            self._journal.begun(about)
+        return self._by_chunks(job, about, place, found or {})
+
+    def _at_once(self, job: Job, about: Record) -> Outcome:
+        """Run all chunks by the executor that would run them without a checkpoint; what they sum up to is recorded."""
+        outcome = Outcome(job.monoid.lower(self._inner.call(job).reduced), [])
+        self._journal.ended(about | {"is_sum": True, "data": tuple(outcome)})
+        return outcome
+
+    def _by_chunks(self, job: Job, about: Record, place: Record, found: dict[int, Part]) -> Outcome:
+        """Run the chunks that are not found, and record each as it lands."""
         missing = {chunk.number for chunk in job.plan} - found.keys()
         if missing:
             self._run(job, missing, found, place)
@@ -175,29 +201,41 @@ class CheckpointedExecutor:
         if not away:
             return digest(rows)
         shards = job.sliced.shards
-        if len(shards) == 1 and job.sliced.treedef.is_leaf():
-            found: str = shards[0].remembered("digest", lambda: self._of_rows_away(job, rows, away))
-            return found
-        return self._of_rows_away(job, rows, away)
+        if len(shards) > 1 or not job.sliced.treedef.is_leaf():
+            found = self._digests(job, away)
+        elif shards[0].drawn is None:
+            found = shards[0].remembered("digests", lambda: self._digests(job, away))
+        else:  # chunks of a sample are those of others, too
+            found = self._of_sample(job, shards[0].drawn, away)
+        return digest([found[number] if number in found else digest(one) for number, one in rows.items()])
 
-    def _of_rows_away(self, job: Job, rows: dict[int, Any], away: dict[int, Any]) -> str:
+    def _of_sample(self, job: Job, drawn: Drawn, away: dict[int, Any]) -> dict[int, str]:
+        """Return digests of the chunks of a sample; what they are a sample of knows them from then on."""
+        known: dict[int, str] = drawn.whole.remembered("digests of chunks", dict)
+        numbers = dict(enumerate(drawn.numbers))
+        new = self._digests(job, {place: away[place] for place, number in numbers.items() if number not in known})
+        known.update({numbers[place]: found for place, found in new.items()})
+        return {place: known[number] for place, number in numbers.items()}
+
+    def _digests(self, job: Job, away: dict[int, Any]) -> dict[int, str]:
+        """Have rows digested where they are."""
         names, found = new_names("digest"), dict[int, str]()
         keys = {number: names("input", number) for number in away}
         graph = {keys[number]: Task(keys[number], digest_of_rows, one) for number, one in away.items()}
-        run_graph(
-            self._scheduler, graph, list(graph), lambda key, result: found.update({key[1]: result}), kept=job.kept()
-        )
-        return digest([found[number] if number in found else digest(one) for number, one in rows.items()])
+        if graph:
+            run_graph(
+                self._scheduler, graph, list(graph), lambda key, result: found.update({key[1]: result}), kept=job.kept()
+            )
+        return found
 
-    def _begun(self, about: Record) -> dict[int, Part]:
-        """Return what is on disk of the chunks of the operation that begins."""
+    def _landed(self, about: Record) -> dict[int, Part] | None:
+        """Return what is on disk of the chunks of the operation that begins; None if it had not begun."""
         head, *landed = self._journal.chunks or [{}]
-        if _is_at(head, about):
-            self._refuse_other(head, about)
-            # What the disk kept of chunks before a crash of the machine may be of an operation that was before.
-            return {record["chunk"]: Part(*record["data"]) for record in landed if _is_at(record, about)}
-        self._journal.begun(about)
-        return {}
+        if not _is_at(head, about):
+            return None
+        self._refuse_other(head, about)
+        # What the disk kept of chunks before a crash of the machine may be of an operation that was before.
+        return {record["chunk"]: Part(*record["data"]) for record in landed if _is_at(record, about)}
 
     def _refuse_other(self, past: Record, about: Record) -> None:
         """Raise unless an operation is the one that was written down."""
@@ -213,11 +251,11 @@ class CheckpointedExecutor:
 
 
 @contextlib.contextmanager
-def checkpointing(journal: Journal) -> Iterator[None]:
+def checkpointing(journal: Journal, by_chunk: bool) -> Iterator[None]:
     """Have what runs in this thread, and in evaluations that it starts, written down."""
     if _CURRENT.get() is not None:
         raise CheckpointError("There is a checkpoint around this one already. Use one at a time.")
-    token = _CURRENT.set(Strand(journal, threading.RLock()))
+    token = _CURRENT.set(Strand(journal, by_chunk, threading.RLock()))
     try:
         yield
     finally:

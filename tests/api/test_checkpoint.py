@@ -91,9 +91,12 @@ def test_chunks_that_no_seed_reaches_are_not_pulled(scheduler: Any, tmp_path: Pa
 
 
 @pytest.mark.sampled(3)
-def test_every_mode_gives_the_same_bits_with_a_checkpoint_and_without(scheduler: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_chunk", [True, False])
+def test_every_mode_gives_the_same_bits_with_a_checkpoint_and_without(
+    by_chunk: bool, scheduler: Any, tmp_path: Path
+) -> None:
     expected = everything(scheduler)
-    with dagad.checkpoint(tmp_path / "run"):
+    with dagad.checkpoint(tmp_path / "run", chunks=by_chunk):
         first = everything(scheduler)
     with dagad.checkpoint(tmp_path / "run") as run:
         again = everything(scheduler)
@@ -139,6 +142,29 @@ def test_an_evaluation_in_a_checkpoint_is_read_and_not_computed_again(
         with dagad.checkpoint(tmp_path / "run") as run:
             assert bits(dagad.value_and_grad(loss)(THETA)) == bits(expected)
             assert repr(run) == f"<Checkpoint: 1 operations in {str(tmp_path / 'run')!r}>"
+        assert len(runs()) == n_runs
+
+
+@pytest.mark.parametrize("by_chunk", [True, False])
+def test_a_reduction_is_written_by_chunk_or_when_it_has_ended(
+    by_chunk: bool, tmp_path: Path, runs: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written by chunk is found by a run that writes no chunks."""
+
+    def two_evaluations() -> Any:
+        return [bits(dagad.value_and_grad(stopping_loss)(theta)) for theta in (0.9 * THETA, THETA)]
+
+    expected = two_evaluations()
+    runs()
+    monkeypatch.setenv("STOP", str(5 * 12))
+    with pytest.raises(Stopped), dagad.checkpoint(tmp_path / "run", chunks=by_chunk):
+        two_evaluations()
+    assert len(runs()) == 5
+    monkeypatch.delenv("STOP")
+    for n_known, n_runs in ((0, 15 if by_chunk else 20), (2, 0)):
+        with dagad.checkpoint(tmp_path / "run", chunks=False) as run:
+            assert two_evaluations() == expected
+            assert run.n_known == n_known
         assert len(runs()) == n_runs
 
 
@@ -414,6 +440,14 @@ def test_evaluations_after_a_saved_state_are_read_from_the_checkpoint(
 def test_a_checkpoint_refuses_a_state_of_words_and_objects(state: Any, tmp_path: Path) -> None:
     with dagad.checkpoint(tmp_path / "run") as run, pytest.raises(dagad.CheckpointError, match="Save numbers, arrays"):
         run.save(state)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"), [({"chunks": 4}, "`grainsize=`"), ({"sync_every": "5"}, "Give 0 to wait")]
+)
+def test_options_of_a_checkpoint_that_cannot_be_are_refused(options: Any, remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(dagad.ArgumentsError, match=remedy):
+        dagad.checkpoint(tmp_path, **options)
 
 
 @pytest.mark.whole("programs, pages, recipes and pools that start processes of their own")

@@ -4,7 +4,8 @@
 
 Each run is a program of its own, this one with `--run`: a descent on samples of Shards. A worker is killed in the
 middle of one of them; another one, in `dagad.checkpoint`, is itself killed, by signal 9, and begun again. Printed is
-for each whether all bits of its parameters are those of the first, with how long it took.
+for each whether all bits of its parameters are those of the first, with how long it took. With `--chunks` the
+checkpoint has each chunk, too.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def descend(shards: Any, n_steps: int, kill_at: int | None, client: Any) -> Any:
     return theta
 
 
-def run(n_workers: int, n_steps: int, kill_at: int | None, checkpoint: str | None) -> None:
+def run(n_workers: int, n_steps: int, kill_at: int | None, checkpoint: str | None, chunks: bool) -> None:
     with contextlib.ExitStack() as stack:
         client: Any = None
         if n_workers:
@@ -67,7 +68,7 @@ def run(n_workers: int, n_steps: int, kill_at: int | None, checkpoint: str | Non
             client = stack.enter_context(Client(stack.enter_context(cluster)))
         shards = dagad.shard(data(), grainsize=GRAINSIZE, scheduler=client or "sync")
         if checkpoint is not None:
-            stack.enter_context(dagad.checkpoint(checkpoint))
+            stack.enter_context(dagad.checkpoint(checkpoint, chunks=chunks))
         theta = descend(shards, n_steps, kill_at, client)
         print(f"bits {hashlib.sha256(theta.tobytes()).hexdigest()}", flush=True)
         del shards
@@ -105,9 +106,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--kill-at", type=int)
     parser.add_argument("--checkpoint")
+    parser.add_argument("--chunks", action="store_true", help="have the checkpoint written chunk by chunk")
     options = parser.parse_args()
     if options.run:
-        run(options.workers, options.steps, options.kill_at, options.checkpoint)
+        run(options.workers, options.steps, options.kill_at, options.checkpoint, options.chunks)
         return
     steps, expected = ["--steps", str(options.steps)], ""
     half = str(options.steps // 2)
@@ -122,7 +124,13 @@ def main() -> None:
         expected = expected or found
         print(f"{name}: same bits {found == expected}, {time.perf_counter() - began:.1f} s", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        own = [*steps, "--workers", "2", "--checkpoint", str(Path(folder) / "run")]
+        own = [*steps, "--workers", "2", *["--chunks"] * options.chunks, "--checkpoint"]
+        began = time.perf_counter()
+        found = finished(begun([*own, str(Path(folder) / "whole")]))
+        print(
+            f"in a checkpoint: same bits {found == expected}, {time.perf_counter() - began:.1f} s", flush=True
+        )
+        own.append(str(Path(folder) / "run"))
         for number in range(options.kills):
             at = (number + 1) * options.steps // (options.kills + 1) // TOLD * TOLD
             began = time.perf_counter()

@@ -206,6 +206,29 @@ def test_a_checkpoint_goes_on_in_the_middle_of_a_loop_over_samples(client: Clien
         dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, some, theta))(THETA)
 
 
+def test_a_loop_over_samples_is_hot_in_a_checkpoint_that_writes_no_chunks(client: Client, tmp_path: Path) -> None:
+    """Rows are digested once for each chunk, however many samples it is in."""
+    warm(client, on(client), row_step_of)
+    shards, here = on(client), on("sync")
+
+    def total(rows: Any, theta: Any) -> Any:
+        return anp.sum(anp.cos(rows * theta))
+
+    def take(shards: Any, step: int) -> Any:
+        some = shards.sample(4, step=step)
+        return dagad.value_and_grad(lambda theta: dagad.reduce_sum(total, some, theta))(THETA)
+
+    expected = [bits(take(here, step)) for step in range(24)]
+    with dagad.checkpoint(tmp_path / "run", chunks=False), refusals() as reasons:
+        assert [bits(take(shards, step)) for step in range(12)] == expected[:12]
+        before = tasks_made(client)
+        assert [bits(take(shards, step)) for step in range(12, 24)] == expected[12:]
+        assert tasks_made(client) == before, reasons
+    with dagad.checkpoint(tmp_path / "run") as run:
+        assert [bits(take(shards, step)) for step in range(24)] == expected
+        assert run.n_known == 24
+
+
 # Samples beside other Shards
 
 
