@@ -32,54 +32,43 @@ ONE_SEED = range(1)
 class _Written:
     """Who has written what of some leaves, for which seeds: everything is written once, and in the end all of it is.
 
-    `_missing` counts, per leaf, the entries of all seeds that are not written yet; of Shards, chunks. `_pieces` has,
-    per leaf and by the first row of what was written, how many rows that is, and a bit for each seed. All rows are cut
-    by one plan: who writes the same ones begins where the first did, and who writes others ends up with too many.
+    `missing` counts, per leaf, the entries of all seeds that are not written yet; of Shards, chunks. `_pieces` has, by
+    leaf and the first row of what was written, how many rows that is, and a bit for each seed. All rows are cut by one
+    plan: who writes the same ones begins where the first did, and who writes others ends up with too many.
     """
 
-    __slots__ = ("_leaves", "_missing", "_n_seeds", "_pieces", "_row_sizes", "_sizes")
+    __slots__ = ("_leaves", "_n_seeds", "_pieces", "missing")
 
-    def __init__(self, leaves: Sequence[Any], n_seeds: int) -> None:
-        self._leaves, self._n_seeds = leaves, n_seeds
-        shapes = [(len(leaf.plan),) if pytree.is_placed(leaf) else pytree.shape_of(leaf) for leaf in leaves]
-        self._sizes = list(map(math.prod, shapes))
-        self._row_sizes = [math.prod(shape[1:]) for shape in shapes]
-        self._missing = [size * n_seeds for size in self._sizes]
-        self._pieces: list[dict[int, tuple[int, int]]] = [{} for _ in leaves]
+    def __init__(self, leaves: Sequence[Any], missing: list[int], n_seeds: int) -> None:
+        self._leaves, self.missing, self._n_seeds = leaves, missing, n_seeds
+        self._pieces: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def write(self, index: int, rows: slice | Stays | None, seeds: range) -> None:
+    def write(self, index: int, first: int, n_rows: int, size: int, seeds: range) -> None:
         """Write down that some rows of a leaf are written for some seeds; refuse what was written before."""
-        if rows is None:
-            first, n_rows, size = 0, 0, self._sizes[index]
-        elif isinstance(rows, Stays):
-            first, n_rows, size = rows.number, 1, 1
-        else:
-            first, n_rows = rows.start, rows.stop - rows.start
-            size = n_rows * self._row_sizes[index]
-            if not size:  # no rows have no owner, and begin where others do
-                return
-        _, before = self._pieces[index].get(first, _NOTHING)
-        now, missing = ((1 << len(seeds)) - 1) << seeds.start, self._missing[index] - size * len(seeds)
+        _, before = self._pieces.get((index, first), _NOTHING)
+        count = seeds.stop - seeds.start
+        now, missing = ((1 << count) - 1) << seeds.start, self.missing[index] - size * count
         if before & now or missing < 0:
             place = self._place(index, first, before & now)
             raise StructureError(f"The gradient of {place} was to be written a second time.")
-        self._pieces[index][first], self._missing[index] = (n_rows, before | now), missing
+        self._pieces[index, first], self.missing[index] = (n_rows, before | now), missing
 
     def refuse_gaps(self) -> None:
         """Raise where something is missing."""
-        if any(self._missing):
-            lacking = [index for index, missing in enumerate(self._missing) if missing]
+        lacking = [index for index, missing in enumerate(self.missing) if missing]
+        if lacking:
             gaps = "; ".join(map(self._gap, lacking))
             raise StructureError(f"The gradients of leaves {lacking} are not complete: {gaps}.")
 
     def _gap(self, index: int) -> str:
         """Return how much of a leaf is missing, and from where on."""
-        first, every, pieces = 0, (1 << self._n_seeds) - 1, self._pieces[index]
-        while (piece := pieces.get(first, _NOTHING))[1] == every:
+        first, every = 0, (1 << self._n_seeds) - 1
+        while (piece := self._pieces.get((index, first), _NOTHING))[1] == every:
             first += piece[0]
-        unit = "chunks" if pytree.is_placed(self._leaves[index]) else "entries"
-        told = f"{self._missing[index]:,} of {self._sizes[index] * self._n_seeds:,} {unit}"
-        return f"{told} are missing of {self._place(index, first, every & ~piece[1])}"
+        leaf = self._leaves[index]
+        told = f"{self.missing[index]:,} of {_size_of(leaf) * self._n_seeds:,}"
+        unit = "chunks" if pytree.is_placed(leaf) else "entries"
+        return f"{told} {unit} are missing of {self._place(index, first, every & ~piece[1])}"
 
     def _place(self, index: int, first: int, seeds: int) -> str:
         """Return the words for some rows of a leaf, and for the first of some seeds, each of which is a bit."""
@@ -91,16 +80,29 @@ class _Written:
 _NOTHING = 0, 0
 
 
+def _size_of(leaf: Leaf) -> int:
+    """Return how many entries a leaf has; how many chunks, if it is Shards."""
+    return len(leaf.plan) if pytree.is_placed(leaf) else math.prod(pytree.shape_of(leaf))
+
+
 class Slots:
     """Preallocated gradients of `leaves`."""
 
     __slots__ = ("_arrays", "_leaves", "_lock", "_sealed", "_written")
 
     def __init__(self, leaves: Sequence[Any]) -> None:
-        self._leaves, self._written = leaves, _Written(leaves, 1)
-        self._arrays: list[Any] = [
-            {} if pytree.is_placed(leaf) else np.empty(pytree.shape_of(leaf), pytree.dtype_of(leaf)) for leaf in leaves
-        ]
+        self._leaves = leaves
+        self._arrays: list[Any] = []
+        missing: list[int] = []
+        for leaf in leaves:
+            if pytree.is_placed(leaf):
+                self._arrays.append({})
+                missing.append(len(leaf.plan))
+            else:
+                array = np.empty(pytree.shape_of(leaf), pytree.dtype_of(leaf))
+                self._arrays.append(array)
+                missing.append(array.size)
+        self._written = _Written(leaves, missing, 1)
         self._lock, self._sealed = threading.Lock(), False
 
     def write(self, index: int, rows: slice | Stays | None, cotangent: Cotangent) -> None:
@@ -111,7 +113,8 @@ class Slots:
         if self._sealed:
             raise StructureError(f"The gradient of leaf {index} was to be written a second time, when it was complete.")
         if isinstance(rows, Stays):
-            self._own(index, rows)
+            with self._lock:
+                self._written.write(index, rows.number, 1, 1, ONE_SEED)
             self._arrays[index][rows.number] = cotangent
             return
         if pytree.is_placed(self._leaves[index]):
@@ -120,38 +123,38 @@ class Slots:
         target = self._arrays[index] if rows is None else self._arrays[index][rows]
         if type(cotangent) is not np.ndarray or cotangent.shape != target.shape or cotangent.dtype != target.dtype:
             _check_fits(cotangent, target)
-        self._own(index, rows)
+        if rows is None:
+            first, n_rows = 0, 0
+        elif target.size:
+            first, n_rows = rows.start, rows.stop - rows.start
+        else:  # no rows have no owner, and begin where others do
+            return
+        with self._lock:
+            self._written.write(index, first, n_rows, target.size, ONE_SEED)
         target[...] = 0 if cotangent is None else cotangent
 
     def _write_shards(self, index: int, leaf: Leaf, cotangent: Cotangent) -> None:
         """Take the cotangent of Shards as a whole, which another operation gave."""
         _check_cut(cotangent, leaf)
-        self._own(index, None)
+        with self._lock:
+            self._written.write(index, 0, 0, len(leaf.plan), ONE_SEED)
         self._arrays[index] = leaf.zeros() if cotangent is None else cotangent
 
     def write_all(self, targets: Sequence[Target], cotangents: Sequence[Any] | None, seeds: range = ONE_SEED) -> None:
         """Copy one cotangent into each of some slots; None means zeros for all. There is one seed, the first."""
-        _check_count(targets, cotangents, seeds)
+        del seeds
         parts = [None] * len(targets) if cotangents is None else cotangents
         for (leaf, rows), part in zip(targets, parts, strict=True):
             self.write(leaf, rows, part)
 
-    def _own(self, index: int, rows: slice | Stays | None) -> None:
-        with self._lock:
-            self._written.write(index, rows, ONE_SEED)
-
     def seal(self) -> list[Any]:
         """Return the gradients, read-only; numbers for leaves that are numbers."""
         with self._lock:
-            self._written.refuse_gaps()
+            if any(self._written.missing):
+                self._written.refuse_gaps()
             self._sealed = True
             arrays, self._arrays = self._arrays, []  # whoever asked for them holds them now
         return [_sealed(array, leaf) for array, leaf in zip(arrays, self._leaves, strict=True)]
-
-
-def _check_count(targets: Sequence[Target], cotangents: Sequence[Any] | None, seeds: range) -> None:
-    if cotangents is not None and len(cotangents) != len(targets) * len(seeds):
-        raise StructureError(f"{len(cotangents)} cotangents came for {len(targets)} places and {len(seeds)} seeds.")
 
 
 def _check_fits(cotangent: Cotangent, target: Any) -> None:
@@ -196,20 +199,32 @@ class SparseSlots:
     """
 
     def __init__(self, leaves: Sequence[Any], n_seeds: int) -> None:
-        self._leaves, self._lock, self._written = leaves, threading.Lock(), _Written(leaves, n_seeds)
+        self._leaves, self._lock = leaves, threading.Lock()
+        self._sizes = list(map(_size_of, leaves))
+        self._row_sizes = [0 if pytree.is_placed(leaf) else math.prod(pytree.shape_of(leaf)[1:]) for leaf in leaves]
+        self._written = _Written(leaves, [size * n_seeds for size in self._sizes], n_seeds)
         self._found: list[list[Any]] = [[None] * n_seeds for _ in leaves]
 
     def write_all(self, targets: Targets, parts: Sequence[Any] | None, seeds: range) -> None:
         """Take the cotangents of some targets for some seeds, one seed after the other; None where all are zero."""
-        _check_count(targets, parts, seeds)
+        if parts is not None and len(parts) != len(targets) * len(seeds):
+            raise StructureError(f"{len(parts)} cotangents came for {len(targets)} places and {len(seeds)} seeds.")
         with self._lock:
             for leaf, rows in targets:
-                self._written.write(leaf, rows, seeds)
+                self._write(leaf, rows, seeds)
             for number, part in enumerate(parts or ()):
                 place, at = divmod(number, len(targets))
                 leaf, rows = targets[at]
                 found, seed = self._found[leaf], seeds.start + place
                 found[seed] = _placed(found[seed], self._leaves[leaf], rows, part)
+
+    def _write(self, index: int, rows: slice | Stays | None, seeds: range) -> None:
+        if rows is None:
+            self._written.write(index, 0, 0, self._sizes[index], seeds)
+        elif isinstance(rows, Stays):
+            self._written.write(index, rows.number, 1, 1, seeds)
+        elif size := (n_rows := rows.stop - rows.start) * self._row_sizes[index]:
+            self._written.write(index, rows.start, n_rows, size, seeds)
 
     def seal(self) -> list[list[Any]]:
         """Return what was found, when everything is there."""
