@@ -131,7 +131,7 @@ def draw(draws: np.ndarray, mode: np.ndarray, errors: np.ndarray, path: str) -> 
         density.hist(draws[..., place].ravel(), bins=30, density=True, color="0.8")
         density.plot(across, normal, color="C3", linewidth=1.0)
         density.set_yticks([])
-    axes[0, 0].set_title("four chains, from far away", fontsize="medium")
+    axes[0, 0].set_title(f"{len(draws)} chains, from far away", fontsize="medium")
     axes[0, 1].set_title("all draws, and the mode with its standard error", fontsize="medium")
     axes[-1, 0].set_xlabel("draw")
     axes[-1, 1].set_xlabel("change of the log odds for a standard deviation")

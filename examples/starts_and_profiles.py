@@ -82,14 +82,14 @@ def interval(values: np.ndarray, profile: np.ndarray, best: float) -> np.ndarray
 def draw(
     ways: np.ndarray, profiles: Sequence[tuple[np.ndarray, np.ndarray]], best: Any, errors: Any, path: str
 ) -> None:
+    """Draw the losses on all ways, and those of profiles, above the least one."""
     figure = Figure(figsize=(11.0, 6.0), layout="constrained")
     axes = figure.subplots(2, 3).ravel()
-    lowest = np.nanmin(ways)
     for way in ways:
-        axes[0].semilogy(way - lowest + 1e-3, linewidth=0.9)
+        axes[0].semilogy(way + 1e-3, linewidth=0.9)
     axes[0].set(xlabel="iteration", ylabel="loss above the least one", title=f"{len(ways)} starts")
     for place, (axis, (values, profile)) in enumerate(zip(axes[1:], profiles, strict=True)):
-        axis.plot(values, profile - lowest, "o-", markersize=3.0, label="profile")
+        axis.plot(values, profile, "o-", markersize=3.0, label="profile")
         across = np.linspace(values[0], values[-1], 100)
         axis.plot(across, 0.5 * ((across - best[place]) / errors[place]) ** 2, "--", linewidth=0.9, label="quadratic")
         axis.axhline(CUT, color="0.6", linewidth=0.8)
@@ -133,7 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.check:
         for what, same in (("starts", same_starts), ("points of a profile", same_points)):
             print(f"{what} together and alone: {'the same, bit for bit' if same else 'others'}")
-    draw(ways, list(zip(values, profiles, strict=True)), best, errors, options.picture)
+    above = [(column, profile - lowest) for column, profile in zip(values, profiles, strict=True)]
+    draw(ways - lowest, above, best, errors, options.picture)
     print(f"picture: {options.picture}")
     right = same_starts and same_points and all(np.all(profile >= lowest - 1e-6) for profile in profiles)
     return 0 if right or not options.check else 1

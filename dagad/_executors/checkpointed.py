@@ -26,6 +26,7 @@ from dagad._graphs.sum_trees import Subtree, assembled
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds, nested
 from dagad._kernels.kernel import Kernel
 from dagad._sources.samples import Drawn
+from dagad._sources.slots import ONE_SEED
 from dagad._types import AnyRows, AnyScheduler, Value
 from dagad._values import pytree
 from dagad._values.digest import digest
@@ -339,12 +340,13 @@ class GradientAtHand:
     def __init__(self, shared: list[Any], of_rows: list[list[Any]]) -> None:
         self._shared, self._of_rows = shared, of_rows
 
-    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land, *, keep: bool = False) -> bool:
         """Let the gradient land where the seed is 1; others are jobs of their own."""
+        del keep  # nothing is used up
         if len(seeds) != 1 or list(map(float, seeds[0].reduced)) != [1.0]:
             return False
         if job.n_shared:
-            land(job.shared_targets, self._shared, 0)
+            land(job.shared_targets, self._shared, ONE_SEED)
         if job.has_sliced:
             job.land_rows(list(job.plan), self._of_rows, land)
         return True

@@ -220,14 +220,14 @@ class GraphResiduals:
         self._batches, self._shared = lowered.batches, lowered.shared
         self._rows = {step.key: [key for key in step.inputs if key != lowered.shared] for step in steps}
 
-    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land, *, keep: bool = False) -> bool:
         """Pull some seeds, and let their cotangents land; chunks whose seeds are all zero are not pulled."""
-        graph, shared, sliced = dict[Key, GraphNode](), dict[Key, int](), dict[Key, tuple[list[Chunk], int]]()
+        graph, shared, sliced = dict[Key, GraphNode](), dict[Key, range](), dict[Key, tuple[list[Chunk], range]]()
         staying = Staying(new_names(job.kernel.name), graph)
         for first in range(0, len(seeds), SEEDS_A_TASK):
             some, names = seeds[first : first + SEEDS_A_TASK], new_names(job.kernel.name)
-            arriving = _seed_nodes(job, self._batches, some, names, graph)
-            pull = pull_batch if len(seeds) == 1 else pull_batch_again
+            arriving, landing = _seed_nodes(job, self._batches, some, names, graph), range(first, first + len(some))
+            pull = pull_batch if len(seeds) == 1 and not keep else pull_batch_again
             parts = [job.part_of(chunks) for key, chunks in self._batches.items() if key in arriving]
 
             def add_up(key: Key, terms: Sequence[Any], key_of: Any, parts: Any = parts) -> Any:
@@ -236,25 +236,25 @@ class GraphResiduals:
             cotangents, reverse = transpose(self._steps, arriving, names, pull, add_up)
             graph.update(reverse)
             if self._shared in cotangents:
-                shared[cotangents[self._shared].key] = first
+                shared[cotangents[self._shared].key] = landing
             elif job.n_shared:
-                land(job.shared_targets, None, first)
+                land(job.shared_targets, None, landing)
             for key, chunks in self._batches.items() if job.has_sliced else ():
                 if key in arriving:
                     source = cotangents[self._rows[key][0]].key
                     if self._scheduler.remote and job.has_stays:
-                        stays = _stays_landing(job, chunks, land, range(first, first + len(some)))
+                        stays = _stays_landing(job, chunks, land, landing)
                         source = staying.split(source, names("getitem", ("landing", key[1])), stays)
-                    sliced[source] = chunks, first
+                    sliced[source] = chunks, landing
                 else:
-                    land(job.targets(chunks), None, first)
+                    land(job.targets(chunks), None, landing)
 
         def landed(key: Key, result: Value) -> None:
             if key in shared:
                 land(job.shared_targets, job.monoid.lower(result), shared[key])
             else:
-                chunks, first = sliced[key]
-                job.land_rows(chunks, result, land, first)
+                chunks, some_seeds = sliced[key]
+                job.land_rows(chunks, result, land, some_seeds)
 
         if shared or sliced:
             placed = (shards for one in seeds for shards in one.placed if shards is not None)

@@ -85,7 +85,7 @@ class InlineResiduals:
     def __init__(self, linearization: Linearization) -> None:
         self._linearization = linearization
 
-    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land, *, keep: bool = False) -> bool:
         """Pull some seeds, and let their cotangents land."""
         numbers = [chunk.number for chunk in job.plan]
         many = [
@@ -96,19 +96,19 @@ class InlineResiduals:
             many[0] = counted = CountedSeeds(*many[0])
             counted.counted = profile.counting(Counted(numbers))
         with calm_process, inside_task:
-            if len(many) == 1:
+            if len(many) == 1 and not keep:
                 cotangents = self._linearization.pull(many)
             else:
                 cotangents = self._linearization.pull_again(many, len(many))
-        _land(job, cotangents, land)
+        _land(job, cotangents, land, range(len(many)))
         return True
 
     def release(self) -> None:
         """Let go of nothing: what is not referred to any more is gone."""
 
 
-def _land(job: Job, cotangents: Sequence[Any], land: Land) -> None:
+def _land(job: Job, cotangents: Sequence[Any], land: Land, seeds: range) -> None:
     if job.n_shared:
-        land(job.shared_targets, job.monoid.lower(cotangents[0]), 0)
+        land(job.shared_targets, job.monoid.lower(cotangents[0]), seeds)
     if job.has_sliced:
-        job.land_rows(list(job.plan), cotangents[-1], land)
+        job.land_rows(list(job.plan), cotangents[-1], land, seeds)

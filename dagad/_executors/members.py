@@ -109,12 +109,12 @@ class MemberResiduals:
     def __init__(self, shared: SharedResiduals, number: int, inner: Executor, place: Any) -> None:
         self._shared, self._number, self._inner, self._place = shared, number, inner, place
 
-    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land, *, keep: bool = False) -> bool:
         """Pull some seeds, and let the cotangents land, by whoever calls; False where that can't be.
 
         That need not be the member itself: another one may have its pullback, or a thread, or whoever comes later.
         """
-        pulled = MemberPull(self._shared, self._number, job, seeds, land)
+        pulled = MemberPull(self._shared, self._number, job, seeds, land, keep or len(seeds) > 1)
         found = _asked(PULL, job, self._inner, self._place, None, pulled)
         if found is not ALONE:
             return found is True

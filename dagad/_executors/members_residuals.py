@@ -27,6 +27,7 @@ class MemberPull(NamedTuple):
     job: Job
     seeds: Sequence[Seeds]
     land: Land
+    keep: bool  # whether somebody is to pull again
 
     def goes_with(self, other: MemberPull) -> bool:
         """Return whether both may be pulled at once: they are of two members of one job."""
@@ -37,7 +38,7 @@ class SharedResiduals:
     """What a job of several members left behind.
 
     ============  ===================================================================================================
-    `_is_used`    whether all members have pulled one seed each, with which tapes go; changes under `_lock`
+    `_is_used`    whether all members have pulled, with nobody to pull again: the tapes are gone; changes under `_lock`
     `_lock`       held while something is pulled, but for while others are waited for: see `member.held`
     ============  ===================================================================================================
     """
@@ -73,26 +74,23 @@ class SharedResiduals:
 
     def _pull(self, some: dict[int, MemberPull]) -> bool:
         first, count = next(iter(some.values())), len(self._values)
-        n_seeds = len(first.seeds)
         many = [
-            SeedsTogether([self._seeds(some, first, number, at) for number in range(count)]) for at in range(n_seeds)
+            SeedsTogether([self._seeds(some, first, number, at) for number in range(count)])
+            for at in range(len(first.seeds))
         ]
-        if len(some) == count:
-            self._is_used = self._is_used or n_seeds == 1
-        elif n_seeds == 1:  # one more, of nothing: what is pulled with several seeds stays, and others are to pull yet
-            many.append(SeedsTogether([self._no_seeds(first, 0, number) for number in range(count)]))
-        landed: list[tuple[Targets, Sequence[Any] | None, int]] = []
-        if not self._residuals.pull(self._together.job, many, lambda *what: landed.append(what)):
+        keep = len(some) < count or any(one.keep for one in some.values())
+        self._is_used = self._is_used or not keep
+        landed: list[tuple[Targets, Sequence[Any] | None, range]] = []
+        if not self._residuals.pull(self._together.job, many, lambda *what: landed.append(what), keep=keep):
             return False
         land = self._together.land([some[number].land if number in some else None for number in range(count)])
-        for targets, cotangents, at in landed:
-            if at < n_seeds:
-                land(targets, None if cotangents is None else cotangents[: (n_seeds - at) * len(targets)], at)
+        for what in landed:
+            land(*what)
         return True
 
     def _seeds(self, some: dict[int, MemberPull], first: MemberPull, number: int, at: int) -> Seeds:
-        return some[number].seeds[at] if number in some else self._no_seeds(first, at, number)
-
-    def _no_seeds(self, like: MemberPull, at: int, number: int) -> Seeds:
+        """Return a seed of a member; one of nothing where it does not pull, placed as those of the first one are."""
+        if number in some:
+            return some[number].seeds[at]
         reduced, stacked = self._values[number]
-        return NoSeeds(self._together.n_reduced(number, reduced), list(map(len, stacked)), len(like.seeds[at].placed))
+        return NoSeeds(self._together.n_reduced(number, reduced), list(map(len, stacked)), len(first.seeds[at].placed))

@@ -47,12 +47,14 @@ class ResidentExecutor:
         answers = self._ask(job, RECORD, policy, lease=lease, keep=True)
         return answers.results, ResidentResiduals(self, policy, lease, answers.ran)
 
-    def pull(self, job: Job, policy: Policy | None, lease: Any, ran: Ran, seeds: Sequence[Seeds], land: Land) -> None:
+    def pull(
+        self, job: Job, policy: Policy | None, lease: Any, ran: Ran, seeds: Sequence[Seeds], land: Land, *, keep: bool
+    ) -> None:
         """Pull some seeds at what was left behind, or at what is run again, as it ran then, where that is lost."""
         landing = list[Answers]()
         for first in range(0, len(seeds), SEEDS_A_CALL):
             some = seeds[first : first + SEEDS_A_CALL]
-            landing.append(self._ask(job, PULL, policy, lease=lease, ran=ran, keep=len(seeds) > 1, seeds=some))
+            landing.append(self._ask(job, PULL, policy, lease=lease, ran=ran, keep=keep, seeds=some))
         for number, answers in enumerate(landing):
             first = number * SEEDS_A_CALL
             self._land(job, answers, land, range(first, min(first + SEEDS_A_CALL, len(seeds))))
@@ -119,10 +121,10 @@ class ResidentExecutor:
 
     @staticmethod
     def _land(job: Job, answers: Answers, land: Land, seeds: range) -> None:
-        homes, found, remains, first = answers.homes, answers.found, answers.remains, seeds[0]
+        homes, found, remains = answers.homes, answers.found, answers.remains
         if job.n_shared:
             parts = [(homes.parts[address], one.reduced) for address, one in found]
-            land(job.shared_targets, job.monoid.lower(_assembled(job, parts)), first)
+            land(job.shared_targets, job.monoid.lower(_assembled(job, parts)), seeds)
         for address, one in found if job.has_sliced else ():
             for number, own in zip(homes.chunks[address], one.stacked, strict=True):
                 targets, mine = job.inputs.targets(number), own
@@ -130,11 +132,11 @@ class ResidentExecutor:
                     come = [type(rows) is not Stays for _, rows in targets]
                     mine = [part for part, comes in zip(own, itertools.cycle(come), strict=False) if comes]  # by seed
                     targets = [target for target, comes in zip(targets, come, strict=True) if comes]
-                land(targets, mine, first)
+                land(targets, mine, seeds)
         if remains is not None:
             placed = itertools.product(seeds, job.placed_leaves)
             for place, (seed, (number, leaf)) in enumerate(placed):
-                land([(number, None)], [leaf.made_by(LeftRows(remains, place))], seed)
+                land([(number, None)], [leaf.made_by(LeftRows(remains, place))], range(seed, seed + 1))
 
     def _loop(self, job: Job, placed: PlacedRows) -> Loop:
         """Return the calls to the workers that have the rows; those of all samples are those of the whole."""
@@ -234,10 +236,11 @@ class ResidentResiduals:
     def __init__(self, executor: ResidentExecutor, policy: Policy | None, lease: Any, ran: Ran) -> None:
         self._executor, self._policy, self._lease, self._ran = executor, policy, lease, ran
 
-    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land, *, keep: bool = False) -> bool:
         """Pull some seeds, and let their cotangents land; False where that can't be, and nothing has landed."""
         try:
-            self._executor.pull(job, self._policy, self._lease, self._ran, seeds, land)
+            keep = keep or len(seeds) > 1
+            self._executor.pull(job, self._policy, self._lease, self._ran, seeds, land, keep=keep)
         except UnavailableError:
             self._ran.refuse_another(packed_program(job, self._policy), job.kernel.name)
             return False

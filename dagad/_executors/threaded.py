@@ -72,15 +72,15 @@ class ThreadedResiduals:
     def __init__(self, scheduler: AnyScheduler, group: int, left: dict[int, Linearization | None]) -> None:
         self._scheduler, self._group, self._left = scheduler, group, left
 
-    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land, *, keep: bool = False) -> bool:
         """Pull some seeds, and let their cotangents land; chunks whose seeds are all zero are not pulled."""
         for first in range(0, len(seeds), SEEDS_A_TASK):
-            self._pull(job, seeds[first : first + SEEDS_A_TASK], land, first, keep=len(seeds) > 1)
+            self._pull(job, seeds[first : first + SEEDS_A_TASK], land, first, keep=keep or len(seeds) > 1)
         return True
 
     def _pull(self, job: Job, seeds: Sequence[Seeds], land: Land, first: int, *, keep: bool) -> None:
         parts = _parts(job, self._group)
-        shared = OpenTree(len(parts), job.monoid)
+        shared, landing = OpenTree(len(parts), job.monoid), range(first, first + len(seeds))
 
         def run_part(number: int) -> None:
             chunks, made = parts[number], self._left[number]
@@ -94,14 +94,14 @@ class ThreadedResiduals:
             if job.n_shared:
                 shared.push(number, None if found is None else found[0])
             if job.has_sliced and found is not None:
-                job.land_rows(chunks, found[-1], land, first)
+                job.land_rows(chunks, found[-1], land, landing)
             elif job.has_sliced:
-                land(job.targets(chunks), None, first)
+                land(job.targets(chunks), None, landing)
 
         _spent(self._scheduler, job, len(parts), run_part, Role.PULLBACK, ("pull", seeds, 1))
         if job.n_shared:
             found = shared.total()
-            land(job.shared_targets, None if found is None else job.monoid.lower(found), first)
+            land(job.shared_targets, None if found is None else job.monoid.lower(found), landing)
 
     def release(self) -> None:
         """Let go of the linearizations."""

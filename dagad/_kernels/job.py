@@ -18,12 +18,13 @@ from dagad._kernels.kernel import Groups, Kernel
 from dagad._sources.base import owned
 from dagad._sources.columns import Sliced
 from dagad._sources.plan import AnyPlan, Chunk
+from dagad._sources.slots import ONE_SEED
 from dagad._types import Value
 from dagad._values import pytree
 from dagad_scheduler.private import GraphNode, List, Task, TaskRef
 
-# Takes the cotangents of some targets for several seeds, those of the first one first, and the number of that seed.
-Land = Callable[[Targets, Sequence[Any] | None, int], None]
+# Takes the cotangents of some targets for some seeds, one seed after the other: None where all of them are zero.
+Land = Callable[[Targets, Sequence[Any] | None, range], None]
 
 
 class Job(NamedTuple):
@@ -144,23 +145,23 @@ class Job(NamedTuple):
             found |= leaf.kept
         return found
 
-    def land_rows(self, chunks: Sequence[Chunk], parts: Sequence[Any] | None, land: Land, first: int = 0) -> None:
+    def land_rows(self, chunks: Sequence[Chunk], parts: Sequence[Any], land: Land, seeds: range = ONE_SEED) -> None:
         """Let the cotangents of the rows of some chunks land, but for what stays where it is."""
         for number, chunk in enumerate(chunks):
-            targets, own = self.inputs.targets(chunk.number), None if parts is None else parts[number]
-            if own is not None and any(part is STAYED for part in own):
+            targets, own = self.inputs.targets(chunk.number), parts[number]
+            if any(part is STAYED for part in own):
                 targets = [target for target, part in zip(targets, own, strict=False) if part is not STAYED]
                 own = [part for part in own if part is not STAYED]  # for each seed the same
-            land(targets, own, first)
+            land(targets, own, seeds)
 
     def targets(self, chunks: Sequence[Chunk]) -> Targets:
         """Return where the cotangents of the sliced leaves of some chunks belong."""
         return [target for chunk in chunks for target in self.inputs.targets(chunk.number)]
 
-    def keeper(self, number: int, place: int, land: Land, first: int = 0) -> Callable[[Any], None]:
+    def keeper(self, number: int, place: int, land: Land, seed: int = 0) -> Callable[[Any], None]:
         """Return what takes the cotangents of one leaf of a chunk's rows, when it is known where they stay."""
         target = self.inputs.targets(number)[place]
-        return lambda kept: land([target], [kept], first)
+        return lambda kept: land([target], [kept], range(seed, seed + 1))
 
     def arguments(self, chunks: Sequence[Chunk], names: Any) -> tuple[Any, ...]:
         """Return the arguments of the batch for some chunks."""
@@ -182,10 +183,11 @@ STAYED = _Stayed()
 class Residuals(Protocol):
     """What was left behind for pullbacks."""
 
-    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land, *, keep: bool = False) -> bool:
         """Pull some seeds, and let the cotangents of all leaves land, each once; None for zeros.
 
-        Returns False, before anything has landed, where what was left behind is lost.
+        What is pulled with a single seed is used up, unless somebody is to pull again (`keep`). Returns False, before
+        anything has landed, where what was left behind is lost.
         """
 
     def release(self) -> None:

@@ -245,7 +245,7 @@ class Together:
         n_shared, n_leaves = self.jobs[0].n_shared, len(self.jobs[0].leaves)
         count, n_sliced = len(self.jobs), n_leaves - n_shared
 
-        def land(targets: Targets, cotangents: Sequence[Any] | None, first: int) -> None:
+        def land(targets: Targets, cotangents: Sequence[Any] | None, seeds: range) -> None:
             own: list[tuple[Targets, list[int]]] = [([], []) for _ in range(count)]
             for place, (leaf, rows) in enumerate(targets):
                 if leaf < count * n_shared:
@@ -259,7 +259,7 @@ class Together:
             for (mine_at, places), take in zip(own, lands, strict=True):
                 if mine_at and take is not None:
                     parts = None if cotangents is None else [cotangents[start + n] for start in starts for n in places]
-                    take(mine_at, parts, first)
+                    take(mine_at, parts, seeds)
 
         return land
 

@@ -304,7 +304,11 @@ class Operation:
         """Run and pull at once: a job of the pullback."""
         operation, given = self.pullback(leaves, value, seeds.floats)
         back = operation.call(given)
-        land([(leaf, None) for leaf in range(len(leaves))], [*(back.reduced or ()), *back.stacked], number)
+        land(
+            [(leaf, None) for leaf in range(len(leaves))],
+            [*(back.reduced or ()), *back.stacked],
+            range(number, number + 1),
+        )
 
     def backward_many(
         self, leaves: Sequence[Any], value: Outputs, state: State, many: Sequence[Seeds | None]

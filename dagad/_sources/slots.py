@@ -6,14 +6,14 @@ Glossary of the state, all of it in `Slots`:
 `_arrays`   one array per leaf, of the leaf's shape and dtype; for Shards, what stays of each chunk, or Shards. Chunks
             own disjoint rows of sliced leaves; a shared leaf is written once, by the root of its tree of sums. No two
             writers ever meet, so there is no lock.
-`_missing`  entries not yet written, per leaf; goes down under `_lock`
-`_owned`    per leaf, the first rows of what has been written: a second writer of the same rows is refused
+`_written`  what has been written of each leaf, see `_Written`; changes under `_lock`
 `_sealed`   all written: the arrays are read-only from now on, and held by whoever asked for them
 ==========  ======================================================================================================
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -26,26 +26,83 @@ from dagad._types import Array, Cotangent, DType, Leaf
 from dagad._values import pytree
 from dagad._values.blocks import Blocks
 
+ONE_SEED = range(1)
+
+
+class _Written:
+    """Who has written what of some leaves, for which seeds: everything is written once, and in the end all of it is.
+
+    `missing` counts, per leaf, the entries of all seeds that are not written yet; of Shards, chunks. `_pieces` has, by
+    leaf and the first row of what was written, how many rows that is, and a bit for each seed. All rows are cut by one
+    plan: who writes the same ones begins where the first did, and who writes others ends up with too many.
+    """
+
+    __slots__ = ("_leaves", "_n_seeds", "_pieces", "missing")
+
+    def __init__(self, leaves: Sequence[Any], missing: list[int], n_seeds: int) -> None:
+        self._leaves, self.missing, self._n_seeds = leaves, missing, n_seeds
+        self._pieces: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def write(self, index: int, first: int, n_rows: int, size: int, seeds: range) -> None:
+        """Write down that some rows of a leaf are written for some seeds; refuse what was written before."""
+        _, before = self._pieces.get((index, first), _NOTHING)
+        count = seeds.stop - seeds.start
+        now, missing = ((1 << count) - 1) << seeds.start, self.missing[index] - size * count
+        if before & now or missing < 0:
+            place = self._place(index, first, before & now)
+            raise StructureError(f"The gradient of {place} was to be written a second time.")
+        self._pieces[index, first], self.missing[index] = (n_rows, before | now), missing
+
+    def refuse_gaps(self) -> None:
+        """Raise where something is missing."""
+        lacking = [index for index, missing in enumerate(self.missing) if missing]
+        if lacking:
+            gaps = "; ".join(map(self._gap, lacking))
+            raise StructureError(f"The gradients of leaves {lacking} are not complete: {gaps}.")
+
+    def _gap(self, index: int) -> str:
+        """Return how much of a leaf is missing, and from where on."""
+        first, every = 0, (1 << self._n_seeds) - 1
+        while (piece := self._pieces.get((index, first), _NOTHING))[1] == every:
+            first += piece[0]
+        leaf = self._leaves[index]
+        told = f"{self.missing[index]:,} of {_size_of(leaf) * self._n_seeds:,}"
+        unit = "chunks" if pytree.is_placed(leaf) else "entries"
+        return f"{told} {unit} are missing of {self._place(index, first, every & ~piece[1])}"
+
+    def _place(self, index: int, first: int, seeds: int) -> str:
+        """Return the words for some rows of a leaf, and for the first of some seeds, each of which is a bit."""
+        unit = "chunk" if pytree.is_placed(self._leaves[index]) else "row"
+        of_seed = f" for seed {(seeds & -seeds).bit_length() - 1}" if self._n_seeds > 1 and seeds else ""
+        return f"leaf {index} from {unit} {first}{of_seed}"
+
+
+_NOTHING = 0, 0
+
+
+def _size_of(leaf: Leaf) -> int:
+    """Return how many entries a leaf has; how many chunks, if it is Shards."""
+    return len(leaf.plan) if pytree.is_placed(leaf) else math.prod(pytree.shape_of(leaf))
+
 
 class Slots:
     """Preallocated gradients of `leaves`."""
 
-    __slots__ = ("_arrays", "_leaves", "_lock", "_missing", "_owned", "_sealed")
+    __slots__ = ("_arrays", "_leaves", "_lock", "_sealed", "_written")
 
     def __init__(self, leaves: Sequence[Any]) -> None:
         self._leaves = leaves
         self._arrays: list[Any] = []
-        self._missing: list[int] = []
-        self._owned: list[set[int]] = []
+        missing: list[int] = []
         for leaf in leaves:
             if pytree.is_placed(leaf):
                 self._arrays.append({})
-                self._missing.append(len(leaf.plan))
+                missing.append(len(leaf.plan))
             else:
                 array = np.empty(pytree.shape_of(leaf), pytree.dtype_of(leaf))
                 self._arrays.append(array)
-                self._missing.append(array.size)
-            self._owned.append(set())
+                missing.append(array.size)
+        self._written = _Written(leaves, missing, 1)
         self._lock, self._sealed = threading.Lock(), False
 
     def write(self, index: int, rows: slice | Stays | None, cotangent: Cotangent) -> None:
@@ -56,7 +113,8 @@ class Slots:
         if self._sealed:
             raise StructureError(f"The gradient of leaf {index} was to be written a second time, when it was complete.")
         if isinstance(rows, Stays):
-            self._own(index, rows.number, 1)
+            with self._lock:
+                self._written.write(index, rows.number, 1, 1, ONE_SEED)
             self._arrays[index][rows.number] = cotangent
             return
         if pytree.is_placed(self._leaves[index]):
@@ -65,37 +123,35 @@ class Slots:
         target = self._arrays[index] if rows is None else self._arrays[index][rows]
         if type(cotangent) is not np.ndarray or cotangent.shape != target.shape or cotangent.dtype != target.dtype:
             _check_fits(cotangent, target)
-        if rows is not None and not target.size:  # no rows have no owner, and begin where others do
+        if rows is None:
+            first, n_rows = 0, 0
+        elif target.size:
+            first, n_rows = rows.start, rows.stop - rows.start
+        else:  # no rows have no owner, and begin where others do
             return
-        self._own(index, 0 if rows is None else rows.start, target.size)
+        with self._lock:
+            self._written.write(index, first, n_rows, target.size, ONE_SEED)
         target[...] = 0 if cotangent is None else cotangent
 
     def _write_shards(self, index: int, leaf: Leaf, cotangent: Cotangent) -> None:
         """Take the cotangent of Shards as a whole, which another operation gave."""
         _check_cut(cotangent, leaf)
-        self._own(index, 0, len(leaf.plan))
+        with self._lock:
+            self._written.write(index, 0, 0, len(leaf.plan), ONE_SEED)
         self._arrays[index] = leaf.zeros() if cotangent is None else cotangent
 
-    def write_all(self, targets: Sequence[Target], cotangents: Sequence[Any] | None, first: int = 0) -> None:
+    def write_all(self, targets: Sequence[Target], cotangents: Sequence[Any] | None, seeds: range = ONE_SEED) -> None:
         """Copy one cotangent into each of some slots; None means zeros for all. There is one seed, the first."""
-        del first
+        del seeds
         parts = [None] * len(targets) if cotangents is None else cotangents
         for (leaf, rows), part in zip(targets, parts, strict=True):
             self.write(leaf, rows, part)
 
-    def _own(self, index: int, first: int, size: int) -> None:
-        with self._lock:
-            if self._sealed or first in self._owned[index] or self._missing[index] < size:
-                raise StructureError(f"The gradient of leaf {index} from row {first} was to be written a second time.")
-            self._owned[index].add(first)
-            self._missing[index] -= size
-
     def seal(self) -> list[Any]:
         """Return the gradients, read-only; numbers for leaves that are numbers."""
         with self._lock:
-            if any(self._missing):
-                lacking = [index for index, missing in enumerate(self._missing) if missing]
-                raise StructureError(f"The gradients of leaves {lacking} are not complete.")
+            if any(self._written.missing):
+                self._written.refuse_gaps()
             self._sealed = True
             arrays, self._arrays = self._arrays, []  # whoever asked for them holds them now
         return [_sealed(array, leaf) for array, leaf in zip(arrays, self._leaves, strict=True)]
@@ -144,19 +200,36 @@ class SparseSlots:
 
     def __init__(self, leaves: Sequence[Any], n_seeds: int) -> None:
         self._leaves, self._lock = leaves, threading.Lock()
+        self._sizes = list(map(_size_of, leaves))
+        self._row_sizes = [0 if pytree.is_placed(leaf) else math.prod(pytree.shape_of(leaf)[1:]) for leaf in leaves]
+        self._written = _Written(leaves, [size * n_seeds for size in self._sizes], n_seeds)
         self._found: list[list[Any]] = [[None] * n_seeds for _ in leaves]
 
-    def write_all(self, targets: Targets, parts: Sequence[Any] | None, first: int = 0) -> None:
-        """Take the cotangents of some targets, seed by seed from the first one on; None where all are zero."""
+    def write_all(self, targets: Targets, parts: Sequence[Any] | None, seeds: range) -> None:
+        """Take the cotangents of some targets for some seeds, one seed after the other; None where all are zero."""
+        if parts is not None and len(parts) != len(targets) * len(seeds):
+            raise StructureError(f"{len(parts)} cotangents came for {len(targets)} places and {len(seeds)} seeds.")
         with self._lock:
+            for leaf, rows in targets:
+                self._write(leaf, rows, seeds)
             for number, part in enumerate(parts or ()):
-                seed, at = divmod(number, len(targets))
+                place, at = divmod(number, len(targets))
                 leaf, rows = targets[at]
-                found = self._found[leaf]
-                found[first + seed] = _placed(found[first + seed], self._leaves[leaf], rows, part)
+                found, seed = self._found[leaf], seeds.start + place
+                found[seed] = _placed(found[seed], self._leaves[leaf], rows, part)
+
+    def _write(self, index: int, rows: slice | Stays | None, seeds: range) -> None:
+        if rows is None:
+            self._written.write(index, 0, 0, self._sizes[index], seeds)
+        elif isinstance(rows, Stays):
+            self._written.write(index, rows.number, 1, 1, seeds)
+        elif size := (n_rows := rows.stop - rows.start) * self._row_sizes[index]:
+            self._written.write(index, rows.start, n_rows, size, seeds)
 
     def seal(self) -> list[list[Any]]:
         """Return what was found, when everything is there."""
+        with self._lock:
+            self._written.refuse_gaps()
         return [
             [_of_chunks(leaf, one) if type(one) is dict else one for one in found]
             for leaf, found in zip(self._leaves, self._found, strict=True)
@@ -178,8 +251,6 @@ def _placed(found: Any, leaf: Leaf, rows: slice | Stays | None, part: Any) -> An
         return found
     if isinstance(rows, Stays):
         found = {} if found is None else found
-        if rows.number in found:
-            raise StructureError(f"The cotangent of chunk {rows.number} of {leaf!r} was to be written a second time.")
         found[rows.number] = part
         return found
     if pytree.is_placed(leaf):

@@ -192,6 +192,11 @@ class FlatFunction:
         return [seeds[index] for index in self.out.positions]
 
 
+def marked_function(base: FlatFunction) -> Callable[..., Any]:
+    """Return the user's function whatever the leaves are: with marks where it carried differentiated ones."""
+    return base.function(list(map(Mark, range(base.n_leaves))))
+
+
 class Composed:
     """A flat function that was made of another one, in the engine's own language.
 

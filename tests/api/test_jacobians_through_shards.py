@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import autograd
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from distributed import Client
 
 import dagad
 from support.gated_chunks import bits
-from support.hot_loops import a_watched_cluster
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((22, 3)), RNG.standard_normal((22, 3))
 THETA = np.array([0.3, -0.7, 1.1])
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with a_watched_cluster() as client:
-        yield client
-
-
-@pytest.fixture(params=["sync", "threads", "client"])
-def place(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue("client") if request.param == "client" else request.param
 
 
 def numbers(rows: Any, theta: Any) -> Any:
@@ -82,10 +69,10 @@ THROUGH: dict[str, tuple[Through, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("what", THROUGH)
-def test_a_jacobian_through_shards_that_move_is_that_of_autograd(what: str, place: Any) -> None:
+def test_a_jacobian_through_shards_that_move_is_that_of_autograd(what: str, scheduler: Any) -> None:
     """Many seeds at once have their cotangents in Shards, beside others that come here."""
     through, plain = THROUGH[what]
-    here, there = (dagad.shard(X, grainsize=4, scheduler=one) for one in ("sync", place))
+    here, there = (dagad.shard(X, grainsize=4, scheduler=one) for one in ("sync", scheduler))
     expected = dagad.jacrev(lambda theta: through(here, theta))(THETA)
     np.testing.assert_allclose(expected, autograd.jacobian(plain)(THETA), rtol=1e-10)
     np.testing.assert_allclose(expected, dagad.jacfwd(lambda theta: through(there, theta))(THETA), rtol=1e-10)
@@ -94,13 +81,13 @@ def test_a_jacobian_through_shards_that_move_is_that_of_autograd(what: str, plac
 
 
 @pytest.mark.whole("many rounds, workers or bytes: the same is seen of few here")
-def test_a_jacobian_of_many_rows_through_shards_has_each_with_its_own_bits(client: Client) -> None:
+def test_a_jacobian_of_many_rows_through_shards_has_each_with_its_own_bits(cluster: Any) -> None:
     """More than a task takes at a time, and than a call of residents."""
 
     def wide(rows: Any, theta: Any) -> Any:
         return anp.reshape(anp.sum(anp.tanh(rows * theta), axis=0)[:, None] * anp.arange(1.0, 31.0), (-1,))
 
-    here, there = (dagad.shard(X, grainsize=8, scheduler=one) for one in ("sync", client))
+    here, there = (dagad.shard(X, grainsize=8, scheduler=one) for one in ("sync", cluster))
     jacobians = [
         lambda shards=shards: dagad.jacrev(lambda theta: dagad.reduce_sum(wide, slope(shards, theta), theta))(THETA)
         for shards in (here, there)
@@ -111,8 +98,8 @@ def test_a_jacobian_of_many_rows_through_shards_has_each_with_its_own_bits(clien
         assert bits([jacobians[1]()]) == bits([expected])
 
 
-def test_seeds_that_are_zero_leave_shards_of_zeros(place: Any) -> None:
-    shards = dagad.shard(X, grainsize=4, scheduler=place)
+def test_seeds_that_are_zero_leave_shards_of_zeros(scheduler: Any) -> None:
+    shards = dagad.shard(X, grainsize=4, scheduler=scheduler)
 
     def some(rows: Any, theta: Any) -> Any:
         return anp.array([anp.sum(rows * theta), 0.0 * anp.sum(theta), anp.sum(rows)])

@@ -90,7 +90,6 @@ def test_unused_outputs_are_not_pulled_under_any_policy(name: str, policy: Any) 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unused_outputs_are_not_pulled_by_jax(name: str) -> None:
-    pytest.importorskip("jax")
     check(name, ROWS, grainsize=2, scheduler="sync", engine="jax")
 
 

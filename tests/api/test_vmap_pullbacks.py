@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from distributed import Client
 from scipy import integrate
 
 import dagad
 from dagad import solvers
 from dagad._executors import members
 from support.gated_chunks import bits
-from support.hot_loops import a_watched_cluster
 from support.waiting import PATIENCE, in_background
 
 RNG = np.random.default_rng(0)
@@ -27,17 +25,10 @@ N = len(THETAS)
 NUMBERS = np.arange(N)
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with a_watched_cluster() as client:
-        yield client
-
-
-@pytest.fixture(params=["sync", "threads", "client"])
-def placed(request: pytest.FixtureRequest) -> Callable[[], Any]:
+@pytest.fixture
+def placed(scheduler: Any) -> Callable[[], Any]:
     """Return what makes Shards: pytest holds what a fixture returns until the cluster is gone."""
-    place = request.getfixturevalue("client") if request.param == "client" else request.param
-    return lambda: dagad.shard(X, grainsize=4, scheduler=place)
+    return lambda: dagad.shard(X, grainsize=4, scheduler=scheduler)
 
 
 def vectors(rows: Any, theta: Any) -> Any:

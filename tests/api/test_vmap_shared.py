@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from distributed import Client
 
 import dagad
 from dagad._executors import members
 from support.gated_chunks import bits
-from support.hot_loops import a_watched_cluster
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((22, 3))
 THETAS = RNG.standard_normal((4, 3))
 NUMBERS = np.arange(len(THETAS))
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with a_watched_cluster() as client:
-        yield client
-
-
-@pytest.fixture(params=["sync", "threads", "client"])
-def place(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue("client") if request.param == "client" else request.param
 
 
 # Rows that differ in a bit
@@ -79,11 +66,11 @@ DIFFERENT: dict[str, tuple[list[Any], Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-def test_members_whose_rows_differ_only_in_a_bit_have_their_own(what: str, place: Any) -> None:
+def test_members_whose_rows_differ_only_in_a_bit_have_their_own(what: str, scheduler: Any) -> None:
     rows, item = DIFFERENT[what]
 
     def fun(number: Any) -> Any:
-        return dagad.map(item, rows[int(number)], grainsize=1, scheduler=place)
+        return dagad.map(item, rows[int(number)], grainsize=1, scheduler=scheduler)
 
     both = np.arange(2)
     expected = [fun(number) for number in both]
@@ -95,17 +82,18 @@ SCALARS = {"a sign of zero": [0.0, -0.0], "what a nan holds": [NANS[0], NANS[1]]
 
 
 @pytest.mark.parametrize("what", SCALARS)
-def test_members_whose_shared_arguments_or_closures_differ_only_in_a_bit_have_their_own(what: str, place: Any) -> None:
-    values = SCALARS[what]
+def test_members_whose_shared_arguments_or_closures_differ_only_in_a_bit_have_their_own(
+    what: str, scheduler: Any
+) -> None:
+    values, options = SCALARS[what], {"grainsize": 8, "scheduler": scheduler}
 
     def of_argument(number: Any) -> Any:
-        return dagad.reduce_sum(
-            lambda rows, one: word(one) + np.asarray(one).itemsize, X, values[int(number)], grainsize=8, scheduler=place
-        )
+        one = values[int(number)]
+        return dagad.reduce_sum(lambda rows, one: word(one) + np.asarray(one).itemsize, X, one, **options)
 
     def of_closure(number: Any) -> Any:
         one = values[int(number)]
-        return dagad.reduce_sum(lambda rows: word(one) + np.asarray(one).itemsize, X, grainsize=8, scheduler=place)
+        return dagad.reduce_sum(lambda rows: word(one) + np.asarray(one).itemsize, X, **options)
 
     for fun in (of_argument, of_closure):
         expected = [fun(number) for number in range(2)]
@@ -114,8 +102,8 @@ def test_members_whose_shared_arguments_or_closures_differ_only_in_a_bit_have_th
             assert bits(list(dagad.vmap(fun)(np.arange(2)))) == bits(expected)
 
 
-def test_members_that_draw_the_same_sample_go_together(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    shards, seen, answers = dagad.shard(X, grainsize=4, scheduler=place), list[int](), members._answers
+def test_members_that_draw_the_same_sample_go_together(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards, seen, answers = dagad.shard(X, grainsize=4, scheduler=scheduler), list[int](), members._answers
 
     def noted(requests: Any) -> Any:
         seen.append(len(requests))
@@ -321,9 +309,9 @@ CHANGED: dict[str, tuple[Make, str]] = {
 
 
 @pytest.mark.parametrize("what", CHANGED)
-def test_a_change_by_one_member_of_what_others_use_is_refused_by_name(what: str, place: Any) -> None:
+def test_a_change_by_one_member_of_what_others_use_is_refused_by_name(what: str, scheduler: Any) -> None:
     make, name = CHANGED[what]
-    options = {"grainsize": 8, "scheduler": place}
+    options = {"grainsize": 8, "scheduler": scheduler}
     alone = [make(**options)(theta, number) for theta, number in zip(THETAS, NUMBERS, strict=True)]
     assert all(np.isfinite(one).all() for one in alone)
     for _ in range(2):
@@ -391,7 +379,7 @@ def test_members_that_run_alone_after_one_has_failed_are_looked_at_one_by_one() 
         dagad.vmap(fun)(thetas, NUMBERS)
 
 
-def test_names_that_combine_uses_are_looked_at_too(place: Any) -> None:
+def test_names_that_combine_uses_are_looked_at_too(scheduler: Any) -> None:
     weights = [1.0]
 
     def combine(one: Any, other: Any) -> Any:
@@ -399,7 +387,7 @@ def test_names_that_combine_uses_are_looked_at_too(place: Any) -> None:
 
     def fun(theta: Any, number: Any) -> Any:
         weights[0] = float(number)
-        return dagad.map_reduce(lambda rows, t: anp.sum(rows * t), combine, X, theta, grainsize=11, scheduler=place)
+        return dagad.map_reduce(lambda rows, t: anp.sum(rows * t), combine, X, theta, grainsize=11, scheduler=scheduler)
 
     with pytest.raises(dagad.ClosureError, match=r"what `combine` is given or uses.*`weights`.*run one by one"):
         dagad.vmap(fun)(THETAS, NUMBERS)

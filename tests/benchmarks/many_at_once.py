@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from typing import Any
 
 import dask
 import numpy as np
 from distributed import Client, LocalCluster
+from report import shortest
 
 import dagad
 from dagad._values import pytree
@@ -26,17 +26,6 @@ RNG = np.random.default_rng(0)
 
 def chunk(rows: Any, theta: Any) -> Any:
     return np.sum(np.tanh(rows @ theta) ** 2)
-
-
-def shortest(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Return the seconds of the shortest round of each side, which take turns."""
-    found = dict.fromkeys(sides, float("inf"))
-    for _ in range(rounds):
-        for name, act in sides.items():
-            began = time.perf_counter()
-            act()
-            found[name] = min(found[name], time.perf_counter() - began)
-    return found
 
 
 def bits(tree: Any) -> list[bytes]:
@@ -52,12 +41,12 @@ def members(place: Any, n_rows: int, n_members: int, rounds: int) -> str:
         found, expected = together(thetas), [alone(theta) for theta in thetas]
     assert bits(found) == bits([np.stack(column) for column in zip(*expected, strict=True)])
     sides = {"loop": lambda: [alone(theta) for theta in thetas], "vmap": lambda: together(thetas)}
-    seconds = shortest(sides, rounds)
+    seconds = shortest(sides, rounds, time.perf_counter)
     ratio = seconds["vmap"] / seconds["loop"]
     rows = RNG.standard_normal((n_rows, N_PARAMETERS))
     one = dagad.value_and_grad(lambda theta: dagad.reduce_sum(chunk, rows, theta, grainsize=n_rows, scheduler="sync"))
     one(thetas[0])
-    each = min(shortest({"": lambda: one(thetas[0])}, 50).values())
+    each = min(shortest({"": lambda: one(thetas[0])}, 50, time.perf_counter).values())
     return (
         f"{n_members} members, {N_CHUNKS} chunks of {n_rows} rows (about {each * 1e3:.2f} ms each): loop "
         f"{seconds['loop'] * 1e3:.1f} ms, vmap {seconds['vmap'] * 1e3:.1f} ms, ratio {ratio:.2f}"
@@ -80,7 +69,7 @@ def directions(mode: Any, place: Any, rounds: int) -> str:
     x = RNG.standard_normal(64)
     alone, beside = mode(stepping), mode(stepping, scheduler=place)
     assert bits(alone(x)) == bits(beside(x))
-    seconds = shortest({"alone": lambda: alone(x), "beside": lambda: beside(x)}, rounds)
+    seconds = shortest({"alone": lambda: alone(x), "beside": lambda: beside(x)}, rounds, time.perf_counter)
     ratio = seconds["alone"] / seconds["beside"]
     return f"{mode.__name__} of 64 inputs, 40 steps of 20,000 numbers: {seconds['alone']:.2f} s, {ratio:.2f} times"
 
@@ -104,7 +93,7 @@ def samples(client: Client, rounds: int) -> str:
 
     steps(0)
     full_ones()
-    seconds = shortest({"samples": lambda: steps(50), "full": full_ones}, rounds)
+    seconds = shortest({"samples": lambda: steps(50), "full": full_ones}, rounds, time.perf_counter)
     ratio = seconds["samples"] / seconds["full"]
     return f"a step on 8 of 32 chunks {seconds['samples'] * 20:.2f} ms, of a full loop over 8 chunks, ratio {ratio:.2f}"
 

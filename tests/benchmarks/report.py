@@ -1,9 +1,14 @@
-"""What is printed: the machine, a table for each workload with the bars beside it, and who met them."""
+"""What is printed: the machine, a table for each workload with the bars beside it, and who met them.
+
+And what small benchmarks print: the shortest rounds of several ways.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
@@ -51,6 +56,21 @@ class Verdict:
     def __str__(self) -> str:
         words = {(True, True): "met", (True, False): "met by min only", (False, True): "met by median only"}
         return f"{self.text}: {words.get((self.by_least, self.by_median), 'not met')}"
+
+
+def shortest(
+    ways: Mapping[str, Callable[[], Any]], rounds: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, float]:
+    """Return the seconds of the shortest round of each of several ways, which take turns; a first round is for all."""
+    found = dict.fromkeys(ways, float("inf"))
+    for way in ways.values():
+        way()
+    for _ in range(rounds):
+        for name, way in ways.items():
+            began = clock()
+            way()
+            found[name] = min(found[name], clock() - began)
+    return found
 
 
 def machine() -> dict[str, str]:

@@ -8,8 +8,7 @@ the processor's clock; printed are the shortest runs, and how many values a grad
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,17 +55,6 @@ def many_subjects(theta: Any) -> Any:
     return np.sum(runge_kutta(start, 2.0, 20, np.exp(theta[0]), np.exp(theta[1]))[1] ** 2)
 
 
-def shortest(ways: dict[str, Callable[[Any], Any]], rounds: int) -> dict[str, float]:
-    """Return the least processor time of ways that take turns."""
-    found = dict.fromkeys(ways, float("inf"))
-    for _ in range(rounds):
-        for name, way in ways.items():
-            began = time.process_time()
-            way(THETA)
-            found[name] = min(found[name], time.process_time() - began)
-    return found
-
-
 def main() -> None:
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -74,9 +62,11 @@ def main() -> None:
     options = parser.parse_args()
     print(report.machine()["cpu"], report.machine()["memory"])
     for title, fun in (("one subject, 60 steps", one_subject), (f"{SUBJECTS} subjects, 20 steps", many_subjects)):
-        seconds = shortest({"value": fun, "gradient": dagad.value_and_grad(fun)}, options.rounds)
-        value, gradient = 1e3 * seconds["value"], 1e3 * seconds["gradient"]
-        print(f"{title:24} value {value:6.2f} ms, with its gradient {gradient:6.1f} ms: {gradient / value:.0f} times")
+        gradient = dagad.value_and_grad(fun)
+        ways = {"value": partial(fun, THETA), "gradient": partial(gradient, THETA)}
+        seconds = report.shortest(ways, options.rounds)
+        value, both = 1e3 * seconds["value"], 1e3 * seconds["gradient"]
+        print(f"{title:24} value {value:6.2f} ms, with its gradient {both:6.1f} ms: {both / value:.0f} times")
 
 
 if __name__ == "__main__":

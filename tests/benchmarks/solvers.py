@@ -9,31 +9,18 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from report import shortest
 from scipy.integrate import solve_ivp as stock_solve_ivp
 
 import dagad
 from dagad.solvers import solve_ivp
 
 TOLERANCES: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-8}
-
-
-def least(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Return the least processor time of each of several ways, which take turns."""
-    found = dict.fromkeys(ways, float("inf"))
-    for way in ways.values():
-        way()
-    for _ in range(rounds):
-        for name, way in ways.items():
-            began = time.process_time()
-            way()
-            found[name] = min(found[name], time.process_time() - began)
-    return found
 
 
 def show(title: str, seconds: dict[str, float], unit: str, allowed: float | None = None) -> None:
@@ -122,7 +109,7 @@ def forward(front: Front, rounds: int) -> None:
     }
     show(
         f"{type(front).__name__}, {n_states} states, {n_params} parameters, forward",
-        least(ways, rounds),
+        shortest(ways, rounds),
         "the solution, by scipy",
         1.2 * (1 + n_params),
     )
@@ -139,7 +126,7 @@ def adjoint(front: Front, rounds: int) -> None:
     }
     show(
         f"{type(front).__name__}, {n_states} states, {n_params} parameters, adjoint",
-        least(ways, rounds),
+        shortest(ways, rounds),
         "the solution, by scipy",
         6.0,
     )
@@ -154,7 +141,9 @@ def either_way(front: Front, rounds: int) -> None:
         )(front.params)
         for sensitivity in ("auto", "forward", "adjoint")
     }
-    show(f"{type(front).__name__}, {n_states} states, {n_params} parameters, either way", least(ways, rounds), "auto")
+    show(
+        f"{type(front).__name__}, {n_states} states, {n_params} parameters, either way", shortest(ways, rounds), "auto"
+    )
 
 
 def one_subject(rounds: int) -> None:
@@ -188,7 +177,7 @@ def one_subject(rounds: int) -> None:
         "dagad.grad": lambda: dagad.grad(cost)(theta),
         "dagad.hessian": lambda: dagad.hessian(cost)(theta),
     }
-    show("2 states, 2 parameters, lists of numbers", least(ways, rounds), "the solution, by scipy")
+    show("2 states, 2 parameters, lists of numbers", shortest(ways, rounds), "the solution, by scipy")
 
 
 def many_subjects(n: int, rounds: int) -> None:
@@ -218,7 +207,7 @@ def many_subjects(n: int, rounds: int) -> None:
         "fixed steps (examples/pharmacokinetics.py)": lambda: gradient(example.predict),
         "dagad.solvers.solve_ivp": lambda: gradient(adaptive),
     }
-    seconds = least(ways, rounds)
+    seconds = shortest(ways, rounds)
     show(f"{n} subjects, 5 parameters each", seconds, "fixed steps (examples/pharmacokinetics.py)")
 
 

@@ -14,7 +14,7 @@ from numpy.random import bit_generator as typed_bit_generator
 
 import dagad
 from dagad._engines.xla import patches
-from dagad._engines.xla.patches import arrays_stay_traced, seeds_are_noted
+from dagad._engines.xla.patches import arrays_stay_traced, seeds_are_seen
 
 bit_generator: Any = typed_bit_generator  # which has no type for what it uses
 ROWS = np.linspace(0.1, 2.0, 24)
@@ -196,9 +196,9 @@ def test_signatures_and_names_are_numpys_in_the_meantime() -> None:
 
     before = said()
     assert "bits" in before["randbits"][1] or "k" in before["randbits"][1]  # there is something to compare
-    with arrays_stay_traced(), seeds_are_noted():
+    with arrays_stay_traced(), seeds_are_seen():
         assert said() == before
         assert not inspect.isclass(np.asarray)
-        assert {one.name for patch in (arrays_stay_traced, seeds_are_noted) for one in patch.ours} == set(STOCK)
+        assert {one.name for patch in (arrays_stay_traced, seeds_are_seen) for one in patch.ours} == set(STOCK)
     assert patches.__doc__
     assert all(name in patches.__doc__ for name in STOCK)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import dagad
-
-jax = pytest.importorskip("jax")
-
-from dagad.interop.jax import as_jax  # noqa: E402  # jax may not be there
+from dagad.interop.jax import as_jax
 
 X, THETA = np.arange(12.0).reshape(6, 2), np.ones(2)
 

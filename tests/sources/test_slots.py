@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import dagad
+from dagad._kernels.job import Job
 from dagad._sources.base import Stays
 from dagad._sources.slots import Slots, SparseSlots
 
@@ -117,10 +118,10 @@ def test_a_cotangent_of_another_shape_or_dtype_is_refused_and_writes_nothing(cot
 
 
 def test_an_incomplete_gradient_is_not_handed_out() -> None:
-    slots = Slots([np.ones(2), np.ones(3)])
+    slots = Slots([np.ones(2), np.ones((3, 2))])
     slots.write(0, None, np.ones(2))
-    slots.write(1, slice(0, 2), np.ones(2))
-    with pytest.raises(dagad.StructureError, match=r"leaves \[1\] are not complete"):
+    slots.write(1, slice(0, 2), np.ones((2, 2)))
+    with pytest.raises(dagad.StructureError, match=r"leaves \[1\] are not complete: 2 of 6 .* leaf 1 from row 2\."):
         slots.seal()
 
 
@@ -162,6 +163,96 @@ def test_parameters_whose_bytes_are_swapped_have_gradients_like_themselves(sched
     np.testing.assert_array_equal(dagad.hessian(loss)(swapped), dagad.hessian(loss)(theta))
 
 
+# --- many seeds -------------------------------------------------------------------------------------------------------
+
+SHARDS = dagad.shard(np.arange(6.0), grainsize=2, scheduler="sync")
+ROWS, WHOLE = slice(2, 4), None
+PLACES: dict[str, tuple[Any, Any, list[Any], str]] = {
+    "rows": (np.ones((6, 2)), ROWS, [slice(0, 2), slice(4, 6)], "leaf 1 from row 2"),
+    "an array": (np.ones((6, 2)), WHOLE, [], "leaf 1 from row 0"),
+    "a number": (1.0, WHOLE, [], "leaf 1 from row 0"),
+    "a chunk of Shards": (SHARDS, Stays(2), [Stays(0), Stays(1)], "leaf 1 from chunk 2"),
+    "Shards": (SHARDS, WHOLE, [], "leaf 1 from chunk 0"),
+}
+
+
+def cotangent_of(leaf: Any, rows: Any) -> Any:
+    if isinstance(rows, Stays):
+        return SHARDS.kept[SHARDS.keys[rows.number]]
+    return leaf if rows is None else leaf[rows]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_second_write_for_a_seed_of_many_is_refused_by_leaf_row_and_seed(where: str) -> None:
+    leaf, rows, _, named = PLACES[where]
+    part = cotangent_of(leaf, rows)
+    for first, second in (([part] * 2, [part] * 2), (None, [part] * 2), ([part] * 2, None), ([None] * 2, [None] * 2)):
+        slots = SparseSlots([1.0, leaf], 5)
+        slots.write_all([(1, rows)], first, range(2, 4))
+        slots.write_all([(1, rows)], first, range(2))
+        with pytest.raises(dagad.StructureError, match=f"{named} for seed 3 was to be written a second time"):
+            slots.write_all([(1, rows)], second, range(3, 5))
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_an_incomplete_gradient_of_many_seeds_is_refused_by_leaf_row_and_seed(where: str) -> None:
+    leaf, rows, others, named = PLACES[where]
+    slots, part = SparseSlots([1.0, leaf], 3), cotangent_of(leaf, rows)
+    slots.write_all([(0, None), *[(1, other) for other in others]], None, range(3))
+    slots.write_all([(1, rows)], [part], range(1))
+    slots.write_all([(1, rows)], None, range(2, 3))
+    with pytest.raises(dagad.StructureError, match=rf"leaves \[1\] are not complete: .* {named} for seed 1"):
+        slots.seal()
+
+
+def test_rows_that_are_missing_for_all_seeds_are_counted_and_named() -> None:
+    slots = SparseSlots([np.ones((6, 2)), SHARDS, 1.0], 2)
+    for first in (0, 4):
+        slots.write_all([(0, slice(first, first + 2))], None, range(2))
+        slots.write_all([(1, Stays(first // 2))], None, range(2))
+    why = (
+        r"leaves \[0, 1, 2\] are not complete: 8 of 24 entries are missing of leaf 0 from row 2 for seed 0; "
+        r"2 of 6 chunks are missing of leaf 1 from chunk 1 for seed 0; 2 of 2 entries are missing of leaf 2 from row 0"
+    )
+    with pytest.raises(dagad.StructureError, match=why):
+        slots.seal()
+
+
+def test_cotangents_of_many_seeds_are_as_many_as_places_and_seeds() -> None:
+    slots = SparseSlots([np.ones(2)], 3)
+    with pytest.raises(dagad.StructureError, match="2 cotangents came for 1 places and 3 seeds"):
+        slots.write_all([(0, None)], [np.ones(2)] * 2, range(3))
+
+
+def test_more_rows_than_there_are_have_been_written_a_second_time() -> None:
+    for slots in (Slots([np.ones(4)]), SparseSlots([np.ones(4)], 1)):
+        slots.write_all([(0, slice(1, 4))], None, range(1))
+        with pytest.raises(dagad.StructureError, match="leaf 0 from row 0 was to be written a second time"):
+            slots.write_all([(0, slice(0, 2))], None, range(1))
+
+
+@pytest.mark.parametrize("mode", [dagad.grad, dagad.jacrev])
+@pytest.mark.parametrize("n_times", [0, 2])
+def test_cotangents_of_a_chunk_that_land_twice_or_never_are_refused(
+    mode: Any, n_times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land_rows = Job.land_rows
+
+    def landed(job: Job, chunks: Any, parts: Any, *args: Any) -> None:
+        land_rows(job, chunks[:-1], parts[:-1], *args)
+        for _ in range(n_times):
+            land_rows(job, chunks[-1:], parts[-1:], *args)
+
+    def squares(rows: Any) -> Any:
+        found = dagad.map(lambda row: row**2, rows, grainsize=2, scheduler="sync")
+        return anp.sum(found) if mode is dagad.grad else found
+
+    monkeypatch.setattr(Job, "land_rows", landed)
+    why = "entries are missing of leaf 0 from row 4" if n_times == 0 else "leaf 0 from row 4.* a second time"
+    with pytest.raises(dagad.StructureError, match=why):
+        mode(squares)(np.arange(6.0))
+
+
 @pytest.fixture
 def restless_threads() -> Iterator[None]:
     """Have threads take turns every few instructions: what two of them do to one thing at a time shows."""
@@ -181,7 +272,7 @@ def test_no_cotangent_is_lost_where_threads_write_those_of_many_seeds() -> None:
         with ThreadPoolExecutor(n_chunks) as pool:
             for chunk in range(n_chunks):
                 parts = [np.full(1, 1.0 + chunk)] * n_seeds
-                pool.submit(slots.write_all, [(0, slice(chunk, chunk + 1))], parts)
+                pool.submit(slots.write_all, [(0, slice(chunk, chunk + 1))], parts, range(n_seeds))
         for found in slots.seal()[0]:
             np.testing.assert_array_equal(found.full(), 1.0 + np.arange(n_chunks))
 

@@ -66,14 +66,15 @@ class Pipes(contextlib.AbstractContextManager["Pipes"]):
             parts = subtrees(first, last, n_chunks) if job.runs is None else [(at, 0) for at in range(first, last)]
             yield [chunks[start : start + (1 << level)] for start, level in parts]
 
-    def land(self, job: Job, gradients: Sequence[Any], land: Land) -> None:
+    def land(self, job: Job, gradients: Sequence[Any], seeds: range, land: Land) -> None:
         pairs = list(zip(itertools.chain(*self.shares(job)), gradients, strict=True))
         if job.n_shared:
             sums = {job.part_of(run): found[0] for run, found in pairs}
-            land(job.shared_targets, job.monoid.lower(assembled(list(sums), sums.values(), job.n_terms, job.monoid)), 0)
+            total = assembled(list(sums), sums.values(), job.n_terms, job.monoid)
+            land(job.shared_targets, job.monoid.lower(total), seeds)
         for run, found in pairs if job.has_sliced else ():
             for chunk, own in zip(run, found[-1], strict=True):
-                land(job.inputs.targets(chunk.number), own, 0)
+                land(job.inputs.targets(chunk.number), own, seeds)
 
     def ask(self, questions: Sequence[Any]) -> list[Any]:
         parcels = list(map(pack, questions))
@@ -99,12 +100,13 @@ class Left:  # for pullbacks in the processes, as long as somebody may pull
     def __init__(self, pool: Pipes) -> None:
         self._pool, self.token = pool, next(pool.tokens)
 
-    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land) -> bool:
+    def pull(self, job: Job, seeds: Sequence[Seeds], land: Land, *, keep: bool = False) -> bool:
         def of(run: Any, one: Seeds) -> BatchSeeds:
             return BatchSeeds(one.reduced, [one.stacked(chunk.number) for chunk in run] if job.kernel.stacks else None)
 
         asked = [[[of(run, one) for one in seeds] for run in runs] for runs in self._pool.shares(job)]
-        self._pool.land(job, self._pool.ask([(self.token, some) for some in asked]), land)
+        answers = self._pool.ask([(self.token, some, keep) for some in asked])
+        self._pool.land(job, answers, range(len(seeds)), land)
         return True
 
     def release(self) -> None:
@@ -132,9 +134,9 @@ def serve(end: Any) -> None:
 
 
 def found(held: dict[int, list[Any]], token: int, *asked: Any) -> Iterator[Any]:
-    if len(asked) == 1:  # of each run the cotangents
+    if len(asked) == 2:  # of each run the cotangents
         for made, seeds in zip(held[token], asked[0], strict=True):
-            yield made.pull(seeds) if len(seeds) == 1 else made.pull_again(seeds, len(seeds))
+            yield made.pull(seeds) if len(seeds) == 1 and not asked[1] else made.pull_again(seeds, len(seeds))
     elif asked[0] is None:
         yield from (opened(asked[1]).value(*args) for args in asked[2])
     else:

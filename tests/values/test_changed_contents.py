@@ -130,8 +130,6 @@ def test_a_hot_loop_sends_what_has_changed_again(cluster: Any, rounds: Any) -> N
 
 @pytest.mark.needs("jax")
 def test_a_function_that_jax_has_compiled_is_compiled_again_for_what_has_changed() -> None:
-    pytest.importorskip("jax")
-
     def notice(chunk: Any, change: Callable[[], None]) -> bool:
         options: Any = {"grainsize": 2, "scheduler": "sync", "engine": "jax"}
         for _ in range(2):

@@ -62,7 +62,7 @@ def piecewise(x: Array, condlist: Any, funclist: Sequence[Any], *args: Any, **kw
 
 def _piece(x: Array, fun: Function, args: Args, kwargs: Kwargs) -> Any:
     """Return what a function gives for all entries: numpy gives it some, so it may not look at several at once."""
-    with x._trace.outside(), x._trace.noting() as operations:
+    with x._trace.outside(), x._trace.recording() as operations:
         found = fun(x, *args, **kwargs)
     if not all(_is_elementwise(each, params, shapes, np.shape(x)) for each, params, shapes in operations):
         raise NotDifferentiableError(refusals.of_piece())

@@ -26,7 +26,7 @@ class _Generators:
 class Draws:
     """The states of numpy's and Python's own generators, and of all that a function reaches, before it is traced.
 
-    Other threads draw from Python's own all the time, a worker's for instance. With `listens` it is noted who calls it.
+    Other threads draw from Python's own all the time, a worker's for instance. With `listens` it is seen who calls it.
     """
 
     __slots__ = ("_before", "_generators", "_heard", "_listens", "_own")

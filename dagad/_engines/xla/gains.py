@@ -13,7 +13,7 @@ import numpy as np
 from dagad._engines.autograd import AutogradEngine
 from dagad._frames import warn
 from dagad._remembered import Remembered
-from dagad._tracing.flat_functions import Leaves, Mark
+from dagad._tracing.flat_functions import Leaves, marked_function
 from dagad._values.fingerprint import identity_of
 
 LEAST = 5.0  # seconds of compiling that are worth a word
@@ -39,7 +39,7 @@ class Gains:
         if each is None:
             return
         gain = max(0.0, each - self.spent / self.n)
-        who = identity_of(base.function(list(map(Mark, range(base.n_leaves)))))
+        who = identity_of(marked_function(base))
         if gain * self.n >= self.seconds or _WARNED.find(who) is not None:
             return
         _WARNED.change(who, lambda found: True)

@@ -4,7 +4,7 @@
 `np.asarray`, `np.array`,            what is traced stays traced: these ask no protocol. Changed only for a function
 `np.asanyarray`,                     that has called one of them with what is traced: it is traced once more then
 `np.ascontiguousarray`
-`numpy.random.bit_generator`:        where every generator without a seed gets one: that it was asked is noted, since
+`numpy.random.bit_generator`:        where every generator without a seed gets one: that it was asked is seen, since
 `randbits`                           numbers that are drawn while a function is traced would be the same for ever
 ===================================  ==============================================================================
 
@@ -124,4 +124,4 @@ def _is_none_of_ours(frame: Any, args: Args) -> bool:
 
 
 arrays_stay_traced = _Patch(np, "asarray array asanyarray ascontiguousarray", _is_of_traced)
-seeds_are_noted = _Patch(bit_generator, "randbits", _is_none_of_ours)
+seeds_are_seen = _Patch(bit_generator, "randbits", _is_none_of_ours)

@@ -63,7 +63,7 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         "is_jaxs",
         "is_numpys",
         "n_operations",
-        "noted",
+        "recorded",
     )
 
     def __init__(self, below: Any, name: str, most: int) -> None:
@@ -73,7 +73,7 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         self.n_operations = self.depth = 0
         self.is_numpys = self.is_jaxs = self.asks_arrays = False
         self.changes = Changes()
-        self.noted: list[Any] | None = None
+        self.recorded: list[Any] | None = None
 
     def opened(self, value: Value) -> Any:
         """Return what the trace below knows a value as, which is used now."""
@@ -94,8 +94,8 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         self._count()
         values = [self.opened(one) for one in tracers]
         out = primitive.bind_with_trace(self.below, values, [typeof(value) for value in values], params)
-        if self.noted is not None:
-            self.noted.append(
+        if self.recorded is not None:
+            self.recorded.append(
                 (primitive, params, [one.shape for one in (out if primitive.multiple_results else [out])])
             )
         return [XlaArray(self, one) for one in out] if primitive.multiple_results else XlaArray(self, out)
@@ -133,13 +133,13 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
             self.depth = depth
 
     @contextlib.contextmanager
-    def noting(self) -> Iterator[list[Any]]:
+    def recording(self) -> Iterator[list[Any]]:
         """Give a list of the operations that are done meanwhile: primitives, parameters, shapes of results."""
-        before, self.noted = self.noted, []
+        before, self.recorded = self.recorded, []
         try:
-            yield self.noted
+            yield self.recorded
         finally:
-            self.noted = before
+            self.recorded = before
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:

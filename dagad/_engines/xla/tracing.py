@@ -10,10 +10,10 @@ import jax
 
 from dagad._engines.xla import lines, refusals
 from dagad._engines.xla.draws import Draws
-from dagad._engines.xla.patches import arrays_stay_traced, seeds_are_noted
+from dagad._engines.xla.patches import arrays_stay_traced, seeds_are_seen
 from dagad._engines.xla.traced import XlaArray, numpy_trace
 from dagad._errors import NotDifferentiableError
-from dagad._tracing.flat_functions import Flat, Leaves, Mark
+from dagad._tracing.flat_functions import Flat, Leaves, marked_function
 from dagad._tracing.patches import patches
 from dagad._tracing.rules import learn_rules
 
@@ -60,12 +60,12 @@ def traced(trace: Callable[[], Any], base: Any) -> Any:
     part of scipy of which we know more, where a generator has moved, since another thread may have drawn from it, and
     where one was made without a seed, to see whether that matters.
     """
-    fun, terms, n_drawn, known = base.function(list(map(Mark, range(base.n_leaves)))), base.context, 0, None
+    fun, terms, n_drawn, known = marked_function(base), base.context, 0, None
     held = [leaf for side in base.sides() for leaf in side.constants().leaves]
-    with patches, seeds_are_noted():  # functions of scipy's look for what is traced, too
+    with patches, seeds_are_seen():  # functions of scipy's look for what is traced, too
         learn_rules()
         while True:
-            had_arrays, n_seeds = terms.asks_arrays, seeds_are_noted.here.n_calls
+            had_arrays, n_seeds = terms.asks_arrays, seeds_are_seen.here.n_calls
             draws = Draws(fun, held, listens=n_drawn > 0 or known is not None)
             with draws.watched():
                 found, error = _tried(trace, arrays_stay_traced() if had_arrays else contextlib.nullcontext())
@@ -79,7 +79,7 @@ def traced(trace: Callable[[], Any], base: Any) -> Any:
                     raise error
                 raise NotDifferentiableError(sentence) from error
             drawn = draws.drawn()
-            if seeds_are_noted.here.n_calls > n_seeds:
+            if seeds_are_seen.here.n_calls > n_seeds:
                 text = found[0].as_text()
                 if known is None:
                     known = text
