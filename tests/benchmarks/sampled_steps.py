@@ -127,9 +127,7 @@ def main() -> None:
         own = [*steps, "--workers", "2", *["--chunks"] * options.chunks, "--checkpoint"]
         began = time.perf_counter()
         found = finished(begun([*own, str(Path(folder) / "whole")]))
-        print(
-            f"in a checkpoint: same bits {found == expected}, {time.perf_counter() - began:.1f} s", flush=True
-        )
+        print(f"in a checkpoint: same bits {found == expected}, {time.perf_counter() - began:.1f} s", flush=True)
         own.append(str(Path(folder) / "run"))
         for number in range(options.kills):
             at = (number + 1) * options.steps // (options.kills + 1) // TOLD * TOLD
