@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,9 @@ from dagad._api.program import check_function
 from dagad._errors import PlanError, StructureError, add_note_once
 from dagad._executors.checkpointed import is_checkpointed
 from dagad._executors.evaluation import is_inside_any_task
+from dagad._executors.member import current_member
 from dagad._executors.members import Meeting
+from dagad._executors.members_pace import Pace
 from dagad._tracebacks import public
 from dagad._types import Axis, Function, Leaf
 from dagad._values import pytree
@@ -60,7 +63,8 @@ def vmap(fun: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
     -----
     What `fun` raises for a member has a note with `member` and its number, from 0. Members whose programs part company,
     by another number of reductions or other rows, run these one by one; `Evaluation.profile` says so. They also run one
-    by one where somebody differentiates the whole, in a chunk, and where a checkpoint writes down what runs.
+    by one where somebody differentiates the whole, in a chunk, and where a checkpoint writes down what runs; and in
+    this process from the third call of the function that is returned on, where that has taken less time.
 
     Examples
     --------
@@ -74,6 +78,7 @@ def vmap(fun: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
     (array([55., 31., 19., 19.]), array([-30., -18.,  -6.,   6.]))
     """
     check_function(fun, "vmap")
+    pace = Pace()
 
     @public
     @functools.wraps(fun, updated=())
@@ -81,16 +86,27 @@ def vmap(fun: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
         calls = _calls(fun, in_axes, args, kwargs)
         acts = [functools.partial(fun, *own, **words) for own, words in calls]
         with watched(name_of(fun)):
-            results = _run(acts, any(map(pytree.is_traced, pytree.flatten((args, kwargs))[0])) or is_followed(fun))
+            is_traced = any(map(pytree.is_traced, pytree.flatten((args, kwargs))[0])) or is_followed(fun)
+            results = _run(acts, pace, is_traced)
         return _stacked(results)
 
     return of_members
 
 
-def _run(acts: Sequence[Callable[[], Any]], is_traced: bool) -> list[Any]:
+def _run(acts: Sequence[Callable[[], Any]], pace: Pace, is_traced: bool) -> list[Any]:
     """Run the programs of all members: together, or one by one where somebody follows them, or wants their order."""
-    if len(acts) > 1 and not (is_traced or is_inside_any_task() or is_checkpointed()):
+    if len(acts) < 2 or is_traced or is_inside_any_task() or is_checkpointed():
+        return _one_by_one(acts)
+    if current_member() is not None:  # the members around this one are to come to the same reductions
         return Meeting(acts).run()
+    is_together, began = pace.choose(len(acts)), time.perf_counter()
+    meeting = Meeting(acts if is_together else ())
+    results = meeting.run() if is_together else _one_by_one(acts)
+    pace.took(len(acts), is_together, time.perf_counter() - began, meeting.is_remote)
+    return results
+
+
+def _one_by_one(acts: Sequence[Callable[[], Any]]) -> list[Any]:
     found = []
     for number, act in enumerate(acts):
         try:

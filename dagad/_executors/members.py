@@ -145,12 +145,14 @@ class Meeting:
     """The members of one program. Who stops lets the next one go on, the last one the caller: that is one switch each.
 
     `_turns` are those who are to go on, with their answers, after the one who runs; `_pause` is released when none is.
+    `is_remote` is whether something has run in other processes.
     """
 
     def __init__(self, acts: Sequence[Callable[[], Any]]) -> None:
         self._turns: deque[tuple[Member, Any]] = deque()
         self._pause, self._lock, self._is_over = threading.Lock(), threading.Lock(), False
         self._pause.acquire()
+        self.is_remote = False
         self._members = [Member(number, act, self) for number, act in enumerate(acts)]
 
     def run(self) -> list[Any]:
@@ -161,6 +163,7 @@ class Meeting:
                 if refused := self._changed():
                     self._take_turns(refused)
                     continue
+                self.is_remote = self.is_remote or group[0].request.inner.remote
                 answers = _answers([member.request for member in group])
                 self.renew(group)
                 if answers[0] is ALONE and len(group) > 1:  # what one changes then, the next one is to be looked at for
