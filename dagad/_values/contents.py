@@ -208,23 +208,40 @@ def _base_of(obj: Any) -> Any:
     return kind if kind in bases else next(base for base in bases if issubclass(kind, base))
 
 
-def fills_itself(cls: type) -> bool:
-    """Return whether pickle would fill a container by code of its class, which has run when it was filled first.
+def makes_anew(cls: type) -> bool:
+    """Return whether pickle would run code of a class on what an object holds, which has run when that was put in.
 
     A class that says how it is pickled knows what it does.
     """
-    base: Any = next((base for base in (*DICTS, *SERIES_TYPES) if issubclass(cls, base)), None)
-    if (
-        base is None
-        or cls is base
-        or any(getattr(cls, name, None) is not getattr(base, name, None) for name in _PICKLED)
-    ):
+    if not issubclass(cls, _DERIVED_FROM):  # nearly always
         return False
-    fillers = ("append", "extend") if base in SERIES_TYPES else ("__setitem__",)
-    return any(getattr(cls, name) is not getattr(base, name) for name in fillers)
+    base: Any = next(base for base in _RUN if issubclass(cls, base))
+    if any(getattr(cls, name, None) is not getattr(base, name, None) for name in _PICKLED):
+        return False
+    return any(getattr(cls, name) is not getattr(base, name) for name in _RUN[base])
 
 
 _PICKLED = ("__reduce_ex__", "__reduce__", "__getnewargs_ex__", "__getnewargs__", "__getstate__", "__setstate__")
+VALUES = (float, int, complex, str, bytes)  # classes of one value, from which others may derive
+# What pickle runs for an object of a class, by what that derives from.
+_RUN: dict[type, tuple[str, ...]] = {
+    **dict.fromkeys(DICTS, ("__setitem__",)),
+    **dict.fromkeys(SERIES_TYPES, ("append", "extend")),
+    **dict.fromkeys((set, frozenset), ("__new__", "__init__")),
+    **dict.fromkeys((tuple, *VALUES), ("__new__",)),
+}
+_DERIVED_FROM = tuple(_RUN)
+
+
+def value_like(obj: Any) -> tuple[Any, ...]:
+    """Return how pickle makes a number or word again whose class makes another one of what it is given."""
+    base: Any = next(base for base in VALUES if isinstance(obj, base))
+    reduced: Any = obj.__reduce_ex__(2)
+    return _made_value, (base, type(obj), base.__getnewargs__(obj)), *reduced[2:]
+
+
+def _made_value(base: Any, cls: type, args: tuple[Any, ...]) -> Any:
+    return base.__new__(cls, *args)
 
 
 def of_mapping(obj: Any) -> Parts:

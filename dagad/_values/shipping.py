@@ -6,8 +6,8 @@
   ``np.add.at`` is fifty times slower; at an odd address numpy avoids BLAS, and the last bits differ.
 * A ufunc goes by the name of a module that others have too. Once multiprocessing is imported, pickle's search for those
   that don't say where they are from, as scipy's, may end at `__mp_main__`, which is this process's script or notebook.
-* A dict or list whose class puts in something else than it is given arrives as it was: pickle would give it what it
-  holds once more.
+* A container, number or word whose class makes something else of what it is given arrives as it was: pickle would give
+  it what it holds once more.
 * A record that is defined in `__main__` brings its registration as a pytree, or the other side takes it for a leaf.
 * A traced value does not travel: its tape would be copied and the derivative lost.
 """
@@ -29,7 +29,7 @@ import numpy as np
 from dagad._errors import ClosureError, PortabilityError
 from dagad._types import Array, Function, Value
 from dagad._values import pytree
-from dagad._values.contents import fills_itself, variables_of
+from dagad._values.contents import makes_anew, value_like, variables_of
 from dagad._values.homes import is_importable
 from dagad._values.kinds import CONTAINERS, FUNCTION, kind_of
 from dagad._values.names import of_class, used_in
@@ -68,8 +68,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no 
         held = kind_of(kind)
         if held.needs_table and not (hasattr(obj, "__qualname__") and is_importable(obj)):
             return held.reduced(obj)
-        if held in CONTAINERS and fills_itself(kind):
-            return held.reduced(obj)
+        if makes_anew(kind):
+            return held.reduced(obj) if held in CONTAINERS else value_like(obj)
         own = as_primitive(obj) if kind is FunctionType and obj.__dict__ else None
         reduced = own.reduce(obj) if own else super().reducer_override(obj)
         if (own or isinstance(obj, type)) and isinstance(reduced, tuple) and len(reduced) > 2:  # with a state: by value

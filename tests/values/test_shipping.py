@@ -274,7 +274,53 @@ class Halves(collections.deque[float]):
         super().extend(value / 2.0 for value in values)
 
 
+class Percent(float):
+    def __new__(cls, value: float) -> Any:
+        return super().__new__(cls, value / 100.0)
+
+
+class Dozens(int):
+    def __new__(cls, value: int) -> Any:
+        return super().__new__(cls, 12 * value)
+
+
+class Loud(str):
+    __slots__ = ("said",)
+
+    def __new__(cls, value: str) -> Any:
+        return super().__new__(cls, f"{value}!")
+
+
+class Doubled(tuple[float, ...]):
+    def __new__(cls, values: Any) -> Any:
+        return super().__new__(cls, [2.0 * value for value in values])
+
+
+class Negated(set[float]):
+    def __init__(self, values: Any) -> None:
+        super().__init__(-value for value in values)
+
+
+class FrozenNegated(frozenset[float]):
+    def __new__(cls, values: Any) -> Any:
+        return super().__new__(cls, [-value for value in values])
+
+
+HELD: dict[Any, Any] = {
+    Percent: 5.0,
+    Dozens: 2,
+    Loud: "here",
+    Doubled: [1.0, 2.0],
+    Negated: [1.0, 2.0],
+    FrozenNegated: [1.0, 2.0],
+}
+
+
 def filled(cls: Any) -> Any:
+    if cls in HELD:
+        of_value = cls(HELD[cls])
+        of_value.said = ["here"]
+        return of_value
     made: Any = cls() if cls is not Halves else cls(maxlen=3)
     if isinstance(made, dict):
         made["b"], made["a"] = 1.0, 2.0
@@ -282,6 +328,16 @@ def filled(cls: Any) -> Any:
         made.extend([3.0, 4.0])
     made.said = ["here"]
     return made
+
+
+@pytest.mark.parametrize("cls", HELD)
+def test_a_value_whose_class_makes_another_of_what_it_is_given_arrives_as_it_was(cls: Any) -> None:
+    sent = filled(cls)
+    keyed = {} if cls is Negated else {sent: 1.0}
+    for arrived in (travelled({"held": sent})["held"], *travelled(keyed)):
+        assert type(arrived) is cls
+        assert arrived == sent
+        assert arrived.said == ["here"]
 
 
 @pytest.mark.parametrize("cls", [Scaled, Shifted, Totals, Halves])
