@@ -38,7 +38,16 @@ def why_no_sum(
     `inputs`, may be of single precision; who knows that it is less exact than its inputs says so by `tolerance`.
     """
     start, middle, stop = ends
-    found = _gap(run(start, stop), parts, inputs, stop - start, tolerance)
+    whole = run(start, stop)
+    by_row = _growing(whole, parts[0])
+    if by_row is not None:
+        return (
+            f"`{name}` gives an array of shape {by_row[0]} for rows {start}:{stop}, and of shape {by_row[1]} for rows "
+            f"{start}:{middle}. Chunks are added entry by entry, so that entry i is the sum of row i of each chunk. "
+            "Return a sum over the rows, `np.sum(..., axis=0)`; for one result for each row take `dagad.map`, or "
+            "`dagad.map_rect` for several."
+        )
+    found = _gap(whole, parts, inputs, stop - start, tolerance)
     if found is None:
         return None
     random = _gap(run(start, middle), parts[:1], inputs, middle - start, tolerance)
@@ -113,6 +122,13 @@ def on_rows(
         return parts.reduced
 
     return run
+
+
+def _growing(whole: Any, part: Any) -> tuple[Any, Any] | None:
+    """Return the shapes of a leaf that has other ones for more rows; None if there is none."""
+    (leaves, treedef), (fewer, other) = pytree.flatten(whole), pytree.flatten(part)
+    shapes = [(np.shape(leaf), np.shape(one)) for leaf, one in zip(leaves, fewer, strict=False)]
+    return next((pair for pair in shapes if pair[0] != pair[1]), None) if treedef == other else None
 
 
 def _gap(whole: Any, parts: Sequence[Any], inputs: Tree, n_rows: int, tolerance: float) -> tuple[Any, Any] | None:

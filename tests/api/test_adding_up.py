@@ -17,6 +17,7 @@ import dagad
 from dagad._api import adding_up
 from dagad._kernels import additivity
 from dagad._kernels.additivity import MOST_ROWS
+from dagad._remembered import Remembered
 from support.waiting import PATIENCE
 
 ROWS = onp.linspace(1.0, 2.0, 90)
@@ -97,6 +98,25 @@ def test_a_gradient_in_rows_warns_of_a_chunk_function_that_does_not_add_up(place
     options: Any = {} if placed else {"grainsize": 40, "scheduler": scheduler}
     with pytest.warns(dagad.DagadWarning, match=NOT_A_SUM):
         dagad.grad(lambda rows: dagad.reduce_sum(mean, rows, 3.0, **options))(rows)
+
+
+@pytest.mark.parametrize("n_rows", [2, 3, 90])
+@pytest.mark.parametrize("in_tree", [False, True])
+def test_one_result_for_each_row_is_warned_of_where_chunks_are_of_one_length(
+    in_tree: bool, n_rows: int, scheduler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of other lengths are refused where they are added up; these would be added row by row, in silence."""
+
+    def losses(rows: Any, theta: Any) -> Any:
+        each = (rows - theta) ** 2
+        return {"sum": np.sum(each), "each": each} if in_tree else each
+
+    grainsize = n_rows if n_rows < 4 else 30
+    shards = dagad.shard(ROWS[:n_rows], grainsize=grainsize, scheduler=scheduler)
+    for data, options in ((shards, {}), (ROWS[:n_rows], {"grainsize": grainsize, "scheduler": scheduler})):
+        monkeypatch.setattr(adding_up, "_SEEN", Remembered(64))
+        with pytest.warns(dagad.DagadWarning, match=r"gives an array of shape .* entry by entry.*`dagad.map`"):
+            dagad.reduce_sum(losses, data, 1.5, **options)
 
 
 def test_a_chunk_function_that_draws_random_numbers_is_not_taken_for_a_mean(scheduler: Any) -> None:
