@@ -33,8 +33,9 @@ class _Written:
     """Who has written what of some leaves, for which seeds: everything is written once, and in the end all of it is.
 
     `missing` counts, per leaf, the entries of all seeds that are not written yet; of Shards, chunks. `_pieces` has, by
-    leaf and the first row of what was written, how many rows that is, and a bit for each seed. All rows are cut by one
-    plan: who writes the same ones begins where the first did, and who writes others ends up with too many.
+    leaf and the first row of what was written, how many rows that is (0: the whole leaf), and a bit for each seed. All
+    rows are cut by one plan: who writes the same ones begins where the first did. Who writes others ends up with too
+    many, or leaves a gap: in the end, each piece has to begin where the one before has ended.
     """
 
     __slots__ = ("_leaves", "_n_seeds", "_pieces", "missing")
@@ -45,30 +46,33 @@ class _Written:
 
     def write(self, index: int, first: int, n_rows: int, size: int, seeds: range) -> None:
         """Write down that some rows of a leaf are written for some seeds; refuse what was written before."""
-        _, before = self._pieces.get((index, first), _NOTHING)
+        n_before, before = self._pieces.get((index, first), _NOTHING)
         count = seeds.stop - seeds.start
         now, missing = ((1 << count) - 1) << seeds.start, self.missing[index] - size * count
         if before & now or missing < 0:
             place = self._place(index, first, before & now)
             raise StructureError(f"The gradient of {place} was to be written a second time.")
-        self._pieces[index, first], self.missing[index] = (n_rows, before | now), missing
+        self._pieces[index, first], self.missing[index] = (n_rows or n_before, before | now), missing
 
     def refuse_gaps(self) -> None:
         """Raise where something is missing."""
-        lacking = [index for index, missing in enumerate(self.missing) if missing]
-        if lacking:
-            gaps = "; ".join(map(self._gap, lacking))
-            raise StructureError(f"The gradients of leaves {lacking} are not complete: {gaps}.")
+        gaps = {index: gap for index in range(len(self._leaves)) if (gap := self._gap(index)) is not None}
+        if gaps:
+            raise StructureError(f"The gradients of leaves {list(gaps)} are not complete: {'; '.join(gaps.values())}.")
 
-    def _gap(self, index: int) -> str:
-        """Return how much of a leaf is missing, and from where on."""
-        first, every = 0, (1 << self._n_seeds) - 1
+    def _gap(self, index: int) -> str | None:
+        """Return how much of a leaf is missing, and from where on; None where nothing is."""
+        first, every, leaf = 0, (1 << self._n_seeds) - 1, self._leaves[index]
         while (piece := self._pieces.get((index, first), _NOTHING))[1] == every:
+            if not piece[0]:
+                return None
             first += piece[0]
-        leaf = self._leaves[index]
-        told = f"{self.missing[index]:,} of {_size_of(leaf) * self._n_seeds:,}"
-        unit = "chunks" if pytree.is_placed(leaf) else "entries"
-        return f"{told} {unit} are missing of {self._place(index, first, every & ~piece[1])}"
+        if first == _n_rows_of(leaf) or not _size_of(leaf):
+            return None
+        place, unit = self._place(index, first, every & ~piece[1]), "chunks" if pytree.is_placed(leaf) else "entries"
+        if not self.missing[index]:
+            return f"other {unit} were written a second time instead of those of {place}"
+        return f"{self.missing[index]:,} of {_size_of(leaf) * self._n_seeds:,} {unit} are missing of {place}"
 
     def _place(self, index: int, first: int, seeds: int) -> str:
         """Return the words for some rows of a leaf, and for the first of some seeds, each of which is a bit."""
@@ -83,6 +87,11 @@ _NOTHING = 0, 0
 def _size_of(leaf: Leaf) -> int:
     """Return how many entries a leaf has; how many chunks, if it is Shards."""
     return len(leaf.plan) if pytree.is_placed(leaf) else math.prod(pytree.shape_of(leaf))
+
+
+def _n_rows_of(leaf: Leaf) -> int:
+    """Return how many rows a leaf has; how many chunks, if it is Shards."""
+    return len(leaf.plan) if pytree.is_placed(leaf) else next(iter(pytree.shape_of(leaf)), 1)
 
 
 class Slots:
@@ -150,8 +159,7 @@ class Slots:
     def seal(self) -> list[Any]:
         """Return the gradients, read-only; numbers for leaves that are numbers."""
         with self._lock:
-            if any(self._written.missing):
-                self._written.refuse_gaps()
+            self._written.refuse_gaps()
             self._sealed = True
             arrays, self._arrays = self._arrays, []  # whoever asked for them holds them now
         return [_sealed(array, leaf) for array, leaf in zip(arrays, self._leaves, strict=True)]

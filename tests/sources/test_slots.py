@@ -231,6 +231,32 @@ def test_more_rows_than_there_are_have_been_written_a_second_time() -> None:
             slots.write_all([(0, slice(0, 2))], None, range(1))
 
 
+def test_rows_that_were_written_instead_of_others_are_refused_though_they_are_as_many() -> None:
+    for slots in (Slots([1.0, np.ones((6, 2))]), SparseSlots([1.0, np.ones((6, 2))], 3)):
+        seeds = range(1) if isinstance(slots, Slots) else range(3)
+        for rows in (slice(0, 2), slice(1, 3), slice(3, 5)):
+            slots.write_all([(1, rows)], None, seeds)
+        slots.write_all([(0, None)], None, seeds)
+        why = r"leaves \[1\] are not complete: other entries were written a second time instead of .* leaf 1 from row 2"
+        with pytest.raises(dagad.StructureError, match=why):
+            slots.seal()
+
+
+@pytest.mark.parametrize("is_whole_first", [False, True])
+def test_rows_of_one_seed_are_missed_where_another_has_the_whole_leaf(is_whole_first: bool) -> None:
+    slots = SparseSlots([np.ones(4)], 2)
+    for rows, seeds in ((slice(0, 2), range(1)), (None, range(1, 2)))[:: -1 if is_whole_first else 1]:
+        slots.write_all([(0, rows)], None, seeds)
+    with pytest.raises(dagad.StructureError, match="2 of 8 entries are missing of leaf 0 from row 2 for seed 0"):
+        slots.seal()
+
+
+def test_leaves_without_entries_and_no_seeds_at_all_lack_nothing() -> None:
+    assert [len(found) for found in SparseSlots([np.ones((0, 3)), np.ones((3, 0))], 2).seal()] == [2, 2]
+    assert SparseSlots([np.ones(3), SHARDS], 0).seal() == [[], []]
+    assert Slots([np.ones((3, 0))]).seal()[0].shape == (3, 0)
+
+
 @pytest.mark.parametrize("mode", [dagad.grad, dagad.jacrev])
 @pytest.mark.parametrize("n_times", [0, 2])
 def test_cotangents_of_a_chunk_that_land_twice_or_never_are_refused(
