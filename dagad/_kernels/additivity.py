@@ -38,16 +38,7 @@ def why_no_sum(
     `inputs`, may be of single precision; who knows that it is less exact than its inputs says so by `tolerance`.
     """
     start, middle, stop = ends
-    whole = run(start, stop)
-    by_row = _growing(whole, parts[0])
-    if by_row is not None:
-        return (
-            f"`{name}` gives an array of shape {by_row[0]} for rows {start}:{stop}, and of shape {by_row[1]} for rows "
-            f"{start}:{middle}. Chunks are added entry by entry, so that entry i is the sum of row i of each chunk. "
-            "Return a sum over the rows, `np.sum(..., axis=0)`; for one result for each row take `dagad.map`, or "
-            "`dagad.map_rect` for several."
-        )
-    found = _gap(whole, parts, inputs, stop - start, tolerance)
+    found = _gap(run(start, stop), parts, inputs, stop - start, tolerance)
     if found is None:
         return None
     random = _gap(run(start, middle), parts[:1], inputs, middle - start, tolerance)
@@ -93,8 +84,13 @@ class Halves(Kernel):
             return Outputs(_as_leaf(None), [])
         middle = stop // 2
         with patches, np.errstate(all="ignore"):
-            parts = [run(0, middle), run(middle, stop)]
-            return Outputs(_as_leaf(why_no_sum(self.name, run, (0, middle, stop), parts, inputs)), [])
+            parts, whole = [run(0, middle), run(middle, stop)], run(0, stop)
+
+            def known(start: int, end: int) -> Any:
+                return whole if (start, end) == (0, stop) else run(start, end)
+
+            why = _why_by_row(self.name, whole, stop, parts[0], middle)
+            return Outputs(_as_leaf(why or why_no_sum(self.name, known, (0, middle, stop), parts, inputs)), [])
 
 
 def _seconds(run: Callable[[int, int], Any], is_compiled: bool) -> float:
@@ -124,11 +120,18 @@ def on_rows(
     return run
 
 
-def _growing(whole: Any, part: Any) -> tuple[Any, Any] | None:
-    """Return the shapes of a leaf that has other ones for more rows; None if there is none."""
+def _why_by_row(name: str, whole: Any, n_rows: int, part: Any, n_fewer: int) -> str | None:
+    """Return what is to be said of a function that gives one result for each row; None if its shapes are the same."""
     (leaves, treedef), (fewer, other) = pytree.flatten(whole), pytree.flatten(part)
     shapes = [(np.shape(leaf), np.shape(one)) for leaf, one in zip(leaves, fewer, strict=False)]
-    return next((pair for pair in shapes if pair[0] != pair[1]), None) if treedef == other else None
+    found = next((pair for pair in shapes if pair[0] != pair[1]), None)
+    if found is None or treedef != other:
+        return None
+    return (
+        f"`{name}` gives an array of shape {found[0]} for rows 0:{n_rows}, and of shape {found[1]} for rows 0:{n_fewer}. "
+        "Chunks are added entry by entry, so that entry i is the sum of row i of each chunk. Return a sum over the "
+        "rows, `np.sum(..., axis=0)`; for one result for each row take `dagad.map`, or `dagad.map_rect` for several."
+    )
 
 
 def _gap(whole: Any, parts: Sequence[Any], inputs: Tree, n_rows: int, tolerance: float) -> tuple[Any, Any] | None:
