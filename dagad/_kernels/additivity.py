@@ -128,7 +128,7 @@ def _why_by_row(name: str, whole: Any, n_rows: int, part: Any, n_fewer: int) -> 
     if found is None or treedef != other:
         return None
     return (
-        f"`{name}` gives an array of shape {found[0]} for rows 0:{n_rows}, and of shape {found[1]} for rows 0:{n_fewer}. "
+        f"`{name}` gives an array of shape {found[0]} for rows 0:{n_rows}, and of {found[1]} for rows 0:{n_fewer}. "
         "Chunks are added entry by entry, so that entry i is the sum of row i of each chunk. Return a sum over the "
         "rows, `np.sum(..., axis=0)`; for one result for each row take `dagad.map`, or `dagad.map_rect` for several."
     )
