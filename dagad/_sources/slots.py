@@ -35,13 +35,14 @@ class _Written:
     `missing` counts, per leaf, the entries of all seeds that are not written yet; of Shards, chunks. `_pieces` has, by
     leaf and the first row of what was written, how many rows that is (0: the whole leaf), and a bit for each seed. All
     rows are cut by one plan: who writes the same ones begins where the first did. Who writes others ends up with too
-    many, or leaves a gap: in the end, each piece has to begin where the one before has ended.
+    many, or leaves a gap: in the end, each piece has to begin where the one before has ended. `is_cut` is whether rows of
+    a leaf were written by themselves.
     """
 
-    __slots__ = ("_leaves", "_n_seeds", "_pieces", "missing")
+    __slots__ = ("_leaves", "_n_seeds", "_pieces", "is_cut", "missing")
 
     def __init__(self, leaves: Sequence[Any], missing: list[int], n_seeds: int) -> None:
-        self._leaves, self.missing, self._n_seeds = leaves, missing, n_seeds
+        self._leaves, self.missing, self._n_seeds, self.is_cut = leaves, missing, n_seeds, False
         self._pieces: dict[tuple[int, int], tuple[int, int]] = {}
 
     def write(self, index: int, first: int, n_rows: int, size: int, seeds: range) -> None:
@@ -53,6 +54,8 @@ class _Written:
             place = self._place(index, first, before & now)
             raise StructureError(f"The gradient of {place} was to be written a second time.")
         self._pieces[index, first], self.missing[index] = (n_rows or n_before, before | now), missing
+        if n_rows:
+            self.is_cut = True
 
     def refuse_gaps(self) -> None:
         """Raise where something is missing."""
@@ -159,7 +162,8 @@ class Slots:
     def seal(self) -> list[Any]:
         """Return the gradients, read-only; numbers for leaves that are numbers."""
         with self._lock:
-            self._written.refuse_gaps()
+            if self._written.is_cut or any(self._written.missing):  # else all leaves were written whole
+                self._written.refuse_gaps()
             self._sealed = True
             arrays, self._arrays = self._arrays, []  # whoever asked for them holds them now
         return [_sealed(array, leaf) for array, leaf in zip(arrays, self._leaves, strict=True)]
