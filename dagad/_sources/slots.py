@@ -35,8 +35,8 @@ class _Written:
     `missing` counts, per leaf, the entries of all seeds that are not written yet; of Shards, chunks. `_pieces` has, by
     leaf and the first row of what was written, how many rows that is (0: the whole leaf), and a bit for each seed. All
     rows are cut by one plan: who writes the same ones begins where the first did. Who writes others ends up with too
-    many, or leaves a gap: in the end, each piece has to begin where the one before has ended. `is_cut` is whether rows of
-    a leaf were written by themselves.
+    many, or leaves a gap: in the end, each piece has to begin where the one before has ended. `is_cut` is whether rows
+    of a leaf were written by themselves.
     """
 
     __slots__ = ("_leaves", "_n_seeds", "_pieces", "is_cut", "missing")
