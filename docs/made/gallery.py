@@ -222,7 +222,7 @@ PAGE = """# {one.title}
 
 {docstring}
 
-{{bdg-primary}}`{one.level}` {{bdg-secondary}}`{one.kind}` {one.shows}
+{{bdg-primary}}`{one.level}` {{bdg-secondary}}`{one.kind}`
 
 ```sh
 python examples/{one.file}

@@ -87,7 +87,9 @@ def index() -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("``", "`").replace("|", r"\|").replace("*", r"\*")
+    """Return the words of a docstring as a cell of a table; a star in code is a star already."""
+    parts = re.split("(`[^`]*`)", text.replace("``", "`").replace("|", r"\|"))
+    return "".join(part if part.startswith("`") else part.replace("*", r"\*") for part in parts)
 
 
 NAME = """# {path}

@@ -67,6 +67,11 @@ def test_each_neighbour_has_a_page(site: Path) -> None:
     assert [name for name in neighbours if f"{name}." not in text] == []
 
 
+def test_the_list_of_public_names_shows_no_backslash_of_its_source(site: Path) -> None:
+    text = (site / "reference" / "api" / "index.html").read_text(encoding="utf-8")
+    assert "\\*" not in text.replace("&#92;", "\\")
+
+
 def test_each_error_and_the_warning_have_sentences_with_anchors(site: Path) -> None:
     anchors = built_site.page(site / "reference" / "api" / "errors.html").anchors
     kinds = {name.lower() for name in vars(dagad) if name.endswith(("Error", "Warning"))} - {"dagaderror"}
@@ -143,7 +148,7 @@ def test_each_page_fits_a_desk_and_a_phone_and_runs_its_scripts(
     site: Path, address: str, browser: Any, width: int, scheme: str
 ) -> None:
     look_like(browser, width, scheme)
-    too_wide, out_of_reach, nameless = [], [], []
+    too_wide, out_of_reach, nameless, cut = [], [], [], []
     for path in shown(site):
         browser.get(f"{address}/{path.relative_to(site)}")
         assert browser.execute_script("return document.documentElement.dataset.theme") == scheme
@@ -152,9 +157,11 @@ def test_each_page_fits_a_desk_and_a_phone_and_runs_its_scripts(
         until(partial(browser.execute_script, "return document.readyState === 'complete'"))
         out_of_reach += [f"{path.name}: {one}" for one in browser.execute_script(OUT_OF_REACH)]
         nameless += [f"{path.name}: {one}" for one in browser.execute_script(NAMELESS)]
+        cut += [f"{path.name}: {one}" for one in browser.execute_script(CUT)]
     assert too_wide == []
     assert out_of_reach == []
     assert nameless == []
+    assert cut == []
 
 
 def shown(site: Path) -> list[Path]:
@@ -176,4 +183,10 @@ return [...document.querySelectorAll('main *')]
   .filter(one => ['auto', 'scroll'].includes(getComputedStyle(one).overflowX))
   .filter(one => one.scrollWidth > one.clientWidth && one.tabIndex < 0 && !one.querySelector('a, button, [tabindex]'))
   .map(one => one.outerHTML.slice(0, 80))
+"""
+# A table that sets one thing beside another is of no use where the other is out of sight.
+CUT = """
+return [...document.querySelectorAll('main table')]
+  .filter(one => one.rows[0].cells.length <= 2 && one.scrollWidth > one.parentElement.clientWidth)
+  .map(one => one.innerText.slice(0, 80))
 """
