@@ -99,10 +99,14 @@ def _run(acts: Sequence[Callable[[], Any]], pace: Pace, is_traced: bool) -> list
         return _one_by_one(acts)
     if current_member() is not None:  # the members around this one are to come to the same reductions
         return Meeting(acts).run()
-    is_together, began = pace.choose(len(acts)), time.perf_counter()
-    meeting = Meeting(acts if is_together else ())
-    results = meeting.run() if is_together else _one_by_one(acts)
-    pace.took(len(acts), is_together, time.perf_counter() - began, meeting.is_remote)
+    began = time.perf_counter()
+    if pace.choose(len(acts)):
+        meeting = Meeting(acts)
+        results = meeting.run()
+        pace.took(len(acts), True, time.perf_counter() - began, meeting.is_remote)
+    else:
+        results = _one_by_one(acts)
+        pace.took(len(acts), False, time.perf_counter() - began)
     return results
 
 

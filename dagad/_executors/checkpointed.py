@@ -141,17 +141,20 @@ class CheckpointedExecutor:
             return Outcome(*past["data"]) if past["is_sum"] else Outcome.of(job, [Part(*one) for one in past["data"]])
         found = self._landed(about)
         if not (found or self._strand.by_chunk or job.kernel.stacks):
-            with contextlib.suppress(StructureError):  # of a sum that no record holds: its parts do
-                return self._at_once(job, about)
+            outcome = Outcome(job.monoid.lower(self._inner.call(job).reduced), [])
+            if self._is_recorded(about, outcome):
+                return outcome
         if found is None:
             self._journal.begun(about)
         return self._by_chunks(job, about, place, found or {})
 
-    def _at_once(self, job: Job, about: Record) -> Outcome:
-        """Run all chunks by the executor that would run them without a checkpoint; what they sum up to is recorded."""
-        outcome = Outcome(job.monoid.lower(self._inner.call(job).reduced), [])
-        self._journal.ended(about | {"is_sum": True, "data": tuple(outcome)})
-        return outcome
+    def _is_recorded(self, about: Record, outcome: Outcome) -> bool:
+        """Write down that an operation has ended; a sum may be what no record holds, as an int of more than 64 bits."""
+        try:
+            self._journal.ended(about | {"is_sum": True, "data": tuple(outcome)})
+        except StructureError:
+            return False
+        return True
 
     def _by_chunks(self, job: Job, about: Record, place: Record, found: dict[int, Part]) -> Outcome:
         """Run the chunks that are not found, and record each as it lands."""
@@ -160,9 +163,7 @@ class CheckpointedExecutor:
             self._run(job, missing, found, place)
         parts = [found[chunk.number] for chunk in job.plan]
         outcome = Outcome.of(job, parts)
-        try:
-            self._journal.ended(about | {"is_sum": True, "data": tuple(outcome)})
-        except StructureError:  # a sum may be what no record holds, as an int that needs more than 64 bits
+        if not self._is_recorded(about, outcome):
             self._journal.ended(about | {"is_sum": False, "data": list(map(tuple, parts))})
         return outcome
 
@@ -213,7 +214,7 @@ class CheckpointedExecutor:
     def _of_sample(self, job: Job, drawn: Drawn, away: dict[int, Any]) -> dict[int, str]:
         """Return digests of the chunks of a sample; what they are a sample of knows them from then on."""
         known: dict[int, str] = drawn.whole.remembered("digests of chunks", dict)
-        numbers = dict(enumerate(drawn.numbers))
+        numbers = {place: drawn.numbers[place] for place in away}
         new = self._digests(job, {place: away[place] for place, number in numbers.items() if number not in known})
         known.update({numbers[place]: found for place, found in new.items()})
         return {place: known[number] for place, number in numbers.items()}

@@ -215,22 +215,22 @@ def makes_anew(cls: type) -> bool:
     """
     if not issubclass(cls, _DERIVED_FROM):  # nearly always
         return False
-    base: Any = next(base for base in _RUN if issubclass(cls, base))
+    base: Any = next(base for base in _RUN_BY_PICKLE if issubclass(cls, base))
     if any(getattr(cls, name, None) is not getattr(base, name, None) for name in _PICKLED):
         return False
-    return any(getattr(cls, name) is not getattr(base, name) for name in _RUN[base])
+    return any(getattr(cls, name) is not getattr(base, name) for name in _RUN_BY_PICKLE[base])
 
 
 _PICKLED = ("__reduce_ex__", "__reduce__", "__getnewargs_ex__", "__getnewargs__", "__getstate__", "__setstate__")
 VALUES = (float, int, complex, str, bytes)  # classes of one value, from which others may derive
 # What pickle runs for an object of a class, by what that derives from.
-_RUN: dict[type, tuple[str, ...]] = {
+_RUN_BY_PICKLE: dict[type, tuple[str, ...]] = {
     **dict.fromkeys(DICTS, ("__setitem__",)),
     **dict.fromkeys(SERIES_TYPES, ("append", "extend")),
     **dict.fromkeys((set, frozenset), ("__new__", "__init__")),
     **dict.fromkeys((tuple, *VALUES), ("__new__",)),
 }
-_DERIVED_FROM = tuple(_RUN)
+_DERIVED_FROM = tuple(_RUN_BY_PICKLE)
 
 
 def value_like(obj: Any) -> tuple[Any, ...]:

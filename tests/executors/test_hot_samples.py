@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +65,19 @@ def warm(client: Client, shards: Any, take: Any = step_of) -> None:
     until(is_warm)
 
 
-def test_a_loop_over_samples_is_hot_from_the_second_step_on(client: Client) -> None:
-    warm(client, on(client), row_step_of)  # a function of another kind: workers have imported all that it takes
-    shards, here = on(client), on("sync")
-
-    def total(rows: Any, theta: Any) -> Any:
-        return anp.sum(anp.sin(rows * theta))
+def steps_of_sums(total: Callable[..., Any]) -> Callable[[Any, int], Any]:
+    """Return what takes a step: value and gradient of a sum over the step's sample."""
 
     def take(shards: Any, step: int) -> Any:
         some = shards.sample(4, step=step)
         return dagad.value_and_grad(lambda theta: dagad.reduce_sum(total, some, theta))(THETA)
 
+    return take
+
+
+def test_a_loop_over_samples_is_hot_from_the_second_step_on(client: Client) -> None:
+    warm(client, on(client), row_step_of)  # a function of another kind: workers have imported all that it takes
+    shards, here, take = on(client), on("sync"), steps_of_sums(lambda rows, theta: anp.sum(anp.sin(rows * theta)))
     assert bits(take(shards, 0)) == bits(take(here, 0))
     with refusals() as reasons:
         before = tasks_made(client)
@@ -209,15 +211,7 @@ def test_a_checkpoint_goes_on_in_the_middle_of_a_loop_over_samples(client: Clien
 def test_a_loop_over_samples_is_hot_in_a_checkpoint_that_writes_no_chunks(client: Client, tmp_path: Path) -> None:
     """Rows are digested once for each chunk, however many samples it is in."""
     warm(client, on(client), row_step_of)
-    shards, here = on(client), on("sync")
-
-    def total(rows: Any, theta: Any) -> Any:
-        return anp.sum(anp.cos(rows * theta))
-
-    def take(shards: Any, step: int) -> Any:
-        some = shards.sample(4, step=step)
-        return dagad.value_and_grad(lambda theta: dagad.reduce_sum(total, some, theta))(THETA)
-
+    shards, here, take = on(client), on("sync"), steps_of_sums(lambda rows, theta: anp.sum(anp.cos(rows * theta)))
     expected = [bits(take(here, step)) for step in range(24)]
     with dagad.checkpoint(tmp_path / "run", chunks=False), refusals() as reasons:
         assert [bits(take(shards, step)) for step in range(12)] == expected[:12]
