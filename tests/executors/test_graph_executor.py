@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -83,19 +82,10 @@ def test_chunks_whose_seeds_are_zero_are_no_tasks(monkeypatch: pytest.MonkeyPatc
     assert sizes == [10]
 
 
-def held(client: Client) -> int:
-    """Return how many results stay on a scheduler."""
-    return int(
-        client.run_on_scheduler(lambda dask_scheduler: sum(bool(t.who_has) for t in dask_scheduler.tasks.values()))
-    )
-
-
-def left_behind(client: Client) -> list[str]:
-    """Return what earlier tests have left on a scheduler, after waiting for it to go."""
-    with contextlib.suppress(AssertionError):
-        until(lambda: held(client) == 0)
-    found: list[str] = client.run_on_scheduler(
-        lambda dask_scheduler: [str(key) for key, task in dask_scheduler.tasks.items() if task.who_has]
+def results(client: Client) -> set[str]:
+    """Return the keys of the results that stay on a scheduler."""
+    found: set[str] = client.run_on_scheduler(
+        lambda dask_scheduler: {str(key) for key, task in dask_scheduler.tasks.items() if task.who_has}
     )
     return found
 
@@ -106,18 +96,22 @@ def left_behind(client: Client) -> list[str]:
 def test_linearizations_on_a_cluster_go_when_they_were_pulled_or_nobody_can_pull_them(
     fun: Any, policy: Any, cluster: Client
 ) -> None:
-    assert left_behind(cluster) == []
+    of_others = results(cluster)  # that the cluster of all tests still has, of those before
+
+    def held() -> int:
+        return len(results(cluster) - of_others)
+
     executor = GraphExecutor(find_scheduler(cluster))
     run = Run(operation(fun, X, [THETA], Plan(10, 1), executor=executor, policy=policy()), [THETA])
     kept = 0 if fun is chunk and policy is Preaccumulate else 10
-    until(lambda: held(cluster) == kept)
+    until(lambda: held() == kept)
     seeds = [onp.ones(onp.shape(leaf)) for leaf in run.value.floats()]
     once = bits(run.pulled(seeds))
     assert bits(run.pulled(seeds)) == once
     if fun is chunk:  # scaled from now on: released at once
-        until(lambda: held(cluster) == 0)
+        until(lambda: held() == 0)
     del run
-    until(lambda: held(cluster) == 0)
+    until(lambda: held() == 0)
 
 
 def one_number(rows: Any, theta: Any) -> Any:
