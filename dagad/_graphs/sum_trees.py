@@ -152,6 +152,7 @@ class Fold:
         return self._in_turn().total()
 
 
+_COUNTS = frozenset({int})
 FEWEST_STACKED, MOST_STACKED, LARGEST_STACKED = 8, 4096, 2**20
 
 
@@ -170,7 +171,7 @@ def _is_small(term: Value) -> bool:
 def _columns_of(terms: list[Any]) -> tuple[Iterable[Any], Callable[[list[Any]], Any]]:
     """Return the leaves of terms, each with those of the other terms in its place, and what makes a term of leaves."""
     kinds = set(map(type, terms))
-    if kinds <= NUMBERS:
+    if kinds <= NUMBERS or kinds == _COUNTS:
         return [terms], operator.itemgetter(0)
     if kinds == {list} and len(set(map(len, terms))) == 1:
         return zip(*terms, strict=True), list
@@ -198,7 +199,7 @@ def _columns_of_parts(terms: list[Any]) -> tuple[Iterable[Any], Callable[[list[A
 def _total_of(column: Sequence[Any]) -> Any:
     """Return the sum of leaves that are counts, or of double precision only and shaped alike; None of others."""
     kinds = set(map(type, column))
-    if kinds == {int}:
+    if kinds == _COUNTS:
         return sum(column)
     if kinds == {float}:
         return float(_added_up(np.array(column)))

@@ -35,11 +35,6 @@ def array_of(operand: Array) -> Any:
     return gathered(operand) if type(operand) is not range and _holds_traced(operand) else np.asarray(operand)
 
 
-def all_arrays(operands: Sequence[Any]) -> Sequence[Any]:
-    """Return operands of a ufunc, of which none is a list any more."""
-    return operands if SEQUENCES.isdisjoint(map(type, operands)) else tuple(map(array_of, operands))
-
-
 def arrays_among(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return the arguments of a function with these parameters; where those take an array, none is a list any more."""
     if not SEQUENCES.isdisjoint(map(type, args)):

@@ -262,7 +262,9 @@ def _pull_down(arrived: dict[Any, tuple[Any, bool]], at_roots: dict[Any, Any]) -
             at_roots[node] = cotangent
         else:
             for parent, part in zip(node.parents, node.vjp(cotangent), strict=True):
-                arrived[parent] = _added(arrived.get(parent), part)
+                before = arrived.get(parent)
+                is_first = before is None and type(part) in _BARE  # nearly always
+                arrived[parent] = (part, False) if is_first else _added(before, part)
 
 
 def downward(ends: list[Any]) -> Iterator[Any]:

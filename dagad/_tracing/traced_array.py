@@ -20,7 +20,7 @@ from dagad._errors import ClosureError, NotDifferentiableError
 from dagad._tracing import refusals
 from dagad._tracing.in_place import CHANGED, as_part, changed, refuse_stale_memory
 from dagad._tracing.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
-from dagad._tracing.operands import all_arrays, operators
+from dagad._tracing.operands import SEQUENCES, array_of, operators
 from dagad._tracing.private import (
     box_types,
     new_box as stock_new_box,
@@ -55,15 +55,22 @@ def _moved(box: Any, value: Value, stack: Any) -> Any:
 
 
 def _quick_operators(function: Function, operate: Any) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """Return an operator and its reflection, which look first whether there are stacks of tangents."""
+    """Return an operator and its reflection, which look first whether there are stacks of tangents.
+
+    On a tape most operations are of two arrays or numbers, and pass what lists and sparse matrices are asked.
+    """
     usual, usually_reflected = operators(function)
 
     def forward(self: Any, other: Any) -> Any:
-        quick = of_two(function, operate, self, other) if _moves(self) else None
+        if CHANGED or not getattr(self._node, "moves", False):
+            return (function if type(other) in _ARITHMETIC else usual)(self, other)
+        quick = of_two(function, operate, self, other)
         return usual(self, other) if quick is None else _moved(self, *quick)
 
     def reflected(self: Any, other: Any) -> Any:
-        quick = of_two(function, operate, self, other, True) if _moves(self) else None
+        if CHANGED or not getattr(self._node, "moves", False):
+            return function(other, self) if type(other) in _ARITHMETIC else usually_reflected(self, other)
+        quick = of_two(function, operate, self, other, True)
         return usually_reflected(self, other) if quick is None else _moved(self, *quick)
 
     return forward, reflected
@@ -107,11 +114,12 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     __pandas_priority__ = 10_000  # `series * traced` is ours, and a traced array
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        inputs = tuple(all_arrays(inputs))
+        if not SEQUENCES.isdisjoint(map(type, inputs)):
+            inputs = tuple(map(array_of, inputs))
         if CHANGED:
             refuse_stale_memory(inputs)
         if not kwargs and method == "__call__" and ufunc not in IN_ANOTHER_WAY:
-            quick = of_ufunc(ufunc, inputs, TracedArray)
+            quick = of_ufunc(ufunc, inputs, TracedArray) if getattr(self._node, "moves", False) else None
             if quick is not None:
                 return _moved(*quick)
             fun = trace_primitives_map.get(ufunc) or UFUNCS.get(ufunc)
@@ -185,7 +193,9 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         if CHANGED:
             with as_part(self, where):
                 return _stock_getitem(self, where)
-        quick = entry_of(self, where) if _moves(self) else None
+        if not getattr(self._node, "moves", False):
+            return _stock_getitem(self, where)
+        quick = entry_of(self, where)
         return _stock_getitem(self, where) if quick is None else _moved(self, *quick)
 
     def __pos__(self) -> Any:
@@ -315,6 +325,7 @@ def array_of_numbers(parts: Any) -> Any:
 _ARRAY_BOXES = frozenset({numpy_boxes.ArrayBox, TracedArray})
 _ARRAYS = _ARRAY_BOXES | {kind for kind, box in Box.type_mappings.items() if box is numpy_boxes.ArrayBox}
 _PLAIN = frozenset({np.ndarray, np.float64, float, int, bool, complex, str, tuple, list, slice, type(None)})
+_ARITHMETIC = frozenset({np.ndarray, np.float64, float, int, TracedArray})
 _NO_OVERRIDE = (None, np.ndarray.__array_ufunc__)
 
 

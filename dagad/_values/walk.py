@@ -15,7 +15,7 @@ from dagad._types import Value
 from dagad._values import names
 from dagad._values.contents import contents_of
 from dagad._values.homes import is_closed, root_of
-from dagad._values.kinds import CACHED, CONTAINERS, DESCRIPTOR, FUNCTION, HOMES, INSTANCE, UFUNC, Kind, kind_of
+from dagad._values.kinds import CACHED, CONTAINERS, DESCRIPTOR, FUNCTION, HOMES, INSTANCE, UFUNC, WRAPPER, Kind, kind_of
 from dagad._values.pytree import TRACED
 
 _PLAIN = frozenset(
@@ -26,8 +26,12 @@ _PLAIN = frozenset(
 _MAKERS = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"})
 
 
-def leads_nowhere(fun: Any) -> bool:
-    """Return whether a walk would end at once: nothing is carried, and names mean plain data or parts of libraries."""
+def leads_nowhere(fun: Any, callers: tuple[Any, ...] = ()) -> bool:
+    """Return whether a walk would end at once: nothing is carried, and names mean plain data or parts of libraries.
+
+    So do those of its helpers, which are not of their `callers`.
+    """
+    fun = fun.fun if kind_of(type(fun)) is WRAPPER else fun
     if type(fun) is not FunctionType or fun.__closure__ or fun.__defaults__ or fun.__kwdefaults__ or fun.__dict__:
         return False
     for _, value in names.of_function(fun, names.names_of(fun.__code__)):
@@ -35,8 +39,14 @@ def leads_nowhere(fun: Any) -> bool:
         if kind is ModuleType:
             if not is_closed(root_of(value)):
                 return False
+        elif issubclass(kind, type):
+            if not all(is_closed(root_of(cls)) for cls in value.__mro__):
+                return False
         elif kind is np.ufunc:
             if UFUNC.first(value):
+                return False
+        elif kind is FunctionType:
+            if not (value is fun or value in callers or leads_nowhere(value, (*callers, fun))):
                 return False
         elif kind not in _PLAIN or kind is np.ndarray:  # of objects, it may be
             return False
