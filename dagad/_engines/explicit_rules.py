@@ -38,12 +38,13 @@ class OwnPullback:
         self._values = values  # from leaves to outputs, by the function's own rule
 
     def __call__(self, cotangents: Sequence[Any]) -> list[Any]:
-        if len(cotangents) != 1 or type(cotangents[0]) not in _BARE:
+        is_bare = len(cotangents) == 1 and type(cotangents[0]) in _BARE  # nearly always
+        if not is_bare:
             if all(part is None for part in cotangents):
                 return [None] * len(self._leaves)
             pairs = zip(cotangents, self._outputs, strict=True)
             cotangents = [pytree.zeros_like(output) if part is None else part for part, output in pairs]
-        if self._values is None and not any(map(pytree.is_traced, cotangents)):  # nearly always
+        if self._values is None and (is_bare or not any(map(pytree.is_traced, cotangents))):
             return self._pulled(self._pullback, cotangents)
         if self._pullback is None:
             self._pullback = traced_pullback(self._fun, self._leaves, self._values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -106,11 +106,11 @@ class FlatFunction:
     ()
     """
 
-    __slots__ = ("context", "given", "n_leaves", "out", "takes")
+    __slots__ = ("__dict__", "given", "n_leaves", "out", "takes")
     takes: Callable[[Any], bool]
     n_leaves: int
     given: Sequence[Any] | None
-    context: Callable[[Flat, Leaves], list[Any]] | None
+    context: Callable[[Flat, Leaves], list[Any]] | None = None  # of the class, but where an engine sets it
     out: Partition | None
 
     key: tuple[Any, ...] = ()
@@ -157,11 +157,6 @@ class FlatFunction:
     def extract(self, cotangents: Cotangents) -> list[Any]:
         """Return one cotangent per differentiated leaf, from one per argument of the user's function."""
         raise NotImplementedError(f"`{type(self).__name__}.extract` has to sort cotangents.")
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        made = super().__new__(cls)
-        made.context = None  # what an engine sets, and functions need not know of
-        return made
 
     def __call__(self, leaves: Leaves) -> list[Any]:
         return self._called(leaves) if self.context is None else self.context(self._called, leaves)

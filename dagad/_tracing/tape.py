@@ -262,9 +262,8 @@ def _pull_down(arrived: dict[Any, tuple[Any, bool]], at_roots: dict[Any, Any]) -
             at_roots[node] = cotangent
         else:
             for parent, part in zip(node.parents, node.vjp(cotangent), strict=True):
-                before = arrived.get(parent)
-                is_first = before is None and type(part) in _BARE  # nearly always
-                arrived[parent] = (part, False) if is_first else _added(before, part)
+                is_first = type(part) in _BARE and parent not in arrived  # nearly always
+                arrived[parent] = (part, False) if is_first else _added(arrived.get(parent), part)
 
 
 def downward(ends: list[Any]) -> Iterator[Any]:
