@@ -78,6 +78,7 @@ def choose_grainsize(n_rows: int, small: Timing, large: Timing | None) -> int:
 # Starting a thread and handing it the interpreter costs about a tenth of a millisecond; below some ten times that, and
 # where threads wait for each other's interpreter lock, the calling thread is faster alone.
 WORTH_THREADS = 1.5e-3
+WORTH_A_TRY = 0.05
 LEAST_BUSY, MOST_BUSY = 0.7, 1.4
 LONG_TASK = 0.4e-3
 TASKS_FOR_THREADS = 32
@@ -168,7 +169,14 @@ def _better_alone(history: History) -> bool:
     threads, alone = history.threads, history.alone
     if threads is None or history.tries < FAIR_TRIES:
         return False
-    return _took_turns(threads) if alone is None else alone.wall < threads.wall
+    if alone is not None:
+        return alone.wall < threads.wall
+    return _took_turns(threads) or _is_soon_tried(threads)
+
+
+def _is_soon_tried(pace: Spent) -> bool:
+    """Return whether there was so little to compute that threads waited: for something, or for a busy machine."""
+    return pace.cpu < WORTH_THREADS and pace.wall < WORTH_A_TRY
 
 
 def _took_turns(pace: Spent) -> bool:

@@ -51,6 +51,15 @@ def test_threads_that_take_turns_are_compared_with_one() -> None:
     assert not choose_strategy(PLAN, history.after(Spent(1.2, 1.2, 1)), 2).alone
 
 
+def test_a_cheap_plan_is_tried_alone_however_busy_the_machine_is() -> None:
+    busy = Spent(0.001, 0.03, 2)  # the threads waited for their turn, or for something else
+    history = after(busy, busy)
+    assert choose_strategy(PLAN, history, 2).alone
+    assert choose_strategy(PLAN, history.after(Spent(0.001, 0.02, 1)), 2).alone
+    assert not choose_strategy(PLAN, after(busy, busy).after(Spent(0.002, 0.06, 1)), 2).alone
+    assert not choose_strategy(PLAN, after(*[Spent(0.001, 0.3, 2)] * 2), 2).alone  # too long for a try
+
+
 @pytest.mark.parametrize("alone", [0.8, 1.2])
 def test_a_slower_way_to_run_a_plan_is_tried_again_ever_more_seldom(alone: float) -> None:
     history, tried = History(), []

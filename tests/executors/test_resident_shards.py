@@ -278,13 +278,19 @@ def test_gradients_in_shards_are_tangents_of_hot_hvps_without_tasks(client: Clie
     x, local = on(client), on("sync")
     some = without_tasks(client, lambda: powers(x, 3))
     assert every_bit([some]) == every_bit([powers(local, 3)])
-    before, many = tasks_made(client), powers(x, 3 * MOST_PENDING)
-    assert many.n_pending <= MOST_PENDING + 2
-    # Now and then one for each chunk, whatever is behind it, and one that says that it is there.
-    assert tasks_made(client) - before <= 4 * (2 * len(x.plan) + 1)
+    few = 4 * (2 * len(x.plan) + 1)  # now and then one for each chunk, and one that says that it is there
+    many: list[Any] = []
+
+    def takes_few_tasks() -> bool:
+        before = tasks_made(client)
+        many[:] = [powers(x, 3 * MOST_PENDING)]
+        assert many[0].n_pending <= MOST_PENDING + 2
+        return tasks_made(client) - before <= few
+
+    until(takes_few_tasks)  # on a busy machine some calls are too late
     expected = every_bit([powers(local, 3 * MOST_PENDING)])
     client.run(lose_left)
-    assert every_bit([many]) == expected
+    assert every_bit(many) == expected
 
 
 def test_gradients_in_shards_are_rows_of_a_sum_that_is_an_array(client: Client) -> None:
