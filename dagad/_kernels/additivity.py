@@ -70,6 +70,11 @@ class Halves(Kernel):
     def state(self) -> tuple[Any, ...]:
         return self.function, self.is_long
 
+    @property
+    def name(self) -> str:
+        """What its task is called: on a dashboard it is no evaluation of the function's."""
+        return f"look at {self.function.name}"
+
     def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         whole = rows.merge(iter(sliced[0] if sliced else ()))
         given, inputs = read_sliced(whole)[0], (pytree.by_column(whole), shared)
