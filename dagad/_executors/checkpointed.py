@@ -78,6 +78,7 @@ REASONS = {
     "arguments": "its arguments are others",
     "asked": "something else is asked of it",
 }
+_CUT_ANEW = ', and with a number for the `grainsize` of Shards, which "auto" cuts anew in each process'
 
 
 class CheckpointedExecutor:
@@ -241,14 +242,18 @@ class CheckpointedExecutor:
 
     def _refuse_other(self, past: Record, about: Record) -> None:
         """Raise unless an operation is the one that was written down."""
-        other = [reason for part, reason in REASONS.items() if past[part] != about[part]]
-        if other:
+        parts = {part for part in REASONS if past[part] != about[part]}
+        if parts:
+            # Rows are compared chunk by chunk: of those that are cut otherwise nothing can be said.
+            other = [
+                reason for part, reason in REASONS.items() if part in parts - ({"rows"} if "plan" in parts else set())
+            ]
             number, name = about["number"], about["name"]
             raise CheckpointError(
                 f"The checkpoint {self._journal.path} does not belong to this run: operation {number} was of "
                 f"`{past['name']}`{'' if past['name'] == name else f', now it is of `{name}`'}, and "
-                f"{', and '.join(other)}. Run the program that wrote it, "
-                "with the same data, start and seeds of random numbers; or give another directory to begin anew."
+                f"{', and '.join(other)}. Run the program that wrote it, with the same data, start and seeds of random "
+                f"numbers{_CUT_ANEW if 'plan' in parts else ''}; or give another directory to begin anew."
             )
 
 

@@ -89,7 +89,8 @@ def of_conversion() -> str:
     place = ".".join(name.split(".")[:2])
     advice = (
         _ADVICE.get(name)
-        or (_of_solver(name) if name.startswith("scipy.optimize.") else _ADVICE.get(place))
+        or (_of_solver(name) if name.startswith("scipy.optimize.") else _ADVICE.get(name.rpartition(".")[0]))
+        or _ADVICE.get(place)
         or _ADVICE.get(library)
         or _ADVICE["scipy"]
     )
@@ -109,6 +110,10 @@ _INTEGRATION = (
     "`dagad.solvers` has `solve_ivp`, `odeint` and `quad`, with scipy's arguments and values, and with derivatives; "
     "what else there is has to be written with numpy. The page `docs/how-to/equations.md` shows it."
 )
+_SPARSE_SOLVE = (
+    "Write `scipy.sparse.linalg.spsolve(A, b)`, which has a derivative in `b`, or have any solver differentiated by "
+    "the equation that it solves: `dagad.solvers.implicit`."
+)
 _ADVICE = {
     **{
         f"scipy.integrate.{name}": (
@@ -127,6 +132,7 @@ _ADVICE = {
         "product, as in `t * (A @ x)` and `A @ (d * x)`, or write what is added up with "
         "`np.bincount(row, weights=v * x[column])`."
     ),
+    "scipy.sparse.linalg": _SPARSE_SOLVE,
     "np.vectorize": "Write the function for whole arrays: a loop over entries is slow here, too.",
     "np.full": "Write `value * np.ones(shape)`.",
     "np": f"Give it arrays and no lists, or write it with other functions of numpy. {_STACK}",
@@ -193,9 +199,14 @@ def of_option(name: str, options: Iterable[Any]) -> str:
     )
 
 
+_SUPERLU = "argument 1 must be numpy.ndarray"  # of `SuperLU.solve`, which is compiled and has no frame
+
+
 def _of_library(text: str) -> str:
     """Return what to write instead, by which library complains."""
     engine = "jax" if "JAX" in text else "torch" if "Tensor" in text else None
+    if text.startswith(_SUPERLU):
+        return f"{_SPARSE_SOLVE} A factorization, as `splu` and `factorized` make one, takes ordinary arrays only."
     if engine is None:
         return (
             "Take the numbers out of its own objects first, by `.to_numpy()` or `np.asarray(data)`, and compute with "
@@ -263,6 +274,7 @@ _PLACES = {
     "scipy.linalg": "scipy.linalg",
     "scipy.stats": "scipy.stats",
 }
+_SPARSE_LINALG = "scipy.sparse.linalg"
 
 
 def _public(frame: FrameType, module: str) -> str | None:
@@ -274,6 +286,8 @@ def _public(frame: FrameType, module: str) -> str | None:
             return None
         name, module = function.__name__, function.__module__
     library, place = module.partition(".")[0], ".".join(module.split(".")[:2])
+    if module.startswith(_SPARSE_LINALG):
+        place = _SPARSE_LINALG
     if name == "__call__" and type(own).__name__ == "vectorize":
         name = "vectorize"
     if name == "__getitem__" and library == "numpy":

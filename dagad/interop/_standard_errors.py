@@ -22,8 +22,14 @@ FAR = 0.1  # how many standard errors a minimum may be away before somebody is t
 LIKE = 0.6  # how much of the curvature of a loss that of `losses` has to be, and the other way round
 
 
-def check_asked(cov_type: Any, losses: Any, rows: AnyRows, groups: Any, use_correction: bool) -> None:
+def check_asked(cov_type: Any, losses: Any, rows: AnyRows, groups: Any, mean_over: Any, use_correction: bool) -> None:
     """Raise unless what is given is what a covariance needs."""
+    is_count = isinstance(mean_over, int | np.integer) and not isinstance(mean_over, bool)
+    if not (mean_over is None or (is_count and mean_over > 0)):
+        raise ArgumentsError(
+            f"`mean_over` is {mean_over!r}. Say over how many rows the function is a mean, `mean_over=len(rows)`; "
+            "leave it out of a sum."
+        )
     if cov_type not in ("nonrobust", *SANDWICHES):
         raise ArgumentsError(
             f"`cov_type` is {cov_type!r}. Give 'nonrobust' for the inverse Hessian, 'HC0' for the sandwich, 'HC1' for "

@@ -291,7 +291,7 @@ def standard_errors(
     >>> round(float(found.tree["log_rate"]), 3), found.names
     (0.327, ['log_rate'])
     """
-    check_asked(cov_type, losses, rows, groups, use_correction)
+    check_asked(cov_type, losses, rows, groups, mean_over, use_correction)
     if isinstance(x, optimize.OptimizeResult):
         raise ArgumentsError("`x` is all that an optimizer returned. Give the place of the minimum: `x.x`.")
     flat = FlatFunction(fun, x)

@@ -324,6 +324,10 @@ def clustered(groups: Any) -> Any:
             (asked_of_rows(lambda p: sum_of_ones(p) / 12, mean_over=n), "over 12 rows. Say so, `mean_over=12`")
             for n in (1, 11, 144)
         ],
+        *[
+            (asked_of_rows(mean_over=wrong), f"`mean_over` is {wrong}. Say over how many rows")
+            for wrong in (0, -12, 12.0, True)
+        ],
         (asked_of_rows(mean_over=12), "`sum_of_ones` is the sum of `losses`, and no mean. Leave out `mean_over=12`"),
         (
             asked(lambda p: -sum_of_ones(p)),

@@ -89,6 +89,19 @@ def test_solutions_of_sparse_equations_are_right() -> None:
         assert_same(lambda x, a=a: weighed(spl.spsolve(a, x)), lambda x: weighed(np.linalg.solve(SQUARE, x)), X)
 
 
+SOLVERS: dict[str, Callable[[Any], Any]] = {
+    "splu": lambda x: spl.splu(sp.csc_array(SQUARE)).solve(x),
+    "factorized": lambda x: spl.factorized(sp.csc_array(SQUARE))(x),
+    "cg": lambda x: spl.cg(sp.csc_array(SQUARE), x)[0],
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_sparse_solver_without_a_derivative_is_refused_with_the_one_that_has_it(solver: str) -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=r"`scipy\.sparse\.linalg\.spsolve\(A, b\)`.*implicit"):
+        dagad.grad(lambda x: np.sum(SOLVERS[solver](x)))(X)
+
+
 def test_an_operator_without_its_transpose_is_pushed_forward_and_refused_in_reverse() -> None:
     a = spl.LinearOperator((4, 3), matvec=lambda x: DENSE @ x, dtype=float)
     np.testing.assert_allclose(dagad.jvp(lambda x: a @ x, X, X)[1], DENSE @ X)
