@@ -73,7 +73,7 @@ _CURRENT: ContextVar[Strand | None] = ContextVar("dagad_checkpoint", default=Non
 
 REASONS = {
     "function": "its function, or something that this uses, is another one",
-    "plan": "its rows are cut otherwise",
+    "plan": "its rows are others, or cut otherwise",
     "rows": "its rows are others",
     "arguments": "its arguments are others",
     "asked": "something else is asked of it",
@@ -242,12 +242,11 @@ class CheckpointedExecutor:
 
     def _refuse_other(self, past: Record, about: Record) -> None:
         """Raise unless an operation is the one that was written down."""
-        parts = {part for part in REASONS if past[part] != about[part]}
+        parts = [part for part in REASONS if past[part] != about[part]]
         if parts:
-            # Rows are compared chunk by chunk: of those that are cut otherwise nothing can be said.
-            other = [
-                reason for part, reason in REASONS.items() if part in parts - ({"rows"} if "plan" in parts else set())
-            ]
+            if "plan" in parts and "rows" in parts:  # which are compared chunk by chunk
+                parts.remove("rows")
+            other = [REASONS[part] for part in parts]
             number, name = about["number"], about["name"]
             raise CheckpointError(
                 f"The checkpoint {self._journal.path} does not belong to this run: operation {number} was of "

@@ -78,7 +78,7 @@ def choose_grainsize(n_rows: int, small: Timing, large: Timing | None) -> int:
 # Starting a thread and handing it the interpreter costs about a tenth of a millisecond; below some ten times that, and
 # where threads wait for each other's interpreter lock, the calling thread is faster alone.
 WORTH_THREADS = 1.5e-3
-WORTH_A_TRY = 0.05
+WORTH_A_TRY = 5e-3  # it costs no more than that for each thread
 LEAST_BUSY, MOST_BUSY = 0.7, 1.4
 LONG_TASK = 0.4e-3
 TASKS_FOR_THREADS = 32
@@ -175,7 +175,7 @@ def _better_alone(history: History) -> bool:
 
 
 def _is_soon_tried(pace: Spent) -> bool:
-    """Return whether there was so little to compute that threads waited: for something, or for a busy machine."""
+    """Return whether there was so little to do that threads waited at most for a busy machine, and for nothing long."""
     return pace.cpu < WORTH_THREADS and pace.wall < WORTH_A_TRY
 
 

@@ -94,8 +94,8 @@ class Halves(Kernel):
             def known(start: int, end: int) -> Any:
                 return whole if (start, end) == (0, stop) else run(start, end)
 
-            why = _why_by_row(self.name, whole, stop, parts[0], middle)
-            return Outputs(_as_leaf(why or why_no_sum(self.name, known, (0, middle, stop), parts, inputs)), [])
+            why = _why_by_row(self.function.name, whole, stop, parts[0], middle)
+            return Outputs(_as_leaf(why or why_no_sum(self.function.name, known, (0, middle, stop), parts, inputs)), [])
 
 
 def _seconds(run: Callable[[int, int], Any], is_compiled: bool) -> float:

@@ -52,12 +52,12 @@ def test_threads_that_take_turns_are_compared_with_one() -> None:
 
 
 def test_a_cheap_plan_is_tried_alone_however_busy_the_machine_is() -> None:
-    busy = Spent(0.001, 0.03, 2)  # the threads waited for their turn, or for something else
+    busy = Spent(0.001, 0.004, 2)  # the threads waited for their turn, or for something else
     history = after(busy, busy)
     assert choose_strategy(PLAN, history, 2).alone
-    assert choose_strategy(PLAN, history.after(Spent(0.001, 0.02, 1)), 2).alone
-    assert not choose_strategy(PLAN, after(busy, busy).after(Spent(0.002, 0.06, 1)), 2).alone
-    assert not choose_strategy(PLAN, after(*[Spent(0.001, 0.3, 2)] * 2), 2).alone  # too long for a try
+    assert choose_strategy(PLAN, history.after(Spent(0.001, 0.003, 1)), 2).alone
+    assert not choose_strategy(PLAN, history.after(Spent(0.002, 0.008, 1)), 2).alone
+    assert not choose_strategy(PLAN, after(*[Spent(0.001, 0.01, 2)] * 2), 2).alone  # they waited for something
 
 
 @pytest.mark.parametrize("alone", [0.8, 1.2])
