@@ -21,6 +21,7 @@ from dagad._executors.members_pace import Pace
 from dagad._tracebacks import public
 from dagad._types import Axis, Function, Leaf
 from dagad._values import pytree
+from dagad._values.pytree import TreeDef
 from dagad._watching.watching import watched
 from dagad._words import argument_of, described, name_of
 
@@ -131,14 +132,12 @@ def _calls(fun: Function, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str,
     names = [argument_of(fun, place) for place in range(len(args))] + [f"Argument `{name}`" for name in kwargs]
     found = [_axes_of(name, axis, column) for name, axis, column in zip(names, axes, columns, strict=True)]
     count = _n_members(names, found, columns)
-    members = []
-    for number in range(count):
-        own = [
-            treedef.unflatten([_member(leaf, axis, number) for leaf, axis in zip(leaves, some, strict=True)])
-            for (leaves, treedef), some in zip(columns, found, strict=True)
-        ]
-        members.append((own[: len(args)], dict(zip(kwargs, own[len(args) :], strict=True))))
-    return members
+    by_argument = [_by_member(*column, some, count) for column, some in zip(columns, found, strict=True)]
+    if not kwargs:
+        return [(own, {}) for own in zip(*by_argument, strict=True)]
+    return [
+        (own[: len(args)], dict(zip(kwargs, own[len(args) :], strict=True))) for own in zip(*by_argument, strict=True)
+    ]
 
 
 def _by_argument(in_axes: Any, n_args: int) -> list[Any]:
@@ -231,12 +230,22 @@ def _n_members(names: Sequence[str], axes: Sequence[list[int | None]], columns: 
     return count
 
 
-def _member(leaf: Leaf, axis: int | None, number: int) -> Any:
-    """Return what a member has of a leaf: its own memory, into which it may write."""
+def _by_member(leaves: list[Any], treedef: TreeDef, axes: Sequence[int | None], count: int) -> list[Any]:
+    """Return what each member has of an argument: its own containers and memory, into which it may write."""
+    columns = [_parts(leaf, axis, count) for leaf, axis in zip(leaves, axes, strict=True)]
+    if len(columns) == 1 and treedef.is_leaf():
+        return columns[0]
+    return [treedef.unflatten([column[number] for column in columns]) for number in range(count)]
+
+
+def _parts(leaf: Leaf, axis: int | None, count: int) -> list[Any]:
+    """Return what each member has of a leaf."""
     if axis is None:
-        return leaf
-    part = leaf[(slice(None),) * axis + (number,)] if hasattr(leaf, "__getitem__") else np.asarray(leaf)[number]
-    return part.copy(order="C") if type(part) is np.ndarray else part
+        return [leaf] * count
+    whole = leaf if hasattr(leaf, "__getitem__") else np.asarray(leaf)
+    before: tuple[Any, ...] = (slice(None),) * axis
+    parts = [whole[(*before, number)] for number in range(count)]
+    return [part.copy(order="C") if type(part) is np.ndarray else part for part in parts]
 
 
 # Results
@@ -257,16 +266,20 @@ def _stacked(results: Sequence[Any]) -> Any:
 
 def _column(leaves: list[Any]) -> Any:
     plain = list(map(pytree.plain, leaves))
-    if not all(isinstance(leaf, np.ndarray | np.generic | int | float | complex) for leaf in plain):
+    if not all(issubclass(kind, _NUMBERS) for kind in set(map(type, plain))):
         if all(leaf is plain[0] or (type(leaf) is str and leaf == plain[0]) for leaf in plain):
             return plain[0]
         raise StructureError(
             f"Members return {described(plain[0])}, which can't be stacked. Return numbers and arrays, in any pytree."
         )
-    for number, leaf in enumerate(plain):
-        if np.shape(leaf) != np.shape(plain[0]):
-            raise StructureError(
-                f"Members return arrays of different shapes: member 0 {np.shape(plain[0])}, member {number} "
-                f"{np.shape(leaf)}. Return the same shape for every member."
-            )
+    shapes = list(map(np.shape, plain))
+    if len(set(shapes)) > 1:
+        number = next(number for number, shape in enumerate(shapes) if shape != shapes[0])
+        raise StructureError(
+            f"Members return arrays of different shapes: member 0 {shapes[0]}, member {number} {shapes[number]}. "
+            "Return the same shape for every member."
+        )
     return (anp if any(map(pytree.is_traced, leaves)) else np).stack(leaves)
+
+
+_NUMBERS = (np.ndarray, np.generic, int, float, complex)
