@@ -46,7 +46,7 @@ class SharedResiduals:
     def __init__(self, together: Together, residuals: Residuals, policy: Policy, each: Sequence[Results]) -> None:
         self._together, self._residuals, self._policy = together, residuals, policy
         self._values = [(own.reduced, own.stacked) for own in each]
-        self._runs_again = bool(getattr(policy, "runs_again", False))
+        self._runs_again = bool(getattr(policy, "runs_again", True))
         self._is_used, self._lock = False, threading.Lock()
 
     def is_there(self, count: int) -> bool:

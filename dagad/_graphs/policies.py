@@ -13,6 +13,12 @@ from dagad._types import AnyPolicy, AnyTask
 class Policy(Protocol):
     """What happens to the linearization of a task, its tape among it, between value and gradient.
 
+    A task of a reduction is a run of chunks, as the executor cuts them: in the calling thread often all of them. Its
+    `args` are the contexts of its chunks (``args[0][0].chunk.number`` is the number of the first one), their rows, the
+    shared leaves, and the sliced ones if there are any; those of a task of a Dask graph are its own. `linearize`
+    returns what that of `Keep()` or `Recompute()` does. A policy of your own that never runs a task again for its
+    gradient may say so, ``runs_again = False``: else what functions carry is compared with what it was at the value.
+
     Examples
     --------
     >>> from dagad.extend import Keep, Policy, Recompute

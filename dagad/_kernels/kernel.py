@@ -282,6 +282,15 @@ class Summed(Kernel):
     def __init__(self, function: ChunkFunction) -> None:
         self.function: ChunkFunction = opened(function)
 
+    def __init_subclass__(cls) -> None:
+        if "run" in vars(cls) and "record" not in vars(cls):
+            raise TypeError(
+                f"`{cls.__name__}` changes what `run` of a `{Summed.__name__}` gives, but `record` goes to the engine "
+                "past it: its gradient would be another function's. Change `record` too, or derive from `Kernel`, "
+                "whose derivatives are those of `run`."
+            )
+        super().__init_subclass__()
+
     def state(self) -> tuple[Any, ...]:
         return (self.function,)
 

@@ -169,7 +169,7 @@ class Operation:
             if (known := _GIVES_NUMBERS.find(signature := job.signature)) is not False:
                 return self._with_gradient(job, signature, is_known=bool(known))
             policy = Keep(counters=policy.counters)
-        runs_again = getattr(policy, "runs_again", False)  # a user's own may not say
+        runs_again = getattr(policy, "runs_again", True)  # a user's own may not say
         carried = Carried(self.kernel.of_user.fun) if runs_again else None
         results, residuals = self._profiled(
             job, "linearize", self.kernel.gives, lambda: self.executor.linearize(job, policy)

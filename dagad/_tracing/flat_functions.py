@@ -347,7 +347,10 @@ class Engine(Protocol):
         """
 
     def pushforward(self, fun: Flat, n: int) -> Flat:
-        """Return ``[*x, *dx_1, ..., *dx_n] -> [*y, *dy_1, ..., *dy_n]``: a function in the engine's own language."""
+        """Return ``[*x, *dx_1, ..., *dx_n] -> [*y, *dy_1, ..., *dy_n]``: a function in the engine's own language.
+
+        Here `n` is the number of directions, not of leaves: x and each dx have ``len(leaves) // (1 + n)`` of them.
+        """
 
     def pullback(self, fun: Flat, n: int) -> Flat:
         """Return ``[*x, *ybar] -> xbar``, with `n` leaves in x: a function in the engine's own language."""

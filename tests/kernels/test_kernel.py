@@ -332,3 +332,11 @@ def test_the_outputs_of_a_pullback_are_cotangents_of_all_groups_that_it_takes_bu
     moving = Pushforward(FUNCTIONS["stacked"], 1)
     assert Pullback(moving, (), ALL, True, True).stacked_like([rows, tangents, seeds]) == ["x", "dx"]
     assert Pullback(FUNCTIONS["summed"], (True,), ALL, True, True).stacked_like([rows, tangents]) == ["x", "dx"]
+
+
+def test_a_kernel_that_changes_the_run_of_a_sum_alone_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"`record` goes to the engine past it.*or derive from `Kernel`"):
+
+        class Twice(Summed):
+            def run(self, *args: Any) -> Any:
+                return super().run(*args)

@@ -70,9 +70,11 @@ def board(client: Client) -> dict[str, Any]:
     return dict(json.loads(get(client, "/dagad.json")))
 
 
-def last_of(client: Client, function: str) -> dict[str, Any]:
-    """Return the latest evaluation of a function."""
-    found = (one for one in board(client)["evaluations"] if one["function"] == function)
+def last_of(client: Client, function: str, road: str = "graph residents") -> dict[str, Any]:
+    """Return the latest evaluation of a function, by a road if one is named: hot ones are reported a little later."""
+    found = (
+        one for one in board(client)["evaluations"] if one["function"] == function and one["road"].startswith(road)
+    )
     return next(found, {"values": [0, 0], "gradients": [0, 0], "count": 0, "road": "", "is_running": False})
 
 
@@ -87,7 +89,7 @@ def test_a_graph_fills_its_slots_and_two_models_are_distinguished(client: Client
     dagad.evaluate(loss(client, squared_error, policy=Keep()), THETA).gradient(PATIENCE)
     until(lambda: last_of(client, "squared-error")["gradients"] == [N, N], SOON)
     for function in ("log-likelihood", "squared-error"):
-        one = last_of(client, function)
+        one = last_of(client, function, "graph")
         assert (one["road"], one["values"], one["gradients"]) == ("graph", [N, N], [N, N])
         assert one["cells"] == N * "g"
     after = board(client)

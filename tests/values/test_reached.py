@@ -22,7 +22,7 @@ from dagad._values.closures import hoist, with_arrays
 from dagad._values.digest import digest
 from dagad._values.fingerprint import fingerprint, identity_of, same
 from dagad._values.walk import Walk
-from dagad.extend import Recompute
+from dagad.extend import Linearization, Recompute
 
 Case = tuple[Callable[..., Any], Callable[[], Any]]
 RATES: Any = ModuleType("rates_of_this_test")
@@ -143,6 +143,31 @@ def test_recompute_notices_what_a_function_reaches_by_name(name: str) -> None:
     change()
     with pytest.raises(dagad.ClosureError, match=r"is not what it was at the value: .*as a shared argument"):
         pull(1.0)
+
+
+class Again:
+    """A policy with what its protocol names, and no more: it does not say that it runs chunks again."""
+
+    value_and_grad = False
+
+    def __init__(self) -> None:
+        self.counters = Recompute().counters
+
+    def linearize(self, task: Any, args: tuple[Any, ...]) -> Linearization:
+        return Linearization.unrecorded(task, args, self.counters)
+
+
+def test_a_policy_of_a_users_own_notices_a_change_that_leaves_the_value_alone() -> None:
+    RATES.rate = 2.0
+    how: Any = {"grainsize": 2, "scheduler": "sync", "policy": Again()}
+    _, pull = dagad.vjp(lambda t: dagad.reduce_sum(power_of_rates, np.arange(4.0), t, **how), 1.0)
+    RATES.rate = 3.0
+    with pytest.raises(dagad.ClosureError, match=r"is not what it was at the value: .*as a shared argument"):
+        pull(1.0)
+
+
+def power_of_rates(rows: Any, t: Any) -> Any:
+    return np.sum(rows * t**RATES.rate)
 
 
 @pytest.mark.needs("jax")
