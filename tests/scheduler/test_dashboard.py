@@ -70,7 +70,7 @@ def board(client: Client) -> dict[str, Any]:
     return dict(json.loads(get(client, "/dagad.json")))
 
 
-def last_of(client: Client, function: str, road: str = "graph residents") -> dict[str, Any]:
+def last_of(client: Client, function: str, road: str = "") -> dict[str, Any]:
     """Return the latest evaluation of a function, by a road if one is named: hot ones are reported a little later."""
     found = (
         one for one in board(client)["evaluations"] if one["function"] == function and one["road"].startswith(road)
