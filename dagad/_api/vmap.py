@@ -133,8 +133,6 @@ def _calls(fun: Function, in_axes: Any, args: tuple[Any, ...], kwargs: dict[str,
     found = [_axes_of(name, axis, column) for name, axis, column in zip(names, axes, columns, strict=True)]
     count = _n_members(names, found, columns)
     by_argument = [_by_member(*column, some, count) for column, some in zip(columns, found, strict=True)]
-    if not kwargs:
-        return [(own, {}) for own in zip(*by_argument, strict=True)]
     return [
         (own[: len(args)], dict(zip(kwargs, own[len(args) :], strict=True))) for own in zip(*by_argument, strict=True)
     ]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dagad._executors.member import held
-from dagad._graphs.policies import Policy
+from dagad._graphs.policies import Policy, may_run_again
 from dagad._kernels.batch import Batched, refuse_another
 from dagad._kernels.inputs import Targets
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds
@@ -46,7 +46,7 @@ class SharedResiduals:
     def __init__(self, together: Together, residuals: Residuals, policy: Policy, each: Sequence[Results]) -> None:
         self._together, self._residuals, self._policy = together, residuals, policy
         self._values = [(own.reduced, own.stacked) for own in each]
-        self._runs_again = bool(getattr(policy, "runs_again", True))
+        self._runs_again = may_run_again(policy)
         self._is_used, self._lock = False, threading.Lock()
 
     def is_there(self, count: int) -> bool:

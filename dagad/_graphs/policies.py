@@ -39,6 +39,11 @@ class Policy(Protocol):
         """Run a task so that it can be pulled back later."""
 
 
+def may_run_again(policy: Policy) -> bool:
+    """Return whether a policy may run tasks once more for their gradient: one of a user's own may not say."""
+    return bool(getattr(policy, "runs_again", True))
+
+
 def checked_policy(policy: AnyPolicy) -> Policy:
     if callable(getattr(policy, "linearize", None)) and not isinstance(policy, type):
         return policy  # type: ignore[no-any-return]  # anything with the method is a policy

@@ -285,7 +285,7 @@ class Summed(Kernel):
     def __init_subclass__(cls) -> None:
         if "run" in vars(cls) and "record" not in vars(cls):
             raise TypeError(
-                f"`{cls.__name__}` changes what `run` of a `{Summed.__name__}` gives, but `record` goes to the engine "
+                f"`{cls.__name__}` changes what `run` of a `Summed` gives, but `record` goes to the engine "
                 "past it: its gradient would be another function's. Change `record` too, or derive from `Kernel`, "
                 "whose derivatives are those of `run`."
             )

@@ -28,7 +28,7 @@ import numpy as np
 from dagad._config import setting
 from dagad._graphs.linearization import is_scalar, scaled, seed_of_one
 from dagad._graphs.monoids import PLAIN, Monoid
-from dagad._graphs.policies import Keep, KeepRest, Policy
+from dagad._graphs.policies import Keep, KeepRest, Policy, may_run_again
 from dagad._kernels.context import written_profile
 from dagad._kernels.derivatives import Pullback, Pushforward, ValueAndGrad
 from dagad._kernels.finite import Finite
@@ -169,8 +169,7 @@ class Operation:
             if (known := _GIVES_NUMBERS.find(signature := job.signature)) is not False:
                 return self._with_gradient(job, signature, is_known=bool(known))
             policy = Keep(counters=policy.counters)
-        runs_again = getattr(policy, "runs_again", True)  # a user's own may not say
-        carried = Carried(self.kernel.of_user.fun) if runs_again else None
+        carried = Carried(self.kernel.of_user.fun) if may_run_again(policy) else None
         results, residuals = self._profiled(
             job, "linearize", self.kernel.gives, lambda: self.executor.linearize(job, policy)
         )

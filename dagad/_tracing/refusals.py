@@ -110,6 +110,7 @@ _INTEGRATION = (
     "`dagad.solvers` has `solve_ivp`, `odeint` and `quad`, with scipy's arguments and values, and with derivatives; "
     "what else there is has to be written with numpy. The page `docs/how-to/equations.md` shows it."
 )
+_SPARSE_LINALG = "scipy.sparse.linalg"
 _SPARSE_SOLVE = (
     "Write `scipy.sparse.linalg.spsolve(A, b)`, which has a derivative in `b`, or have any solver differentiated by "
     "the equation that it solves: `dagad.solvers.implicit`."
@@ -132,7 +133,7 @@ _ADVICE = {
         "product, as in `t * (A @ x)` and `A @ (d * x)`, or write what is added up with "
         "`np.bincount(row, weights=v * x[column])`."
     ),
-    "scipy.sparse.linalg": _SPARSE_SOLVE,
+    _SPARSE_LINALG: _SPARSE_SOLVE,
     "np.vectorize": "Write the function for whole arrays: a loop over entries is slow here, too.",
     "np.full": "Write `value * np.ones(shape)`.",
     "np": f"Give it arrays and no lists, or write it with other functions of numpy. {_STACK}",
@@ -274,7 +275,6 @@ _PLACES = {
     "scipy.linalg": "scipy.linalg",
     "scipy.stats": "scipy.stats",
 }
-_SPARSE_LINALG = "scipy.sparse.linalg"
 
 
 def _public(frame: FrameType, module: str) -> str | None:

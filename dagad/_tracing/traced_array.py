@@ -57,7 +57,8 @@ def _moved(box: Any, value: Value, stack: Any) -> Any:
 def _quick_operators(function: Function, operate: Any) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
     """Return an operator and its reflection, which look first whether there are stacks of tangents.
 
-    On a tape most operations are of two arrays or numbers, and pass what lists and sparse matrices are asked.
+    On a tape most operations are of two arrays or numbers, and pass what lists and sparse matrices are asked. What
+    `_moves` says is written out where tapes pass: a call more for each operation is seen in small chunks.
     """
     usual, usually_reflected = operators(function)
 

@@ -26,31 +26,38 @@ _PLAIN = frozenset(
 _MAKERS = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"})
 
 
-def leads_nowhere(fun: Any, callers: tuple[Any, ...] = ()) -> bool:
+def leads_nowhere(fun: Any) -> bool:
     """Return whether a walk would end at once: nothing is carried, and names mean plain data or parts of libraries.
 
-    So do those of its helpers, which are not of their `callers`.
+    So do those of its helpers, each of which is looked at once, whoever calls it.
     """
-    fun = fun.fun if kind_of(type(fun)) is WRAPPER else fun
-    if type(fun) is not FunctionType or fun.__closure__ or fun.__defaults__ or fun.__kwdefaults__ or fun.__dict__:
-        return False
-    for _, value in names.of_function(fun, names.names_of(fun.__code__)):
-        kind = type(value)
-        if kind is ModuleType:
-            if not is_closed(root_of(value)):
-                return False
-        elif issubclass(kind, type):
-            if not all(is_closed(root_of(cls)) for cls in value.__mro__):
-                return False
-        elif kind is np.ufunc:
-            if UFUNC.first(value):
-                return False
-        elif kind is FunctionType:
-            if not (value is fun or value in callers or leads_nowhere(value, (*callers, fun))):
-                return False
-        elif kind not in _PLAIN or kind is np.ndarray:  # of objects, it may be
+    functions = [fun.fun if kind_of(type(fun)) is WRAPPER else fun]
+    seen = {id(functions[0])}
+    for function in functions:
+        if type(function) is not FunctionType or function.__closure__ or function.__defaults__:
             return False
+        if function.__kwdefaults__ or function.__dict__:
+            return False
+        for _, value in names.of_function(function, names.names_of(function.__code__)):
+            kind = type(value)
+            if kind is FunctionType:
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    functions.append(value)
+            elif not _leads_nowhere_by_name(value, kind):
+                return False
     return True
+
+
+def _leads_nowhere_by_name(value: Value, kind: type) -> bool:
+    """Return whether what a name means is plain data or a part of a library."""
+    if kind is ModuleType:
+        return is_closed(root_of(value))
+    if issubclass(kind, type):
+        return all(is_closed(root_of(cls)) for cls in value.__mro__)
+    if kind is np.ufunc:
+        return not UFUNC.first(value)
+    return kind in _PLAIN and kind is not np.ndarray  # of objects, it may be
 
 
 class Walk:

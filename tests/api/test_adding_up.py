@@ -216,14 +216,14 @@ def test_workers_look_whether_a_function_adds_up_that_cannot_run_in_the_client(c
         dagad.reduce_sum(runs_on_a_worker, ROWS, grainsize=45, scheduler=cluster)
 
 
-def a_sum(rows: Any) -> Any:
+def a_sum_on_a_dashboard(rows: Any) -> Any:
     return np.sum(rows)
 
 
 def test_a_look_on_a_cluster_is_no_evaluation_of_the_function_on_its_dashboard(cluster: Client) -> None:
-    dagad.reduce_sum(a_sum, ROWS, grainsize=45, scheduler=cluster)
+    dagad.reduce_sum(a_sum_on_a_dashboard, ROWS, grainsize=45, scheduler=cluster)
     names = cluster.run_on_scheduler(lambda dask_scheduler: [*dask_scheduler.task_prefixes])
-    assert any("look-at-a-sum" in name for name in names)
+    assert any("look-at-a-sum-on-a-dashboard" in name for name in names)
 
 
 def test_maps_and_nested_sums_are_not_checked_for_adding_up() -> None:

@@ -70,11 +70,9 @@ def board(client: Client) -> dict[str, Any]:
     return dict(json.loads(get(client, "/dagad.json")))
 
 
-def last_of(client: Client, function: str, road: str = "") -> dict[str, Any]:
+def last_of(client: Client, function: str, road: str | None = None) -> dict[str, Any]:
     """Return the latest evaluation of a function, by a road if one is named: hot ones are reported a little later."""
-    found = (
-        one for one in board(client)["evaluations"] if one["function"] == function and one["road"].startswith(road)
-    )
+    found = (one for one in board(client)["evaluations"] if one["function"] == function and road in (None, one["road"]))
     return next(found, {"values": [0, 0], "gradients": [0, 0], "count": 0, "road": "", "is_running": False})
 
 

@@ -109,6 +109,17 @@ def test_helpers_of_libraries_and_plain_data_end_the_walk_at_once() -> None:
         assert not Walk(fun).finds
 
 
+def test_helpers_that_many_helpers_share_are_looked_at_once() -> None:
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec("def f0(rows, theta): return theta\ng0 = f0", space)
+    for level in range(1, 60):  # of two helpers each, so 2 ** 60 ways lead to the last one
+        for name in "fg":
+            exec(f"def {name}{level}(rows, theta): return f{level - 1}(rows, theta) + g{level - 1}(rows, theta)", space)
+    assert leads_nowhere(space["f59"])
+    space["f0"].__defaults__ = (_TWO,)
+    assert not leads_nowhere(space["f59"])
+
+
 def test_helpers_with_anything_of_their_own_are_walked_through() -> None:
     def with_a_closure(rows: Any) -> Any:
         return rows * scale
