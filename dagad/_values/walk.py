@@ -40,24 +40,22 @@ def leads_nowhere(fun: Any) -> bool:
             return False
         for _, value in names.of_function(function, names.names_of(function.__code__)):
             kind = type(value)
-            if kind is FunctionType:
+            if kind is ModuleType:
+                if not is_closed(root_of(value)):
+                    return False
+            elif kind is FunctionType:
                 if id(value) not in seen:
                     seen.add(id(value))
                     functions.append(value)
-            elif not _leads_nowhere_by_name(value, kind):
+            elif issubclass(kind, type):
+                if not all(is_closed(root_of(cls)) for cls in value.__mro__):
+                    return False
+            elif kind is np.ufunc:
+                if UFUNC.first(value):
+                    return False
+            elif kind not in _PLAIN or kind is np.ndarray:  # of objects, it may be
                 return False
     return True
-
-
-def _leads_nowhere_by_name(value: Value, kind: type) -> bool:
-    """Return whether what a name means is plain data or a part of a library."""
-    if kind is ModuleType:
-        return is_closed(root_of(value))
-    if issubclass(kind, type):
-        return all(is_closed(root_of(cls)) for cls in value.__mro__)
-    if kind is np.ufunc:
-        return not UFUNC.first(value)
-    return kind in _PLAIN and kind is not np.ndarray  # of objects, it may be
 
 
 class Walk:
