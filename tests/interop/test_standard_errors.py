@@ -313,7 +313,7 @@ def clustered(groups: Any) -> Any:
         (clustered(np.zeros(12)), "`groups` are one group.*Give two groups or more"),
         (asked_of_rows(losses=summed(of_ones)), r"returned a float64. Return an array with one axis, the loss of each"),
         (
-            asked_of_rows(losses=lambda rows, p: anp.stack([p["a"] ** 2, p["a"]])),
+            asked_of_rows(losses=lambda rows, p: anp.stack([p["a"] ** 2, p["a"]]), grainsize=12),
             "returned 2 losses of 12 rows. Return one for each row.*`cov_type='cluster'`",
         ),
         (
