@@ -48,8 +48,12 @@ def state() -> tuple[Any, ...]:
 
 @pytest.fixture(autouse=True)
 def before() -> Iterator[tuple[Any, ...]]:
-    """Two BLAS threads and a collector as Python has it; whatever happens, both are found again afterwards."""
+    """Two BLAS threads and a collector as Python has it; whatever happens, both are found again afterwards.
+
+    Tapes that live on from tests before, in the traceback of one that failed, say, would have the collector held still.
+    """
     stock = gc.get_threshold()
+    process.calm_process.spared = set()
     with threadpoolctl.threadpool_limits(limits=2, user_api="blas"):
         if blas_threads() < 2:
             pytest.skip("this BLAS has one thread only")
