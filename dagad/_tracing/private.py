@@ -6,6 +6,7 @@ with taken_from("autograd"):
     from autograd import builtins as builtins, tracer as tracer
     from autograd.builtins import SequenceBox as SequenceBox
     from autograd.core import (
+        SparseObject as SparseObject,
         add_outgrads as add_outgrads,
         primitive_jvps as primitive_jvps,
         primitive_vjps as primitive_vjps,

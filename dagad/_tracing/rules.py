@@ -10,6 +10,7 @@ or a push of dagad's would have used that one: a rule that a user gives, wheneve
   from scipy as a Hurwitz zeta function, which takes half of a Hessian-vector product of negative-binomial rows; a
   recurrence and the asymptotic series are six times faster, to 4e-15.
 * Pushed through ``where``, a branch may be smaller than the value.
+* What is pulled back through ``x[index]`` is added to entries one by one.
 
 State: `_VJPS`, `_JVPS` and `_WRONG`, by autograd's own rule; `_NEW_VJPS` and `_NEW_JVPS`, by the primitive that has no
 rule. They are filled for numpy when a process first records, for a part of autograd's scipy when it first does so after
@@ -83,6 +84,11 @@ def define(function: Any, vjp: Any, jvp: Any, better: Better | None = None) -> N
         return (jvp if better(argnums, ans, args, kwargs) else stock_jvp)(argnums, tangents, ans, args, kwargs)
 
     _replace(_JVPS, primitive_jvps, fun, pushed)
+
+
+def replace_vjp(fun: Any, vjp: Any) -> None:
+    """Give a function a pullback that does what autograd's does, in less time."""
+    _replace(_VJPS, primitive_vjps, fun, vjp)
 
 
 def own_primitive(raw: Callable[..., Any], vjp: Any, jvp: Any) -> Callable[..., Any]:
