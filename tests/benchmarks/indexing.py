@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import autograd
@@ -53,11 +54,8 @@ def main() -> None:
     for fun, x in cases:
         ours, theirs = dagad.grad(fun), autograd.grad(fun)
         assert ours(x).tobytes() == theirs(x).tobytes()
-        ways: dict[str, Callable[[], Any]] = {
-            "value": lambda fun=fun, x=x: fun(x),  # type: ignore[misc]  # mypy knows no defaults of lambdas
-            "dagad": lambda of=ours, x=x: of(x),  # type: ignore[misc]
-            "autograd": lambda of=theirs, x=x: of(x),  # type: ignore[misc]
-        }
+        of: dict[str, Callable[[Any], Any]] = {"value": fun, "dagad": ours, "autograd": theirs}
+        ways = {name: partial(one, x) for name, one in of.items()}
         seconds = report.shortest(ways, options.rounds)
         figures = ", ".join(f"{name} {1e3 * each:.2f} ms" for name, each in seconds.items())
         print(f"{fun.__name__}: {figures}; autograd / dagad {seconds['autograd'] / seconds['dagad']:.2f}")
