@@ -237,7 +237,7 @@ def check_sums(subject: Subject, tolerance: float | None) -> None:
 def wrong_leaf(operation: Any, leaves: Sequence[Any], chunk: Any, tolerance: float) -> str:
     """Return which leaf one chunk has a wrong reverse-mode derivative in; nothing if it is right, or elsewhere."""
     rows, inputs = operation.sliced.rows(chunk), operation.inputs
-    if not hasattr(opened(rows), "with_bundles") or any(map(pytree.is_placed, leaves)):  # they live on a cluster
+    if not hasattr(opened(rows), "with_unpacked") or any(map(pytree.is_placed, leaves)):  # they live on a cluster
         return ""
     theta = list(leaves[: inputs.shared[0]])
     own = [leaves[leaf] if at is None else leaves[leaf][at] for leaf, at in inputs.targets(chunk.number)]

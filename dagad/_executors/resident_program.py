@@ -17,7 +17,7 @@ from dagad._graphs.sum_trees import Subtree, assembled_into, halves
 from dagad._kernels.batch import Batch, Batched, BatchSeeds
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.kernel import BY_THREAD, Kernel, n_compiled
-from dagad._sources.bundles import is_bundle
+from dagad._sources.packed import is_packed
 from dagad._sources.plan import AnyPlan, Chunk
 from dagad._sources.recipes import Form, by_form, scaled_rows
 from dagad._sources.rows import Rows
@@ -216,7 +216,7 @@ class ResidentJob:
         for number, own, groups in zip(numbers, sliced, active, strict=True):
             leaves = itertools.cycle([leaf for group in groups for leaf in group])  # for each seed again
             filled = [
-                scaled_rows(leaf, 0.0) if part is None and is_bundle(leaf) else part
+                scaled_rows(leaf, 0.0) if part is None and is_packed(leaf) else part
                 for part, leaf in zip(own, leaves, strict=False)
             ]
             parts.append(self._leave(number, filled))
@@ -224,9 +224,9 @@ class ResidentJob:
 
     def _leave(self, number: int, own: Sequence[Any]) -> list[Any]:
         """Keep the rows in a chunk's list; return the rest, with None in their places."""
-        if left := [part for part in own if is_bundle(part)]:
+        if left := [part for part in own if is_packed(part)]:
             self.left.by_chunk[number] = left
-        return [None if is_bundle(part) else part for part in own]
+        return [None if is_packed(part) else part for part in own]
 
     def _seeds(self, number: int, seed: int, rows: Callable[[int], Sequence[Any]]) -> Any:
         """Return the seeds of a chunk's stacked leaves."""
@@ -235,7 +235,7 @@ class ResidentJob:
             return own
         stay = iter(forms)
         like, here = self._program.batch.kernel.stacked_like(self.active(number, rows)) or (), rows(number)
-        placed = [next(stay) if is_bundle(leaf) else None for leaf in like]
+        placed = [next(stay) if is_packed(leaf) else None for leaf in like]
         return [part if form is None else self._made(form, here) for part, form in zip(own, placed, strict=True)]
 
     def _pulled(self, part: Subtree, args: Args, numbers: Sequence[int], rows: Callable[[int], Sequence[Any]]) -> Any:

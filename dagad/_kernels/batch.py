@@ -16,7 +16,8 @@ from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.sum_trees import Fold
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.kernel import Groups, Kernel, pulled_many
-from dagad._sources.bundles import OpenChunk, has_bundles, zeros_of
+from dagad._kernels.unpacking import Unpacking
+from dagad._sources.packed import has_packed, zeros_of
 from dagad._tracing.patches import patches
 from dagad._types import Array, Value
 from dagad._values import pytree
@@ -67,9 +68,8 @@ class Batch(Recordable, Portable):
         """Run the chunks for what they give."""
         gathered = Gathered(self.kernel, self.monoid)
         with patches:  # once for all chunks
-            for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
-                parts = self.kernel.value(*args)
-                gathered.push(parts if opened_chunk is None else _closed(opened_chunk, parts))
+            for kernel, args in self._chunks(contexts, rows, shared, sliced):
+                gathered.push(kernel.value(*args))
         return gathered.result()
 
     def rehearse(
@@ -82,8 +82,8 @@ class Batch(Recordable, Portable):
         """Run chunk after chunk traced, each tape dying before the next is recorded, for what they give."""
         gathered = Gathered(self.kernel, self.monoid)
         with patches:
-            for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
-                gathered.push(_closed(opened_chunk, self.kernel.record(*args)[0]))
+            for kernel, args in self._chunks(contexts, rows, shared, sliced):
+                gathered.push(kernel.record(*args)[0])
         return gathered.result()
 
     def record(
@@ -96,10 +96,10 @@ class Batch(Recordable, Portable):
         """Record every chunk; see `Recordable`."""
         gathered, pulls = Gathered(self.kernel, self.monoid), []
         with patches:
-            for args, opened_chunk in self._chunks(contexts, rows, shared, sliced):
-                parts, pull, nbytes = self.kernel.record(*args)
-                gathered.push(_closed(opened_chunk, parts))
-                pulls.append((pull if opened_chunk is None or pull is None else opened_chunk.pulled(pull), nbytes))
+            for kernel, args in self._chunks(contexts, rows, shared, sliced):
+                parts, pull, nbytes = kernel.record(*args)
+                gathered.push(parts)
+                pulls.append((pull, nbytes))
         if all(pull is None for pull, _ in pulls):
             return gathered.result(), None, int
         return gathered.result(), *self._together(pulls, shared, sliced)
@@ -118,18 +118,17 @@ class Batch(Recordable, Portable):
         gathered, is_all = Gathered(self.kernel, self.monoid), True
         gradient = Gradient(shared, sliced, self.monoid)
         with patches:
-            for number, (args, opened_chunk) in enumerate(self._chunks(contexts, rows, shared, sliced)):
+            for number, (kernel, args) in enumerate(self._chunks(contexts, rows, shared, sliced)):
                 mine = [seeds.of(number) for seeds in many]
                 if all(seeds is None for seeds in mine):
                     gradient.push(*mine)
                     is_all = False
                     continue
-                parts, pull, _ = self.kernel.record(*args)
-                gathered.push(_closed(opened_chunk, parts))
+                parts, pull, _ = kernel.record(*args)
+                gathered.push(parts)
                 if pull is None:  # it gave nothing but integers
                     gradient.push(*[None] * len(mine))
                     continue
-                pull = pull if opened_chunk is None else opened_chunk.pulled(pull)
                 if not self.kernel.pulls_itself:  # which counts what it runs
                     counters.recorded()
                 gradient.push(*pulled_many(pull, mine))
@@ -147,18 +146,14 @@ class Batch(Recordable, Portable):
 
     def _chunks(
         self, contexts: Sequence[ChunkContext], rows: Sequence[Any], shared: Groups, sliced: Sequence[Groups] | None
-    ) -> Iterator[tuple[tuple[Any, ...], OpenChunk | None]]:
-        """Yield the arguments of the kernel, chunk by chunk, and what opened them if there were bundles."""
+    ) -> Iterator[tuple[Kernel | Unpacking, tuple[Any, ...]]]:
+        """Yield, chunk by chunk, what runs it, and the arguments."""
         if sliced is None:
             for context, part in zip(contexts, rows, strict=True):
-                yield (context, part, shared), None
+                yield self.kernel, (context, part, shared)
             return
         for context, part, own in zip(contexts, rows, sliced, strict=True):
-            if has_bundles(own):
-                opened_chunk = OpenChunk(self.kernel, context, part, shared, own)
-                yield opened_chunk.args, opened_chunk
-            else:
-                yield (context, part, shared, own), None
+            yield Unpacking(self.kernel) if has_packed(own) else self.kernel, (context, part, shared, own)
 
     def _together(
         self,
@@ -277,7 +272,3 @@ def _listed(many: list[Any], count: int) -> Any:
     if all(some is None for some in many):
         return None
     return [part for some in many for part in ([None] * count if some is None else some)]
-
-
-def _closed(opened_chunk: OpenChunk | None, parts: Any) -> Any:
-    return parts if opened_chunk is None else parts._replace(stacked=opened_chunk.outputs(parts.stacked))

@@ -54,7 +54,7 @@ def _all_finite(leaf: Leaf) -> bool:
 
 def bad_row(rows: AnyRows, leaves: Sequence[Any]) -> int | None:
     """Return the first of some rows that is not finite, `leaves` in their gaps; None if there is none here."""
-    if not hasattr(rows, "with_bundles") or rows.is_made:  # they are not here
+    if not hasattr(rows, "with_unpacked") or rows.is_made:  # they are not here
         return None
     columns = pytree.flatten(pytree.by_column(rows.merge(iter(leaves))), is_leaf=pytree.is_list)[0]
     return min((row for column in columns for row in _bad_rows(column)), default=None)

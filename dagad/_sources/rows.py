@@ -130,13 +130,13 @@ class Rows(Portable):
         """Whether no piece is there, so that all chunks have the same rows but for what comes from elsewhere."""
         return None not in [piece.mark for piece in self._pieces]
 
-    def with_bundles(self, bundles: Iterator[Any]) -> Rows:
-        """Return the rows with the columns of bundles, and gaps for their leaves, where bundles belong."""
+    def with_unpacked(self, unpacked: Iterator[Any]) -> Rows:
+        """Return the rows with the columns of unpacked ones, and gaps for their leaves, where these belong."""
         trees, pieces = list[Any](), list[Piece]()
         for piece in self._pieces:
-            bundle = next(bundles) if piece is BUNDLE else None
-            trees.append(piece if bundle is None else bundle.tree([object() for _ in bundle.pieces]))
-            pieces.extend([piece] if bundle is None else bundle.pieces)
+            one = next(unpacked) if piece is PACKED else None
+            trees.append(piece if one is None else one.tree([object() for _ in one.pieces]))
+            pieces.extend([piece] if one is None else one.pieces)
         treedef = pytree.flatten(pytree.unflatten(self._treedef, trees), is_leaf=pytree.is_list)[1]
         return Rows(treedef, pieces, self._views)
 
@@ -246,11 +246,11 @@ class _Elsewhere(_Mark):
     mark = "ELSEWHERE"
 
 
-class _Bundle(_Mark):
-    """Stands for rows in Shards that are being differentiated: what `Rows.with_bundles` brings."""
+class _Packed(_Mark):
+    """Stands for rows in Shards that are being differentiated: what `Rows.with_unpacked` brings."""
 
     __slots__ = ()
-    mark = "BUNDLE"
+    mark = "PACKED"
 
 
 class _Gap(_Mark):
@@ -273,7 +273,7 @@ class _Gap(_Mark):
         return self, [(first, rows)]
 
 
-GAP, ELSEWHERE, BUNDLE = _Gap(), _Elsewhere(), _Bundle()
+GAP, ELSEWHERE, PACKED = _Gap(), _Elsewhere(), _Packed()
 
 
 class Item(Piece):

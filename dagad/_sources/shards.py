@@ -20,7 +20,7 @@ from dagad._remembered import Remembered
 from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
 from dagad._sources.plan import AnyPlan, Chunk, html_of
 from dagad._sources.recipes import Book, Form, Mapped, Recipe, added_rows, contents, scaled_rows, tasks_of, there
-from dagad._sources.rows import BUNDLE, ELSEWHERE, Piece
+from dagad._sources.rows import ELSEWHERE, PACKED, Piece
 from dagad._sources.samples import Drawn, drawn_numbers, sampled_plan
 from dagad._tracebacks import public
 from dagad._types import AnyScheduler, Args, DType, Function, Kwargs, Leaf, Value
@@ -110,7 +110,7 @@ class Shards(metaclass=Listing):
         self.row_kind = row_kind
         self.plan, self.scheduler, self._home = plan, scheduler, home
         self.keys, self._kept, self.recipe = list(keys), dict(kept), recipe  # None, when tasks have been submitted
-        here = (hasattr(rows, "with_bundles") or hasattr(rows, "payload") for rows in self._kept.values())
+        here = (hasattr(rows, "with_unpacked") or hasattr(rows, "payload") for rows in self._kept.values())
         self.is_here = recipe is None and all(here)
         self._made = Remembered[Any](MOST_REMEMBERED)
         self._submitting = threading.Lock()
@@ -406,7 +406,7 @@ class ShardSource(Source):
 
     def piece(self, chunk: Chunk) -> Piece:
         del chunk
-        return ELSEWHERE if self.placed_leaf is None else BUNDLE
+        return ELSEWHERE if self.placed_leaf is None else PACKED
 
     def targets(self, chunk: Chunk) -> Iterator[Target]:
         if self.placed_leaf is not None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import dagad
-from dagad._sources.bundles import Bundle
-from dagad._sources.rows import BUNDLE, ELSEWHERE, GAP, Constant, Made, Rows
+from dagad._sources.packed import Unpacked
+from dagad._sources.rows import ELSEWHERE, GAP, PACKED, Constant, Made, Rows
 from dagad._values import pytree
 from dagad._values.shipping import opened
 
@@ -39,12 +39,12 @@ def moved(rows: Rows) -> Rows:
 def test_leaves_taken_out_of_rows_come_back(tree: Any, columns: Any) -> None:
     other = np.arange(3)
     whole = tree if columns is None else (tree, other, tree)
-    bundles = [Bundle(Rows.of(tree)) for _ in (columns or [0])]
-    pieces: list[Any] = [BUNDLE] if columns is None else [BUNDLE, Constant(other), Constant(tree)]
+    unpacked = [Unpacked(Rows.of(tree)) for _ in (columns or [0])]
+    pieces: list[Any] = [PACKED] if columns is None else [PACKED, Constant(other), Constant(tree)]
     for column in columns or [0]:
-        pieces[column] = BUNDLE
-    rows = Rows(pytree.flatten(0 if columns is None else (0, 0, 0))[1], pieces).with_bundles(iter(bundles))
-    leaves = [leaf for bundle in bundles for leaf in bundle.leaves]
+        pieces[column] = PACKED
+    rows = Rows(pytree.flatten(0 if columns is None else (0, 0, 0))[1], pieces).with_unpacked(iter(unpacked))
+    leaves = [leaf for one in unpacked for leaf in one.leaves]
     assert all(map(pytree.is_differentiable, leaves))
     for one in (rows, moved(rows)):
         rest = iter(leaves)
@@ -101,4 +101,4 @@ def test_rows_of_a_table_cannot_be_differentiated_in() -> None:
     pd: Any = pytest.importorskip("pandas")
     shards = dagad.shard(pd.DataFrame({"a": [1.0]}), scheduler="sync")
     with pytest.raises(dagad.NotDifferentiableError, match="rows of a table"):
-        Bundle(next(iter(shards.kept.values())))
+        Unpacked(next(iter(shards.kept.values())))

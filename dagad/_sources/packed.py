@@ -1,0 +1,108 @@
+"""Shards that are being differentiated: the rows of a chunk packed as one leaf outside of its task, arrays inside.
+
+What stands in Shards is known where it lives. So a chunk's rows travel packed, as `Rows`; the task unpacks them, and
+packs their cotangents or tangents like them, which stay there. What does so around a kernel is `_kernels/unpacking`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dagad._sources.rows import GAP, Piece, Ragged, Rows, with_gaps
+from dagad._types import AnyRows, Leaf
+from dagad._values import pytree
+from dagad._values.shipping import Parcel, opened
+
+Groups = Sequence[Sequence[Any]]
+
+
+class Unpacked:
+    """Packed rows of one chunk, unpacked: `leaves` are those that are being differentiated.
+
+    Tangents and cotangents are unpacked `like` the rows that they belong to.
+    """
+
+    __slots__ = ("_treedef", "leaves", "pieces")
+
+    def __init__(self, rows: AnyRows, like: Unpacked | None = None) -> None:
+        self.pieces: list[Piece]
+        tree = opened(rows).merge(iter(()))
+        if like is None:
+            columns, self._treedef = pytree.flatten(tree, is_leaf=pytree.is_list)
+            self.pieces = list(map(with_gaps, columns))
+            self.leaves = self._extracted(columns)
+            return
+        self._treedef, self.pieces = like._treedef, like.pieces
+        pairs = zip(self._extracted(pytree.subtrees(self._treedef, tree)), like.leaves, strict=True)
+        self.leaves = [
+            pytree.zeros_like(primal) if leaf is None else pytree.cast_like(leaf, primal, FOR_SHARDS)
+            for leaf, primal in pairs
+        ]
+
+    def _extracted(self, columns: Sequence[Any]) -> list[Any]:
+        return [leaf for piece, part in zip(self.pieces, columns, strict=True) for leaf in piece.extract(part)]
+
+    def tree(self, pieces: Sequence[Any]) -> Any:
+        return pytree.unflatten(self._treedef, pieces)
+
+    def packed(self, parts: Iterator[Any]) -> Rows:
+        """Return the next parts, one per leaf, as rows of this structure: None for constants, zeros for None."""
+        filled = iter(pytree.filled(parts, self.leaves))
+        return Rows.of(self.tree([_arranged(piece, filled) for piece in self.pieces]))
+
+
+FOR_SHARDS = "A tangent or cotangent of Shards"
+
+
+def _arranged(piece: Any, parts: Iterator[Any]) -> Any:
+    if piece is GAP:
+        return next(parts)
+    return [item.partition.arrange(parts) for item in piece.parts] if type(piece) is Ragged else None
+
+
+def unpacked(sliced: Groups) -> list[list[Unpacked | None]]:
+    """Unpack what is packed among the leaves of a chunk; None for other leaves."""
+    first = [Unpacked(leaf) if is_packed(leaf) else None for leaf in sliced[0]]
+    # Whatever comes besides, tangents and cotangents, comes in the order of the rows.
+    likes = itertools.cycle([one for one in first if one is not None])
+    return [
+        first,
+        *([Unpacked(leaf, next(likes)) if is_packed(leaf) else None for leaf in some] for some in sliced[1:]),
+    ]
+
+
+def packed(like: Sequence[Unpacked | None], parts: Sequence[Any]) -> list[Any]:
+    """Return parts, one for each leaf, packed like what they belong to."""
+    rest = iter(parts)
+    return [next(rest) if one is None else one.packed(itertools.islice(rest, len(one.leaves))) for one in like]
+
+
+def unpacked_seeds(like: Sequence[Unpacked | None], seeds: Sequence[Any]) -> list[Any]:
+    """Return one seed for each leaf, from one for all of those that are packed together."""
+    found = list[Any]()
+    for one, seed in zip(like, seeds, strict=True):
+        if one is None:
+            found.append(seed)
+        else:
+            found.extend([None] * len(one.leaves) if seed is None else Unpacked(seed, one).leaves)
+    return found
+
+
+def zeros_of(sliced: Groups) -> list[Any]:
+    """Return the cotangents of the sliced leaves of a chunk that is not pulled: None, or packed zeros."""
+    if not has_packed(sliced):
+        return [None] * sum(map(len, sliced))
+    each = [one for group in unpacked(sliced) for one in group]
+    return [None if one is None else one.packed(iter([None] * len(one.leaves))) for one in each]
+
+
+def is_packed(leaf: Leaf) -> bool:
+    """Return whether a leaf is packed rows, in a parcel perhaps."""
+    return type(leaf) is Rows or type(leaf) is Parcel
+
+
+def has_packed(sliced: Groups) -> bool:
+    """Return whether there are packed rows among the leaves of a chunk."""
+    return any(is_packed(leaf) for group in sliced for leaf in group)
