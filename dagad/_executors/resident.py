@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dagad._errors import ClosureError, StructureError
 from dagad._executors.evaluation import follow, new_names
 from dagad._executors.resident_program import PULL, RECORD, VALUE, Found, program_of
-from dagad._executors.resident_shards import LeftRows, PlacedRows, Remains, n_staying, own_messages
+from dagad._executors.resident_shards import LeftRows, PlacedRows, ResidentCall, n_staying, own_messages
 from dagad._executors.routes import FEWEST_WORKERS, Trip
 from dagad._graphs.policies import Policy
 from dagad._graphs.sum_trees import assembled, subtrees, whole_row
@@ -76,13 +76,13 @@ class ResidentExecutor:
         message = _message(job, method, keep, seeds) | placed.message(job)
         gives_gradient = message["role"] is not Role.VALUE
         has_left = placed.has_stays if method == PULL else n_staying(job) > 0
-        remains = Remains(self._lines.lease(), program.program, message, placed) if has_left else None
+        left_by = ResidentCall(self._lines.lease(), program.program, message, placed) if has_left else None
         homes, replies = loop.call(
             program,
             message,
-            own_messages(job, seeds, rows, remains),
+            own_messages(job, seeds, rows, left_by),
             lease=lease,
-            left=None if remains is None else remains.lease,
+            left=None if left_by is None else left_by.lease,
             n_values=0 if method == PULL else n_chunks,
             n_gradients=n_chunks * gives_gradient,
             limit=LEAST_PATIENCE + PATIENCE * self._expected,
@@ -92,18 +92,18 @@ class ResidentExecutor:
             found = [_found(job, homes, address, reply, method) for address, reply in replies.items()]
             seconds = sum([float(reply["seconds"]) for reply in replies.values()])
             n_compiled = sum([int(reply.get("n_compiled", 0)) for reply in replies.values()])
-            results = Results.of(job) if method == PULL else self._results(job, homes, found, remains)
+            results = Results.of(job) if method == PULL else self._results(job, homes, found, left_by)
             if len(replies) >= FEWEST_WORKERS:
                 self.trip = _trip(message, program, replies, time.perf_counter() - began)
         except (StructureError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise loop.off(f"a worker sent something else than was asked for ({error})") from error
-        if remains is not None:
-            remains.left_at(homes.chunks)
+        if left_by is not None:
+            left_by.left_at(homes.chunks)
         results.spent, results.n_compiled = Spent(seconds, time.perf_counter() - began, 0), n_compiled
-        return Answers(results, homes, found, remains, Ran(loop, program))
+        return Answers(results, homes, found, left_by, Ran(loop, program))
 
     @staticmethod
-    def _results(job: Job, homes: Homes, found: list[tuple[str, Found]], remains: Remains | None) -> Results:
+    def _results(job: Job, homes: Homes, found: list[tuple[str, Found]], left_by: ResidentCall | None) -> Results:
         results = Results.of(job)
         if job.kernel.reduces:
             results.reduced = _assembled(job, [(homes.parts[address], part.reduced) for address, part in found])
@@ -111,8 +111,8 @@ class ResidentExecutor:
         for address, part in found if job.kernel.stacks else ():
             for number, own, note in zip(homes.chunks[address], part.stacked, part.notes, strict=True):
                 results.stacked[number], results.notes[number] = own, note
-        if remains is not None:
-            left = [LeftRows(remains, place) for place in range(n_staying(job))]
+        if left_by is not None:
+            left = [LeftRows(left_by, place) for place in range(n_staying(job))]
             for number, targets in enumerate(job.stacked_at or ()):
                 mine = iter(left)
                 pairs = zip(targets, results.stacked[number], strict=True)
@@ -121,22 +121,22 @@ class ResidentExecutor:
 
     @staticmethod
     def _land(job: Job, answers: Answers, land: Land, seeds: range) -> None:
-        homes, found, remains = answers.homes, answers.found, answers.remains
+        homes, found, left_by = answers.homes, answers.found, answers.left_by
         if job.n_shared:
             parts = [(homes.parts[address], one.reduced) for address, one in found]
             land(job.shared_targets, job.monoid.lower(_assembled(job, parts)), seeds)
         for address, one in found if job.has_sliced else ():
             for number, own in zip(homes.chunks[address], one.stacked, strict=True):
                 targets, mine = job.inputs.targets(number), own
-                if remains is not None:
+                if left_by is not None:
                     come = [type(rows) is not Stays for _, rows in targets]
                     mine = [part for part, comes in zip(own, itertools.cycle(come), strict=False) if comes]  # by seed
                     targets = [target for target, comes in zip(targets, come, strict=True) if comes]
                 land(targets, mine, seeds)
-        if remains is not None:
+        if left_by is not None:
             placed = itertools.product(seeds, job.placed_leaves)
             for place, (seed, (number, leaf)) in enumerate(placed):
-                land([(number, None)], [leaf.made_by(LeftRows(remains, place))], range(seed, seed + 1))
+                land([(number, None)], [leaf.made_by(LeftRows(left_by, place))], range(seed, seed + 1))
 
     def _loop(self, job: Job, placed: PlacedRows) -> Loop:
         """Return the calls to the workers that have the rows; those of all samples are those of the whole."""
@@ -209,7 +209,7 @@ class Answers(NamedTuple):
     results: Results
     homes: Homes
     found: list[tuple[str, Found]]
-    remains: Remains | None
+    left_by: ResidentCall | None
     ran: Ran
 
 

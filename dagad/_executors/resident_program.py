@@ -17,9 +17,9 @@ from dagad._graphs.sum_trees import Subtree, assembled_into, halves
 from dagad._kernels.batch import Batch, Batched, BatchSeeds
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.kernel import BY_THREAD, Kernel, n_compiled
+from dagad._sources.lineage import Expression, evaluated, scaled_rows
 from dagad._sources.packed import is_packed
 from dagad._sources.plan import AnyPlan, Chunk
-from dagad._sources.recipes import Form, by_form, scaled_rows
 from dagad._sources.rows import Rows
 from dagad._sources.samples import sampled_plan
 from dagad._types import Args, Value
@@ -191,14 +191,14 @@ class ResidentJob:
         groups = self._sliced[number] if self._alike is None else self._alike
         if not self._placed:
             return groups
-        forms, here = iter(self._placed), rows(number)
-        return [[self._made(next(forms), here) if leaf is None else leaf for leaf in group] for group in groups]
+        placed, here = iter(self._placed), rows(number)
+        return [[self._made(next(placed), here) if leaf is None else leaf for leaf in group] for group in groups]
 
-    def _made(self, form: Form, rows: Sequence[Any]) -> Any:
-        """Return rows by the form in which the call tells of them."""
-        if form[0] == "taken":
-            return rows[len(rows) - self._n_taken + form[1]]
-        return by_form(form, rows, lambda form: self._made(form, rows))
+    def _made(self, expression: Expression, rows: Sequence[Any]) -> Any:
+        """Return rows by the expression that the call gives of them."""
+        if expression[0] == "taken":
+            return rows[len(rows) - self._n_taken + expression[1]]
+        return evaluated(expression, rows, lambda one: self._made(one, rows))
 
     def _own(self, value: Value, numbers: Sequence[int]) -> Batched:
         """Return what chunks gave without the rows that stay here."""
@@ -230,13 +230,13 @@ class ResidentJob:
 
     def _seeds(self, number: int, seed: int, rows: Callable[[int], Sequence[Any]]) -> Any:
         """Return the seeds of a chunk's stacked leaves."""
-        own, forms = self._stacked_seeds[number][seed], self._placed_seeds[seed] if self._placed_seeds else ()
-        if not any(forms):
+        own, placed_seeds = self._stacked_seeds[number][seed], self._placed_seeds[seed] if self._placed_seeds else ()
+        if not any(placed_seeds):
             return own
-        stay = iter(forms)
+        stay = iter(placed_seeds)
         like, here = self._program.batch.kernel.stacked_like(self.active(number, rows)) or (), rows(number)
         placed = [next(stay) if is_packed(leaf) else None for leaf in like]
-        return [part if form is None else self._made(form, here) for part, form in zip(own, placed, strict=True)]
+        return [part if one is None else self._made(one, here) for part, one in zip(own, placed, strict=True)]
 
     def _pulled(self, part: Subtree, args: Args, numbers: Sequence[int], rows: Callable[[int], Sequence[Any]]) -> Any:
         is_lost = part not in self._left  # or it was never left here
@@ -335,17 +335,19 @@ class LeftHere:
 
 
 class Sent:
-    """All that a call was sent, which finds the rows that it has left, or computes them again; see `recipes.Again`."""
+    """All that a call was sent: it finds the rows that it has left, or computes them again; `lineage.Recomputation`."""
 
-    def __init__(self, number: str, program: Sequence[bytes], message: dict[str, Any], forms: Sequence[Form]) -> None:
-        self._number, self._program, self._message, self._forms = number, program, message, forms
+    def __init__(
+        self, number: str, program: Sequence[bytes], message: dict[str, Any], inputs: Sequence[Expression]
+    ) -> None:
+        self._number, self._program, self._message, self._inputs = number, program, message, inputs
 
-    def rows(self, chunk: Chunk, place: int, own: dict[str, Any], made: Callable[[Form], Any]) -> Any:
-        """Return those of a chunk that have a place; `made` returns rows by their forms."""
+    def rows(self, chunk: Chunk, place: int, own: dict[str, Any], made: Callable[[Expression], Any]) -> Any:
+        """Return those of a chunk that have a place; `made` returns rows by their expressions."""
         found = rows_left_here(self._number, chunk.number, place)
         if found is not None:
             return found
-        rows, (head, *buffers) = [made(form) for form in self._forms], self._program
+        rows, (head, *buffers) = [made(one) for one in self._inputs], self._program
         job = pickle.loads(head, buffers=buffers).job(self._message | own | {"keep": False}, None)
         with calm_process, inside_task:
             job.part(Subtree(chunk.number, 0), lambda _: rows, lambda: False)

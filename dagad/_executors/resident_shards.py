@@ -16,15 +16,15 @@ import numpy as np
 from dagad._executors.resident_program import Sent
 from dagad._kernels.job import Job, Seeds
 from dagad._sources.base import Key, Stays, owned
+from dagad._sources.lineage import Expression, Inputs
 from dagad._sources.plan import AnyPlan
-from dagad._sources.recipes import Book, Form
 from dagad._values import pytree
 from dagad._values.buffers import pack_tree
 from dagad_scheduler.private import TaskRef
 
 
 class PlacedRows:
-    """All Shards of a call, of which its message speaks in forms: a `Book`.
+    """All Shards of a call, of which its message speaks in expressions: they are the `Inputs` of these.
 
     Attributes
     ----------
@@ -42,25 +42,25 @@ class PlacedRows:
         for one in job.sliced.shards:
             one.submit(wait=True)  # what is read as rows is read again and again
         self.keyed: list[Any] = list(job.sliced.constant_shards)
-        self.taken: list[tuple[Remains, int]] = []
+        self.taken: list[tuple[ResidentCall, int]] = []
         self._n_constant = len(self.keyed)
         stays = job.placed
         self.has_stays = bool(stays)  # see `Job`
-        self._leaves = [one.form(self) for one in stays]
-        self._seeds = [[None if seed is None else seed.form(self) for seed in one.placed] for one in seeds]
+        self._leaves = [one.expression(self) for one in stays]
+        self._seeds = [[None if seed is None else seed.expression(self) for seed in one.placed] for one in seeds]
         drawn = {None if one.drawn is None else one.drawn.numbers for one in self.keyed}
         self.sample: Sequence[int] | None = drawn.pop() if len(drawn) == 1 and job.runs is None else None
         self.holders = self.keyed if self.sample is None else [one.drawn.whole for one in self.keyed]
         self.plan: AnyPlan = job.plan if self.sample is None else self.holders[0].plan
 
-    def rows(self, shards: Any) -> Form:
-        """Return the form of Shards that are results of tasks."""
+    def rows(self, shards: Any) -> Expression:
+        """Return the expression of Shards that are results of tasks."""
         if shards not in self.keyed:
             self.keyed.append(shards)
         return ["rows", self.keyed.index(shards)]
 
-    def left(self, call: Any, place: int) -> Form:
-        """Return the form of what a call has left at one of its places."""
+    def left(self, call: Any, place: int) -> Expression:
+        """Return the expression of what a call has left at one of its places."""
         if (call, place) not in self.taken:
             self.taken.append((call, place))
         return ["taken", self.taken.index((call, place))]
@@ -99,11 +99,11 @@ def n_staying(job: Job) -> int:
 
 
 def own_messages(
-    job: Job, seeds: Sequence[Seeds], rows: dict[int, Any] | None, remains: Remains | None
+    job: Job, seeds: Sequence[Seeds], rows: dict[int, Any] | None, left_by: ResidentCall | None
 ) -> Callable[[Sequence[int]], dict[str, Any]]:
     """Return what tells by its chunks what a worker is sent alone; what rows that are left are made of is noted."""
-    if remains is not None:
-        return lambda chunks: remains.sent(chunks, _own_message(job, chunks, seeds, rows, True))
+    if left_by is not None:
+        return lambda chunks: left_by.sent(chunks, _own_message(job, chunks, seeds, rows, True))
     if rows is None and not seeds and not job.has_sliced:  # nearly always
         return _nothing
     return lambda chunks: _own_message(job, chunks, seeds, rows, False)
@@ -150,8 +150,8 @@ def _without_refs(seeds: Sequence[Any]) -> list[Any]:
     return [None if isinstance(seed, TaskRef) else seed for seed in seeds]
 
 
-class Remains:
-    """What a call has left, rows by chunk and place, with all that was sent; see `recipes.Call`."""
+class ResidentCall:
+    """A call that has left rows, by chunk and place, with all that it was sent; see `lineage.PastCall`."""
 
     def __init__(self, lease: Any, program: Sequence[Any], message: dict[str, Any], placed: PlacedRows) -> None:
         self.lease, self._program, self._message, self._placed = lease, program, message, placed
@@ -168,14 +168,14 @@ class Remains:
         self._own.update(dict.fromkeys(chunks, own))
         return own
 
-    def forms(self, book: Book) -> list[Form]:
-        """Return the forms of the rows that it was about."""
-        keyed = [book.rows(one) for one in self._placed.keyed]
-        return [*keyed, *(book.left(call, place) for call, place in self._placed.taken)]
+    def expressions(self, inputs: Inputs) -> list[Expression]:
+        """Return the expressions of the rows that it was about."""
+        keyed = [inputs.rows(one) for one in self._placed.keyed]
+        return [*keyed, *(inputs.left(call, place) for call, place in self._placed.taken)]
 
-    def again(self, forms: list[Form]) -> Sent:
+    def recomputation(self, inputs: list[Expression]) -> Sent:
         """Return what finds the rows that it has left, or computes them again."""
-        return Sent(self.lease.number, [bytes(part) for part in self._program], self._message, forms)
+        return Sent(self.lease.number, [bytes(part) for part in self._program], self._message, inputs)
 
     def own(self, number: int) -> dict[str, Any]:
         """Return what was sent for a chunk, and others of the same worker, alone."""
@@ -183,15 +183,15 @@ class Remains:
 
 
 class LeftRows:
-    """The rows that a call has left at one place of each chunk; see `recipes.Recipe`."""
+    """The lineage of rows that a call has left at one place of each chunk; see `lineage.Lineage`."""
 
-    def __init__(self, remains: Remains, place: int) -> None:
-        self._remains, self._place, self.n_pending = remains, place, remains.n_pending
+    def __init__(self, call: ResidentCall, place: int) -> None:
+        self._call, self._place, self.n_pending = call, place, call.n_pending
 
-    def form(self, book: Book) -> Form:
-        """Return the form of the rows, after noting in the book what it speaks of."""
-        return book.left(self._remains, self._place)
+    def expression(self, inputs: Inputs) -> Expression:
+        """Return the expression of the rows; `inputs` numbers what it speaks of."""
+        return inputs.left(self._call, self._place)
 
     def home(self, number: int) -> str:
         """Return on which worker those of a chunk were left."""
-        return self._remains.homes[number]
+        return self._call.homes[number]

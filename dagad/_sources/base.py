@@ -118,8 +118,8 @@ class Placed(Protocol):
     def rows(self, number: int) -> Any:
         """Return the rows of a chunk, or a reference where they are elsewhere."""
 
-    def made_by(self, recipe: Any) -> Any:
-        """Return Shards of the same cut, whose rows are made when somebody asks for them; see `shards.Recipe`."""
+    def made_by(self, lineage: Any) -> Any:
+        """Return Shards of the same cut, whose rows are made when somebody asks for them; see `lineage.Lineage`."""
 
     def of_chunks(self, rows: Mapping[int, Any]) -> Any:
         """Return Shards of the same cut, of rows by chunk."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from autograd.extend import defjvp, defvjp, primitive
 
-from dagad._errors import NotDifferentiableError
+from dagad._errors import NotDifferentiableError, PlanError
 from dagad._types import Array, Cotangent, Leaf, Tree, Value
 from dagad._values import pytree
 from dagad._values.canonical import all_read_only, snapshot, snapshots
@@ -373,3 +374,19 @@ def _row_by_row(piece: Any) -> Any:
         return piece
     leaves, treedef = pytree.flatten(piece, is_leaf=pytree.is_list)
     return pytree.unflatten(treedef, list(map(row_by_row, leaves)))
+
+
+def joined_data(parts: list[Any]) -> Any:
+    """Return pieces as one: arrays joined along their first axis, lists and tables one after the other."""
+    if not parts:
+        raise PlanError("There are no rows to gather.")
+    columns = [pytree.flatten(part, is_leaf=pytree.is_list) for part in parts]
+    leaves = zip(*(leaves for leaves, _ in columns), strict=True)
+    return pytree.unflatten(columns[0][1], [_joined(pieces) for pieces in leaves])
+
+
+def _joined(pieces: tuple[Any, ...]) -> Any:
+    first, *others = pieces
+    if getattr(type(first), "is_rows", False):
+        return first.joined(others)
+    return list(itertools.chain(*pieces)) if isinstance(first, list) else np.concatenate(pieces)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -18,9 +17,19 @@ from dagad._habits import ARITHMETIC, answering
 from dagad._html import bytes_of
 from dagad._remembered import Remembered
 from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
+from dagad._sources.lineage import (
+    Expression,
+    Inputs,
+    Lineage,
+    Mapped,
+    added_rows,
+    contents,
+    scaled_rows,
+    tasks_of,
+    there,
+)
 from dagad._sources.plan import AnyPlan, Chunk, html_of
-from dagad._sources.recipes import Book, Form, Mapped, Recipe, added_rows, contents, scaled_rows, tasks_of, there
-from dagad._sources.rows import ELSEWHERE, PACKED, Piece
+from dagad._sources.rows import ELSEWHERE, PACKED, Piece, joined_data
 from dagad._sources.samples import Drawn, drawn_numbers, sampled_plan
 from dagad._tracebacks import public
 from dagad._types import AnyScheduler, Args, DType, Function, Kwargs, Leaf, Value
@@ -103,15 +112,15 @@ class Shards(metaclass=Listing):
         keys: Sequence[Key],
         kept: Mapping[Key, Any],
         home: Home,
-        recipe: Recipe | None = None,
+        lineage: Lineage | None = None,
         row_kind: Hashable = None,
     ) -> None:
         tell_autograd()
         self.row_kind = row_kind
         self.plan, self.scheduler, self._home = plan, scheduler, home
-        self.keys, self._kept, self.recipe = list(keys), dict(kept), recipe  # None, when tasks have been submitted
+        self.keys, self._kept, self.lineage = list(keys), dict(kept), lineage  # None, when tasks have been submitted
         here = (hasattr(rows, "with_unpacked") or hasattr(rows, "payload") for rows in self._kept.values())
-        self.is_here = recipe is None and all(here)
+        self.is_here = lineage is None and all(here)
         self._made = Remembered[Any](MOST_REMEMBERED)
         self._submitting = threading.Lock()
 
@@ -145,7 +154,7 @@ class Shards(metaclass=Listing):
     @property
     def kept(self) -> dict[Key, Any]:
         """The rows of each chunk, as the scheduler refers to them: whoever asks for them has them made by tasks."""
-        if self.recipe is not None:
+        if self.lineage is not None:
             self.submit()
         return self._kept
 
@@ -158,33 +167,33 @@ class Shards(metaclass=Listing):
     def submit(self, wait: bool = False) -> None:
         """Have tasks make the rows, if they are none yet; wait for them where a call is to find them."""
         with self._submitting:  # one after the other: the same keys are not to stand for other tasks
-            recipe = self.recipe
-            if recipe is None:  # nearly always
+            lineage = self.lineage
+            if lineage is None:  # nearly always
                 return
             names = self._home.names()
-            graph, needed = tasks_of(recipe, self.plan, self.keys, names)
+            graph, needed = tasks_of(lineage, self.plan, self.keys, names)
             done = {names("getitem", number): key for number, key in enumerate(self.keys)} if wait else {}
             graph.update((part, Task(part, there, TaskRef(key))) for part, key in done.items())
             run = self._home.run(self.scheduler, graph, list(done), ignore, keep=self.keys, kept=needed)
-            self._kept, self.recipe = {key: run.kept[key] for key in self.keys}, None
+            self._kept, self.lineage = {key: run.kept[key] for key in self.keys}, None
 
     @property
     def n_pending(self) -> int:
         """How many Shards, these and those that they are made of, are no tasks yet."""
-        recipe = self.recipe
-        return 0 if recipe is None else recipe.n_pending
+        lineage = self.lineage
+        return 0 if lineage is None else lineage.n_pending
 
-    def form(self, book: Book) -> Form:
-        """Return the form of the rows, after noting in the book what it speaks of; see `recipes`."""
+    def expression(self, inputs: Inputs) -> Expression:
+        """Return the expression of the rows, see `lineage`; `inputs` numbers what it speaks of."""
         if self.n_pending > MOST_PENDING:
             self.submit(wait=True)
-        recipe = self.recipe  # another thread may submit it meanwhile
-        return book.rows(self) if recipe is None else recipe.form(book)
+        lineage = self.lineage  # another thread may submit it meanwhile
+        return inputs.rows(self) if lineage is None else lineage.expression(inputs)
 
     def home(self, number: int) -> str:
         """Return on which worker something of a chunk was left that is no task yet; empty for none."""
-        recipe = self.recipe
-        return "" if recipe is None else recipe.home(number)
+        lineage = self.lineage
+        return "" if lineage is None else lineage.home(number)
 
     def rows(self, number: int) -> Any:
         key = self.keys[number]
@@ -199,15 +208,15 @@ class Shards(metaclass=Listing):
             self.plan, self.scheduler, keys, {key: kept[key] for key in keys}, self._home, None, self.row_kind
         )
 
-    def made_by(self, recipe: Recipe) -> Shards:
+    def made_by(self, lineage: Lineage) -> Shards:
         """Return Shards of the same cut, whose rows are made when somebody asks for them."""
         names = self._home.names()
         keys = [names("shard", number) for number in range(len(self.keys))]
-        return Shards(self.plan, self.scheduler, keys, {}, self._home, recipe, self.row_kind)
+        return Shards(self.plan, self.scheduler, keys, {}, self._home, lineage, self.row_kind)
 
     def of_chunks(self, rows: Mapping[int, Any]) -> Shards:
         """Return Shards of the same cut, of rows by chunk as whatever ran them keeps them; zeros for None."""
-        if hasattr(rows[0], "form"):  # residents leave the rows of all chunks, or none
+        if hasattr(rows[0], "expression"):  # residents leave the rows of all chunks, or none
             return self.made_by(rows[0])
         names, zeros = self._home.names(), self.zeros() if any(part is None for part in rows.values()) else None
         kept: dict[Key, Any] = {}
@@ -222,7 +231,7 @@ class Shards(metaclass=Listing):
     def mapped(self, rule: Any, *others: Any) -> Shards:
         """Return Shards of the same cut: what a rule makes of the rows of each chunk, and of those of other Shards."""
         made = self.made_by(Mapped(rule, (self, *others)))
-        if made.n_pending > MOST_PENDING:  # at once: later, forms would go as deep as sums are long
+        if made.n_pending > MOST_PENDING:  # at once: later, expressions would go as deep as sums are long
             made.submit()
         return self.like(made.keys, made.kept) if self.is_here else made
 
@@ -423,22 +432,3 @@ def read_shards(leaf: Leaf, taken: Taken) -> Source | None:
 def ignore(key: Key, result: Value) -> None:
     """Do nothing with a result that stays where it is."""
     del key, result
-
-
-# What the tasks behind Shards do
-
-
-def joined_data(parts: list[Any]) -> Any:
-    """Return pieces as one: arrays joined along their first axis, lists and tables one after the other."""
-    if not parts:
-        raise PlanError("There are no rows to gather.")
-    columns = [pytree.flatten(part, is_leaf=pytree.is_list) for part in parts]
-    leaves = zip(*(leaves for leaves, _ in columns), strict=True)
-    return pytree.unflatten(columns[0][1], [_joined(pieces) for pieces in leaves])
-
-
-def _joined(pieces: tuple[Any, ...]) -> Any:
-    first, *others = pieces
-    if getattr(type(first), "is_rows", False):
-        return first.joined(others)
-    return list(itertools.chain(*pieces)) if isinstance(first, list) else np.concatenate(pieces)

@@ -1,13 +1,13 @@
-"""Rows of Shards that are no tasks yet: how they are made, by tasks when somebody asks, by residents on their way.
+"""Lineage of rows of Shards that are no tasks yet: tasks make them when somebody asks, residents on their way.
 
 So a loop over Shards submits nothing for a gradient that is used where it is, or not at all; and what a call has left
-on a worker that is gone is computed again. What is made of what is written as a form, the same for all chunks:
+on a worker that is gone is computed again. What is made of what is an expression, the same for all chunks:
 
 ===========================  ========================================================================================
 ``["rows", number]``         rows that are there, results of tasks
 ``["taken", number]``        rows that a call takes of those that earlier ones have left, where it runs
 ``["left", number, place]``  in tasks: what a call has left at one of its places; looked for, or computed again
-``[rule, *arguments]``       what a rule makes of rows, by other forms, and of numbers
+``[rule, *arguments]``       what a rule makes of rows, by other expressions, and of numbers
 ===========================  ========================================================================================
 """
 
@@ -25,10 +25,10 @@ from dagad._values import pytree
 from dagad._values.shipping import opened
 from dagad_scheduler.private import DataNode, Task, TaskRef
 
-Form = Any
+Expression = Any
 
 
-class Recipe(Protocol):
+class Lineage(Protocol):
     """How the rows of Shards are made, each chunk apart.
 
     Attributes
@@ -39,43 +39,43 @@ class Recipe(Protocol):
 
     n_pending: int
 
-    def form(self, book: Book) -> Form:
-        """Return the form of the rows, after noting in the book what it speaks of."""
+    def expression(self, inputs: Inputs) -> Expression:
+        """Return the expression of the rows; `inputs` numbers what it speaks of."""
 
     def home(self, number: int) -> str:
         """Return on which worker something of a chunk was left; empty for none."""
 
 
-class Book(Protocol):
-    """Takes down what forms speak of."""
+class Inputs(Protocol):
+    """The inputs of expressions, numbered as they are met."""
 
-    def rows(self, shards: Any) -> Form:
-        """Return the form of Shards that are results of tasks."""
+    def rows(self, shards: Any) -> Expression:
+        """Return the expression of Shards that are results of tasks."""
 
-    def left(self, call: Call, place: int) -> Form:
-        """Return the form of what a call has left at one of its places."""
+    def left(self, call: PastCall, place: int) -> Expression:
+        """Return the expression of what a call has left at one of its places."""
 
 
-class Call(Protocol):
+class PastCall(Protocol):
     """A call that has left rows on workers, and what it would take to make it again."""
 
     n_pending: int
 
-    def forms(self, book: Book) -> list[Form]:
-        """Return the forms of the rows that it was about."""
+    def expressions(self, inputs: Inputs) -> list[Expression]:
+        """Return the expressions of the rows that it was about."""
 
-    def again(self, forms: list[Form]) -> Again:
+    def recomputation(self, inputs: list[Expression]) -> Recomputation:
         """Return what finds the rows that it has left, or computes them again."""
 
     def own(self, number: int) -> dict[str, Any]:
         """Return what was sent for a chunk, and others of the same worker, alone."""
 
 
-class Again(Protocol):
+class Recomputation(Protocol):
     """Finds rows that a call has left on a worker, or computes them again. It travels."""
 
-    def rows(self, chunk: Chunk, place: int, own: dict[str, Any], made: Callable[[Form], Any]) -> Any:
-        """Return those of a chunk that have a place; `made` returns rows by their forms."""
+    def rows(self, chunk: Chunk, place: int, own: dict[str, Any], made: Callable[[Expression], Any]) -> Any:
+        """Return those of a chunk that have a place; `made` returns rows by their expressions."""
 
 
 class Mapped:
@@ -85,9 +85,9 @@ class Mapped:
         self._rule, self._args = rule, args
         self.n_pending = 1 + sum(one.n_pending for one in args if pytree.is_placed(one))
 
-    def form(self, book: Book) -> Form:
-        """Return the form of the rows, after noting in the book what it speaks of."""
-        return [self._rule.__name__, *(one.form(book) if pytree.is_placed(one) else one for one in self._args)]
+    def expression(self, inputs: Inputs) -> Expression:
+        """Return the expression of the rows; `inputs` numbers what it speaks of."""
+        return [self._rule.__name__, *(one.expression(inputs) if pytree.is_placed(one) else one for one in self._args)]
 
     def home(self, number: int) -> str:
         """Return on which worker something of a chunk was left; empty for none."""
@@ -95,24 +95,24 @@ class Mapped:
         return next(filter(None, homes), "")
 
 
-class TaskBook:
-    """What tasks are given to make rows by a form: Shards that are results of tasks, and calls."""
+class TaskInputs:
+    """What tasks are given to make rows by an expression: Shards that are results of tasks, and calls."""
 
     def __init__(self) -> None:
         self.shards: dict[Any, int] = {}
-        self.calls: dict[Call, int] = {}
-        self.again: list[Again] = []
+        self.calls: dict[PastCall, int] = {}
+        self.recomputations: list[Recomputation] = []
 
-    def rows(self, shards: Any) -> Form:
-        """Return the form of Shards that are results of tasks."""
+    def rows(self, shards: Any) -> Expression:
+        """Return the expression of Shards that are results of tasks."""
         return ["rows", self.shards.setdefault(shards, len(self.shards))]
 
-    def left(self, call: Call, place: int) -> Form:
-        """Return the form of what a call has left at one of its places."""
+    def left(self, call: PastCall, place: int) -> Expression:
+        """Return the expression of what a call has left at one of its places."""
         if call not in self.calls:
-            again = call.again(call.forms(self))
+            recomputation = call.recomputation(call.expressions(self))
             self.calls[call] = len(self.calls)
-            self.again.append(again)
+            self.recomputations.append(recomputation)
         return ["left", self.calls[call], place]
 
 
@@ -123,47 +123,49 @@ class At(NamedTuple):
     home: str
 
 
-def tasks_of(recipe: Recipe, plan: AnyPlan, keys: Sequence[Key], names: Any) -> tuple[Graph, dict[Key, Any]]:
+def tasks_of(lineage: Lineage, plan: AnyPlan, keys: Sequence[Key], names: Any) -> tuple[Graph, dict[Key, Any]]:
     """Return the tasks that make the rows of each chunk, by these keys, and what is kept that they need."""
-    book, graph = TaskBook(), Graph()
-    form, calls = recipe.form(book), names("input", "calls")
-    if book.again:
-        graph[calls] = DataNode(calls, book.again)
+    inputs, graph = TaskInputs(), Graph()
+    expression, calls = lineage.expression(inputs), names("input", "calls")
+    if inputs.recomputations:
+        graph[calls] = DataNode(calls, inputs.recomputations)
     sent = dict[int, Key]()
     for chunk, key in zip(plan, keys, strict=True):
-        owns = {number: own for call, number in book.calls.items() if (own := call.own(chunk.number))}
+        owns = {number: own for call, number in inputs.calls.items() if (own := call.own(chunk.number))}
         for own in owns.values():
             if id(own) not in sent:
                 sent[id(own)] = name = names("input", f"own-{len(sent)}")
                 graph[name] = DataNode(name, own)
         refs = [TaskRef(sent[id(own)]) for own in owns.values()]
-        rows = [one.rows(chunk.number) for one in book.shards]
+        rows = [one.rows(chunk.number) for one in inputs.shards]
         graph[key] = Task(
             key,
             made_rows,
-            At(chunk, recipe.home(chunk.number)),
-            form,
-            TaskRef(calls) if book.again else [],
+            At(chunk, lineage.home(chunk.number)),
+            expression,
+            TaskRef(calls) if inputs.recomputations else [],
             list(owns),
             *refs,
             *rows,
         )
-    return graph, {key: value for one in book.shards for key, value in one.kept.items()}
+    return graph, {key: value for one in inputs.shards for key, value in one.kept.items()}
 
 
-def made_rows(at: At, form: Form, calls: Sequence[Again], owning: Sequence[int], *given: Any) -> Any:
-    """Make the rows of a chunk by a form; of the calls that are `owning`, what was sent alone comes first."""
+def made_rows(
+    at: At, expression: Expression, calls: Sequence[Recomputation], owning: Sequence[int], *given: Any
+) -> Any:
+    """Make the rows of a chunk by an expression; of the calls that are `owning`, what was sent alone comes first."""
     count = len(owning)
     owns, rows = dict(zip(owning, given[:count], strict=True)), given[count:]
 
-    def made(form: Form) -> Any:
-        rule, *args = form
+    def made(expression: Expression) -> Any:
+        rule, *args = expression
         if rule == "left":
             number, place = args
             return calls[number].rows(at.chunk, place, owns.get(number, {}), made)
-        return by_form(form, rows, made)
+        return evaluated(expression, rows, made)
 
-    return made(form)
+    return made(expression)
 
 
 def there(rows: AnyRows) -> None:
@@ -171,9 +173,9 @@ def there(rows: AnyRows) -> None:
     del rows
 
 
-def by_form(form: Form, rows: Sequence[Any], made: Callable[[Form], Any]) -> Any:
-    """Return rows that are there, or what a rule makes of others; `made` returns these by their forms."""
-    rule, *args = form
+def evaluated(expression: Expression, rows: Sequence[Any], made: Callable[[Expression], Any]) -> Any:
+    """Return rows that are there, or what a rule makes of others; `made` returns these by their expressions."""
+    rule, *args = expression
     if rule == "rows":
         return rows[args[0]]
     return RULES[rule](*(arg if isinstance(arg, float) else made(arg) for arg in args))
