@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -28,7 +29,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found, said = built_site.build(tmp_path_factory.mktemp("site"))
+    base = tmp_path_factory.getbasetemp()
+    of_run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # one for all processes
+    found, said = built_site.built_once(of_run / "built-site")
     assert "build succeeded.\n" in said, said  # it would count warnings
     return found
 
@@ -142,26 +145,26 @@ def test_the_search_finds_what_newcomers_look_for(address: str, browser: Any) ->
 
 
 @browses
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_each_page_fits_a_desk_and_a_phone_and_runs_its_scripts(
-    site: Path, address: str, browser: Any, width: int, scheme: str
+    site: Path, address: str, browser: Any, width: int
 ) -> None:
-    look_like(browser, width, scheme)
-    too_wide, out_of_reach, nameless, cut = [], [], [], []
+    """Each page is loaded by somebody who prefers one scheme, and who then has the other: every other page dark."""
+    found: dict[str, list[str]] = {"too wide": [], "out of reach": [], "nameless": [], "cut": []}
+    schemes = ["light", "dark"]
     for path in shown(site):
+        look_like(browser, width, schemes[0])
         browser.get(f"{address}/{path.relative_to(site)}")
-        assert browser.execute_script("return document.documentElement.dataset.theme") == scheme
-        if too_wide_by(browser) > 0:
-            too_wide.append(path.name)
+        assert browser.execute_script(THEME) == schemes[0]
         until(partial(browser.execute_script, "return document.readyState === 'complete'"))
-        out_of_reach += [f"{path.name}: {one}" for one in browser.execute_script(OUT_OF_REACH)]
-        nameless += [f"{path.name}: {one}" for one in browser.execute_script(NAMELESS)]
-        cut += [f"{path.name}: {one}" for one in browser.execute_script(CUT)]
-    assert too_wide == []
-    assert out_of_reach == []
-    assert nameless == []
-    assert cut == []
+        for scheme in schemes:
+            look_like(browser, width, scheme)
+            until(partial(browser.execute_script, f"{THEME} === '{scheme}'"))
+            found["too wide"] += [path.name] * (too_wide_by(browser) > 0)
+            for name, script in (("out of reach", OUT_OF_REACH), ("nameless", NAMELESS), ("cut", CUT)):
+                found[name] += [f"{path.name} ({scheme}): {one}" for one in browser.execute_script(script)]
+        schemes.reverse()
+    assert {name: pages for name, pages in found.items() if pages} == {}
 
 
 def shown(site: Path) -> list[Path]:
@@ -169,6 +172,7 @@ def shown(site: Path) -> list[Path]:
     return [path for path in built_site.pages_of(site) if path.parent.name != "api" or path.name in ALIKE]
 
 
+THEME = "return document.documentElement.dataset.theme"
 ALIKE = "index.html", "errors.html", "dagad.reduce_sum.html", "dagad.shards-class.html"
 # What can be pressed has a name for those who don't see it, also where a narrow window leaves its words out.
 NAMELESS = """

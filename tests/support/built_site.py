@@ -10,6 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
+from support.waiting import PATIENCE, until
+
 PROJECT = Path(__file__).parents[2]
 MADE = "api", "gallery"  # what an earlier build has written
 
@@ -23,6 +25,26 @@ def build(home: Path) -> tuple[Path, str]:
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     return home / "site", said
+
+
+def built_once(home: Path) -> tuple[Path, str]:
+    """Build the site below a directory that all processes of a run share, or wait for the one that does."""
+    said, failure = home / "said.txt", home / "failure.txt"
+    try:
+        home.mkdir()
+    except FileExistsError:
+        until(lambda: said.exists() or failure.exists(), 10.0 * PATIENCE)
+        assert not failure.exists(), failure.read_text(encoding="utf-8")
+        return home / "site", said.read_text(encoding="utf-8")
+    try:
+        site, words = build(home)
+    except BaseException as error:
+        failure.write_text(str(error), encoding="utf-8")
+        raise
+    partial = home / "partial.txt"
+    partial.write_text(words, encoding="utf-8")
+    partial.rename(said)  # whoever sees it sees all of it
+    return site, words
 
 
 class Page(HTMLParser):
