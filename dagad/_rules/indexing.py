@@ -94,8 +94,8 @@ _BASIC = frozenset({slice, int})
 
 
 def _is_flat(whole: Array, terms: Any) -> bool:
-    """Return whether an array of two axes and more is laid out one row after the other, and its terms are like it."""
-    return type(terms) is np.ndarray and whole.ndim > 1 and whole.flags.c_contiguous and terms.flags.c_contiguous
+    """Return whether an array of two axes and more is laid out one row after the other, and its terms are an array."""
+    return type(terms) is np.ndarray and whole.ndim > 1 and whole.flags.c_contiguous
 
 
 def _places(whole: Array, index: Any) -> Iterator[Array] | None:
