@@ -1,4 +1,4 @@
-"""Packed rows: does what belongs to them, in any number of directions, come apart and go together like them?"""
+"""Packed rows: is what belongs to them, in any number of directions, packed and unpacked like them?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def leaves_of(rows: Any) -> list[Any]:
     return [leaf.tolist() for leaf in pytree.flatten(rows.merge(iter(())))[0] if leaf is not None]
 
 
-def test_tangents_of_several_directions_come_apart_like_the_rows() -> None:
+def test_tangents_of_several_directions_are_unpacked_like_the_rows() -> None:
     other = np.zeros(3)
     groups = [[Rows.of(ROWS), other], [Rows.of(like_rows(1.0)), other], [Rows.of(like_rows(2.0)), other]]
     found: Any = unpacked(groups)
@@ -35,7 +35,7 @@ def test_tangents_of_several_directions_come_apart_like_the_rows() -> None:
         assert all((leaf == number).all() for leaf in one.leaves)
 
 
-def test_parts_go_together_like_what_they_belong_to() -> None:
+def test_parts_are_packed_like_what_they_belong_to() -> None:
     groups: Any = unpacked([[np.zeros(3), Rows.of(ROWS)]])
     parts = [7.0, *(np.full(leaf.shape, 3.0) for leaf in groups[0][1].leaves)]
     number, rows = packed(groups[0], parts)
