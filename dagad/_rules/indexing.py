@@ -22,6 +22,7 @@ from dagad._types import Argnums, Args, Array, Cotangent, Function, Kwargs, Tang
 from dagad._values import pytree
 
 BLOCK = 2**16  # places in the flat array that are worked out at a time: they need memory beside the cotangent's
+SMALL = 1000  # entries: of fewer, to work out the places takes longer than it saves
 
 
 def _getitem_vjp(argnums: Argnums, ans: Value, args: Args, kwargs: Kwargs) -> Function:
@@ -74,9 +75,10 @@ def add_at(whole: Array, index: Any, terms: Any) -> None:
         part = whole[index] if Ellipsis in parts else whole[(*parts, ...)]  # a view, even of a single entry
         np.add(part, terms, part)
         return
-    if isinstance(index, list) and (not index or not isinstance(index[0], slice)):
-        index = np.array(index, np.int64)
-    if not (is_like and _is_flat(whole, terms)) or (places := _places(whole, index)) is None:
+    if type(index) is list:  # of whole numbers or of truths
+        index = np.asarray(index) if index else np.empty(0, np.int64)
+    places = _places(whole, index, terms) if is_like and np.size(terms) >= SMALL else None
+    if places is None:
         np.add.at(whole, index, terms)
         return
     flat, start, entries = whole.reshape(-1), 0, terms.reshape(-1)
@@ -93,21 +95,22 @@ def _takes_once(part: Any) -> bool:
 _BASIC = frozenset({slice, int})
 
 
-def _is_flat(whole: Array, terms: Any) -> bool:
-    """Return whether an array of two axes and more is laid out one row after the other, and its terms are an array."""
-    return type(terms) is np.ndarray and whole.ndim > 1 and whole.flags.c_contiguous
-
-
-def _places(whole: Array, index: Any) -> Iterator[Array] | None:
+def _places(whole: Array, index: Any, terms: Array) -> Iterator[Array] | None:
     """Yield where in the flat array the entries are that an index takes; None where it is of another kind.
 
-    It is an array of whole numbers for each of the first axes; or for one of them, if it is no tuple.
+    The array has two axes and more, and is laid out one row after the other. The index is an array of whole numbers for
+    each of the first axes; or for one of them, if it is no tuple. There is a term for each entry.
     """
     parts = index if type(index) is tuple else (index,)
-    if not parts or len(parts) > whole.ndim or not all(map(_is_whole, parts)):
+    if whole.ndim < 2 or not whole.flags.c_contiguous or not 0 < len(parts) <= whole.ndim:
+        return None
+    if not all(map(_is_whole, parts)):
+        return None
+    shape, rest = np.broadcast_shapes(*(part.shape for part in parts)), whole.shape[len(parts) :]
+    if terms.shape != shape + rest:  # numpy would broadcast it
         return None
     rows = np.ravel_multi_index(np.broadcast_arrays(*parts), whole.shape[: len(parts)], mode="wrap").reshape(-1)
-    return _in_blocks(rows, math.prod(whole.shape[len(parts) :]))
+    return _in_blocks(rows, math.prod(rest))
 
 
 def _is_whole(part: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import autograd.numpy as anp
@@ -17,7 +17,7 @@ import numpy as np
 from autograd.extend import Box
 
 from dagad._errors import ClosureError, NotDifferentiableError
-from dagad._tracing import refusals
+from dagad._tracing import quick_tape, refusals
 from dagad._tracing.in_place import CHANGED, as_part, changed, refuse_stale_memory
 from dagad._tracing.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
 from dagad._tracing.operands import SEQUENCES, array_of, operators
@@ -54,8 +54,15 @@ def _moved(box: Any, value: Value, stack: Any) -> Any:
     return TracedArray(value, box._trace, node)
 
 
+def _recorded(box: Any, value: Value, parents: tuple[Any, ...], pullback: Any) -> Any:
+    """Return a value that is recorded on the tape on which a traced array is."""
+    node = _new(box._node.__class__)
+    node.parents, node.vjp = parents, pullback
+    return TracedArray(value, box._trace, node)
+
+
 def _quick_operators(function: Function, operate: Any) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """Return an operator and its reflection, which look first whether there are stacks of tangents.
+    """Return an operator and its reflection, which look first for a quick way, by stacks of tangents or on a tape.
 
     On a tape most operations are of two arrays or numbers, and pass what lists and sparse matrices are asked. What
     `_moves` says is written out where tapes pass: a call more for each operation is seen in small chunks.
@@ -63,16 +70,28 @@ def _quick_operators(function: Function, operate: Any) -> tuple[Callable[[Any, A
     usual, usually_reflected = operators(function)
 
     def forward(self: Any, other: Any) -> Any:
-        if CHANGED or not getattr(self._node, "moves", False):
+        node = self._node
+        if CHANGED or not getattr(node, "is_ours", False):
             return (function if type(other) in _ARITHMETIC else usual)(self, other)
-        quick = of_two(function, operate, self, other)
-        return usual(self, other) if quick is None else _moved(self, *quick)
+        if node.moves:
+            quick = of_two(function, operate, self, other)
+            return usual(self, other) if quick is None else _moved(self, *quick)
+        found = quick_tape.of_two(function, operate, self, other)
+        if found is not None:
+            return _recorded(self, *found)
+        return (function if type(other) in _ARITHMETIC else usual)(self, other)
 
     def reflected(self: Any, other: Any) -> Any:
-        if CHANGED or not getattr(self._node, "moves", False):
+        node = self._node
+        if CHANGED or not getattr(node, "is_ours", False):
             return function(other, self) if type(other) in _ARITHMETIC else usually_reflected(self, other)
-        quick = of_two(function, operate, self, other, True)
-        return usually_reflected(self, other) if quick is None else _moved(self, *quick)
+        if node.moves:
+            quick = of_two(function, operate, self, other, True)
+            return usually_reflected(self, other) if quick is None else _moved(self, *quick)
+        found = quick_tape.of_two(function, operate, self, other, True)
+        if found is not None:
+            return _recorded(self, *found)
+        return function(other, self) if type(other) in _ARITHMETIC else usually_reflected(self, other)
 
     return forward, reflected
 
@@ -93,6 +112,7 @@ class OwnNode:
     """
 
     __slots__ = ()
+    is_ours = True
     moves = False  # whether it has tangents, of forward mode
 
     def __copy__(self) -> OwnNode:
@@ -108,6 +128,18 @@ class OwnNode:
         )
 
 
+def _quick_ufunc(box: Any, ufunc: Any, inputs: Sequence[Any]) -> Any:
+    """Return what a ufunc gives, by stacks of tangents or recorded at once; None where autograd's way has to."""
+    node = box._node
+    if not getattr(node, "is_ours", False):
+        return None
+    if node.moves:
+        quick = of_ufunc(ufunc, inputs, TracedArray)
+        return None if quick is None else _moved(*quick)
+    found = quick_tape.of_ufunc(ufunc, inputs, TracedArray)
+    return None if found is None else _recorded(found[0], *found[1])
+
+
 class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has no types
     """An array that dagad traces."""
 
@@ -120,9 +152,9 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         if CHANGED:
             refuse_stale_memory(inputs)
         if not kwargs and method == "__call__" and ufunc not in IN_ANOTHER_WAY:
-            quick = of_ufunc(ufunc, inputs, TracedArray) if getattr(self._node, "moves", False) else None
+            quick = _quick_ufunc(self, ufunc, inputs)
             if quick is not None:
-                return _moved(*quick)
+                return quick
             fun = trace_primitives_map.get(ufunc) or UFUNCS.get(ufunc)
             if fun is not None:
                 try:
@@ -187,17 +219,21 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     __hash__ = numpy_boxes.ArrayBox.__hash__
 
     def __neg__(self) -> Any:
-        quick = of_ufunc(np.negative, (self,), TracedArray) if _moves(self) else None
-        return anp.negative(self) if quick is None else _moved(*quick)
+        quick = None if CHANGED else _quick_ufunc(self, np.negative, (self,))
+        return anp.negative(self) if quick is None else quick
 
     def __getitem__(self, where: Any) -> Any:
         if CHANGED:
             with as_part(self, where):
                 return _stock_getitem(self, where)
-        if not getattr(self._node, "moves", False):
+        node = self._node
+        if not getattr(node, "is_ours", False):
             return _stock_getitem(self, where)
-        quick = entry_of(self, where)
-        return _stock_getitem(self, where) if quick is None else _moved(self, *quick)
+        if node.moves:
+            quick = entry_of(self, where)
+            return _stock_getitem(self, where) if quick is None else _moved(self, *quick)
+        found = quick_tape.entry_of(self, where)
+        return _stock_getitem(self, where) if found is None else _recorded(self, *found)
 
     def __pos__(self) -> Any:
         return anp.positive(self)

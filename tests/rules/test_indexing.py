@@ -9,8 +9,10 @@ import autograd
 import autograd.numpy as anp
 import numpy as np
 import pytest
+from autograd import extend
 
 import dagad
+from dagad._rules import indexing
 from dagad._rules.indexing import BLOCK, add_at
 from dagad._tracing.tape import record, tape_nbytes
 
@@ -28,6 +30,7 @@ def a_part(rng: np.random.Generator, kind: str, size: int, several: Any) -> Any:
         "small": lambda: rng.integers(0, size, several).astype(rng.choice(["u1", "i4", "u8"])),
         "list": lambda: [int(one) for one in rng.integers(-size, size, 3)],
         "mask": lambda: rng.random(size) < 0.5,
+        "truths": lambda: (rng.random(size) < 0.5).tolist(),
         "new": lambda: None,
         "dots": lambda: Ellipsis,
         "truth": lambda: (True, False, np.True_)[rng.integers(3)],
@@ -37,7 +40,7 @@ def a_part(rng: np.random.Generator, kind: str, size: int, several: Any) -> Any:
 
 NO_AXIS = "new", "dots", "truth"
 KINDS = {"basic": ("whole", "slice", *NO_AXIS), "arrays": ("array", "small")}
-KINDS["any"] = *KINDS["basic"], *KINDS["arrays"], "list", "mask"
+KINDS["any"] = *KINDS["basic"], *KINDS["arrays"], "list", "truths", "mask"
 
 
 def an_addition(rng: np.random.Generator) -> tuple[Any, Any, Any]:
@@ -59,11 +62,18 @@ def an_addition(rng: np.random.Generator) -> tuple[Any, Any, Any]:
         parts.append(a_part(rng, kind, shape[axis - 1] if axis else 0, several))
     index = parts[0] if len(parts) == 1 and rng.random() < 0.5 else tuple(parts)
     terms = np.asarray(rng.normal(size=np.shape(whole[index])))
+    if terms.size and rng.random() < 0.2:  # numpy broadcasts fewer terms
+        terms = terms[tuple([slice(None, 1) if rng.random() < 0.5 else slice(None)] * terms.ndim)]
+        terms = terms[0] if terms.ndim and rng.random() < 0.5 else terms
     terms = np.asarray(terms.astype(rng.choice([dtype, dtype, "f4", "i4", "f8"])), order=rng.choice(["C", "F"]))
     return whole, index, terms[()] if rng.random() < 0.2 else terms
 
 
-def test_entries_are_added_to_with_the_bits_of_numpy(rounds: Callable[[int], int]) -> None:
+@pytest.mark.parametrize("small", [0, indexing.SMALL])
+def test_entries_are_added_to_with_the_bits_of_numpy(
+    small: int, rounds: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "SMALL", small)
     rng, n_right = np.random.default_rng(7), 0
     for _ in range(rounds(4000)):
         try:
@@ -126,6 +136,29 @@ def test_every_mode_through_an_index_agrees_with_autograd(index: Any) -> None:
     if X[index].size:
         assert np.allclose(dagad.jacrev(lambda x: x[index] ** 2)(X), autograd.jacobian(lambda x: x[index] ** 2)(X))
     assert dagad.grad(fun)(X).tobytes() == autograd.grad(fun)(X).tobytes()
+
+
+def test_a_list_of_truths_is_a_mask() -> None:
+    """For autograd it is a list of the whole numbers 0 and 1 when the cotangent goes back."""
+    mask, weights = [False, True, False, True, True], RNG.normal(size=(3, 4))
+
+    def fun(x: Any, index: Any = mask) -> Any:
+        return anp.sum(weights * x[index] ** 2)
+
+    expected = autograd.grad(lambda x: fun(x, np.array(mask)))(X)
+    assert dagad.grad(fun)(X).tobytes() == expected.tobytes()
+    assert np.allclose(dagad.hvp(fun, (X,), (X,)), expected)
+    nothing = dagad.grad(lambda x: np.sum(x[[]]) + np.sum(x))(X)
+    assert (nothing == 1.0).all()
+
+
+def test_a_cotangent_that_is_to_be_broadcast_to_the_entries_is() -> None:
+    tools: Any = extend
+    row_sums = tools.primitive(lambda x: x.sum(axis=1))
+    tools.defvjp(row_sums, lambda ans, x: lambda g: g[:, None])
+    for index in (np.array([0, 2, 2]), np.arange(300) % 5, slice(1, 3)):
+        fun = lambda x, index=index: anp.sum(row_sums(x[index]) ** 2)  # noqa: E731  # it carries the index
+        assert dagad.grad(fun)(X).tobytes() == autograd.grad(fun)(X).tobytes()
 
 
 def test_a_tape_does_not_keep_the_array_of_which_it_takes_a_part() -> None:

@@ -1,0 +1,150 @@
+"""Arithmetic recorded past autograd's tracer: has it the bits of autograd's way, and goes all else that way?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import autograd
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from autograd.extend import defvjp
+
+import dagad
+from dagad._tracing import quick_tape
+from dagad._tracing.private import primitive_vjps
+from dagad._tracing.rules import learn_rules, vjp_rule
+from dagad._tracing.tape import record, tape_nbytes
+
+UNARY: tuple[Callable[[Any], Any], ...] = (
+    lambda a: np.exp(0.1 * a),
+    lambda a: np.log(a * a + 1.5),
+    np.sin,
+    np.cos,
+    np.tanh,
+    lambda a: np.sqrt(a * a + 0.5),
+    lambda a: -a,
+)
+BINARY: tuple[Callable[[Any, Any], Any], ...] = (
+    lambda a, b: a + b,
+    lambda a, b: a - b,
+    lambda a, b: a * b,
+    lambda a, b: a / (b * b + 1.0),
+    lambda a, b: np.multiply(a, b) - np.subtract(b, a),
+    lambda a, b: np.real(a * (1.0 + 2.0j) * (0.3 * b - 1.0j)),
+    lambda a, b: 0.1 * np.sum(a * b),
+)
+
+
+def _go_together(a: Any, b: Any) -> bool:
+    try:
+        np.broadcast_shapes(np.shape(a), np.shape(b))
+    except ValueError:
+        return False
+    return True
+
+
+def a_program(seed: int) -> Callable[[Any, Any], Any]:
+    """Return a random program of arithmetic: numbers, arrays of several shapes, parts of arrays, complex steps."""
+
+    def run(x: Any, z: Any) -> Any:
+        rng = np.random.default_rng(seed)
+        found = [x, z, x[0], x[1:2], x[::-1], 2.0, 3, np.float64(1.5), np.arange(1.0, 5.0), np.ones((3, 4)), x[:, None]]
+        for _ in range(rng.integers(3, 14)):
+            a, b = (found[rng.integers(len(found))] for _ in range(2))
+            if rng.random() < 0.7:
+                b = a if rng.random() < 0.2 or not _go_together(a, b) else b
+                made = BINARY[rng.integers(len(BINARY))](a, b)
+            else:
+                made = UNARY[rng.integers(len(UNARY))](a) if type(a) not in (int, float) else a
+            found.append(made * np.float64(0.5))
+        return sum(np.sum(one) * weight for one, weight in zip(found[-4:], (1.0, 2.0, 0.5, 1.5), strict=True))
+
+    return run
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::numpy.exceptions.ComplexWarning")
+def test_random_arithmetic_has_the_bits_of_autograd(rounds: Callable[[int], int]) -> None:
+    rng = np.random.default_rng(3)
+    for seed in range(rounds(800)):
+        x, z, program = rng.normal(size=4), float(rng.normal()), a_program(seed)
+        value, gradient = dagad.value_and_grad(program, (0, 1))(x, z)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(quick_tape, "of_two", lambda *args: None)
+            patch.setattr(quick_tape, "of_ufunc", lambda *args: None)
+            patch.setattr(quick_tape, "entry_of", lambda *args: None)
+            expected, slopes = dagad.value_and_grad(program, (0, 1))(x, z)
+        found = [np.asarray(one).tobytes() for one in (value, *gradient)]
+        assert found == [np.asarray(one).tobytes() for one in (expected, *slopes)], seed
+
+
+ZOO: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "numbers": (lambda x: (3.0 - x[0] * 2) / (1.0 + x[1] * x[1]) - x[2] / 4, np.array([0.5, 1.5, 2.0])),
+    "arrays": (lambda x: anp.sum((2.0 / (x * x + 1.0) - x) * np.arange(3.0) / 7.0), np.array([0.5, 1.5, 2.0])),
+    "one entry": (lambda x: anp.sum((x * np.ones((4, 1)) + x / 3.0) * (x * x)), np.array([0.7])),
+    "single precision": (lambda x: anp.sum(x * x / 3.0 - x), np.array([0.5, 1.5], np.float32)),
+    "complex steps": (lambda x: anp.real(anp.sum((x + x) * (1.0 + 1j) * (x - 2j))), np.array([0.5, 1.5])),
+    "twice the same": (lambda x: anp.sum(x * x - x / x + (x - x)), np.array([0.5, 1.5])),
+    "a number beside arrays": (lambda x: anp.sum((x[0] * np.arange(2.0) + x * 2.0) * x), np.array([0.5, 1.5])),
+}
+
+
+@pytest.mark.parametrize(("fun", "x"), ZOO.values(), ids=ZOO.keys())
+def test_every_derivative_of_arithmetic_agrees_with_autograd(fun: Any, x: Any) -> None:
+    assert np.asarray(dagad.grad(fun)(x)).tobytes() == np.asarray(autograd.grad(fun)(x)).tobytes()
+    direction = np.cos(x)
+    second = autograd.grad(lambda x: anp.sum(autograd.grad(fun)(x) * direction))(x)
+    tolerance = 1e-5 if x.dtype == np.float32 else 1e-12
+    for found in (
+        dagad.hvp(fun, (x,), (direction,)),
+        dagad.grad(lambda x: np.sum(dagad.grad(fun)(x) * direction))(x),
+        dagad.jvp(dagad.grad(fun), (x,), (direction,))[1],
+    ):
+        assert np.allclose(found, second, rtol=tolerance, atol=tolerance)
+
+
+def test_a_rule_of_the_users_own_counts() -> None:
+    stock = primitive_vjps[anp.tanh]
+    assert dagad.grad(np.tanh)(0.5) == autograd.grad(anp.tanh)(0.5)
+    try:
+        defvjp(anp.tanh, lambda ans, x: lambda g: 7.0 * g)
+        assert dagad.grad(np.tanh)(0.5) == 7.0
+    finally:
+        primitive_vjps[anp.tanh] = stock
+
+
+def test_no_rule_of_dagads_own_is_left_out() -> None:
+    learn_rules()
+    for fun in (*quick_tape.BINARY, *quick_tape.UNARY):
+        assert vjp_rule(fun) is primitive_vjps[fun], fun
+
+
+def test_a_tape_of_arithmetic_holds_no_more_than_autograds_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.ones(10_000)
+
+    def run(leaves: Any) -> Any:
+        return np.sum((leaves[0] + x - leaves[0]) * 2.0 - np.exp(leaves[0]) / 3.0)
+
+    quick = tape_nbytes(record(run, [x])[1])
+    for name in ("of_two", "of_ufunc"):
+        monkeypatch.setattr(quick_tape, name, lambda *args: None)
+    assert quick <= tape_nbytes(record(run, [x])[1])
+
+
+def test_arithmetic_of_arrays_of_one_shape_goes_past_the_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[bool]()
+
+    def of_two(*args: Any) -> Any:
+        found = quick_tape_of_two(*args)
+        asked.append(found is not None)
+        return found
+
+    quick_tape_of_two = quick_tape.of_two
+    monkeypatch.setattr(quick_tape, "of_two", of_two)
+    x = np.arange(1.0, 4.0)
+    dagad.grad(lambda x: np.sum(x * x + x / x - x))(x)
+    assert asked == [True] * 4
+    asked.clear()
+    dagad.grad(lambda x: np.sum(x * np.ones((2, 3)) + x.astype(complex)).real)(x)
+    assert not any(asked)
