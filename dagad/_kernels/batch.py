@@ -16,8 +16,8 @@ from dagad._graphs.monoids import PLAIN, Monoid
 from dagad._graphs.sum_trees import Fold
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.kernel import Groups, Kernel, pulled_many
-from dagad._kernels.unpacking import Unpacking
-from dagad._sources.packed import has_packed, zeros_of
+from dagad._kernels.unpacking import Unpacking, zeros_of
+from dagad._sources.packed import has_packed
 from dagad._tracing.patches import patches
 from dagad._types import Array, Value
 from dagad._values import pytree
@@ -116,7 +116,7 @@ class Batch(Recordable, Portable):
     ) -> tuple[Any, ...]:
         """Record and pull chunk after chunk: the cotangents for some seeds, at what gives the same value as before."""
         gathered, is_all = Gathered(self.kernel, self.monoid), True
-        gradient = Gradient(shared, sliced, self.monoid)
+        gradient = Gradient(self.kernel, shared, sliced, self.monoid)
         with patches:
             for number, (kernel, args) in enumerate(self._chunks(contexts, rows, shared, sliced)):
                 mine = [seeds.of(number) for seeds in many]
@@ -139,7 +139,7 @@ class Batch(Recordable, Portable):
 
     def without_derivative(self, n_seeds: int, shared: Groups, sliced: Sequence[Groups] | None) -> tuple[Any, ...]:
         """Return the cotangents of chunks that gave nothing but integers: none, for any seeds."""
-        gradient = Gradient(shared, sliced, self.monoid)
+        gradient = Gradient(self.kernel, shared, sliced, self.monoid)
         for _ in range(1 if sliced is None else len(sliced)):
             gradient.push(*[None] * n_seeds)
         return tuple(gradient.parts())
@@ -162,7 +162,7 @@ class Batch(Recordable, Portable):
         sliced: Sequence[Groups] | None,
     ) -> Any:
         def pullback(many: Sequence[BatchSeeds]) -> tuple[Any, ...]:
-            gradient = Gradient(shared, sliced, self.monoid)
+            gradient = Gradient(self.kernel, shared, sliced, self.monoid)
             with patches:
                 for number, (pull, _) in enumerate(pulls):
                     mine = [seeds.of(number) for seeds in many]
@@ -237,9 +237,10 @@ class Gathered:
 class Gradient:
     """The cotangents of several chunks: those of shared leaves are added up, those of sliced leaves are listed."""
 
-    __slots__ = ("_groups", "_shared", "_sliced")
+    __slots__ = ("_groups", "_kernel", "_shared", "_sliced")
 
-    def __init__(self, shared: Groups, sliced: Sequence[Groups] | None, monoid: Monoid) -> None:
+    def __init__(self, kernel: Kernel, shared: Groups, sliced: Sequence[Groups] | None, monoid: Monoid) -> None:
+        self._kernel = kernel
         self._shared = Fold(monoid) if any(shared) else None
         self._sliced: list[list[Any]] | None = None if sliced is None else []
         self._groups = shared, sliced or ()
@@ -256,8 +257,9 @@ class Gradient:
             n_shared = sum(map(len, self._groups[0]))
             self._shared.push(_listed([found and found[0] for found in many], n_shared))
         if self._sliced is not None:
-            own = self._groups[1][len(self._sliced)]
-            self._sliced.append([part for found in many for part in (zeros_of(own) if found is None else found[-1])])
+            own, kernel = self._groups[1][len(self._sliced)], self._kernel
+            parts = [zeros_of(kernel, own) if found is None else found[-1] for found in many]
+            self._sliced.append([part for some in parts for part in some])
 
     def parts(self) -> list[Any]:
         """Return the cotangents in groups, as a chunk's pullback does; the shared ones not lowered."""

@@ -22,6 +22,7 @@ from dagad._kernels.kernel import (
     regrouped,
     split_groups,
 )
+from dagad._sources.packed import Unpacked, unpacked
 from dagad._tracing.forward import push
 from dagad._types import AnyRows, Args, Leaf, Tangent, Value
 from dagad._values import pytree
@@ -43,6 +44,26 @@ class _Derivative(Kernel):
     def signature(self) -> tuple[Any, ...]:
         """What tells derivatives of one function apart: they don't cost the same."""
         return type(self), self.n_directions, *self.function.signature
+
+    def over(self, function: Kernel) -> Kernel:
+        """Return the same derivative of another function."""
+        kind: Any = type(self)
+        made: Kernel = kind(function, *self.state()[1:])
+        return made
+
+    def own_groups(self, sliced: Groups) -> Groups:
+        """Return those groups of sliced leaves that are the function's."""
+        return sliced
+
+    def unpacked(self, sliced: Groups) -> list[list[Unpacked | None]]:
+        """Unpack what is packed among the sliced leaves, by group; see `Kernel`."""
+        found: list[list[Unpacked | None]] = self.function.unpacked(sliced)
+        return found
+
+    def on_leaves(self, groups: Groups) -> Kernel:
+        """Return the kernel that is given the leaves of what was packed; see `Kernel`."""
+        function = self.function.on_leaves(self.own_groups(groups))
+        return self if function is self.function else self.over(function)
 
     def narrowed(self, context: Any, rows: AnyRows, shared: Groups, sliced: Groups) -> tuple[Any, ...]:
         """Return the arguments of the chunk among those of a run whose value is not finite."""
@@ -86,9 +107,20 @@ class Pushforward(_Derivative):
         (reduced, stacked), tangents = push(run, leaves, directions)
         return self._outputs(Outputs(reduced, stacked, notes[0]), tangents)
 
+    def own_groups(self, sliced: Groups) -> Groups:
+        """Return those groups of sliced leaves that are the function's: the others are tangents."""
+        return split_groups(sliced, 1 + self.n_directions)[0]
+
+    def unpacked(self, sliced: Groups) -> list[list[Unpacked | None]]:
+        """Unpack what is packed: tangents like what they belong to."""
+        own, *tangents = split_groups(sliced, 1 + self.n_directions)
+        likes = self.function.unpacked(own)
+        pairs = [pair for some in tangents for pair in zip(some, likes, strict=True)]
+        return [*likes, *(unpacked(group, like) for group, like in pairs)]
+
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return the inputs of the value's outputs, and for each direction these again."""
-        inputs = self.function.stacked_like(split_groups(sliced, 1 + self.n_directions)[0])
+        inputs = self.function.stacked_like(self.own_groups(sliced))
         return inputs and inputs * (1 + self.n_directions)
 
     def inputs(self, names: LeafNames) -> LeafNames:
@@ -159,7 +191,7 @@ class Pullback(_Derivative):
 
     def run(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         own_seeds = sliced[-1] if self.function.stacks else []
-        actives = sliced[:-1] if self.function.stacks else sliced
+        actives = self.own_groups(sliced)
         rest = iter(shared[-1])
         seeds = [next(rest) if is_float else None for is_float in self.reduced]
         if _is_unseeded([*seeds, *own_seeds], itertools.chain(*shared, *sliced)):
@@ -180,9 +212,37 @@ class Pullback(_Derivative):
         """Yield the cotangents, each with what sentences call it."""
         return named_gradient(self.function, parts, names)
 
+    def own_groups(self, sliced: Groups) -> Groups:
+        """Return those groups of sliced leaves that are the function's: the last one is of seeds, if it stacks."""
+        return sliced[:-1] if self.function.stacks else sliced
+
+    def unpacked(self, sliced: Groups) -> list[list[Unpacked | None]]:
+        """Unpack what is packed: seeds like the outputs that have one."""
+        groups = self.function.unpacked(self.own_groups(sliced))
+        if not self.function.stacks:
+            return groups
+        outputs = self.function.stacked_like(groups) or []
+        likes = [like for place, like in enumerate(outputs) if self._is_seeded(place)]
+        return [*groups, unpacked(sliced[-1], likes)]
+
+    def on_leaves(self, groups: Groups) -> Kernel:
+        """Return the kernel that is given the leaves of what was packed: which of them have seeds is said of each."""
+        own = self.own_groups(groups)
+        counts = [1 if like is None else len(like.leaves) for like in self.function.stacked_like(own) or ()]
+        flags, unseeded = self.seeded
+        each = [place for place, count in enumerate(counts) for _ in range(count)]
+        if flags is not None and counts:
+            flags = tuple([flags[place] for place in each])
+        unseeded = frozenset([at for at, place in enumerate(each) if place in unseeded]) if counts else unseeded
+        return Pullback(self.function.on_leaves(own), self.reduced, (flags, unseeded), self.reduces, self.stacks)
+
+    def _is_seeded(self, place: int) -> bool:
+        flags, unseeded = self.seeded
+        return place not in unseeded if flags is None else flags[place]
+
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return the inputs of the function: its outputs are their cotangents."""
-        return [leaf for group in (sliced[:-1] if self.function.stacks else sliced) for leaf in group]
+        return [leaf for group in self.own_groups(sliced) for leaf in group]
 
 
 class ValueAndGrad(_Derivative):

@@ -14,6 +14,7 @@ from dagad._errors import NonFiniteError, add_note_once
 from dagad._graphs.linearization import PullbackFunction
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeds
+from dagad._sources.packed import Unpacked
 from dagad._types import AnyRows, Leaf, Value
 from dagad._values import pytree
 from dagad._values.shipping import opened
@@ -95,6 +96,14 @@ class Finite(Kernel):
     def stacked_like(self, sliced: Groups) -> list[Any] | None:
         """Return what the function does."""
         return self.function.stacked_like(sliced)
+
+    def unpacked(self, sliced: Groups) -> list[list[Unpacked | None]]:
+        """Unpack what is packed as the function does."""
+        return self.function.unpacked(sliced)
+
+    def on_leaves(self, groups: Groups) -> Kernel:
+        """Return the kernel that is given the leaves of what was packed; see `Kernel`."""
+        return Finite(self.function.on_leaves(groups))
 
     def value(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups = ()) -> Outputs:
         """Run one chunk, tracing nothing."""

@@ -20,6 +20,7 @@ from dagad._errors import StructureError, add_note_once
 from dagad._graphs.linearization import PullbackFunction
 from dagad._graphs.monoids import NUMBERS
 from dagad._kernels.chunks import ChunkContext, ChunkFunction
+from dagad._sources.packed import Unpacked, unpacked
 from dagad._tracing.tape import pull, record, tape_nbytes
 from dagad._types import AnyRows, Cotangent, Leaf, Value
 from dagad._values import pytree
@@ -173,6 +174,15 @@ class Kernel(Portable):
         """Return the sliced inputs that the stacked outputs correspond to, in their order; None where to none."""
         del sliced
         return None
+
+    def unpacked(self, sliced: Groups) -> list[list[Unpacked | None]]:
+        """Unpack what is packed among the sliced leaves, by group; None for other leaves. See `unpacking`."""
+        return [unpacked(group) for group in sliced]
+
+    def on_leaves(self, groups: Groups) -> Kernel:
+        """Return the kernel that is given the leaves of what was packed: it may know some by their places."""
+        del groups
+        return self
 
     @property
     def of_users(self) -> Sequence[ChunkFunction]:

@@ -19,6 +19,7 @@ from dagad._kernels.chunks import ChunkContext, ChunkFunction
 from dagad._kernels.inputs import Targets, times
 from dagad._kernels.job import Job, Land, Results
 from dagad._kernels.kernel import Groups, Kernel, LeafNames, Outputs, Seeds, in_groups, pulled_many, split_groups
+from dagad._sources.packed import Unpacked
 from dagad._types import AnyRows, Value
 from dagad._values import pytree
 from dagad._values.shipping import opened
@@ -72,6 +73,15 @@ class Members(Kernel):
         """Return the inputs that each member's stacked outputs correspond to."""
         found = [self.function.stacked_like(own) for own in split_groups(sliced, self.count)]
         return None if found[0] is None else [leaf for some in found for leaf in some or ()]
+
+    def unpacked(self, sliced: Groups) -> list[list[Unpacked | None]]:
+        """Unpack what is packed as each member does."""
+        each = self._members((), sliced)
+        return [group for kernel, _, own in each for group in kernel.unpacked(own)]
+
+    def on_leaves(self, groups: Groups) -> Kernel:
+        """Return the kernel that is given the leaves of what was packed; see `Kernel`."""
+        return Members([kernel.on_leaves(own) for kernel, _, own in self._members((), groups)], self.count)
 
     @property
     def of_users(self) -> Sequence[ChunkFunction]:

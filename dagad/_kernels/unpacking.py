@@ -12,7 +12,7 @@ from typing import Any
 from dagad._graphs.linearization import PullbackFunction
 from dagad._kernels.chunks import ChunkContext
 from dagad._kernels.kernel import Groups, Kernel, Outputs
-from dagad._sources.packed import Unpacked, packed, unpacked, unpacked_seeds
+from dagad._sources.packed import Unpacked, has_packed, packed, unpacked_seeds
 from dagad._types import AnyRows, Cotangents
 from dagad._values.shipping import opened
 
@@ -28,24 +28,25 @@ class Unpacking:
     def value(self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups) -> Outputs:
         """Run one chunk, tracing nothing."""
         leaves = _Leaves(self._kernel, sliced)
-        return leaves.packed_outputs(self._kernel.value(context, leaves.among(rows), shared, leaves.groups))
+        return leaves.packed_outputs(leaves.kernel.value(context, leaves.among(rows), shared, leaves.groups))
 
     def record(
         self, context: ChunkContext, rows: AnyRows, shared: Groups, sliced: Groups
     ) -> tuple[Any, PullbackFunction | None, Callable[[], int]]:
         """Run one chunk traced; see `Kernel.record`."""
         leaves = _Leaves(self._kernel, sliced)
-        parts, pull, nbytes = self._kernel.record(context, leaves.among(rows), shared, leaves.groups)
+        parts, pull, nbytes = leaves.kernel.record(context, leaves.among(rows), shared, leaves.groups)
         return leaves.packed_outputs(parts), None if pull is None else leaves.packing(pull), nbytes
 
 
 class _Leaves:
-    """The sliced leaves of one chunk, unpacked in `groups`, and what packs others like them."""
+    """The sliced leaves of one chunk, unpacked in `groups`, the kernel for these, and what packs others like them."""
 
-    __slots__ = ("_each", "_outputs", "_primal", "groups")
+    __slots__ = ("_each", "_outputs", "_primal", "groups", "kernel")
 
     def __init__(self, kernel: Kernel, sliced: Groups) -> None:
-        groups = unpacked(sliced)
+        groups = kernel.unpacked(sliced)
+        self.kernel = kernel.on_leaves(groups)
         self._each = [one for group in groups for one in group]
         self._outputs: Sequence[Unpacked | None] | None = kernel.stacked_like(groups)
         self._primal = [one for one in groups[0] if one is not None]
@@ -78,3 +79,11 @@ class _Leaves:
             return list(seeds)
         n_reduced = len(seeds) - len(self._outputs)
         return [*seeds[:n_reduced], *unpacked_seeds(self._outputs, seeds[n_reduced:])]
+
+
+def zeros_of(kernel: Kernel, sliced: Groups) -> list[Any]:
+    """Return the cotangents of the sliced leaves of a chunk that is not pulled: None, or packed zeros."""
+    if not has_packed(sliced):
+        return [None] * sum(map(len, sliced))
+    each = [one for group in kernel.unpacked(sliced) for one in group]
+    return [None if one is None else one.packed(iter([None] * len(one.leaves))) for one in each]

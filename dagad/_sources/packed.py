@@ -62,15 +62,12 @@ def _arranged(piece: Any, parts: Iterator[Any]) -> Any:
     return [item.partition.arrange(parts) for item in piece.parts] if type(piece) is Ragged else None
 
 
-def unpacked(sliced: Groups) -> list[list[Unpacked | None]]:
-    """Unpack what is packed among the leaves of a chunk; None for other leaves."""
-    first = [Unpacked(leaf) if is_packed(leaf) else None for leaf in sliced[0]]
-    # Whatever comes besides, tangents and cotangents, comes in the order of the rows.
-    likes = itertools.cycle([one for one in first if one is not None])
-    return [
-        first,
-        *([Unpacked(leaf, next(likes)) if is_packed(leaf) else None for leaf in some] for some in sliced[1:]),
-    ]
+def unpacked(group: Sequence[Any], likes: Sequence[Unpacked | None] | None = None) -> list[Unpacked | None]:
+    """Unpack what is packed in a group of leaves, None for other leaves: one after the other like these, if given."""
+    if likes is None:
+        return [Unpacked(leaf) if is_packed(leaf) else None for leaf in group]
+    rest = (like for like in likes if like is not None)
+    return [Unpacked(leaf, next(rest)) if is_packed(leaf) else None for leaf in group]
 
 
 def packed(like: Sequence[Unpacked | None], parts: Sequence[Any]) -> list[Any]:
@@ -88,14 +85,6 @@ def unpacked_seeds(like: Sequence[Unpacked | None], seeds: Sequence[Any]) -> lis
         else:
             found.extend([None] * len(one.leaves) if seed is None else Unpacked(seed, one).leaves)
     return found
-
-
-def zeros_of(sliced: Groups) -> list[Any]:
-    """Return the cotangents of the sliced leaves of a chunk that is not pulled: None, or packed zeros."""
-    if not has_packed(sliced):
-        return [None] * sum(map(len, sliced))
-    each = [one for group in unpacked(sliced) for one in group]
-    return [None if one is None else one.packed(iter([None] * len(one.leaves))) for one in each]
 
 
 def is_packed(leaf: Leaf) -> bool:
