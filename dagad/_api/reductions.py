@@ -208,8 +208,10 @@ def find_grainsize(f: Callable[..., Any], sliced: AnyRows, *shared: Any, engine:
     >>> import dagad
     >>> def squares(rows, mean):
     ...     return np.sum((rows - mean) ** 2)
-    >>> dagad.find_grainsize(squares, np.arange(100.0), 50.0)  # too little to be cut
-    100
+    >>> rows = np.arange(100.0)
+    >>> grainsize = dagad.find_grainsize(squares, rows, 50.0)  # on a machine that is not busy 100: too little to be cut
+    >>> float(dagad.reduce_sum(squares, rows, 50.0, grainsize=grainsize))
+    83350.0
     """
     options = {"grainsize": "auto", "engine": engine, "policy": None, "scheduler": None}
     return read_arguments(f, sliced, shared, options, Summed).plan.grainsize
