@@ -5,6 +5,7 @@ from dagad._rules import (
     linalg_rules as linalg_rules,
     numpy_functions as numpy_functions,  # what numpy has and autograd has not
     numpy_rules as numpy_rules,
+    powers as powers,
     scipy_parts as scipy_parts,
 )
 from dagad._tracing import primitives as primitives  # so that they travel with their rules

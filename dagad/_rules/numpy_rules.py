@@ -242,7 +242,8 @@ def _bincount(x: Array, weights: Array = None, minlength: int = 0) -> Any:
 def _histogram(a: Array, bins: Array = 10, range: Any = None, density: Any = None, weights: Array = None) -> Any:
     """Return sums of weights and edges; counts, which are whole numbers, never get here."""
     edges = _edges(a, bins, range)
-    at = bins_of(np.ravel(plain(a)), plain(edges))
+    # By numpy's own edges: the last of those that are made here may be a last bit below the largest number.
+    at = bins_of(np.ravel(plain(a)), _edges(plain(a), plain(bins), range))
     weights = np.ones(np.size(at)) if weights is None else weights
     sums = movers()[1](anp.ravel(weights), at, (len(plain(edges)) + 1,))[1:-1]
     return (sums / _steps(edges) / anp.sum(sums) if density else sums), edges
@@ -259,7 +260,7 @@ def _edges(a: Array, bins: Array, range: Any = None, weights: Array = None) -> A
     if np.ndim(plain(bins)) == 1:
         return bins
     found = np.histogram_bin_edges(plain(a), plain(bins), range, plain(weights))
-    if range is not None or np.size(plain(a)) == 0:
+    if range is not None or np.size(plain(a)) == 0 or not isbox(a):
         return found
     low, high = anp.min(a), anp.max(a)
     widened = 0.5 * (plain(low) == plain(high))

@@ -94,3 +94,26 @@ def test_a_users_own_rule_for_powers_is_used(monkeypatch: pytest.MonkeyPatch, sc
     finally:
         core.primitive_vjps[np.power] = defined
     assert dagad.grad(lambda x: x**2)(3.0) == 6.0
+
+
+@pytest.mark.parametrize("place", [None, "sync"])
+def test_the_second_derivative_of_a_power_is_right_where_the_exponent_is_zero(place: str | None) -> None:
+    """For autograd the slope in the base is `x` times the exponent there, whose derivative in the exponent is `x`."""
+
+    def power(v: Any) -> Any:
+        if place is None:
+            return v[0] ** v[1]
+        return dagad.reduce_sum(lambda r, v: v[0] ** v[1] + np.sum(r), onp.zeros(1), v, scheduler=place)
+
+    at, logarithm = onp.array([1.5, 0.0]), onp.log(1.5)
+    expected = onp.array([[0.0, 1 / 1.5], [1 / 1.5, logarithm**2]])
+    for found in (
+        dagad.hessian(power)(at),
+        dagad.jacfwd(dagad.grad(power))(at),
+        dagad.jacrev(dagad.grad(power))(at),
+        onp.stack([dagad.hvp(power, at, unit) for unit in onp.eye(2)]),
+    ):
+        assert onp.allclose(found, expected, rtol=1e-14)
+    assert dagad.grad(dagad.grad(lambda t: (t + 1.5) ** t))(0.0) == pytest.approx(logarithm**2 + 2 / 1.5, rel=1e-14)
+    for nowhere in ([0.0, 0.0], [0.0, 2.0], [0.0, 1.0]):  # as for autograd: no nan
+        assert onp.array_equal(dagad.grad(power)(onp.array(nowhere)), grad(lambda v: v[0] ** v[1])(onp.array(nowhere)))

@@ -197,3 +197,14 @@ def test_a_scaled_bessel_function_of_complex_numbers_is_refused_in_every_mode(iv
     for mode in (lambda: dagad.grad(loss)(at), lambda: dagad.jvp(loss, at, at), lambda: dagad.hvp(loss, at, at)):
         with pytest.raises(dagad.NotDifferentiableError, match="derivative of `ive`"):
             mode()
+
+
+def test_the_largest_number_lies_in_the_last_bin_of_a_histogram_for_its_weights_too() -> None:
+    """The edges that are differentiated may end a last bit below it; it is numpy's own that say where numbers lie."""
+    for seed in range(100):
+        rng = onp.random.default_rng(seed)
+        x, n_bins = rng.normal(size=12), int(rng.integers(2, 9))
+        heights = onp.arange(1.0, n_bins + 1)
+        held = [onp.argmax(onp.histogram(x, bins=n_bins, weights=one)[0]) for one in onp.eye(12)]
+        found = dagad.grad(lambda w, x=x, n=n_bins, h=heights: onp.sum(onp.histogram(x, bins=n, weights=w)[0] * h))
+        assert (found(onp.ones(12)) == heights[held]).all(), seed
