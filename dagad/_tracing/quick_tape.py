@@ -86,10 +86,14 @@ _OPERATIONS = {
     np.true_divide: (anp.true_divide, operator.truediv),
 }
 _FUNCTIONS = {fun.fun: fun for fun in UNARY}
+UFUNCS = frozenset((*_OPERATIONS, *_FUNCTIONS))
 
 
 def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool = False) -> Found | None:
     """Operate on a traced array and something else, with Python's operators; None where autograd's way has to."""
+    rules = BINARY.get(fun)
+    if rules is None:
+        return None
     x, node = box._value, box._node
     kind = type(x)
     if kind is np.ndarray:
@@ -100,8 +104,7 @@ def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool
         shape = ()
     else:
         return None
-    rules = BINARY.get(fun)
-    if rules is None or primitive_vjps.get(fun) is not _STOCK[fun]:
+    if primitive_vjps.get(fun) is not _STOCK[fun]:
         return None
     other_kind = type(other)
     if other_kind is type(box):

@@ -101,6 +101,7 @@ def _quotient_and_rest(left: Any, right: Any) -> Any:
 
 
 _WORDS = (str, bytes)  # ufuncs compare numbers with none of these, arrays do
+QUICK = quick_tape.UFUNCS | {np.matmul}  # that may be pushed or recorded past autograd's tracer
 IN_ANOTHER_WAY = CONSTANT | {np.sign}  # than by their primitive, whatever that is; see `call_ufunc`
 
 
@@ -152,7 +153,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         if CHANGED:
             refuse_stale_memory(inputs)
         if not kwargs and method == "__call__" and ufunc not in IN_ANOTHER_WAY:
-            quick = _quick_ufunc(self, ufunc, inputs)
+            quick = _quick_ufunc(self, ufunc, inputs) if ufunc in QUICK else None
             if quick is not None:
                 return quick
             fun = trace_primitives_map.get(ufunc) or UFUNCS.get(ufunc)
