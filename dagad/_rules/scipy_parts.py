@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-from dagad._errors import NotDifferentiableError
-from dagad._rules import scipy_integrate
-from dagad._rules.scipy_functions import replaced, stock
-from dagad._tracing import refusals
+from dagad._rules import scipy_integrate, scipy_optimize
 from dagad._tracing.patches import patches
-from dagad._tracing.private import isbox
 from dagad._tracing.rules import HOMES
-from dagad._types import Function
 
 
 def _special(module: Any) -> bool:
@@ -71,18 +65,8 @@ def _normal(module: Any) -> bool:
 
 
 def _optimize(module: Any) -> bool:
-    wrap = module._zeros_py._wrap_nan_raise  # all root finders in C call it
-    own = stock(wrap)
-    patches.swap([replaced(wrap, lambda fun: own(functools.partial(_ordinary, fun)))])
+    patches.swap(scipy_optimize.of_solvers(module))
     return True
-
-
-def _ordinary(fun: Function, *args: Any) -> Any:
-    """Refuse a traced value here: C code, to which it goes, does not look for errors, and would call `fun` amid one."""
-    found = fun(*args)
-    if isbox(found):
-        raise NotDifferentiableError(refusals.of_number())
-    return found
 
 
 HOMES["scipy.optimize"] = _optimize

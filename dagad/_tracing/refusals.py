@@ -26,7 +26,7 @@ def of_assignment() -> str:
     """Tell that a value was assigned into an ordinary array, or into entries of one being differentiated."""
     name = library_function_of(sys._getframe(2))
     if name is not None and name.startswith("scipy.optimize."):
-        return _of_library_solver(name)
+        return of_solver(name)
     return (
         "Entries of an array were assigned to, as in `out[i] = x`, `np.add.at` or `np.fromiter`, where a value is "
         f"being differentiated. {_COLLECT}"
@@ -55,7 +55,7 @@ def of_number() -> str:
     """Tell that a Python number was asked for."""
     name = library_function_of(sys._getframe(2))
     if name is not None and name.startswith(("scipy.integrate.", "scipy.optimize.")):
-        return _of_library_solver(name)
+        return of_solver(name)
     return (
         "A Python number was asked for, by `float()`, `int()`, `.item()`, a function of `math` or the like, of a value "
         "that is being differentiated: a Python number carries no derivative. Use the value as it is, and write "
@@ -89,7 +89,7 @@ def of_conversion() -> str:
     place = ".".join(name.split(".")[:2])
     advice = (
         _ADVICE.get(name)
-        or (_of_solver(name) if name.startswith("scipy.optimize.") else _ADVICE.get(name.rpartition(".")[0]))
+        or (_instead_of(name) if name.startswith("scipy.optimize.") else _ADVICE.get(name.rpartition(".")[0]))
         or _ADVICE.get(place)
         or _ADVICE.get(library)
         or _ADVICE["scipy"]
@@ -144,16 +144,20 @@ _ADVICE = {
 
 # What scipy says in place of an error that its compiled code met in a function of the user's.
 _HIDING = frozenset({"Result from function call is not a proper array of floats."})
+_MINIMIZERS = (
+    *("fmin", "fmin_bfgs", "fmin_cg", "fmin_l_bfgs_b", "fmin_powell"),
+    *("minimize_scalar", "brent", "fminbound", "golden"),
+)
 _IN_SOLVERS = {
     **{name: name for name in ("fixed_point", "least_squares", "minimize", "root", "root_scalar")},
     **dict.fromkeys(("bisect", "brenth", "brentq", "newton", "ridder", "toms748"), "root_scalar"),
     **dict.fromkeys(("curve_fit", "leastsq", "lsq_linear", "nnls"), "least_squares"),
-    **dict.fromkeys(("fmin", "fmin_bfgs", "fmin_cg", "fmin_l_bfgs_b", "fmin_powell", "minimize_scalar"), "minimize"),
+    **dict.fromkeys(_MINIMIZERS, "minimize"),
     **dict.fromkeys(("broyden1", "broyden2", "fsolve", "newton_krylov"), "root"),
 }
 
 
-def _of_solver(name: str) -> str:
+def _instead_of(name: str) -> str:
     """Return what to write in place of a solver of scipy's."""
     instead = _IN_SOLVERS.get(name.rpartition(".")[2]) if name.startswith("scipy.optimize.") else None
     if instead is None:
@@ -164,10 +168,11 @@ def _of_solver(name: str) -> str:
     )
 
 
-def _of_library_solver(name: str) -> str:
+def of_solver(name: str) -> str:
+    """Tell that a solver of scipy's was given a value, or a function that returns one."""
     return (
         f"`{name}` computes with ordinary numbers, which carry no derivative, and was given a value that is being "
-        f"differentiated, or a function that returns one. {_of_solver(name)}"
+        f"differentiated, or a function that returns one. {_instead_of(name)}"
     )
 
 
@@ -226,7 +231,7 @@ def explained(error: Exception) -> Exception:
     cause, text = error.__cause__, str(error)
     solver = _solver_in(error) if isinstance(cause, NotDifferentiableError) or text in _HIDING else None
     if solver is not None:
-        sentence = _of_library_solver(solver)
+        sentence = of_solver(solver)
     elif isinstance(cause, NotDifferentiableError):
         sentence = of_assignment() if text.startswith("setting an array element") else ""
     elif text.startswith("VJP of "):

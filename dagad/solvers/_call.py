@@ -65,6 +65,11 @@ class Call:
         made: dict[str, Any] = self._make(leaves)
         return made
 
+    @property
+    def then(self) -> dict[str, Any]:
+        """The plain arguments as they were when this was called, whatever a loop has changed since."""
+        return self.at(list(map(given_to_solvers, self.boxes)))
+
     def followed(self, value: Value, fun: Callable[[Any, dict[str, Any]], Any], x: Array) -> Any:
         """Return a value that scipy computed, with the derivatives of ``fun(x, given)``."""
         is_array = isinstance(value, np.ndarray)

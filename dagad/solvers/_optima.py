@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
@@ -13,72 +13,15 @@ from dagad._api.transforms import grad
 from dagad._errors import NotDifferentiableError
 from dagad._tracebacks import public
 from dagad._tracing.flat_functions import Leaves
-from dagad._tracing.operands import joined, vector_of
+from dagad._tracing.operands import vector_of
 from dagad._types import Array
-from dagad._values import pytree
+from dagad.solvers._bounds import Held, bounds_of_pairs, pair_of_bounds
 from dagad.solvers._call import Call, called_like, positional
 from dagad.solvers._implicit import System
 
 Given = dict[str, Any]
-NEAR = 1e-6  # how near to a bound, relative to it, an unknown is held by it
+UNBOUNDED = -np.inf, np.inf
 GRADIENT = 1e-5  # what scipy's methods take for zero by themselves
-HELD = 10.0  # times what is zero: with how much of a gradient a bound has to hold an unknown
-
-
-class Held:
-    """Which unknowns lie at bounds, and at which.
-
-    Parameters
-    ----------
-    x
-        The minimum, plain.
-    low, high
-        The bounds, plain: one for each unknown.
-    """
-
-    def __init__(self, x: Array, low: Any, high: Any) -> None:
-        shape = np.shape(x)
-        self.low, self.high = np.broadcast_to(low, shape), np.broadcast_to(high, shape)
-        self.at_low = _is_near(x, self.low)
-        self.at_high = _is_near(x, self.high) & ~self.at_low
-
-    @property
-    def any(self) -> bool:
-        return bool(np.any(self.at_low) or np.any(self.at_high))
-
-    def equations(self, x: Array, slope: Any, low: Any, high: Any) -> Any:
-        """Return what is zero: the slope of the free unknowns, and the distance of the others to their bounds."""
-        of_bounds = anp.where(self.at_low, x - anp.where(self.at_low, low, 0.0), x - anp.where(self.at_high, high, 0.0))
-        return anp.where(self.at_low | self.at_high, of_bounds, slope)
-
-    def refuse(self, slope: Any, zero: float, name: str) -> None:
-        """Refuse where a bound does not hold an unknown, which is about to leave it: there is a kink."""
-        fixed = self.low == self.high
-        pushing = np.where(self.at_low, slope, np.where(self.at_high, -slope, np.inf))
-        loose = np.flatnonzero(np.where(fixed, np.inf, pushing) <= HELD * zero)
-        if loose.size:
-            raise NotDifferentiableError(
-                f"What `{name}` found lies at a bound that does not hold it: the slope of unknown {loose[0]} is "
-                f"{np.ravel(slope)[loose[0]]:.1e} there, so that the minimum has a kink in the parameters. Move the "
-                "bound, or write the unknown as a function of one without bounds, `np.exp(z)` say."
-            )
-
-
-def _is_near(x: Array, bound: Any) -> Any:
-    finite = np.isfinite(bound)
-    return finite & (np.abs(x - np.where(finite, bound, 0.0)) <= NEAR * (1.0 + np.abs(np.where(finite, bound, 0.0))))
-
-
-def _both(bounds: Any) -> tuple[Any, Any]:
-    """Return lower and upper bounds from what `minimize` takes: `Bounds`, or a pair for each unknown."""
-    if isinstance(bounds, optimize.Bounds):
-        return bounds.lb, bounds.ub
-    pairs = [tuple(pair) for pair in pytree.open_containers(bounds)]
-    return _vector([low for low, _ in pairs], -np.inf), _vector([high for _, high in pairs], np.inf)
-
-
-def _vector(parts: Sequence[Any], none: float) -> Any:
-    return joined([np.float64(none) if part is None else part for part in parts])
 
 
 @public
@@ -132,12 +75,12 @@ def minimize(*args: Any, **kwargs: Any) -> Any:
         return vector_of(given["fun"](x, *args)[1] if jac is True else grad(given["fun"])(x, *args))
 
     bounds, at = plain.get("bounds"), np.array(result.x)
-    held = None if bounds is None else Held(at, *_both(bounds))
+    held = None if bounds is None else Held(at, *bounds_of_pairs(bounds), lambda x: slope(x, call.then))
 
     def equations(x: Array, leaves: Leaves) -> Any:
         given = call.at(leaves)
         found = slope(x, given)
-        return held.equations(x, found, *_both(given["bounds"])) if held is not None and held.any else found
+        return held.equations(x, found, *bounds_of_pairs(given["bounds"])) if held is not None and held.any else found
 
     def refuse(residual: Callable[[], Any]) -> None:
         _refuse_constraints(plain.get("constraints", ()), call.name)
@@ -145,7 +88,7 @@ def minimize(*args: Any, **kwargs: Any) -> Any:
         if not result.success and not np.max(np.abs(residual())) <= zero:
             call.refuse(str(result.message), _REMEDY)
         if held is not None and held.any:
-            held.refuse(np.asarray(slope(at, plain)), zero, call.name)
+            held.refuse(zero, call.name)
 
     result["x"] = System(equations, at, call.name, refuse=refuse).unknowns(call.boxes)
     result["fun"] = call.followed(result.fun, value, result.x)
@@ -235,33 +178,27 @@ def least_squares(*args: Any, **kwargs: Any) -> Any:
     def slope(x: Array, given: Given) -> Any:
         return grad(lambda x: cost(x, given))(x)
 
-    held = Held(at, *_limits(plain))
+    held = Held(at, *pair_of_bounds(plain.get("bounds", UNBOUNDED)), lambda x: slope(x, call.then))
 
     def equations(x: Array, leaves: Leaves) -> Any:
         if callable(loss):
             _refuse_loss(call.name)
         given = call.at(leaves)
-        return held.equations(x, slope(x, given), *_limits(given)) if held.any else slope(x, given)
+        if not held.any:
+            return slope(x, given)
+        return held.equations(x, slope(x, given), *pair_of_bounds(given["bounds"]))
 
     def refuse(residual: Callable[[], Any]) -> None:
         zero = plain.get("gtol", 1e-8) or GRADIENT
         if not result.success and not np.max(np.abs(residual())) <= zero:
             call.refuse(str(result.message), "Begin elsewhere, or raise `max_nfev`.")
         if held.any:
-            held.refuse(np.asarray(slope(at, plain)), GRADIENT, call.name)
+            held.refuse(GRADIENT, call.name)
 
     result["x"] = System(equations, at, call.name, refuse=refuse).unknowns(call.boxes)
     result["fun"] = call.followed(result.fun, residuals, result.x)
     result["cost"] = call.followed(result.cost, cost, result.x) if not callable(loss) else result.cost
     return result
-
-
-def _limits(given: Given) -> tuple[Any, Any]:
-    bounds = given.get("bounds", (-np.inf, np.inf))
-    if isinstance(bounds, optimize.Bounds):
-        return bounds.lb, bounds.ub
-    low, high = (joined(part) if isinstance(part, list | tuple) else part for part in pytree.open_containers(bounds))
-    return low, high
 
 
 def _refuse_loss(name: str) -> None:

@@ -232,7 +232,9 @@ def _integrated(problem: Problem, leaves: Sequence[Any]) -> Any:
             _check(found, error, trouble, settings)
             return np.array([found])
         options = settings._asdict() | {"limit": 10_000, "norm": "max", "full_output": True}
-        found, error, facts = integrate.quad_vec(lambda x: field(x) * sizes, a, b, **options)
+        ends = min(a, b), max(a, b)  # quad_vec looks for the points upwards only
+        found, error, facts = integrate.quad_vec(lambda x: field(x) * sizes, *ends, **options)
+        found = found if a < b else -found
     _check(np.max(np.abs(found)), error, [] if facts.success else [facts.message], settings)
     return found / sizes
 

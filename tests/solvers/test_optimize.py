@@ -277,6 +277,20 @@ BY_SCIPY: dict[str, tuple[Callable[[Any], Any], str]] = {
     "root": (lambda t: optimize.root(lambda x: x - t, np.zeros(1)).x[0], "root"),
     "root_scalar": (lambda t: optimize.root_scalar(lambda x: x - t, bracket=(0.0, 2.0)).root, "root_scalar"),
     "brentq": (lambda t: optimize.brentq(lambda x: x - t, 0.0, 2.0), "root_scalar"),
+    "newton's method": (lambda t: optimize.newton(lambda x: x * x - t, 1.0, fprime=lambda x: 2.0 * x), "root_scalar"),
+    "newton's method at the root": (lambda t: optimize.newton(lambda x: x * x - t, np.sqrt(AT * 0.3)), "root_scalar"),
+    "newton's method for arrays": (lambda t: optimize.newton(lambda x: x * x - t, np.ones(2))[0], "root_scalar"),
+    "root_scalar by newton": (
+        lambda t: optimize.root_scalar(lambda x: x * x - t, x0=1.0, fprime=lambda x: 2.0 * x).root,
+        "root_scalar",
+    ),
+    "a bracket": (lambda t: optimize.brentq(lambda x: x * x - 1.0, 0.0, t + 2.0), "root_scalar"),
+    "a bracket of bisection": (lambda t: optimize.bisect(lambda x: x * x - 1.0, 0.0, b=t + 2.0), "root_scalar"),
+    "golden sections": (lambda t: optimize.golden(lambda x: (x - t) ** 2), "minimize"),
+    "brent": (lambda t: optimize.brent(lambda x, t: (x - t) ** 2, (t,)), "minimize"),
+    "fminbound": (lambda t: optimize.fminbound(lambda x: (x - t) ** 2, 0.0, 5.0), "minimize"),
+    "an end of fminbound": (lambda t: optimize.fminbound(lambda x: x * x, -1.0, t), "minimize"),
+    "lsq_linear": (lambda t: optimize.lsq_linear(np.eye(2), t * np.ones(2)).x[0], "least_squares"),
     "fsolve": (lambda t: optimize.fsolve(lambda x: x - t, np.zeros(1))[0], "root"),
     "fixed_point": (lambda t: optimize.fixed_point(lambda x: 0.0 * x + t, 1.0), "fixed_point"),
     "least_squares": (lambda t: optimize.least_squares(lambda x: x - t, np.zeros(1)).x[0], "least_squares"),
@@ -288,6 +302,42 @@ def test_solvers_of_scipys_own_are_refused_with_the_one_to_use(name: str) -> Non
     find, instead = BY_SCIPY[name]
     with pytest.raises(dagad.NotDifferentiableError, match=rf"^`scipy.optimize.*Write `dagad.solvers.{instead}`,"):
         dagad.grad(lambda t: dagad.map_sum(lambda row, t: find(row * t), ROWS, t, scheduler="sync"))(AT)
+
+
+WITHOUT_ONE: dict[str, Callable[[Any], Any]] = {
+    "bracket": lambda t: optimize.bracket(lambda x: (x - t) ** 2)[1],
+    "line_search": lambda t: optimize.line_search(
+        lambda x: (x[0] - t) ** 2, lambda x: 2.0 * (x - t), np.zeros(1), np.ones(1)
+    )[0],
+    "milp": lambda t: optimize.milp(t * np.ones(2)).x[0],
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_ONE)
+@pytest.mark.parametrize("take", [dagad.jacfwd, dagad.grad])
+def test_searches_of_scipys_own_are_refused_by_name(name: str, take: Any) -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=rf"^`scipy.optimize.{name}` .*Write the steps of the"):
+        take(WITHOUT_ONE[name])(AT)
+
+
+def test_solvers_of_scipys_own_have_their_values_and_errors_where_something_else_is_traced() -> None:
+    def beside(t: Any) -> Any:
+        found.append(
+            (
+                optimize.newton(lambda x, a: x * x - a, 1.0, args=(2.0,), full_output=True)[0],
+                optimize.golden(lambda x: (x - 1.0) ** 2, brack=(0.0, 2.0)),
+                optimize.brentq(lambda x: x * x - 2.0, 0.0, b=2.0),
+                optimize.milp(np.ones(2), bounds=optimize.Bounds(0.0, 1.0)).fun,
+            )
+        )
+        with pytest.raises(TypeError, match=r"newton.*missing"):
+            optimize.newton(lambda x: x)
+        return t * found[-1][0]
+
+    found: list[Any] = []
+    assert dagad.grad(beside)(1.0) == found[0][0]
+    beside(1.0)
+    assert bits(list(found[0])) == bits(list(found[1]))
 
 
 def drop(x: Any, a: Any) -> Any:

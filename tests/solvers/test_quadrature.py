@@ -71,6 +71,17 @@ def test_edges_named_by_points_are_taken_into_account() -> None:
     assert slope == pytest.approx(4.0 * (0.3**2 + 0.7**2) / 2.0)
 
 
+@pytest.mark.parametrize("take", [dagad.grad, dagad.jacfwd])
+def test_edges_named_by_points_count_with_limits_in_either_order(take: Any) -> None:
+    def peak(v: Any, a: float, b: float) -> Any:
+        return quad(lambda x: v[0] * np.exp(-(((x - 37.0) / v[1]) ** 2)), a, b, points=[36.9, 37.0, 37.1])[0]
+
+    at, root_pi = np.array([2.0, 0.02]), np.sqrt(np.pi)
+    right = [0.02 * root_pi, 2.0 * root_pi]
+    np.testing.assert_allclose(take(lambda v: peak(v, 0.0, 100.0))(at), right, rtol=1e-7)
+    np.testing.assert_allclose(take(lambda v: peak(v, 100.0, 0.0))(at), np.negative(right), rtol=1e-7)
+
+
 def test_complex_integrands_have_derivatives() -> None:
     def real_part(p: Any) -> Any:
         return np.real(quad(lambda x: np.exp(1j * p * x), 0.0, 1.0, complex_func=True)[0])
