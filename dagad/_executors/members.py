@@ -21,10 +21,10 @@ from dagad._errors import CancelledError, SchedulerLostError, WorkerLostError, a
 from dagad._executors.member import Member, current_member, running_alone
 from dagad._executors.members_residuals import MemberPull, SharedResiduals
 from dagad._executors.members_snapshot import CurrentState, Snapshot
-from dagad._graphs.policies import Policy
+from dagad._graphs.policies import OURS, Policy
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds
 from dagad._kernels.kernel import Kernel
-from dagad._kernels.members import Together, has_same_rows
+from dagad._kernels.members import Together, has_same_fields, has_same_rows
 from dagad._values import fingerprint
 from dagad._values.shipping import pack
 
@@ -48,9 +48,9 @@ class _Request:
 
     def is_like(self, other: _Request) -> bool:
         """Return whether both may run as one job."""
-        if self.method != other.method or type(self.policy) is not type(other.policy):
+        if self.method != other.method or self.is_alone or other.is_alone:
             return False
-        if self.is_alone or other.is_alone:
+        if not _is_same_policy(self.policy, other.policy):
             return False
         if self.pulled is not None and other.pulled is not None:
             return self.pulled.goes_with(other.pulled)
@@ -60,9 +60,18 @@ class _Request:
 
 
 def _is_same_place(one: Any, other: Any) -> bool:
-    if one is other or one == other:
+    if one is other:
         return True
-    return type(one) is type(other) and getattr(one, "__dict__", one) == getattr(other, "__dict__", other)
+    # Ours are made anew for each reduction; another executor may hold what no attribute tells.
+    is_ours = type(one) is type(other) and type(one).__module__.startswith("dagad_scheduler.")
+    return is_ours and bool(vars(one) == vars(other))
+
+
+def _is_same_policy(one: Policy | None, other: Policy | None) -> bool:
+    """Return whether either may be used for both: ours count what they had done, and differ in nothing else."""
+    if type(one) is type(other) and type(one) in OURS:
+        return True
+    return has_same_fields(one, other)
 
 
 class MemberExecutor:
@@ -137,7 +146,7 @@ def _asked(
     member = current_member()
     if member is None:
         return ALONE
-    snapshot = Snapshot(job, () if pulled is None else pulled.seeds, CurrentState())
+    snapshot = Snapshot(job, () if pulled is None else pulled.seeds, CurrentState(), policy)
     return member.ask(_Request(method, job, inner, place, snapshot, policy, pulled))
 
 
