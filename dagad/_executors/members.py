@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dagad._errors import CancelledError, SchedulerLostError, WorkerLostError, add_note_once
+from dagad._errors import CancelledError, ClosureError, SchedulerLostError, WorkerLostError, add_note_once
 from dagad._executors.member import Member, current_member, running_alone
 from dagad._executors.members_residuals import MemberPull, SharedResiduals
+from dagad._executors.members_settings import CurrentStates, Settings
 from dagad._executors.members_snapshot import CurrentState, Snapshot
 from dagad._graphs.policies import OURS, Policy
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds
@@ -42,6 +43,7 @@ class _Request:
     inner: Executor
     place: Any
     snapshot: Snapshot
+    settings: Settings
     policy: Policy | None = None
     pulled: MemberPull | None = None
     is_alone: bool = False  # as it could not be answered with others
@@ -50,7 +52,7 @@ class _Request:
         """Return whether both may run as one job."""
         if self.method != other.method or self.is_alone or other.is_alone:
             return False
-        if not _is_same_policy(self.policy, other.policy):
+        if not (_is_same_policy(self.policy, other.policy) and self.settings.is_like(other.settings)):
             return False
         if self.pulled is not None and other.pulled is not None:
             return self.pulled.goes_with(other.pulled)
@@ -147,7 +149,7 @@ def _asked(
     if member is None:
         return ALONE
     snapshot = Snapshot(job, () if pulled is None else pulled.seeds, CurrentState(), policy)
-    return member.ask(_Request(method, job, inner, place, snapshot, policy, pulled))
+    return member.ask(_Request(method, job, inner, place, snapshot, Settings(), policy, pulled))
 
 
 class Meeting:
@@ -161,7 +163,7 @@ class Meeting:
         self._turns: deque[tuple[Member, Any]] = deque()
         self._pause, self._lock, self._is_over = threading.Lock(), threading.Lock(), False
         self._pause.acquire()
-        self.is_remote = False
+        self.is_remote, self._settings = False, Settings()
         self._members = [Member(number, act, self) for number, act in enumerate(acts)]
 
     def run(self) -> list[Any]:
@@ -173,7 +175,9 @@ class Meeting:
                     self._take_turns(refused)
                     continue
                 self.is_remote = self.is_remote or group[0].request.inner.remote
-                answers = _answers([member.request for member in group])
+                requests = [member.request for member in group]
+                is_here = requests[0].settings.is_like(self._settings)
+                answers = _answers(requests) if is_here else requests[0].settings.run(_answers, requests)
                 self.renew(group)
                 if answers[0] is ALONE and len(group) > 1:  # what one changes then, the next one is to be looked at for
                     for member in group:
@@ -190,8 +194,8 @@ class Meeting:
 
     def _changed(self) -> list[tuple[Member, Any]]:
         """Return the members that wait for what is not any more what they asked for, and what refuses it."""
-        now = CurrentState()
-        found = [(member, member.request.snapshot.change(member.number, now)) for member in self._waiting()]
+        now = CurrentStates()
+        found = [(member, _refusal(member, now)) for member in self._waiting()]
         return [(member, error) for member, error in found if error is not None]
 
     def _waiting(self) -> list[Member]:
@@ -199,10 +203,10 @@ class Meeting:
 
     def renew(self, ran: Sequence[Member]) -> None:
         """Have all others who wait note anew what they wait for: what chunk functions change is their own affair."""
-        now = CurrentState()
+        now = CurrentStates()
         for member in self._waiting():
             if member not in ran:
-                member.request.snapshot.renew(now)
+                now.look(member.request.settings, member.request.snapshot.renew)
 
     def _take_turns(self, turns: Sequence[tuple[Member, Any]]) -> None:
         """Let members go on, one after the other, each until it waits or is over."""
@@ -241,6 +245,13 @@ class Meeting:
         if len(groups) < 2:  # nearly always
             return groups[0] if groups else []
         return min(groups, key=lambda group: min(member.position() for member in group))
+
+
+def _refusal(member: Member, now: CurrentStates) -> ClosureError | None:
+    """Return what refuses the request of a member that waits, as it sees things."""
+    request: _Request = member.request
+    found: ClosureError | None = now.look(request.settings, lambda now: request.snapshot.change(member.number, now))
+    return found
 
 
 def _answers(requests: Sequence[_Request]) -> Sequence[Any]:

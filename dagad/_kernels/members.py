@@ -305,7 +305,7 @@ def has_same_rows(one: Job, other: Job) -> bool:
         return False
     forms = [job.sliced.treedef for job in (one, other)]
     # What records hold as metadata is compared by them, for whom -0.0 is 0.0.
-    if not forms[0].is_leaf() and not _is_same(*map(pytree.metadata_of, forms)):
+    if not forms[0].is_leaf() and not is_same(*map(pytree.metadata_of, forms)):
         return False
     return all(map(has_same_fields, one.sliced.columns, other.sliced.columns))
 
@@ -322,7 +322,7 @@ def has_same_fields(one: Any, other: Any) -> bool:
     names = {field.name for field in dataclasses.fields(cls)}
     if not _attributes(one) | _attributes(other) <= names or any(map(_is_built_in, cls.__mro__)):
         return False
-    return all(_is_same(getattr(one, name, None), getattr(other, name, None)) for name in names)
+    return all(is_same(getattr(one, name, None), getattr(other, name, None)) for name in names)
 
 
 def _attributes(one: Any) -> set[str]:
@@ -341,7 +341,7 @@ HEAP_TYPE = 1 << 9  # `Py_TPFLAGS_HEAPTYPE`: a class that Python code has define
 _EXACT = frozenset({int, str, bool, bytes, range, slice, type(None)})
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
     """Return whether two things are the same to the last bit, as far as that is seen at a glance."""
     if one is other:
         return True
@@ -356,9 +356,9 @@ def _is_same(one: Any, other: Any) -> bool:
     if cls is np.ndarray:  # others may hold more than numbers: a mask, a unit
         return bool(one.__array_interface__ == other.__array_interface__)  # the same memory
     if cls is list or cls is tuple:
-        return len(one) == len(other) and all(map(_is_same, one, other))
+        return len(one) == len(other) and all(map(is_same, one, other))
     if cls is dict:
-        return _is_same([*one.items()], [*other.items()])
+        return is_same([*one.items()], [*other.items()])
     drawn = getattr(one, "drawn", None)
     if drawn is not None and other.drawn is not None:  # the same chunks of the same Shards
         return drawn.whole is other.drawn.whole and drawn.numbers == other.drawn.numbers
