@@ -21,6 +21,7 @@ from dagad._executors.members_pace import Pace
 from dagad._tracebacks import public
 from dagad._types import Axis, Function, Leaf
 from dagad._values import pytree
+from dagad._values.canonical import library_of
 from dagad._values.pytree import TreeDef
 from dagad._watching.watching import watched
 from dagad._words import argument_of, described, name_of
@@ -195,6 +196,7 @@ def _checked(name: str, leaf: Leaf, axis: int) -> int:
             f"{name} holds {described(plain)}, along which no members can lie. Give None for it in `in_axes`: all "
             "members share it."
         )
+    _refuse_labels(name, plain)
     n_axes = np.ndim(plain)
     if not -n_axes <= axis < n_axes:
         raise PlanError(
@@ -202,6 +204,22 @@ def _checked(name: str, leaf: Leaf, axis: int) -> int:
             "that axis, one entry for each member; or None in `in_axes` if all members share it."
         )
     return axis % n_axes
+
+
+def _refuse_labels(name: str, plain: Any) -> None:
+    """Raise for a leaf that would not be cut by position into numbers and arrays."""
+    library = library_of(plain)
+    if library is None or (library == "xarray" and hasattr(plain, "dtype")):  # arrays of xarray go by position
+        return
+    if isinstance(plain, np.ma.MaskedArray):
+        raise StructureError(
+            f"{name} holds a masked array, along which members were to lie: one that is masked has no number. Give "
+            "`array.filled(value)`, once you have decided what to do about missing numbers."
+        )
+    raise StructureError(
+        f"{name} holds {described(plain)} of {library}, along which members were to lie: its labels would say which "
+        "entry is whose. Give numbers by position, `.to_numpy()` of it or of its columns."
+    )
 
 
 def _n_members(names: Sequence[str], axes: Sequence[list[int | None]], columns: Sequence[Any]) -> int:
@@ -243,7 +261,21 @@ def _parts(leaf: Leaf, axis: int | None, count: int) -> list[Any]:
     whole = leaf if hasattr(leaf, "__getitem__") else np.asarray(leaf)
     before: tuple[Any, ...] = (slice(None),) * axis
     parts = [whole[(*before, number)] for number in range(count)]
-    return [part.copy(order="C") if type(part) is np.ndarray else part for part in parts]
+    return list(map(_own, parts))
+
+
+def _own(part: Any) -> Any:
+    """Return a part of an array in memory of its own."""
+    if type(part) is np.ndarray:  # nearly always
+        return part.copy(order="C")
+    if isinstance(part, np.ndarray | np.void):  # an entry of a record is a view, too
+        return part.copy()
+    if isinstance(part, np.generic):
+        return part
+    copy = getattr(part, "clone", None) if hasattr(part, "data_ptr") else None  # a tensor
+    if library_of(part) is not None:
+        copy = getattr(part, "copy", None)
+    return copy() if callable(copy) else part
 
 
 # Results
@@ -264,7 +296,11 @@ def _stacked(results: Sequence[Any]) -> Any:
 
 def _column(leaves: list[Any]) -> Any:
     plain = list(map(pytree.plain, leaves))
-    if not all(issubclass(kind, _NUMBERS) for kind in set(map(type, plain))):
+    kinds = set(map(type, plain))
+    for kind in kinds:
+        if issubclass(kind, np.ndarray) and not _is_stacked_whole(kind):
+            _refuse_class(kind)
+    if not all(issubclass(kind, _NUMBERS) for kind in kinds):
         if all(leaf is plain[0] or (type(leaf) is str and leaf == plain[0]) for leaf in plain):
             return plain[0]
         raise StructureError(
@@ -281,3 +317,20 @@ def _column(leaves: list[Any]) -> Any:
 
 
 _NUMBERS = (np.ndarray, np.generic, int, float, complex)
+_PLAIN = frozenset({np.ndarray, np.memmap, np.recarray})
+_OF_MASKED = "`array.filled(value)`, or two arrays, `array.filled(0.0)` and `np.ma.getmaskarray(array)`"
+_INSTEAD = dict.fromkeys((np.ma.MaskedArray, type(np.ma.masked)), _OF_MASKED)
+
+
+def _is_stacked_whole(kind: type) -> bool:
+    """Return whether arrays of a class are stacked with all that they hold: of numpy's own, or as they say."""
+    stacks = getattr(kind, "__array_function__", None)
+    return kind in _PLAIN or stacks is not np.ndarray.__array_function__
+
+
+def _refuse_class(kind: type) -> None:
+    instead = _INSTEAD.get(kind, "its numbers, `np.asarray(array)`")
+    raise StructureError(
+        f"Members return an array of the class `{kind.__name__}`, and what that holds beside its numbers would be lost "
+        f"where these are stacked. Return {instead}."
+    )

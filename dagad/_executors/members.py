@@ -17,14 +17,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dagad._errors import CancelledError, SchedulerLostError, WorkerLostError, add_note_once
+from dagad._errors import CancelledError, ClosureError, SchedulerLostError, WorkerLostError, add_note_once
 from dagad._executors.member import Member, current_member, running_alone
 from dagad._executors.members_residuals import MemberPull, SharedResiduals
+from dagad._executors.members_settings import CurrentStates, Settings
 from dagad._executors.members_snapshot import CurrentState, Snapshot
-from dagad._graphs.policies import Policy
+from dagad._graphs.policies import OURS, Policy
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds
 from dagad._kernels.kernel import Kernel
-from dagad._kernels.members import Together, has_same_rows
+from dagad._kernels.members import Together, has_same_fields, has_same_rows
 from dagad._values import fingerprint
 from dagad._values.shipping import pack
 
@@ -42,15 +43,16 @@ class _Request:
     inner: Executor
     place: Any
     snapshot: Snapshot
+    settings: Settings
     policy: Policy | None = None
     pulled: MemberPull | None = None
     is_alone: bool = False  # as it could not be answered with others
 
     def is_like(self, other: _Request) -> bool:
         """Return whether both may run as one job."""
-        if self.method != other.method or type(self.policy) is not type(other.policy):
+        if self.method != other.method or self.is_alone or other.is_alone:
             return False
-        if self.is_alone or other.is_alone:
+        if not (_is_same_policy(self.policy, other.policy) and self.settings.is_like(other.settings)):
             return False
         if self.pulled is not None and other.pulled is not None:
             return self.pulled.goes_with(other.pulled)
@@ -60,9 +62,18 @@ class _Request:
 
 
 def _is_same_place(one: Any, other: Any) -> bool:
-    if one is other or one == other:
+    if one is other:
         return True
-    return type(one) is type(other) and getattr(one, "__dict__", one) == getattr(other, "__dict__", other)
+    # Ours are made anew for each reduction; another executor may hold what no attribute tells.
+    is_ours = type(one) is type(other) and type(one).__module__.startswith("dagad_scheduler.")
+    return is_ours and bool(vars(one) == vars(other))
+
+
+def _is_same_policy(one: Policy | None, other: Policy | None) -> bool:
+    """Return whether either may be used for both: ours count what they had done, and differ in nothing else."""
+    if type(one) is type(other) and type(one) in OURS:
+        return True
+    return has_same_fields(one, other)
 
 
 class MemberExecutor:
@@ -137,8 +148,8 @@ def _asked(
     member = current_member()
     if member is None:
         return ALONE
-    snapshot = Snapshot(job, () if pulled is None else pulled.seeds, CurrentState())
-    return member.ask(_Request(method, job, inner, place, snapshot, policy, pulled))
+    snapshot = Snapshot(job, () if pulled is None else pulled.seeds, CurrentState(), policy)
+    return member.ask(_Request(method, job, inner, place, snapshot, Settings(), policy, pulled))
 
 
 class Meeting:
@@ -152,7 +163,7 @@ class Meeting:
         self._turns: deque[tuple[Member, Any]] = deque()
         self._pause, self._lock, self._is_over = threading.Lock(), threading.Lock(), False
         self._pause.acquire()
-        self.is_remote = False
+        self.is_remote, self._settings = False, Settings()
         self._members = [Member(number, act, self) for number, act in enumerate(acts)]
 
     def run(self) -> list[Any]:
@@ -164,7 +175,9 @@ class Meeting:
                     self._take_turns(refused)
                     continue
                 self.is_remote = self.is_remote or group[0].request.inner.remote
-                answers = _answers([member.request for member in group])
+                requests = [member.request for member in group]
+                is_here = requests[0].settings.is_like(self._settings)
+                answers = _answers(requests) if is_here else requests[0].settings.run(_answers, requests)
                 self.renew(group)
                 if answers[0] is ALONE and len(group) > 1:  # what one changes then, the next one is to be looked at for
                     for member in group:
@@ -181,8 +194,8 @@ class Meeting:
 
     def _changed(self) -> list[tuple[Member, Any]]:
         """Return the members that wait for what is not any more what they asked for, and what refuses it."""
-        now = CurrentState()
-        found = [(member, member.request.snapshot.change(member.number, now)) for member in self._waiting()]
+        now = CurrentStates()
+        found = [(member, _refusal(member, now)) for member in self._waiting()]
         return [(member, error) for member, error in found if error is not None]
 
     def _waiting(self) -> list[Member]:
@@ -190,10 +203,10 @@ class Meeting:
 
     def renew(self, ran: Sequence[Member]) -> None:
         """Have all others who wait note anew what they wait for: what chunk functions change is their own affair."""
-        now = CurrentState()
+        now = CurrentStates()
         for member in self._waiting():
             if member not in ran:
-                member.request.snapshot.renew(now)
+                now.look(member.request.settings, member.request.snapshot.renew)
 
     def _take_turns(self, turns: Sequence[tuple[Member, Any]]) -> None:
         """Let members go on, one after the other, each until it waits or is over."""
@@ -232,6 +245,13 @@ class Meeting:
         if len(groups) < 2:  # nearly always
             return groups[0] if groups else []
         return min(groups, key=lambda group: min(member.position() for member in group))
+
+
+def _refusal(member: Member, now: CurrentStates) -> ClosureError | None:
+    """Return what refuses the request of a member that waits, as it sees things."""
+    request: _Request = member.request
+    found: ClosureError | None = now.look(request.settings, lambda now: request.snapshot.change(member.number, now))
+    return found
 
 
 def _answers(requests: Sequence[_Request]) -> Sequence[Any]:

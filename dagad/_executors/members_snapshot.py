@@ -17,6 +17,9 @@ import numpy as np
 
 from dagad._errors import ClosureError
 from dagad._executors.member import current_member
+from dagad._graphs import policies
+from dagad._graphs.monoids import CompensatedSum, PlainSum
+from dagad._graphs.policies import Policy
 from dagad._kernels.job import Job, Seeds
 from dagad._types import Array, Function
 from dagad._values import pytree
@@ -25,6 +28,7 @@ from dagad._values.carried import states_of
 from dagad._values.digest import States
 from dagad._words import name_of
 
+_FIXED_SETTINGS = policies.OURS | {PlainSum, CompensatedSum, type(None)}
 _FIXED = frozenset({type(None), bool, int, float, complex, str, bytes, range})
 BLOCK = 2**20  # bytes that are laid out at a time
 SMALL = 2**12  # bytes that are looked at sooner than it is found out whether another view of them has been
@@ -78,8 +82,10 @@ def _sum_of(array: Array) -> int:
 class Snapshot:
     """What a job is made of, and the seeds that are to be pulled, as they were."""
 
-    def __init__(self, job: Job, seeds: Sequence[Seeds], now: CurrentState) -> None:
+    def __init__(self, job: Job, seeds: Sequence[Seeds], now: CurrentState, policy: Policy | None = None) -> None:
         self._job, self._seeds = job, seeds
+        # How terms are added up, and what happens to tapes; objects of a user's own may change.
+        self._settings = [one for one in (job.monoid, policy) if type(one) not in _FIXED_SETTINGS]
         self._functions = [] if seeds else [one.fun for one in job.kernel.of_users]
         self.renew(now)
 
@@ -88,6 +94,7 @@ class Snapshot:
         self._kept = now
         self._carried = [now.function(fun) for fun in self._functions]
         self._parts = [now.part(part) for part in self._all_parts()]
+        self._states = [now.part(one) for one in self._settings]
 
     def _all_parts(self) -> Iterator[Any]:
         if self._seeds:  # what they are pulled at is there
@@ -109,6 +116,8 @@ class Snapshot:
             found += [name for name, state in before.items() if states.get(name) != state]
         if self._parts != [now.part(part) for part in self._all_parts()]:
             found.append("a cotangent" if self._seeds else "an argument, or the rows")
+        if self._states != [now.part(one) for one in self._settings]:
+            found.append("`sum` or `policy`")
         return _refusal(self._job.kernel.of_user.fun, number, found) if found else None
 
 

@@ -151,3 +151,6 @@ class Preaccumulate(Counting):
 
     def linearize(self, task: AnyTask, args: tuple[Any, ...]) -> Linearization:
         return Linearization.with_grad(task, args, self.counters)
+
+
+OURS: frozenset[Any] = frozenset({Keep, KeepRest, Recompute, Preaccumulate})

@@ -7,8 +7,10 @@ has the bits that it has alone.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
@@ -309,28 +311,47 @@ def has_same_rows(one: Job, other: Job) -> bool:
     """Return whether two jobs visit the same rows, to the last bit, cut alike, with as many leaves for each chunk."""
     if one.plan != other.plan or one.sliced.treedef != other.sliced.treedef or one.inputs != other.inputs:
         return False
-    if one.stacked_at != other.stacked_at or one.runs != other.runs or not _is_same_source(one.monoid, other.monoid):
+    if one.stacked_at != other.stacked_at or one.runs != other.runs or not has_same_fields(one.monoid, other.monoid):
         return False
     forms = [job.sliced.treedef for job in (one, other)]
     # What records hold as metadata is compared by them, for whom -0.0 is 0.0.
-    if not forms[0].is_leaf() and not _is_same(*map(pytree.metadata_of, forms)):
+    if not forms[0].is_leaf() and not is_same(*map(pytree.metadata_of, forms)):
         return False
-    return all(map(_is_same_source, one.sliced.columns, other.sliced.columns))
+    return all(map(has_same_fields, one.sliced.columns, other.sliced.columns))
 
 
-def _is_same_source(one: Any, other: Any) -> bool:
+def has_same_fields(one: Any, other: Any) -> bool:
+    """Return whether two things are one, or of one dataclass, with the same fields and nothing else in them."""
     if one is other:
         return True
-    if type(one) is not type(other):
+    cls = type(one)
+    if cls is not type(other) or "__dataclass_fields__" not in vars(
+        cls
+    ):  # inherited they leave out what the class adds
         return False
-    fields = getattr(one, "__dataclass_fields__", None)
-    return fields is not None and all(_is_same(getattr(one, name), getattr(other, name)) for name in fields)
+    names = {field.name for field in dataclasses.fields(cls)}
+    if not _attributes(one) | _attributes(other) <= names or any(map(_is_built_in, cls.__mro__)):
+        return False
+    return all(is_same(getattr(one, name, None), getattr(other, name, None)) for name in names)
 
 
+def _attributes(one: Any) -> set[str]:
+    """Return the names of all attributes that something has, or has room for."""
+    members = (vars(base).items() for base in type(one).__mro__)
+    slots = {name for own in members for name, part in own if type(part) is MemberDescriptorType}
+    return slots | {*getattr(one, "__dict__", ())}
+
+
+def _is_built_in(cls: type) -> bool:
+    """Return whether a class may hold what is no attribute: a number, or the items of a list."""
+    return cls is not object and not cls.__flags__ & HEAP_TYPE
+
+
+HEAP_TYPE = 1 << 9  # `Py_TPFLAGS_HEAPTYPE`: a class that Python code has defined
 _EXACT = frozenset({int, str, bool, bytes, range, slice, type(None)})
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
     """Return whether two things are the same to the last bit, as far as that is seen at a glance."""
     if one is other:
         return True
@@ -345,9 +366,9 @@ def _is_same(one: Any, other: Any) -> bool:
     if cls is np.ndarray:  # others may hold more than numbers: a mask, a unit
         return bool(one.__array_interface__ == other.__array_interface__)  # the same memory
     if cls is list or cls is tuple:
-        return len(one) == len(other) and all(map(_is_same, one, other))
+        return len(one) == len(other) and all(map(is_same, one, other))
     if cls is dict:
-        return _is_same([*one.items()], [*other.items()])
+        return is_same([*one.items()], [*other.items()])
     drawn = getattr(one, "drawn", None)
     if drawn is not None and other.drawn is not None:  # the same chunks of the same Shards
         return drawn.whole is other.drawn.whole and drawn.numbers == other.drawn.numbers
