@@ -39,7 +39,7 @@ class Passing(Protocol):
         """Have others note anew what they wait for, as chunks of some members have run."""
 
     def goes_one_by_one(self) -> bool:
-        """Return whether members don't wait for one another any more."""
+        """Return whether the one who runs waits for nobody."""
 
     def blocked(self) -> list[Stack] | None:
         """Return where those stand who run, if all wait for a lock."""

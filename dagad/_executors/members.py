@@ -22,6 +22,7 @@ from dagad._errors import CancelledError, ClosureError, SchedulerLostError, Work
 from dagad._executors import members_locks
 from dagad._executors.member import Member, current_member, running_alone
 from dagad._executors.members_locks import Stack
+from dagad._executors.members_process import ProcessState
 from dagad._executors.members_residuals import MemberPull, SharedResiduals
 from dagad._executors.members_settings import CurrentStates, Settings
 from dagad._executors.members_snapshot import CurrentState, Snapshot
@@ -152,6 +153,8 @@ def _asked(
     if member is None or member.is_by_itself():
         return ALONE
     snapshot = Snapshot(job, () if pulled is None else pulled.seeds, CurrentState(), policy)
+    if snapshot.has_own_thread:
+        return ALONE
     return member.ask(_Request(method, job, inner, place, snapshot, Settings(), policy, pulled))
 
 
@@ -166,6 +169,7 @@ class Meeting:
     `_running`       those who run: one, or more where one of them waits for a lock
     `_pause`         released when none is
     `_lock`          held while one of these changes
+    `_process`       what is set for the process where nobody has set it for himself
     `is_remote`      whether something has run in other processes
     `is_one_by_one`  whether nobody waits for others any more
     ===============  ==================================================================================================
@@ -176,7 +180,7 @@ class Meeting:
         self._running, self._has_failed, self.is_one_by_one = list[Member](), False, False
         self._pause, self._lock, self._is_over = threading.Lock(), threading.Lock(), False
         self._pause.acquire()
-        self.is_remote, self._settings = False, Settings()
+        self.is_remote, self._settings, self._process = False, Settings(), ProcessState()
         self._members = [Member(number, act, self) for number, act in enumerate(acts)]
 
     def run(self) -> list[Any]:
@@ -277,11 +281,13 @@ class Meeting:
                 chosen.go_on(answer)
 
     def goes_one_by_one(self) -> bool:
-        """Return whether members don't wait for one another any more: but one that has failed ends all."""
-        return self.is_one_by_one and not self._has_failed
+        """Return whether the one who runs waits for nobody: but one that has failed ends all."""
+        return not self._has_failed and (self.is_one_by_one or self._process.is_changed())
 
     def pass_on(self, member: Member | None) -> None:
         """Let the next one go on, as a member waits or is over, and no other runs."""
+        if member is not None and member.is_over and self._process.is_changed():
+            self._process.note()  # it stays so
         with self._lock:  # or somebody might begin whom the caller, interrupted, has just given up
             if self._is_over:
                 return
