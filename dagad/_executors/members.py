@@ -35,7 +35,7 @@ from dagad._values.shipping import pack
 
 CALL, LINEARIZE, PULL = "call", "linearize", "pull"
 ALONE: Any = object()  # the answer to a member that is to do itself what it asked for
-LOST = (WorkerLostError, SchedulerLostError, CancelledError)  # it would be again, alone
+LOST = (SchedulerLostError, CancelledError)  # it would be again, alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +168,7 @@ class Meeting:
     `_turns`         those who are to go on, with their answers, after the one who runs
     `_running`       those who run: one, or more where one of them waits for a lock
     `_pause`         released when none is
+    `_of_several`    what has failed of several members together
     `_lock`          held while one of these changes
     `_process`       what is set for the process where nobody has set it for himself
     `is_remote`      whether something has run in other processes
@@ -180,6 +181,7 @@ class Meeting:
         self._running, self._has_failed, self.is_one_by_one = list[Member](), False, False
         self._pause, self._lock, self._is_over = threading.Lock(), threading.Lock(), False
         self._pause.acquire()
+        self._of_several: BaseException | None = None
         self.is_remote, self._settings, self._process = False, Settings(), ProcessState()
         self._members = [Member(number, act, self) for number, act in enumerate(acts)]
 
@@ -213,6 +215,10 @@ class Meeting:
         self.is_remote = self.is_remote or requests[0].inner.remote
         answers = _answers(requests) if is_here else requests[0].settings.run(_answers, requests)
         self.renew(group)
+        if isinstance(answers[0], BaseException):
+            numbers = ", ".join(str(member.number) for member in group)
+            add_note_once(answers[0], f"dagad: members {numbers} of a `dagad.vmap`, which ran together")
+            self._of_several = answers[0]
         if answers[0] is ALONE and len(group) > 1:  # what one changes then, the next one is to be looked at for
             for member in group:
                 member.request = replace(member.request, is_alone=True)
@@ -251,7 +257,8 @@ class Meeting:
                 before = None
         for member in self._members:
             if member.error is not None:
-                add_note_once(member.error, f"dagad: member {member.number} of a `dagad.vmap`")
+                if member.error is not self._of_several:
+                    add_note_once(member.error, f"dagad: member {member.number} of a `dagad.vmap`")
                 raise member.error
 
     def blocked(self) -> list[Stack] | None:
@@ -337,6 +344,9 @@ def _answers(requests: Sequence[_Request]) -> Sequence[Any]:
         return alone
     try:
         return _run(requests) if first.pulled is None else _pulled(requests)
+    except WorkerLostError as error:  # by one of them: the others have theirs, if somebody is left to run it
+        has_workers = getattr(first.place, "has_workers", lambda: True)
+        return alone if has_workers() else [error] * len(requests)
     except LOST as error:
         return [error] * len(requests)
     except Exception:  # of some member's: alone each gets its own
