@@ -16,6 +16,7 @@ from dagad._api.program import Program
 from dagad._errors import PlanError, add_note_once
 from dagad._executors.checkpointed import is_checkpointed
 from dagad._executors.evaluation import Scheduler, find_scheduler, is_inside_any_task, new_names, run_graph
+from dagad._frames import run_for, users_line
 from dagad._tracing.patches import patches
 from dagad._types import AnyScheduler
 from dagad._values.closures import carries_traced
@@ -35,10 +36,11 @@ class Shared:
 
     def run(self, what: str, acts: Sequence[Callable[[], Any]]) -> list[Any]:
         """Return what functions return, all at work at the same time; the error of the first that fails is raised."""
+        line = users_line()
         with ThreadPoolExecutor(min(self.n_groups, len(acts)), "dagad-directions") as pool:
             try:
                 # Each in a copy of this context: reductions inside find their scheduler there, and settings.
-                futures = [pool.submit(contextvars.copy_context().run, act) for act in acts]
+                futures = [pool.submit(contextvars.copy_context().run, run_for, line, act) for act in acts]
                 return [_noted(what, number, len(acts), future.result) for number, future in enumerate(futures)]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)

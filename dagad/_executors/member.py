@@ -23,6 +23,7 @@ from types import CodeType
 from typing import Any, Protocol
 
 from dagad._executors.members_locks import Stack, stack_of, waits_for_lock
+from dagad._frames import run_for, users_line
 
 
 class _GivenUp(BaseException):
@@ -50,7 +51,7 @@ class Member:
 
     def __init__(self, number: int, act: Callable[[], Any], meeting: Passing) -> None:
         self.number, self._act, self._meeting = number, act, meeting
-        self._context = contextvars.copy_context()
+        self._context, self._line = contextvars.copy_context(), users_line()
         self.request: Any = None
         self.answer: Any = None
         self.result: Any = None
@@ -147,7 +148,7 @@ class Member:
 
     def _in_context(self) -> Any:
         _MEMBER.set(self)
-        return self._act()
+        return run_for(self._line, self._act)
 
 
 _MEMBER: ContextVar[Member | None] = ContextVar("dagad_member", default=None)

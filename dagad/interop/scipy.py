@@ -235,9 +235,10 @@ def standard_errors(
     x
         Where its minimum is, the `x` of what `minimize` returns, in any pytree.
     cov_type
-        As in statsmodels. "nonrobust": the inverse Hessian, right where the model is. "HC0": the sandwich, which holds
-        where the model has the spread of independent rows wrong. "HC1": that times n / (n - k), of n rows and k
-        parameters. "cluster": the sandwich of groups, inside which rows may depend on each other.
+        By statsmodels' names. "nonrobust": the inverse Hessian, right where the model is. "HC0": the sandwich, which
+        holds where the model has the spread of independent rows wrong. "HC1": that times n / (n - k), of n rows and k
+        parameters, which statsmodels does for linear regressions only. "cluster": the sandwich of groups, inside which
+        rows may depend on each other.
     losses
         For the sandwich: ``losses(rows, x)``, a function of some rows that returns an array with the loss of each, of
         which `fun` sums up all. Its derivatives are taken in forward mode, in the chunks; no scores of rows travel.
