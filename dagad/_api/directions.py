@@ -1,7 +1,8 @@
 """Directions of a Jacobian in parallel: columns or rows in groups, each of which a thread takes, or a task elsewhere.
 
 Threads of this process share a program and its tape. In another process each group runs the program anew, and records
-it once. Every direction is computed by itself, so groups don't show in the bits.
+it once. Every direction is computed by itself, so groups don't show in the bits; but jax compiles
+a function of as many directions as there are, and groups of others may differ from it in the last bits.
 """
 
 from __future__ import annotations
