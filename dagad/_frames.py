@@ -4,20 +4,62 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
 from types import FrameType
+from typing import Any, NamedTuple, TypeVar
 
 from dagad._errors import DagadWarning
 
+T = TypeVar("T")
 OURS = frozenset({"dagad", "dagad_scheduler", "dask", "distributed"})
 _HIDDEN = OURS | {"autograd"}
 
 
+class Line(NamedTuple):
+    """A line of the user's, and the globals of its module."""
+
+    path: str
+    number: int
+    names: dict[str, Any]
+
+
+# In the context of a thread of ours, the line that it runs for.
+_LED_HERE: ContextVar[Line | None] = ContextVar("dagad_led_here", default=None)
+_OF_THREADS = frozenset({"threading", "concurrent.futures.thread"})
+
+
 def warn(message: str) -> None:
-    """Warn, at the user's line that led here."""
+    """Warn, at the user's line that led here: in a thread of ours at the one that it runs for."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and is_hidden(frame):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, DagadWarning, stacklevel=level)
+    line = _LED_HERE.get() if module_of(frame) in _OF_THREADS else None
+    if line is None:
+        warnings.warn(message, DagadWarning, stacklevel=level)
+        return
+    path, number, names = line
+    registry = names.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, DagadWarning, path, number, names.get("__name__"), registry)
+
+
+def users_line() -> Line | None:
+    """Return the user's line that led here, for a thread that is started for it."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and is_hidden(frame):
+        frame = frame.f_back
+    if module_of(frame) in _OF_THREADS:
+        return _LED_HERE.get()
+    return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+
+
+def run_for(line: Line | None, act: Callable[..., T], *args: Any) -> T:
+    """Return what a function returns that runs in a thread for a line of the user's."""
+    token = _LED_HERE.set(line)
+    try:
+        return act(*args)
+    finally:
+        _LED_HERE.reset(token)
 
 
 def is_hidden(frame: FrameType) -> bool:

@@ -108,8 +108,16 @@ def refuse_in_jax(error: Exception, caller: FrameType) -> None:
 
 
 def _written(signature: inspect.Signature) -> str:
-    parts = [one for one in signature.parameters.values() if one.kind != one.KEYWORD_ONLY and one.default is one.empty]
-    return ", ".join(f"*{one.name}" if one.kind == one.VAR_POSITIONAL else one.name for one in parts)
+    """Return what a call has to give, as it is written."""
+    needed = [one for one in signature.parameters.values() if one.default is one.empty and one.name != "self"]
+    return ", ".join(_FORMS.get(one.kind, "{}").format(one.name) for one in needed)
+
+
+_FORMS: dict[Any, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*{}",
+    inspect.Parameter.VAR_KEYWORD: "**{}",
+    inspect.Parameter.KEYWORD_ONLY: "{}=...",
+}
 
 
 def _unfit(name: str, signature: inspect.Signature, kwargs: dict[str, Any], reason: str) -> ArgumentsError:

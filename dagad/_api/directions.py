@@ -1,7 +1,8 @@
 """Directions of a Jacobian in parallel: columns or rows in groups, each of which a thread takes, or a task elsewhere.
 
 Threads of this process share a program and its tape. In another process each group runs the program anew, and records
-it once. Every direction is computed by itself, so groups don't show in the bits.
+it once. Every direction is computed by itself, so groups don't show in the bits; but jax compiles
+a function of as many directions as there are, and groups of others may differ from it in the last bits.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dagad._api.program import Program
 from dagad._errors import PlanError, add_note_once
 from dagad._executors.checkpointed import is_checkpointed
 from dagad._executors.evaluation import Scheduler, find_scheduler, is_inside_any_task, new_names, run_graph
+from dagad._frames import run_for, users_line
 from dagad._tracing.patches import patches
 from dagad._types import AnyScheduler
 from dagad._values.closures import carries_traced
@@ -35,10 +37,11 @@ class Shared:
 
     def run(self, what: str, acts: Sequence[Callable[[], Any]]) -> list[Any]:
         """Return what functions return, all at work at the same time; the error of the first that fails is raised."""
+        line = users_line()
         with ThreadPoolExecutor(min(self.n_groups, len(acts)), "dagad-directions") as pool:
             try:
                 # Each in a copy of this context: reductions inside find their scheduler there, and settings.
-                futures = [pool.submit(contextvars.copy_context().run, act) for act in acts]
+                futures = [pool.submit(contextvars.copy_context().run, run_for, line, act) for act in acts]
                 return [_noted(what, number, len(acts), future.result) for number, future in enumerate(futures)]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)

@@ -186,9 +186,10 @@ def jacfwd(
     scheduler
         Where the directions run, in groups beside each other: "threads", or a ``distributed.Client``; see
         `reduce_sum`. None: one after the other, here. It pays where `fun` itself runs one step after the other. The
-        reductions in `fun` keep their own scheduler, and the result has the same bits. Threads help where numpy lets go
-        of the interpreter's lock, in arrays of some thousand numbers; in other processes `fun`, its arguments and what
-        comes along have to travel.
+        reductions in `fun` keep their own scheduler, and the result has the same bits; where they have
+        ``engine="jax"``, but for the last ones, which depend on how many directions a group has. Threads help where
+        numpy lets go of the interpreter's lock, in arrays of some thousand numbers; in other processes `fun`, its
+        arguments and what comes along have to travel.
 
     Returns
     -------

@@ -19,7 +19,7 @@ from dagad._kernels.context import is_in_a_transform, note_operation
 from dagad._kernels.finite import is_finite
 from dagad._kernels.kernel import Outputs
 from dagad._kernels.operation import Operation
-from dagad._sources.shards import times
+from dagad._sources.boxes import times
 from dagad._tracing.embedded import Trace, innermost, parts_of
 from dagad._tracing.tape import reverse_depth, traceable
 from dagad._types import Cotangent

@@ -106,6 +106,8 @@ def _run(acts: Sequence[Callable[[], Any]], pace: Pace, is_traced: bool) -> list
         meeting = Meeting(acts)
         results = meeting.run()
         pace.took(len(acts), True, time.perf_counter() - began, meeting.is_remote)
+        if meeting.is_one_by_one:
+            pace.parted(len(acts))
     else:
         results = _one_by_one(acts)
         pace.took(len(acts), False, time.perf_counter() - began)

@@ -8,6 +8,7 @@ State of a `Member`, touched by whoever's turn it is, the member itself or the c
 `is_over`       whether its program has ended, `error` if that failed; else `result`
 `is_given_up`   whether nobody waits for it any more: then it gets no answer, and ends
 `locks`         those that it holds while it runs, and lets go of while it waits
+`inside`        the meeting of members of its own that it waits for
 ==============  ==============================================================================================
 """
 
@@ -15,11 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
+from types import CodeType
 from typing import Any, Protocol
+
+from dagad._executors.members_locks import Stack, stack_of, waits_for_lock
+from dagad._frames import run_for, users_line
 
 
 class _GivenUp(BaseException):
@@ -35,19 +39,26 @@ class Passing(Protocol):
     def renew(self, ran: Sequence[Member]) -> None:
         """Have others note anew what they wait for, as chunks of some members have run."""
 
+    def goes_one_by_one(self) -> bool:
+        """Return whether the one who runs waits for nobody."""
+
+    def blocked(self) -> list[Stack] | None:
+        """Return where those stand who run, if all wait for a lock."""
+
 
 class Member:
     """One member's program, in a thread of its own that runs only when it is its turn."""
 
     def __init__(self, number: int, act: Callable[[], Any], meeting: Passing) -> None:
         self.number, self._act, self._meeting = number, act, meeting
-        self._context = contextvars.copy_context()
+        self._context, self._line = contextvars.copy_context(), users_line()
         self.request: Any = None
         self.answer: Any = None
         self.result: Any = None
         self.error: BaseException | None = None
         self.is_over = self.is_given_up = False
         self.locks: list[Any] = []
+        self.inside: Passing | None = None
         self._n_alone = 0
         self._go = threading.Lock()
         self._go.acquire()
@@ -65,6 +76,20 @@ class Member:
             yield
         finally:
             self._n_alone -= 1
+
+    def is_by_itself(self) -> bool:
+        """Return whether the member is to do itself what it would ask for."""
+        return not self.is_given_up and self._meeting.goes_one_by_one()
+
+    def blocked(self) -> list[Stack] | None:
+        """Return where the member stands, if it waits for a lock, or all its own members do."""
+        if self.inside is not None:
+            return self.inside.blocked()
+        return [stack_of(self._thread)] if waits_for_lock(self._thread) else None
+
+    def runs_through(self, codes: Collection[CodeType]) -> bool:
+        """Return whether the member stands somewhere in one of these functions."""
+        return any(code in codes for code, _ in stack_of(self._thread))
 
     def go_on(self, answer: Any = None) -> None:
         """Let the member run: from its beginning, or with the answer to what it asked."""
@@ -110,11 +135,7 @@ class Member:
 
     def position(self) -> list[int]:
         """Return where in its program the member waits, from the outermost function to the innermost."""
-        frame, found = sys._current_frames().get(self._thread.ident or 0), list[int]()
-        while frame is not None:
-            found.append(frame.f_lasti)
-            frame = frame.f_back
-        return found[::-1]
+        return [at for _, at in reversed(stack_of(self._thread))]
 
     def _run(self) -> None:
         try:
@@ -127,7 +148,7 @@ class Member:
 
     def _in_context(self) -> Any:
         _MEMBER.set(self)
-        return self._act()
+        return run_for(self._line, self._act)
 
 
 _MEMBER: ContextVar[Member | None] = ContextVar("dagad_member", default=None)
@@ -155,9 +176,9 @@ def _held_by(member: Member, lock: threading.Lock) -> Iterator[None]:
             member.locks.remove(lock)
 
 
-def by_itself() -> contextlib.AbstractContextManager[None]:
-    """Return what lets a member wait for nobody, while it holds what others may wait for."""
-    member = current_member()
+def by_itself(is_needed: bool = True) -> contextlib.AbstractContextManager[None]:
+    """Return what lets a member wait for nobody, while it holds what others may wait for, if it does."""
+    member = current_member() if is_needed else None
     return contextlib.nullcontext() if member is None else member.by_itself()
 
 

@@ -15,10 +15,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import Any
 
 from dagad._errors import CancelledError, ClosureError, SchedulerLostError, WorkerLostError, add_note_once
+from dagad._executors import members_locks
 from dagad._executors.member import Member, current_member, running_alone
+from dagad._executors.members_locks import Stack
+from dagad._executors.members_process import ProcessState
 from dagad._executors.members_residuals import MemberPull, SharedResiduals
 from dagad._executors.members_settings import CurrentStates, Settings
 from dagad._executors.members_snapshot import CurrentState, Snapshot
@@ -31,7 +35,7 @@ from dagad._values.shipping import pack
 
 CALL, LINEARIZE, PULL = "call", "linearize", "pull"
 ALONE: Any = object()  # the answer to a member that is to do itself what it asked for
-LOST = (WorkerLostError, SchedulerLostError, CancelledError)  # it would be again, alone
+LOST = (SchedulerLostError, CancelledError)  # it would be again, alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,51 +150,80 @@ def _asked(
 ) -> Any:
     """Return what a member is given for a request; that it is to do itself what others do, who wait for nobody."""
     member = current_member()
-    if member is None:
+    if member is None or member.is_by_itself():
         return ALONE
     snapshot = Snapshot(job, () if pulled is None else pulled.seeds, CurrentState(), policy)
+    if snapshot.has_own_thread:
+        return ALONE
     return member.ask(_Request(method, job, inner, place, snapshot, Settings(), policy, pulled))
 
 
 class Meeting:
     """The members of one program. Who stops lets the next one go on, the last one the caller: that is one switch each.
 
-    `_turns` are those who are to go on, with their answers, after the one who runs; `_pause` is released when none is.
-    `is_remote` is whether something has run in other processes.
+    Where one waits for a lock that another may hold, who waits for it in turn, they part: one that waits goes on, and
+    from then on all run one by one, as in a loop.
+
+    ===============  ==================================================================================================
+    `_turns`         those who are to go on, with their answers, after the one who runs
+    `_running`       those who run: one, or more where one of them waits for a lock
+    `_pause`         released when none is
+    `_of_several`    what has failed of several members together
+    `_lock`          held while one of these changes
+    `_process`       what is set for the process where nobody has set it for himself
+    `is_remote`      whether something has run in other processes
+    `is_one_by_one`  whether nobody waits for others any more
+    ===============  ==================================================================================================
     """
 
     def __init__(self, acts: Sequence[Callable[[], Any]]) -> None:
         self._turns: deque[tuple[Member, Any]] = deque()
+        self._running, self._has_failed, self.is_one_by_one = list[Member](), False, False
         self._pause, self._lock, self._is_over = threading.Lock(), threading.Lock(), False
         self._pause.acquire()
-        self.is_remote, self._settings = False, Settings()
+        self._of_several: BaseException | None = None
+        self.is_remote, self._settings, self._process = False, Settings(), ProcessState()
         self._members = [Member(number, act, self) for number, act in enumerate(acts)]
 
     def run(self) -> list[Any]:
         """Run all programs to their end, and return what they return; the first error is raised."""
+        around = current_member()
+        if around is not None:
+            around.inside = self
         try:
             self._take_turns([(member, None) for member in self._members])
             while group := self._next():
                 if refused := self._changed():
                     self._take_turns(refused)
-                    continue
-                self.is_remote = self.is_remote or group[0].request.inner.remote
-                requests = [member.request for member in group]
-                is_here = requests[0].settings.is_like(self._settings)
-                answers = _answers(requests) if is_here else requests[0].settings.run(_answers, requests)
-                self.renew(group)
-                if answers[0] is ALONE and len(group) > 1:  # what one changes then, the next one is to be looked at for
-                    for member in group:
-                        member.request = replace(member.request, is_alone=True)
-                    continue
-                self._take_turns(list(zip(group, answers, strict=True)))
+                else:
+                    self._run_group(group[:1] if self.is_one_by_one else group)
             return [member.result for member in self._members]
         finally:
             with self._lock:
                 self._is_over = True
-            for member in self._members:
+            # Those who wait first: one that runs may need a lock that they hold.
+            for member in sorted(self._members, key=self._running.__contains__):
                 member.give_up()
             self._members = []
+            if around is not None:
+                around.inside = None
+
+    def _run_group(self, group: Sequence[Member]) -> None:
+        """Run what members ask for, who ask for the same, and let them go on."""
+        requests = [member.request for member in group]
+        is_here = requests[0].settings.is_like(self._settings)
+        self.is_remote = self.is_remote or requests[0].inner.remote
+        answers = _answers(requests) if is_here else requests[0].settings.run(_answers, requests)
+        self.renew(group)
+        if isinstance(answers[0], BaseException):
+            numbers = ", ".join(str(member.number) for member in group)
+            add_note_once(answers[0], f"dagad: members {numbers} of a `dagad.vmap`, which ran together")
+            self._of_several = answers[0]
+        if answers[0] is ALONE and len(group) > 1:  # what one changes then, the next one is to be looked at for
+            for member in group:
+                member.request = replace(member.request, is_alone=True)
+            return
+        self._take_turns(list(zip(group, answers, strict=True)))
 
     def _changed(self) -> list[tuple[Member, Any]]:
         """Return the members that wait for what is not any more what they asked for, and what refuses it."""
@@ -204,31 +237,81 @@ class Meeting:
     def renew(self, ran: Sequence[Member]) -> None:
         """Have all others who wait note anew what they wait for: what chunk functions change is their own affair."""
         now = CurrentStates()
-        for member in self._waiting():
-            if member not in ran:
-                now.look(member.request.settings, member.request.snapshot.renew)
+        for member in self._members:
+            request = member.request  # of those who wait
+            if request is not None and member not in ran:
+                now.look(request.settings, request.snapshot.renew)
 
     def _take_turns(self, turns: Sequence[tuple[Member, Any]]) -> None:
         """Let members go on, one after the other, each until it waits or is over."""
         self._turns.extend(turns)
         self.pass_on(None)
-        self._pause.acquire()
-        for member, _ in turns:
+        before: list[Stack] | None = None
+        looks = 0
+        while not self._pause.acquire(timeout=members_locks.LOOK):
+            now = self.blocked()
+            looks = looks + 1 if now is not None and now == before else 1
+            before = now
+            if now is not None and looks >= members_locks.LOOKS:
+                self._part({stack[0][0] for stack in now})
+                before = None
+        for member in self._members:
             if member.error is not None:
-                add_note_once(member.error, f"dagad: member {member.number} of a `dagad.vmap`")
+                if member.error is not self._of_several:
+                    add_note_once(member.error, f"dagad: member {member.number} of a `dagad.vmap`")
                 raise member.error
 
+    def blocked(self) -> list[Stack] | None:
+        """Return where those stand who run, if all wait for a lock."""
+        found = list[Stack]()
+        for member in list(self._running):
+            stacks = member.blocked()
+            if stacks is None:
+                return None
+            found += stacks
+        return found or None
+
+    def _part(self, codes: set[CodeType]) -> None:
+        """Let one who waits go on, as those who run wait for a lock: rather one in the same function as they."""
+        waiting = self._waiting()
+        if not waiting:
+            return
+        self.is_one_by_one = True
+        chosen = next((member for member in waiting if member.runs_through(codes)), waiting[0])
+        answer = next((answer for member, answer in self._turns if member is chosen), ALONE)
+        if answer is ALONE and (refused := _refusal(chosen, CurrentStates())) is not None:
+            answer = refused
+        with self._lock:
+            if self._running:  # they still do
+                self._turns = deque(one for one in self._turns if one[0] is not chosen)
+                self._running.append(chosen)
+                chosen.go_on(answer)
+
+    def goes_one_by_one(self) -> bool:
+        """Return whether the one who runs waits for nobody: but one that has failed ends all."""
+        return not self._has_failed and (self.is_one_by_one or self._process.is_changed())
+
     def pass_on(self, member: Member | None) -> None:
+        """Let the next one go on, as a member waits or is over, and no other runs."""
+        if member is not None and member.is_over and self._process.is_changed():
+            self._process.note()  # it stays so
         with self._lock:  # or somebody might begin whom the caller, interrupted, has just given up
             if self._is_over:
                 return
-            if self._turns and (member is None or member.error is None):
+            if member is not None:
+                self._running.remove(member)
+                self._has_failed = self._has_failed or member.error is not None
+            if self._running:
+                return
+            if self._turns and not self._has_failed:
                 following, answer = self._turns.popleft()
+                self._running.append(following)
                 try:
                     following.go_on(answer)
                     return
                 except Exception as error:  # no further thread can be started: nobody else would tell the caller
                     following.error, following.is_over = error, True
+                    self._running.remove(following)
             self._pause.release()
 
     def _next(self) -> list[Member]:
@@ -261,6 +344,9 @@ def _answers(requests: Sequence[_Request]) -> Sequence[Any]:
         return alone
     try:
         return _run(requests) if first.pulled is None else _pulled(requests)
+    except WorkerLostError as error:  # by one of them: the others have theirs, if somebody is left to run it
+        has_workers = getattr(first.place, "has_workers", lambda: True)
+        return alone if has_workers() else [error] * len(requests)
     except LOST as error:
         return [error] * len(requests)
     except Exception:  # of some member's: alone each gets its own

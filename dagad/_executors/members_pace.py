@@ -18,13 +18,14 @@ TRY_AGAIN = 64  # calls after which the slower way is tried again
 class Pace:
     """How long calls took, of one function and number of members.
 
-    ============  ===========================================================================
-    `_n_members`  of how many members; with others everything begins anew
-    `_n_calls`    how many calls have begun
-    `_seconds`    of the latest calls, by whether members ran together
-    `_is_remote`  whether something ran in other processes
-    `_lock`       held while one of these is read or changed: threads may share the function
-    ============  ===========================================================================
+    =============  ===========================================================================
+    `_n_members`   of how many members; with others everything begins anew
+    `_n_calls`     how many calls have begun
+    `_seconds`     of the latest calls, by whether members ran together
+    `_is_remote`   whether something ran in other processes
+    `_has_parted`  whether members waited for locks of each other, and had to go one by one
+    `_lock`        held while one of these is read or changed: threads may share the function
+    =============  ===========================================================================
 
     Examples
     --------
@@ -41,7 +42,7 @@ class Pace:
         self._begin(0)
 
     def _begin(self, n_members: int) -> None:
-        self._n_members, self._n_calls, self._is_remote = n_members, 0, False
+        self._n_members, self._n_calls, self._is_remote, self._has_parted = n_members, 0, False, False
         self._seconds = {way: deque[float](maxlen=LATEST) for way in (True, False)}
 
     def choose(self, n_members: int) -> bool:
@@ -50,6 +51,8 @@ class Pace:
             if n_members != self._n_members:
                 self._begin(n_members)
             number, self._n_calls = self._n_calls, self._n_calls + 1
+            if self._has_parted:
+                return False
             together, alone = self._seconds[True], self._seconds[False]
             if self._is_remote or number < WARM or not together:
                 return True
@@ -64,3 +67,8 @@ class Pace:
             if n_members == self._n_members:
                 self._seconds[is_together].append(seconds)
                 self._is_remote = self._is_remote or is_remote
+
+    def parted(self, n_members: int) -> None:
+        """Remember that members can't run together: each time they would wait for locks, until somebody looks."""
+        with self._lock:
+            self._has_parted = self._has_parted or n_members == self._n_members

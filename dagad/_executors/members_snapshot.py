@@ -9,6 +9,7 @@ note anew.
 from __future__ import annotations
 
 import contextlib
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -49,6 +50,12 @@ class CurrentState:
         found: dict[str, list[str]] = self._seen[key][0]
         return found
 
+    def has_own_thread(self, fun: Function) -> bool:
+        """Return whether a function carries what is another thing in each thread."""
+        self.function(fun)
+        _, states = self._seen["function", id(fun)][1]
+        return any(isinstance(part, threading.local) for part in states.kept)
+
     def part(self, part: Any) -> Any:
         """Return the state of an argument or of rows."""
         if type(part) in _FIXED or isinstance(part, np.generic) or pytree.is_placed(part):
@@ -88,6 +95,7 @@ class Snapshot:
         self._settings = [one for one in (job.monoid, policy) if type(one) not in _FIXED_SETTINGS]
         self._functions = [] if seeds else [one.fun for one in job.kernel.of_users]
         self.renew(now)
+        self.has_own_thread = any(map(now.has_own_thread, self._functions))
 
     def renew(self, now: CurrentState) -> None:
         """Note anew."""

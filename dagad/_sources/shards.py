@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-import numpy as np
-from autograd.extend import Box, VSpace, defjvp, primitive
-
 from dagad._errors import ArgumentsError, PlanError, PortabilityError
-from dagad._habits import ARITHMETIC, answering
+from dagad._habits import answering
 from dagad._html import bytes_of
 from dagad._remembered import Remembered
 from dagad._sources.base import Graph, Key, Placed, Source, Stays, Taken, Target
+from dagad._sources.boxes import ANSWERS, tell_autograd
 from dagad._sources.lineage import (
     Expression,
     Inputs,
@@ -56,32 +53,7 @@ class Kept(NamedTuple):
     value: Any
 
 
-_NO_ARRAY = (
-    "They are no array: their rows are in several places. Sum a function over them, `dagad.reduce_sum(f, shards)`, in "
-    "which the rows of each chunk are arrays; or take the data back in one piece, `shards.gather()`."
-)
-_COUNTS = "`shards.n_rows` is the number of rows, `shards.n_chunks` that of chunks."
-_GATHER = "`shards.gather()` returns the data in one piece."
-_INSTEAD = {
-    **dict.fromkeys(("shape", "size", "ndim", "numblocks", "npartitions", "count"), _COUNTS),
-    **dict.fromkeys(("chunks", "chunksize"), "`shards.grainsize` is the number of rows in a chunk."),
-    **dict.fromkeys(("compute", "result", "persist", "data", "to_numpy", "values", "collect"), _GATHER),
-}
-
-
-def _instead(name: str) -> str | None:
-    return _INSTEAD.get(name) or (_NO_ARRAY if hasattr(np.ndarray, name) else None)
-
-
-@answering(
-    "Shards have",
-    _instead,
-    {
-        "__len__": ("measured by `len`", _COUNTS),
-        "__getitem__": ("indexed, nor gone through one by one", _NO_ARRAY),
-        **dict.fromkeys(ARITHMETIC, ("added or multiplied", _NO_ARRAY)),
-    },
-)
+@answering(*ANSWERS)
 class Shards(metaclass=Listing):
     """Rows that were cut and put in place once, for many evaluations; `shard` makes them.
 
@@ -115,7 +87,7 @@ class Shards(metaclass=Listing):
         lineage: Lineage | None = None,
         row_kind: Hashable = None,
     ) -> None:
-        tell_autograd()
+        tell_autograd(Shards)
         self.row_kind = row_kind
         self.plan, self.scheduler, self._home = plan, scheduler, home
         self.keys, self._kept, self.lineage = list(keys), dict(kept), lineage  # None, when tasks have been submitted
@@ -227,6 +199,11 @@ class Shards(metaclass=Listing):
             key, value = part if type(part) is Kept else (names("shard", number), part)
             kept[key] = value
         return self.like(list(kept), kept)
+
+    def filled(self, keys: Mapping[int, Key], kept: Mapping[Key, Any]) -> Shards:
+        """Return Shards of the same cut: of some chunks by number what was kept under a key, zeros for the others."""
+        chunks = range(len(self.keys))
+        return self.of_chunks({n: Kept(keys[n], kept[keys[n]]) if n in keys else None for n in chunks})
 
     def mapped(self, rule: Any, *others: Any) -> Shards:
         """Return Shards of the same cut: what a rule makes of the rows of each chunk, and of those of other Shards."""
@@ -353,52 +330,6 @@ def _refuse_numpy(name: str) -> NoReturn:
         f"them, `dagad.reduce_sum(f, shards)`, and call `np.{name}` in it; or take the data back in one piece, "
         "`shards.gather()`."
     )
-
-
-class ShardsBox(Box):  # type: ignore[misc]  # autograd has no types
-    """Shards that are being differentiated. Only reductions know what to do with them."""
-
-
-class ShardsSpace(VSpace):  # type: ignore[misc]  # autograd has no types
-    """What autograd asks of a type whose cotangents it adds."""
-
-    def __init__(self, value: Shards) -> None:
-        self._value = value
-
-    def _add(self, x: Shards, y: Shards) -> Shards:
-        return x.added(y)
-
-    _mut_add = _add
-
-    def zeros(self) -> Shards:
-        return self._value.zeros()
-
-
-@functools.cache  # to import dagad adds nothing to autograd's tables
-def tell_autograd() -> None:
-    """Let autograd box Shards, and add them: told when the first of them are made."""
-    ShardsBox.register(Shards)
-    ShardsSpace.register(Shards)
-
-
-def times(shards: Any, factor: Any) -> Any:
-    """Return Shards times a number; by forward mode, both may move."""
-    return _times()(shards, factor)
-
-
-@functools.cache  # for the same reason
-def _times() -> Any:
-    made = primitive(_scaled)
-    defjvp(
-        made,
-        lambda tangent, ans, shards, factor: made(tangent, factor),
-        lambda tangent, ans, shards, factor: made(shards, tangent),
-    )
-    return made
-
-
-def _scaled(shards: Any, factor: Any) -> Any:
-    return shards.scaled(float(factor))
 
 
 @dataclass(slots=True)

@@ -303,7 +303,7 @@ def check_curvature(
 
 
 def correction(cov_type: str, n_rows: int, n_groups: int | None, size: int) -> float:
-    """Return what a sandwich of few rows or groups is multiplied by, as statsmodels and Stata have it."""
+    """Return what a sandwich of few rows or groups is multiplied by: of rows as in linear regressions."""
     if cov_type == "HC0":
         return 1.0
     if n_rows <= size:

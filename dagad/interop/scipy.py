@@ -10,6 +10,7 @@ import numpy as np
 from dagad._api.higher_order import jacfwd, jacrev
 from dagad._api.program import check_function
 from dagad._errors import ArgumentsError, PlanError, StructureError
+from dagad._executors.member import by_itself
 from dagad._tracebacks import public
 from dagad._tracing.operands import vector_of
 from dagad._types import AnyRows, AnyScheduler, Array, Tree
@@ -36,6 +37,7 @@ VALUES_ONLY = frozenset({"cobyla", "cobyqa", "nelder-mead", "powell"})
 VALUE_AND_GRAD = frozenset({"l-bfgs-b", "tnc"})  # value and gradient at each point; others may do without the latter
 PRODUCTS = frozenset({"newton-cg", "trust-constr", "trust-krylov", "trust-ncg"})
 HESSIANS = frozenset({"dogleg", "trust-exact"})
+LOCKED = frozenset({"cobyqa"})  # these hold a lock of scipy's while they call the function
 METHODS = VALUES_ONLY | VALUE_AND_GRAD | PRODUCTS | HESSIANS | {"bfgs", "cg", "slsqp"}
 
 
@@ -133,16 +135,17 @@ def minimize(
     if method is None:
         method = "SLSQP" if each else "BFGS" if limits is None else "L-BFGS-B"
     keywords = _derivatives(flat, method)
-    found = optimize.minimize(
-        **keywords,
-        x0=flat.x0,
-        method=method,
-        bounds=limits,
-        constraints=prepared(each, flat.parameters, method),
-        tol=tol,
-        callback=with_pytrees(callback, flat.parameters.tree),
-        options=options,
-    )
+    with by_itself(method.lower() in LOCKED):
+        found = optimize.minimize(
+            **keywords,
+            x0=flat.x0,
+            method=method,
+            bounds=limits,
+            constraints=prepared(each, flat.parameters, method),
+            tol=tol,
+            callback=with_pytrees(callback, flat.parameters.tree),
+            options=options,
+        )
     return as_trees(found, flat.parameters.tree)
 
 
@@ -232,9 +235,10 @@ def standard_errors(
     x
         Where its minimum is, the `x` of what `minimize` returns, in any pytree.
     cov_type
-        As in statsmodels. "nonrobust": the inverse Hessian, right where the model is. "HC0": the sandwich, which holds
-        where the model has the spread of independent rows wrong. "HC1": that times n / (n - k), of n rows and k
-        parameters. "cluster": the sandwich of groups, inside which rows may depend on each other.
+        By statsmodels' names. "nonrobust": the inverse Hessian, right where the model is. "HC0": the sandwich, which
+        holds where the model has the spread of independent rows wrong. "HC1": that times n / (n - k), of n rows and k
+        parameters, which statsmodels does for linear regressions only. "cluster": the sandwich of groups, inside which
+        rows may depend on each other.
     losses
         For the sandwich: ``losses(rows, x)``, a function of some rows that returns an array with the loss of each, of
         which `fun` sums up all. Its derivatives are taken in forward mode, in the chunks; no scores of rows travel.

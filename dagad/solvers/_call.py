@@ -11,6 +11,7 @@ import numpy as np
 
 from dagad._engines.ruled import Followed, applied
 from dagad._errors import NotDifferentiableError
+from dagad._executors.member import by_itself
 from dagad._tracing.flat_functions import Leaves
 from dagad._tracing.operands import vector_of
 from dagad._types import Array, Value
@@ -19,6 +20,7 @@ from dagad._values.closures import as_now, hoist
 from dagad._words import name_of
 from dagad.solvers._implicit import given_to_solvers
 
+_LOCKED = frozenset({"cobyqa"})  # these hold a lock of scipy's while they call the function
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -50,7 +52,8 @@ class Call:
         self.given = dict(inspect.signature(scipys).bind(*args, **kwargs).arguments)
         self.boxes, self._make = hoist(self.given)
         self.plain = self.at(list(map(given_to_solvers, self.boxes))) if self.boxes else self.given
-        self.result = scipys(**self.plain)
+        with by_itself(str(self.given.get("method")).lower() in _LOCKED):
+            self.result = scipys(**self.plain)
         if self.boxes:  # derivatives run the functions later, after a loop has gone on
             self._make = hoist(as_now(self.given))[1]
         self._scipys = scipys

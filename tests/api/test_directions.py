@@ -254,3 +254,23 @@ def test_a_jacobian_inside_a_chunk_stays_in_its_thread() -> None:
     data = ROWS[:, :1]
     expected = dagad.reduce_sum(lambda rows, x: anp.sum(dagad.jacfwd(lambda x: rows * x)(x)), data, 1.5, grainsize=4)
     assert dagad.reduce_sum(of_rows, data, 1.5, grainsize=4) == expected
+
+
+def beside_an_integer(p: Any) -> Any:
+    return p["x"] * p["n"]
+
+
+def in_threads() -> Any:
+    return dagad.jacfwd(beside_an_integer, scheduler="threads")({"x": X, "n": 2})
+
+
+def in_members() -> Any:
+    return dagad.vmap(dagad.grad(lambda p: anp.sum(beside_an_integer(p))))({"x": ROWS[:3], "n": np.arange(3)})
+
+
+@pytest.mark.parametrize("act", [in_threads, in_members], ids=lambda act: act.__name__)
+def test_a_warning_in_a_thread_of_ours_stands_at_the_line_of_the_user(act: Callable[[], Any]) -> None:
+    code = act.__code__
+    with dask.config.set(num_workers=3), pytest.warns(dagad.DagadWarning, match="holds integers") as warned:
+        act()
+    assert {(one.filename, one.lineno) for one in warned} == {(code.co_filename, code.co_firstlineno + 1)}

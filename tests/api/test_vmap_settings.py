@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import functools
+import io
+import os
+import sys
+import threading
+import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 
@@ -278,3 +285,94 @@ def test_each_member_may_have_a_checkpoint_of_its_own(tmp_path: Path) -> None:
     first = dagad.vmap(fun)(NUMBERS)
     assert {one.name for one in tmp_path.iterdir()} >= {"0.0", "2.0", "6.0"}
     assert bits(list(dagad.vmap(fun)(NUMBERS))) == bits(list(first))
+
+
+# The process
+
+
+def with_warnings(number: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if number else "error")
+        try:
+            return dagad.reduce_sum(lambda rows, t: np.sum(1e300 * np.exp(t + rows) > 1e301), X, number + 700.0)
+        except RuntimeWarning:
+            return -1.0
+
+
+def with_settings_of_dask(number: Any) -> Any:
+    with dask.config.set({"scheduler": "sync", "dagad.grainsize": 50 + int(number)}):
+        return dagad.reduce_sum(chunk, X, number) + dask.config.get("dagad.grainsize")
+
+
+def with_output(number: Any) -> Any:
+    with contextlib.redirect_stdout(io.StringIO()) as found:
+        dagad.reduce_sum(lambda rows: print(int(number)) or 0.0, X, grainsize=200, scheduler="sync")
+    return float(found.getvalue().split()[0])
+
+
+def with_directory(number: Any) -> Any:
+    with contextlib.chdir("/" if number else "."):
+        return dagad.reduce_sum(lambda rows: float(len(os.getcwd())), X, grainsize=200, scheduler="sync")
+
+
+def with_the_environment(number: Any) -> Any:
+    os.environ["DAGAD_TESTS_NUMBER"] = str(float(number))
+    try:
+        return dagad.reduce_sum(
+            lambda rows: np.sum(rows) * float(os.environ["DAGAD_TESTS_NUMBER"]), X, grainsize=200, scheduler="sync"
+        )
+    finally:
+        del os.environ["DAGAD_TESTS_NUMBER"]
+
+
+LOCAL = threading.local()
+
+
+def with_a_local_of_its_thread(number: Any) -> Any:
+    LOCAL.number = float(number)
+    return dagad.reduce_sum(
+        lambda rows: np.sum(rows) * getattr(LOCAL, "number", 100.0), X, grainsize=200, scheduler="sync"
+    )
+
+
+OF_PROCESSES = [
+    *(with_warnings, with_settings_of_dask, with_output, with_directory, with_the_environment),
+    with_a_local_of_its_thread,
+]
+
+
+@pytest.mark.parametrize("fun", OF_PROCESSES, ids=lambda fun: fun.__name__)
+def test_a_member_that_has_changed_the_process_for_a_while_leaves_it_as_it_was(fun: Any) -> None:
+    def program(number: Any) -> Any:
+        return total() + fun(number) + total()
+
+    expected = [program(number) for number in NUMBERS]
+    assert len(set(expected)) > 1
+    before = state_of_process()
+    vmapped = dagad.vmap(program)
+    for _ in range(2):
+        assert bits(list(vmapped(NUMBERS))) == bits(expected)
+        assert state_of_process() == before
+
+
+def state_of_process() -> Any:
+    settings = repr(dask.config.config)
+    return list(warnings.filters), settings, os.getcwd(), dict(os.environ), sys.stdout, warnings.showwarning
+
+
+def test_members_wait_for_each_other_again_after_what_one_sets_for_good(monkeypatch: Any) -> None:
+    seen, answers = list[int](), members._answers
+
+    def noted(requests: Any) -> Any:
+        seen.append(len(requests))
+        return answers(requests)
+
+    monkeypatch.setattr(members, "_answers", noted)
+
+    def fun(number: Any) -> Any:
+        if number == 0.0:
+            monkeypatch.setenv("DAGAD_TESTS_FOR_GOOD", "1")
+        return total() + total()
+
+    assert bits(list(dagad.vmap(fun)(NUMBERS))) == bits([2.0 * total()] * 3)
+    assert seen == [2, 2]

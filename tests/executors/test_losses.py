@@ -13,7 +13,8 @@ import pytest
 from distributed import Client
 
 import dagad
-from dagad._executors import losses
+from dagad._executors import losses, members
+from dagad_scheduler.running.threads import Threads
 from support.clusters import a_cluster, kill
 from support.waiting import PATIENCE
 
@@ -62,6 +63,36 @@ def test_an_error_of_dead_workers_names_the_suspects_and_finds_the_chunk_on_requ
         assert (str(moved), moved.suspects) == (str(error), error.suspects)
         with pytest.raises(dagad.PortabilityError, match="in the process in which it was raised"):
             dagad.find_deadly_chunk(moved)
+
+
+def test_of_members_that_ran_together_the_one_that_kills_workers_fails_by_itself(tmp_path: Path) -> None:
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}), a_cluster(2) as client:
+        loss = loss_on(client, tmp_path / "log")
+        thetas = np.array([1.0, 2.0, -1.0, 3.0])
+
+        def fun(theta: Any) -> Any:
+            try:
+                return dagad.grad(loss)(theta) * theta
+            except dagad.WorkerLostError:
+                return -1.0
+
+        assert dagad.vmap(fun)(thetas).tolist() == [X.sum(), 2.0 * X.sum(), -1.0, 3.0 * X.sum()]
+        client.wait_for_workers(2, PATIENCE)
+        with pytest.raises(dagad.WorkerLostError) as raised:
+            dagad.vmap(dagad.grad(loss))(thetas)
+        assert [note for note in raised.value.__notes__ if "vmap" in note] == ["dagad: member 2 of a `dagad.vmap`"]
+        client.wait_for_workers(2, PATIENCE)
+
+
+def test_an_error_of_members_together_names_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(requests: Any) -> Any:
+        raise dagad.WorkerLostError("Workers died.")
+
+    monkeypatch.setattr(members, "_run", lost)
+    monkeypatch.setattr(Threads, "has_workers", lambda place: False, raising=False)
+    with pytest.raises(dagad.WorkerLostError) as raised:
+        dagad.vmap(lambda theta: dagad.reduce_sum(lambda rows, t: np.sum(rows) * t, X, theta, grainsize=3))(X[:3])
+    assert raised.value.__notes__ == ["dagad: members 0, 1, 2 of a `dagad.vmap`, which ran together"]
 
 
 class Tired:

@@ -246,3 +246,65 @@ def test_a_sample_is_shown_as_shards() -> None:
     some = on("threads").sample(2, step=0)
     assert repr(some) == f"<Shards: {some.n_rows} rows in 2 chunks on threads>"
     assert "sample" in dir(some)
+
+
+# Shards that are differentiated
+
+
+def test_a_sample_of_shards_that_are_differentiated_has_a_derivative_wherever_they_lie(place: Any) -> None:
+    def loss(shards: Any, theta: Any) -> Any:
+        some = shards.sample(3, seed=1, step=2)
+        total = dagad.reduce_sum(chunk, some, theta) / some.n_rows + shards.n_chunks * shards.grainsize
+        return total + dagad.reduce_sum(chunk, shards, theta) * shards.n_rows
+
+    whole = on(place)
+    rows = on("sync", np.arange(30)).sample(3, seed=1, step=2).gather()
+
+    def by_autograd(x: Any, theta: Any) -> Any:
+        return chunk(x[rows], theta) / len(rows) + 32.0 + chunk(x, theta) * 30.0
+
+    expected = value_and_grad(by_autograd)(X, THETA)
+    for _ in range(3):  # hot, on a cluster
+        value, gradient = dagad.value_and_grad(loss)(whole, THETA)
+        np.testing.assert_allclose(value, expected[0], rtol=1e-12)
+        np.testing.assert_allclose(gradient.gather(), expected[1], rtol=1e-12)
+    _, tangent = dagad.jvp(lambda shards: loss(shards, THETA), (whole,), (on(place, V),))
+    np.testing.assert_allclose(tangent, np.sum(expected[1] * V), rtol=1e-12)
+
+
+def test_a_gradient_of_a_sample_alone_is_zero_elsewhere() -> None:
+    def loss(shards: Any) -> Any:
+        return dagad.reduce_sum(chunk, shards.sample(3, seed=1, step=2), THETA)
+
+    whole = on("threads")
+    found = dagad.grad(loss)(whole).gather()
+    rows = on("sync", np.arange(30)).sample(3, seed=1, step=2).gather()
+    assert not np.delete(found, rows, axis=0).any()
+    assert np.all(found[rows] != 0.0)
+
+
+UNDER_DIFFERENTIATION: dict[str, tuple[Any, type[Exception], str]] = {
+    "gather": (lambda s: np.sum(s.gather()), dagad.NotDifferentiableError, "differentiate with respect to the array"),
+    "len": (lambda s: len(s) * 1.0, dagad.ArgumentsError, r"`shards\.n_rows` is the number of rows"),
+    "an index": (lambda s: s[0], dagad.ArgumentsError, r"Sum a function over them, `dagad\.reduce_sum"),
+    "a product": (lambda s: s * 2.0, dagad.ArgumentsError, r"Sum a function over them, `dagad\.reduce_sum"),
+    "a shape": (lambda s: s.shape[0] * 1.0, AttributeError, r"`shards\.n_rows` is the number of rows"),
+    "a method": (lambda s: s.sum(), AttributeError, r"Sum a function over them, `dagad\.reduce_sum"),
+    "a sample without a step": (
+        lambda s: s.sample(2),
+        dagad.ArgumentsError,
+        r"called as `sample\(n_chunks, step=\.\.\.\)`",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNDER_DIFFERENTIATION)
+def test_operations_that_shards_under_differentiation_lack_are_refused_with_a_remedy(case: str) -> None:
+    act, kind, sentence = UNDER_DIFFERENTIATION[case]
+    with pytest.raises(kind, match=sentence):
+        dagad.grad(act)(on("sync"))
+
+
+def test_a_sample_without_a_step_is_shown_how_to_be_called() -> None:
+    with pytest.raises(dagad.ArgumentsError, match=r"It is called as `sample\(n_chunks, step=\.\.\.\)`\."):
+        on("sync").sample(2, seed=0)

@@ -305,6 +305,12 @@ class Cluster:
         """Return how many workers there were lately."""
         return workers_of(self._client).count()[0]
 
+    def has_workers(self) -> bool:
+        """Return whether there are workers now."""
+        with contextlib.suppress(SchedulerLost):
+            return bool(workers_of(self._client).addresses())
+        return False
+
     def n_threads(self) -> int:
         """Return how many threads the workers had lately; 0 where nobody may wait for an answer."""
         if self._client.asynchronous:

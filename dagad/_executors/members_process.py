@@ -1,0 +1,65 @@
+"""What is set for the whole process, often by a ``with`` block: warnings, Dask's settings, the environment, the output.
+
+Members that took turns in such blocks would leave them in another order than that of blocks in blocks, and leave the
+process as none of them found it; and each would run under what the last one set. So one that has changed it waits for
+nobody until it is as it was, or the member is over.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import Any
+
+import dask
+
+
+class ProcessState:
+    """What was set for the process when somebody last looked."""
+
+    __slots__ = ("_config", "_environment", "_filters", "_rest", "_was")
+
+    def __init__(self) -> None:
+        self.note()
+
+    def note(self) -> None:
+        """Take what is set now for what there was."""
+        self._rest, self._filters, self._was = _rest(), warnings.filters, tuple(warnings.filters)
+        self._config, self._environment = _copied(dask.config.config), dict(_environment())
+
+    def is_changed(self) -> bool:
+        """Return whether something is set otherwise."""
+        # A list of their own is what `warnings.catch_warnings` begins with.
+        if warnings.filters is not self._filters or len(self._filters) != len(self._was):
+            return True
+        if any(one is not other for one, other in zip(self._filters, self._was, strict=True)):
+            return True
+        if self._rest != _rest() or self._environment != _environment():
+            return True
+        try:
+            return bool(dask.config.config != self._config)
+        except Exception:  # of a value of the user's, an array say, which has no one truth
+            return True
+
+
+def _rest() -> tuple[Any, ...]:
+    """Return what else there is: objects, that is, which ones."""
+    found = sys.stdin, sys.stdout, sys.stderr, warnings.showwarning, getattr(warnings, "_showwarnmsg_impl", None)
+    return (*map(id, found), _directory())
+
+
+def _directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it is gone
+        return ""
+
+
+def _environment() -> dict[Any, Any]:
+    found: dict[Any, Any] = getattr(os.environ, "_data", None) or dict(os.environ)  # decoding takes ten times as long
+    return found
+
+
+def _copied(config: Any) -> Any:
+    return {key: _copied(value) for key, value in config.items()} if isinstance(config, dict) else config
