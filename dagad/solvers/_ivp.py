@@ -17,7 +17,7 @@ from dagad._types import AnyNode, Args, Array
 from dagad._values import pytree
 from dagad.solvers._calls import Call, is_anything_traced, plain
 from dagad.solvers._equations import IMPLICIT, Field, Settings, Written, check_solved, solved
-from dagad.solvers._trajectory import Moments, Problem, adjoint_in_directions, solution
+from dagad.solvers._trajectory import MOVING, T0, Moments, Problem, adjoint_in_directions, solution, spread
 
 SENSITIVITIES = ("auto", "forward", "adjoint")
 
@@ -98,7 +98,8 @@ def solve_ivp(
     Returns
     -------
     OdeResult
-        What scipy returns. ``y`` is differentiable, and ``sol`` where it is called; the rest is plain.
+        What scipy returns. ``y`` is differentiable, ``sol`` where it is called, and ``t`` where times were given, as
+        `t_eval` or as ends of `t_span`; the rest is plain.
 
     Raises
     ------
@@ -234,6 +235,9 @@ def _moments(times: Any, start: Any, end: AnyNode, t_eval: Any) -> tuple[Moments
 def _result(found: Any, problem: Problem, leaves: list[Any], dense_output: bool) -> Any:
     result = type(found)(found)
     result.y = solution(problem, leaves)
+    moments, moving = problem.moments, leaves[MOVING]
+    if len(moments.moving):
+        result.t = found.t + anp.dot(moving - plain(moving), spread(moments))
     result.sol = Solution(found.sol, problem, leaves) if dense_output else None
     return result
 
@@ -249,10 +253,12 @@ class Solution:
         t = array_of(pytree.all_opened(t))
         at = plain(t)
         known, times = self._stock(at), np.atleast_1d(np.asarray(at, float))
-        if np.any(times < self.t_min) or np.any(times > self.t_max):
+        first, last = self._stock.t_min, self._stock.t_max
+        if not np.all((first <= times) & (times <= last)):  # nan is in no interval
             raise NotDifferentiableError(
-                f"A solution was asked for at a time beyond {self.t_min} to {self.t_max}, between which it is known, "
-                "and is being differentiated: what is beyond is a polynomial of the method's. Make `t_span` longer."
+                f"A solution was asked for at a time that is not between {first} and {last}, where it is known, and is "
+                "being differentiated: what is beyond is a polynomial of the method's. Make `t_span` longer, or see "
+                "that the time is no nan."
             )
         moving = np.arange(len(times)) if pytree.is_traced(t) else np.zeros(0, int)
         moments = self._problem.moments._replace(times=times, moving=moving)
@@ -265,6 +271,12 @@ class Solution:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # asked by who copies it, before it is made
             raise AttributeError(name)
+        is_of_time = name in ("ts", "t_min", "t_max") and is_anything_traced(self._leaves[T0], self._leaves[MOVING])
+        if is_of_time or (name == "interpolants" and is_anything_traced(self._leaves)):
+            raise NotDifferentiableError(
+                f"`sol.{name}` of a solution was asked for, which is being differentiated, and `{name}` holds plain "
+                "numbers of scipy's. Call `sol(t)`, and use the ends of `t_span` as you gave them."
+            )
         return getattr(self._stock, name)
 
 

@@ -66,6 +66,31 @@ def test_a_function_of_time_is_differentiated_where_it_is_called(sensitivity: st
         dagad.grad(lambda p: of_time(p, 2.5)[0])(0.7)
 
 
+@pytest.mark.parametrize("take", [dagad.jacfwd, dagad.jacrev])
+def test_times_in_a_result_move_as_they_were_given(take: Any) -> None:
+    def times(p: Any, t_eval: Any = None) -> Any:
+        return solve_ivp(decay, (0.5 * p, 2.0 * p), [3.0], t_eval=t_eval, args=(0.7,)).t
+
+    moved = take(times)(0.8)
+    np.testing.assert_array_equal(moved[[0, -1]], [0.5, 2.0])
+    np.testing.assert_array_equal(moved[1:-1], 0.0)
+    np.testing.assert_array_equal(take(lambda p: times(p, np.stack([p, 1.5 * p])))(0.8), [1.0, 1.5])
+    stock = scipy.integrate.solve_ivp(decay, (0.4, 1.6), [3.0], args=(0.7,)).t
+    np.testing.assert_array_equal(dagad.vjp(times, 0.8)[0], stock)
+
+
+@pytest.mark.parametrize("take", [dagad.grad, dagad.jacfwd])
+def test_parts_of_a_function_of_time_have_no_derivative(take: Any) -> None:
+    def sol(p: Any) -> Any:
+        return solve_ivp(decay, (0.0, p), [3.0], args=(p,), dense_output=True).sol
+
+    for part in (lambda sol: sol.interpolants[0](0.1)[0], lambda sol: sol.ts[-1], lambda sol: sol.t_max):
+        with pytest.raises(dagad.NotDifferentiableError, match=r"Call `sol\(t\)`, and use the ends"):
+            take(lambda p, part=part: part(sol(p)))(0.8)
+    with pytest.raises(dagad.NotDifferentiableError, match="see that the time is no nan"):
+        take(lambda p: sol(p)(np.nan)[0])(0.8)
+
+
 @pytest.mark.parametrize("sensitivity", ["forward", "adjoint"])
 def test_complex_states_have_derivatives(sensitivity: str) -> None:
     def real_part(v: Any) -> Any:
