@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dagad._errors import NotDifferentiableError
 from dagad._tracing.tape import traceable
 from dagad._types import Args, Leaf
 from dagad._values import pytree
@@ -52,3 +53,13 @@ def plain(leaf: Leaf) -> Any:
 def is_anything_traced(*values: Any) -> bool:
     """Return whether any leaf of some values is traced."""
     return any(map(pytree.is_traced, pytree.flatten(values)[0]))
+
+
+def refuse_traced_options(name: str, options: dict[str, Any]) -> None:
+    """Refuse tolerances, lengths of steps and the like that somebody traces: a solution is no function of them."""
+    for option, value in options.items():
+        if is_anything_traced(value):
+            raise NotDifferentiableError(
+                f"A derivative in `{option}` of `{name}` was asked for: it says how a solution is found, and the "
+                "solution is no function of it. Give a plain number, which depends on nothing that is differentiated."
+            )

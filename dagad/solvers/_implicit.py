@@ -89,6 +89,7 @@ class System:
     def residual(self, xs: Leaves, leaves: Leaves) -> Any:
         """Return the residual as one vector."""
         found = self._equations(self._partition.merge(iter(xs)), leaves)
+        _refuse_no_numbers(found, self.name)
         vector = vector_of(found)
         if vector.size != self.size:
             raise StructureError(
@@ -244,6 +245,16 @@ class System:
         operator = LinearOperator((self.size, self.size), matvec=matvec, dtype=float)
         found, failed = gmres(operator, b, rtol=rtol, atol=0.0, restart=min(self.size, CYCLE), maxiter=RESTARTS)
         return found, failed != 0
+
+
+def _refuse_no_numbers(found: Any, name: str) -> None:
+    leaves = [leaf for leaf in pytree.flatten(found)[0] if leaf is not None]
+    strange = [leaf for leaf in leaves if np.asarray(pytree.plain(leaf)).dtype.kind not in "fciub"]
+    if strange or not leaves:
+        raise StructureError(
+            f"`residual` returned {described(strange[0] if strange else found)} for the unknowns of `{name}`, and no "
+            "numbers. Return what is zero at the solution, by `return`: as many numbers as there are unknowns."
+        )
 
 
 _NOT_FINITE = object()

@@ -8,15 +8,17 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._errors import NotDifferentiableError, PlanError
+from dagad._errors import ArgumentsError, NotDifferentiableError, PlanError
 from dagad._tracebacks import public
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_stale
 from dagad._types import AnyNode, Args, Array
 from dagad._values import pytree
-from dagad.solvers._calls import Call, is_anything_traced, plain
-from dagad.solvers._equations import IMPLICIT, Field, Settings, Written, check_solved, solved
+from dagad._values.closures import hoist
+from dagad._words import described
+from dagad.solvers._calls import Call, is_anything_traced, plain, refuse_traced_options
+from dagad.solvers._equations import Field, Settings, Written, check_solved, is_implicit, is_kind_of, solved
 from dagad.solvers._trajectory import MOVING, T0, Moments, Problem, adjoint_in_directions, solution, spread
 
 SENSITIVITIES = ("auto", "forward", "adjoint")
@@ -126,15 +128,15 @@ def solve_ivp(
         return solved(fun, t_span, y0, method=method, **stock, **options)
     start, end = _ends(t_span)
     y0, t_eval = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t_eval))
-    call = Call(fun, () if args is None else args)
-    is_traced = is_anything_traced(start, end, y0, t_eval, call.params)
+    call = Call(fun, _as_tuple(args))
+    refuse_traced_options("solve_ivp", options)
+    is_traced = is_anything_traced(start, end, y0, t_eval, call.params, hoist(events)[0])
     if not is_traced and (not dense_output or events is not None):  # else a time may be traced that comes later
         return solved(fun, t_span, y0, method=method, **stock, **options)
     call.settle()
     if events is not None:
         raise NotDifferentiableError(_EVENTS)
-    for leaf in (start, end, y0, t_eval, *call.params):
-        refuse_stale(leaf, "A value that `solve_ivp` is given, or that its function carries,")
+    _refuse_stale([start, end, y0, t_eval, *call.params], "solve_ivp")
     bare, arguments = call.plain()
     own = options | _plain_jacobian(options, args)
     may_go_back = _may_be_adjoint(sensitivity, method, [y0, *call.params])
@@ -179,6 +181,22 @@ _NO_FUNCTION_OF_TIME = (
 )
 
 
+def _refuse_stale(leaves: Sequence[Any], name: str) -> None:
+    for leaf in leaves:
+        refuse_stale(leaf, f"A value that `{name}` is given, or that its function carries,")
+
+
+def _as_tuple(args: Any) -> Any:
+    """Return further arguments, refused in scipy's words where they stand in no tuple."""
+    args = () if args is None else pytree.open_containers(args)
+    if not isinstance(args, tuple | list) and not np.ndim(pytree.plain(args)):
+        raise ArgumentsError(
+            f"`args` of `solve_ivp` is {described(pytree.plain(args))}, and has to be a tuple of further arguments of "
+            "the right-hand side. Write `args=(a,)`, with the comma, for one."
+        )
+    return args
+
+
 def _ends(t_span: Any) -> tuple[Any, Any]:
     start, end = pytree.all_opened(t_span)
     return (start if pytree.is_traced(start) else float(start)), (end if pytree.is_traced(end) else float(end))
@@ -193,7 +211,7 @@ def _plain_jacobian(options: dict[str, Any], args: Args) -> dict[str, Any]:
 def _settings(method: Any, options: dict[str, Any], start: float, y0: Any, args: tuple[Any, ...]) -> Settings:
     """Return how to integrate, and where the Jacobian is not zero as far as the user says so."""
     jac, pattern = options.get("jac"), options.get("jac_sparsity")
-    if pattern is None and jac is not None and getattr(method, "__name__", method) != "LSODA":
+    if pattern is None and jac is not None and not is_kind_of(method, "LSODA"):
         pattern = jac(start, y0, *args) if callable(jac) else jac
         pattern = pattern if hasattr(pattern, "toarray") else None
     if pattern is not None:
@@ -209,8 +227,8 @@ def _may_be_adjoint(sensitivity: str, method: Any, leaves: Sequence[Any]) -> boo
     if sensitivity != "auto":
         return sensitivity == "adjoint"
     sizes = [np.size(pytree.plain(leaf)) if pytree.is_traced(leaf) else 0 for leaf in leaves]
-    n_states, is_implicit = np.size(pytree.plain(leaves[0])), getattr(method, "__name__", method) in IMPLICIT
-    return sum(sizes) > adjoint_in_directions(n_states, sum(sizes[1:]), is_implicit, 1)
+    n_states = np.size(pytree.plain(leaves[0]))
+    return sum(sizes) > adjoint_in_directions(n_states, sum(sizes[1:]), is_implicit(method), 1)
 
 
 def _state(y0: Any) -> Any:
@@ -348,6 +366,7 @@ def odeint(
         return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
     y0, t = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t))
     call = Call(func, args if isinstance(args, tuple) else (args,))
+    refuse_traced_options("odeint", options)
     if not is_anything_traced(y0, t, call.params):
         return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
     call.settle()
@@ -356,8 +375,7 @@ def odeint(
             "A solution with `tcrit` is being differentiated. Integrate from one such time to the next, each with a "
             "call of its own, or use `dagad.solvers.solve_ivp` with `max_step`."
         )
-    for leaf in (y0, t, *call.params):
-        refuse_stale(leaf, "A value that `odeint` is given, or that its function carries,")
+    _refuse_stale([y0, t, *call.params], "odeint")
     bare, arguments = call.plain()
     if callable(Dfun):
         stock["Dfun"] = Call(Dfun, arguments).plain()[0]

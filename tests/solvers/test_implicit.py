@@ -345,6 +345,14 @@ def test_with_a_linear_solver_of_the_users_what_is_no_solution_is_refused(take: 
 
 
 @pytest.mark.parametrize("take", [dagad.jacfwd, dagad.jacrev])
+@pytest.mark.parametrize("returned", [None, [], "zero", {"a": "b"}])
+def test_residuals_without_numbers_are_refused_in_words(take: Any, returned: Any) -> None:
+    solution = implicit(lambda a: a, lambda x, a: returned)
+    with pytest.raises(dagad.StructureError, match=r"`residual` returned .* by `return`: as many numbers"):
+        take(solution)(2.0)
+
+
+@pytest.mark.parametrize("take", [dagad.jacfwd, dagad.jacrev])
 def test_a_linear_solver_of_the_users_that_has_not_converged_is_refused(take: Any) -> None:
     entries = np.arange(1.0, 51.0)
 

@@ -208,6 +208,50 @@ def test_events_are_refused_where_they_would_need_a_derivative() -> None:
         dagad.grad(end)(0.5)
 
 
+def test_events_that_alone_are_traced_are_refused_too() -> None:
+    def end(level: Any) -> Any:
+        return solve_ivp(decay, (0.0, 1.0), [1.0], args=(0.5,), events=lambda t, y, rate: y[0] - level).t_events[0][0]
+
+    with pytest.raises(dagad.NotDifferentiableError, match="integrate to it without `events`"):
+        dagad.grad(end)(0.9)
+
+
+@pytest.mark.parametrize("option", ["rtol", "atol", "max_step", "first_step"])
+def test_traced_tolerances_and_steps_are_refused_by_name(option: str) -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=rf"derivative in `{option}` of `solve_ivp`.*a plain number"):
+        dagad.grad(lambda p: solve_ivp(decay, (0.0, 1.0), [1.0], args=(0.5,), **{option: p}).y[0, -1])(1e-3)
+
+
+def test_further_arguments_in_no_tuple_are_refused_with_the_comma() -> None:
+    for take in (dagad.grad, dagad.jacfwd):
+        with pytest.raises(dagad.ArgumentsError, match=r"`args` of `solve_ivp` is a float.*Write `args=\(a,\)`"):
+            take(lambda rate: solve_ivp(decay, (0.0, 1.0), [1.0], args=rate).y[0, -1])(0.5)
+
+
+class OwnBDF(scipy.integrate.BDF):  # type: ignore[misc]  # scipy has no types
+    """A method of the user's, made of an implicit one of scipy's."""
+
+
+class OwnLSODA(scipy.integrate.LSODA):  # type: ignore[misc]  # scipy has no types
+    """Another one."""
+
+
+@pytest.mark.parametrize("method", [scipy.integrate.Radau, OwnBDF, OwnLSODA])
+@pytest.mark.parametrize("sensitivity", ["forward", "adjoint"])
+def test_jacobians_of_the_users_go_with_classes_made_of_implicit_methods(method: Any, sensitivity: str) -> None:
+    matrix = np.array([[-1.0, 0.5], [0.0, -30.0]])
+    jacobians: list[Any] = [{"jac": lambda t, y: matrix}]
+    if method is not OwnLSODA:
+        jacobians += [{"jac": matrix}, {"jac_sparsity": np.triu(np.ones((2, 2)))}]
+    for jacobian in jacobians:
+        options = {"method": method, "sensitivity": sensitivity} | TIGHT | jacobian
+
+        def last(a: Any, options: Any = options) -> Any:
+            return solve_ivp(lambda t, y: a * (matrix @ y), (0.0, 1.0), [1.0, 0.0], **options).y[0, -1]
+
+        assert dagad.grad(last)(1.0) == pytest.approx(-np.exp(-1.0), rel=1e-5)
+
+
 def test_a_solution_that_ends_early_is_refused() -> None:
     def end(rate: Any) -> Any:
         return solve_ivp(lambda t, y: rate * y**2, (0.0, 2.0), [1.0]).y[0, -1]
