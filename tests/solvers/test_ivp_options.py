@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import scipy.integrate
 import scipy.sparse
 
 import dagad
-from dagad.solvers import odeint, solve_ivp
+from dagad.solvers import odeint, quad, solve_ivp
 from dagad.solvers._adjoint import pulled_through_time
 from dagad.solvers._equations import solved
 
@@ -194,6 +195,37 @@ def test_odeint_has_scipys_bits_and_derivatives() -> None:
     found, facts = odeint(lambda y, t: -y, 1.0, times, full_output=1)
     assert "successful" in facts["message"]
     assert found.shape == (5, 1)
+
+
+@pytest.mark.parametrize("take", [dagad.grad, dagad.jacfwd])
+def test_odeint_without_a_span_returns_where_it_begins(take: Any) -> None:
+    for times in ([0.0], [0.5, 0.5]):
+
+        def begin(a: Any, times: Any = times) -> Any:
+            return odeint(lambda y, t: -a * y, a**2 * np.ones(1), times)[-1, 0]
+
+        assert take(begin)(0.7) == 1.4
+
+
+@dataclasses.dataclass
+class Rate:
+    """What a user keeps a parameter in."""
+
+    rate: Any
+
+
+def test_further_arguments_may_be_objects_that_hold_parameters() -> None:
+    def by_solve_ivp(a: Any) -> Any:
+        return solve_ivp(lambda t, y, p: -p.rate * y, (0.0, 1.0), [1.0], args=(Rate(a),), **TIGHT).y[0, -1]
+
+    def by_odeint(a: Any) -> Any:
+        return odeint(lambda y, t, p: -p.rate * y, [1.0], [0.0, 1.0], (Rate(a),))[-1, 0]
+
+    for end in (by_solve_ivp, by_odeint):
+        for take in (dagad.grad, dagad.jacfwd):
+            assert take(end)(0.7) == pytest.approx(-np.exp(-0.7), rel=1e-5)
+    by_quad = dagad.grad(lambda a: quad(lambda x, p: p.rate**2 * x, 0.0, 1.0, args=(Rate(a),))[0])
+    assert by_quad(3.0) == pytest.approx(3.0)
 
 
 # What is refused
