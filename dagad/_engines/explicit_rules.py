@@ -98,7 +98,8 @@ def transposed(
     for direction in directions:
         tangents = [direction.get(place) for place in range(len(ends))]
         found = pytree.filled(pull(ends, tangents, roots, starts), starts)
-        _check_linear(cotangents, tangents, starts, found)
+        if not _is_linear(cotangents, tangents, starts, found):
+            found = [part + np.nan for part in found]
         moved.append(
             [pytree.fitted(part, values[place], "A tangent") for part, place in zip(found, floats, strict=True)]
         )
@@ -112,11 +113,17 @@ def _start(value: Value) -> Any:
     return pytree.cast(array if isinstance(plain, np.ndarray) else array[()], plain)
 
 
-def _check_linear(cotangents: Sequence[Any], tangents: Sequence[Any], starts: Sequence[Any], found: Any) -> None:
-    """Refuse a pullback that is not linear: <P(c), dx> is <c, P'dx> for all others, whatever the cotangent c."""
+def _is_linear(cotangents: Sequence[Any], tangents: Sequence[Any], starts: Sequence[Any], found: Any) -> bool:
+    """Refuse a pullback that is not linear: <P(c), dx> is <c, P'dx> for all others, whatever the cotangent c.
+
+    False is returned where that is nan or infinite, and the transpose does not say so: the pullback put it there.
+    """
     pairs = [(part, tangent) for part, tangent in zip(cotangents, tangents, strict=True) if tangent is not None]
-    ours = [np.sum(pytree.plain(a) * pytree.plain(b)) for a, b in pairs if a is not None]
-    theirs = [np.sum(a * pytree.plain(b)) for a, b in zip(starts, found, strict=True)]
+    with np.errstate(invalid="ignore"):
+        ours = [np.sum(pytree.plain(a) * pytree.plain(b)) for a, b in pairs if a is not None]
+        theirs = [np.sum(a * pytree.plain(b)) for a, b in zip(starts, found, strict=True)]
+    if not np.isfinite(sum(ours)) and np.isfinite(sum(theirs)):
+        return False
     gap, size = abs(sum(ours) - sum(theirs)), sum(map(abs, ours)) + sum(map(abs, theirs))
     single = any(pytree.dtype_of(start).itemsize < 8 for start in starts)
     if gap > LINEAR[single] * size:  # false for nan
@@ -125,6 +132,7 @@ def _check_linear(cotangents: Sequence[Any], tangents: Sequence[Any], starts: Se
             "pullback, which is not linear: twice the cotangent does not give twice the result. Return what is linear "
             "in the cotangent, as every derivative is, or use reverse mode, `dagad.vjp` or `dagad.jacrev`."
         )
+    return True
 
 
 def _leaves_numpy(error: Exception, name: str) -> Exception:
@@ -184,10 +192,32 @@ def _checked(cotangents: list[Any], leaves: Sequence[Any]) -> list[Any]:
 
 def fitted_cotangent(cotangent: Cotangent, leaf: Leaf) -> Any:
     """Return what an explicit pullback returned for a leaf, after checking its shape; somebody may trace it."""
+    _check_numbers(pytree.plain(cotangent), pytree.plain(leaf))
     if not pytree.is_traced(cotangent):
         return pytree.cast_like(cotangent, pytree.plain(leaf), _WHAT)
     pytree.cast_like(pytree.plain(cotangent), pytree.plain(leaf), _WHAT)
     return cotangent
+
+
+def _check_numbers(cotangent: Cotangent, leaf: Leaf) -> None:
+    """Refuse what is no number or array of them, or is complex where the leaf is real."""
+    try:
+        array = cotangent if hasattr(cotangent, "dtype") else np.asarray(cotangent)
+        kind = getattr(array.dtype, "kind", "f")  # another library's types are its own affair
+    except ValueError:  # of lists of several lengths
+        kind = "O"
+    if kind in "OSUMmV":
+        raise StructureError(
+            f"{_WHAT} is {described(cotangent)}, where a number or an array is needed. Return the derivative as one, "
+            "of the shape of the argument that it belongs to, or None for a constant argument."
+        )
+    if kind == "c" and not np.iscomplexobj(leaf):
+        largest = np.max(np.abs(np.imag(array)), initial=0.0)
+        if largest > 1e-8 * np.max(np.abs(array), initial=0.0):
+            raise StructureError(
+                f"{_WHAT} has an imaginary part, of up to {largest:.3g}, and belongs to a real argument, whose "
+                "derivatives are real. If the real part is the derivative, return `np.real(cotangent)`."
+            )
 
 
 _WHAT = "A cotangent that an explicit pullback returned"

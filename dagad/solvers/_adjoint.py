@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dagad._errors import NotDifferentiableError
 from dagad._tracing.patches import patches
 from dagad._tracing.private import isbox
 from dagad._tracing.rules import learn_rules
@@ -19,7 +20,7 @@ from dagad._tracing.tape import TapeNode, pull, traceable, traced
 from dagad._tracing.traced_array import new_box
 from dagad._types import Cotangent, Value
 from dagad._values import pytree
-from dagad.solvers._equations import Equation, check_solved, solved
+from dagad.solvers._equations import Equation, FiniteSlope, check_solved, not_finite, solved
 
 
 def pulled_through_time(
@@ -109,7 +110,7 @@ class _Backward:
                 options = self._options(abs(stop - start))
                 if self._equation.settings.is_implicit:
                     options["jac"] = functools.partial(self._jacobian, slope)
-                found = solved(slope, (start, stop), state, t_eval=[stop], **options)
+                found = solved(FiniteSlope(slope, start, stop), (start, stop), state, t_eval=[stop], **options)
         check_solved(found, "the adjoint of its equations")
         return found.y[:, -1]
 
@@ -136,7 +137,9 @@ class _Backward:
         found = np.zeros((len(state), len(state)), state.dtype)
         for column, unit in enumerate(np.eye(len(self._equation.atol), len(state))):
             found[:, column] = slope(t, unit)
-        if self._equation.settings.name == "LSODA":
+        if not self._equation.settings.is_lsoda and not np.isfinite(found).all():  # that one makes smaller steps
+            raise NotDifferentiableError(not_finite(t))
+        if self._equation.settings.is_lsoda:
             return found
         from scipy import sparse
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import autograd.numpy as anp
 import numpy as np
+from scipy.optimize import Bounds
 
 from dagad._engines.ruled import Followed, applied
 from dagad._errors import NotDifferentiableError
@@ -50,6 +51,7 @@ class Call:
 
     def __init__(self, scipys: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.given = dict(inspect.signature(scipys).bind(*args, **kwargs).arguments)
+        _refuse_bounds(self.given.get("bounds"))
         self.boxes, self._make = hoist(self.given)
         self.plain = self.at(list(map(given_to_solvers, self.boxes))) if self.boxes else self.given
         with by_itself(str(self.given.get("method")).lower() in _LOCKED):
@@ -90,6 +92,15 @@ class Call:
         raise NotDifferentiableError(
             f"`{self.name}` did not converge: {' '.join(message.split()).rstrip('.')}. What it returned may be used, "
             f"and has no derivative. {remedy}"
+        )
+
+
+def _refuse_bounds(bounds: Any) -> None:
+    if isinstance(bounds, Bounds) and any(map(pytree.is_traced, (bounds.lb, bounds.ub))):
+        raise NotDifferentiableError(
+            "A `scipy.optimize.Bounds` was made of values that are being differentiated, and keeps plain numbers. Give "
+            "the bounds themselves: `bounds=[(low, high), ...]`, a pair for each unknown, to `minimize`, and "
+            "`bounds=(lows, highs)` to `least_squares`."
         )
 
 

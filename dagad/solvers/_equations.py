@@ -33,8 +33,25 @@ from dagad._values import pytree
 
 # From a time and a state to its slope.
 Field = Callable[[Any, Any], Any]
-IMPLICIT = frozenset({"Radau", "BDF", "LSODA"})
+IMPLICIT = "Radau", "BDF", "LSODA"
+_OF_THE_STATES = ("jac", "jac_sparsity", "lband", "uband")  # and not of their sensitivities
 _STEPS = ("max_step", "min_step")
+MOST_BAD = 300  # calls that give nan, before the time goes on: a step gets shorter by five each time or so
+GOES_ON = 1e-10  # of the span
+
+
+def is_kind_of(method: Any, *names: str) -> bool:
+    """Return whether a method, by its name or as a class of solvers, is one of these of scipy's, or made of one."""
+    if isinstance(method, str):
+        return method in names
+    from scipy import integrate
+
+    return isinstance(method, type) and issubclass(method, tuple(getattr(integrate, name) for name in names))
+
+
+def is_implicit(method: Any) -> bool:
+    """Return whether a method asks for Jacobians."""
+    return is_kind_of(method, *IMPLICIT)
 
 
 class Settings(NamedTuple):
@@ -58,20 +75,20 @@ class Settings(NamedTuple):
     pattern: Any = None
 
     @property
-    def name(self) -> str:
-        """The name of the method."""
-        return str(getattr(self.method, "__name__", self.method))
-
-    @property
     def is_implicit(self) -> bool:
         """Whether the method asks for Jacobians."""
-        return self.name in IMPLICIT
+        return is_implicit(self.method)
+
+    @property
+    def is_lsoda(self) -> bool:
+        """Whether the method is LSODA, which takes no sparse matrices."""
+        return is_kind_of(self.method, "LSODA")
 
     def for_span(self, span: float) -> dict[str, Any]:
         """Return the options of an integration over a span that may be shorter than the user's."""
         found = {name: self.options[name] for name in _STEPS if name in self.options}
         if not isinstance(self.method, str):
-            found |= {name: value for name, value in self.options.items() if name not in ("lband", "uband")}
+            found |= {name: value for name, value in self.options.items() if name not in _OF_THE_STATES}
         first = self.options.get("first_step")
         if first is not None:
             found["first_step"] = min(first, span)
@@ -227,16 +244,18 @@ class Jacobian:
         seeds[:, :n] = self._seeds
         _, tangents = push(lambda leaves: self._slope(t, leaves[0]), [y], [[seed] for seed in seeds])
         columns = np.stack([np.zeros_like(y) if part is None else part for (part,) in tangents], axis=-1)
+        if not self._equation.settings.is_lsoda and not np.isfinite(columns).all():  # that one makes smaller steps
+            raise NotDifferentiableError(not_finite(t))
         parts = [columns[n * row : n * (row + 1)] for row in range(blocks)]
         if self._sparsity is not None:
             parts = [self._sparsity.matrix(part) for part in parts]
         if blocks == 1:
-            return as_array(parts[0]) if self._equation.settings.name == "LSODA" else parts[0]
+            return as_array(parts[0]) if self._equation.settings.is_lsoda else parts[0]
         rows = [[parts[0], *[None] * (blocks - 1)]]
         for row in range(1, blocks):
             rows.append([parts[row], *[None] * (row - 1), parts[0], *[None] * (blocks - row - 1)])
         whole = sparse.bmat(rows, "csc")
-        return whole.toarray() if self._equation.settings.name == "LSODA" else whole
+        return whole.toarray() if self._equation.settings.is_lsoda else whole
 
     def _slope(self, t: float, y: Array) -> Any:
         with self._equation.field(self._params) as field:
@@ -283,18 +302,50 @@ def solved(*args: Any, **kwargs: Any) -> Any:
     from scipy import integrate
 
     method = kwargs["method"]
-    is_alone = getattr(method, "__name__", method) == "LSODA" and hasattr(integrate._ode, "LSODA_LOCK")
+    is_alone = is_kind_of(method, "LSODA") and hasattr(integrate._ode, "LSODA_LOCK")
     if not is_alone:
         return integrate.solve_ivp(*args, **kwargs)
     with _LSODA, by_itself():  # a member that waited for others would have it while they come here
         return integrate.solve_ivp(*args, **kwargs)
 
 
+class FiniteSlope:
+    """The slope of sensitivities or of an adjoint: scipy may meet nan in it, but not begin with that, nor stay there.
+
+    It makes steps smaller where a trial of one gives nan. From a first step that is nan itself it never comes back, and
+    towards a time of zero steps may become smaller and smaller.
+    """
+
+    def __init__(self, field: Field, start: float, stop: float) -> None:
+        self._field, self._least = field, GOES_ON * abs(stop - start)
+        self._last, self._n_bad, self._is_first = start, 0, True
+
+    def __call__(self, t: float, y: Array) -> Any:
+        slope = self._field(t, y)
+        if not np.isfinite(slope).all():
+            self._n_bad += 1
+            if self._is_first or self._n_bad > MOST_BAD:
+                raise NotDifferentiableError(not_finite(t))
+        elif self._n_bad and abs(t - self._last) > self._least:
+            self._last, self._n_bad = t, 0
+        self._is_first = False
+        return slope
+
+
+def not_finite(t: float) -> str:
+    """Tell that sensitivities can't be integrated across a time."""
+    return (
+        "A solution of differential equations is being differentiated, and the derivative of its right-hand side is "
+        f"not finite at t = {t}, as that of `np.sqrt(y)`, or of a norm, at zero. Begin elsewhere, or write what has a "
+        "finite slope there: `np.sqrt(y + 1e-12)`, or `np.sqrt(np.sum(y**2) + 1e-12)` for a norm."
+    )
+
+
 def integrate(equation: Equation, params: Sequence[Any], y0: Any, span: tuple[float, float], **asked: Any) -> Any:
     """Return scipy's result at plain values; what failed is refused."""
     with equation.field(params) as field:
         options = solver_options(equation, params, abs(span[1] - span[0]))
-        found = solved(field, span, y0, **asked, **options)
+        found = solved(FiniteSlope(field, *span), span, y0, **asked, **options)
     check_solved(found, "the equations of its sensitivities, or of its adjoint,")
     return found
 

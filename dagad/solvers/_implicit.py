@@ -33,6 +33,7 @@ LinearSolve = Callable[[Callable[[Any], Any], Any], Any]
 DENSE = 500  # unknowns up to which the matrix is made
 AT_ONCE = 64  # columns of it that are computed together
 TOLERANCE = 1e-12  # of the iterations, relative to the right-hand side
+SOLVED = 1e-4  # to which the user's own method has to solve: those of scipy stop at 1e-5
 CYCLE = 200  # products after which they begin anew
 RESTARTS = 10  # such cycles
 ROUGH = 1e-3  # how well Newton's step is known where it is found by products
@@ -88,6 +89,7 @@ class System:
     def residual(self, xs: Leaves, leaves: Leaves) -> Any:
         """Return the residual as one vector."""
         found = self._equations(self._partition.merge(iter(xs)), leaves)
+        _refuse_no_numbers(found, self.name)
         vector = vector_of(found)
         if vector.size != self.size:
             raise StructureError(
@@ -129,7 +131,9 @@ class System:
             self._look(xs, leaves)
             self._is_seen = True  # all who pull from here come to the same point
         if self._linear_solve is not None:
-            return self._by_user(self._linear_solve, b, transposed, xs, leaves)
+            found = self._by_user(self._linear_solve, np.array(b), transposed, xs, leaves)
+            self._refuse_unsolved(self._matvec(transposed, xs, leaves)(found) - b, b)
+            return found
         return self._by_products(b, transposed, xs, leaves) if np.any(b) else np.zeros_like(b)
 
     def _by_user(self, linear_solve: LinearSolve, b: Array, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
@@ -140,6 +144,15 @@ class System:
                 "Return the solution w of `matvec(w) == b`, a vector."
             )
         return found
+
+    def _refuse_unsolved(self, left: Any, b: Any) -> None:
+        if np.linalg.norm(left) > SOLVED * np.linalg.norm(b):  # false for nan, which everybody sees
+            raise NotDifferentiableError(
+                f"What `{self.name}` found could not be differentiated: `linear_solve` returned a w for which "
+                f"`matvec(w) - b` is {np.linalg.norm(left):.1e}, where b is {np.linalg.norm(b):.1e}, by their norms; "
+                f"{SOLVED:.0e} of b at most is asked for. Raise its number of iterations, give it a preconditioner or "
+                "a relative tolerance, and see that it solves with the `matvec` that it is given."
+            )
 
     def _densely(self, b: Array, transposed: bool, xs: Leaves, leaves: Leaves) -> Any:
         if self._factors is None:
@@ -234,6 +247,16 @@ class System:
         return found, failed != 0
 
 
+def _refuse_no_numbers(found: Any, name: str) -> None:
+    leaves = [leaf for leaf in pytree.flatten(found)[0] if leaf is not None]
+    strange = [leaf for leaf in leaves if np.asarray(pytree.plain(leaf)).dtype.kind not in "fciub"]
+    if strange or not leaves:
+        raise StructureError(
+            f"`residual` returned {described(strange[0] if strange else found)} for the unknowns of `{name}`, and no "
+            "numbers. Return what is zero at the solution, by `return`: as many numbers as there are unknowns."
+        )
+
+
 _NOT_FINITE = object()
 
 
@@ -316,7 +339,8 @@ def implicit(
     linear_solve
         ``linear_solve(matvec, b) -> w`` with ``matvec(w) == b``, for flat vectors of plain numbers; in reverse mode
         `matvec` is the transposed product. It is called once more, in either mode, for a step of Newton's, which tells
-        whether x is a solution: solve with the `matvec` that is given. By default the matrix is made for up to 500
+        whether x is a solution: solve with the `matvec` that is given. A w that leaves more than 1e-4 of b, by norms,
+        is refused. By default the matrix is made for up to 500
         unknowns, and for more the system is solved by GMRES to 1e-12.
 
     Returns

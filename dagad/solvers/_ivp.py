@@ -8,16 +8,18 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._errors import NotDifferentiableError, PlanError
+from dagad._errors import ArgumentsError, NotDifferentiableError, PlanError
 from dagad._tracebacks import public
 from dagad._tracing.operands import array_of
 from dagad._tracing.patches import patches
 from dagad._tracing.tape import refuse_stale
 from dagad._types import AnyNode, Args, Array
 from dagad._values import pytree
-from dagad.solvers._calls import Call, is_anything_traced, plain
-from dagad.solvers._equations import IMPLICIT, Field, Settings, Written, check_solved, solved
-from dagad.solvers._trajectory import Moments, Problem, adjoint_in_directions, solution
+from dagad._values.closures import hoist
+from dagad._words import described
+from dagad.solvers._calls import Call, is_anything_traced, plain, refuse_traced_options
+from dagad.solvers._equations import Field, Settings, Written, check_solved, is_implicit, is_kind_of, solved
+from dagad.solvers._trajectory import MOVING, T0, Moments, Problem, adjoint_in_directions, solution, spread
 
 SENSITIVITIES = ("auto", "forward", "adjoint")
 
@@ -98,7 +100,8 @@ def solve_ivp(
     Returns
     -------
     OdeResult
-        What scipy returns. ``y`` is differentiable, and ``sol`` where it is called; the rest is plain.
+        What scipy returns. ``y`` is differentiable, ``sol`` where it is called, and ``t`` where times were given, as
+        `t_eval` or as ends of `t_span`; the rest is plain.
 
     Raises
     ------
@@ -125,15 +128,15 @@ def solve_ivp(
         return solved(fun, t_span, y0, method=method, **stock, **options)
     start, end = _ends(t_span)
     y0, t_eval = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t_eval))
-    call = Call(fun, () if args is None else args)
-    is_traced = is_anything_traced(start, end, y0, t_eval, call.params)
+    call = Call(fun, _as_tuple(args))
+    refuse_traced_options("solve_ivp", options)
+    is_traced = is_anything_traced(start, end, y0, t_eval, call.params, hoist(events)[0])
     if not is_traced and (not dense_output or events is not None):  # else a time may be traced that comes later
         return solved(fun, t_span, y0, method=method, **stock, **options)
     call.settle()
     if events is not None:
         raise NotDifferentiableError(_EVENTS)
-    for leaf in (start, end, y0, t_eval, *call.params):
-        refuse_stale(leaf, "A value that `solve_ivp` is given, or that its function carries,")
+    _refuse_stale([start, end, y0, t_eval, *call.params], "solve_ivp")
     bare, arguments = call.plain()
     own = options | _plain_jacobian(options, args)
     may_go_back = _may_be_adjoint(sensitivity, method, [y0, *call.params])
@@ -178,6 +181,22 @@ _NO_FUNCTION_OF_TIME = (
 )
 
 
+def _refuse_stale(leaves: Sequence[Any], name: str) -> None:
+    for leaf in leaves:
+        refuse_stale(leaf, f"A value that `{name}` is given, or that its function carries,")
+
+
+def _as_tuple(args: Any) -> Any:
+    """Return further arguments, refused in scipy's words where they stand in no tuple."""
+    args = () if args is None else pytree.open_containers(args)
+    if not isinstance(args, tuple | list) and not np.ndim(pytree.plain(args)):
+        raise ArgumentsError(
+            f"`args` of `solve_ivp` is {described(pytree.plain(args))}, and has to be a tuple of further arguments of "
+            "the right-hand side. Write `args=(a,)`, with the comma, for one."
+        )
+    return args
+
+
 def _ends(t_span: Any) -> tuple[Any, Any]:
     start, end = pytree.all_opened(t_span)
     return (start if pytree.is_traced(start) else float(start)), (end if pytree.is_traced(end) else float(end))
@@ -192,7 +211,7 @@ def _plain_jacobian(options: dict[str, Any], args: Args) -> dict[str, Any]:
 def _settings(method: Any, options: dict[str, Any], start: float, y0: Any, args: tuple[Any, ...]) -> Settings:
     """Return how to integrate, and where the Jacobian is not zero as far as the user says so."""
     jac, pattern = options.get("jac"), options.get("jac_sparsity")
-    if pattern is None and jac is not None and getattr(method, "__name__", method) != "LSODA":
+    if pattern is None and jac is not None and not is_kind_of(method, "LSODA"):
         pattern = jac(start, y0, *args) if callable(jac) else jac
         pattern = pattern if hasattr(pattern, "toarray") else None
     if pattern is not None:
@@ -208,8 +227,8 @@ def _may_be_adjoint(sensitivity: str, method: Any, leaves: Sequence[Any]) -> boo
     if sensitivity != "auto":
         return sensitivity == "adjoint"
     sizes = [np.size(pytree.plain(leaf)) if pytree.is_traced(leaf) else 0 for leaf in leaves]
-    n_states, is_implicit = np.size(pytree.plain(leaves[0])), getattr(method, "__name__", method) in IMPLICIT
-    return sum(sizes) > adjoint_in_directions(n_states, sum(sizes[1:]), is_implicit, 1)
+    n_states = np.size(pytree.plain(leaves[0]))
+    return sum(sizes) > adjoint_in_directions(n_states, sum(sizes[1:]), is_implicit(method), 1)
 
 
 def _state(y0: Any) -> Any:
@@ -234,6 +253,9 @@ def _moments(times: Any, start: Any, end: AnyNode, t_eval: Any) -> tuple[Moments
 def _result(found: Any, problem: Problem, leaves: list[Any], dense_output: bool) -> Any:
     result = type(found)(found)
     result.y = solution(problem, leaves)
+    moments, moving = problem.moments, leaves[MOVING]
+    if len(moments.moving):
+        result.t = found.t + anp.dot(moving - plain(moving), spread(moments))
     result.sol = Solution(found.sol, problem, leaves) if dense_output else None
     return result
 
@@ -249,10 +271,12 @@ class Solution:
         t = array_of(pytree.all_opened(t))
         at = plain(t)
         known, times = self._stock(at), np.atleast_1d(np.asarray(at, float))
-        if np.any(times < self.t_min) or np.any(times > self.t_max):
+        first, last = self._stock.t_min, self._stock.t_max
+        if not np.all((first <= times) & (times <= last)):  # nan is in no interval
             raise NotDifferentiableError(
-                f"A solution was asked for at a time beyond {self.t_min} to {self.t_max}, between which it is known, "
-                "and is being differentiated: what is beyond is a polynomial of the method's. Make `t_span` longer."
+                f"A solution was asked for at a time that is not between {first} and {last}, where it is known, and is "
+                "being differentiated: what is beyond is a polynomial of the method's. Make `t_span` longer, or see "
+                "that the time is no nan."
             )
         moving = np.arange(len(times)) if pytree.is_traced(t) else np.zeros(0, int)
         moments = self._problem.moments._replace(times=times, moving=moving)
@@ -265,6 +289,12 @@ class Solution:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # asked by who copies it, before it is made
             raise AttributeError(name)
+        is_of_time = name in ("ts", "t_min", "t_max") and is_anything_traced(self._leaves[T0], self._leaves[MOVING])
+        if is_of_time or (name == "interpolants" and is_anything_traced(self._leaves)):
+            raise NotDifferentiableError(
+                f"`sol.{name}` of a solution was asked for, which is being differentiated, and `{name}` holds plain "
+                "numbers of scipy's. Call `sol(t)`, and use the ends of `t_span` as you gave them."
+            )
         return getattr(self._stock, name)
 
 
@@ -336,6 +366,7 @@ def odeint(
         return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
     y0, t = array_of(pytree.all_opened(y0)), array_of(pytree.all_opened(t))
     call = Call(func, args if isinstance(args, tuple) else (args,))
+    refuse_traced_options("odeint", options)
     if not is_anything_traced(y0, t, call.params):
         return integrate.odeint(func, y0, t, args, full_output=full_output, **stock)
     call.settle()
@@ -344,13 +375,12 @@ def odeint(
             "A solution with `tcrit` is being differentiated. Integrate from one such time to the next, each with a "
             "call of its own, or use `dagad.solvers.solve_ivp` with `max_step`."
         )
-    for leaf in (y0, t, *call.params):
-        refuse_stale(leaf, "A value that `odeint` is given, or that its function carries,")
+    _refuse_stale([y0, t, *call.params], "odeint")
     bare, arguments = call.plain()
     if callable(Dfun):
         stock["Dfun"] = Call(Dfun, arguments).plain()[0]
     known, facts = integrate.odeint(bare, plain(y0), plain(t), arguments, full_output=1, **stock)
-    if "successful" not in facts["message"]:
+    if "successful" not in facts["message"] and np.any(plain(t) != plain(t)[0]):  # else nothing is to be done
         raise NotDifferentiableError(
             f"A solution of `odeint` is being differentiated, and scipy says: {facts['message']} Try other tolerances, "
             "or `dagad.solvers.solve_ivp` with another method."

@@ -18,6 +18,7 @@ from dagad._types import Array
 from dagad.solvers._bounds import Held, bounds_of_pairs, pair_of_bounds
 from dagad.solvers._call import Call, called_like, positional
 from dagad.solvers._implicit import System
+from dagad.solvers._unfollowed import unfollowed_rest
 
 Given = dict[str, Any]
 UNBOUNDED = -np.inf, np.inf
@@ -39,7 +40,8 @@ def minimize(*args: Any, **kwargs: Any) -> Any:
     Returns
     -------
     scipy.optimize.OptimizeResult
-        What scipy returned, bit for bit; `x` and `fun` have derivatives, in every mode and of any order.
+        What scipy returned, bit for bit; `x` and `fun` have derivatives, in every mode and of any order. That of
+        anything else in it, `jac` or `hess_inv` say, is refused.
 
     Raises
     ------
@@ -92,6 +94,7 @@ def minimize(*args: Any, **kwargs: Any) -> Any:
 
     result["x"] = System(equations, at, call.name, refuse=refuse).unknowns(call.boxes)
     result["fun"] = call.followed(result.fun, value, result.x)
+    unfollowed_rest(result, ("x", "fun"), call.boxes, call.name)
     return result
 
 
@@ -141,7 +144,8 @@ def least_squares(*args: Any, **kwargs: Any) -> Any:
     Returns
     -------
     scipy.optimize.OptimizeResult
-        What scipy returned, bit for bit; `x`, `cost` and `fun` have derivatives, in every mode and of any order.
+        What scipy returned, bit for bit; `x`, `cost` and `fun` have derivatives, in every mode and of any order. That
+        of anything else in it, `jac` or `grad` say, is refused.
 
     Raises
     ------
@@ -198,6 +202,7 @@ def least_squares(*args: Any, **kwargs: Any) -> Any:
     result["x"] = System(equations, at, call.name, refuse=refuse).unknowns(call.boxes)
     result["fun"] = call.followed(result.fun, residuals, result.x)
     result["cost"] = call.followed(result.cost, cost, result.x) if not callable(loss) else result.cost
+    unfollowed_rest(result, ("x", "fun") if callable(loss) else ("x", "fun", "cost"), call.boxes, call.name)
     return result
 
 

@@ -26,7 +26,7 @@ from dagad._tracing.tape import TapeNode, pull, refuse_stale, traceable, traced
 from dagad._tracing.traced_array import new_box
 from dagad._types import Args, Array, Cotangent, Value
 from dagad._values import pytree
-from dagad.solvers._calls import Call, is_anything_traced, plain
+from dagad.solvers._calls import Call, is_anything_traced, plain, refuse_traced_options
 
 # From a place to what is integrated, a flat array.
 Field = Callable[[Any], Any]
@@ -310,6 +310,7 @@ def quad(
     if not patches.somebody_traces():
         return integrate.quad(func, a, b, args, full_output, weight=weight, **stock, **options)
     call = Call(func, args if isinstance(args, tuple) else (args,))
+    refuse_traced_options("quad", {**stock, "points": None, **options})
     if not is_anything_traced(a, b, points, call.params):
         return integrate.quad(func, a, b, args, full_output, weight=weight, **stock, **options)
     call.settle()

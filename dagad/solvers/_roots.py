@@ -14,6 +14,7 @@ from dagad._tracing.operands import vector_of
 from dagad._types import Array
 from dagad.solvers._call import Call, called_like, positional
 from dagad.solvers._implicit import System
+from dagad.solvers._unfollowed import unfollowed_rest
 
 
 def _first(found: Any, has_more: bool) -> Any:
@@ -34,7 +35,8 @@ def root(*args: Any, **kwargs: Any) -> Any:
     Returns
     -------
     scipy.optimize.OptimizeResult
-        What scipy returned, bit for bit; `x` and `fun` have derivatives, in every mode and of any order.
+        What scipy returned, bit for bit; `x` and `fun` have derivatives, in every mode and of any order. That of
+        anything else in it, `fjac` say, is refused.
 
     Raises
     ------
@@ -69,6 +71,7 @@ def root(*args: Any, **kwargs: Any) -> Any:
     system = System(lambda x, leaves: equations(x, call.at(leaves)), result.x, call.name, refuse=refuse)
     result["x"] = system.unknowns(call.boxes)
     result["fun"] = call.followed(result.fun, equations, result.x)
+    unfollowed_rest(result, ("x", "fun"), call.boxes, call.name)
     return result
 
 

@@ -107,8 +107,8 @@ def pushed(
     else:
         value, moved = _flown(problem, leaves, tangents, count)
     if MOVING in tangents:
-        slopes, spread = _slopes(problem, leaves, value), _spread(problem.moments)
-        ends = [None if part is None else anp.dot(slopes * part, spread) for part in tangents[MOVING]]
+        slopes, matrix = _slopes(problem, leaves, value), spread(problem.moments)
+        ends = [None if part is None else anp.dot(slopes * part, matrix) for part in tangents[MOVING]]
         moved = [part if end is None else part + end for part, end in zip(moved, ends, strict=True)]
     shape = np.shape(pytree.plain(value))
     return value, [part if np.shape(pytree.plain(part)) == shape else part + np.zeros(shape) for part in moved]
@@ -164,10 +164,10 @@ def _slopes(problem: Problem, leaves: Sequence[Any], value: Value) -> Any:
     return anp.stack(columns, axis=1)
 
 
-def _spread(moments: Moments) -> np.ndarray:
+def spread(moments: Moments) -> np.ndarray:
     """Return the matrix that puts columns of the times that move among those of all times."""
-    spread: np.ndarray = np.eye(len(moments.times))[moments.moving]
-    return spread
+    matrix: np.ndarray = np.eye(len(moments.times))[moments.moving]
+    return matrix
 
 
 # Reverse

@@ -257,3 +257,38 @@ def test_an_error_of_the_users_own_in_a_pullback_arrives_as_it_is(mode: Any) -> 
     with pytest.raises(ValueError, match=r"^t must be negative") as caught:
         mode(lambda t: dagad.reduce_sum(explicit(refusing), np.arange(4.0), t, scheduler="sync"))(2.0)
     assert not isinstance(caught.value, dagad.DagadError)
+
+
+@pytest.mark.filterwarnings("ignore::dagad.DagadWarning")
+@pytest.mark.parametrize("rule", [lambda seed: np.nan, lambda seed: np.inf, lambda seed: np.nan * seed])
+def test_a_cotangent_that_is_not_finite_shows_in_forward_mode_too(rule: Any) -> None:
+    broken = explicit(lambda rows, t: (np.sum(rows) * t, lambda seed: (None, rule(seed))))
+
+    def loss(t: Any) -> Any:
+        return dagad.reduce_sum(broken, ROWS, t, grainsize=4, scheduler="sync")
+
+    assert not np.isfinite(dagad.grad(loss)(0.7))
+    assert np.isnan(dagad.jacfwd(loss)(0.7))
+    assert np.isnan(dagad.jvp(lambda t: broken.value(ROWS, t), 0.7, 1.0)[1])
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "text": ("x", r"is a str, where a number or an array is needed.*None for a constant"),
+    "a dict": ({"a": 1.0}, r"is a dict, where a number"),
+    "lists of several lengths": ([1.0, [2.0, 3.0]], r"is a list, where a number"),
+    "an array of texts": (np.array(["x", "y"]), r"is an array of .*, where a number"),
+    "a complex number": (1.0 + 2.0j, r"imaginary part, of up to 2,.*return `np.real\(cotangent\)`"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("take", [dagad.grad, dagad.jacfwd])
+def test_cotangents_of_another_kind_are_refused_in_words(take: Any, name: str) -> None:
+    cotangent, text = WRONG[name]
+    wrong = explicit(lambda rows, t: (np.sum(rows) * t, lambda seed: (None, cotangent)))
+    for loss in (
+        lambda t: dagad.reduce_sum(wrong, ROWS, t, grainsize=4, scheduler="sync"),
+        lambda t: wrong.value(ROWS, t),
+    ):
+        with pytest.raises(dagad.StructureError, match=f"^A cotangent that an explicit pullback returned .*{text}"):
+            take(loss)(0.7)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 import dagad
 from dagad.solvers import least_squares, minimize
@@ -84,3 +85,11 @@ def test_one_of_many_unknowns_is_free_near_its_bound() -> None:
         return np.sum(minimize(loss, np.full(n, 0.5), jac=dagad.grad(loss), bounds=[(0.0, 9.0)] * n).x)
 
     assert dagad.grad(total)(1.0) == pytest.approx(np.sum(np.maximum(target, 0.0)))
+
+
+def test_bounds_made_of_traced_values_are_given_as_pairs() -> None:
+    def found(home: Any, high: Any) -> Any:
+        return home(lambda x: (x - 9.0) ** 2, np.zeros(1), bounds=optimize.Bounds(np.array([-5.0]), high))
+
+    with pytest.raises(dagad.NotDifferentiableError, match=r"Give the bounds themselves: `bounds=\[\(low, high\)"):
+        dagad.grad(lambda b: found(minimize, np.stack([b])).x[0])(1.0)

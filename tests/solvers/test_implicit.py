@@ -10,6 +10,7 @@ import autograd
 import autograd.numpy as anp
 import numpy as np
 import pytest
+from scipy.sparse.linalg import LinearOperator, cg
 
 import dagad
 from dagad.solvers import implicit
@@ -341,6 +342,31 @@ def test_with_a_linear_solver_of_the_users_what_is_no_solution_is_refused(take: 
     multiple = implicit(lambda a: a + 1e-5 + np.zeros(3), lambda x, a: (x - a) ** 2, linear_solve=by_columns)
     with pytest.raises(dagad.NotDifferentiableError, match=r"multiple root.*whose root is a simple one"):
         take(lambda a: np.sum(multiple(a)))(0.7)
+
+
+@pytest.mark.parametrize("take", [dagad.jacfwd, dagad.jacrev])
+@pytest.mark.parametrize("returned", [None, [], "zero", {"a": "b"}])
+def test_residuals_without_numbers_are_refused_in_words(take: Any, returned: Any) -> None:
+    solution = implicit(lambda a: a, lambda x, a: returned)
+    with pytest.raises(dagad.StructureError, match=r"`residual` returned .* by `return`: as many numbers"):
+        take(solution)(2.0)
+
+
+@pytest.mark.parametrize("take", [dagad.jacfwd, dagad.jacrev])
+def test_a_linear_solver_of_the_users_that_has_not_converged_is_refused(take: Any) -> None:
+    entries = np.arange(1.0, 51.0)
+
+    def by_iterations(matvec: Any, b: Any, **options: Any) -> Any:
+        return cg(LinearOperator((50, 50), matvec=matvec, dtype=float), b, **options)[0]
+
+    def total(linear_solve: Any) -> Any:
+        solution = implicit(lambda a: a / entries, lambda x, a: entries * x - a, linear_solve=linear_solve)
+        return lambda a: np.sum(solution(a * np.ones(50)))
+
+    assert take(total(by_iterations))(2.0) == pytest.approx(np.sum(1.0 / entries), rel=1e-4)
+    for poor in (functools.partial(by_iterations, maxiter=5), lambda matvec, b: 0.0 * b):
+        with pytest.raises(dagad.NotDifferentiableError, match=r"`linear_solve` returned a w for which.*iterations"):
+            take(total(poor))(2.0)
 
 
 @pytest.mark.parametrize("take", [dagad.jacfwd, dagad.jacrev])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import scipy.integrate
 import scipy.sparse
 
 import dagad
-from dagad.solvers import odeint, solve_ivp
+from dagad.solvers import odeint, quad, solve_ivp
 from dagad.solvers._adjoint import pulled_through_time
 from dagad.solvers._equations import solved
 
@@ -64,6 +65,31 @@ def test_a_function_of_time_is_differentiated_where_it_is_called(sensitivity: st
     np.testing.assert_allclose(one, -0.7 * np.exp(-0.91) * np.array([3.0, 1.0]), rtol=1e-6)
     with pytest.raises(dagad.NotDifferentiableError, match="Make `t_span` longer"):
         dagad.grad(lambda p: of_time(p, 2.5)[0])(0.7)
+
+
+@pytest.mark.parametrize("take", [dagad.jacfwd, dagad.jacrev])
+def test_times_in_a_result_move_as_they_were_given(take: Any) -> None:
+    def times(p: Any, t_eval: Any = None) -> Any:
+        return solve_ivp(decay, (0.5 * p, 2.0 * p), [3.0], t_eval=t_eval, args=(0.7,)).t
+
+    moved = take(times)(0.8)
+    np.testing.assert_array_equal(moved[[0, -1]], [0.5, 2.0])
+    np.testing.assert_array_equal(moved[1:-1], 0.0)
+    np.testing.assert_array_equal(take(lambda p: times(p, np.stack([p, 1.5 * p])))(0.8), [1.0, 1.5])
+    stock = scipy.integrate.solve_ivp(decay, (0.4, 1.6), [3.0], args=(0.7,)).t
+    np.testing.assert_array_equal(dagad.vjp(times, 0.8)[0], stock)
+
+
+@pytest.mark.parametrize("take", [dagad.grad, dagad.jacfwd])
+def test_parts_of_a_function_of_time_have_no_derivative(take: Any) -> None:
+    def sol(p: Any) -> Any:
+        return solve_ivp(decay, (0.0, p), [3.0], args=(p,), dense_output=True).sol
+
+    for part in (lambda sol: sol.interpolants[0](0.1)[0], lambda sol: sol.ts[-1], lambda sol: sol.t_max):
+        with pytest.raises(dagad.NotDifferentiableError, match=r"Call `sol\(t\)`, and use the ends"):
+            take(lambda p, part=part: part(sol(p)))(0.8)
+    with pytest.raises(dagad.NotDifferentiableError, match="see that the time is no nan"):
+        take(lambda p: sol(p)(np.nan)[0])(0.8)
 
 
 @pytest.mark.parametrize("sensitivity", ["forward", "adjoint"])
@@ -171,6 +197,37 @@ def test_odeint_has_scipys_bits_and_derivatives() -> None:
     assert found.shape == (5, 1)
 
 
+@pytest.mark.parametrize("take", [dagad.grad, dagad.jacfwd])
+def test_odeint_without_a_span_returns_where_it_begins(take: Any) -> None:
+    for times in ([0.0], [0.5, 0.5]):
+
+        def begin(a: Any, times: Any = times) -> Any:
+            return odeint(lambda y, t: -a * y, a**2 * np.ones(1), times)[-1, 0]
+
+        assert take(begin)(0.7) == 1.4
+
+
+@dataclasses.dataclass
+class Rate:
+    """What a user keeps a parameter in."""
+
+    rate: Any
+
+
+def test_further_arguments_may_be_objects_that_hold_parameters() -> None:
+    def by_solve_ivp(a: Any) -> Any:
+        return solve_ivp(lambda t, y, p: -p.rate * y, (0.0, 1.0), [1.0], args=(Rate(a),), **TIGHT).y[0, -1]
+
+    def by_odeint(a: Any) -> Any:
+        return odeint(lambda y, t, p: -p.rate * y, [1.0], [0.0, 1.0], (Rate(a),))[-1, 0]
+
+    for end in (by_solve_ivp, by_odeint):
+        for take in (dagad.grad, dagad.jacfwd):
+            assert take(end)(0.7) == pytest.approx(-np.exp(-0.7), rel=1e-5)
+    by_quad = dagad.grad(lambda a: quad(lambda x, p: p.rate**2 * x, 0.0, 1.0, args=(Rate(a),))[0])
+    assert by_quad(3.0) == pytest.approx(3.0)
+
+
 # What is refused
 
 
@@ -181,6 +238,50 @@ def test_events_are_refused_where_they_would_need_a_derivative() -> None:
     assert end(0.5) == pytest.approx(np.exp(-0.5), rel=1e-3)
     with pytest.raises(dagad.NotDifferentiableError, match="integrate to it without `events`"):
         dagad.grad(end)(0.5)
+
+
+def test_events_that_alone_are_traced_are_refused_too() -> None:
+    def end(level: Any) -> Any:
+        return solve_ivp(decay, (0.0, 1.0), [1.0], args=(0.5,), events=lambda t, y, rate: y[0] - level).t_events[0][0]
+
+    with pytest.raises(dagad.NotDifferentiableError, match="integrate to it without `events`"):
+        dagad.grad(end)(0.9)
+
+
+@pytest.mark.parametrize("option", ["rtol", "atol", "max_step", "first_step"])
+def test_traced_tolerances_and_steps_are_refused_by_name(option: str) -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=rf"derivative in `{option}` of `solve_ivp`.*a plain number"):
+        dagad.grad(lambda p: solve_ivp(decay, (0.0, 1.0), [1.0], args=(0.5,), **{option: p}).y[0, -1])(1e-3)
+
+
+def test_further_arguments_in_no_tuple_are_refused_with_the_comma() -> None:
+    for take in (dagad.grad, dagad.jacfwd):
+        with pytest.raises(dagad.ArgumentsError, match=r"`args` of `solve_ivp` is a float.*Write `args=\(a,\)`"):
+            take(lambda rate: solve_ivp(decay, (0.0, 1.0), [1.0], args=rate).y[0, -1])(0.5)
+
+
+class OwnBDF(scipy.integrate.BDF):  # type: ignore[misc]  # scipy has no types
+    """A method of the user's, made of an implicit one of scipy's."""
+
+
+class OwnLSODA(scipy.integrate.LSODA):  # type: ignore[misc]  # scipy has no types
+    """Another one."""
+
+
+@pytest.mark.parametrize("method", [scipy.integrate.Radau, OwnBDF, OwnLSODA])
+@pytest.mark.parametrize("sensitivity", ["forward", "adjoint"])
+def test_jacobians_of_the_users_go_with_classes_made_of_implicit_methods(method: Any, sensitivity: str) -> None:
+    matrix = np.array([[-1.0, 0.5], [0.0, -30.0]])
+    jacobians: list[Any] = [{"jac": lambda t, y: matrix}]
+    if method is not OwnLSODA:
+        jacobians += [{"jac": matrix}, {"jac_sparsity": np.triu(np.ones((2, 2)))}]
+    for jacobian in jacobians:
+        options = {"method": method, "sensitivity": sensitivity} | TIGHT | jacobian
+
+        def last(a: Any, options: Any = options) -> Any:
+            return solve_ivp(lambda t, y: a * (matrix @ y), (0.0, 1.0), [1.0, 0.0], **options).y[0, -1]
+
+        assert dagad.grad(last)(1.0) == pytest.approx(-np.exp(-1.0), rel=1e-5)
 
 
 def test_a_solution_that_ends_early_is_refused() -> None:

@@ -13,9 +13,11 @@ import pytest
 from dask.base import compute as dask_compute
 from dask.delayed import delayed
 from scipy import optimize
+from scipy.sparse import csr_matrix
 
 import dagad
 from dagad import solvers
+from dagad._values import pytree
 from dagad.solvers import fixed_point, least_squares, minimize, root, root_scalar
 from support.every_mode import AT, MODES, check, derivatives
 from support.plain_autograd import bits
@@ -163,7 +165,7 @@ def test_a_function_has_scipys_signature_and_result(name: str) -> None:
     if isinstance(right, dict):
         assert results[0].keys() == right.keys()
         for key in right.keys() - {*DIFFERENTIABLE}:
-            np.testing.assert_array_equal(results[0][key], right[key])
+            np.testing.assert_array_equal(pytree.plain(results[0][key]), right[key])  # traced, to be refused
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -267,6 +269,56 @@ def test_robust_losses_have_derivatives(loss: str) -> None:
     step = 1e-4
     right = (found(optimize, 1.0 + step) - found(optimize, 1.0 - step)) / (2.0 * step)
     assert dagad.grad(functools.partial(found, solvers))(1.0) == pytest.approx(right, rel=1e-5)
+
+
+# What else is in a result
+
+
+def fit_of(a: Any, **options: Any) -> Any:
+    return least_squares(lambda x: np.stack([x[0] - a, x[0] ** 2 - a]), np.ones(1), **options)
+
+
+def minimum_of(a: Any, method: str = "BFGS") -> Any:
+    return minimize(loss_of, np.zeros(2), args=(a,), method=method)
+
+
+ENTRIES: dict[str, Callable[[Any], Any]] = {
+    "least_squares, jac": lambda a: fit_of(a).jac[1, 0],
+    "least_squares, grad": lambda a: fit_of(a).grad[0],
+    "least_squares, optimality": lambda a: fit_of(a).optimality,
+    "least_squares, jac of a sparse one": lambda a: (
+        fit_of(a, jac=lambda x: csr_matrix([[1.0], [2.0 * x[0]]]), tr_solver="lsmr").jac @ np.ones(1)
+    )[0],
+    "minimize, hess_inv": lambda a: minimum_of(a).hess_inv[0, 1],
+    "minimize, hess_inv of L-BFGS-B": lambda a: minimum_of(a, "L-BFGS-B").hess_inv.todense()[0, 1],
+    "minimize, hess_inv times a vector": lambda a: (minimum_of(a, "L-BFGS-B").hess_inv @ np.ones(2))[0],
+    "minimize, jac": lambda a: 2.0 * minimum_of(a).jac[0],
+    "minimize, final_simplex": lambda a: minimum_of(a, "Nelder-Mead").final_simplex[0][0, 0],
+    "root, fjac": lambda a: root(lambda x: x**3 - a, np.ones(2)).fjac[0, 0],
+}
+TAKES = [dagad.grad, dagad.jacfwd, dagad.hessian, lambda f: dagad.jacfwd(dagad.jacfwd(f))]
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("take", TAKES)
+def test_other_entries_of_a_result_are_refused_when_they_are_differentiated(take: Any, name: str) -> None:
+    solver, _, rest = name.partition(", ")
+    text = rf"derivative of `{rest.split()[0]}` in the result of `scipy.optimize.{solver}` was asked for.*`x` and `fun`"
+    with pytest.raises(dagad.NotDifferentiableError, match=f"{text}.* Write .* in its place"):
+        take(ENTRIES[name])(0.7)
+
+
+@pytest.mark.parametrize("take", [dagad.grad, dagad.jacfwd])
+def test_entries_of_a_result_may_be_printed_and_compared(take: Any) -> None:
+    def found(a: Any) -> Any:
+        result, other = fit_of(a), minimum_of(a, "L-BFGS-B")
+        assert result.optimality < 1.0
+        assert np.isfinite(result.jac).all()
+        assert "grad" in repr(result)
+        assert "hess_inv" in repr(other)
+        return result.x[0]
+
+    assert take(found)(1.0) == pytest.approx(0.6)
 
 
 # What is refused

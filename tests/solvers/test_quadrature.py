@@ -143,3 +143,10 @@ def test_weights_points_and_divergent_integrals_are_refused() -> None:
         dagad.grad(lambda p: quad(lambda x: x, 0.0, 1.0, points=[p])[0])(0.5)
     with pytest.raises(dagad.NotDifferentiableError, match="Name the places"):
         dagad.grad(lambda p: quad(lambda x: p / x, 0.0, 1.0)[0])(0.5)
+
+
+@pytest.mark.parametrize("option", ["epsabs", "epsrel", "wvar"])
+def test_traced_tolerances_and_weights_are_refused_by_name(option: str) -> None:
+    weight: Any = {"weight": "cos"} if option == "wvar" else {}
+    with pytest.raises(dagad.NotDifferentiableError, match=rf"derivative in `{option}` of `quad`.*Give a plain number"):
+        dagad.grad(lambda p: quad(lambda x: x, 0.0, 1.0, **{option: p}, **weight)[0])(1e-3)
