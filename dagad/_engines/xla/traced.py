@@ -17,7 +17,7 @@ import numpy as np
 
 from dagad._engines.xla import jaxs_core, lines, refusals
 from dagad._engines.xla.indexing import entries
-from dagad._engines.xla.memory import Changes, ghost_of, of_function
+from dagad._engines.xla.memory import Changes, changed, ghost_of, of_function
 from dagad._engines.xla.operators import BINARY, COMPARING, UNARY, operate
 from dagad._engines.xla.protocols import call_function, call_ufunc, takes_options
 from dagad._engines.xla.scipy_functions import call_scipy
@@ -339,14 +339,16 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     def view(self, dtype: DType = None, type: Any = None) -> Any:
         """Return the array: as another class, it is what it was."""
         del type
-        found = self.copy() if dtype is None or dtype is np.ndarray else self._of_jax("view")(dtype)
+        with self._trace.inside():
+            found = self.copy() if dtype is None or dtype is np.ndarray else self._of_jax("view")(dtype)
         found.ghost = ghost_of(self)
         return found
 
     def sort(self, *args: Any, **kwargs: Any) -> Any:
         """Return the array sorted, as jax does; numpy sorts in place."""
         self._trace.changes.found = self._trace.changes.found or refusals.of_view(lines.here())
-        return self._of_jax("sort")(*args, **kwargs)
+        with self._trace.inside():
+            return self._of_jax("sort")(*args, **kwargs)
 
     def conj(self) -> Any:
         """Return the complex conjugate; of real numbers it is the array itself, as in numpy."""
@@ -375,18 +377,6 @@ def _called(trace: NumpyTrace, func: Any, args: Args, kwargs: Kwargs) -> Any:
         return of_function(func, args, kwargs, found, XlaArray)
 
 
-def _changed(array: Array, found: Any) -> Any:
-    """Return what an array becomes that is changed in place: numpy keeps its shape and dtype, jax does not."""
-    changes, line = array._trace.changes, lines.here()
-    if array.ghost is not None and not array.ghost.flags.writeable and changes.found is None:
-        changes.found = refusals.of_read_only(line)
-    for kept, new, what in ((array.shape, found.shape, "shape"), (array.dtype, found.dtype, "dtype")):
-        if kept != new and changes.found is None:
-            changes.found = refusals.of_kept(line, what, kept, new)
-    changes.note(array, refusals.of_view(line))
-    return found.copy() if found is array else found
-
-
 def _method(name: str) -> Any:
     function = getattr(np, name)
 
@@ -410,7 +400,7 @@ def _operators(ufunc: Any) -> Any:
         found = operate(ufunc, self, self, other)
         if found is NotImplemented or not (self.ndim or self.ghost is not None):  # a number is no memory
             return found
-        return _changed(self, found)
+        return changed(self, found)
 
     return forward, backward, in_place
 
