@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import dagad
+from support.beside_numpy import SAME, compared
+from support.views import parts
 
 ROWS = np.array([3.0, 1.0, 2.0])
 
@@ -64,3 +66,62 @@ def beside_a_new_array(rows: Any, t: Any) -> Any:
 def test_changes_in_place_are_refused_without_any_call_of_numpys_functions(fun: Any) -> None:
     with pytest.raises(dagad.NotDifferentiableError, match=r"changes an array in place.*`np\.sort\(x\)`"):
         at(fun)
+
+
+# --- indices ----------------------------------------------------------------------------------------------------------
+
+SQUARE = np.array([[1.0, 2.0], [3.0, 4.0]])
+TRUTHS = """
+x[None, True]; x[True]; x[np.True_]; x[None, np.True_]; x[None, False]; x[0, True]; x[True, 0]; x[..., True]
+x[:1, True]; x[np.array(True)]; x[None, np.array(True)]; x[True, [0, 1]]; x[[0, 1], True, None]; x[True, True]
+x[None, True, :, 1]; x[None, [True, False]]; x[None, [[True, False], [False, True]]]
+x.T[None, True]; np.take(x, True, 0)
+"""
+
+
+@pytest.mark.parametrize("text", parts(TRUTHS))
+def test_single_truths_among_indices_are_numpys(text: str) -> None:
+    how, theirs, ours = compared(eval(f"lambda x: {text}", {"np": np}), (SQUARE,))
+    assert how == SAME, f"numpy gives {theirs!r}, and traced it is {ours!r}"
+
+
+def test_a_single_truth_beside_a_traced_index_is_refused() -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=r"leave out `engine="):
+        raise compared(lambda x, i: x[None, True, i], (SQUARE, np.array([0, 1])))[2]
+
+
+# --- classes of arrays ------------------------------------------------------------------------------------------------
+
+MATRIX, MASKED = SQUARE.view(np.matrix), np.ma.masked_array(SQUARE, [[True, False], [False, False]])
+WITH_CLASSES = """
+m * x; x * m; np.multiply(m, x); m + x; x @ m; np.dot(m, x); np.stack([m, x]); np.where(x > 1, m, x); np.sum(x * m)
+x / m; x == m; np.linalg.solve(m, x)
+"""
+
+
+@pytest.mark.parametrize("m", [MATRIX, MASKED], ids=["matrix", "masked"])
+@pytest.mark.parametrize("text", parts(WITH_CLASSES))
+def test_arrays_of_classes_with_operators_of_their_own_are_refused(text: str, m: Any) -> None:
+    fun = eval(f"lambda x: {text}", {"np": np, "m": m})
+    with pytest.raises(dagad.NotDifferentiableError, match=r"leave out `engine="):
+        raise compared(fun, (SQUARE,))[2]
+
+
+def test_arrays_of_classes_that_change_no_operator_are_arrays() -> None:
+    constant = SQUARE.view(np.recarray)
+    value, _ = at(lambda rows, t: np.sum(rows @ (constant * t)), 2.0, SQUARE)
+    assert value == pytest.approx(2.0 * (SQUARE @ SQUARE).sum())
+
+
+@pytest.mark.parametrize("where", ["rows", "a shared argument"])
+def test_matrices_that_a_task_is_given_are_refused(where: str) -> None:
+    def product(rows: Any, t: Any, other: Any) -> Any:
+        return np.sum(np.asarray(rows * t * other))
+
+    rows, other = (MATRIX, 1.0) if where == "rows" else (SQUARE, MATRIX)
+
+    def summed(t: Any) -> Any:
+        return dagad.reduce_sum(product, rows, t, other, grainsize=2, scheduler="sync", engine="jax")
+
+    with pytest.raises(dagad.NotDifferentiableError, match=r"numpy\.matrix.*operators.*`m @ x`.*leave out `engine="):
+        dagad.grad(summed)(2.0)
