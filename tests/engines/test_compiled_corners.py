@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import dagad
 from support.beside_numpy import SAME, compared
@@ -125,3 +127,66 @@ def test_matrices_that_a_task_is_given_are_refused(where: str) -> None:
 
     with pytest.raises(dagad.NotDifferentiableError, match=r"numpy\.matrix.*operators.*`m @ x`.*leave out `engine="):
         dagad.grad(summed)(2.0)
+
+
+# --- refusals that the function catches -------------------------------------------------------------------------------
+
+
+def asks_whether(rows: Any, t: Any) -> Any:
+    return np.sum(rows * t) if t > 0 else 0.0 * t
+
+
+def writes(rows: Any, t: Any) -> Any:
+    rows[0] = t
+    return np.sum(rows)
+
+
+def loops(rows: Any, t: Any) -> Any:
+    for _ in range(3_000):
+        t = t + 1.0
+    return np.sum(rows * t)
+
+
+CAUGHT: dict[str, tuple[Any, str]] = {
+    "if": (asks_whether, "asks whether a value is true"),
+    "float": (lambda rows, t: np.sum(rows) * float(t), "asks for a Python number"),
+    "list": (lambda rows, t: sum(rows.tolist()) * t, "asks for a Python number"),
+    "item of several": (lambda rows, t: rows.item(0) * t, "asks for a Python number"),
+    "pickle": (lambda rows, t: pickle.loads(pickle.dumps(rows))[0] * t, "pickles a value"),
+    "item": (lambda rows, t: np.sum(rows) * t.item(), "asks for a Python number"),
+    "index": (lambda rows, t: rows[0] * [1.0, 2.0][t.astype(int)], "as a count"),
+    "mask": (lambda rows, t: np.sum(rows[rows > t]), "depends on values"),
+    "function": (lambda rows, t: scipy.special.kv(1.5, t), "for which jax has no function"),
+    "conversion": (lambda rows, t: np.sum(rows) * np.fromiter([t], float)[0], r"leave out `engine="),
+    "assignment": (writes, "writes into entries"),
+    "a long loop": (loops, "consists of more than 2,000 operations"),
+}
+
+
+@pytest.mark.parametrize("case", CAUGHT)
+def test_a_refusal_that_the_function_catches_is_raised_nevertheless(case: str) -> None:
+    fun, sentence = CAUGHT[case]
+
+    def catches(rows: Any, t: Any) -> Any:
+        try:
+            return fun(rows, t)
+        except Exception:
+            return 99.0 * t
+
+    with pytest.raises(dagad.NotDifferentiableError, match=sentence):
+        at(catches)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not add up")
+def test_errors_that_numpy_raises_too_may_be_caught() -> None:
+    def catches(rows: Any, t: Any) -> Any:
+        attempts = [bool, float, lambda x: [1.0, 2.0][x[0]], lambda x: x[7], lambda x: x + np.ones(5)]
+        for attempt in attempts:
+            try:
+                attempt(rows)
+            except (TypeError, ValueError, IndexError):
+                t = t * 2.0
+        return np.sum(rows * t)
+
+    rows = np.array([3.0, 1.0])
+    assert at(catches, 1.0, rows)[0] == at(catches, 1.0, rows, engine=None)[0] == 128.0
