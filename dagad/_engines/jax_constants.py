@@ -17,6 +17,8 @@ import jax
 import numpy as np
 
 from dagad._engines.own_arrays import Placed
+from dagad._engines.xla.protocols import has_own_operators
+from dagad._engines.xla.refusals import LEAVE
 from dagad._errors import NotDifferentiableError, PortabilityError, StructureError
 from dagad._remembered import Remembered
 from dagad._tracing.flat_functions import Mark, Side
@@ -36,6 +38,7 @@ class Kept:
 
     def __init__(self, side: Side) -> None:
         partition = side.constants()
+        refuse_own(partition.taken)
         self.numbers = [_ON_DEVICE(one) if np.ndim(one) else one for one in partition.taken]
         taken = set(partition.positions)
         kinds = [0 if i in taken else 1 + (type(leaf) is Mark) for i, leaf in enumerate(partition.leaves)]
@@ -53,8 +56,16 @@ class Kept:
 def refuse_own(parts: Sequence[Any]) -> None:
     """Raise if a task was given jax's own arrays, or what stands for them in a function that is being compiled."""
     for part in parts:
-        if type(part) not in _NUMPYS and isinstance(part, jax.Array):
+        if type(part) in _NUMPYS:
+            continue
+        if isinstance(part, jax.Array):
             _refuse_jax(part)
+        if has_own_operators(type(part)):
+            raise NotDifferentiableError(
+                f"A task for jax was given a `{type(part).__module__}.{type(part).__qualname__}`, whose operators are "
+                "its own, as the product of matrices is `*` there, and jax has only ordinary arrays. Give it "
+                f"`np.asarray(m)`, and write `m @ x`, or {LEAVE}."
+            )
 
 
 _NUMPYS = frozenset({np.ndarray, np.float64, float, int})

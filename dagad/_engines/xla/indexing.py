@@ -28,11 +28,24 @@ def entries(array: Array, where: Any) -> Any:
     known = tuple(np.zeros(part.shape, int) if isinstance(part, jax.Array) else part for part in parts)
     if not any(0 in np.shape(array)[:1] and isinstance(part, jax.Array) for part in parts):
         np.broadcast_to(np.zeros((), bool), array.shape)[known]  # raises what numpy raises
+    if any(map(_is_truth, parts)):
+        return _by_truths(array, parts)
     if is_view(where):
         return Tracer.__getitem__(array, where)
     if any(isinstance(part, jax.Array) for part in parts):  # of what is out of bounds jax would take another entry
         return array.at[parts].get(mode="fill", fill_value=beyond(array.dtype))
     return array.at[parts].get(mode="promise_in_bounds")
+
+
+def _is_truth(part: Any) -> bool:
+    return isinstance(part, bool | np.bool_ | np.ndarray) and np.ndim(part) == 0 and np.asarray(part).dtype == bool
+
+
+def _by_truths(array: Array, parts: tuple[Any, ...]) -> Any:
+    """Return entries where a single True or False is among the indices: jax takes another dimension than numpy."""
+    if holds_traced(parts):
+        raise NotDifferentiableError(refusals.of_option("x[...]", ["True"]))
+    return moving(np.ndarray.__getitem__)(jnp.asarray(array), parts)
 
 
 def beyond(dtype: DType) -> Any:

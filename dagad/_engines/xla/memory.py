@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dagad._engines.xla import lines, refusals
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.in_place import share_memory
 from dagad._types import Args, Array, Function, Kwargs, Value
@@ -88,6 +89,18 @@ def _leaves(value: Value) -> Iterator[Any]:
             yield from _leaves(each)
     else:
         yield value
+
+
+def changed(array: Array, found: Any) -> Any:
+    """Return what an array becomes that is changed in place: numpy keeps its shape and dtype, jax does not."""
+    changes, line = array._trace.changes, lines.here()
+    if array.ghost is not None and not array.ghost.flags.writeable and changes.found is None:
+        changes.found = refusals.of_read_only(line)
+    for kept, new, what in ((array.shape, found.shape, "shape"), (array.dtype, found.dtype, "dtype")):
+        if kept != new and changes.found is None:
+            changes.found = refusals.of_kept(line, what, kept, new)
+    changes.note(array, refusals.of_view(line))
+    return found.copy() if found is array else found
 
 
 class Changes:

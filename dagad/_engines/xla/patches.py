@@ -50,8 +50,11 @@ class _Patched:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.here.n_calls += 1
         if self.here.depth and self.takes_over(sys._getframe(1), args):
-            found = _made(args, **kwargs)
-            return found.copy() if self.name == "array" and kwargs.get("copy", True) else found
+            trace = _traced_in(args[0])._trace
+            trace.is_numpys = True
+            with trace.inside():
+                found = _made(args, **kwargs)
+                return found.copy() if self.name == "array" and kwargs.get("copy", True) else found
         return self.stock(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -97,11 +100,14 @@ class _Patch:
 
 
 def _is_of_traced(frame: Any, args: Args) -> bool:
-    return bool(args) and _holds_ours(args[0]) and lines.is_of_user(frame)
+    return bool(args) and _traced_in(args[0]) is not None and lines.is_of_user(frame)
 
 
-def _holds_ours(value: Value) -> bool:
-    return any(map(_holds_ours, value)) if isinstance(value, list | tuple) else isinstance(value, XlaArray)
+def _traced_in(value: Value) -> Any:
+    """Return what is traced, or the first such item of lists and tuples; None without one."""
+    if isinstance(value, list | tuple):
+        return next((found for found in map(_traced_in, value) if found is not None), None)
+    return value if isinstance(value, XlaArray) else None
 
 
 def _made(args: tuple[Any, ...], dtype: DType = None, *, copy: Any = None, order: Any = None, **rest: Any) -> Any:

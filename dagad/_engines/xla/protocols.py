@@ -45,7 +45,21 @@ def array_of(operand: Array) -> Any:
         return jnp.array(operand) if holds_traced(operand) else np.asarray(operand)
     if hasattr(type(operand), "__pandas_priority__") and not isinstance(operand, Tracer):
         return np.asarray(operand)
+    if type(operand) is not np.ndarray and has_own_operators(type(operand)):
+        raise NotDifferentiableError(refusals.of_kind(type(operand)))
     return operand
+
+
+def has_own_operators(kind: Any) -> bool:
+    """Return whether a class is one of numpy's arrays with other operators, as `np.matrix` and masked arrays are."""
+    own = issubclass(kind, np.ndarray)
+    return own and any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _OF_CLASSES)
+
+
+_OF_CLASSES = """
+__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __pow__ __rpow__ __matmul__ __rmatmul__
+__neg__ __eq__ __lt__ __array_ufunc__ __array_function__
+""".split()
 
 
 def kind_of(operand: Array) -> Any:

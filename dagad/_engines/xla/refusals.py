@@ -128,6 +128,15 @@ def of_option(name: str, options: Iterable[Any]) -> str:
     )
 
 
+def of_kind(kind: type) -> str:
+    """Tell that an array of a class with operators of its own meets what is traced."""
+    return (
+        f"{lines.here()} puts a value together with a `{kind.__module__}.{kind.__qualname__}`, whose operators are its "
+        "own, as the product of matrices is `*` there, and jax has only ordinary arrays. Write `np.asarray(m)` and "
+        f"`m @ x`, `np.where(mask, x, 0.0)` for what is masked, or {LEAVE}."
+    )
+
+
 def of_whole_power() -> str:
     """Tell that whole numbers were raised to powers that may be negative."""
     return (

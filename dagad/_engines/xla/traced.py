@@ -17,7 +17,7 @@ import numpy as np
 
 from dagad._engines.xla import jaxs_core, lines, refusals
 from dagad._engines.xla.indexing import entries
-from dagad._engines.xla.memory import Changes, ghost_of, of_function
+from dagad._engines.xla.memory import Changes, changed, ghost_of, of_function
 from dagad._engines.xla.operators import BINARY, COMPARING, UNARY, operate
 from dagad._engines.xla.protocols import call_function, call_ufunc, takes_options
 from dagad._engines.xla.scipy_functions import call_scipy
@@ -50,7 +50,7 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
     asks_arrays
         Whether the user has asked for an ordinary array of what is traced.
     changes
-        What was changed in place.
+        What was changed in place, or refused otherwise: the user's function may catch that, and go on.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         if not self.depth:
             self.is_jaxs = True
         if self.n_operations > self._most:
-            raise NotDifferentiableError(refusals.of_count(self._name, self._most))
+            raise self.refused(refusals.of_count(self._name, self._most))
 
     def _bind(self, primitive: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
         self._count()
@@ -118,8 +118,13 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         """Note that the user has called a function of numpy's or scipy's, as jax does at times itself."""
         self.is_numpys = self.is_numpys or lines.is_of_user(sys._getframe(2))
 
+    def refused(self, sentence: str) -> NotDifferentiableError:
+        """Return the error of a sentence, which is raised again at the end if the user's function catches it."""
+        self.changes.found = self.changes.found or sentence
+        return NotDifferentiableError(sentence)
+
     def settle(self) -> None:
-        """Refuse what was changed in place, unless all that the user has called is jax's."""
+        """Refuse what was changed in place, or refused and caught, unless all that the user has called is jax's."""
         if self.is_numpys or not self.is_jaxs:
             self.changes.settle()
 
@@ -147,6 +152,9 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         self.depth += 1
         try:
             yield
+        except NotDifferentiableError as error:
+            self.refused(str(error))
+            raise
         finally:
             self.depth -= 1
 
@@ -187,27 +195,38 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
 
     # What has no meaning before there are numbers
 
+    def _refused(self, sentence: str, is_numpys_too: bool = True) -> NotDifferentiableError:
+        """Return what is raised where numpy gives a number, if there is one entry; else it raises an error, too."""
+        has = self.size == 1 and is_numpys_too
+        return self._trace.refused(sentence) if has else NotDifferentiableError(sentence)
+
     def __bool__(self) -> bool:
-        raise NotDifferentiableError(refusals.of_truth())
+        raise self._refused(refusals.of_truth())
 
     def __float__(self) -> float:
-        raise NotDifferentiableError(refusals.of_number())
+        raise self._refused(refusals.of_number())
 
-    __int__ = __complex__ = item = tolist = tobytes = __float__
+    __int__ = __complex__ = __float__
+
+    def item(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse to give Python numbers."""
+        raise self._trace.refused(refusals.of_number())
+
+    tolist = tobytes = item
 
     def __index__(self) -> int:
-        raise NotDifferentiableError(refusals.of_index())
+        raise self._refused(refusals.of_index(), self.dtype.kind in "iu")
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         if lines.is_of_user(sys._getframe(1)) and not lines.is_storing():
             self._trace.asks_arrays = True
-        raise NotDifferentiableError(refusals.of_conversion(library_function_of(sys._getframe(1))))
+        raise self._trace.refused(refusals.of_conversion(library_function_of(sys._getframe(1))))
 
     def __setitem__(self, where: Any, value: Value) -> None:
-        raise NotDifferentiableError(refusals.of_assignment())
+        raise self._trace.refused(refusals.of_assignment())
 
     def __reduce__(self) -> Any:
-        raise NotDifferentiableError(
+        raise self._trace.refused(
             f"{lines.here()} pickles a value that jax traces. Pass it to the function as an argument."
         )
 
@@ -306,18 +325,6 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
         """Return the array with its axes in another order, given as one argument or as several."""
         return np.transpose(self, axes[0] if len(axes) == 1 else axes or None)
 
-    def swapaxes(self, axis1: int, axis2: int) -> Any:
-        """Return the array with two axes interchanged."""
-        return np.swapaxes(self, axis1, axis2)
-
-    def squeeze(self, axis: Axis = None) -> Any:
-        """Return the array without axes of length one."""
-        return np.squeeze(self, axis)
-
-    def diagonal(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the diagonal."""
-        return np.diagonal(self, *args, **kwargs)
-
     def astype(self, dtype: DType, *args: Any, **kwargs: Any) -> Any:
         """Return the array with entries of another type."""
         casting = kwargs.get("casting", args[1] if len(args) > 1 else "unsafe")
@@ -339,14 +346,16 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
     def view(self, dtype: DType = None, type: Any = None) -> Any:
         """Return the array: as another class, it is what it was."""
         del type
-        found = self.copy() if dtype is None or dtype is np.ndarray else self._of_jax("view")(dtype)
+        with self._trace.inside():
+            found = self.copy() if dtype is None or dtype is np.ndarray else self._of_jax("view")(dtype)
         found.ghost = ghost_of(self)
         return found
 
     def sort(self, *args: Any, **kwargs: Any) -> Any:
         """Return the array sorted, as jax does; numpy sorts in place."""
         self._trace.changes.found = self._trace.changes.found or refusals.of_view(lines.here())
-        return self._of_jax("sort")(*args, **kwargs)
+        with self._trace.inside():
+            return self._of_jax("sort")(*args, **kwargs)
 
     def conj(self) -> Any:
         """Return the complex conjugate; of real numbers it is the array itself, as in numpy."""
@@ -375,18 +384,6 @@ def _called(trace: NumpyTrace, func: Any, args: Args, kwargs: Kwargs) -> Any:
         return of_function(func, args, kwargs, found, XlaArray)
 
 
-def _changed(array: Array, found: Any) -> Any:
-    """Return what an array becomes that is changed in place: numpy keeps its shape and dtype, jax does not."""
-    changes, line = array._trace.changes, lines.here()
-    if array.ghost is not None and not array.ghost.flags.writeable and changes.found is None:
-        changes.found = refusals.of_read_only(line)
-    for kept, new, what in ((array.shape, found.shape, "shape"), (array.dtype, found.dtype, "dtype")):
-        if kept != new and changes.found is None:
-            changes.found = refusals.of_kept(line, what, kept, new)
-    changes.note(array, refusals.of_view(line))
-    return found.copy() if found is array else found
-
-
 def _method(name: str) -> Any:
     function = getattr(np, name)
 
@@ -410,7 +407,7 @@ def _operators(ufunc: Any) -> Any:
         found = operate(ufunc, self, self, other)
         if found is NotImplemented or not (self.ndim or self.ghost is not None):  # a number is no memory
             return found
-        return _changed(self, found)
+        return changed(self, found)
 
     return forward, backward, in_place
 
@@ -425,12 +422,12 @@ def _unary(ufunc: Any) -> Any:
 
 _METHODS = """
 sum mean std var prod max min argmax argmin argsort cumsum cumprod any all round clip trace take repeat searchsorted
-nonzero choose dot argpartition
+nonzero choose dot argpartition squeeze swapaxes diagonal
 """.split()
 # Methods by whose name jax has one, too.
 _OURS = frozenset(
     _METHODS
-    + "reshape ravel flatten transpose swapaxes squeeze diagonal astype compress copy view sort conj conjugate real "
+    + "reshape ravel flatten transpose astype compress copy view sort conj conjugate real "
     "imag T mT flat nbytes itemsize".split()
 )
 for _name in _METHODS:

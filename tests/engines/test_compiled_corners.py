@@ -1,0 +1,192 @@
+"""Plain numpy compiled by jax, at its corners: changes in place, types of its own, single points, refusals caught."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.special
+
+import dagad
+from support.beside_numpy import SAME, compared
+from support.views import parts
+
+ROWS = np.array([3.0, 1.0, 2.0])
+
+
+def at(fun: Any, t: Any = 1.0, rows: Any = ROWS, engine: str | None = "jax") -> Any:
+    """Return value and gradient of a function of all rows and a parameter, compiled or by autograd."""
+    return dagad.value_and_grad(total(fun, rows, engine))(t)
+
+
+def total(fun: Any, rows: Any = ROWS, engine: str | None = "jax") -> Any:
+    return lambda t: dagad.reduce_sum(fun, rows, t, grainsize=len(rows), scheduler="sync", engine=engine)
+
+
+# --- in place ---------------------------------------------------------------------------------------------------------
+
+
+def sorted_and_indexed(rows: Any, t: Any) -> Any:
+    y = rows * t
+    y.sort()
+    return y[0]
+
+
+def sorted_and_weighed(rows: Any, t: Any) -> Any:
+    y = rows * t
+    y.sort()
+    return (y * np.arange(3.0)).sum()
+
+
+def seen_in_other_bits(rows: Any, t: Any) -> Any:
+    y = rows * t
+    part = y[1:]
+    part *= 2.0
+    return y.view(np.int64)[0] * 0.0 + y[1]
+
+
+def in_a_new_array(rows: Any, t: Any) -> Any:
+    y = rows * t
+    part = y[1:]
+    part *= 2.0
+    return np.array([y[1], y[2]])[0]
+
+
+def beside_a_new_array(rows: Any, t: Any) -> Any:
+    y = rows * t
+    part = y[1:]
+    part *= 2.0
+    return y[1] + np.asarray([t, t])[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*does not add up")
+@pytest.mark.parametrize(
+    "fun", [sorted_and_indexed, sorted_and_weighed, seen_in_other_bits, in_a_new_array, beside_a_new_array]
+)
+def test_changes_in_place_are_refused_without_any_call_of_numpys_functions(fun: Any) -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=r"changes an array in place.*`np\.sort\(x\)`"):
+        at(fun)
+
+
+# --- indices ----------------------------------------------------------------------------------------------------------
+
+SQUARE = np.array([[1.0, 2.0], [3.0, 4.0]])
+TRUTHS = """
+x[None, True]; x[True]; x[np.True_]; x[None, np.True_]; x[None, False]; x[0, True]; x[True, 0]; x[..., True]
+x[:1, True]; x[np.array(True)]; x[None, np.array(True)]; x[True, [0, 1]]; x[[0, 1], True, None]; x[True, True]
+x[None, True, :, 1]; x[None, [True, False]]; x[None, [[True, False], [False, True]]]
+x.T[None, True]; np.take(x, True, 0)
+"""
+
+
+@pytest.mark.parametrize("text", parts(TRUTHS))
+def test_single_truths_among_indices_are_numpys(text: str) -> None:
+    how, theirs, ours = compared(eval(f"lambda x: {text}", {"np": np}), (SQUARE,))
+    assert how == SAME, f"numpy gives {theirs!r}, and traced it is {ours!r}"
+
+
+def test_a_single_truth_beside_a_traced_index_is_refused() -> None:
+    with pytest.raises(dagad.NotDifferentiableError, match=r"leave out `engine="):
+        raise compared(lambda x, i: x[None, True, i], (SQUARE, np.array([0, 1])))[2]
+
+
+# --- classes of arrays ------------------------------------------------------------------------------------------------
+
+MATRIX, MASKED = SQUARE.view(np.matrix), np.ma.masked_array(SQUARE, [[True, False], [False, False]])
+WITH_CLASSES = """
+m * x; x * m; np.multiply(m, x); m + x; x @ m; np.dot(m, x); np.stack([m, x]); np.where(x > 1, m, x); np.sum(x * m)
+x / m; x == m; np.linalg.solve(m, x)
+"""
+
+
+@pytest.mark.parametrize("m", [MATRIX, MASKED], ids=["matrix", "masked"])
+@pytest.mark.parametrize("text", parts(WITH_CLASSES))
+def test_arrays_of_classes_with_operators_of_their_own_are_refused(text: str, m: Any) -> None:
+    fun = eval(f"lambda x: {text}", {"np": np, "m": m})
+    with pytest.raises(dagad.NotDifferentiableError, match=r"leave out `engine="):
+        raise compared(fun, (SQUARE,))[2]
+
+
+def test_arrays_of_classes_that_change_no_operator_are_arrays() -> None:
+    constant = SQUARE.view(np.recarray)
+    value, _ = at(lambda rows, t: np.sum(rows @ (constant * t)), 2.0, SQUARE)
+    assert value == pytest.approx(2.0 * (SQUARE @ SQUARE).sum())
+
+
+@pytest.mark.parametrize("where", ["rows", "a shared argument"])
+def test_matrices_that_a_task_is_given_are_refused(where: str) -> None:
+    def product(rows: Any, t: Any, other: Any) -> Any:
+        return np.sum(np.asarray(rows * t * other))
+
+    rows, other = (MATRIX, 1.0) if where == "rows" else (SQUARE, MATRIX)
+
+    def summed(t: Any) -> Any:
+        return dagad.reduce_sum(product, rows, t, other, grainsize=2, scheduler="sync", engine="jax")
+
+    with pytest.raises(dagad.NotDifferentiableError, match=r"numpy\.matrix.*operators.*`m @ x`.*leave out `engine="):
+        dagad.grad(summed)(2.0)
+
+
+# --- refusals that the function catches -------------------------------------------------------------------------------
+
+
+def asks_whether(rows: Any, t: Any) -> Any:
+    return np.sum(rows * t) if t > 0 else 0.0 * t
+
+
+def writes(rows: Any, t: Any) -> Any:
+    rows[0] = t
+    return np.sum(rows)
+
+
+def loops(rows: Any, t: Any) -> Any:
+    for _ in range(3_000):
+        t = t + 1.0
+    return np.sum(rows * t)
+
+
+CAUGHT: dict[str, tuple[Any, str]] = {
+    "if": (asks_whether, "asks whether a value is true"),
+    "float": (lambda rows, t: np.sum(rows) * float(t), "asks for a Python number"),
+    "list": (lambda rows, t: sum(rows.tolist()) * t, "asks for a Python number"),
+    "item of several": (lambda rows, t: rows.item(0) * t, "asks for a Python number"),
+    "pickle": (lambda rows, t: pickle.loads(pickle.dumps(rows))[0] * t, "pickles a value"),
+    "item": (lambda rows, t: np.sum(rows) * t.item(), "asks for a Python number"),
+    "index": (lambda rows, t: rows[0] * [1.0, 2.0][t.astype(int)], "as a count"),
+    "mask": (lambda rows, t: np.sum(rows[rows > t]), "depends on values"),
+    "function": (lambda rows, t: scipy.special.kv(1.5, t), "for which jax has no function"),
+    "conversion": (lambda rows, t: np.sum(rows) * np.fromiter([t], float)[0], r"leave out `engine="),
+    "assignment": (writes, "writes into entries"),
+    "a long loop": (loops, "consists of more than 2,000 operations"),
+}
+
+
+@pytest.mark.parametrize("case", CAUGHT)
+def test_a_refusal_that_the_function_catches_is_raised_nevertheless(case: str) -> None:
+    fun, sentence = CAUGHT[case]
+
+    def catches(rows: Any, t: Any) -> Any:
+        try:
+            return fun(rows, t)
+        except Exception:
+            return 99.0 * t
+
+    with pytest.raises(dagad.NotDifferentiableError, match=sentence):
+        at(catches)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not add up")
+def test_errors_that_numpy_raises_too_may_be_caught() -> None:
+    def catches(rows: Any, t: Any) -> Any:
+        attempts = [bool, float, lambda x: [1.0, 2.0][x[0]], lambda x: x[7], lambda x: x + np.ones(5)]
+        for attempt in attempts:
+            try:
+                attempt(rows)
+            except (TypeError, ValueError, IndexError):
+                t = t * 2.0
+        return np.sum(rows * t)
+
+    rows = np.array([3.0, 1.0])
+    assert at(catches, 1.0, rows)[0] == at(catches, 1.0, rows, engine=None)[0] == 128.0
