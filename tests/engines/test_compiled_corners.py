@@ -180,7 +180,7 @@ def test_a_refusal_that_the_function_catches_is_raised_nevertheless(case: str) -
 @pytest.mark.filterwarnings("ignore:.*does not add up")
 def test_errors_that_numpy_raises_too_may_be_caught() -> None:
     def catches(rows: Any, t: Any) -> Any:
-        attempts = [bool, float, lambda x: [1.0, 2.0][x[0]], lambda x: x[7], lambda x: x + np.ones(5)]
+        attempts: list[Any] = [bool, float, lambda x: [1.0, 2.0][x[0]], lambda x: x[7], lambda x: x + np.ones(5)]
         for attempt in attempts:
             try:
                 attempt(rows)
