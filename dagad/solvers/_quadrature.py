@@ -218,7 +218,7 @@ def _pulled(problem: Problem, trace: Trace, cotangent: Cotangent) -> tuple[Any, 
 
 
 def _integrated(problem: Problem, leaves: Sequence[Any]) -> Any:
-    """Return an integral of plain values: an array by `quad_vec`, one number by `quad`, which sees singularities."""
+    """Return an integral of plain values: an array by `quad_vec`, where it succeeds, else each number by `quad`."""
     from scipy import integrate
 
     a, b, settings, sizes = float(leaves[A]), float(leaves[B]), problem.settings, problem.integrand.sizes
@@ -226,17 +226,31 @@ def _integrated(problem: Problem, leaves: Sequence[Any]) -> Any:
         return np.zeros(len(sizes))
     with problem.integrand.field(leaves[PARAMS:]) as field:
         sample = field(0.5 * (a + b) if np.isfinite(a + b) else a + 1.0 if np.isfinite(a) else 0.0)
-        if len(sizes) == 1 and not np.iscomplexobj(sample):
-            options: Any = {**settings._asdict(), "epsabs": settings.epsabs / sizes[0], "full_output": 1}
-            found, error, _, *trouble = integrate.quad(lambda x: field(x)[0], a, b, **options)
-            _check(found, error, trouble, settings)
-            return np.array([found])
+        is_real = not np.iscomplexobj(sample)
+        if len(sizes) == 1 and is_real:
+            return _one_by_one(field, a, b, settings, sizes)
         options = settings._asdict() | {"limit": 10_000, "norm": "max", "full_output": True}
         ends = min(a, b), max(a, b)  # quad_vec looks for the points upwards only
-        found, error, facts = integrate.quad_vec(lambda x: field(x) * sizes, *ends, **options)
+        with np.errstate(divide="ignore", invalid="ignore"):  # it comes as near to a singular end as numbers do
+            found, error, facts = integrate.quad_vec(lambda x: field(x) * sizes, *ends, **options)
+        if not facts.success and is_real:
+            return _one_by_one(field, a, b, settings, sizes)
         found = found if a < b else -found
     _check(np.max(np.abs(found)), error, [] if facts.success else [facts.message], settings)
     return found / sizes
+
+
+def _one_by_one(field: Field, a: float, b: float, settings: Settings, sizes: np.ndarray) -> Any:
+    """Return an integral of real numbers by `quad`, which knows how singular ends go on."""
+    from scipy import integrate
+
+    integrals = []
+    for index, size in enumerate(sizes):
+        options: Any = {**settings._asdict(), "epsabs": settings.epsabs / size, "full_output": 1}
+        found, error, _, *trouble = integrate.quad(lambda x, index=index: field(x)[index], a, b, **options)
+        _check(found, error, trouble, settings)
+        integrals.append(found)
+    return np.array(integrals)
 
 
 def _check(value: Value, error: float, trouble: Sequence[Any], settings: Settings) -> None:

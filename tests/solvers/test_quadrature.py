@@ -51,6 +51,17 @@ def test_infinite_limits_and_singular_integrands_have_derivatives() -> None:
     assert dagad.grad(lambda p: quad(lambda x: x ** (p - 1.0), 0.0, 1.0)[0])(0.5) == pytest.approx(-4.0)
 
 
+@pytest.mark.parametrize("take", [dagad.grad, dagad.jacfwd])
+def test_an_array_of_parameters_may_have_a_singular_upper_end(take: Any) -> None:
+    def of(v: Any) -> Any:
+        return quad(lambda x: v[0] * np.cos(v[1] * x) / np.sqrt(1.0 - x), 0.0, 1.0)[0]
+
+    nodes = np.linspace(0.0, 1.0, 200_001)  # x = 1 - u^2
+    x = 1.0 - nodes**2
+    right = [np.trapezoid(2.0 * np.cos(x), nodes), np.trapezoid(-4.0 * x * np.sin(x), nodes)]
+    np.testing.assert_allclose(take(of)(np.array([2.0, 1.0])), right, rtol=1e-7)
+
+
 def test_an_array_in_the_closure_is_differentiated_at_once() -> None:
     weights, calls = np.linspace(0.1, 1.0, 30), [0]
 
