@@ -72,6 +72,15 @@ def _pseudo_huber(delta: Any, r: Array) -> Any:
     return delta**2 * jnp.expm1(0.5 * jnp.log1p((r / delta) ** 2))
 
 
+def _refused(name: str, why: str) -> Function:
+    def refuse(*args: Any) -> Any:
+        raise NotDifferentiableError(refusals.of_function(f"scipy.special.{name}", why))
+
+    return refuse
+
+
+_LONG = " (its terms there are the more the smaller an entry is, without end)"
+UFUNCS_OF_SCIPY.update({name: _refused(name, _LONG) for name in ("exp1", "expi", "expn")})
 UFUNCS_OF_SCIPY.update(
     {
         "psi": special.digamma,
