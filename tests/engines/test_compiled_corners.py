@@ -261,3 +261,28 @@ def derivatives(fun: Any, at: float, n: int) -> list[float]:
 def test_derivatives_of_special_functions_are_exact_where_jaxs_are_not(case: str) -> None:
     fun, point, right = EXACT[case]
     assert derivatives(fun, point, len(right)) == pytest.approx(right, rel=1e-11, abs=1e-13)
+
+
+@pytest.mark.parametrize("text", ["exp1(t)", "expi(-t)", "expn(2, t)"])
+def test_integrals_whose_terms_jax_has_without_end_are_refused(text: str) -> None:
+    fun = eval(f"lambda rows, t: np.sum(scipy.special.{text})", {"np": np, "scipy": scipy})
+    with pytest.raises(dagad.NotDifferentiableError, match=r"scipy\.special\.exp.*leave out `engine="):
+        at(fun, np.array([1e-8, 1.5]))
+
+
+POWERS = """
+np.sum(t ** np.arange(3)); np.sum(t ** np.array([0.0, 1.0, 2.0])); np.sum(np.power(t, [0, 1, 2])); np.sum(t ** r)
+np.sum(np.float_power(t, np.arange(3))); np.sum(np.vander(np.reshape(t, 1), 3)); np.sum(t ** np.zeros(99)) + t + t * t
+np.sum(t ** np.array([0.0, 1.0, 2.5])) + t * t
+"""
+
+
+@pytest.mark.parametrize("text", parts(POWERS))
+def test_powers_of_zero_have_the_derivatives_of_polynomials(text: str) -> None:
+    fun = eval(f"lambda r, t: {text}", {"np": np})
+    one = total(fun, np.arange(3))
+    slope = dagad.grad(one)
+    assert slope(0.0) == 1.0
+    assert dagad.grad(slope)(0.0) == 2.0
+    rows = np.array([1.0, -2.0])
+    assert at(lambda r, t: np.sum(r ** np.arange(2) * t), -1.5, rows)[0] == -1.5 * (1.0 - 2.0)

@@ -19,6 +19,7 @@ import numpy as np
 
 from dagad._engines.xla import refusals
 from dagad._engines.xla.jaxs_core import Tracer
+from dagad._engines.xla.special import exponent_of
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.numpy_protocols import METHODS_OF_UFUNCS, parameters_of
 from dagad._tracing.operands import ARRAYS, SEQUENCES
@@ -154,6 +155,8 @@ def _called_ufunc(ufunc: Any, inputs: Sequence[Any], dtype: DType) -> Any:
     is_scipys = getattr(np, ufunc.__name__, None) is not ufunc  # whose rules in jax take no whole numbers
     if is_scipys or not any(isinstance(each, jax.Array) and not each.weak_type for each in operands):
         operands = [as_dtype(each, own) for each, own in zip(inputs, given, strict=True)]
+    if ufunc in (np.power, np.float_power):
+        operands[1] = exponent_of(inputs[1], operands[1], given[1])
     found = function(*operands)
     if ufunc.nout == 1:
         return as_dtype(found, results[0])

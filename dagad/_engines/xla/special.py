@@ -113,6 +113,64 @@ def i1(x: Array) -> Any:
     return jnp.where(small, near, jss.i1(jnp.where(small, 1.0, x)))
 
 
+# Of powers
+
+
+def power_by(exponent: Array) -> Any:
+    """Return the function that raises to a constant power, at zero as elsewhere: 0 times 0 ** -1 is no slope."""
+
+    @jax.custom_jvp
+    def power(x: Array) -> Any:
+        return jnp.power(x, exponent)
+
+    def slope(tangent: Any, value: Any, x: Array) -> Any:
+        constant = np.equal(exponent, 0)
+        lower = power_by(np.where(constant, exponent, exponent - 1))(x)
+        return jnp.where(constant, 0.0, exponent * lower) * tangent
+
+    power.defjvps(slope)
+    return power
+
+
+@jax.custom_jvp
+def _whole_power(x: Array, n: Array) -> Any:
+    return jax.lax.pow(x, n)
+
+
+@_whole_power.defjvp
+def _slope_of_whole_power(given: Any, tangents: Any) -> Any:
+    x, n = given
+    lower = _whole_power(x, jnp.where(n == 0, 0, n - 1))
+    return _whole_power(x, n), jnp.where(n == 0, 0.0, n * lower) * tangents[0]
+
+
+def power(x: Array, y: Array) -> Any:
+    """Return powers as numpy has them, where jax has others of zero."""
+    number = y.item() if isinstance(y, np.ndarray | np.generic) and np.ndim(y) == 0 else y
+    if isinstance(number, int | float) and jnp.issubdtype(jnp.result_type(x), jnp.inexact):
+        if number == int(number) if abs(number) <= 64 else False:
+            return jax.lax.integer_pow(x, int(number))
+        if number == 0.5:
+            return jnp.sqrt(x)
+    if jnp.result_type(x, y).kind == "c":  # of zero jax gives nan
+        is_zero = jnp.logical_and(jnp.equal(x, 0), jnp.greater(jnp.real(y), 0))
+        return jnp.where(is_zero, 0, jnp.power(jnp.where(is_zero, 1, x), y))
+    if not isinstance(y, jax.Array) and np.ndim(y) and jnp.result_type(x).kind == "f":
+        return power_by(np.asarray(y))(x)
+    if jnp.result_type(x).kind == "f" and jnp.result_type(y).kind in "iu":  # jnp.power would make them floats
+        return _whole_power(*jnp.broadcast_arrays(x, y))
+    return jnp.power(x, y)
+
+
+def exponent_of(given: Array, operand: Array, dtype: Any) -> Any:
+    """Return an exponent as it was given, instead of as floats: jax knows the slope at zero of whole ones only."""
+    if dtype.kind != "f":
+        return operand
+    if isinstance(given, jax.Array):
+        return jnp.asarray(given, np.int64) if given.dtype.kind in "iu" else operand
+    return np.asarray(given, dtype) if np.ndim(given) else operand
+
+
 # Of two lengths
 
 
