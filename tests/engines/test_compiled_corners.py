@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.special
+import scipy.stats
 
 import dagad
 from support.beside_numpy import SAME, compared
@@ -190,3 +191,98 @@ def test_errors_that_numpy_raises_too_may_be_caught() -> None:
 
     rows = np.array([3.0, 1.0])
     assert at(catches, 1.0, rows)[0] == at(catches, 1.0, rows, engine=None)[0] == 128.0
+
+
+# --- special functions ------------------------------------------------------------------------------------------------
+
+# Each with an argument, and derivatives from the order zero on: computed with forty digits.
+EXACT: dict[str, tuple[Any, float, list[float]]] = {
+    "hypot of equal parts": (lambda t: np.hypot(t, 1.0), 1.0, [2**0.5, 0.5**0.5, 0.125**0.5]),
+    "hypot of opposite parts": (lambda t: np.hypot(t, -1.0), 1.0, [2**0.5, 0.5**0.5, 0.125**0.5]),
+    "hypot of large numbers": (lambda t: np.hypot(t * 1e200, 1e200) / 1e200, 1.0, [2**0.5, 0.5**0.5]),
+    "i0 at zero": (scipy.special.i0, 0.0, [1.0, 0.0, 0.5]),
+    "np.i0 at zero": (lambda t: np.i0(t).reshape(()), 0.0, [1.0, 0.0, 0.5]),
+    "betaln": (
+        lambda t: scipy.special.betaln(t, 2.5),
+        10.0,
+        [-5.647837161382057, -0.23344306220819094, 0.021881111080107377],
+    ),
+    "betaln of large numbers": (
+        lambda t: scipy.special.betaln(t, 2e5),
+        100000.0,
+        [-190958.88527911686, -1.0986156220088503, 6.666711111271605e-06],
+    ),
+    "beta": (
+        lambda t: scipy.special.beta(2.5, t),
+        10.0,
+        [0.0035251328292114402, -0.0008229178023417424, 0.00026923827473239985],
+    ),
+    "the beta distribution": (
+        lambda t: scipy.stats.beta.logpdf(0.25, t, 2.5),
+        10.0,
+        [-7.26033519737463, -1.1528512989116997, -0.021881111080107377],
+    ),
+    "the beta-binomial distribution": (
+        lambda t: scipy.stats.betabinom.logpmf(3, 10, 1.5, t),
+        2.5,
+        [-1.993743282311285, 0.14778081395728454, -0.16957778055803086],
+    ),
+    "digamma below zero": (scipy.special.digamma, -10.3, [4.662403493582087, 14.986887065722637, 68.82898861103696]),
+    "gammaln below zero": (scipy.special.gammaln, -10.3, [-14.457515440024208, 4.662403493582087, 14.986887065722637]),
+    "gamma below zero": (scipy.special.gamma, -2.3, [-1.447107394255918, -4.800522870444103, -37.23486206181961]),
+    "log_ndtr at the switch": (
+        scipy.special.log_ndtr,
+        -20.0,
+        [-203.91715537109727, 20.04975306852785, -0.9975367383849478],
+    ),
+    "log_ndtr far below zero": (
+        scipy.special.log_ndtr,
+        -10000.0,
+        [-50000010.12927891, 10000.000099999997, -0.9999999900000006],
+    ),
+    "the tail of the normal distribution": (
+        lambda t: scipy.stats.norm.logsf(20.5, t),
+        0.5,
+        [-203.91715537109727, 20.04975306852785, -0.9975367383849478],
+    ),
+    "i1 at zero": (scipy.special.i1, 0.0, [0.0, 0.5, 0.0]),
+}
+
+
+def derivatives(fun: Any, at: float, n: int) -> list[float]:
+    found, one = [], total(lambda rows, t: fun(t), np.zeros(1))
+    for _ in range(n):
+        found.append(float(one(at)))
+        one = dagad.grad(one)
+    return found
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_derivatives_of_special_functions_are_exact_where_jaxs_are_not(case: str) -> None:
+    fun, point, right = EXACT[case]
+    assert derivatives(fun, point, len(right)) == pytest.approx(right, rel=1e-11, abs=1e-13)
+
+
+@pytest.mark.parametrize("text", ["exp1(t)", "expi(-t)", "expn(2, t)"])
+def test_integrals_whose_terms_jax_has_without_end_are_refused(text: str) -> None:
+    fun = eval(f"lambda rows, t: np.sum(scipy.special.{text})", {"np": np, "scipy": scipy})
+    with pytest.raises(dagad.NotDifferentiableError, match=r"scipy\.special\.exp.*leave out `engine="):
+        at(fun, np.array([1e-8, 1.5]))
+
+
+POWERS = """
+np.sum(t ** np.arange(3)); np.sum(t ** np.array([0.0, 1.0, 2.0])); np.sum(np.power(t, [0, 1, 2])); np.sum(t ** r)
+np.sum(np.float_power(t, np.arange(3))); np.sum(np.vander(np.reshape(t, 1), 3)); np.sum(t ** np.zeros(99)) + t + t * t
+np.sum(t ** np.array([0.0, 1.0, 2.5])) + t * t
+"""
+
+
+@pytest.mark.parametrize("text", parts(POWERS))
+def test_powers_of_zero_have_the_derivatives_of_polynomials(text: str) -> None:
+    fun = eval(f"lambda r, t: {text}", {"np": np})
+    one = total(fun, np.arange(3))
+    slope = dagad.grad(one)
+    assert slope(0.0) == 1.0
+    assert dagad.grad(slope)(0.0) == 2.0
+    rows = np.array([1.0, -2.0])
+    assert at(lambda r, t: np.sum(r ** np.arange(2) * t), -1.5, rows)[0] == -1.5 * (1.0 - 2.0)

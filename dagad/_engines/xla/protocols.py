@@ -19,6 +19,7 @@ import numpy as np
 
 from dagad._engines.xla import refusals
 from dagad._engines.xla.jaxs_core import Tracer
+from dagad._engines.xla.special import exponent_of
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.numpy_protocols import METHODS_OF_UFUNCS, parameters_of
 from dagad._tracing.operands import ARRAYS, SEQUENCES
@@ -52,7 +53,7 @@ def array_of(operand: Array) -> Any:
 
 def has_own_operators(kind: Any) -> bool:
     """Return whether a class is one of numpy's arrays with other operators, as `np.matrix` and masked arrays are."""
-    own = issubclass(kind, np.ndarray)
+    own = issubclass(kind, np.ndarray) and not kind.__module__.startswith("jax")  # whose numbers with a dtype are some
     return own and any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _OF_CLASSES)
 
 
@@ -151,8 +152,11 @@ def _called_ufunc(ufunc: Any, inputs: Sequence[Any], dtype: DType) -> Any:
     if ufunc is np.power and given[1].kind == "i":
         _refuse_negative(inputs[1])
     operands = [_operand(each, own) for each, own in zip(inputs, given, strict=True)]
-    if not any(isinstance(each, jax.Array) and not each.weak_type for each in operands):
+    is_scipys = getattr(np, ufunc.__name__, None) is not ufunc  # whose rules in jax take no whole numbers
+    if is_scipys or not any(isinstance(each, jax.Array) and not each.weak_type for each in operands):
         operands = [as_dtype(each, own) for each, own in zip(inputs, given, strict=True)]
+    if ufunc in (np.power, np.float_power):
+        operands[1] = exponent_of(inputs[1], operands[1], given[1])
     found = function(*operands)
     if ufunc.nout == 1:
         return as_dtype(found, results[0])

@@ -14,8 +14,16 @@ import jax.scipy as jsp
 import numpy as np
 from jax.scipy import special as jss
 
-from dagad._engines.xla import refusals
-from dagad._engines.xla.protocols import UFUNCS_OF_SCIPY, Called, array_of, as_dtype, call_function, common_dtype
+from dagad._engines.xla import refusals, special
+from dagad._engines.xla.protocols import (
+    UFUNCS_OF_SCIPY,
+    WRITTEN,
+    Called,
+    array_of,
+    as_dtype,
+    call_function,
+    common_dtype,
+)
 from dagad._engines.xla.written import floating, mirrored
 from dagad._errors import NotDifferentiableError
 from dagad._types import Args, Array, Axis, Function, Kwargs
@@ -64,9 +72,26 @@ def _pseudo_huber(delta: Any, r: Array) -> Any:
     return delta**2 * jnp.expm1(0.5 * jnp.log1p((r / delta) ** 2))
 
 
+def _refused(name: str, why: str) -> Function:
+    def refuse(*args: Any) -> Any:
+        raise NotDifferentiableError(refusals.of_function(f"scipy.special.{name}", why))
+
+    return refuse
+
+
+_LONG = " (its terms there are the more the smaller an entry is, without end)"
+UFUNCS_OF_SCIPY.update({name: _refused(name, _LONG) for name in ("exp1", "expi", "expn")})
 UFUNCS_OF_SCIPY.update(
     {
-        "psi": jss.digamma,
+        "psi": special.digamma,
+        "digamma": special.digamma,
+        "gammaln": special.gammaln,
+        "gamma": special.gamma,
+        "betaln": special.betaln,
+        "beta": special.beta,
+        "log_ndtr": special.log_ndtr,
+        "i0": special.i0,
+        "i1": special.i1,
         "log1p": jnp.log1p,
         "expm1": jnp.expm1,
         "exp2": jnp.exp2,
@@ -75,7 +100,7 @@ UFUNCS_OF_SCIPY.update(
         "cosm1": lambda x: -2.0 * jnp.sin(0.5 * x) ** 2,
         "log_expit": lambda x: -jnp.logaddexp(0.0, -x),
         "erfcinv": lambda x: -jss.ndtri(0.5 * x) / _ROOT_2,
-        "rgamma": lambda x: 1.0 / jss.gamma(x),
+        "rgamma": lambda x: 1.0 / special.gamma(x),
         "binom": lambda n, k: jnp.exp(jss.gammaln(n + 1.0) - jss.gammaln(k + 1.0) - jss.gammaln(n - k + 1.0)),
         "betaincc": lambda a, b, x: jss.betainc(b, a, 1.0 - x),
         "bdtr": lambda k, n, p: jss.betainc(n - jnp.floor(k), jnp.floor(k) + 1.0, 1.0 - p),
@@ -97,6 +122,9 @@ UFUNCS_OF_SCIPY.update(
         "powm1": lambda x, y: jnp.expm1(y * jnp.log(x)),
     }
 )
+
+
+WRITTEN.update({np.hypot: special.hypot, np.i0: lambda x: special.i0(floating(x))})
 
 
 def _softmax(x: Array, axis: Axis = None) -> Any:
@@ -244,7 +272,24 @@ WRITTEN_SCIPY: dict[str, Function] = {
 
 # scipy.stats
 
-_RATHER_DEFINED = frozenset({"gumbel_r"})  # jax's own has no derivative for some arguments
+# Of jax's own some have no derivative for some arguments, others are by functions that it has inexactly.
+_RATHER_DEFINED = frozenset(
+    "gumbel_r.pdf gumbel_r.logpdf gumbel_l.pdf gumbel_l.logpdf beta.pdf beta.logpdf norm.logcdf norm.logsf".split()
+)
+
+
+def _log_betabinom(k: Array, n: Array, a: Array, b: Array, loc: Array) -> Any:
+    k = k - loc
+    inside = (k >= 0) & (k <= n) & (k == jnp.floor(k))
+    k = jnp.where(inside, k, 0.0)
+    found = special.betaln(k + a, n - k + b) - special.betaln(a, b) - special.betaln(n - k + 1.0, k + 1.0)
+    return jnp.where(inside, found - jnp.log1p(n), -jnp.inf)
+
+
+_OF_STATS: dict[str, Function] = {
+    "betabinom.logpmf": _log_betabinom,
+    "betabinom.pmf": lambda *args: jnp.exp(_log_betabinom(*args)),
+}
 
 
 def _of_distribution(method: str, owner: Any) -> Function:
@@ -254,12 +299,13 @@ def _of_distribution(method: str, owner: Any) -> Function:
 
     known: Any = getattr(of, owner.name, None)  # a frozen one has an owner of its own, as has one that a user made
     same = type(known) is type(owner) and (known.a, known.b) == (owner.a, owner.b)
-    found = getattr(getattr(jsp.stats, owner.name, None), method, None) if same else None
-    if owner.name in _RATHER_DEFINED or found is None:
+    which = f"{owner.name}.{method}"
+    found = (_OF_STATS.get(which) or getattr(getattr(jsp.stats, owner.name, None), method, None)) if same else None
+    if which in _RATHER_DEFINED or found is None:
         standard = standard_of(owner, method) if same and hasattr(owner, "pdf") else None
         found = None if standard is None else functools.partial(_defined, known, method, standard)
     if found is None:
-        raise NotDifferentiableError(refusals.of_function(f"scipy.stats.{owner.name}.{method}"))
+        raise NotDifferentiableError(refusals.of_function(f"scipy.stats.{which}"))
     names = _names(known)
 
     def call(x: Array, *args: Any, **kwargs: Any) -> Any:

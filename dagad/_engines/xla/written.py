@@ -23,6 +23,7 @@ from dagad._engines.xla.protocols import (
     public_name,
     stand_in,
 )
+from dagad._engines.xla.special import power
 from dagad._errors import NotDifferentiableError
 from dagad._types import Array, Axis, DType, Function, Shape
 
@@ -170,19 +171,6 @@ def _bincount(x: Array, /, weights: Array = None, minlength: int = 0) -> Any:
     return jnp.where(beyond, jnp.nan if weights is not None else np.iinfo(found.dtype).min, found)
 
 
-def _power(x: Array, y: Array) -> Any:
-    number = y.item() if isinstance(y, np.ndarray | np.generic) and np.ndim(y) == 0 else y
-    if isinstance(number, int | float) and jnp.issubdtype(jnp.result_type(x), jnp.inexact):
-        if number == int(number) if abs(number) <= 64 else False:
-            return jax.lax.integer_pow(x, int(number))
-        if number == 0.5:
-            return jnp.sqrt(x)
-    if jnp.result_type(x, y).kind == "c":  # of zero jax gives nan
-        is_zero = jnp.logical_and(jnp.equal(x, 0), jnp.greater(jnp.real(y), 0))
-        return jnp.where(is_zero, 0, jnp.power(jnp.where(is_zero, 1, x), y))
-    return jnp.power(x, y)
-
-
 def _ravel(a: Array, order: str = "C") -> Any:
     if order in ("A", "K") and a.ndim > 1:
         raise NotDifferentiableError(refusals.of_option("np.ravel", [f"order={order!r}"]))
@@ -224,7 +212,10 @@ def _divided(function: Function) -> Function:
 def _vander(x: Array, N: Any = None, increasing: bool = False) -> Any:
     x = array_of(x)
     dtype = np.promote_types(x.dtype, int) if x.dtype.kind in "iub" else x.dtype
-    return jnp.vander(as_dtype(x, dtype), N, increasing)
+    if x.ndim != 1 or x.dtype.kind != "f":
+        return jnp.vander(as_dtype(x, dtype), N, increasing)
+    exponents = np.arange(len(x) if N is None else N)
+    return power(jnp.asarray(x)[:, None], exponents if increasing else exponents[::-1])
 
 
 def _gradient(f: Any, *varargs: Any, axis: Axis = None, edge_order: int = 1) -> Any:
@@ -414,7 +405,8 @@ WRITTEN.update(
         np.bincount: _bincount,
         np.histogramdd: _histogramdd,
         np.histogram2d: _histogram2d,
-        np.power: _power,
+        np.power: power,
+        np.float_power: power,
         np.nextafter: _nextafter,
         np.spacing: lambda x: jnp.spacing(jax.lax.stop_gradient(x)),
         np.ravel: _ravel,

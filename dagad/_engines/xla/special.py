@@ -1,0 +1,185 @@
+"""Special functions that jax has inexactly, or with other derivatives at some points: written by hand, for all orders.
+
+A derivative of jax's by `jnp.where` sees one branch, so that a condition may hold at single points; what the other
+branch is given is some number that does no harm, since nan times zero is nan.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy import special as jss
+
+from dagad._types import Array
+
+
+def _series(coefficients: list[float], x: Array) -> Any:
+    """Return the sum of powers, the lowest first, in the precision of what they are of."""
+    return jnp.polyval(jnp.asarray(coefficients[::-1], jnp.result_type(x)), x)
+
+
+# Of gamma functions
+
+
+def digamma(x: Array) -> Any:
+    """Return the derivative of gammaln; below zero by reflection, since jax's zeta, its derivative, has none."""
+    x = jnp.asarray(x)
+    below = x < 0
+    up = jss.digamma(jnp.where(below, 1.0 - x, x))
+    rest = jnp.where(below, x - jnp.round(jax.lax.stop_gradient(x)), 0.25)  # the tangent has the period one
+    return jnp.where(below, up - np.pi * jnp.cos(np.pi * rest) / jnp.sin(np.pi * rest), up)
+
+
+@jax.custom_jvp
+def gammaln(x: Array) -> Any:
+    """Return the logarithm of the absolute value of the gamma function."""
+    return jss.gammaln(x)
+
+
+gammaln.defjvps(lambda tangent, value, x: digamma(x) * tangent)
+
+_STIRLING = [1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156]
+_LARGE = 10.0  # from where on these terms are exact
+
+
+def _remainder(x: Array) -> Any:
+    """Return gammaln less Stirling's formula, of large numbers."""
+    return _series(_STIRLING, 1.0 / x**2) / x
+
+
+def betaln(a: Array, b: Array) -> Any:
+    """Return the logarithm of the beta function: of large arguments differences of gammaln have few digits."""
+    a, b = jnp.broadcast_arrays(a, b)
+    less = a < b
+    small, large = jnp.where(less, a, b), jnp.where(less, b, a)
+    is_large = (large >= _LARGE) & (small > 0)
+    plain = [jnp.where(is_large, 1.0, each) for each in (a, b)]
+    by_gamma = gammaln(plain[0]) + gammaln(plain[1]) - gammaln(plain[0] + plain[1])
+    p, q = jnp.where(is_large, small, 1.0), jnp.where(is_large, large, _LARGE)
+    ratio = p - (p + q - 0.5) * jnp.log1p(p / q) - p * jnp.log(q) + _remainder(q) - _remainder(p + q)
+    return jnp.where(is_large, gammaln(p) + ratio, by_gamma)
+
+
+def beta(a: Array, b: Array) -> Any:
+    """Return the beta function."""
+    return jss.gammasgn(a) * jss.gammasgn(b) * jss.gammasgn(a + b) * jnp.exp(betaln(a, b))
+
+
+def gamma(x: Array) -> Any:
+    """Return the gamma function, whose second derivative below zero is that of our gammaln."""
+    return jnp.where(x == jnp.inf, jnp.inf, jss.gammasgn(x) * jnp.exp(gammaln(x)))
+
+
+# Of the normal distribution
+
+_FAR = -20.0
+# Of the series in 1 / x**2 that is left of the tail of the normal distribution, far below zero.
+_TAIL = [float(math.prod(range(1, 2 * k, 2))) * (-1) ** k for k in range(13)]
+
+
+def log_ndtr(x: Array) -> Any:
+    """Return the logarithm of the distribution function of the normal distribution."""
+    far, above = x < _FAR, x > -1.0
+    z = jnp.where(far, x, _FAR)
+    tail = jnp.log(_series(_TAIL, 1.0 / z**2))
+    found = tail - 0.5 * z**2 - jnp.log(-z) - 0.5 * np.log(2.0 * np.pi)
+    middle = jnp.log(0.5 * jss.erfc(-jnp.where(far | above, -1.0, x) / np.sqrt(2.0)))
+    upper = jnp.log1p(-0.5 * jss.erfc(jnp.where(above, x, 0.0) / np.sqrt(2.0)))
+    return jnp.where(far, found, jnp.where(above, upper, middle))
+
+
+# Of Bessel's
+
+_TERMS = [1.0 / (4.0**k * math.factorial(k) ** 2) for k in range(12)]
+_OF_ONE = [0.5 / (4.0**k * math.factorial(k) * math.factorial(k + 1)) for k in range(12)]
+
+
+def i0(x: Array) -> Any:
+    """Return the modified Bessel function of order zero; jax's has the slope of the absolute value at zero."""
+    small = jnp.abs(x) < 1.0
+    near = _series(_TERMS, jnp.where(small, x, 0.0) ** 2)
+    return jnp.where(small, near, jss.i0(jnp.where(small, 1.0, x)))
+
+
+def i1(x: Array) -> Any:
+    """Return the modified Bessel function of order one."""
+    small = jnp.abs(x) < 1.0
+    inner = jnp.where(small, x, 0.0)
+    near = inner * _series(_OF_ONE, inner**2)
+    return jnp.where(small, near, jss.i1(jnp.where(small, 1.0, x)))
+
+
+# Of powers
+
+
+def power_by(exponent: Array) -> Any:
+    """Return the function that raises to a constant power, at zero as elsewhere: 0 times 0 ** -1 is no slope."""
+
+    @jax.custom_jvp
+    def power(x: Array) -> Any:
+        return jnp.power(x, exponent)
+
+    def slope(tangent: Any, value: Any, x: Array) -> Any:
+        constant = np.equal(exponent, 0)
+        lower = power_by(np.where(constant, exponent, exponent - 1))(x)
+        return jnp.where(constant, 0.0, exponent * lower) * tangent
+
+    power.defjvps(slope)
+    return power
+
+
+@jax.custom_jvp
+def _whole_power(x: Array, n: Array) -> Any:
+    return jax.lax.pow(x, n)
+
+
+@_whole_power.defjvp
+def _slope_of_whole_power(given: Any, tangents: Any) -> Any:
+    x, n = given
+    lower = _whole_power(x, jnp.where(n == 0, 0, n - 1))
+    return _whole_power(x, n), jnp.where(n == 0, 0.0, n * lower) * tangents[0]
+
+
+def power(x: Array, y: Array) -> Any:
+    """Return powers as numpy has them, where jax has others of zero."""
+    number = y.item() if isinstance(y, np.ndarray | np.generic) and np.ndim(y) == 0 else y
+    if isinstance(number, int | float) and jnp.issubdtype(jnp.result_type(x), jnp.inexact):
+        if number == int(number) if abs(number) <= 64 else False:
+            return jax.lax.integer_pow(x, int(number))
+        if number == 0.5:
+            return jnp.sqrt(x)
+    if jnp.result_type(x, y).kind == "c":  # of zero jax gives nan
+        is_zero = jnp.logical_and(jnp.equal(x, 0), jnp.greater(jnp.real(y), 0))
+        return jnp.where(is_zero, 0, jnp.power(jnp.where(is_zero, 1, x), y))
+    if not isinstance(y, jax.Array) and np.ndim(y) and jnp.result_type(x).kind == "f":
+        return power_by(np.asarray(y))(x)
+    if jnp.result_type(x).kind == "f" and jnp.result_type(y).kind in "iu":  # jnp.power would make them floats
+        return _whole_power(*jnp.broadcast_arrays(x, y))
+    return jnp.power(x, y)
+
+
+def exponent_of(given: Array, operand: Array, dtype: Any) -> Any:
+    """Return an exponent as it was given, instead of as floats: jax knows the slope at zero of whole ones only."""
+    if dtype.kind != "f":
+        return operand
+    if isinstance(given, jax.Array):
+        return jnp.asarray(given, np.int64) if given.dtype.kind in "iu" else operand
+    return np.asarray(given, dtype) if np.ndim(given) else operand
+
+
+# Of two lengths
+
+
+def hypot(x: Array, y: Array) -> Any:
+    """Return the length of a vector; jax divides by the larger part, and where none is loses the second derivative."""
+    scale = jax.lax.stop_gradient(jnp.maximum(jnp.abs(x), jnp.abs(y)))
+    usual = (scale > 0) & (scale < np.inf)
+    scale = jnp.where(usual, scale, 1.0)
+    is_zero = (x == 0) & (y == 0)
+    p, q = (jnp.where(is_zero, 1.0, each) / scale for each in (x, y))
+    found = jnp.where(is_zero, 0.0, scale * jnp.sqrt(p**2 + q**2))
+    return jnp.where(jnp.isinf(x) | jnp.isinf(y), np.inf, found)
