@@ -321,7 +321,6 @@ def _column(leaves: list[Any]) -> Any:
 _NUMBERS = (np.ndarray, np.generic, int, float, complex)
 _PLAIN = frozenset({np.ndarray, np.memmap, np.recarray})
 _OF_MASKED = "`array.filled(value)`, or two arrays, `array.filled(0.0)` and `np.ma.getmaskarray(array)`"
-_INSTEAD = dict.fromkeys((np.ma.MaskedArray, type(np.ma.masked)), _OF_MASKED)
 
 
 def _is_stacked_whole(kind: type) -> bool:
@@ -331,7 +330,8 @@ def _is_stacked_whole(kind: type) -> bool:
 
 
 def _refuse_class(kind: type) -> None:
-    instead = _INSTEAD.get(kind, "its numbers, `np.asarray(array)`")
+    is_masked = issubclass(kind, np.ma.MaskedArray)  # looked up here: numpy imports it when it is first asked for
+    instead = _OF_MASKED if is_masked else "its numbers, `np.asarray(array)`"
     raise StructureError(
         f"Members return an array of the class `{kind.__name__}`, and what that holds beside its numbers would be lost "
         f"where these are stacked. Return {instead}."

@@ -7,6 +7,7 @@ only where x is 0, or so near that its inverse is infinite.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import autograd.numpy as anp
@@ -18,7 +19,7 @@ from dagad._types import Argnums, Args, Array, Function, Kwargs, Tangents, Value
 from dagad._values import pytree
 
 plain = pytree.plain
-LEAST = np.finfo(float).tiny  # what is nearer to 0 has no finite inverse
+LEAST = sys.float_info.min  # what is nearer to 0 has no finite inverse
 
 
 def _in_base(g: Any, x: Array, y: Array) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -13,47 +14,48 @@ from dagad._tracing.forward import TangentNode
 from dagad._types import Value
 from dagad._values import pytree
 
+Refusal = Callable[[], NotDifferentiableError]  # makes the error that is raised
 _CONSTANT = frozenset({"active_mask", "execution_time"})  # numbers, but no function of anything
 
 
-def unfollowed(value: Any, boxes: Sequence[Any], message: str) -> Any:
+def unfollowed(value: Any, boxes: Sequence[Any], refusal: Refusal) -> Any:
     """Return a value that is traced by those who trace the boxes; whoever asks for its derivative is told why not."""
     if isinstance(value, tuple | list) and type(value) in (tuple, list):
-        return type(value)(unfollowed(part, boxes, message) for part in value)
+        return type(value)(unfollowed(part, boxes, refusal) for part in value)
     if hasattr(value, "matvec") or hasattr(value, "toarray"):
-        return Unfollowed(value, message)
-    return _boxed(value, boxes, message) if pytree.is_differentiable(value) and np.size(value) else value
+        return Unfollowed(value, refusal)
+    return _boxed(value, boxes, refusal) if pytree.is_differentiable(value) and np.size(value) else value
 
 
 def unfollowed_rest(result: Any, known: Sequence[str], boxes: Sequence[Any], name: str) -> None:
     """Do so with all of a result of scipy's but for those entries that are known to have a derivative, or none."""
     for entry in result.keys() - {*known} - _CONSTANT:
-        result[entry] = unfollowed(result[entry], boxes, _message(entry, known, name))
+        result[entry] = unfollowed(result[entry], boxes, functools.partial(_refusal, entry, known, name))
 
 
-def _boxed(value: Value, boxes: Sequence[Any], message: str) -> Any:
+def _boxed(value: Value, boxes: Sequence[Any], refusal: Refusal) -> Any:
     trace = innermost(boxes)
     if trace is None:
         return value
-    below = _boxed(value, trace.below, message)
+    below = _boxed(value, trace.below, refusal)
     if not trace.moves:
-        return trace.pulled([below], _Refusing(message))[0]
+        return trace.pulled([below], _Refusing(refusal))[0]
     if trace.kind is not TangentNode:  # autograd's own, which looks at tangents whether they are used or not
         return trace.moved(below, [np.full(np.shape(value), np.nan)[()]])
-    tangents: Any = _Refusing(message)
+    tangents: Any = _Refusing(refusal)
     return trace.moved(below, tangents)
 
 
 class _Refusing:
     """A pullback, or a list of tangents, that nobody may use."""
 
-    __slots__ = ("_message",)
+    __slots__ = ("_refusal",)
 
-    def __init__(self, message: str) -> None:
-        self._message = message
+    def __init__(self, refusal: Refusal) -> None:
+        self._refusal = refusal
 
     def _refuse(self, *_: Any) -> NoReturn:
-        raise NotDifferentiableError(self._message)
+        raise self._refusal()
 
     __call__ = __iter__ = __len__ = __getitem__ = _refuse
 
@@ -61,8 +63,8 @@ class _Refusing:
 class Unfollowed:
     """An operator or a sparse matrix of scipy's, of which nothing can be asked where a derivative is."""
 
-    def __init__(self, stock: Any, message: str) -> None:
-        self._stock, self._message = stock, message
+    def __init__(self, stock: Any, refusal: Refusal) -> None:
+        self._stock, self._refusal = stock, refusal
 
     def __repr__(self) -> str:
         return repr(self._stock)
@@ -70,10 +72,10 @@ class Unfollowed:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # asked by who copies or prints it
             raise AttributeError(name)
-        raise NotDifferentiableError(self._message)
+        raise self._refusal()
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotDifferentiableError(self._message)
+        raise self._refusal()
 
     __array_ufunc__: Callable[..., Any] = _refuse
     __call__ = __getitem__ = __array__ = __matmul__ = __rmatmul__ = __mul__ = __rmul__ = _refuse
@@ -88,9 +90,9 @@ _INSTEAD = {
 }
 
 
-def _message(entry: str, known: Sequence[str], name: str) -> str:
+def _refusal(entry: str, known: Sequence[str], name: str) -> NotDifferentiableError:
     instead, have = _INSTEAD.get(entry, "its formula, of what has one,"), " and ".join(f"`{each}`" for each in known)
-    return (
+    return NotDifferentiableError(
         f"The derivative of `{entry}` in the result of `{name}` was asked for, which scipy has found on its own way. "
         f"Of that result {have} have a derivative. Write {instead} in its place, or "
         f"`dagad.solvers.{name.rpartition('.')[2]}` with plain values where it is meant to be constant."

@@ -88,7 +88,7 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         if not self.depth:
             self.is_jaxs = True
         if self.n_operations > self._most:
-            raise self.refused(refusals.of_count(self._name, self._most))
+            raise self.refused(NotDifferentiableError(refusals.of_count(self._name, self._most)))
 
     def _bind(self, primitive: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
         self._count()
@@ -118,10 +118,10 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         """Note that the user has called a function of numpy's or scipy's, as jax does at times itself."""
         self.is_numpys = self.is_numpys or lines.is_of_user(sys._getframe(2))
 
-    def refused(self, sentence: str) -> NotDifferentiableError:
-        """Return the error of a sentence, which is raised again at the end if the user's function catches it."""
-        self.changes.found = self.changes.found or sentence
-        return NotDifferentiableError(sentence)
+    def refused(self, error: Exception) -> Exception:
+        """Return an error, which is raised again at the end if the user's function catches it."""
+        self.changes.found = self.changes.found or str(error)
+        return error
 
     def settle(self) -> None:
         """Refuse what was changed in place, or refused and caught, unless all that the user has called is jax's."""
@@ -153,7 +153,7 @@ class NumpyTrace(Trace):  # type: ignore[misc]  # jax has no types for it
         try:
             yield
         except NotDifferentiableError as error:
-            self.refused(str(error))
+            self.refused(error)
             raise
         finally:
             self.depth -= 1
@@ -195,39 +195,42 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
 
     # What has no meaning before there are numbers
 
-    def _refused(self, sentence: str, is_numpys_too: bool = True) -> NotDifferentiableError:
+    def _refused(self, error: Exception, is_numpys_too: bool = True) -> Exception:
         """Return what is raised where numpy gives a number, if there is one entry; else it raises an error, too."""
         has = self.size == 1 and is_numpys_too
-        return self._trace.refused(sentence) if has else NotDifferentiableError(sentence)
+        return self._trace.refused(error) if has else error
 
     def __bool__(self) -> bool:
-        raise self._refused(refusals.of_truth())
+        raise self._refused(NotDifferentiableError(refusals.of_truth()))
 
     def __float__(self) -> float:
-        raise self._refused(refusals.of_number())
+        raise self._refused(NotDifferentiableError(refusals.of_number()))
 
     __int__ = __complex__ = __float__
 
     def item(self, *args: Any, **kwargs: Any) -> Any:
         """Refuse to give Python numbers."""
-        raise self._trace.refused(refusals.of_number())
+        raise self._trace.refused(NotDifferentiableError(refusals.of_number()))
 
     tolist = tobytes = item
 
     def __index__(self) -> int:
-        raise self._refused(refusals.of_index(), self.dtype.kind in "iu")
+        raise self._refused(NotDifferentiableError(refusals.of_index()), self.dtype.kind in "iu")
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         if lines.is_of_user(sys._getframe(1)) and not lines.is_storing():
             self._trace.asks_arrays = True
-        raise self._trace.refused(refusals.of_conversion(library_function_of(sys._getframe(1))))
+        name = library_function_of(sys._getframe(1))
+        raise self._trace.refused(NotDifferentiableError(refusals.of_conversion(name)))
 
     def __setitem__(self, where: Any, value: Value) -> None:
-        raise self._trace.refused(refusals.of_assignment())
+        raise self._trace.refused(NotDifferentiableError(refusals.of_assignment()))
 
     def __reduce__(self) -> Any:
         raise self._trace.refused(
-            f"{lines.here()} pickles a value that jax traces. Pass it to the function as an argument."
+            NotDifferentiableError(
+                f"{lines.here()} pickles a value that jax traces. Pass it to the function as an argument."
+            )
         )
 
     def __copy__(self) -> Any:
