@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -14,48 +13,48 @@ from dagad._tracing.forward import TangentNode
 from dagad._types import Value
 from dagad._values import pytree
 
-Refusal = Callable[[], NotDifferentiableError]  # makes the error that is raised
+What = tuple[str, Sequence[str], str]  # an entry, those that have a derivative, and who has found them
 _CONSTANT = frozenset({"active_mask", "execution_time"})  # numbers, but no function of anything
 
 
-def unfollowed(value: Any, boxes: Sequence[Any], refusal: Refusal) -> Any:
+def unfollowed(value: Any, boxes: Sequence[Any], what: What) -> Any:
     """Return a value that is traced by those who trace the boxes; whoever asks for its derivative is told why not."""
     if isinstance(value, tuple | list) and type(value) in (tuple, list):
-        return type(value)(unfollowed(part, boxes, refusal) for part in value)
+        return type(value)(unfollowed(part, boxes, what) for part in value)
     if hasattr(value, "matvec") or hasattr(value, "toarray"):
-        return Unfollowed(value, refusal)
-    return _boxed(value, boxes, refusal) if pytree.is_differentiable(value) and np.size(value) else value
+        return Unfollowed(value, what)
+    return _boxed(value, boxes, what) if pytree.is_differentiable(value) and np.size(value) else value
 
 
 def unfollowed_rest(result: Any, known: Sequence[str], boxes: Sequence[Any], name: str) -> None:
     """Do so with all of a result of scipy's but for those entries that are known to have a derivative, or none."""
     for entry in result.keys() - {*known} - _CONSTANT:
-        result[entry] = unfollowed(result[entry], boxes, functools.partial(_refusal, entry, known, name))
+        result[entry] = unfollowed(result[entry], boxes, (entry, known, name))
 
 
-def _boxed(value: Value, boxes: Sequence[Any], refusal: Refusal) -> Any:
+def _boxed(value: Value, boxes: Sequence[Any], what: What) -> Any:
     trace = innermost(boxes)
     if trace is None:
         return value
-    below = _boxed(value, trace.below, refusal)
+    below = _boxed(value, trace.below, what)
     if not trace.moves:
-        return trace.pulled([below], _Refusing(refusal))[0]
+        return trace.pulled([below], _Refusing(what))[0]
     if trace.kind is not TangentNode:  # autograd's own, which looks at tangents whether they are used or not
         return trace.moved(below, [np.full(np.shape(value), np.nan)[()]])
-    tangents: Any = _Refusing(refusal)
+    tangents: Any = _Refusing(what)
     return trace.moved(below, tangents)
 
 
 class _Refusing:
     """A pullback, or a list of tangents, that nobody may use."""
 
-    __slots__ = ("_refusal",)
+    __slots__ = ("_what",)
 
-    def __init__(self, refusal: Refusal) -> None:
-        self._refusal = refusal
+    def __init__(self, what: What) -> None:
+        self._what = what
 
     def _refuse(self, *_: Any) -> NoReturn:
-        raise self._refusal()
+        raise _refusal(*self._what)
 
     __call__ = __iter__ = __len__ = __getitem__ = _refuse
 
@@ -63,8 +62,8 @@ class _Refusing:
 class Unfollowed:
     """An operator or a sparse matrix of scipy's, of which nothing can be asked where a derivative is."""
 
-    def __init__(self, stock: Any, refusal: Refusal) -> None:
-        self._stock, self._refusal = stock, refusal
+    def __init__(self, stock: Any, what: What) -> None:
+        self._stock, self._what = stock, what
 
     def __repr__(self) -> str:
         return repr(self._stock)
@@ -72,10 +71,10 @@ class Unfollowed:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # asked by who copies or prints it
             raise AttributeError(name)
-        raise self._refusal()
+        raise _refusal(*self._what)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise self._refusal()
+        raise _refusal(*self._what)
 
     __array_ufunc__: Callable[..., Any] = _refuse
     __call__ = __getitem__ = __array__ = __matmul__ = __rmatmul__ = __mul__ = __rmul__ = _refuse
