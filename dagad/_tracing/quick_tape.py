@@ -2,9 +2,9 @@
 
 autograd's way of recording an operation asks which arguments are traced, by whom, and of what shape, in ten calls of
 Python: of small arrays that takes several times as long as the arithmetic. Here are the operators and a few functions
-of real numbers and arrays of one shape. What is computed, forth and back, is what autograd's rules say, in the same
-order, so the bits are the same. All else (broadcasting, other numbers, values that somebody else traces, rules of a
-user's) goes autograd's way. Forward mode has the like in `stacked_tangents`.
+of real numbers and arrays: of one shape, or beside constants. What is computed, forth and back, is what autograd's
+rules say, in the same order, so the bits are the same. All else (traced arrays of other shapes, other numbers, values
+that somebody else traces, rules of a user's) goes autograd's way. Forward mode has the like in `stacked_tangents`.
 
 State: `_STOCK`, autograd's own rules of these operations, as they are when this is imported.
 """
@@ -115,15 +115,19 @@ def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool
             return None
         parents: Parts = (node, other._node)
         value, rule = operate(x, y), rules[0](x, y)
-    elif other_kind in _NUMBERS or (other_kind is kind and other.dtype is _FLOAT and other.shape == shape):
+        whole: Any = kind
+    elif other_kind in _NUMBERS or (other_kind is np.ndarray and other.dtype is _FLOAT):
         parents = (node,)
+        whole = kind if other_kind in _NUMBERS or other.shape == shape else None
         if is_reflected:
             value, rule = operate(other, x), rules[2](other, x)
         else:
             value, rule = operate(x, other), rules[1](x, other)
     else:
         return None
-    return (value, parents, _fitting(rule, kind, shape)) if type(value) is kind else None
+    if type(value) is not (np.ndarray if whole is None else kind):
+        return None
+    return value, parents, _fitting(rule, whole, shape)
 
 
 def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Found] | None:
@@ -161,7 +165,10 @@ def entry_of(box: Any, where: Any) -> Found | None:
 
 
 def _fitting(rule: Rule, kind: Any, shape: tuple[int, ...]) -> Rule:
-    """Return a pullback that gives cotangents like their targets, which are real and of a shape, as autograd's do."""
+    """Return a pullback that gives cotangents like their targets, which are real and of a shape, as autograd's do.
+
+    `kind` is None where the targets were broadcast.
+    """
 
     def pull(g: Cotangent) -> Parts:
         parts = rule(g)
