@@ -11,7 +11,6 @@ State: `_STOCK`, autograd's own rules of these operations, as they are when this
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 
 from dagad._tracing.private import numpy_boxes, numpy_vjps, primitive_vjps
 from dagad._tracing.rules import vjp_rule
+from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, sides_of
 from dagad._types import Array, Cotangent, Function
 
 Parts = tuple[Any, ...]
@@ -79,14 +79,6 @@ UNARY: dict[Any, Callable[[Any, Any], Rule]] = {
 _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _INDICES = frozenset({int, slice})
 _STOCK = {fun: primitive_vjps[fun] for fun in (*BINARY, *UNARY)}
-_OPERATIONS = {
-    np.add: (anp.add, operator.add),
-    np.subtract: (anp.subtract, operator.sub),
-    np.multiply: (anp.multiply, operator.mul),
-    np.true_divide: (anp.true_divide, operator.truediv),
-}
-_FUNCTIONS = {fun.fun: fun for fun in UNARY}
-UFUNCS = frozenset((*_OPERATIONS, *_FUNCTIONS))
 
 
 def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool = False) -> Found | None:
@@ -133,14 +125,13 @@ def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool
 def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Found] | None:
     """Call a ufunc with traced arrays, which are of some kind; return one of these too."""
     if len(inputs) == 2:
-        found = _OPERATIONS.get(ufunc)
+        found = OPERATIONS.get(ufunc)
         if found is None:
             return None
-        is_reflected = type(inputs[0]) is not kind
-        box, other = inputs[::-1] if is_reflected else inputs
+        box, other, is_reflected = sides_of(inputs, kind)
         recorded = of_two(*found, box, other, is_reflected)
         return None if recorded is None else (box, recorded)
-    fun, box = _FUNCTIONS.get(ufunc), inputs[0]
+    fun, box = FUNCTIONS.get(ufunc), inputs[0]
     if fun is None or primitive_vjps.get(fun) is not _STOCK[fun]:
         return None
     x = box._value

@@ -129,14 +129,14 @@ _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _ARRAY, _CONCATENATE = numpy_wrapper.array_from_args, numpy_wrapper.concatenate_args
 _OTHERS = _GETITEM, _ARRAY, _CONCATENATE, anp.reshape, anp.transpose, anp.sum
 _STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *UNARY, *_OTHERS)}
-_OPERATIONS = {
+OPERATIONS = {
     np.multiply: (anp.multiply, operator.mul),
     np.add: (anp.add, operator.add),
     np.subtract: (anp.subtract, operator.sub),
     np.true_divide: (anp.true_divide, operator.truediv),
     np.matmul: (anp.matmul, operator.matmul),
 }
-_FUNCTIONS = {fun.fun: fun for fun in UNARY}
+FUNCTIONS = {fun.fun: fun for fun in UNARY}
 
 
 def _is_others(fun: Function) -> bool:
@@ -176,14 +176,13 @@ def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool
 def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, Any] | None:
     """Call a ufunc with traced arrays, which are of some kind; return one of these too."""
     if len(inputs) == 2:
-        found = _OPERATIONS.get(ufunc)
+        found = OPERATIONS.get(ufunc)
         if found is None:
             return None
-        is_reflected = type(inputs[0]) is not kind
-        box, other = inputs[::-1] if is_reflected else inputs
+        box, other, is_reflected = sides_of(inputs, kind)
         pair = of_two(*found, box, other, is_reflected) if getattr(box._node, "moves", False) else None
         return None if pair is None else (box, *pair)
-    fun, box = _FUNCTIONS.get(ufunc), inputs[0]
+    fun, box = FUNCTIONS.get(ufunc), inputs[0]
     if fun is None or not getattr(box._node, "moves", False):
         return None
     x, dx = box._value, box._node.g
@@ -191,6 +190,12 @@ def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, An
         return None
     value = ufunc(x)
     return box, value, UNARY[fun](value, x, dx)
+
+
+def sides_of(inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, bool]:
+    """Return the traced one of two operands, which is of some kind, the other one, and whether that comes first."""
+    first, second = inputs
+    return (first, second, False) if type(first) is kind else (second, first, True)
 
 
 def entry_of(box: Any, where: Any) -> tuple[Any, Any] | None:

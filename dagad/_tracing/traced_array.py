@@ -29,7 +29,7 @@ from dagad._tracing.private import (
     subvals,
     trace_primitives_map,
 )
-from dagad._tracing.stacked_tangents import entry_of, list_of_numbers, of_two, of_ufunc
+from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, entry_of, list_of_numbers, of_two, of_ufunc
 from dagad._types import AnyNode, Args, Array, Axis, DType, Function, Kwargs, Leaf, Value
 from dagad._values import pytree
 
@@ -40,11 +40,6 @@ def _power_of(base: Any, exponent: Any) -> Any:
 
 _new = object.__new__
 _stock_getitem = numpy_boxes.ArrayBox.__dict__["__getitem__"]
-
-
-def _moves(box: Any) -> bool:
-    """Return whether a node of dagad's forward mode is behind a traced array, whose memory need not be looked at."""
-    return not CHANGED and getattr(box._node, "moves", False)  # others' nodes may be behind it
 
 
 def _moved(box: Any, value: Value, stack: Any) -> Any:
@@ -64,8 +59,8 @@ def _recorded(box: Any, value: Value, parents: tuple[Any, ...], pullback: Any) -
 def _quick_operators(function: Function, operate: Any) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
     """Return an operator and its reflection, which look first for a quick way, by stacks of tangents or on a tape.
 
-    On a tape most operations are of two arrays or numbers, and pass what lists and sparse matrices are asked. What
-    `_moves` says is written out where tapes pass: a call more for each operation is seen in small chunks.
+    On a tape most operations are of two arrays or numbers, and pass what lists and sparse matrices are asked. Both ways
+    are written out: a call more for each operation is seen in small chunks.
     """
     usual, usually_reflected = operators(function)
 
@@ -101,7 +96,7 @@ def _quotient_and_rest(left: Any, right: Any) -> Any:
 
 
 _WORDS = (str, bytes)  # ufuncs compare numbers with none of these, arrays do
-QUICK = quick_tape.UFUNCS | {np.matmul}  # that may be pushed or recorded past autograd's tracer
+QUICK = frozenset((*OPERATIONS, *FUNCTIONS))  # ufuncs that may be pushed or recorded past autograd's tracer
 IN_ANOTHER_WAY = CONSTANT | {np.sign}  # than by their primitive, whatever that is; see `call_ufunc`
 
 
