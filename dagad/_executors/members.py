@@ -4,9 +4,11 @@ Where a member comes to a reduction, it waits. When all do, those that stand at 
 it run as one job; then each goes on. Where they stand at different ones, those go first whose line of the program comes
 first: so those that are behind catch up, after a branch or in a loop, as the threads of a graphics processor do. Who is
 alone at a reduction runs it as ever. Members take turns in the order of their numbers, so a program of members does the
-same each time; only one thread of them runs at any moment, and the caller's waits for it.
+same each time; only one thread of them runs at any moment, and the caller's waits for it, unless that one waits for a
+lock that another may hold (`members_locks`).
 
 Each member has its thread and its state in `member`. What members leave behind for pullbacks is in `members_residuals`.
+Whether they may run together is for `members_settings`, `members_process` and `members_snapshot` to say.
 """
 
 from __future__ import annotations
