@@ -23,7 +23,7 @@ from types import CodeType
 from typing import Any, Protocol
 
 from dagad._executors.members_locks import Stack, stack_of, waits_for_lock
-from dagad._frames import run_for, users_line
+from dagad._frames import Line, run_for
 
 
 class _GivenUp(BaseException):
@@ -49,9 +49,9 @@ class Passing(Protocol):
 class Member:
     """One member's program, in a thread of its own that runs only when it is its turn."""
 
-    def __init__(self, number: int, act: Callable[[], Any], meeting: Passing) -> None:
+    def __init__(self, number: int, act: Callable[[], Any], meeting: Passing, line: Line | None) -> None:
         self.number, self._act, self._meeting = number, act, meeting
-        self._context, self._line = contextvars.copy_context(), users_line()
+        self._context, self._line = contextvars.copy_context(), line
         self.request: Any = None
         self.answer: Any = None
         self.result: Any = None

@@ -28,6 +28,7 @@ from dagad._executors.members_process import ProcessState
 from dagad._executors.members_residuals import MemberPull, SharedResiduals
 from dagad._executors.members_settings import CurrentStates, Settings
 from dagad._executors.members_snapshot import CurrentState, Snapshot
+from dagad._frames import users_line
 from dagad._graphs.policies import OURS, Policy
 from dagad._kernels.job import Executor, Job, Land, Residuals, Results, Seeds
 from dagad._kernels.kernel import Kernel
@@ -185,7 +186,8 @@ class Meeting:
         self._pause.acquire()
         self._of_several: BaseException | None = None
         self.is_remote, self._settings, self._process = False, Settings(), ProcessState()
-        self._members = [Member(number, act, self) for number, act in enumerate(acts)]
+        line = users_line()
+        self._members = [Member(number, act, self, line) for number, act in enumerate(acts)]
 
     def run(self) -> list[Any]:
         """Run all programs to their end, and return what they return; the first error is raised."""
@@ -388,6 +390,8 @@ def _pulled(requests: Sequence[_Request]) -> Sequence[Any]:
 
 def _sent(kernels: Sequence[Kernel]) -> Sequence[Kernel]:
     """Return what has to travel: the first kernel alone, where all are the same for whoever is sent one of them."""
+    if all(fingerprint.has_same_parts(kernels[0], other) for other in kernels[1:]):  # nearly always
+        return kernels[:1]
     first, *others = map(fingerprint.fingerprint, kernels)
     if all(fingerprint.same(first, other) for other in others):
         return kernels[:1]

@@ -25,15 +25,13 @@ class ProcessState:
 
     def note(self) -> None:
         """Take what is set now for what there was."""
-        self._rest, self._filters, self._was = _rest(), warnings.filters, tuple(warnings.filters)
+        self._rest, self._filters, self._was = _rest(), warnings.filters, list(warnings.filters)
         self._config, self._environment = _copied(dask.config.config), dict(_environment())
 
     def is_changed(self) -> bool:
         """Return whether something is set otherwise."""
         # A list of their own is what `warnings.catch_warnings` begins with.
-        if warnings.filters is not self._filters or len(self._filters) != len(self._was):
-            return True
-        if any(one is not other for one, other in zip(self._filters, self._was, strict=True)):
+        if warnings.filters is not self._filters or self._filters != self._was:
             return True
         if self._rest != _rest() or self._environment != _environment():
             return True

@@ -8,6 +8,7 @@ has the bits that it has alone.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MemberDescriptorType
@@ -324,22 +325,29 @@ def has_same_fields(one: Any, other: Any) -> bool:
     """Return whether two things are one, or of one dataclass, with the same fields and nothing else in them."""
     if one is other:
         return True
-    cls = type(one)
-    if cls is not type(other) or "__dataclass_fields__" not in vars(
-        cls
-    ):  # inherited they leave out what the class adds
+    cls: Any = type(one)
+    look: Any = _only_fields_of_ours if cls.__module__.startswith("dagad.") else _only_fields
+    names: frozenset[str] | None = look(cls) if cls is type(other) else None
+    if names is None or not names.issuperset(getattr(one, "__dict__", ())):
         return False
-    names = {field.name for field in dataclasses.fields(cls)}
-    if not _attributes(one) | _attributes(other) <= names or any(map(_is_built_in, cls.__mro__)):
+    if not names.issuperset(getattr(other, "__dict__", ())):
         return False
-    return all(is_same(getattr(one, name, None), getattr(other, name, None)) for name in names)
+    return all([is_same(getattr(one, name, None), getattr(other, name, None)) for name in names])
 
 
-def _attributes(one: Any) -> set[str]:
-    """Return the names of all attributes that something has, or has room for."""
-    members = (vars(base).items() for base in type(one).__mro__)
-    slots = {name for own in members for name, part in own if type(part) is MemberDescriptorType}
-    return slots | {*getattr(one, "__dict__", ())}
+def _only_fields(cls: Any) -> frozenset[str] | None:
+    """Return the names of a dataclass's fields; None where instances have room for more than these and a `__dict__`."""
+    if "__dataclass_fields__" not in vars(cls):  # inherited they leave out what the class adds
+        return None
+    names = frozenset([field.name for field in dataclasses.fields(cls)])
+    members = [item for base in cls.__mro__ for item in vars(base).items()]
+    slots = {name for name, part in members if type(part) is MemberDescriptorType}
+    return names if slots <= names and not any(map(_is_built_in, cls.__mro__)) else None
+
+
+@functools.cache  # others' classes may come and go
+def _only_fields_of_ours(cls: Any) -> frozenset[str] | None:
+    return _only_fields(cls)
 
 
 def _is_built_in(cls: type) -> bool:

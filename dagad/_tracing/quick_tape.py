@@ -2,9 +2,10 @@
 
 autograd's way of recording an operation asks which arguments are traced, by whom, and of what shape, in ten calls of
 Python: of small arrays that takes several times as long as the arithmetic. Here are the operators and a few functions
-of real numbers and arrays: of one shape, or beside constants. What is computed, forth and back, is what autograd's
-rules say, in the same order, so the bits are the same. All else (traced arrays of other shapes, other numbers, values
-that somebody else traces, rules of a user's) goes autograd's way. Forward mode has the like in `stacked_tangents`.
+of real numbers and arrays: of one shape, or beside constants; products of vectors and matrices, sums, and powers by
+numbers. What is computed, forth and back, is what autograd's rules say, in the same order, so the bits are the same.
+All else (traced arrays of other shapes, other numbers, values that somebody else traces, rules of a user's) goes
+autograd's way. Forward mode has the like in `stacked_tangents`.
 
 State: `_STOCK`, autograd's own rules of these operations, as they are when this is imported.
 """
@@ -17,7 +18,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from dagad._tracing.private import numpy_boxes, numpy_vjps, primitive_vjps
+from dagad._tracing.private import numpy_boxes, numpy_vjps, numpy_wrapper, primitive_vjps
 from dagad._tracing.rules import vjp_rule
 from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, sides_of
 from dagad._types import Array, Cotangent, Function
@@ -78,14 +79,15 @@ UNARY: dict[Any, Callable[[Any, Any], Rule]] = {
 }
 _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _INDICES = frozenset({int, slice})
-_STOCK = {fun: primitive_vjps[fun] for fun in (*BINARY, *UNARY)}
+_POWER = numpy_wrapper.power
+_STOCK = {fun: primitive_vjps[fun] for fun in (*BINARY, *UNARY, anp.matmul, anp.sum, _POWER)}
 
 
 def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool = False) -> Found | None:
     """Operate on a traced array and something else, with Python's operators; None where autograd's way has to."""
     rules = BINARY.get(fun)
     if rules is None:
-        return None
+        return _product_of(operate, box, other, is_reflected) if fun is anp.matmul else None
     x, node = box._value, box._node
     kind = type(x)
     if kind is np.ndarray:
@@ -153,6 +155,96 @@ def entry_of(box: Any, where: Any) -> Found | None:
         value = x[where]
         return value, (box._node,), vjp_rule(_GETITEM)((0,), value, (x, where), {})
     return None
+
+
+def sum_of(box: Any, axis: Any) -> Found | None:
+    """Return the sum of an array, or the sums along one axis."""
+    x = box._value
+    if type(x) is not np.ndarray or x.dtype is not _FLOAT or not x.ndim:
+        return None
+    if (axis is not None and type(axis) is not int) or primitive_vjps.get(anp.sum) is not _STOCK[anp.sum]:
+        return None
+    value, shape = np.add.reduce(x, axis), x.shape
+    is_number, summed = type(value) is np.float64, range(x.ndim) if axis is None else (axis % x.ndim,)
+    kept = tuple([1 if at in summed else length for at, length in enumerate(shape)])
+
+    def pull(g: Cotangent) -> Parts:
+        if is_number and type(g) is np.float64:
+            return (np.full(shape, g + 0.0),)  # the sum turns -0.0 into 0.0, as autograd's does
+        return (anp.reshape(g, kept) + np.zeros(shape),)
+
+    return value, (box._node,), pull
+
+
+def power_of(box: Any, exponent: Any) -> Found | None:
+    """Return the power of an array or a number by a Python number."""
+    x = box._value
+    kind = type(x)
+    if kind is not np.float64 and not (kind is np.ndarray and x.dtype is _FLOAT and 1 not in x.shape):
+        return None
+    if primitive_vjps.get(_POWER) is not _STOCK[_POWER]:
+        return None
+    value = x**exponent
+    if type(value) is not kind:
+        return None
+
+    def rule(g: Cotangent) -> Parts:
+        return (g * exponent * x ** anp.where(exponent, exponent - 1, 1.0),)
+
+    return value, (box._node,), _fitting(rule, kind, x.shape)
+
+
+def _product_of(operate: Any, box: Any, other: Any, is_reflected: bool) -> Found | None:
+    """Multiply vectors and matrices, of which one is traced, or both."""
+    x, node = box._value, box._node
+    parents: Parts = (node,)
+    if type(other) is type(box):
+        if other._trace != box._trace or type(other._node) is not type(node):
+            return None
+        other, parents = other._value, (node, other._node)
+    if not (_is_vector_or_matrix(x) and _is_vector_or_matrix(other)):
+        return None
+    if primitive_vjps.get(anp.matmul) is not _STOCK[anp.matmul]:
+        return None
+    left, right = (other, x) if is_reflected else (x, other)
+    value = operate(left, right)
+    if len(parents) == 2:
+        of_left, of_right = _of_left(left.shape, right), _of_right(left, right.shape)
+        return value, parents, lambda g: (of_left(g), of_right(g))
+    of_one = _of_right(left, right.shape) if is_reflected else _of_left(left.shape, right)
+    return value, parents, lambda g: (of_one(g),)
+
+
+def _is_vector_or_matrix(x: Any) -> bool:
+    return type(x) is np.ndarray and x.dtype is _FLOAT and 0 < x.ndim < 3 and 1 not in x.shape
+
+
+def _of_left(shape: tuple[int, ...], right: Array) -> Callable[[Any], Any]:
+    """Return the pullback of a product to its left operand, of some shape."""
+    meta = shape, len(shape), _FLOAT, False
+
+    def pull(g: Cotangent) -> Any:
+        if type(g) is not np.ndarray or g.dtype is not _FLOAT or len(shape) == 1:
+            return numpy_vjps.matmul_adjoint_0(right, g, meta, right.ndim)
+        if right.ndim == 1:
+            return np.matmul(g.reshape(-1, 1), right.reshape(1, -1))
+        return np.matmul(g, right.swapaxes(0, 1))
+
+    return pull
+
+
+def _of_right(left: Array, shape: tuple[int, ...]) -> Callable[[Any], Any]:
+    """Return the pullback of a product to its right operand, of some shape."""
+    meta = shape, len(shape), _FLOAT, False
+
+    def pull(g: Cotangent) -> Any:
+        if type(g) is not np.ndarray or g.dtype is not _FLOAT or left.ndim == 1:
+            return numpy_vjps.matmul_adjoint_1(left, g, left.ndim, meta)
+        if len(shape) == 1:
+            return np.matmul(left.swapaxes(0, 1), g.reshape(-1, 1)).squeeze(1)
+        return np.matmul(left.swapaxes(0, 1), g)
+
+    return pull
 
 
 def _fitting(rule: Rule, kind: Any, shape: tuple[int, ...]) -> Rule:

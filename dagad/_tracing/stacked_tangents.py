@@ -192,6 +192,27 @@ def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, An
     return box, value, UNARY[fun](value, x, dx)
 
 
+def sum_of(box: Any) -> tuple[Any, Any] | None:
+    """Return the sum of a traced array."""
+    x, dx = box._value, box._node.g
+    if not is_stack(dx) or not is_double(x) or _is_others(anp.sum):
+        return None
+    return anp.sum(x), _sums(dx)
+
+
+def _sums(stack: Any) -> Any:
+    return anp.sum(stack.reshape((len(stack), -1)), 1)
+
+
+def power_of(box: Any, exponent: Any) -> tuple[Any, Any] | None:
+    """Return the power of a traced array by a Python number."""
+    x, dx = box._value, box._node.g
+    if not is_stack(dx) or not is_double(x) or _is_others(numpy_wrapper.power):
+        return None
+    value = x**exponent
+    return (value, _power(value, x, exponent, dx, None)) if is_double(value) else None
+
+
 def sides_of(inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, bool]:
     """Return the traced one of two operands, which is of some kind, the other one, and whether that comes first."""
     first, second = inputs
@@ -274,7 +295,7 @@ def quickly_stacked(
     if fun is anp.transpose:
         return anp.transpose(first, (0, *range(first.ndim - 1, 0, -1))) if len(args) == 1 else None
     if fun is anp.sum:
-        return anp.sum(first.reshape((len(first), -1)), 1) if len(args) == 1 else None
+        return _sums(first) if len(args) == 1 else None
     if fun is _ARRAY:
         return None if args[0] or args[1] else _gathered(value, {at - 2: stack for at, stack in stacks.items()})
     if fun is _CONCATENATE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import autograd.numpy as anp
@@ -17,7 +17,7 @@ import numpy as np
 from autograd.extend import Box
 
 from dagad._errors import ClosureError, NotDifferentiableError
-from dagad._tracing import quick_tape, refusals
+from dagad._tracing import refusals
 from dagad._tracing.in_place import CHANGED, as_part, changed, refuse_stale_memory
 from dagad._tracing.numpy_protocols import CONSTANT, UFUNCS, call_function, call_ufunc, opened
 from dagad._tracing.operands import SEQUENCES, array_of, operators
@@ -29,7 +29,15 @@ from dagad._tracing.private import (
     subvals,
     trace_primitives_map,
 )
-from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, entry_of, list_of_numbers, of_two, of_ufunc
+from dagad._tracing.quick_ways import (
+    QUICK,
+    quick_entry,
+    quick_list,
+    quick_operators,
+    quick_power,
+    quick_sum,
+    quick_ufunc,
+)
 from dagad._types import AnyNode, Args, Array, Axis, DType, Function, Kwargs, Leaf, Value
 from dagad._values import pytree
 
@@ -38,57 +46,9 @@ def _power_of(base: Any, exponent: Any) -> Any:
     return power(base, exponent)
 
 
-_new = object.__new__
+_stock_sum = numpy_boxes.ArrayBox.__dict__["sum"]
 _stock_getitem = numpy_boxes.ArrayBox.__dict__["__getitem__"]
-
-
-def _moved(box: Any, value: Value, stack: Any) -> Any:
-    """Return a value that moves as a traced array does, by its own stack of tangents."""
-    node = _new(box._node.__class__)
-    node.g = stack
-    return TracedArray(value, box._trace, node)
-
-
-def _recorded(box: Any, value: Value, parents: tuple[Any, ...], pullback: Any) -> Any:
-    """Return a value that is recorded on the tape on which a traced array is."""
-    node = _new(box._node.__class__)
-    node.parents, node.vjp = parents, pullback
-    return TracedArray(value, box._trace, node)
-
-
-def _quick_operators(function: Function, operate: Any) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """Return an operator and its reflection, which look first for a quick way, by stacks of tangents or on a tape.
-
-    On a tape most operations are of two arrays or numbers, and pass what lists and sparse matrices are asked. Both ways
-    are written out: a call more for each operation is seen in small chunks.
-    """
-    usual, usually_reflected = operators(function)
-
-    def forward(self: Any, other: Any) -> Any:
-        node = self._node
-        if CHANGED or not getattr(node, "is_ours", False):
-            return (function if type(other) in _ARITHMETIC else usual)(self, other)
-        if node.moves:
-            quick = of_two(function, operate, self, other)
-            return usual(self, other) if quick is None else _moved(self, *quick)
-        found = quick_tape.of_two(function, operate, self, other)
-        if found is not None:
-            return _recorded(self, *found)
-        return (function if type(other) in _ARITHMETIC else usual)(self, other)
-
-    def reflected(self: Any, other: Any) -> Any:
-        node = self._node
-        if CHANGED or not getattr(node, "is_ours", False):
-            return function(other, self) if type(other) in _ARITHMETIC else usually_reflected(self, other)
-        if node.moves:
-            quick = of_two(function, operate, self, other, True)
-            return usually_reflected(self, other) if quick is None else _moved(self, *quick)
-        found = quick_tape.of_two(function, operate, self, other, True)
-        if found is not None:
-            return _recorded(self, *found)
-        return function(other, self) if type(other) in _ARITHMETIC else usually_reflected(self, other)
-
-    return forward, reflected
+_usual_power = operators(_power_of)[0]
 
 
 def _quotient_and_rest(left: Any, right: Any) -> Any:
@@ -96,7 +56,6 @@ def _quotient_and_rest(left: Any, right: Any) -> Any:
 
 
 _WORDS = (str, bytes)  # ufuncs compare numbers with none of these, arrays do
-QUICK = frozenset((*OPERATIONS, *FUNCTIONS))  # ufuncs that may be pushed or recorded past autograd's tracer
 IN_ANOTHER_WAY = CONSTANT | {np.sign}  # than by their primitive, whatever that is; see `call_ufunc`
 
 
@@ -124,18 +83,6 @@ class OwnNode:
         )
 
 
-def _quick_ufunc(box: Any, ufunc: Any, inputs: Sequence[Any]) -> Any:
-    """Return what a ufunc gives, by stacks of tangents or recorded at once; None where autograd's way has to."""
-    node = box._node
-    if not getattr(node, "is_ours", False):
-        return None
-    if node.moves:
-        quick = of_ufunc(ufunc, inputs, TracedArray)
-        return None if quick is None else _moved(*quick)
-    found = quick_tape.of_ufunc(ufunc, inputs, TracedArray)
-    return None if found is None else _recorded(found[0], *found[1])
-
-
 class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has no types
     """An array that dagad traces."""
 
@@ -148,7 +95,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         if CHANGED:
             refuse_stale_memory(inputs)
         if not kwargs and method == "__call__" and ufunc not in IN_ANOTHER_WAY:
-            quick = _quick_ufunc(self, ufunc, inputs) if ufunc in QUICK else None
+            quick = quick_ufunc(self, ufunc, inputs) if ufunc in QUICK else None
             if quick is not None:
                 return quick
             fun = trace_primitives_map.get(ufunc) or UFUNCS.get(ufunc)
@@ -162,6 +109,8 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         return call_ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
+        if func is np.sum and (quick := quick_sum(self, args, kwargs)) is not None:
+            return quick
         if CHANGED:
             refuse_stale_memory(pytree.flatten((args, kwargs))[0])
         return call_function(func, args, kwargs)
@@ -197,14 +146,18 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
-    __add__, __radd__ = _quick_operators(anp.add, operator.add)
-    __sub__, __rsub__ = _quick_operators(anp.subtract, operator.sub)
-    __mul__, __rmul__ = _quick_operators(anp.multiply, operator.mul)
-    __truediv__, __rtruediv__ = _quick_operators(anp.true_divide, operator.truediv)
+    __add__, __radd__ = quick_operators(anp.add, operator.add)
+    __sub__, __rsub__ = quick_operators(anp.subtract, operator.sub)
+    __mul__, __rmul__ = quick_operators(anp.multiply, operator.mul)
+    __truediv__, __rtruediv__ = quick_operators(anp.true_divide, operator.truediv)
     __floordiv__, __rfloordiv__ = operators(anp.floor_divide)
     __mod__, __rmod__ = operators(anp.mod)
-    __matmul__, __rmatmul__ = _quick_operators(anp.matmul, operator.matmul)
-    __pow__, __rpow__ = operators(_power_of)
+    __matmul__, __rmatmul__ = quick_operators(anp.matmul, operator.matmul)
+    __rpow__ = operators(_power_of)[1]
+
+    def __pow__(self, other: Any) -> Any:
+        quick = quick_power(self, other)
+        return _usual_power(self, other) if quick is None else quick
 
     def __eq__(self, other: object) -> Any:
         return pytree.plain(self) == other if isinstance(other, _WORDS) else super().__eq__(other)
@@ -215,21 +168,15 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     __hash__ = numpy_boxes.ArrayBox.__hash__
 
     def __neg__(self) -> Any:
-        quick = None if CHANGED else _quick_ufunc(self, np.negative, (self,))
+        quick = None if CHANGED else quick_ufunc(self, np.negative, (self,))
         return anp.negative(self) if quick is None else quick
 
     def __getitem__(self, where: Any) -> Any:
         if CHANGED:
             with as_part(self, where):
                 return _stock_getitem(self, where)
-        node = self._node
-        if not getattr(node, "is_ours", False):
-            return _stock_getitem(self, where)
-        if node.moves:
-            quick = entry_of(self, where)
-            return _stock_getitem(self, where) if quick is None else _moved(self, *quick)
-        found = quick_tape.entry_of(self, where)
-        return _stock_getitem(self, where) if found is None else _recorded(self, *found)
+        quick = quick_entry(self, where)
+        return _stock_getitem(self, where) if quick is None else quick
 
     def __pos__(self) -> Any:
         return anp.positive(self)
@@ -258,6 +205,11 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def clip(self, *bounds: Any, **kwargs: Any) -> Any:
         """Return the array with its entries between two bounds."""
         return call_function(np.clip, (self, *bounds), kwargs)
+
+    def sum(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the sum, or the sums along axes."""
+        quick = quick_sum(self, (self, *args), kwargs)
+        return _stock_sum(self, *args, **kwargs) if quick is None else quick
 
     def compress(self, condition: Array, axis: Axis = None) -> Any:
         """Return the entries where a condition is true."""
@@ -349,8 +301,7 @@ for _name in _ASKING.split():
 
 def array_of_numbers(parts: Any) -> Any:
     """Return a list of numbers, some of which move by stacks of tangents, as an array; None for any other."""
-    quick = None if CHANGED else list_of_numbers(parts, TracedArray)
-    return None if quick is None else _moved(*quick)
+    return quick_list(parts, TracedArray)
 
 
 # What dagad's traces are made of
@@ -358,7 +309,6 @@ def array_of_numbers(parts: Any) -> Any:
 _ARRAY_BOXES = frozenset({numpy_boxes.ArrayBox, TracedArray})
 _ARRAYS = _ARRAY_BOXES | {kind for kind, box in Box.type_mappings.items() if box is numpy_boxes.ArrayBox}
 _PLAIN = frozenset({np.ndarray, np.float64, float, int, bool, complex, str, tuple, list, slice, type(None)})
-_ARITHMETIC = frozenset({np.ndarray, np.float64, float, int, TracedArray})
 _NO_OVERRIDE = (None, np.ndarray.__array_ufunc__)
 
 

@@ -90,6 +90,28 @@ def same(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
     return True
 
 
+def has_same_parts(one: Any, other: Any) -> bool:
+    """Return whether what is sent for two things refers to the same objects: at one moment they are alike then.
+
+    That is seen without a look into these objects, whatever may change in them.
+    """
+    if one is other:
+        return True
+    cls = type(one)
+    if cls is not type(other):
+        return False
+    if cls is tuple or cls is list:
+        return len(one) == len(other) and all(map(has_same_parts, one, other))
+    if isinstance(one, Portable):
+        return has_same_parts(one.state(), other.state())
+    if cls is functools.partial and not (one.__dict__ or other.__dict__):
+        return one.func is other.func and not (one.keywords or other.keywords) and has_same_parts(one.args, other.args)
+    if cls is Partition:
+        is_alike = one.treedef is other.treedef and one.positions == other.positions
+        return is_alike and has_same_parts(one.leaves, other.leaves)
+    return one == other if cls is int or cls is bool else _holds_nothing(cls)
+
+
 class _Look:
     """Notes what parts consist of. `by_name` says what goes by its name; `scopes` are modules that do not."""
 

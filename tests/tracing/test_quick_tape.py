@@ -17,6 +17,7 @@ from dagad._tracing.private import primitive_vjps
 from dagad._tracing.rules import learn_rules, vjp_rule
 from dagad._tracing.tape import record, tape_nbytes
 
+WIDE: Any = np.random.default_rng(5).normal(size=(5, 5))
 UNARY: tuple[Callable[[Any], Any], ...] = (
     lambda a: np.exp(0.1 * a),
     lambda a: np.log(a * a + 1.5),
@@ -25,7 +26,17 @@ UNARY: tuple[Callable[[Any], Any], ...] = (
     np.tanh,
     lambda a: np.sqrt(a * a + 0.5),
     lambda a: -a,
+    lambda a: a**2,
+    lambda a: (a * a + 0.5) ** -1.5,
+    lambda a: a**0 + 0.01 * a**3,
+    lambda a: 0.1 * np.sum(a),
+    lambda a: 0.1 * np.sum(a, axis=-1) if np.ndim(a) else a,
+    lambda a: 0.1 * a.sum(0) if np.ndim(a) else a,
+    lambda a: (0.1 * WIDE[:, : len(a)]) @ a if np.ndim(a) and len(a) < 6 else a,
+    lambda a: a @ (0.1 * WIDE[: a.shape[-1], 0]) if np.ndim(a) and a.shape[-1] < 6 else a,
+    lambda a: np.matmul(a, 0.1 * WIDE[: a.shape[-1]]) if np.ndim(a) and a.shape[-1] < 6 else a,
 )
+QUICK = "of_two", "of_ufunc", "entry_of", "sum_of", "power_of"
 BINARY: tuple[Callable[[Any, Any], Any], ...] = (
     lambda a, b: a + b,
     lambda a, b: a - b,
@@ -34,6 +45,8 @@ BINARY: tuple[Callable[[Any, Any], Any], ...] = (
     lambda a, b: np.multiply(a, b) - np.subtract(b, a),
     lambda a, b: np.real(a * (1.0 + 2.0j) * (0.3 * b - 1.0j)),
     lambda a, b: 0.1 * np.sum(a * b),
+    lambda a, b: 0.1 * (a @ b) if np.ndim(a) and np.ndim(b) and a.shape[-1] == b.shape[0] else a * b,
+    lambda a, b: 0.1 * (b.T @ a) if np.ndim(a) and np.ndim(b) and a.shape[0] == b.shape[0] else a * b,
 )
 
 
@@ -71,9 +84,8 @@ def test_random_arithmetic_has_the_bits_of_autograd(rounds: Callable[[int], int]
         x, z, program = rng.normal(size=4), float(rng.normal()), a_program(seed)
         value, gradient = dagad.value_and_grad(program, (0, 1))(x, z)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(quick_tape, "of_two", lambda *args: None)
-            patch.setattr(quick_tape, "of_ufunc", lambda *args: None)
-            patch.setattr(quick_tape, "entry_of", lambda *args: None)
+            for name in QUICK:
+                patch.setattr(quick_tape, name, lambda *args: None)
             expected, slopes = dagad.value_and_grad(program, (0, 1))(x, z)
         found = [np.asarray(one).tobytes() for one in (value, *gradient)]
         assert found == [np.asarray(one).tobytes() for one in (expected, *slopes)], seed
@@ -86,6 +98,13 @@ ZOO: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "single precision": (lambda x: anp.sum(x * x / 3.0 - x), np.array([0.5, 1.5], np.float32)),
     "complex steps": (lambda x: anp.real(anp.sum((x + x) * (1.0 + 1j) * (x - 2j))), np.array([0.5, 1.5])),
     "twice the same": (lambda x: anp.sum(x * x - x / x + (x - x)), np.array([0.5, 1.5])),
+    "products": (lambda x: anp.sum((anp.ones((4, 3)) @ x) ** 2 * 0.1) + (x @ x) * x[0], np.array([0.5, 1.5, 2.0])),
+    "matrices": (
+        lambda x: anp.sum(anp.matmul(anp.outer(x, x), anp.outer(x, x)) @ x + anp.outer(x, x).sum(0) ** 3),
+        np.array([0.5, 1.5, 2.0]),
+    ),
+    "powers": (lambda x: anp.sum(x**3 - x**0.5 + x**-1 + x**0 + x[0] ** 2), np.array([0.5, 1.5, 2.0])),
+    "sums": (lambda x: anp.sum(anp.sum(anp.outer(x, x) ** 2, axis=1) * x) * anp.sum(x), np.array([0.5, 1.5, 2.0])),
     "a number beside arrays": (lambda x: anp.sum((x[0] * np.arange(2.0) + x * 2.0) * x), np.array([0.5, 1.5])),
 }
 
@@ -116,20 +135,21 @@ def test_a_rule_of_the_users_own_counts() -> None:
 
 def test_no_rule_of_dagads_own_is_left_out() -> None:
     learn_rules()
-    for fun in (*quick_tape.BINARY, *quick_tape.UNARY):
+    for fun in (*quick_tape.BINARY, *quick_tape.UNARY, anp.matmul):
         assert vjp_rule(fun) is primitive_vjps[fun], fun
 
 
 def test_a_tape_of_arithmetic_holds_no_more_than_autograds_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = np.ones(10_000)
+    x, rows = np.ones(10_000), np.ones((10_000, 4))
 
     def run(leaves: Any) -> Any:
-        return np.sum((leaves[0] + x - leaves[0]) * 2.0 - np.exp(leaves[0]) / 3.0)
+        apart = (leaves[0] + x - leaves[0]) * 2.0 - np.exp(leaves[0]) / 3.0
+        return np.sum(apart**2) + np.sum((rows @ leaves[1]) ** 3) + leaves[1] @ leaves[1]
 
-    quick = tape_nbytes(record(run, [x])[1])
-    for name in ("of_two", "of_ufunc"):
+    quick = tape_nbytes(record(run, [x, x[:4]])[1])
+    for name in QUICK:
         monkeypatch.setattr(quick_tape, name, lambda *args: None)
-    assert quick <= tape_nbytes(record(run, [x])[1])
+    assert quick <= tape_nbytes(record(run, [x, x[:4]])[1])
 
 
 def test_arithmetic_of_one_shape_or_with_constants_goes_past_the_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
