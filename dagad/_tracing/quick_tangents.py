@@ -4,7 +4,8 @@ A rule of autograd's calls a primitive for each step of its arithmetic, and adds
 arrays of a differential equation that takes ten times as long as the arithmetic. Here the same is computed, in the same
 order, so with the same bits. What is traced, or broadcast, or has a rule of the user's, is left to autograd's rules.
 
-State: `_STOCK`, autograd's own rules of these operations, as they are when this is imported.
+State: `_STOCK`, `_STOCK_OF_SUM` and `_STOCK_OF_POWER`, autograd's own rules of these operations, as they are when this
+is imported.
 """
 
 from __future__ import annotations
@@ -71,10 +72,19 @@ UNARY: dict[Any, Callable[[Any, Any, Any], Any]] = {
     anp.cos: lambda value, x, dx: -dx * np.sin(x),
     anp.tanh: lambda value, x, dx: dx / np.cosh(x) ** 2,
     anp.sqrt: lambda value, x, dx: dx * 0.5 * x**-0.5,
+    anp.sinh: lambda value, x, dx: dx * np.cosh(x),
+    anp.cosh: lambda value, x, dx: dx * np.sinh(x),
+    anp.log1p: lambda value, x, dx: dx / (x + 1),
+    anp.square: lambda value, x, dx: dx * 2 * x,
 }
+# What gives the entries of an array another shape, and so those of its tangents.
+_SHAPES = frozenset({anp.reshape, anp.expand_dims, anp.squeeze, anp.swapaxes})
 _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _ARRAY, _CONCATENATE = numpy_wrapper.array_from_args, numpy_wrapper.concatenate_args
-_STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *UNARY, _GETITEM, _ARRAY, _CONCATENATE)}
+_POWER = numpy_wrapper.power
+_STOCK = {fun: primitive_jvps[fun] for fun in (*_BINARY, *UNARY, *_SHAPES, _GETITEM, _ARRAY, _CONCATENATE)}
+_STOCK_OF_SUM, _STOCK_OF_POWER = primitive_jvps[anp.sum], primitive_jvps[_POWER]
+Found = tuple[Any, list[Any]]  # the value and its tangents
 
 
 def quickly_pushed(
@@ -93,10 +103,11 @@ def quickly_pushed(
         return _gathered(value, args, argnums, tangents)
     if fun is _CONCATENATE:
         return _joined(value, args, argnums, tangents)
-    if fun is _GETITEM:
-        if type(args[0]) is not np.ndarray:
+    if fun is _GETITEM or fun in _SHAPES:
+        if type(args[0]) is not np.ndarray or (fun is anp.reshape and len(args) > 2):  # in another order
             return None
-        found = [tangent[args[1]] for tangent in tangents[0]]
+        shaped: Any = fun.fun  # type: ignore[attr-defined]  # a primitive of autograd's
+        found = [shaped(tangent, *args[1:]) for tangent in tangents[0]]
     elif not _PLAIN.issuperset(map(type, args)):
         return None
     elif fun in UNARY:
@@ -109,6 +120,70 @@ def quickly_pushed(
         left, right = (left, right) if argnums[0] == 0 else (right, left)
         found = [both(value, x, y, dx, dy) for dx, dy in zip(left, right, strict=True)]
     return _fitting(found, value)
+
+
+# The same past autograd's tracer: of a traced array, and what it meets
+
+
+def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool = False) -> Found | None:
+    """Operate on a traced array and something else, with Python's operators; None where autograd's way has to."""
+    x, nodes = box._value, [box._node]
+    argnums: Sequence[int] = (1,) if is_reflected else (0,)
+    if type(other) is type(box):
+        if other._trace != box._trace or not _moves(other):
+            return None
+        nodes, argnums, other = [*nodes, other._node], (0, 1), other._value
+    if type(x) not in _MOVING or type(other) not in _PLAIN or not _moves(box):
+        return None
+    args = (other, x) if is_reflected else (x, other)
+    value = operate(*args)
+    tangents = quickly_pushed(fun, value, args, argnums, nodes)
+    return None if tangents is None else (value, tangents)
+
+
+def of_one(fun: Function, operate: Any, box: Any) -> Found | None:
+    """Call a function of one array."""
+    x = box._value
+    if type(x) not in _MOVING or not _moves(box):
+        return None
+    value = operate(x)
+    tangents = quickly_pushed(fun, value, (x,), (0,), [box._node])
+    return None if tangents is None else (value, tangents)
+
+
+def entry_of(box: Any, where: Any) -> Found | None:
+    """Return what stands at whole numbers and slices."""
+    x = box._value
+    if type(x) is not np.ndarray or not _moves(box):
+        return None
+    value = x[where]
+    tangents = quickly_pushed(_GETITEM, value, (x, where), (0,), [box._node])
+    return None if tangents is None else (value, tangents)
+
+
+def sum_of(box: Any, axis: Any) -> Found | None:
+    """Return the sum of an array, or the sums along one axis."""
+    x = box._value
+    if type(x) is not np.ndarray or not _moves(box) or primitive_jvps.get(anp.sum) is not _STOCK_OF_SUM:
+        return None
+    value = np.add.reduce(x, axis)
+    tangents = _fitting([np.add.reduce(each, axis) for each in box._node.g], value)
+    return None if tangents is None else (value, tangents)
+
+
+def power_of(box: Any, exponent: Any) -> Found | None:
+    """Return the power of an array or a number by a Python number."""
+    x = box._value
+    if type(x) not in _MOVING or not _moves(box) or primitive_jvps.get(_POWER) is not _STOCK_OF_POWER:
+        return None
+    value, slope = x**exponent, x ** anp.where(exponent, exponent - 1, 1.0)
+    tangents = _fitting([each * exponent * slope for each in box._node.g], value)
+    return None if tangents is None else (value, tangents)
+
+
+def _moves(box: Any) -> bool:
+    """Return whether all tangents are plain arrays and numbers."""
+    return type(box._node.g) is list and _MOVING.issuperset(map(type, box._node.g))
 
 
 def _fitting(tangents: list[Any], value: Value) -> list[Any] | None:

@@ -20,8 +20,9 @@ import numpy as np
 
 from dagad._tracing.private import numpy_boxes, numpy_vjps, numpy_wrapper, primitive_vjps
 from dagad._tracing.rules import vjp_rule
-from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, sides_of
+from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, is_double, sides_of
 from dagad._types import Array, Cotangent, Function
+from dagad._values import pytree
 
 Parts = tuple[Any, ...]
 Rule = Callable[[Any], Parts]  # from a cotangent to those of the operands that are traced
@@ -76,6 +77,10 @@ UNARY: dict[Any, Callable[[Any, Any], Rule]] = {
     anp.cos: lambda value, x: lambda g: (-g * np.sin(x),),
     anp.tanh: lambda value, x: lambda g: (g / np.cosh(x) ** 2,),
     anp.sqrt: lambda value, x: lambda g: (g * 0.5 * x**-0.5,),
+    anp.sinh: lambda value, x: lambda g: (g * np.cosh(x),),
+    anp.cosh: lambda value, x: lambda g: (g * np.sinh(x),),
+    anp.log1p: lambda value, x: lambda g: (g / (x + 1),),
+    anp.square: lambda value, x: lambda g: (g * 2 * x,),
 }
 _GETITEM = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 _INDICES = frozenset({int, slice})
@@ -96,6 +101,8 @@ def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool
             return None
     elif kind is np.float64:
         shape = ()
+    elif kind is type(box):
+        return _of_two_traced(fun, operate, box, other, is_reflected)
     else:
         return None
     if primitive_vjps.get(fun) is not _STOCK[fun]:
@@ -103,7 +110,9 @@ def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool
     other_kind = type(other)
     if other_kind is type(box):
         y = other._value
-        if other._trace != box._trace or type(other._node) is not type(node) or type(y) is not kind:
+        if other._trace != box._trace or type(y) is type(box):
+            return _of_two_traced(fun, operate, box, other, is_reflected)
+        if type(other._node) is not type(node) or type(y) is not kind:
             return None
         if y.dtype is not _FLOAT or y.shape != shape:
             return None
@@ -124,6 +133,32 @@ def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool
     return value, parents, _fitting(rule, whole, shape)
 
 
+def _of_two_traced(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool) -> Found | None:
+    """Do so where somebody traces one of their values too, who began before."""
+    x, node = box._value, box._node
+    shape = x.shape
+    if not is_double(x) or 1 in shape or primitive_vjps.get(fun) is not _STOCK[fun]:
+        return None
+    parents: Parts = (node,)
+    y, kind, rules = other, type(other), BINARY[fun]
+    if kind is type(box) and other._trace == box._trace:
+        y, parents = other._value, (node, other._node)
+        if type(other._node) is not type(node) or not is_double(y) or y.shape != shape:
+            return None
+    elif kind is type(box):
+        if other._trace > box._trace or not is_double(y):
+            return None
+    elif kind not in _NUMBERS and not (kind is np.ndarray and y.dtype is _FLOAT):
+        return None
+    left, right = (y, x) if is_reflected else (x, y)
+    value = operate(left, right)
+    if not is_double(value):
+        return None
+    rule = rules[0 if len(parents) == 2 else 2 if is_reflected else 1](left, right)
+    is_whole = value.shape == shape
+    return value, parents, _fitting(rule, type(box) if is_whole else None, shape)
+
+
 def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Found] | None:
     """Call a ufunc with traced arrays, which are of some kind; return one of these too."""
     if len(inputs) == 2:
@@ -138,7 +173,7 @@ def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Found] 
         return None
     x = box._value
     kind_of_x = type(x)
-    if kind_of_x is not np.float64 and not (kind_of_x is np.ndarray and x.dtype is _FLOAT):
+    if kind_of_x is not np.float64 and not (kind_of_x is np.ndarray and x.dtype is _FLOAT) and not is_double(x):
         return None
     value = ufunc(x)
     if type(value) is not kind_of_x:
@@ -149,7 +184,7 @@ def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Found] 
 def entry_of(box: Any, where: Any) -> Found | None:
     """Return what stands at whole numbers and slices."""
     x = box._value
-    if type(x) is not np.ndarray or x.dtype is not _FLOAT:
+    if not _is_array(x):
         return None
     if type(where) in _INDICES or (type(where) is tuple and _INDICES.issuperset(map(type, where))):
         value = x[where]
@@ -160,11 +195,11 @@ def entry_of(box: Any, where: Any) -> Found | None:
 def sum_of(box: Any, axis: Any) -> Found | None:
     """Return the sum of an array, or the sums along one axis."""
     x = box._value
-    if type(x) is not np.ndarray or x.dtype is not _FLOAT or not x.ndim:
+    if not _is_array(x):
         return None
     if (axis is not None and type(axis) is not int) or primitive_vjps.get(anp.sum) is not _STOCK[anp.sum]:
         return None
-    value, shape = np.add.reduce(x, axis), x.shape
+    value, shape = np.add.reduce(x, axis) if type(x) is np.ndarray else x.sum(axis), x.shape
     is_number, summed = type(value) is np.float64, range(x.ndim) if axis is None else (axis % x.ndim,)
     kept = tuple([1 if at in summed else length for at, length in enumerate(shape)])
 
@@ -180,7 +215,7 @@ def power_of(box: Any, exponent: Any) -> Found | None:
     """Return the power of an array or a number by a Python number."""
     x = box._value
     kind = type(x)
-    if kind is not np.float64 and not (kind is np.ndarray and x.dtype is _FLOAT and 1 not in x.shape):
+    if kind is not np.float64 and (not is_double(x) or 1 in x.shape):
         return None
     if primitive_vjps.get(_POWER) is not _STOCK[_POWER]:
         return None
@@ -199,9 +234,12 @@ def _product_of(operate: Any, box: Any, other: Any, is_reflected: bool) -> Found
     x, node = box._value, box._node
     parents: Parts = (node,)
     if type(other) is type(box):
-        if other._trace != box._trace or type(other._node) is not type(node):
+        if other._trace > box._trace:
             return None
-        other, parents = other._value, (node, other._node)
+        if other._trace == box._trace:
+            if type(other._node) is not type(node):
+                return None
+            other, parents = other._value, (node, other._node)
     if not (_is_vector_or_matrix(x) and _is_vector_or_matrix(other)):
         return None
     if primitive_vjps.get(anp.matmul) is not _STOCK[anp.matmul]:
@@ -215,8 +253,14 @@ def _product_of(operate: Any, box: Any, other: Any, is_reflected: bool) -> Found
     return value, parents, lambda g: (of_one(g),)
 
 
+def _is_array(x: Any) -> bool:
+    """Return whether something is an array of doubles, that somebody else may trace."""
+    plain = pytree.plain(x)
+    return type(plain) is np.ndarray and plain.dtype is _FLOAT and plain.ndim > 0
+
+
 def _is_vector_or_matrix(x: Any) -> bool:
-    return type(x) is np.ndarray and x.dtype is _FLOAT and 0 < x.ndim < 3 and 1 not in x.shape
+    return _is_array(x) and x.ndim < 3 and 1 not in x.shape
 
 
 def _of_left(shape: tuple[int, ...], right: Array) -> Callable[[Any], Any]:
@@ -224,7 +268,7 @@ def _of_left(shape: tuple[int, ...], right: Array) -> Callable[[Any], Any]:
     meta = shape, len(shape), _FLOAT, False
 
     def pull(g: Cotangent) -> Any:
-        if type(g) is not np.ndarray or g.dtype is not _FLOAT or len(shape) == 1:
+        if type(g) is not np.ndarray or g.dtype is not _FLOAT or len(shape) == 1 or type(right) is not np.ndarray:
             return numpy_vjps.matmul_adjoint_0(right, g, meta, right.ndim)
         if right.ndim == 1:
             return np.matmul(g.reshape(-1, 1), right.reshape(1, -1))
@@ -238,7 +282,7 @@ def _of_right(left: Array, shape: tuple[int, ...]) -> Callable[[Any], Any]:
     meta = shape, len(shape), _FLOAT, False
 
     def pull(g: Cotangent) -> Any:
-        if type(g) is not np.ndarray or g.dtype is not _FLOAT or left.ndim == 1:
+        if type(g) is not np.ndarray or g.dtype is not _FLOAT or left.ndim == 1 or type(left) is not np.ndarray:
             return numpy_vjps.matmul_adjoint_1(left, g, left.ndim, meta)
         if len(shape) == 1:
             return np.matmul(left.swapaxes(0, 1), g.reshape(-1, 1)).squeeze(1)

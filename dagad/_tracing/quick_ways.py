@@ -95,7 +95,7 @@ def quick_sum(box: Any, args: Args, kwargs: Kwargs) -> Any:
         return None
     axis = None if n_said == 1 else kwargs["axis"] if kwargs else args[1]
     if node.moves:
-        quick = stacked_tangents.sum_of(box) if axis is None else None
+        quick = stacked_tangents.sum_of(box, axis)
         return None if quick is None else _moved(box, *quick)
     found = quick_tape.sum_of(box, axis)
     return None if found is None else _recorded(box, *found)

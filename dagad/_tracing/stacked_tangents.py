@@ -17,6 +17,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
+from dagad._tracing import quick_tangents
 from dagad._tracing.private import numpy_boxes, numpy_wrapper, primitive_jvps
 from dagad._tracing.quick_tangents import BY_ENTRIES, UNARY
 from dagad._types import Array, Function, Tangents, Value
@@ -150,6 +151,8 @@ def _is_others(fun: Function) -> bool:
 def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool = False) -> tuple[Any, Any] | None:
     """Operate on a traced array and something else, with Python's operators: they are quicker than numpy's."""
     x, dx, y, dy = box._value, box._node.g, other, None
+    if type(dx) is list:
+        return quick_tangents.of_two(fun, operate, box, other, is_reflected)
     kind = type(other)
     if kind is type(box):
         if other._trace == box._trace:
@@ -186,16 +189,21 @@ def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, An
     if fun is None or not getattr(box._node, "moves", False):
         return None
     x, dx = box._value, box._node.g
+    if type(dx) is list:
+        pushed = quick_tangents.of_one(fun, ufunc, box)
+        return None if pushed is None else (box, *pushed)
     if not is_stack(dx) or not is_double(x) or _is_others(fun):
         return None
     value = ufunc(x)
     return box, value, UNARY[fun](value, x, dx)
 
 
-def sum_of(box: Any) -> tuple[Any, Any] | None:
-    """Return the sum of a traced array."""
+def sum_of(box: Any, axis: Any) -> tuple[Any, Any] | None:
+    """Return the sum of a traced array; along one axis where tangents are a list."""
     x, dx = box._value, box._node.g
-    if not is_stack(dx) or not is_double(x) or _is_others(anp.sum):
+    if type(dx) is list:
+        return quick_tangents.sum_of(box, axis) if axis is None or type(axis) is int else None
+    if axis is not None or not is_stack(dx) or not is_double(x) or _is_others(anp.sum):
         return None
     return anp.sum(x), _sums(dx)
 
@@ -207,6 +215,8 @@ def _sums(stack: Any) -> Any:
 def power_of(box: Any, exponent: Any) -> tuple[Any, Any] | None:
     """Return the power of a traced array by a Python number."""
     x, dx = box._value, box._node.g
+    if type(dx) is list:
+        return quick_tangents.power_of(box, exponent)
     if not is_stack(dx) or not is_double(x) or _is_others(numpy_wrapper.power):
         return None
     value = x**exponent
@@ -222,6 +232,9 @@ def sides_of(inputs: Sequence[Any], kind: Any) -> tuple[Any, Any, bool]:
 def entry_of(box: Any, where: Any) -> tuple[Any, Any] | None:
     """Return what stands at whole numbers and slices."""
     dx = box._node.g
+    if type(dx) is list:
+        is_simple = type(where) in _INDICES or (type(where) is tuple and _INDICES.issuperset(map(type, where)))
+        return quick_tangents.entry_of(box, where) if is_simple else None
     if (type(dx) is not np.ndarray and not is_stack(dx)) or not is_double(box._value) or _is_others(_GETITEM):
         return None
     if type(where) in _INDICES:

@@ -11,9 +11,10 @@ import pytest
 from autograd.extend import defjvp
 
 import dagad
-from dagad._tracing import forward
+from dagad._tracing import forward, quick_tangents
 from dagad._tracing.forward import push
 from dagad._tracing.private import primitive_jvps
+from dagad._tracing.rules import jvp_rule, learn_rules
 
 X = np.array([0.3, -1.7, 2.9])
 Z = np.array([0.3 + 1.0j, -1.7, 2.9 - 0.4j])
@@ -31,6 +32,10 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "end to end": lambda x: np.concatenate([x, np.ones(2), x[:1] * x[1:2]]) * np.concatenate([np.zeros(3), x]),
     "functions of entries": lambda x: np.sin(x) * np.cos(x) + np.tanh(x) + np.log(x * x) + np.sqrt(2.0 + x * x),
     "products of matrices": lambda x: (x[:, None] * M) @ x + M @ x + np.dot(x, M) + x @ x + np.dot(M, x[:, None])[:, 0],
+    "sums": lambda x: (x[:, None] * x).sum(0) * np.sum(x) + np.sum(x[:, None] * x, axis=-1) + np.sum(M),
+    "powers": lambda x: x**2 + (x * x + 1.0) ** -1.5 + x[0] ** 3 + x**1 + x**0,
+    "shapes": lambda x: np.reshape(x[:, None] * x, (9,))[2:5] + np.squeeze(x[:, None], 1) + np.ravel(x[None])[:3],
+    "more functions": lambda x: np.log1p(x * x) + np.square(x) + np.sinh(x) - np.cosh(x[0]),
     "in place of none": lambda x: x * np.ones((2, 3)) + 0.0 * x,
 }
 
@@ -50,6 +55,8 @@ def test_quick_tangents_have_the_bits_of_autograds_rules(
 
     quick = tangents()
     monkeypatch.setattr(forward, "quickly_pushed", lambda *_: None)
+    for name in ("of_two", "of_one", "entry_of", "sum_of", "power_of"):
+        monkeypatch.setattr(quick_tangents, name, lambda *_: None)
     for one, other in zip(quick, tangents(), strict=True):
         np.testing.assert_array_equal(one, other)
         assert (type(one), one.dtype) == (type(other), other.dtype)
@@ -59,6 +66,13 @@ def test_a_rule_that_a_user_gives_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(primitive_jvps, anp.multiply, primitive_jvps[anp.multiply])  # put back afterwards
     defjvp(anp.multiply, lambda g, ans, x, y: 10.0 * g, lambda g, ans, x, y: 100.0 * g)
     assert dagad.jvp(lambda x: x * 2.0, (3.0,), (1.0,))[1] == 10.0
+
+
+def test_no_rule_of_dagads_own_is_left_out() -> None:
+    learn_rules()
+    others = anp.matmul, anp.dot
+    for fun in (*quick_tangents.BY_ENTRIES, *quick_tangents.UNARY, *quick_tangents._SHAPES, *others):
+        assert jvp_rule(fun, (X,), {}) is primitive_jvps[fun], fun
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero")
