@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._types import Value
+from dagad._types import Function, Value
 
 
 def a(noun: str) -> str:
@@ -48,7 +48,7 @@ def name_of(fun: Any) -> str:
     return str(getattr(fun, "__name__", fun))
 
 
-def argument_of(fun: Any, place: int) -> str:
+def argument_of(fun: Function, place: int) -> str:
     """Return what sentences call a positional argument of a function.
 
     Examples
