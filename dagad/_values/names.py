@@ -119,7 +119,7 @@ class Scopes:
         self._met.update(fresh)
         self._names += fresh
 
-    def enter(self, home: Any) -> None:
+    def enter(self, home: object) -> None:
         """Add a module or a class."""
         if id(home) not in self._homes:
             self._homes[id(home)] = _Home(home)

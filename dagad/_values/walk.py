@@ -74,7 +74,7 @@ class Walk:
     ==========  ======================================================================================
     """
 
-    def __init__(self, fun: Any, traced: Container[type] = TRACED) -> None:
+    def __init__(self, fun: object, traced: Container[type] = TRACED) -> None:
         self._traced = traced
         self.boxes: dict[int, Any] = {}
         self._reached: dict[int, Any] = {}
@@ -111,7 +111,7 @@ class Walk:
                 if cls.__module__ != "builtins":
                     self._enter(cls, cls.__name__, id(obj))
 
-    def _take(self, obj: Any, kind: Kind) -> None:
+    def _take(self, obj: object, kind: Kind) -> None:
         objects, owner = self._objects, id(obj)
         if kind in CONTAINERS and self._is_plain(obj):
             return
