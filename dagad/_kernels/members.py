@@ -335,7 +335,7 @@ def has_same_fields(one: Any, other: Any) -> bool:
     return all(is_same(getattr(one, name, None), getattr(other, name, None)) for name in names)
 
 
-def _attributes(one: Any) -> set[str]:
+def _attributes(one: object) -> set[str]:
     """Return the names of all attributes that something has, or has room for."""
     members = (vars(base).items() for base in type(one).__mro__)
     slots = {name for own in members for name, part in own if type(part) is MemberDescriptorType}
