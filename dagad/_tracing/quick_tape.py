@@ -20,7 +20,7 @@ import numpy as np
 from dagad._tracing.private import numpy_boxes, numpy_vjps, primitive_vjps
 from dagad._tracing.rules import vjp_rule
 from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, sides_of
-from dagad._types import Array, Cotangent, Function
+from dagad._types import Array, Cotangent, Function, Index
 
 Parts = tuple[Any, ...]
 Rule = Callable[[Any], Parts]  # from a cotangent to those of the operands that are traced
@@ -81,7 +81,7 @@ _INDICES = frozenset({int, slice})
 _STOCK = {fun: primitive_vjps[fun] for fun in (*BINARY, *UNARY)}
 
 
-def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool = False) -> Found | None:
+def of_two(fun: Function, operate: Function, box: Array, other: Array, is_reflected: bool = False) -> Found | None:
     """Operate on a traced array and something else, with Python's operators; None where autograd's way has to."""
     rules = BINARY.get(fun)
     if rules is None:
@@ -122,7 +122,7 @@ def of_two(fun: Function, operate: Any, box: Any, other: Any, is_reflected: bool
     return value, parents, _fitting(rule, whole, shape)
 
 
-def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Found] | None:
+def of_ufunc(ufunc: np.ufunc, inputs: Sequence[Any], kind: type[Any]) -> tuple[Any, Found] | None:
     """Call a ufunc with traced arrays, which are of some kind; return one of these too."""
     if len(inputs) == 2:
         found = OPERATIONS.get(ufunc)
@@ -144,7 +144,7 @@ def of_ufunc(ufunc: Any, inputs: Sequence[Any], kind: Any) -> tuple[Any, Found] 
     return box, (value, (box._node,), UNARY[fun](value, x))
 
 
-def entry_of(box: Any, where: Any) -> Found | None:
+def entry_of(box: Array, where: Index) -> Found | None:
     """Return what stands at whole numbers and slices."""
     x = box._value
     if type(x) is not np.ndarray or x.dtype is not _FLOAT:
@@ -155,7 +155,7 @@ def entry_of(box: Any, where: Any) -> Found | None:
     return None
 
 
-def _fitting(rule: Rule, kind: Any, shape: tuple[int, ...]) -> Rule:
+def _fitting(rule: Rule, kind: type[Any], shape: tuple[int, ...]) -> Rule:
     """Return a pullback that gives cotangents like their targets, which are real and of a shape, as autograd's do.
 
     `kind` is None where the targets were broadcast.

@@ -30,11 +30,11 @@ from dagad._tracing.private import (
     trace_primitives_map,
 )
 from dagad._tracing.stacked_tangents import FUNCTIONS, OPERATIONS, entry_of, list_of_numbers, of_two, of_ufunc
-from dagad._types import AnyNode, Args, Array, Axis, DType, Function, Kwargs, Leaf, Value
+from dagad._types import AnyNode, Args, Array, Axis, DType, Function, Index, Kwargs, Leaf, Value
 from dagad._values import pytree
 
 
-def _power_of(base: Any, exponent: Any) -> Any:
+def _power_of(base: Array, exponent: Array) -> Any:
     return power(base, exponent)
 
 
@@ -42,21 +42,23 @@ _new = object.__new__
 _stock_getitem = numpy_boxes.ArrayBox.__dict__["__getitem__"]
 
 
-def _moved(box: Any, value: Value, stack: Any) -> Any:
+def _moved(box: Array, value: Value, stack: Array) -> Any:
     """Return a value that moves as a traced array does, by its own stack of tangents."""
     node = _new(box._node.__class__)
     node.g = stack
     return TracedArray(value, box._trace, node)
 
 
-def _recorded(box: Any, value: Value, parents: tuple[Any, ...], pullback: Any) -> Any:
+def _recorded(box: Array, value: Value, parents: tuple[Any, ...], pullback: Function) -> Any:
     """Return a value that is recorded on the tape on which a traced array is."""
     node = _new(box._node.__class__)
     node.parents, node.vjp = parents, pullback
     return TracedArray(value, box._trace, node)
 
 
-def _quick_operators(function: Function, operate: Any) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+def _quick_operators(
+    function: Function, operate: Function
+) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
     """Return an operator and its reflection, which look first for a quick way, by stacks of tangents or on a tape.
 
     On a tape most operations are of two arrays or numbers, and pass what lists and sparse matrices are asked. Both ways
@@ -64,7 +66,7 @@ def _quick_operators(function: Function, operate: Any) -> tuple[Callable[[Any, A
     """
     usual, usually_reflected = operators(function)
 
-    def forward(self: Any, other: Any) -> Any:
+    def forward(self: Any, other: Array) -> Any:
         node = self._node
         if CHANGED or not getattr(node, "is_ours", False):
             return (function if type(other) in _ARITHMETIC else usual)(self, other)
@@ -76,7 +78,7 @@ def _quick_operators(function: Function, operate: Any) -> tuple[Callable[[Any, A
             return _recorded(self, *found)
         return (function if type(other) in _ARITHMETIC else usual)(self, other)
 
-    def reflected(self: Any, other: Any) -> Any:
+    def reflected(self: Any, other: Array) -> Any:
         node = self._node
         if CHANGED or not getattr(node, "is_ours", False):
             return function(other, self) if type(other) in _ARITHMETIC else usually_reflected(self, other)
@@ -91,7 +93,7 @@ def _quick_operators(function: Function, operate: Any) -> tuple[Callable[[Any, A
     return forward, reflected
 
 
-def _quotient_and_rest(left: Any, right: Any) -> Any:
+def _quotient_and_rest(left: Array, right: Array) -> Any:
     return left // right, left % right
 
 
@@ -117,14 +119,14 @@ class OwnNode:
     def __deepcopy__(self, memo: dict[int, Any]) -> OwnNode:
         return self
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         raise ClosureError(
             "A value being differentiated can't be pickled: what came out of the pickle would be a constant. Pass it "
             "to the function as an argument, and copy it with `copy.deepcopy` if it is to be copied."
         )
 
 
-def _quick_ufunc(box: Any, ufunc: Any, inputs: Sequence[Any]) -> Any:
+def _quick_ufunc(box: Array, ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
     """Return what a ufunc gives, by stacks of tangents or recorded at once; None where autograd's way has to."""
     node = box._node
     if not getattr(node, "is_ours", False):
@@ -142,7 +144,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     __slots__ = ()
     __pandas_priority__ = 10_000  # `series * traced` is ours, and a traced array
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if not SEQUENCES.isdisjoint(map(type, inputs)):
             inputs = tuple(map(array_of, inputs))
         if CHANGED:
@@ -161,7 +163,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
                         raise
         return call_ufunc(ufunc, method, inputs, kwargs)
 
-    def __array_function__(self, func: Function, types: Any, args: Args, kwargs: Kwargs) -> Any:
+    def __array_function__(self, func: Function, types: object, args: Args, kwargs: Kwargs) -> Any:
         if CHANGED:
             refuse_stale_memory(pytree.flatten((args, kwargs))[0])
         return call_function(func, args, kwargs)
@@ -169,7 +171,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotDifferentiableError(refusals.of_conversion())
 
-    def __setitem__(self, where: Any, value: Value) -> None:
+    def __setitem__(self, where: Index, value: Value) -> None:
         raise NotDifferentiableError(refusals.of_assignment())
 
     def __float__(self) -> float:
@@ -218,7 +220,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         quick = None if CHANGED else _quick_ufunc(self, np.negative, (self,))
         return anp.negative(self) if quick is None else quick
 
-    def __getitem__(self, where: Any) -> Any:
+    def __getitem__(self, where: Index) -> Any:
         if CHANGED:
             with as_part(self, where):
                 return _stock_getitem(self, where)
@@ -239,7 +241,7 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
     def __round__(self, n: int = 0) -> Any:
         return anp.round(self, n)
 
-    def reshape(self, *shape: Any, order: Any = "C") -> Any:
+    def reshape(self, *shape: Any, order: str = "C") -> Any:
         """Return the array in another shape, given as one argument or as several."""
         where = shape[0] if len(shape) == 1 else shape
         return anp.reshape(self, where) if order == "C" else anp.reshape(self, where, order=order)
@@ -263,11 +265,11 @@ class TracedArray(numpy_boxes.ArrayBox):  # type: ignore[misc]  # autograd has n
         """Return the entries where a condition is true."""
         return anp.compress(condition, self, axis)
 
-    def dot(self, other: Any) -> Any:
+    def dot(self, other: Array) -> Any:
         """Return the product of two arrays."""
         return call_function(np.dot, (self, other), {})
 
-    def flatten(self, order: Any = "C") -> Any:
+    def flatten(self, order: str = "C") -> Any:
         """Return a copy of the entries in one dimension."""
         return self.ravel(order).copy()
 
@@ -311,8 +313,8 @@ def _copied(value: Value, order: Any) -> Any:
     return value.copy(order) if isinstance(value, np.ndarray | TracedArray) else value
 
 
-def _in_place(forward: Any, name: str) -> Any:
-    def change(self: Any, other: Any) -> Any:
+def _in_place(forward: Function, name: str) -> Any:
+    def change(self: Any, other: Array) -> Any:
         return changed(self, forward(self, other), name)
 
     return change
@@ -347,7 +349,7 @@ for _name in _ASKING.split():
     setattr(TracedArray, _name, _asking(getattr(TracedArray, _name)))
 
 
-def array_of_numbers(parts: Any) -> Any:
+def array_of_numbers(parts: Sequence[Any]) -> Any:
     """Return a list of numbers, some of which move by stacks of tangents, as an array; None for any other."""
     quick = None if CHANGED else list_of_numbers(parts, TracedArray)
     return None if quick is None else _moved(*quick)
@@ -395,7 +397,7 @@ def find_top_boxed_args(args: Args) -> tuple[list[tuple[int, Any]], int, Any, bo
 _NUMERIC = (Box, np.ndarray, np.generic, int, float, complex)
 
 
-def power(base: Any, exponent: Any) -> Any:
+def power(base: Array, exponent: Array) -> Any:
     """Return ``base ** exponent``, at least one of them traced; for autograd it is its own `power`."""
     boxed, trace, kind, _ = find_top_boxed_args((base, exponent))
     if not issubclass(kind, OwnNode) or not (isinstance(base, _NUMERIC) and isinstance(exponent, _NUMERIC)):
@@ -409,7 +411,7 @@ def power(base: Any, exponent: Any) -> Any:
 _PYTHON = frozenset({int, bool, float, complex})
 
 
-def _power(base: Any, exponent: Any) -> Any:
+def _power(base: Array, exponent: Array) -> Any:
     """Return what untraced code gets; inf and nan, as from autograd, where Python's numbers raise or turn complex."""
     if type(base) not in _PYTHON or type(exponent) not in _PYTHON:
         return base**exponent
