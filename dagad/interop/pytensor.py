@@ -157,7 +157,7 @@ class _OfObjective(Op):  # type: ignore[misc]  # PyTensor's types are not follow
     def pullback(self, inputs: Variables, outputs: Variables, cotangents: Variables) -> Any:
         return self.L_op(inputs, outputs, cotangents)  # as PyTensor 3 asks
 
-    def do_constant_folding(self, fgraph: Any, node: AnyNode) -> bool:
+    def do_constant_folding(self, fgraph: object, node: AnyNode) -> bool:
         return False  # to compile a graph is no reason to go through the data
 
 
@@ -167,10 +167,10 @@ class _Value(_OfObjective):
     def make_node(self, *inputs: Any) -> Any:
         return Apply(self, list(inputs), [pt.scalar(dtype="float64")])
 
-    def perform(self, node: AnyNode, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: AnyNode, inputs: Sequence[Any], output_storage: list[list[Any]]) -> None:
         output_storage[0][0] = np.asarray(self.held.here.value(inputs))
 
-    def infer_shape(self, fgraph: Any, node: AnyNode, input_shapes: Any) -> list[Any]:
+    def infer_shape(self, fgraph: object, node: AnyNode, input_shapes: Sequence[Any]) -> list[Any]:
         return [()]
 
     def connection_pattern(self, node: AnyNode) -> list[list[bool]]:
@@ -188,11 +188,11 @@ class _ValueAndGradient(_OfObjective):
         gradient = [inputs[place].type() for place in _floats(inputs)]
         return Apply(self, list(inputs), [pt.scalar(dtype="float64"), *gradient])
 
-    def perform(self, node: AnyNode, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: AnyNode, inputs: Sequence[Any], output_storage: list[list[Any]]) -> None:
         value, gradient = self.held.here.value_and_gradient(inputs, _floats(node.inputs))
         _store([value, *gradient], node.outputs, output_storage)
 
-    def infer_shape(self, fgraph: Any, node: AnyNode, input_shapes: Any) -> list[Any]:
+    def infer_shape(self, fgraph: object, node: AnyNode, input_shapes: Sequence[Any]) -> list[Any]:
         return [(), *(input_shapes[place] for place in _floats(node.inputs))]
 
     def connection_pattern(self, node: AnyNode) -> list[list[bool]]:
@@ -219,13 +219,13 @@ class _HessianProduct(_OfObjective):
     def _wanted(self, inputs: Variables) -> tuple[int, ...]:
         return _floats(inputs[: self.held.objective.treedef.num_leaves])
 
-    def perform(self, node: AnyNode, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: AnyNode, inputs: Sequence[Any], output_storage: list[list[Any]]) -> None:
         wanted, objective = self._wanted(node.inputs), self.held.here
         tangents = inputs[objective.treedef.num_leaves :]
         product = objective.hessian_product(inputs[: len(inputs) - len(tangents)], wanted, tangents)
         _store(product, node.outputs, output_storage)
 
-    def infer_shape(self, fgraph: Any, node: AnyNode, input_shapes: Any) -> list[Any]:
+    def infer_shape(self, fgraph: object, node: AnyNode, input_shapes: Sequence[Any]) -> list[Any]:
         return [input_shapes[place] for place in self._wanted(node.inputs)]
 
     def L_op(self, inputs: Variables, outputs: Variables, output_grads: Variables) -> list[Any]:
@@ -249,11 +249,11 @@ def _floats(variables: Variables) -> tuple[int, ...]:
     return tuple(place for place, variable in enumerate(variables) if variable.dtype.startswith("float"))
 
 
-def _is_disconnected(variable: Any) -> bool:
+def _is_disconnected(variable: AnyNode) -> bool:
     return isinstance(variable.type, DisconnectedType)
 
 
-def _store(parts: Sequence[Any], outputs: Variables, storage: Any) -> None:
+def _store(parts: Sequence[Any], outputs: Variables, storage: list[list[Any]]) -> None:
     for part, output, cell in zip(parts, outputs, storage, strict=True):
         cell[0] = np.asarray(part, output.dtype)
 
