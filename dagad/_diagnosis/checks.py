@@ -425,7 +425,7 @@ class GraphSubject:
 class _Held:
     """Keeps Dask from looking into a structure."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Leaves) -> None:
         self.value = value
 
     def delayed(self) -> Delayed:
@@ -437,7 +437,7 @@ def _released(held: _Held) -> Any:
     return held.value
 
 
-def _dot(value: Any, seeds: _Held) -> Any:
+def _dot(value: Value, seeds: _Held) -> Any:
     total = 0.0
     for leaf, seed in zip(_floats(value), seeds.value, strict=True):
         total = total + dot(leaf, seed)

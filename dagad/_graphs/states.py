@@ -38,7 +38,7 @@ def write_state(directory: object, value: Value) -> WrittenState | HeldState:
     return WrittenState(path, rest, list(map(_goes_to_file, leaves)), treedef)
 
 
-def read_state(written: Any, gate: object) -> Any:
+def read_state(written: WrittenState | HeldState, gate: object) -> Any:
     """Return the value that is in a file: a task of a scheduled graph, which waits for a gate."""
     del gate
     return written.value()

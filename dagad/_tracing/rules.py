@@ -161,7 +161,7 @@ def _is_half_made(module: ModuleType) -> bool:
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))  # Python asks that itself
 
 
-def _replace(table: dict[Any, Any], rules: dict[Any, Any], fun: Function, better: Any) -> None:
+def _replace(table: dict[Any, Any], rules: dict[Any, Any], fun: Function, better: Function) -> None:
     """Put a better rule beside autograd's own; a user's is not to be replaced."""
     rule = rules.get(fun)
     if rule is not None and is_autograds(rule):
@@ -248,7 +248,7 @@ _replace(_WRONG, primitive_jvps, _traced(np.pad), _not_linear)
 # Scipy: each reads a module, and returns whether it was there as a whole; another thread may be importing it
 
 
-def _special(special: Any) -> bool:
+def _special(special: ModuleType) -> bool:
     if getattr(special, "logsumexp", None) not in primitive_jvps:  # the last one
         return False
     for fun, derivative in (

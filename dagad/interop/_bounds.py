@@ -10,6 +10,7 @@ import numpy as np
 from dagad._errors import StructureError
 from dagad._types import AnyNode, Array, Tree
 from dagad._values import pytree
+from dagad._values.pytree import TreeDef
 from dagad.interop._parameters import Parameters
 
 Ends = tuple[Any, Any]  # the low and the high ones, as vectors
@@ -104,7 +105,7 @@ def _up_to(parameters: Parameters, tree: Tree, what: str) -> list[Any]:
         ) from None
 
 
-def _up_to_one(child: Any, part: Any, parameters: Parameters, what: str) -> Sequence[Any]:
+def _up_to_one(child: TreeDef, part: Tree, parameters: Parameters, what: str) -> Sequence[Any]:
     if _is_one_end(part):  # one end for all, of which scipy has made as many as the other ends are
         return [part] * child.num_leaves
     try:

@@ -25,7 +25,7 @@ class Piecewise:
     def __init__(self, stock: Any, c: Array, x: Array) -> None:
         self._stock, self.c, self.x = stock, c, x
 
-    def __call__(self, x: Array, nu: int = 0, extrapolate: Any = None) -> Any:
+    def __call__(self, x: Array, nu: int = 0, extrapolate: object = None) -> Any:
         """Return the values at some points, or those of a derivative."""
         points = array_of(pytree.all_opened(x))
         if not is_anything_traced(self.c, self.x, points):

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
 
 from dagad._engines.xla import refusals
 from dagad._engines.xla.indexing import beyond
@@ -76,7 +77,7 @@ _MIXING = frozenset(
 )
 
 
-def _is_elementwise(primitive: Any, params: Tree, shapes: Any, shape: Shape) -> bool:
+def _is_elementwise(primitive: Primitive, params: Tree, shapes: Sequence[Shape], shape: Shape) -> bool:
     inner = params.get("jaxpr") or params.get("call_jaxpr")
     if inner is not None:
         equations = getattr(inner, "jaxpr", inner).eqns

@@ -73,7 +73,7 @@ class Draws:
             self._heard = True
 
 
-def _state(generator: random.Random) -> str:
+def _state(generator: Any) -> str:
     if isinstance(generator, random.SystemRandom):  # it has none, and each number is another
         return ""
     if isinstance(generator, random.Random):

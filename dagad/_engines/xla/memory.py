@@ -16,7 +16,7 @@ import numpy as np
 from dagad._engines.xla import lines, refusals
 from dagad._errors import NotDifferentiableError
 from dagad._tracing.in_place import share_memory
-from dagad._types import Args, Array, DType, Function, Kwargs, Value
+from dagad._types import Args, Array, Function, Kwargs, Value
 
 
 def _has_numpy(name: str) -> bool:
@@ -47,7 +47,7 @@ def ghost_of(array: Array) -> Any:
     return ghost
 
 
-def of_function(func: Function, args: Args, kwargs: Kwargs, found: Array, kind: type[Any]) -> Any:
+def of_function(func: Function, args: Args, kwargs: Kwargs, found: Value, kind: type[Any]) -> Any:
     """Return what a function of numpy's has given, what is a view marked as such; none is an argument itself."""
     given = [each for each in _leaves((args, list(kwargs.values()))) if type(each) is kind]
     is_view = func in VIEWS and not (func is np.einsum and len(given) > 1)
@@ -63,7 +63,7 @@ def of_function(func: Function, args: Args, kwargs: Kwargs, found: Array, kind: 
     return _marked(found, theirs, ghosts, given, kind)
 
 
-def _marked(found: Array, theirs: DType, ghosts: list[Any], given: list[Any], kind: type[Any]) -> Any:
+def _marked(found: Value, theirs: Value, ghosts: list[Any], given: list[Any], kind: type[Any]) -> Any:
     if isinstance(found, list | tuple):
         if not isinstance(theirs, list | tuple) or len(theirs) != len(found):
             return found

@@ -334,7 +334,7 @@ class Called:
         self._refuse_others(asked, found)
         return found
 
-    def _refuse_others(self, asked: dict[Any, Any], found: Array) -> None:
+    def _refuse_others(self, asked: dict[Any, Any], found: Value) -> None:
         """Refuse what jax computes in another dtype than numpy, of whole numbers and truths.
 
         Numpy says in which, of arrays of ones that take no memory. Of floating-point numbers jax keeps the precision.

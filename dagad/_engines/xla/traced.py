@@ -339,7 +339,7 @@ class XlaArray(Tracer):  # type: ignore[misc]  # jax has no types for it
             )
         return _called(self._trace, np.astype, (self, dtype), {"copy": kwargs.get("copy", True)})
 
-    def compress(self, condition: Array, axis: Axis = None, out: Any = None) -> Any:
+    def compress(self, condition: Array, axis: Axis = None, out: Array = None) -> Any:
         """Return the entries where a condition is true."""
         return np.compress(condition, self, axis, out)
 
