@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dagad._types import Function, Value
+from dagad._types import Function
 
 
 def a(noun: str) -> str:
@@ -21,7 +21,7 @@ def a(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in set('aeio') else 'a'} {noun}"
 
 
-def described(value: Value) -> str:
+def described(value: object) -> str:
     """Return what a value is, in a few words.
 
     Examples

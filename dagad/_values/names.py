@@ -11,8 +11,6 @@ from importlib import util
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
-from dagad._types import Value
-
 Named = list[tuple[str, Any]]
 Unnamed = Callable[[type, str, Any, Container[str]], bool]  # whether what is in a class counts, though nobody names it
 _BY_WORDS = frozenset({"getattr", "attrgetter", "globals", "vars", "__dict__"})
@@ -85,7 +83,7 @@ def of_class(cls: type, names: Iterable[str] = ()) -> Named:
     return [(name, value) for name, value in list(vars(cls).items()) if not _is_of_python(name, value)]
 
 
-def _is_of_python(name: str, value: Value) -> bool:
+def _is_of_python(name: str, value: object) -> bool:
     if name in _OF_PYTHON or name.startswith(("__dataclass_", "__attrs_")):
         return not isinstance(value, CODE)
     return isinstance(value, _DESCRIPTORS)

@@ -27,7 +27,7 @@ import cloudpickle
 import numpy as np
 
 from dagad._errors import ClosureError, PortabilityError
-from dagad._types import Array, Value
+from dagad._types import Array
 from dagad._values import pytree
 from dagad._values.contents import makes_anew, value_like, variables_of
 from dagad._values.homes import is_importable
@@ -338,7 +338,7 @@ class Singletons:
         except Exception:  # what can't be pickled can't have arrived by pickle: somebody here has put it there
             return False
 
-    def _content(self, value: Value) -> list[bytes]:
+    def _content(self, value: object) -> list[bytes]:
         buffers: list[pickle.PickleBuffer] = []
         file = io.BytesIO()
         _Content(self._parts, file, protocol=5, buffer_callback=buffers.append).dump(value)

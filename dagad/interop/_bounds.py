@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dagad._errors import StructureError
-from dagad._types import AnyNode, Array, Tree
+from dagad._types import Array, Tree
 from dagad._values import pytree
 from dagad._values.pytree import TreeDef
 from dagad.interop._parameters import Parameters
@@ -139,13 +139,13 @@ def _ends(pair: Tree, shape: tuple[int, ...], name: str) -> Ends:
         ) from None
 
 
-def _end(end: AnyNode, shape: tuple[int, ...], nowhere: float) -> Any:
+def _end(end: Array, shape: tuple[int, ...], nowhere: float) -> Any:
     parts = np.array(end, object)  # there may be a None among them
     parts.flat[:] = [nowhere if part is None else part for part in parts.flat]
     return np.ravel(np.broadcast_to(parts.astype(float), shape))
 
 
-def _is_one_end(end: AnyNode) -> bool:
+def _is_one_end(end: object) -> bool:
     return end is None or isinstance(end, int | float | np.generic)
 
 
@@ -153,7 +153,7 @@ def _is_pair_of_numbers(bounds: Tree) -> bool:
     return isinstance(bounds, tuple | list) and len(bounds) == 2 and all(map(_is_number_or_none, bounds))
 
 
-def _is_number_or_none(end: AnyNode) -> bool:
+def _is_number_or_none(end: Array) -> bool:
     return end is None or np.ndim(end) == 0  # what is no number either is refused where it is read
 
 
